@@ -1,0 +1,1 @@
+"""The command line: every subcommand of `fencepost`."""

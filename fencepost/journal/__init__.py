@@ -1,0 +1,1 @@
+"""The log: segments, indexes and recovery over a storage interface."""
