@@ -1,3 +1,49 @@
-env:
-	python3 -m venv .venv && .venv/bin/pip install -c constraints.txt -e '.[spark,demo,dev]'
-.PHONY: env
+# Every target makes the environment it needs: on a fresh clone any of them can be the first and only command.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.complete
+
+.PHONY: help env demo test lint format bench docs clean
+
+help:
+	@echo 'make env     the environment in $(VENV) (PYTHON=$(PYTHON) makes it)'
+	@echo 'make demo    a pipeline over real data that is killed again and again, and what came out of it'
+	@echo 'make test    every check: format, lint, types, architecture, tests'
+	@echo 'make lint    the checks that run nothing; make format mends what it can'
+	@echo 'make bench   measurements against peers'
+	@echo 'make docs    the tables and diagrams that are generated from the code'
+	@echo 'make clean   removes the environment and every cache'
+
+env: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt tools/environment.py
+	@command -v $(PYTHON) >/dev/null || { echo 'There is no $(PYTHON) here. Fencepost needs Python 3.11 or newer: make PYTHON=/path/to/python3 ...' >&2; exit 1; }
+	@$(PYTHON) tools/environment.py $(VENV)
+	@touch $@
+
+demo: env
+	$(BIN)/fencepost demo $(DEMO)
+
+lint: env
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+
+# Tests that share something costly, as one Spark session, name it: @pytest.mark.xdist_group("spark").
+test: lint
+	$(BIN)/pytest -n 2 --dist loadgroup --durations 10 $(TESTS)
+
+format: env
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: env
+	$(BIN)/python -m benchmarks
+
+docs: env
+	$(BIN)/python -m fencepost.docs
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
