@@ -1,6 +1,6 @@
 """Makes the environment that every target of the Makefile runs in: `python3 tools/environment.py .venv`.
 
-It needs the standard library alone, mends what an interrupted run left behind, and says in words what is missing.
+It needs the standard library alone, mends what an interrupted run left, and says in words what is missing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main(venv: Path) -> None:
         found = ".".join(map(str, sys.version_info[:3]))
         wanted = ".".join(map(str, OLDEST_PYTHON))
         sys.exit(
-            f"Fencepost needs Python {wanted} or newer, {sys.executable} is {found}: make PYTHON=python{wanted}"
+            f"Fencepost needs Python {wanted} or newer, this is {found}. Try: make PYTHON=python{wanted}"
         )
     if not works(venv):
         create(venv)
@@ -49,14 +49,14 @@ def create(venv: Path) -> None:
         shutil.rmtree(venv, ignore_errors=True)
         sys.exit(
             f"{(made.stdout + made.stderr).strip()}\n\n"
-            f"{sys.executable} cannot make a virtual environment. On Debian and Ubuntu the modules for it are a package\n"
-            "of their own: apt-get install python3-venv. Elsewhere name another Python: make PYTHON=/path/to/python3"
+            f"{sys.executable} cannot make a virtual environment. On Debian and Ubuntu what it lacks\n"
+            "is a package: apt-get install python3-venv. Or name another Python: make PYTHON=/path/to/python3"
         )
 
 
 def install(venv: Path, extras: tuple[str, ...]) -> None:
-    """Installs the project editable with `extras`; constraints.txt pins every version, build tools included."""
-    # pip reads PIP_CONSTRAINT for what it builds with as well; from 25.3 on it asks for the second one instead.
+    """Installs the project editable with `extras`, all at the versions of constraints.txt, build tools too."""
+    # pip heeds PIP_CONSTRAINT also for what it builds with; from 25.3 on it asks for the second one instead.
     pinned = dict.fromkeys(("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"), str(CONSTRAINTS))
     quiet = () if sys.stdout.isatty() else ("--quiet",)
     pip = [venv / "bin" / "python", "-m", "pip", "install", "--disable-pip-version-check", *quiet]
