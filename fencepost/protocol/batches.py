@@ -1,0 +1,211 @@
+"""The record batch from outside: Kafka's 61-byte header of record batch v2, read, checked and patched without its records.
+
+Rule: the checksum covers attributes to end, so a leader sets base offset and leader epoch in place and copies nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.terms import NO_SEQUENCE, TransactionResult, sequence_after
+
+Buffer = bytes | bytearray | memoryview
+
+MAGIC_KAFKA: Final = 2  # Kafka's own records: control batches and internal topics
+MAGIC_COLUMNS: Final = 109  # 'm': msgpack columns
+
+HEADER_SIZE: Final = 61
+LENGTH_PREFIX_SIZE: Final = 12  # base offset and batch length are not counted by batch length
+CRC_START: Final = 21  # attributes, the first byte under the checksum
+
+COMPRESSION_MASK: Final = 0x07
+TRANSACTIONAL_BIT: Final = 0x10
+CONTROL_BIT: Final = 0x20
+
+CONTROL_BATCH_SIZE: Final = 78
+CONTROL_RECORD_START: Final = HEADER_SIZE
+
+# base offset, batch length, leader epoch, magic, crc, attributes, last offset delta, base and max timestamp,
+# producer id, producer epoch, base sequence, record count (DefaultRecordBatch.java)
+HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_BASE_OFFSET = struct.Struct(">q")
+_LEADER_EPOCH = struct.Struct(">i")
+_CRC = struct.Struct(">I")
+_LENGTH = struct.Struct(">i")
+
+
+class BatchHeader(NamedTuple):
+    """The header of one batch, field for field as it lies on disk; a tuple because one is made per batch on every hot path."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return LENGTH_PREFIX_SIZE + self.batch_length
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record that the batch was built with."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """Where a reader goes on: one past the batch, also when compaction emptied it."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record, NO_SEQUENCE when the batch has none."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return sequence_after(self.base_sequence, self.last_offset_delta)
+
+    @property
+    def compression(self) -> int:
+        return self.attributes & COMPRESSION_MASK
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_BIT)
+
+
+def read_header(data: Buffer, at: int = 0) -> BatchHeader:
+    """The header that starts at byte `at`; ProtocolViolation when it is cut off or impossible. Does not check the checksum."""
+    if len(data) - at < HEADER_SIZE:
+        raise ProtocolViolation(f"a batch header needs {HEADER_SIZE} bytes, {max(0, len(data) - at)} are left")
+    header = BatchHeader._make(HEADER.unpack_from(data, at))
+    if header.magic not in (MAGIC_KAFKA, MAGIC_COLUMNS):
+        raise ProtocolViolation(f"magic byte {header.magic} is neither {MAGIC_KAFKA} nor {MAGIC_COLUMNS}")
+    if header.batch_length < HEADER_SIZE - LENGTH_PREFIX_SIZE:
+        raise ProtocolViolation(f"batch length {header.batch_length} is shorter than a header")
+    if header.last_offset_delta < 0 or header.record_count < 0:
+        raise ProtocolViolation("a batch with a negative count")
+    return header
+
+
+def read_batch(data: Buffer, at: int = 0) -> BatchHeader:
+    """The header at byte `at` of a batch that lies there whole with the right checksum, else ProtocolViolation."""
+    header = read_header(data, at)
+    if len(data) - at < header.size:
+        raise ProtocolViolation(f"a batch of {header.size} bytes is cut off after {len(data) - at}")
+    if not checksum_matches(data, at, header):
+        raise ProtocolViolation("the checksum of a batch does not match its bytes")
+    return header
+
+
+def checksum_matches(data: Buffer, at: int, header: BatchHeader) -> bool:
+    """True when CRC-32C from attributes to the end equals the header's."""
+    return crc32c(memoryview(data)[at + CRC_START : at + header.size]) == header.crc
+
+
+def walk(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of each whole batch in a run of batches; ends quietly before one that is cut off at the end."""
+    at, end = 0, len(data)
+    while end - at >= HEADER_SIZE:
+        header = read_header(data, at)
+        if end - at < header.size:
+            return
+        yield at, header
+        at += header.size
+
+
+def build_batch(
+    payload: Buffer,
+    *,
+    magic: int,
+    attributes: int,
+    record_count: int,
+    last_offset_delta: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    base_offset: int = 0,
+    leader_epoch: int = 0,
+) -> bytearray:
+    """A whole batch around encoded records, checksum included; mutable so that `place` can set its offset later."""
+    batch = bytearray(HEADER_SIZE + len(payload))
+    batch_length = len(batch) - LENGTH_PREFIX_SIZE
+    HEADER.pack_into(
+        batch, 0, base_offset, batch_length, leader_epoch, magic, 0, attributes, last_offset_delta,
+        base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, record_count,
+    )  # fmt: skip
+    batch[HEADER_SIZE:] = payload
+    _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
+    return batch
+
+
+def place(batch: bytearray | memoryview, *, base_offset: int, leader_epoch: int) -> None:
+    """Sets where the batch lies and who led; neither is under the checksum."""
+    _BASE_OFFSET.pack_into(batch, 0, base_offset)
+    _LEADER_EPOCH.pack_into(batch, 12, leader_epoch)
+
+
+def renumber(batch: bytearray, *, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+    """Gives a batch that was never acknowledged another producer identity; the checksum is made anew."""
+    struct.pack_into(">qhi", batch, 43, producer_id, producer_epoch, base_sequence)
+    _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
+
+
+# A control record (KIP-98): length 16 zig-zagged, attributes, deltas 0, key (version, type), value (version, coordinator epoch).
+_CONTROL_RECORD = struct.Struct(">bbbbbhhbhib")
+_CONTROL_KEY_AND_VALUE = struct.Struct(">hhbhi")
+
+
+class Marker(NamedTuple):
+    """What a control batch says: how the transaction ended and under which coordinator epoch."""
+
+    result: TransactionResult
+    coordinator_epoch: int
+
+
+def build_marker(
+    result: TransactionResult, *, producer_id: int, producer_epoch: int, coordinator_epoch: int, timestamp: int
+) -> bytearray:
+    """The 78 bytes of a COMMIT or ABORT marker, bit for bit Kafka's (MemoryRecords.withEndTransactionMarker)."""
+    record = _CONTROL_RECORD.pack(32, 0, 0, 0, 8, 0, int(result), 12, 0, coordinator_epoch, 0)
+    return build_batch(
+        record,
+        magic=MAGIC_KAFKA,
+        attributes=TRANSACTIONAL_BIT | CONTROL_BIT,
+        record_count=1,
+        last_offset_delta=0,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=NO_SEQUENCE,
+    )
+
+
+def read_marker(batch: Buffer, at: int = 0) -> Marker:
+    """The marker in the control batch that starts at byte `at`; ProtocolViolation when it is of another kind."""
+    if len(batch) - at < CONTROL_BATCH_SIZE:
+        raise ProtocolViolation("a control batch is shorter than a marker")
+    key_version, kind, _, value_version, epoch = _CONTROL_KEY_AND_VALUE.unpack_from(batch, at + CONTROL_RECORD_START + 5)
+    if key_version < 0 or value_version < 0 or kind not in (0, 1):
+        raise ProtocolViolation(f"control record of version {key_version} and type {kind} is no transaction marker")
+    return Marker(TransactionResult(kind), epoch)

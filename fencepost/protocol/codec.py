@@ -1,0 +1,209 @@
+"""Values to msgpack arrays and back, derived from the annotations of attrs classes: no message has code of its own.
+
+Rule: what is read is checked in full (type, range, length), so the cores never meet a value of the wrong shape.
+Records never enter msgpack: the array holds their length, the bytes follow the header of the frame.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from enum import Enum, IntEnum
+from typing import Annotated, Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+import attrs
+
+from fencepost.protocol.batches import Buffer
+from fencepost.protocol.errors import ProtocolViolation
+
+STRING_LENGTH_MAX: Final = 32_767  # Kafka's STRING type has an int16 length
+BYTES_LENGTH_MAX: Final = 1 << 20
+ARRAY_LENGTH_MAX: Final = 1_000_000
+
+Int8 = Annotated[int, 8]
+Int16 = Annotated[int, 16]
+Int32 = Annotated[int, 32]
+Int64 = Annotated[int, 64]
+Records = Annotated[Buffer, "records"]
+"""Whole record batches, one after the other, as they lie in the log."""
+
+T = TypeVar("T")
+Encode = Callable[[Any, list[Buffer]], Any]
+Decode = Callable[[Any, "Payload"], Any]
+
+
+class Payload:
+    """The raw bytes behind a frame's header, handed out piece by piece in the order of the body's lengths."""
+
+    __slots__ = ("at", "data")
+
+    def __init__(self, data: Buffer = b"") -> None:
+        self.data = memoryview(data)
+        self.at = 0
+
+    def take(self, length: int) -> memoryview:
+        """The next `length` bytes, as a view."""
+        end = self.at + length
+        if end > len(self.data):
+            raise ProtocolViolation(f"the frame refers to {end} bytes of records and carries {len(self.data)}")
+        piece = self.data[self.at : end]
+        self.at = end
+        return piece
+
+    def finish(self) -> None:
+        """ProtocolViolation when bytes are left that no field refers to."""
+        if self.at != len(self.data):
+            raise ProtocolViolation(f"{len(self.data) - self.at} bytes follow the records that the frame refers to")
+
+
+def encode(message: object, payload: list[Buffer]) -> Any:
+    """The msgpack-ready form of an attrs value; its record batches are added to `payload` in order."""
+    return _codec(type(message))[0](message, payload)
+
+
+def decode(kind: type[T], value: Any, payload: Payload) -> T:
+    """The attrs value of class `kind` from its msgpack form, or ProtocolViolation."""
+    return _codec(kind)[1](value, payload)
+
+
+_CODECS: dict[Any, tuple[Encode, Decode]] = {}
+
+
+def _codec(kind: Any) -> tuple[Encode, Decode]:
+    found = _CODECS.get(kind)
+    if found is None:
+        found = _CODECS[kind] = _build(kind)
+    return found
+
+
+def _build(kind: Any) -> tuple[Encode, Decode]:
+    """One (encode, decode) pair per annotation, built at first use."""
+    origin = get_origin(kind)
+    if origin is Annotated:
+        mark = get_args(kind)[1]
+        return _RECORDS if mark == "records" else _integer(mark)
+    if origin in (Union, types.UnionType):
+        return _optional(next(a for a in get_args(kind) if a is not types.NoneType))
+    if origin is tuple:
+        return _array(get_args(kind)[0])
+    if attrs.has(kind):
+        return _structure(kind)
+    if issubclass(kind, Enum):
+        return _enum(kind)
+    return _SCALARS[kind]
+
+
+def _same(value: Any, _payload: list[Buffer]) -> Any:
+    return value
+
+
+def _decode_str(value: Any, _payload: Payload) -> str:
+    if type(value) is not str or len(value) > STRING_LENGTH_MAX:
+        raise ProtocolViolation(f"expected a string of at most {STRING_LENGTH_MAX} characters, got {_short(value)}")
+    return value
+
+
+def _decode_bytes(value: Any, _payload: Payload) -> bytes:
+    if type(value) is not bytes or len(value) > BYTES_LENGTH_MAX:
+        raise ProtocolViolation(f"expected at most {BYTES_LENGTH_MAX} bytes, got {_short(value)}")
+    return value
+
+
+def _decode_bool(value: Any, _payload: Payload) -> bool:
+    if type(value) is not bool:
+        raise ProtocolViolation(f"expected true or false, got {_short(value)}")
+    return value
+
+
+def _encode_records(value: Buffer, payload: list[Buffer]) -> int:
+    payload.append(value)
+    return len(value)
+
+
+def _decode_records(value: Any, payload: Payload) -> memoryview:
+    if type(value) is not int or value < 0:
+        raise ProtocolViolation(f"expected a length in bytes, got {_short(value)}")
+    return payload.take(value)
+
+
+_RECORDS: tuple[Encode, Decode] = (_encode_records, _decode_records)
+_SCALARS: dict[Any, tuple[Encode, Decode]] = {
+    str: (_same, _decode_str),
+    bytes: (_same, _decode_bytes),
+    bool: (_same, _decode_bool),
+}
+
+
+def _integer(bits: int) -> tuple[Encode, Decode]:
+    low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+    def decode_integer(value: Any, _payload: Payload) -> int:
+        if type(value) is not int or not low <= value <= high:
+            raise ProtocolViolation(f"expected an integer of {bits} bits, got {_short(value)}")
+        return value
+
+    return _same, decode_integer
+
+
+def _enum(kind: type[Enum]) -> tuple[Encode, Decode]:
+    cast_to_int = issubclass(kind, IntEnum)
+    members = {member.value: member for member in kind}
+
+    def encode_enum(value: Any, _payload: list[Buffer]) -> Any:
+        return int(value) if cast_to_int else value.value
+
+    def decode_enum(value: Any, _payload: Payload) -> Any:
+        if type(value) is not int or value not in members:
+            raise ProtocolViolation(f"expected a {kind.__name__}, got {_short(value)}")
+        return members[value]
+
+    return encode_enum, decode_enum
+
+
+def _optional(inner: Any) -> tuple[Encode, Decode]:
+    encode_inner, decode_inner = _codec(inner)
+
+    def encode_optional(value: Any, payload: list[Buffer]) -> Any:
+        return None if value is None else encode_inner(value, payload)
+
+    def decode_optional(value: Any, payload: Payload) -> Any:
+        return None if value is None else decode_inner(value, payload)
+
+    return encode_optional, decode_optional
+
+
+def _array(inner: Any) -> tuple[Encode, Decode]:
+    encode_inner, decode_inner = _codec(inner)
+
+    def encode_array(value: Any, payload: list[Buffer]) -> Any:
+        return [encode_inner(item, payload) for item in value]
+
+    def decode_array(value: Any, payload: Payload) -> Any:
+        if type(value) is not list:
+            raise ProtocolViolation(f"expected an array, got {_short(value)}")
+        return tuple([decode_inner(item, payload) for item in cast("list[Any]", value)])
+
+    return encode_array, decode_array
+
+
+def _structure(kind: Any) -> tuple[Encode, Decode]:
+    hints = get_type_hints(kind, include_extras=True)
+    names = [field.name for field in attrs.fields(kind)]
+    encoders = [(name, _codec(hints[name])[0]) for name in names]
+    decoders = [(name, _codec(hints[name])[1]) for name in names]
+
+    def encode_structure(value: Any, payload: list[Buffer]) -> Any:
+        return [encode_field(getattr(value, name), payload) for name, encode_field in encoders]
+
+    def decode_structure(value: Any, payload: Payload) -> Any:
+        if type(value) is not list or len(cast("list[Any]", value)) != len(decoders):
+            raise ProtocolViolation(f"{kind.__name__} has {len(decoders)} fields, got {_short(value)}")
+        values = cast("list[Any]", value)
+        return kind(**{name: read(item, payload) for (name, read), item in zip(decoders, values, strict=True)})
+
+    return encode_structure, decode_structure
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

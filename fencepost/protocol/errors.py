@@ -1,0 +1,160 @@
+"""The error table: Kafka's codes and names, what a client does about each, and whether the request surely had no effect.
+
+Rule: nobody compares classes or keeps a ladder of codes; clients `match error.remedy`, and the table is printed into the docs.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+
+import attrs
+
+
+class Remedy(Enum):
+    """What the one who asked does next."""
+
+    NONE = "nothing: it worked"
+    RETRY = "send it again after a pause"
+    REFRESH = "find the leader or coordinator again, then send it again"
+    ABORT = "abort this transaction; the producer can go on"
+    FATAL = "this producer is done: close it"
+    RAISE = "tell the caller: asking again will not help"
+
+
+class ErrorCode(IntEnum):
+    """Kafka's error codes that Fencepost knows (org.apache.kafka.common.protocol.Errors)."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    MESSAGE_TOO_LARGE = 10
+    OFFSET_METADATA_TOO_LARGE = 12
+    NETWORK_EXCEPTION = 13
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    INVALID_TOPIC_EXCEPTION = 17
+    NOT_ENOUGH_REPLICAS = 19
+    INVALID_REQUIRED_ACKS = 21
+    ILLEGAL_GENERATION = 22
+    UNKNOWN_MEMBER_ID = 25
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REQUEST = 42
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    INVALID_PRODUCER_ID_MAPPING = 49
+    INVALID_TRANSACTION_TIMEOUT = 50
+    CONCURRENT_TRANSACTIONS = 51
+    TRANSACTION_COORDINATOR_FENCED = 52
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    OPERATION_NOT_ATTEMPTED = 55
+    KAFKA_STORAGE_ERROR = 56
+    GROUP_ID_NOT_FOUND = 69
+    OFFSET_NOT_AVAILABLE = 78
+    INVALID_RECORD = 87
+    UNSTABLE_OFFSET_COMMIT = 88
+    PRODUCER_FENCED = 90
+    TRANSACTIONAL_ID_NOT_FOUND = 105
+    TRANSACTION_ABORTABLE = 120
+
+    @property
+    def remedy(self) -> Remedy:
+        """What the one who asked does next."""
+        return ERRORS[self].remedy
+
+    @property
+    def definite(self) -> bool:
+        """True when the request surely had no effect; False when it may have had one."""
+        return ERRORS[self].definite
+
+    @property
+    def meaning(self) -> str:
+        """One sentence for people."""
+        return ERRORS[self].meaning
+
+
+@attrs.frozen
+class ErrorRow:
+    """One line of the error table."""
+
+    remedy: Remedy
+    definite: bool = attrs.field(kw_only=True)
+    meaning: str = attrs.field(kw_only=True)
+
+
+def _row(remedy: Remedy, meaning: str, *, definite: bool = True) -> ErrorRow:
+    return ErrorRow(remedy, definite=definite, meaning=meaning)
+
+
+_E = ErrorCode
+_R = Remedy
+
+ERRORS: dict[ErrorCode, ErrorRow] = {
+    _E.UNKNOWN_SERVER_ERROR: _row(_R.FATAL, "the broker failed in a way it does not explain", definite=False),
+    _E.NONE: _row(_R.NONE, "success"),
+    _E.OFFSET_OUT_OF_RANGE: _row(_R.RAISE, "the offset is before the log start or beyond the log end"),
+    _E.CORRUPT_MESSAGE: _row(_R.RETRY, "the checksum of the batch does not match its bytes"),
+    _E.UNKNOWN_TOPIC_OR_PARTITION: _row(_R.REFRESH, "no such topic or partition"),
+    _E.LEADER_NOT_AVAILABLE: _row(_R.REFRESH, "the partition has no leader now"),
+    _E.NOT_LEADER_OR_FOLLOWER: _row(_R.REFRESH, "this node does not lead the partition", definite=False),
+    _E.REQUEST_TIMED_OUT: _row(_R.RETRY, "no answer in time", definite=False),
+    _E.MESSAGE_TOO_LARGE: _row(_R.ABORT, "the batch is larger than the broker takes"),
+    _E.OFFSET_METADATA_TOO_LARGE: _row(_R.RAISE, "the metadata string beside an offset is too long"),
+    _E.NETWORK_EXCEPTION: _row(_R.RETRY, "the connection was lost before the answer came", definite=False),
+    _E.COORDINATOR_LOAD_IN_PROGRESS: _row(_R.RETRY, "the coordinator is still reading its log"),
+    _E.COORDINATOR_NOT_AVAILABLE: _row(_R.REFRESH, "there is no coordinator now"),
+    _E.NOT_COORDINATOR: _row(_R.REFRESH, "this node does not coordinate that id", definite=False),
+    _E.INVALID_TOPIC_EXCEPTION: _row(_R.RAISE, "the topic's name is not allowed"),
+    _E.NOT_ENOUGH_REPLICAS: _row(_R.RETRY, "the partition cannot take the batch yet"),
+    _E.INVALID_REQUIRED_ACKS: _row(_R.RAISE, "acks must be 0, 1 or -1"),
+    _E.ILLEGAL_GENERATION: _row(_R.ABORT, "the group has moved on to another generation"),
+    _E.UNKNOWN_MEMBER_ID: _row(_R.ABORT, "the group does not know this member"),
+    _E.UNSUPPORTED_VERSION: _row(_R.FATAL, "the broker does not speak this version of the request"),
+    _E.TOPIC_ALREADY_EXISTS: _row(_R.RAISE, "a topic of that name exists"),
+    _E.INVALID_PARTITIONS: _row(_R.RAISE, "the number of partitions is not allowed"),
+    _E.INVALID_REQUEST: _row(_R.FATAL, "the request contradicts itself"),
+    _E.OUT_OF_ORDER_SEQUENCE_NUMBER: _row(_R.ABORT, "a batch before this one is missing"),
+    _E.DUPLICATE_SEQUENCE_NUMBER: _row(_R.NONE, "the batch was stored before; its offset is forgotten"),
+    _E.INVALID_PRODUCER_EPOCH: _row(_R.ABORT, "the epoch is older than one the partition has seen"),
+    _E.INVALID_TXN_STATE: _row(_R.FATAL, "the transaction is not in a state that allows this"),
+    _E.INVALID_PRODUCER_ID_MAPPING: _row(_R.FATAL, "the transactional id belongs to another producer id"),
+    _E.INVALID_TRANSACTION_TIMEOUT: _row(_R.FATAL, "the transaction timeout is not between 1 and the broker's maximum"),
+    _E.CONCURRENT_TRANSACTIONS: _row(_R.RETRY, "the previous step of this transactional id is still being finished"),
+    _E.TRANSACTION_COORDINATOR_FENCED: _row(_R.RAISE, "the marker comes from a coordinator that was replaced"),
+    _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _row(_R.FATAL, "a transactional batch came without its transactional id"),
+    _E.OPERATION_NOT_ATTEMPTED: _row(_R.ABORT, "another partition of the same request failed"),
+    _E.KAFKA_STORAGE_ERROR: _row(_R.REFRESH, "the broker's disk failed", definite=False),
+    _E.GROUP_ID_NOT_FOUND: _row(_R.RAISE, "no such group"),
+    _E.OFFSET_NOT_AVAILABLE: _row(_R.RETRY, "the new leader does not know its end yet"),
+    _E.INVALID_RECORD: _row(_R.ABORT, "the batch breaks a rule of its format"),
+    _E.UNSTABLE_OFFSET_COMMIT: _row(_R.RETRY, "a transaction that moves this offset is not decided yet"),
+    _E.PRODUCER_FENCED: _row(_R.FATAL, "a newer producer with the same transactional id took over"),
+    _E.TRANSACTIONAL_ID_NOT_FOUND: _row(_R.RAISE, "no such transactional id"),
+    _E.TRANSACTION_ABORTABLE: _row(_R.ABORT, "the transaction cannot go on and must be aborted"),
+}
+
+
+class FencepostError(Exception):
+    """Parent of every error that Fencepost raises on purpose."""
+
+
+class ProtocolViolation(FencepostError):
+    """Bytes that are no message, frame or batch of this protocol; the connection that sent them is closed."""
+
+
+class BrokerError(FencepostError):
+    """The broker refused a request; `error` is its row of the error table."""
+
+    def __init__(self, error: ErrorCode, because: str = "") -> None:
+        super().__init__(f"{error.name}: {because or error.meaning}")
+        self.error = error
+        self.because = because

@@ -1,0 +1,163 @@
+"""Frames: what travels on a connection. u32 length, u32 header length, one msgpack array, then raw record batches.
+
+Rule: a frame is bounded before it is read, and anything that is not a message is a ProtocolViolation, never a crash.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final, cast
+
+import attrs
+import msgpack
+
+from fencepost.protocol.batches import Buffer
+from fencepost.protocol.codec import ARRAY_LENGTH_MAX, Payload, decode, encode
+from fencepost.protocol.errors import ErrorCode, ProtocolViolation
+from fencepost.protocol.messages import API_BY_KEY, API_BY_REQUEST, Api, ReplyBody, Request
+
+# Kafka's socket.request.max.bytes: large enough for a fetch of many partitions, small enough for a laptop.
+FRAME_SIZE_MAX: Final = 100 * 1024 * 1024
+CLIENT_ID_LENGTH_MAX: Final = 255
+
+_PREFIX = struct.Struct(">II")
+PREFIX_SIZE: Final = _PREFIX.size
+_LENGTH_SIZE = 4
+
+
+@attrs.frozen
+class RequestFrame:
+    """A request with what the answer needs: the correlation id that it repeats and the version that it must speak."""
+
+    request: Request
+    correlation_id: int = attrs.field(kw_only=True)
+    version: int = attrs.field(kw_only=True)
+    client_id: str = attrs.field(kw_only=True)
+
+
+@attrs.frozen
+class ReplyFrame:
+    """An answer: an error for the whole request, or a body."""
+
+    correlation_id: int
+    error: ErrorCode = attrs.field(kw_only=True)
+    body: ReplyBody | None = attrs.field(kw_only=True)
+
+
+class UnsupportedVersion(ProtocolViolation):
+    """A well-formed request in a version that is not spoken here; it is answered, not punished."""
+
+    def __init__(self, api_key: int, version: int, correlation_id: int) -> None:
+        super().__init__(f"API {api_key} version {version} is not supported")
+        self.correlation_id = correlation_id
+
+
+def encode_request(request: Request, *, correlation_id: int, client_id: str = "") -> list[Buffer]:
+    """The pieces of a request frame, ready for sendmsg; record batches are not copied."""
+    api = API_BY_REQUEST[type(request)]
+    payload: list[Buffer] = []
+    body = encode(request, payload)
+    return _frame([api.key, api.maximum, correlation_id, client_id, body], payload)
+
+
+def encode_reply(reply: ReplyFrame) -> list[Buffer]:
+    """The pieces of a reply frame, ready for sendmsg; record batches are not copied."""
+    payload: list[Buffer] = []
+    body = None if reply.body is None else encode(reply.body, payload)
+    return _frame([reply.correlation_id, int(reply.error), body], payload)
+
+
+def _frame(header: list[Any], payload: list[Buffer]) -> list[Buffer]:
+    packed = cast("bytes", msgpack.packb(header))
+    length = _LENGTH_SIZE + len(packed) + sum(map(len, payload))
+    assert length <= FRAME_SIZE_MAX, f"we built a frame of {length} bytes, more than anybody accepts"
+    return [_PREFIX.pack(length, len(packed)) + packed, *payload]
+
+
+def decode_request(frame: Buffer) -> RequestFrame:
+    """The request in a frame (its bytes after the length), or ProtocolViolation. Records are views of `frame`."""
+    fields, payload = _open(frame, field_count=5)
+    api_key, version, correlation_id, client_id, body = fields
+    _check_correlation_id(correlation_id)
+    if type(client_id) is not str or len(client_id) > CLIENT_ID_LENGTH_MAX:
+        raise ProtocolViolation(f"a client id is a string of at most {CLIENT_ID_LENGTH_MAX} characters")
+    if type(api_key) is not int or type(version) is not int:
+        raise ProtocolViolation("API key and version are integers")
+    api = API_BY_KEY.get(api_key)
+    if api is None or not api.minimum <= version <= api.maximum:
+        raise UnsupportedVersion(api_key, version, correlation_id)
+    request = decode(api.request, body, payload)
+    payload.finish()
+    return RequestFrame(request, correlation_id=correlation_id, version=version, client_id=client_id)
+
+
+def reply_correlation_id(frame: Buffer) -> int:
+    """Which request a reply frame answers, so that its class is known before its body is read."""
+    fields, _ = _open(frame, field_count=3)
+    _check_correlation_id(fields[0])
+    return fields[0]
+
+
+def decode_reply(frame: Buffer, api: Api) -> ReplyFrame:
+    """The reply in a frame (its bytes after the length) to a request of `api`, or ProtocolViolation."""
+    fields, payload = _open(frame, field_count=3)
+    correlation_id, error, body = fields
+    _check_correlation_id(correlation_id)
+    try:
+        code = ErrorCode(error)
+    except ValueError:
+        raise ProtocolViolation(f"error code {error!r} is unknown") from None
+    decoded = None if body is None else decode(api.reply, body, payload)
+    if decoded is None and code is ErrorCode.NONE:
+        raise ProtocolViolation("a reply with neither error nor body")
+    payload.finish()
+    return ReplyFrame(correlation_id, error=code, body=decoded)
+
+
+def _check_correlation_id(value: Any) -> None:
+    if type(value) is not int or not 0 <= value < 2**31:
+        raise ProtocolViolation(f"correlation id {value!r} is not a 31-bit number")
+
+
+def _open(frame: Buffer, *, field_count: int) -> tuple[list[Any], Payload]:
+    """The header's fields and the record bytes behind it."""
+    view = memoryview(frame)
+    if len(view) < _LENGTH_SIZE:
+        raise ProtocolViolation("a frame shorter than its header length")
+    header_end = _LENGTH_SIZE + int.from_bytes(view[:_LENGTH_SIZE], "big")
+    if header_end > len(view):
+        raise ProtocolViolation(f"a header of {header_end} bytes in a frame of {len(view)}")
+    try:
+        fields = msgpack.unpackb(view[_LENGTH_SIZE:header_end], max_array_len=ARRAY_LENGTH_MAX, strict_map_key=False)
+    except (ValueError, msgpack.UnpackException) as problem:
+        raise ProtocolViolation(f"the header is not msgpack: {problem}") from None
+    if type(fields) is not list or len(cast("list[Any]", fields)) != field_count:
+        raise ProtocolViolation(f"the header is not an array of {field_count}")
+    return cast("list[Any]", fields), Payload(view[header_end:])
+
+
+class FrameReader:
+    """Bytes in, whole frames out; one per connection. Fed chunks may be reused by the caller at once."""
+
+    __slots__ = ("_buffer", "frame_size_max")
+
+    def __init__(self, frame_size_max: int = FRAME_SIZE_MAX) -> None:
+        self._buffer = bytearray()
+        self.frame_size_max = frame_size_max
+
+    def feed(self, chunk: Buffer) -> list[memoryview]:
+        """The frames that `chunk` completes (bytes after the length), or ProtocolViolation when one would be too large."""
+        self._buffer += chunk
+        data, at, frames = self._buffer, 0, list[memoryview]()
+        while len(data) - at >= _LENGTH_SIZE:
+            length = int.from_bytes(data[at : at + _LENGTH_SIZE], "big")
+            if not _LENGTH_SIZE <= length <= self.frame_size_max:
+                raise ProtocolViolation(f"a frame of {length} bytes; between {_LENGTH_SIZE} and {self.frame_size_max} are allowed")
+            if len(data) - at < _LENGTH_SIZE + length:
+                break
+            # Frames are views of the buffer, so that records are never copied; the buffer is left to them.
+            frames.append(memoryview(data)[at + _LENGTH_SIZE : at + _LENGTH_SIZE + length])
+            at += _LENGTH_SIZE + length
+        if frames:
+            self._buffer = bytearray(memoryview(data)[at:])
+        return frames

@@ -1,0 +1,115 @@
+"""The words everybody uses: partitions, isolation levels, transaction states, and the numbers that mean "none".
+
+Rule: a name here means the same in the broker, the client, the log and the docs, and is Kafka's own name where Kafka has one.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum, IntEnum
+from typing import Final, NamedTuple
+
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+NO_TIMESTAMP: Final = -1
+NO_OFFSET: Final = -1
+NO_LEADER_EPOCH: Final = -1
+
+INT16_MAX: Final = 2**15 - 1
+INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
+
+# One epoch is held back so that the coordinator can always fence (TransactionMetadata.isEpochExhausted).
+LAST_GRANTED_EPOCH: Final = INT16_MAX - 1
+
+LATEST_TIMESTAMP: Final = -1  # ListOffsets: the end that the isolation level allows
+EARLIEST_TIMESTAMP: Final = -2  # ListOffsets: the log start offset
+
+TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+CONSUMER_OFFSETS_TOPIC: Final = "__consumer_offsets"
+CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+INTERNAL_TOPICS: Final = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC, CLUSTER_METADATA_TOPIC})
+
+TOPIC_NAME_LENGTH_MAX: Final = 249  # Topic.MAX_NAME_LENGTH: leaves room for "-<partition>" in a 255-byte file name
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic; sorts by topic, then number."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class IsolationLevel(IntEnum):
+    """Which end a reader is bounded by (Kafka's `isolation.level`)."""
+
+    READ_UNCOMMITTED = 0  # bounded by the high watermark
+    READ_COMMITTED = 1  # bounded by the last stable offset; aborted transactions are filtered
+
+
+class TransactionResult(IntEnum):
+    """What a transaction ends in; the numbers are those of control records (KIP-98)."""
+
+    ABORT = 0
+    COMMIT = 1
+
+
+class TransactionState(Enum):
+    """Coordinator states with Kafka's numbers (TransactionState.java). BEGIN is called Ongoing there."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+
+    @property
+    def title(self) -> str:
+        """As Kafka's tools print it: `PrepareCommit`."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+
+class CoordinatorType(IntEnum):
+    """FindCoordinator key types."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+def sequence_after(sequence: int, count: int) -> int:
+    """Wraps to zero, not to a negative: the broker accepts 0 after INT32_MAX (ProducerAppendInfo.inSequence)."""
+    return (sequence + count) % (INT32_MAX + 1)
+
+
+def java_hash(text: str) -> int:
+    """String.hashCode of Java: over UTF-16 code units, 32-bit signed."""
+    code = 0
+    units = text.encode("utf-16-le", "surrogatepass")
+    for i in range(0, len(units), 2):
+        code = (31 * code + units[i] + (units[i + 1] << 8)) & 0xFFFF_FFFF
+    return code - 2**32 if code >= 2**31 else code
+
+
+def coordinator_partition(key: str, partition_count: int) -> int:
+    """The partition of `__transaction_state` or `__consumer_offsets` that owns a transactional id or group (Utils.abs)."""
+    code = java_hash(key)
+    return (0 if code == -(2**31) else abs(code)) % partition_count
+
+
+def topic_name_problem(name: str) -> str | None:
+    """Why a topic cannot have this name, or None (Topic.validate). Checked before a directory is ever made."""
+    if not name:
+        return "the name is empty"
+    if name in (".", ".."):
+        return "the name cannot be '.' or '..'"
+    if len(name) > TOPIC_NAME_LENGTH_MAX:
+        return f"the name is longer than {TOPIC_NAME_LENGTH_MAX} characters"
+    if not _TOPIC_NAME.fullmatch(name):
+        return "the name may hold only ASCII letters, digits, '.', '_' and '-'"
+    return None
