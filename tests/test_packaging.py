@@ -1,0 +1,131 @@
+"""What people install: the wheel, built from the source distribution, works even beside a client.py.
+
+Rule: our own package comes from that wheel alone; other packages are lent by the environment that runs the tests.
+"""
+
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SECONDS_MAX = 120
+COLLIDING = ("broker", "client", "journal", "protocol", "spark_bridge")
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution of this tree."""
+    return build("sdist", ROOT, into=tmp_path_factory.mktemp("sdist"))
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from nothing but the source distribution."""
+    place = tmp_path_factory.mktemp("unpacked")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(place, filter="data")
+    (source,) = place.iterdir()
+    return build("wheel", source, into=tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment that holds our wheel, and borrows the packages it depends on."""
+    place = tmp_path_factory.mktemp("environment")
+    venv.create(place, with_pip=False)
+    python = place / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
+    run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], cwd=place)
+    # Plain paths in a .pth are not followed further, so the editable install of this tree stays out.
+    site_packages = Path(
+        run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], cwd=place).strip()
+    )
+    (site_packages / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return place
+
+
+@pytest.fixture
+def crowded(tmp_path: Path) -> Path:
+    """A folder of somebody who has files with the names of our parts."""
+    for name in COLLIDING:
+        (tmp_path / f"{name}.py").write_text(f"raise RuntimeError('{name}.py of the user was imported')\n")
+    return tmp_path
+
+
+def test_the_source_distribution_holds_each_file_once_and_no_link(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        members = archive.getmembers()
+    names = [member.name.partition("/")[2] for member in members]
+    assert len(names) == len(set(names))
+    assert all(member.isfile() for member in members)
+    assert not [name for name in names if name.startswith(COLLIDING)]
+    expected = {
+        "LICENSE",
+        "Makefile",
+        "constraints.txt",
+        "fencepost/py.typed",
+        "scenarios/README.md",
+        ".ci/run",
+    }
+    assert expected <= set(names)
+
+
+def test_the_wheel_holds_the_package_its_types_and_the_scenarios(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "fencepost").rglob("*.py")}
+    assert sources | {"fencepost/py.typed", "fencepost/scenarios/README.md"} <= names
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"fencepost"}
+
+
+def test_it_is_imported_from_the_wheel_in_a_crowded_folder(environment: Path, crowded: Path) -> None:
+    found = run(
+        [str(environment / "bin" / "python"), "-c", "import fencepost; print(fencepost.__file__)"],
+        cwd=crowded,
+    )
+    assert Path(found.strip()).is_relative_to(environment)
+
+
+def test_every_module_can_be_imported_in_a_crowded_folder(environment: Path, crowded: Path) -> None:
+    walk = (
+        "import importlib, pkgutil, fencepost\n"
+        "for module in pkgutil.walk_packages(fencepost.__path__, 'fencepost.'):\n"
+        "    if not module.name.endswith('.__main__'):\n"
+        "        print(importlib.import_module(module.name).__name__)\n"
+    )
+    imported = run([str(environment / "bin" / "python"), "-c", walk], cwd=crowded).splitlines()
+    assert {f"fencepost.{name}" for name in COLLIDING} <= set(imported)
+
+
+def test_the_command_runs_in_a_crowded_folder(environment: Path, crowded: Path) -> None:
+    assert "Usage: fencepost" in run([str(environment / "bin" / "fencepost"), "--help"], cwd=crowded)
+
+
+def test_a_file_of_ours_would_be_shadowed_at_the_top(environment: Path, crowded: Path) -> None:
+    """The fault that the crowded folder catches: an absolute import of a part by its bare name."""
+    with pytest.raises(AssertionError, match=r"client\.py of the user was imported"):
+        run([str(environment / "bin" / "python"), "-c", "import client"], cwd=crowded)
+
+
+def build(kind: str, source: Path, *, into: Path) -> Path:
+    """Builds one distribution of `source` with the hatchling of this environment."""
+    run(
+        [sys.executable, "-m", "build", f"--{kind}", "--no-isolation", "--outdir", str(into), str(source)],
+        cwd=into,
+    )
+    (built,) = into.iterdir()
+    return built
+
+
+def run(command: list[str], *, cwd: Path) -> str:
+    """What a command prints, run without the variables of this environment; AssertionError if it fails."""
+    bare = {"PATH": "/usr/bin:/bin", "HOME": str(cwd), "LANG": "C.UTF-8"}
+    done = subprocess.run(command, cwd=cwd, env=bare, capture_output=True, text=True, timeout=SECONDS_MAX)
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
