@@ -1,6 +1,6 @@
 """What people install: the wheel, built from the source distribution, works even beside a client.py.
 
-Rule: our own package comes from that wheel alone; other packages are lent by the environment that runs the tests.
+Rule: our own package comes from that wheel; all others are lent by the environment that runs the tests.
 """
 
 import subprocess
