@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.complete
+NEEDED := Fencepost needs Python 3.11 or newer. Name one: make PYTHON=/path/to/python3
 
 .PHONY: help env demo test lint format bench docs clean
 
@@ -18,7 +19,8 @@ help:
 env: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt tools/environment.py
-	@command -v $(PYTHON) >/dev/null || { echo 'There is no $(PYTHON) here. Fencepost needs Python 3.11 or newer: make PYTHON=/path/to/python3 ...' >&2; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo 'There is no $(PYTHON) here: $(NEEDED)' >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "This Python is too old: $(NEEDED)")'
 	@$(PYTHON) tools/environment.py $(VENV)
 	@touch $@
 
