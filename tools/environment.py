@@ -47,7 +47,7 @@ def create(venv: Path) -> None:
 
 
 def install(venv: Path, extras: tuple[str, ...]) -> None:
-    """Installs the project editable with `extras`, all at the versions of constraints.txt, build tools too."""
+    """Installs the project editable with `extras`, all at the versions of constraints.txt, builders too."""
     # pip heeds PIP_CONSTRAINT also for what it builds with; from 25.3 on it asks for the second one instead.
     pinned = dict.fromkeys(("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"), str(CONSTRAINTS))
     quiet = () if sys.stdout.isatty() else ("--quiet",)
