@@ -22,7 +22,7 @@ def main(venv: Path) -> None:
     if not works(venv):
         create(venv)
     extras = EXTRAS if java_is_installed() else (*EXTRAS, "java")
-    say(f"installing fencepost[{','.join(extras)}] into {venv}: the first time a few minutes and about 1 GB")
+    say(f"installing fencepost[{','.join(extras)}] into {venv}: the first time a few minutes and 1.5 GB")
     install(venv, extras)
 
 
