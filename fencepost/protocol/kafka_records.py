@@ -1,0 +1,151 @@
+"""Kafka's own records inside a batch (magic 2): zig-zag varints, one record after the other.
+
+Rule: control batches and the internal topics are always these, so Kafka's tools can read them (DefaultRecord.java).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from fencepost.protocol.batches import MAGIC_KAFKA, TRANSACTIONAL_BIT, build_batch
+from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.primitives import put_varint
+from fencepost.protocol.terms import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+
+Header = tuple[str, bytes | None]
+
+_RECORD_SIZE_MIN: Final = 7  # length, attributes, two deltas, two null lengths, no headers
+_VARINT_SIZE_MAX: Final = 10
+_NULL: Final = -1
+
+
+class KafkaRecord(NamedTuple):
+    """One record; deltas are against the batch's base timestamp (ms) and base offset."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+    timestamp_delta: int = 0
+    offset_delta: int = 0
+
+
+def build_kafka_batch(
+    records: Sequence[KafkaRecord],
+    *,
+    timestamp: int,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    transactional: bool = False,
+    base_sequence: int = NO_SEQUENCE,
+) -> bytearray:
+    """A whole uncompressed batch; offsets are dense (each record's own `offset_delta` is not looked at)."""
+    payload = bytearray()
+    for offset_delta, record in enumerate(records):
+        _put_record(payload, record, offset_delta)
+    newest = max((record.timestamp_delta for record in records), default=0)
+    return build_batch(
+        payload,
+        magic=MAGIC_KAFKA,
+        attributes=TRANSACTIONAL_BIT if transactional else 0,
+        record_count=len(records),
+        last_offset_delta=len(records) - 1,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp + newest,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+    )
+
+
+def _put_record(out: bytearray, record: KafkaRecord, offset_delta: int) -> None:
+    body = bytearray(1)  # attributes: none are defined
+    put_varint(body, record.timestamp_delta)
+    put_varint(body, offset_delta)
+    _put_bytes(body, record.key)
+    _put_bytes(body, record.value)
+    put_varint(body, len(record.headers))
+    for name, value in record.headers:
+        _put_bytes(body, name.encode())
+        _put_bytes(body, value)
+    put_varint(out, len(body))
+    out += body
+
+
+def _put_bytes(out: bytearray, data: bytes | None) -> None:
+    if data is None:
+        put_varint(out, _NULL)
+    else:
+        put_varint(out, len(data))
+        out += data
+
+
+def read_kafka_records(payload: bytes, record_count: int) -> list[KafkaRecord]:
+    """The `record_count` records that fill `payload` (uncompressed) exactly, else ProtocolViolation."""
+    if record_count * _RECORD_SIZE_MIN > len(payload):
+        raise ProtocolViolation(f"{record_count} records do not fit into {len(payload)} bytes")
+    records: list[KafkaRecord] = []
+    at = 0
+    for _ in range(record_count):
+        size, at = _varint(payload, at)
+        end = at + size
+        if size < 0 or end > len(payload):
+            raise ProtocolViolation(f"a record of {size} bytes with {len(payload) - at} left")
+        record, at = _read_record(payload, at)
+        if at != end:
+            raise ProtocolViolation("a record whose length differs from its content")
+        records.append(record)
+    if at != len(payload):
+        raise ProtocolViolation(f"{len(payload) - at} bytes follow the last record")
+    return records
+
+
+def _read_record(payload: bytes, at: int) -> tuple[KafkaRecord, int]:
+    timestamp_delta, at = _varint(payload, at + 1)
+    offset_delta, at = _varint(payload, at)
+    key, at = _bytes(payload, at)
+    value, at = _bytes(payload, at)
+    header_count, at = _varint(payload, at)
+    if not header_count:
+        return KafkaRecord(key, value, (), timestamp_delta, offset_delta), at
+    if not 0 <= header_count <= len(payload) - at:
+        raise ProtocolViolation(f"a record with {header_count} headers in {len(payload) - at} bytes")
+    headers: list[Header] = []
+    for _ in range(header_count):
+        name, at = _bytes(payload, at)
+        content, at = _bytes(payload, at)
+        headers.append((_header_name(name), content))
+    return KafkaRecord(key, value, tuple(headers), timestamp_delta, offset_delta), at
+
+
+def _header_name(name: bytes | None) -> str:
+    if name is None:
+        raise ProtocolViolation("a header without a name")
+    try:
+        return str(name, "utf-8")
+    except UnicodeDecodeError:
+        raise ProtocolViolation("the name of a header is not UTF-8") from None
+
+
+def _bytes(payload: bytes, at: int) -> tuple[bytes | None, int]:
+    size, at = _varint(payload, at)
+    if size == _NULL:
+        return None, at
+    end = at + size
+    if size < 0 or end > len(payload):
+        raise ProtocolViolation(f"{size} bytes are announced and {len(payload) - at} are left")
+    return payload[at:end], end
+
+
+def _varint(payload: bytes, at: int) -> tuple[int, int]:
+    """A zig-zag varint and where it ends."""
+    piece = payload[at : at + _VARINT_SIZE_MAX]
+    if piece and piece[0] < 0x80:  # nearly every varint of a record is one byte
+        return (piece[0] >> 1) ^ -(piece[0] & 1), at + 1
+    value = shift = 0
+    for byte in piece:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at + shift // 7
+    raise ProtocolViolation("a varint that does not end")

@@ -1,0 +1,162 @@
+"""Kafka's primitive types, as its records and its internal topics lay them out: varints, strings, arrays, tagged fields.
+
+Rule: every length is checked against the bytes that are there before anything is made of it (Kafka's protocol
+guide, "Protocol Primitive Types"; KIP-482 for the compact ones).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NoReturn
+
+from fencepost.protocol.errors import ProtocolViolation
+
+UUID_SIZE: Final = 16
+
+_INT8 = struct.Struct(">b")
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_SHIFT_MAX: Final = 63  # a varint of ten bytes
+
+
+def put_unsigned_varint(out: bytearray, value: int) -> None:
+    """Seven bits a byte, least significant first."""
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def put_varint(out: bytearray, value: int) -> None:
+    """Zig-zag: small negatives stay short (ByteUtils.writeVarint, writeVarlong)."""
+    put_unsigned_varint(out, value << 1 if value >= 0 else ~value << 1 | 1)
+
+
+def put_string(out: bytearray, text: str) -> None:
+    """STRING: int16 length, UTF-8."""
+    encoded = text.encode()
+    out += _INT16.pack(len(encoded))
+    out += encoded
+
+
+def put_compact_string(out: bytearray, text: str) -> None:
+    """COMPACT_STRING: unsigned varint of the length plus one, UTF-8."""
+    encoded = text.encode()
+    put_unsigned_varint(out, len(encoded) + 1)
+    out += encoded
+
+
+def put_compact_int32s(out: bytearray, values: tuple[int, ...]) -> None:
+    """COMPACT_ARRAY of int32: unsigned varint of the count plus one, then the values."""
+    put_unsigned_varint(out, len(values) + 1)
+    out += struct.pack(f">{len(values)}i", *values)
+
+
+def put_tagged_fields(out: bytearray, fields: list[tuple[int, bytes]]) -> None:
+    """KIP-482: how many, then tag, size and bytes of each, in ascending order of tags."""
+    put_unsigned_varint(out, len(fields))
+    for tag, content in fields:
+        put_unsigned_varint(out, tag)
+        put_unsigned_varint(out, len(content))
+        out += content
+
+
+class Fields:
+    """Reads one field after the other; ProtocolViolation as soon as one does not fit."""
+
+    __slots__ = ("at", "data", "name")
+
+    def __init__(self, data: bytes, *, name: str) -> None:
+        self.data = data
+        self.at = 0
+        self.name = name
+
+    def take(self, size: int) -> bytes:
+        """The next `size` bytes."""
+        end = self.at + size
+        if size < 0 or end > len(self.data):
+            self.fail(f"{size} bytes are announced, {len(self.data) - self.at} are left")
+        piece = self.data[self.at : end]
+        self.at = end
+        return piece
+
+    def fail(self, because: str) -> NoReturn:
+        raise ProtocolViolation(f"{self.name}: {because}")
+
+    def int8(self) -> int:
+        return _INT8.unpack(self.take(1))[0]
+
+    def int16(self) -> int:
+        return _INT16.unpack(self.take(2))[0]
+
+    def int32(self) -> int:
+        return _INT32.unpack(self.take(4))[0]
+
+    def int64(self) -> int:
+        return _INT64.unpack(self.take(8))[0]
+
+    def uuid(self) -> bytes:
+        return self.take(UUID_SIZE)
+
+    def unsigned_varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+            if shift > _SHIFT_MAX:
+                self.fail("a varint of more than ten bytes")
+
+    def string(self) -> str:
+        return self._text(self.int16())
+
+    def compact_string(self) -> str:
+        return self._text(self.unsigned_varint() - 1)
+
+    def array_length(self) -> int:
+        """Entries of an ARRAY, -1 for null; each entry takes at least one byte, which bounds it."""
+        return self._count(self.int32())
+
+    def compact_array_length(self) -> int:
+        """Entries of a COMPACT_ARRAY, -1 for null."""
+        return self._count(self.unsigned_varint() - 1)
+
+    def int32s(self, count: int) -> tuple[int, ...]:
+        """`count` numbers of 32 bits; null counts as none."""
+        return struct.unpack(f">{max(count, 0)}i", self.take(4 * max(count, 0)))
+
+    def tagged_fields(self) -> dict[int, bytes]:
+        """KIP-482: content by tag; unknown tags are the caller's to ignore."""
+        fields: dict[int, bytes] = {}
+        previous = -1
+        for _ in range(self._count(self.unsigned_varint())):
+            tag = self.unsigned_varint()
+            if tag <= previous:
+                self.fail("tagged fields that are not in ascending order")
+            fields[tag] = self.take(self.unsigned_varint())
+            previous = tag
+        return fields
+
+    def finish(self) -> None:
+        """ProtocolViolation when bytes are left over."""
+        if self.at != len(self.data):
+            self.fail(f"{len(self.data) - self.at} bytes too many")
+
+    def _text(self, size: int) -> str:
+        try:
+            return str(self.take(size), "utf-8")
+        except UnicodeDecodeError as problem:
+            self.fail(f"a string that is not UTF-8 ({problem.reason})")
+
+    def _count(self, count: int) -> int:
+        if not -1 <= count <= len(self.data) - self.at:
+            self.fail(f"an array of {count} entries in {len(self.data) - self.at} bytes")
+        return count
+
+
+def tagged_int(content: bytes | None, default: int) -> int:
+    """A tagged field that holds one integer, or its default when it was left out."""
+    return default if content is None else int.from_bytes(content, "big", signed=True)

@@ -1,0 +1,208 @@
+"""The records inside a batch as columns: built from lists of bytes, read back as lists of bytes.
+
+Rule: whole columns go through msgpack at once and are checked by C loops, so a batch costs per batch and not per record.
+Layout of magic 109: [offset deltas | nil, keys | nil, values, timestamp deltas | nil, headers | nil].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, islice
+from operator import lt
+from typing import Any, Final, cast
+
+import attrs
+import msgpack
+
+from fencepost.protocol.batches import (
+    HEADER_SIZE,
+    MAGIC_COLUMNS,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    Buffer,
+    build_batch,
+)
+from fencepost.protocol.compression import DECOMPRESSED_SIZE_MAX, Compression, compress, decompress
+from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.kafka_records import Header, KafkaRecord, read_kafka_records
+from fencepost.protocol.terms import INT64_MAX, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+
+_COLUMN_COUNT: Final = 5
+_BYTES_OR_NULL: Final = frozenset({bytes, type(None)})
+_PACKED_AS_BYTES: Final = frozenset({bytes, bytearray, memoryview, type(None)})
+_ONLY_INT: Final = frozenset({int})
+_LIST_OR_NULL: Final = frozenset({list, type(None)})
+
+
+@attrs.define(kw_only=True)
+class Columns:
+    """What a batch holds, a list per column with an entry per record; None where a whole column has its usual value.
+
+    Not frozen: readers make one per batch, and it is theirs alone.
+    """
+
+    offset_deltas: list[int] | None
+    """Offsets less the base offset, ascending; None: 0, 1, 2 ..."""
+    keys: list[bytes | None] | None
+    """None: every key is null."""
+    values: list[bytes | None]
+    timestamp_deltas: list[int] | None
+    """Milliseconds since the base timestamp; None: all 0."""
+    headers: list[list[Header] | None] | None
+    """None for a record without headers, and for a batch without any."""
+
+
+def build_data_batch(
+    values: Sequence[bytes | None],
+    *,
+    keys: Sequence[bytes | None] | None = None,
+    timestamp_deltas: Sequence[int] | None = None,
+    headers: Sequence[Sequence[Header] | None] | None = None,
+    offset_deltas: Sequence[int] | None = None,
+    last_offset_delta: int | None = None,
+    base_timestamp: int,
+    max_timestamp: int | None = None,
+    compression: Compression = Compression.NONE,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    transactional: bool = False,
+) -> bytearray:
+    """A whole batch of msgpack columns. Times in ms; TypeError or ValueError when no reader could read it back.
+
+    `max_timestamp` is worked out when not given. `last_offset_delta` matters to compaction alone, which keeps it.
+    """
+    _check_lengths(len(values), keys, timestamp_deltas, headers, offset_deltas)
+    _check_bytes(values)
+    if keys is not None:
+        _check_bytes(keys)
+    if max_timestamp is None:
+        max_timestamp = base_timestamp + (max(timestamp_deltas) if timestamp_deltas else 0)
+    packed = msgpack.packb((offset_deltas, keys, values, timestamp_deltas, headers))
+    return build_batch(
+        compress(packed, compression),
+        magic=MAGIC_COLUMNS,
+        attributes=compression | (TRANSACTIONAL_BIT if transactional else 0),
+        record_count=len(values),
+        last_offset_delta=len(values) - 1 if last_offset_delta is None else last_offset_delta,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+    )
+
+
+def _check_lengths(record_count: int, *columns: Sequence[Any] | None) -> None:
+    if not record_count:
+        raise ValueError("a batch holds at least one record")
+    for column in columns:
+        if column is not None and len(column) != record_count:
+            raise ValueError(f"a column of {len(column)} entries beside {record_count} values")
+
+
+def _check_bytes(column: Sequence[bytes | None]) -> None:
+    if not _PACKED_AS_BYTES.issuperset(map(type, column)):
+        wrong = next(item for item in column if type(item) not in _PACKED_AS_BYTES)
+        raise TypeError(f"keys and values are bytes or None, not {type(wrong).__name__}: give a serializer")
+
+
+def read_columns(batch: Buffer, header: BatchHeader, at: int = 0) -> Columns:
+    """The records of the batch at byte `at`, of either magic; ProtocolViolation when they are malformed.
+
+    The checksum is the business of `read_batch`. A batch that compaction emptied gives empty columns.
+    """
+    payload = memoryview(batch)[at + HEADER_SIZE : at + header.size]
+    if len(payload) != header.size - HEADER_SIZE:
+        raise ProtocolViolation(f"a batch of {header.size} bytes is cut off")
+    if not header.record_count and not payload:
+        return Columns(offset_deltas=None, keys=None, values=[], timestamp_deltas=None, headers=None)
+    unfolded = decompress(payload, header.compression, limit=DECOMPRESSED_SIZE_MAX)
+    if header.magic == MAGIC_COLUMNS:
+        columns = _unpack_columns(unfolded, header)
+    else:
+        columns = _transpose(read_kafka_records(bytes(unfolded), header.record_count))
+    _check_deltas(columns, header)
+    return columns
+
+
+def _unpack_columns(payload: Buffer, header: BatchHeader) -> Columns:
+    if header.record_count > len(payload):
+        raise ProtocolViolation(f"{header.record_count} records do not fit into {len(payload)} bytes")
+    try:
+        unpacked = msgpack.unpackb(payload, max_map_len=0, max_ext_len=0)
+    except (ValueError, msgpack.UnpackException, MemoryError) as problem:
+        # MemoryError: nested arrays may announce more than there is memory for, before a byte of them is read.
+        raise ProtocolViolation(f"the records are not msgpack: {problem}") from None
+    if type(unpacked) is not list or len(cast("list[Any]", unpacked)) != _COLUMN_COUNT:
+        raise ProtocolViolation(f"the records are not {_COLUMN_COUNT} columns")
+    offset_deltas, keys, values, timestamp_deltas, headers = cast("list[Any]", unpacked)
+    if values is None:
+        raise ProtocolViolation("the values of a batch are missing")
+    count = header.record_count
+    _check_column("offset deltas", offset_deltas, count, _ONLY_INT)
+    _check_column("keys", keys, count, _BYTES_OR_NULL)
+    _check_column("values", values, count, _BYTES_OR_NULL)
+    _check_column("timestamp deltas", timestamp_deltas, count, _ONLY_INT)
+    _check_column("headers", headers, count, _LIST_OR_NULL)
+    return Columns(
+        offset_deltas=offset_deltas,
+        keys=keys,
+        values=values,
+        timestamp_deltas=timestamp_deltas,
+        headers=None if headers is None else _read_headers(headers),
+    )
+
+
+def _check_column(name: str, column: Any, record_count: int, kinds: frozenset[type]) -> None:
+    if column is None:
+        return
+    if type(column) is not list or len(cast("list[Any]", column)) != record_count:
+        raise ProtocolViolation(f"the {name} of a batch are not {record_count} entries")
+    if not kinds.issuperset(map(type, cast("list[Any]", column))):
+        raise ProtocolViolation(f"the {name} of a batch hold something of another type")
+
+
+def _read_headers(column: list[list[Any] | None]) -> list[list[Header] | None]:
+    """Pairs of name and value as tuples."""
+    pairs = list(chain.from_iterable(filter(None, column)))
+    if not all(type(pair) is list and len(cast("list[Any]", pair)) == 2 for pair in pairs):
+        raise ProtocolViolation("a header is a name and a value")
+    if not all(type(name) is str and type(value) in _BYTES_OR_NULL for name, value in pairs):
+        raise ProtocolViolation("a header is a string and bytes or null")
+    return [None if not headers else [(name, value) for name, value in headers] for headers in column]
+
+
+def _transpose(records: list[KafkaRecord]) -> Columns:
+    """Kafka's records as columns; a column that says nothing becomes None, as the other layout has it."""
+    offset_deltas = [record.offset_delta for record in records]
+    timestamp_deltas = [record.timestamp_delta for record in records]
+    keys = [record.key for record in records]
+    headers = [list(record.headers) or None for record in records]
+    return Columns(
+        offset_deltas=None if offset_deltas == list(range(len(records))) else offset_deltas,
+        keys=keys if any(key is not None for key in keys) else None,
+        values=[record.value for record in records],
+        timestamp_deltas=timestamp_deltas if any(timestamp_deltas) else None,
+        headers=headers if any(headers) else None,
+    )
+
+
+def _check_deltas(columns: Columns, header: BatchHeader) -> None:
+    offsets = columns.offset_deltas
+    if offsets is None:
+        if columns.values and header.last_offset_delta != header.record_count - 1:
+            raise ProtocolViolation(f"{header.record_count} records, last delta {header.last_offset_delta}")
+    elif offsets and not _ascend(offsets, last=header.last_offset_delta):
+        raise ProtocolViolation("offsets of records that do not ascend within their batch")
+    times = columns.timestamp_deltas
+    if times and not _fits(header.base_timestamp + min(times), header.base_timestamp + max(times)):
+        raise ProtocolViolation("the timestamp of a record does not fit into 64 bits")
+
+
+def _ascend(deltas: list[int], *, last: int) -> bool:
+    return deltas[0] >= 0 and deltas[-1] <= last and all(map(lt, deltas, islice(deltas, 1, None)))
+
+
+def _fits(lowest: int, highest: int) -> bool:
+    return lowest >= -INT64_MAX - 1 and highest <= INT64_MAX

@@ -1,0 +1,293 @@
+"""What the internal topics hold, in Kafka's schemas byte for byte: transactions, committed offsets, cluster metadata.
+
+Rule: Kafka's tools print from these records what Fencepost meant; a key of a kind not kept here is passed over.
+Sources: TransactionLogKey/Value.json, OffsetCommitKey/Value.json; cluster metadata has a file of its own.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+import attrs
+
+from fencepost.protocol.batches import BatchHeader, Buffer
+from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
+from fencepost.protocol.primitives import (
+    Fields,
+    put_compact_int32s,
+    put_compact_string,
+    put_string,
+    put_tagged_fields,
+    put_unsigned_varint,
+    tagged_int,
+)
+from fencepost.protocol.records import read_columns
+from fencepost.protocol.stored_cluster import (
+    ClusterRecord,
+    LeaderChanged,
+    PartitionCreated,
+    ProducerIdsAllocated,
+    TopicCreated,
+    TopicRemoved,
+    cluster_batch,
+    read_cluster_records,
+)
+from fencepost.protocol.terms import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition, TransactionState
+
+__all__ = [
+    "ClusterRecord",
+    "LeaderChanged",
+    "OffsetKey",
+    "OffsetRecord",
+    "PartitionCreated",
+    "ProducerIdsAllocated",
+    "TopicCreated",
+    "TopicRemoved",
+    "TransactionRecord",
+    "cluster_batch",
+    "offsets_batch",
+    "read_cluster_records",
+    "read_offsets",
+    "read_transactions",
+    "transaction_batch",
+]
+
+_VERSION = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+
+_TRANSACTION_KEY_VERSION: Final = 0
+_TRANSACTION_VALUE_VERSION: Final = 1
+_TAG_PREVIOUS_PRODUCER_ID: Final = 0
+_TAG_NEXT_PRODUCER_ID: Final = 1
+_TAG_CLIENT_VERSION: Final = 2
+
+
+@attrs.frozen(kw_only=True)
+class TransactionRecord:
+    """The state of one transactional id (TransactionLogValue). Times in ms; -1 stands for none everywhere."""
+
+    producer_id: int
+    previous_producer_id: int
+    next_producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    state: TransactionState
+    partitions: tuple[TopicPartition, ...]
+    """Sorted; empty in EMPTY, where Kafka stores null."""
+    update_ms: int
+    start_ms: int
+    client_version: int
+    """The transaction version that the client speaks (KIP-890)."""
+
+
+def transaction_batch(
+    transactional_id: str, record: TransactionRecord | None, *, timestamp: int
+) -> bytearray:
+    """One batch that says where `transactional_id` stands; None is the tombstone that forgets it."""
+    key = bytearray(_VERSION.pack(_TRANSACTION_KEY_VERSION))
+    put_string(key, transactional_id)
+    value = None if record is None else _transaction_value(record)
+    return build_kafka_batch([KafkaRecord(bytes(key), value)], timestamp=timestamp)
+
+
+_TRANSACTION_START = struct.Struct(">hqhib")  # version, producer id and epoch, timeout, state
+_TRANSACTION_TIMES = struct.Struct(">qq")  # last update, start
+
+
+def _transaction_value(record: TransactionRecord) -> bytes:
+    """TransactionLogValue version 1, the flexible one that transaction.version 1 and later write."""
+    out = bytearray(
+        _TRANSACTION_START.pack(
+            _TRANSACTION_VALUE_VERSION,
+            record.producer_id,
+            record.producer_epoch,
+            record.timeout_ms,
+            record.state.value,
+        )
+    )
+    _put_partitions(out, record)
+    out += _TRANSACTION_TIMES.pack(record.update_ms, record.start_ms)
+    tags: list[tuple[int, bytes]] = []
+    if record.previous_producer_id != NO_PRODUCER_ID:
+        tags.append((_TAG_PREVIOUS_PRODUCER_ID, _INT64.pack(record.previous_producer_id)))
+    if record.next_producer_id != NO_PRODUCER_ID:
+        tags.append((_TAG_NEXT_PRODUCER_ID, _INT64.pack(record.next_producer_id)))
+    if record.client_version:
+        tags.append((_TAG_CLIENT_VERSION, _VERSION.pack(record.client_version)))
+    put_tagged_fields(out, tags)
+    return bytes(out)
+
+
+def _put_partitions(out: bytearray, record: TransactionRecord) -> None:
+    if record.state is TransactionState.EMPTY:
+        assert not record.partitions, "an empty transaction has no partitions"
+        put_unsigned_varint(out, 0)  # null, which Kafka writes exactly in this state
+        return
+    topics = [(topic, tuple(p.partition for p in group)) for topic, group in _by_topic(record.partitions)]
+    put_unsigned_varint(out, len(topics) + 1)
+    for topic, partitions in topics:
+        put_compact_string(out, topic)
+        put_compact_int32s(out, partitions)
+        put_tagged_fields(out, [])
+
+
+def _by_topic(partitions: tuple[TopicPartition, ...]) -> Iterator[tuple[str, Iterator[TopicPartition]]]:
+    return groupby(sorted(partitions), key=attrgetter("topic"))
+
+
+def read_transactions(batch: Buffer, header: BatchHeader) -> list[tuple[str, TransactionRecord | None]]:
+    """What a batch of `__transaction_state` says, id by id, None for a tombstone; reads value versions 0 and 1."""
+    found: list[tuple[str, TransactionRecord | None]] = []
+    for key, value in _keys_and_values(batch, header):
+        fields = Fields(key, name="transaction log key")
+        if fields.int16() != _TRANSACTION_KEY_VERSION:
+            continue
+        transactional_id = fields.string()
+        fields.finish()
+        found.append((transactional_id, None if value is None else _read_transaction(value)))
+    return found
+
+
+def _read_transaction(value: bytes) -> TransactionRecord:
+    fields = Fields(value, name="transaction log value")
+    version = fields.int16()
+    if version not in (0, _TRANSACTION_VALUE_VERSION):
+        fields.fail(f"version {version} is unknown")
+    producer_id, producer_epoch, timeout_ms = fields.int64(), fields.int16(), fields.int32()
+    number = fields.int8()
+    if number not in _STATES:
+        fields.fail(f"state {number} is unknown")
+    partitions = _read_partitions_flexible(fields) if version else _read_partitions(fields)
+    update_ms, start_ms = fields.int64(), fields.int64()
+    tags = fields.tagged_fields() if version else {}
+    fields.finish()
+    return TransactionRecord(
+        producer_id=producer_id,
+        previous_producer_id=tagged_int(tags.get(_TAG_PREVIOUS_PRODUCER_ID), NO_PRODUCER_ID),
+        next_producer_id=tagged_int(tags.get(_TAG_NEXT_PRODUCER_ID), NO_PRODUCER_ID),
+        producer_epoch=producer_epoch,
+        timeout_ms=timeout_ms,
+        state=_STATES[number],
+        partitions=tuple(sorted(partitions)),
+        update_ms=update_ms,
+        start_ms=start_ms,
+        client_version=tagged_int(tags.get(_TAG_CLIENT_VERSION), 0),
+    )
+
+
+_STATES: Final = {state.value: state for state in TransactionState}
+
+
+def _read_partitions(fields: Fields) -> list[TopicPartition]:
+    partitions: list[TopicPartition] = []
+    for _ in range(fields.array_length()):
+        topic = fields.string()
+        partitions += [TopicPartition(topic, number) for number in fields.int32s(fields.array_length())]
+    return partitions
+
+
+def _read_partitions_flexible(fields: Fields) -> list[TopicPartition]:
+    partitions: list[TopicPartition] = []
+    for _ in range(fields.compact_array_length()):
+        topic = fields.compact_string()
+        numbers = fields.int32s(fields.compact_array_length())
+        partitions += [TopicPartition(topic, number) for number in numbers]
+        fields.tagged_fields()
+    return partitions
+
+
+class OffsetKey(NamedTuple):
+    """Whose offset of which partition (OffsetCommitKey)."""
+
+    group_id: str
+    topic: str
+    partition: int
+
+
+@attrs.frozen
+class OffsetRecord:
+    """A committed offset (OffsetCommitValue): where the group reads on, and when it said so (ms)."""
+
+    offset: int
+    leader_epoch: int = attrs.field(kw_only=True)
+    metadata: str = attrs.field(kw_only=True)
+    commit_ms: int = attrs.field(kw_only=True)
+
+
+_OFFSET_KEY_VERSIONS: Final = (0, 1)  # both have the same layout; 2 and above are the groups' own records
+_OFFSET_VALUE_VERSION: Final = 3
+_OFFSET_START = struct.Struct(">hqi")  # version, offset, leader epoch
+
+
+def offsets_batch(
+    entries: Sequence[tuple[OffsetKey, OffsetRecord | None]],
+    *,
+    timestamp: int,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    transactional: bool = False,
+) -> bytearray:
+    """One batch of committed offsets, None for one that is forgotten; the producer's identity when transactional."""
+    records = [KafkaRecord(_offset_key(key), record and _offset_value(record)) for key, record in entries]
+    return build_kafka_batch(
+        records,
+        timestamp=timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=transactional,
+    )
+
+
+def _offset_key(key: OffsetKey) -> bytes:
+    out = bytearray(_VERSION.pack(_OFFSET_KEY_VERSIONS[-1]))
+    put_string(out, key.group_id)
+    put_string(out, key.topic)
+    out += _INT32.pack(key.partition)
+    return bytes(out)
+
+
+def _offset_value(record: OffsetRecord) -> bytes:
+    out = bytearray(_OFFSET_START.pack(_OFFSET_VALUE_VERSION, record.offset, record.leader_epoch))
+    put_string(out, record.metadata)
+    out += _INT64.pack(record.commit_ms)
+    return bytes(out)
+
+
+def read_offsets(batch: Buffer, header: BatchHeader) -> list[tuple[OffsetKey, OffsetRecord | None]]:
+    """What a batch of `__consumer_offsets` says, None for a tombstone; the groups' own records are passed over."""
+    found: list[tuple[OffsetKey, OffsetRecord | None]] = []
+    for data, value in _keys_and_values(batch, header):
+        fields = Fields(data, name="offset commit key")
+        if fields.int16() not in _OFFSET_KEY_VERSIONS:
+            continue
+        key = OffsetKey(fields.string(), fields.string(), fields.int32())
+        fields.finish()
+        found.append((key, None if value is None else _read_offset(value)))
+    return found
+
+
+def _read_offset(value: bytes) -> OffsetRecord:
+    fields = Fields(value, name="offset commit value")
+    version = fields.int16()
+    if version != _OFFSET_VALUE_VERSION:
+        fields.fail(f"version {version} is unknown")
+    offset, leader_epoch = fields.int64(), fields.int32()
+    metadata, commit_ms = fields.string(), fields.int64()
+    fields.finish()
+    return OffsetRecord(offset, leader_epoch=leader_epoch, metadata=metadata, commit_ms=commit_ms)
+
+
+def _keys_and_values(batch: Buffer, header: BatchHeader) -> Iterator[tuple[bytes, bytes | None]]:
+    columns = read_columns(batch, header)
+    if columns.keys is None and columns.values:
+        raise ProtocolViolation("records of an internal topic without keys")
+    for key, value in zip(columns.keys or [], columns.values, strict=True):
+        if key is None:
+            raise ProtocolViolation("a record of an internal topic without its key")
+        yield key, value

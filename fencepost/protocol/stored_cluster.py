@@ -1,0 +1,214 @@
+"""What `__cluster_metadata` holds: topics, leaders and blocks of producer ids, in KRaft's framing and schemas.
+
+Rule: a record is frame version 1, API key and version as unsigned varints, then the flexible message
+(MetadataRecordSerde.java); kinds that Fencepost does not keep are passed over, as KRaft's own records are.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import attrs
+
+from fencepost.protocol.batches import BatchHeader, Buffer
+from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
+from fencepost.protocol.primitives import (
+    UUID_SIZE,
+    Fields,
+    put_compact_int32s,
+    put_compact_string,
+    put_tagged_fields,
+    put_unsigned_varint,
+    tagged_int,
+)
+from fencepost.protocol.records import read_columns
+
+_INT32 = struct.Struct(">i")
+_PRODUCER_IDS = struct.Struct(">iqq")  # node, its epoch, next producer id
+
+FRAME_VERSION: Final = 1
+_RECORD_VERSION: Final = 0  # the first version of each says all that a cluster without replicas needs
+TOPIC_RECORD: Final = 2
+PARTITION_RECORD: Final = 3
+PARTITION_CHANGE_RECORD: Final = 5
+REMOVE_TOPIC_RECORD: Final = 9
+PRODUCER_IDS_RECORD: Final = 15
+
+_TAG_LEADER: Final = 1
+# PartitionChangeRecord names no leader epoch: Kafka counts it up by one. It is written beside, under a tag that
+# Kafka's readers skip, so that one record says it all.
+_TAG_LEADER_EPOCH: Final = 1_000
+_NO_LEADER_CHANGE: Final = -2
+_UNKNOWN_BROKER_EPOCH: Final = -1
+_FIRST_PARTITION_EPOCH: Final = 0
+
+
+def _check_topic_id(_record: object, _field: object, topic_id: bytes) -> None:
+    assert len(topic_id) == UUID_SIZE, f"a topic id has {UUID_SIZE} bytes"
+
+
+@attrs.frozen
+class TopicCreated:
+    """TopicRecord: a name and its 16-byte id."""
+
+    topic: str
+    topic_id: bytes = attrs.field(kw_only=True, validator=_check_topic_id)
+
+
+@attrs.frozen
+class TopicRemoved:
+    """RemoveTopicRecord."""
+
+    topic_id: bytes = attrs.field(validator=_check_topic_id)
+
+
+@attrs.frozen
+class PartitionCreated:
+    """PartitionRecord of a partition with one replica, its leader."""
+
+    topic_id: bytes = attrs.field(validator=_check_topic_id)
+    partition: int = attrs.field(kw_only=True)
+    leader_id: int = attrs.field(kw_only=True)
+    leader_epoch: int = attrs.field(kw_only=True)
+
+
+@attrs.frozen
+class LeaderChanged:
+    """PartitionChangeRecord: another leader, or the same one again after a start, under the next leader epoch."""
+
+    topic_id: bytes = attrs.field(validator=_check_topic_id)
+    partition: int = attrs.field(kw_only=True)
+    leader_id: int = attrs.field(kw_only=True)
+    leader_epoch: int = attrs.field(kw_only=True)
+
+
+@attrs.frozen
+class ProducerIdsAllocated:
+    """ProducerIdsRecord: every producer id below `next_producer_id` has been handed out."""
+
+    node_id: int
+    next_producer_id: int = attrs.field(kw_only=True)
+
+
+ClusterRecord = TopicCreated | TopicRemoved | PartitionCreated | LeaderChanged | ProducerIdsAllocated
+
+
+def cluster_batch(records: Sequence[ClusterRecord], *, timestamp: int) -> bytearray:
+    """One batch of `__cluster_metadata`; values only, as KRaft writes them."""
+    return build_kafka_batch([KafkaRecord(None, _value(record)) for record in records], timestamp=timestamp)
+
+
+def _value(record: ClusterRecord) -> bytes:
+    key, content, tags = _content(record)
+    out = bytearray()
+    put_unsigned_varint(out, FRAME_VERSION)
+    put_unsigned_varint(out, key)
+    put_unsigned_varint(out, _RECORD_VERSION)
+    out += content
+    put_tagged_fields(out, tags)
+    return bytes(out)
+
+
+def _content(record: ClusterRecord) -> tuple[int, bytes, list[tuple[int, bytes]]]:
+    """API key, fields, tagged fields."""
+    match record:
+        case TopicCreated(topic, topic_id=topic_id):
+            out = bytearray()
+            put_compact_string(out, topic)
+            return TOPIC_RECORD, bytes(out) + topic_id, []
+        case TopicRemoved(topic_id):
+            return REMOVE_TOPIC_RECORD, topic_id, []
+        case PartitionCreated():
+            return PARTITION_RECORD, _partition_content(record), []
+        case LeaderChanged(topic_id, partition=partition, leader_id=leader_id, leader_epoch=leader_epoch):
+            tags = [(_TAG_LEADER, _INT32.pack(leader_id)), (_TAG_LEADER_EPOCH, _INT32.pack(leader_epoch))]
+            return PARTITION_CHANGE_RECORD, _INT32.pack(partition) + topic_id, tags
+        case ProducerIdsAllocated(node_id, next_producer_id=next_producer_id):
+            content = _PRODUCER_IDS.pack(node_id, _UNKNOWN_BROKER_EPOCH, next_producer_id)
+            return PRODUCER_IDS_RECORD, content, []
+
+
+def _partition_content(record: PartitionCreated) -> bytes:
+    out = bytearray(_INT32.pack(record.partition))
+    out += record.topic_id
+    replicas, in_sync = (record.leader_id,), (record.leader_id,)
+    for node_ids in (replicas, in_sync, (), ()):  # the last two: replicas being removed and added
+        put_compact_int32s(out, node_ids)
+    out += struct.pack(">iii", record.leader_id, record.leader_epoch, _FIRST_PARTITION_EPOCH)
+    return bytes(out)
+
+
+def read_cluster_records(batch: Buffer, header: BatchHeader) -> list[ClusterRecord]:
+    """What a batch of `__cluster_metadata` says; ProtocolViolation when a known kind of record is malformed."""
+    found: list[ClusterRecord] = []
+    for value in read_columns(batch, header).values:
+        if value is None:
+            raise ProtocolViolation("a record of cluster metadata without a value")
+        record = _read(Fields(value, name="cluster metadata record"))
+        if record is not None:
+            found.append(record)
+    return found
+
+
+def _read(fields: Fields) -> ClusterRecord | None:
+    frame_version = fields.unsigned_varint()
+    if frame_version != FRAME_VERSION:
+        fields.fail(f"frame version {frame_version} is unknown")
+    reader = _READERS.get(fields.unsigned_varint())
+    if reader is None:
+        return None
+    version = fields.unsigned_varint()
+    if version != _RECORD_VERSION:
+        fields.fail(f"version {version} is unknown")
+    record = reader(fields)
+    fields.finish()
+    return record
+
+
+def _read_topic(fields: Fields) -> ClusterRecord:
+    topic, topic_id = fields.compact_string(), fields.uuid()
+    fields.tagged_fields()
+    return TopicCreated(topic, topic_id=topic_id)
+
+
+def _read_removed_topic(fields: Fields) -> ClusterRecord:
+    topic_id = fields.uuid()
+    fields.tagged_fields()
+    return TopicRemoved(topic_id)
+
+
+def _read_partition(fields: Fields) -> ClusterRecord:
+    partition, topic_id = fields.int32(), fields.uuid()
+    for _ in range(4):
+        fields.int32s(fields.compact_array_length())
+    leader_id, leader_epoch, _partition_epoch = fields.int32(), fields.int32(), fields.int32()
+    fields.tagged_fields()
+    return PartitionCreated(topic_id, partition=partition, leader_id=leader_id, leader_epoch=leader_epoch)
+
+
+def _read_partition_change(fields: Fields) -> ClusterRecord:
+    partition, topic_id = fields.int32(), fields.uuid()
+    tags = fields.tagged_fields()
+    leader_id = tagged_int(tags.get(_TAG_LEADER), _NO_LEADER_CHANGE)
+    if leader_id == _NO_LEADER_CHANGE or _TAG_LEADER_EPOCH not in tags:
+        fields.fail("a change of a partition that names no leader with its epoch")
+    leader_epoch = tagged_int(tags[_TAG_LEADER_EPOCH], 0)
+    return LeaderChanged(topic_id, partition=partition, leader_id=leader_id, leader_epoch=leader_epoch)
+
+
+def _read_producer_ids(fields: Fields) -> ClusterRecord:
+    node_id, _broker_epoch, next_producer_id = fields.int32(), fields.int64(), fields.int64()
+    fields.tagged_fields()
+    return ProducerIdsAllocated(node_id, next_producer_id=next_producer_id)
+
+
+_READERS: Final[dict[int, Callable[[Fields], ClusterRecord]]] = {
+    TOPIC_RECORD: _read_topic,
+    PARTITION_RECORD: _read_partition,
+    PARTITION_CHANGE_RECORD: _read_partition_change,
+    REMOVE_TOPIC_RECORD: _read_removed_topic,
+    PRODUCER_IDS_RECORD: _read_producer_ids,
+}
