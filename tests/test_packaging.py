@@ -9,6 +9,7 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -19,19 +20,24 @@ COLLIDING = ("broker", "client", "journal", "protocol", "spark_bridge")
 
 
 @pytest.fixture(scope="module")
-def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source distribution of this tree."""
-    return build("sdist", ROOT, into=tmp_path_factory.mktemp("sdist"))
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the source distribution of this tree and the wheel that was built from it alone."""
+    place = tmp_path_factory.mktemp("built")
+    # Asked for no kind, `build` makes the source distribution, unpacks it and builds the wheel from that.
+    run([sys.executable, "-m", "build", "--no-isolation", "--outdir", str(place), str(ROOT)], cwd=place)
+    return place
 
 
 @pytest.fixture(scope="module")
-def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from nothing but the source distribution."""
-    place = tmp_path_factory.mktemp("unpacked")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(place, filter="data")
-    (source,) = place.iterdir()
-    return build("wheel", source, into=tmp_path_factory.mktemp("wheel"))
+def sdist(built: Path) -> Path:
+    """The source distribution."""
+    return only(built.glob("*.tar.gz"))
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    """The wheel."""
+    return only(built.glob("*.whl"))
 
 
 @pytest.fixture(scope="module")
@@ -113,14 +119,10 @@ def test_a_file_of_ours_would_be_shadowed_at_the_top(environment: Path, crowded:
         run([str(environment / "bin" / "python"), "-c", "import client"], cwd=crowded)
 
 
-def build(kind: str, source: Path, *, into: Path) -> Path:
-    """Builds one distribution of `source` with the hatchling of this environment."""
-    run(
-        [sys.executable, "-m", "build", f"--{kind}", "--no-isolation", "--outdir", str(into), str(source)],
-        cwd=into,
-    )
-    (built,) = into.iterdir()
-    return built
+def only(paths: Iterable[Path]) -> Path:
+    """The one path there is; ValueError when there are more or fewer."""
+    (path,) = paths
+    return path
 
 
 def run(command: list[str], *, cwd: Path) -> str:
