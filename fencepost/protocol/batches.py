@@ -1,6 +1,6 @@
-"""The record batch from outside: Kafka's 61-byte header of record batch v2, read, checked and patched without its records.
+"""The record batch from outside: Kafka's 61-byte header (v2), read, checked and patched without its records.
 
-Rule: the checksum covers attributes to end, so a leader sets base offset and leader epoch in place and copies nothing.
+Rule: the checksum covers attributes to end, so a leader sets base offset and leader epoch in place, uncopied.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LENGTH = struct.Struct(">i")
 
 
 class BatchHeader(NamedTuple):
-    """The header of one batch, field for field as it lies on disk; a tuple because one is made per batch on every hot path."""
+    """The header of one batch, field for field as on disk; a tuple, as every hot path makes one per batch."""
 
     base_offset: int
     batch_length: int
@@ -92,9 +92,9 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(data: Buffer, at: int = 0) -> BatchHeader:
-    """The header that starts at byte `at`; ProtocolViolation when it is cut off or impossible. Does not check the checksum."""
+    """The header at byte `at`; ProtocolViolation when it is cut off or impossible. Checks no checksum."""
     if len(data) - at < HEADER_SIZE:
-        raise ProtocolViolation(f"a batch header needs {HEADER_SIZE} bytes, {max(0, len(data) - at)} are left")
+        raise ProtocolViolation(f"a batch header is cut off after {max(0, len(data) - at)} bytes")
     header = BatchHeader._make(HEADER.unpack_from(data, at))
     if header.magic not in (MAGIC_KAFKA, MAGIC_COLUMNS):
         raise ProtocolViolation(f"magic byte {header.magic} is neither {MAGIC_KAFKA} nor {MAGIC_COLUMNS}")
@@ -106,7 +106,7 @@ def read_header(data: Buffer, at: int = 0) -> BatchHeader:
 
 
 def read_batch(data: Buffer, at: int = 0) -> BatchHeader:
-    """The header at byte `at` of a batch that lies there whole with the right checksum, else ProtocolViolation."""
+    """The header of a batch that lies whole at byte `at` with the right checksum, else ProtocolViolation."""
     header = read_header(data, at)
     if len(data) - at < header.size:
         raise ProtocolViolation(f"a batch of {header.size} bytes is cut off after {len(data) - at}")
@@ -121,7 +121,7 @@ def checksum_matches(data: Buffer, at: int, header: BatchHeader) -> bool:
 
 
 def walk(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each whole batch in a run of batches; ends quietly before one that is cut off at the end."""
+    """(position, header) of each whole batch in a run; ends quietly before one that is cut off at the end."""
     at, end = 0, len(data)
     while end - at >= HEADER_SIZE:
         header = read_header(data, at)
@@ -146,7 +146,7 @@ def build_batch(
     base_offset: int = 0,
     leader_epoch: int = 0,
 ) -> bytearray:
-    """A whole batch around encoded records, checksum included; mutable so that `place` can set its offset later."""
+    """A whole batch around encoded records, with its checksum; mutable, for `place` to set its offset."""
     batch = bytearray(HEADER_SIZE + len(payload))
     batch_length = len(batch) - LENGTH_PREFIX_SIZE
     HEADER.pack_into(
@@ -170,7 +170,8 @@ def renumber(batch: bytearray, *, producer_id: int, producer_epoch: int, base_se
     _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
 
 
-# A control record (KIP-98): length 16 zig-zagged, attributes, deltas 0, key (version, type), value (version, coordinator epoch).
+# A control record (KIP-98): length 16 zig-zagged, attributes, deltas 0, key (version, type), value (version,
+# coordinator epoch).
 _CONTROL_RECORD = struct.Struct(">bbbbbhhbhib")
 _CONTROL_KEY_AND_VALUE = struct.Struct(">hhbhi")
 
@@ -183,9 +184,14 @@ class Marker(NamedTuple):
 
 
 def build_marker(
-    result: TransactionResult, *, producer_id: int, producer_epoch: int, coordinator_epoch: int, timestamp: int
+    result: TransactionResult,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    timestamp: int,
 ) -> bytearray:
-    """The 78 bytes of a COMMIT or ABORT marker, bit for bit Kafka's (MemoryRecords.withEndTransactionMarker)."""
+    """The 78 bytes of a COMMIT or ABORT marker, Kafka's bit for bit (withEndTransactionMarker)."""
     record = _CONTROL_RECORD.pack(32, 0, 0, 0, 8, 0, int(result), 12, 0, coordinator_epoch, 0)
     return build_batch(
         record,
@@ -202,10 +208,14 @@ def build_marker(
 
 
 def read_marker(batch: Buffer, at: int = 0) -> Marker:
-    """The marker in the control batch that starts at byte `at`; ProtocolViolation when it is of another kind."""
+    """The marker in the control batch at byte `at`; ProtocolViolation when it is of another kind."""
     if len(batch) - at < CONTROL_BATCH_SIZE:
         raise ProtocolViolation("a control batch is shorter than a marker")
-    key_version, kind, _, value_version, epoch = _CONTROL_KEY_AND_VALUE.unpack_from(batch, at + CONTROL_RECORD_START + 5)
+    key_version, kind, _, value_version, epoch = _CONTROL_KEY_AND_VALUE.unpack_from(
+        batch, at + CONTROL_RECORD_START + 5
+    )
     if key_version < 0 or value_version < 0 or kind not in (0, 1):
-        raise ProtocolViolation(f"control record of version {key_version} and type {kind} is no transaction marker")
+        raise ProtocolViolation(
+            f"control record of version {key_version} and type {kind} is no transaction marker"
+        )
     return Marker(TransactionResult(kind), epoch)

@@ -1,6 +1,6 @@
-"""Values to msgpack arrays and back, derived from the annotations of attrs classes: no message has code of its own.
+"""Values to msgpack arrays and back, derived from the annotations of attrs classes: no message has own code.
 
-Rule: what is read is checked in full (type, range, length), so the cores never meet a value of the wrong shape.
+Rule: what is read is checked in full (type, range, length): the cores never meet a value of the wrong shape.
 Records never enter msgpack: the array holds their length, the bytes follow the header of the frame.
 """
 
@@ -45,7 +45,9 @@ class Payload:
         """The next `length` bytes, as a view."""
         end = self.at + length
         if end > len(self.data):
-            raise ProtocolViolation(f"the frame refers to {end} bytes of records and carries {len(self.data)}")
+            raise ProtocolViolation(
+                f"the frame refers to {end} bytes of records, it carries {len(self.data)}"
+            )
         piece = self.data[self.at : end]
         self.at = end
         return piece
@@ -53,7 +55,7 @@ class Payload:
     def finish(self) -> None:
         """ProtocolViolation when bytes are left that no field refers to."""
         if self.at != len(self.data):
-            raise ProtocolViolation(f"{len(self.data) - self.at} bytes follow the records that the frame refers to")
+            raise ProtocolViolation(f"{len(self.data) - self.at} bytes follow the last records of the frame")
 
 
 def encode(message: object, payload: list[Buffer]) -> Any:
@@ -99,7 +101,9 @@ def _same(value: Any, _payload: list[Buffer]) -> Any:
 
 def _decode_str(value: Any, _payload: Payload) -> str:
     if type(value) is not str or len(value) > STRING_LENGTH_MAX:
-        raise ProtocolViolation(f"expected a string of at most {STRING_LENGTH_MAX} characters, got {_short(value)}")
+        raise ProtocolViolation(
+            f"expected a string of at most {STRING_LENGTH_MAX} characters, got {_short(value)}"
+        )
     return value
 
 
@@ -199,7 +203,9 @@ def _structure(kind: Any) -> tuple[Encode, Decode]:
         if type(value) is not list or len(cast("list[Any]", value)) != len(decoders):
             raise ProtocolViolation(f"{kind.__name__} has {len(decoders)} fields, got {_short(value)}")
         values = cast("list[Any]", value)
-        return kind(**{name: read(item, payload) for (name, read), item in zip(decoders, values, strict=True)})
+        return kind(
+            **{name: read(item, payload) for (name, read), item in zip(decoders, values, strict=True)}
+        )
 
     return encode_structure, decode_structure
 

@@ -1,6 +1,6 @@
-"""The error table: Kafka's codes and names, what a client does about each, and whether the request surely had no effect.
+"""The error table: Kafka's codes and names, what a client does about each, whether it surely had no effect.
 
-Rule: nobody compares classes or keeps a ladder of codes; clients `match error.remedy`, and the table is printed into the docs.
+Rule: nobody compares classes or keeps a ladder of codes: clients `match error.remedy`; docs print the table.
 """
 
 from __future__ import annotations
@@ -127,10 +127,10 @@ ERRORS: dict[ErrorCode, ErrorRow] = {
     _E.INVALID_PRODUCER_EPOCH: _row(_R.ABORT, "the epoch is older than one the partition has seen"),
     _E.INVALID_TXN_STATE: _row(_R.FATAL, "the transaction is not in a state that allows this"),
     _E.INVALID_PRODUCER_ID_MAPPING: _row(_R.FATAL, "the transactional id belongs to another producer id"),
-    _E.INVALID_TRANSACTION_TIMEOUT: _row(_R.FATAL, "the transaction timeout is not between 1 and the broker's maximum"),
-    _E.CONCURRENT_TRANSACTIONS: _row(_R.RETRY, "the previous step of this transactional id is still being finished"),
-    _E.TRANSACTION_COORDINATOR_FENCED: _row(_R.RAISE, "the marker comes from a coordinator that was replaced"),
-    _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _row(_R.FATAL, "a transactional batch came without its transactional id"),
+    _E.INVALID_TRANSACTION_TIMEOUT: _row(_R.FATAL, "the timeout is not between 1 and the broker's maximum"),
+    _E.CONCURRENT_TRANSACTIONS: _row(_R.RETRY, "the previous step of this id is still being finished"),
+    _E.TRANSACTION_COORDINATOR_FENCED: _row(_R.RAISE, "the marker is from a coordinator that was replaced"),
+    _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _row(_R.FATAL, "transactional batch without its id"),
     _E.OPERATION_NOT_ATTEMPTED: _row(_R.ABORT, "another partition of the same request failed"),
     _E.KAFKA_STORAGE_ERROR: _row(_R.REFRESH, "the broker's disk failed", definite=False),
     _E.GROUP_ID_NOT_FOUND: _row(_R.RAISE, "no such group"),

@@ -1,6 +1,6 @@
-"""Frames: what travels on a connection. u32 length, u32 header length, one msgpack array, then raw record batches.
+"""Frames: what travels on a connection. u32 length, u32 header length, a msgpack array, raw record batches.
 
-Rule: a frame is bounded before it is read, and anything that is not a message is a ProtocolViolation, never a crash.
+Rule: a frame is bounded before it is read; what is not a message is a ProtocolViolation, never a crash.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LENGTH_SIZE = 4
 
 @attrs.frozen
 class RequestFrame:
-    """A request with what the answer needs: the correlation id that it repeats and the version that it must speak."""
+    """A request with what the answer needs: the correlation id that it repeats and the version to speak."""
 
     request: Request
     correlation_id: int = attrs.field(kw_only=True)
@@ -68,14 +68,14 @@ def encode_reply(reply: ReplyFrame) -> list[Buffer]:
 
 
 def _frame(header: list[Any], payload: list[Buffer]) -> list[Buffer]:
-    packed = cast("bytes", msgpack.packb(header))
+    packed = msgpack.packb(header)
     length = _LENGTH_SIZE + len(packed) + sum(map(len, payload))
     assert length <= FRAME_SIZE_MAX, f"we built a frame of {length} bytes, more than anybody accepts"
     return [_PREFIX.pack(length, len(packed)) + packed, *payload]
 
 
 def decode_request(frame: Buffer) -> RequestFrame:
-    """The request in a frame (its bytes after the length), or ProtocolViolation. Records are views of `frame`."""
+    """The request in a frame (bytes after the length), or ProtocolViolation. Records are views of `frame`."""
     fields, payload = _open(frame, field_count=5)
     api_key, version, correlation_id, client_id, body = fields
     _check_correlation_id(correlation_id)
@@ -128,7 +128,9 @@ def _open(frame: Buffer, *, field_count: int) -> tuple[list[Any], Payload]:
     if header_end > len(view):
         raise ProtocolViolation(f"a header of {header_end} bytes in a frame of {len(view)}")
     try:
-        fields = msgpack.unpackb(view[_LENGTH_SIZE:header_end], max_array_len=ARRAY_LENGTH_MAX, strict_map_key=False)
+        fields = msgpack.unpackb(
+            view[_LENGTH_SIZE:header_end], max_array_len=ARRAY_LENGTH_MAX, strict_map_key=False
+        )
     except (ValueError, msgpack.UnpackException) as problem:
         raise ProtocolViolation(f"the header is not msgpack: {problem}") from None
     if type(fields) is not list or len(cast("list[Any]", fields)) != field_count:
@@ -146,13 +148,13 @@ class FrameReader:
         self.frame_size_max = frame_size_max
 
     def feed(self, chunk: Buffer) -> list[memoryview]:
-        """The frames that `chunk` completes (bytes after the length), or ProtocolViolation when one would be too large."""
+        """The frames that `chunk` completes (bytes after the length); ProtocolViolation for one too large."""
         self._buffer += chunk
         data, at, frames = self._buffer, 0, list[memoryview]()
         while len(data) - at >= _LENGTH_SIZE:
             length = int.from_bytes(data[at : at + _LENGTH_SIZE], "big")
             if not _LENGTH_SIZE <= length <= self.frame_size_max:
-                raise ProtocolViolation(f"a frame of {length} bytes; between {_LENGTH_SIZE} and {self.frame_size_max} are allowed")
+                raise ProtocolViolation(f"a frame of {length} bytes; {self.frame_size_max} are allowed")
             if len(data) - at < _LENGTH_SIZE + length:
                 break
             # Frames are views of the buffer, so that records are never copied; the buffer is left to them.

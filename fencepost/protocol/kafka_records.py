@@ -1,6 +1,6 @@
 """Kafka's own records inside a batch (magic 2): zig-zag varints, one record after the other.
 
-Rule: control batches and the internal topics are always these, so Kafka's tools can read them (DefaultRecord.java).
+Rule: control batches and internal topics are always these, for Kafka's tools to read (DefaultRecord.java).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Every request and reply, one frozen class each with its fields by name, and the API table with Kafka's keys.
+"""Every request and reply, a frozen class each with its fields by name, and the API table with Kafka's keys.
 
-Rule: a message says what Kafka's message of that name says (clients/src/main/resources/common/message); fields that only
-other clusters need are left out. A reply's own error travels in the frame; errors of single partitions are fields.
+Rule: a message says what Kafka's of that name says (clients/.../common/message/*.json), less the fields
+that only other clusters need. A reply's own error travels in the frame; those of partitions are fields.
 """
 
 from __future__ import annotations
@@ -12,7 +12,13 @@ import attrs
 
 from fencepost.protocol.codec import Int8, Int16, Int32, Int64, Records
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.terms import CoordinatorType, IsolationLevel, TopicPartition, TransactionResult, TransactionState
+from fencepost.protocol.terms import (
+    CoordinatorType,
+    IsolationLevel,
+    TopicPartition,
+    TransactionResult,
+    TransactionState,
+)
 
 message = attrs.frozen(kw_only=True)
 
@@ -28,7 +34,7 @@ class ProducePartition:
 
 @message
 class Produce:
-    """Append batches. `acks` 0 wants no answer, 1 and -1 are the same with one replica (KIP-98 adds the transactional id)."""
+    """Append batches. `acks` 0 wants no answer, 1 and -1 are the same with one replica."""
 
     transactional_id: str | None
     acks: Int16
@@ -62,7 +68,7 @@ class FetchPartition:
 
 @message
 class Fetch:
-    """Read batches. Waits up to `max_wait_ms` for one byte when `min_bytes` is above 0; at least one batch comes whole."""
+    """Read batches. With `min_bytes` above 0 waits up to `max_wait_ms` for a byte; one batch comes whole."""
 
     max_wait_ms: Int32
     min_bytes: Int32
@@ -299,7 +305,7 @@ class DeleteTopicsReply:
 
 @message
 class InitProducerId:
-    """A producer id and epoch; with a transactional id also fences its former owner. Expectation -1, -1 means none (KIP-360)."""
+    """A producer id and epoch; fences the former owner of the id. -1, -1: no expectation (KIP-360)."""
 
     transactional_id: str | None
     transaction_timeout_ms: Int32
@@ -388,7 +394,7 @@ class WriteTxnMarkersReply:
 
 @message
 class TxnOffsetCommit:
-    """Offsets that count when the transaction commits; the group coordinator adds its partition to the transaction."""
+    """Offsets that count when the transaction commits; the group coordinator adds its partition to it."""
 
     transactional_id: str
     group_id: str
@@ -412,7 +418,7 @@ class DescribeProducers:
 
 @message
 class ProducerDescription:
-    """-1 stands for none in every field; `open_since_offset` is the first offset of its open transaction here."""
+    """-1 stands for none everywhere; `open_since_offset` is the first offset of its open transaction here."""
 
     producer_id: Int64
     producer_epoch: Int16
@@ -442,7 +448,7 @@ class DescribeTransactions:
 
 @message
 class TransactionDescription:
-    """`start_ms` is -1 unless started; during PREPARE `partitions` are those whose marker is still missing."""
+    """`start_ms` is -1 unless started; during PREPARE `partitions` are those whose marker is missing."""
 
     transactional_id: str
     error: ErrorCode
@@ -492,15 +498,17 @@ class AllocateProducerIdsReply:
 
 
 Request = (
-    Produce | Fetch | ListOffsets | Metadata | OffsetCommit | OffsetFetch | FindCoordinator | ApiVersions | CreateTopics
-    | DeleteTopics | InitProducerId | AddPartitionsToTxn | AddOffsetsToTxn | EndTxn | WriteTxnMarkers | TxnOffsetCommit
-    | DescribeProducers | DescribeTransactions | ListTransactions | AllocateProducerIds
+    Produce | Fetch | ListOffsets | Metadata | OffsetCommit | OffsetFetch | FindCoordinator | ApiVersions
+    | CreateTopics | DeleteTopics | InitProducerId | AddPartitionsToTxn | AddOffsetsToTxn | EndTxn
+    | WriteTxnMarkers | TxnOffsetCommit | DescribeProducers | DescribeTransactions | ListTransactions
+    | AllocateProducerIds
 )  # fmt: skip
 ReplyBody = (
     ProduceReply | FetchReply | ListOffsetsReply | MetadataReply | OffsetCommitReply | OffsetFetchReply
     | FindCoordinatorReply | ApiVersionsReply | CreateTopicsReply | DeleteTopicsReply | InitProducerIdReply
-    | AddPartitionsToTxnReply | AddOffsetsToTxnReply | EndTxnReply | WriteTxnMarkersReply | TxnOffsetCommitReply
-    | DescribeProducersReply | DescribeTransactionsReply | ListTransactionsReply | AllocateProducerIdsReply
+    | AddPartitionsToTxnReply | AddOffsetsToTxnReply | EndTxnReply | WriteTxnMarkersReply
+    | TxnOffsetCommitReply | DescribeProducersReply | DescribeTransactionsReply | ListTransactionsReply
+    | AllocateProducerIdsReply
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Kafka's primitive types, as its records and its internal topics lay them out: varints, strings, arrays, tagged fields.
+"""Kafka's primitive types, as its internal topics lay them out: varints, strings, arrays, tagged fields.
 
 Rule: every length is checked against the bytes that are there before anything is made of it (Kafka's protocol
 guide, "Protocol Primitive Types"; KIP-482 for the compact ones).
@@ -13,10 +13,10 @@ from fencepost.protocol.errors import ProtocolViolation
 
 UUID_SIZE: Final = 16
 
-_INT8 = struct.Struct(">b")
-_INT16 = struct.Struct(">h")
-_INT32 = struct.Struct(">i")
-_INT64 = struct.Struct(">q")
+INT8 = struct.Struct(">b")
+INT16 = struct.Struct(">h")
+INT32 = struct.Struct(">i")
+INT64 = struct.Struct(">q")
 _SHIFT_MAX: Final = 63  # a varint of ten bytes
 
 
@@ -36,7 +36,7 @@ def put_varint(out: bytearray, value: int) -> None:
 def put_string(out: bytearray, text: str) -> None:
     """STRING: int16 length, UTF-8."""
     encoded = text.encode()
-    out += _INT16.pack(len(encoded))
+    out += INT16.pack(len(encoded))
     out += encoded
 
 
@@ -85,16 +85,16 @@ class Fields:
         raise ProtocolViolation(f"{self.name}: {because}")
 
     def int8(self) -> int:
-        return _INT8.unpack(self.take(1))[0]
+        return INT8.unpack(self.take(1))[0]
 
     def int16(self) -> int:
-        return _INT16.unpack(self.take(2))[0]
+        return INT16.unpack(self.take(2))[0]
 
     def int32(self) -> int:
-        return _INT32.unpack(self.take(4))[0]
+        return INT32.unpack(self.take(4))[0]
 
     def int64(self) -> int:
-        return _INT64.unpack(self.take(8))[0]
+        return INT64.unpack(self.take(8))[0]
 
     def uuid(self) -> bytes:
         return self.take(UUID_SIZE)
@@ -128,6 +128,15 @@ class Fields:
         """`count` numbers of 32 bits; null counts as none."""
         return struct.unpack(f">{max(count, 0)}i", self.take(4 * max(count, 0)))
 
+    def tagged_int(self, tags: dict[int, bytes], tag: int, kind: struct.Struct, *, default: int) -> int:
+        """The one integer in a tagged field, or its default when it was left out."""
+        content = tags.get(tag)
+        if content is None:
+            return default
+        if len(content) != kind.size:
+            self.fail(f"tag {tag} holds {len(content)} bytes, not {kind.size}")
+        return kind.unpack(content)[0]
+
     def tagged_fields(self) -> dict[int, bytes]:
         """KIP-482: content by tag; unknown tags are the caller's to ignore."""
         fields: dict[int, bytes] = {}
@@ -155,8 +164,3 @@ class Fields:
         if not -1 <= count <= len(self.data) - self.at:
             self.fail(f"an array of {count} entries in {len(self.data) - self.at} bytes")
         return count
-
-
-def tagged_int(content: bytes | None, default: int) -> int:
-    """A tagged field that holds one integer, or its default when it was left out."""
-    return default if content is None else int.from_bytes(content, "big", signed=True)

@@ -1,6 +1,6 @@
 """The records inside a batch as columns: built from lists of bytes, read back as lists of bytes.
 
-Rule: whole columns go through msgpack at once and are checked by C loops, so a batch costs per batch and not per record.
+Rule: whole columns go through msgpack and are checked by C loops; Python's work is per batch, not per record.
 Layout of magic 109: [offset deltas | nil, keys | nil, values, timestamp deltas | nil, headers | nil].
 """
 
@@ -36,7 +36,7 @@ _LIST_OR_NULL: Final = frozenset({list, type(None)})
 
 @attrs.define(kw_only=True)
 class Columns:
-    """What a batch holds, a list per column with an entry per record; None where a whole column has its usual value.
+    """What a batch holds: per column a list with an entry per record, or None for the usual values.
 
     Not frozen: readers make one per batch, and it is theirs alone.
     """
@@ -68,9 +68,9 @@ def build_data_batch(
     base_sequence: int = NO_SEQUENCE,
     transactional: bool = False,
 ) -> bytearray:
-    """A whole batch of msgpack columns. Times in ms; TypeError or ValueError when no reader could read it back.
+    """A whole batch of msgpack columns. Times in ms; TypeError or ValueError when nobody could read it back.
 
-    `max_timestamp` is worked out when not given. `last_offset_delta` matters to compaction alone, which keeps it.
+    `max_timestamp` is worked out when not given. `last_offset_delta` is for compaction, which keeps it.
     """
     _check_lengths(len(values), keys, timestamp_deltas, headers, offset_deltas)
     _check_bytes(values)
@@ -132,7 +132,7 @@ def _unpack_columns(payload: Buffer, header: BatchHeader) -> Columns:
     try:
         unpacked = msgpack.unpackb(payload, max_map_len=0, max_ext_len=0)
     except (ValueError, msgpack.UnpackException, MemoryError) as problem:
-        # MemoryError: nested arrays may announce more than there is memory for, before a byte of them is read.
+        # MemoryError: nested arrays may announce more than memory holds, before a byte of them is read.
         raise ProtocolViolation(f"the records are not msgpack: {problem}") from None
     if type(unpacked) is not list or len(cast("list[Any]", unpacked)) != _COLUMN_COUNT:
         raise ProtocolViolation(f"the records are not {_COLUMN_COUNT} columns")

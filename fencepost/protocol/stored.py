@@ -1,6 +1,6 @@
-"""What the internal topics hold, in Kafka's schemas byte for byte: transactions, committed offsets, cluster metadata.
+"""What the internal topics hold, byte for byte in Kafka's schemas: transactions, offsets, cluster metadata.
 
-Rule: Kafka's tools print from these records what Fencepost meant; a key of a kind not kept here is passed over.
+Rule: Kafka's tools read from these records what was meant; a key of a kind not kept here is passed over.
 Sources: TransactionLogKey/Value.json, OffsetCommitKey/Value.json; cluster metadata has a file of its own.
 """
 
@@ -18,13 +18,15 @@ from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
 from fencepost.protocol.primitives import (
+    INT16,
+    INT32,
+    INT64,
     Fields,
     put_compact_int32s,
     put_compact_string,
     put_string,
     put_tagged_fields,
     put_unsigned_varint,
-    tagged_int,
 )
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.stored_cluster import (
@@ -57,10 +59,6 @@ __all__ = [
     "transaction_batch",
 ]
 
-_VERSION = struct.Struct(">h")
-_INT32 = struct.Struct(">i")
-_INT64 = struct.Struct(">q")
-
 _TRANSACTION_KEY_VERSION: Final = 0
 _TRANSACTION_VALUE_VERSION: Final = 1
 _TAG_PREVIOUS_PRODUCER_ID: Final = 0
@@ -90,7 +88,7 @@ def transaction_batch(
     transactional_id: str, record: TransactionRecord | None, *, timestamp: int
 ) -> bytearray:
     """One batch that says where `transactional_id` stands; None is the tombstone that forgets it."""
-    key = bytearray(_VERSION.pack(_TRANSACTION_KEY_VERSION))
+    key = bytearray(INT16.pack(_TRANSACTION_KEY_VERSION))
     put_string(key, transactional_id)
     value = None if record is None else _transaction_value(record)
     return build_kafka_batch([KafkaRecord(bytes(key), value)], timestamp=timestamp)
@@ -115,11 +113,11 @@ def _transaction_value(record: TransactionRecord) -> bytes:
     out += _TRANSACTION_TIMES.pack(record.update_ms, record.start_ms)
     tags: list[tuple[int, bytes]] = []
     if record.previous_producer_id != NO_PRODUCER_ID:
-        tags.append((_TAG_PREVIOUS_PRODUCER_ID, _INT64.pack(record.previous_producer_id)))
+        tags.append((_TAG_PREVIOUS_PRODUCER_ID, INT64.pack(record.previous_producer_id)))
     if record.next_producer_id != NO_PRODUCER_ID:
-        tags.append((_TAG_NEXT_PRODUCER_ID, _INT64.pack(record.next_producer_id)))
+        tags.append((_TAG_NEXT_PRODUCER_ID, INT64.pack(record.next_producer_id)))
     if record.client_version:
-        tags.append((_TAG_CLIENT_VERSION, _VERSION.pack(record.client_version)))
+        tags.append((_TAG_CLIENT_VERSION, INT16.pack(record.client_version)))
     put_tagged_fields(out, tags)
     return bytes(out)
 
@@ -142,7 +140,7 @@ def _by_topic(partitions: tuple[TopicPartition, ...]) -> Iterator[tuple[str, Ite
 
 
 def read_transactions(batch: Buffer, header: BatchHeader) -> list[tuple[str, TransactionRecord | None]]:
-    """What a batch of `__transaction_state` says, id by id, None for a tombstone; reads value versions 0 and 1."""
+    """What a batch of `__transaction_state` says, None for a tombstone; reads value versions 0 and 1."""
     found: list[tuple[str, TransactionRecord | None]] = []
     for key, value in _keys_and_values(batch, header):
         fields = Fields(key, name="transaction log key")
@@ -163,42 +161,44 @@ def _read_transaction(value: bytes) -> TransactionRecord:
     number = fields.int8()
     if number not in _STATES:
         fields.fail(f"state {number} is unknown")
-    partitions = _read_partitions_flexible(fields) if version else _read_partitions(fields)
+    partitions = _read_partitions(fields, flexible=version > 0)
+    if (partitions is None) != (_STATES[number] is TransactionState.EMPTY):
+        fields.fail("partitions are null exactly in the state Empty")
     update_ms, start_ms = fields.int64(), fields.int64()
     tags = fields.tagged_fields() if version else {}
     fields.finish()
     return TransactionRecord(
         producer_id=producer_id,
-        previous_producer_id=tagged_int(tags.get(_TAG_PREVIOUS_PRODUCER_ID), NO_PRODUCER_ID),
-        next_producer_id=tagged_int(tags.get(_TAG_NEXT_PRODUCER_ID), NO_PRODUCER_ID),
+        previous_producer_id=fields.tagged_int(
+            tags, _TAG_PREVIOUS_PRODUCER_ID, INT64, default=NO_PRODUCER_ID
+        ),
+        next_producer_id=fields.tagged_int(tags, _TAG_NEXT_PRODUCER_ID, INT64, default=NO_PRODUCER_ID),
         producer_epoch=producer_epoch,
         timeout_ms=timeout_ms,
         state=_STATES[number],
-        partitions=tuple(sorted(partitions)),
+        partitions=tuple(sorted(partitions or ())),
         update_ms=update_ms,
         start_ms=start_ms,
-        client_version=tagged_int(tags.get(_TAG_CLIENT_VERSION), 0),
+        client_version=fields.tagged_int(tags, _TAG_CLIENT_VERSION, INT16, default=0),
     )
 
 
 _STATES: Final = {state.value: state for state in TransactionState}
 
 
-def _read_partitions(fields: Fields) -> list[TopicPartition]:
+def _read_partitions(fields: Fields, *, flexible: bool) -> list[TopicPartition] | None:
+    length, text = fields.array_length, fields.string
+    if flexible:
+        length, text = fields.compact_array_length, fields.compact_string
+    count = length()
+    if count < 0:
+        return None
     partitions: list[TopicPartition] = []
-    for _ in range(fields.array_length()):
-        topic = fields.string()
-        partitions += [TopicPartition(topic, number) for number in fields.int32s(fields.array_length())]
-    return partitions
-
-
-def _read_partitions_flexible(fields: Fields) -> list[TopicPartition]:
-    partitions: list[TopicPartition] = []
-    for _ in range(fields.compact_array_length()):
-        topic = fields.compact_string()
-        numbers = fields.int32s(fields.compact_array_length())
-        partitions += [TopicPartition(topic, number) for number in numbers]
-        fields.tagged_fields()
+    for _ in range(count):
+        topic = text()
+        partitions += [TopicPartition(topic, number) for number in fields.int32s(length())]
+        if flexible:
+            fields.tagged_fields()
     return partitions
 
 
@@ -233,7 +233,7 @@ def offsets_batch(
     producer_epoch: int = NO_PRODUCER_EPOCH,
     transactional: bool = False,
 ) -> bytearray:
-    """One batch of committed offsets, None for one that is forgotten; the producer's identity when transactional."""
+    """One batch of committed offsets, None for one that is forgotten; the producer's when transactional."""
     records = [KafkaRecord(_offset_key(key), record and _offset_value(record)) for key, record in entries]
     return build_kafka_batch(
         records,
@@ -245,22 +245,22 @@ def offsets_batch(
 
 
 def _offset_key(key: OffsetKey) -> bytes:
-    out = bytearray(_VERSION.pack(_OFFSET_KEY_VERSIONS[-1]))
+    out = bytearray(INT16.pack(_OFFSET_KEY_VERSIONS[-1]))
     put_string(out, key.group_id)
     put_string(out, key.topic)
-    out += _INT32.pack(key.partition)
+    out += INT32.pack(key.partition)
     return bytes(out)
 
 
 def _offset_value(record: OffsetRecord) -> bytes:
     out = bytearray(_OFFSET_START.pack(_OFFSET_VALUE_VERSION, record.offset, record.leader_epoch))
     put_string(out, record.metadata)
-    out += _INT64.pack(record.commit_ms)
+    out += INT64.pack(record.commit_ms)
     return bytes(out)
 
 
 def read_offsets(batch: Buffer, header: BatchHeader) -> list[tuple[OffsetKey, OffsetRecord | None]]:
-    """What a batch of `__consumer_offsets` says, None for a tombstone; the groups' own records are passed over."""
+    """What a batch of `__consumer_offsets` says, None for a tombstone; records of groups are passed over."""
     found: list[tuple[OffsetKey, OffsetRecord | None]] = []
     for data, value in _keys_and_values(batch, header):
         fields = Fields(data, name="offset commit key")

@@ -1,4 +1,4 @@
-"""What `__cluster_metadata` holds: topics, leaders and blocks of producer ids, in KRaft's framing and schemas.
+"""What `__cluster_metadata` holds: topics, leaders, blocks of producer ids, in KRaft's framing and schemas.
 
 Rule: a record is frame version 1, API key and version as unsigned varints, then the flexible message
 (MetadataRecordSerde.java); kinds that Fencepost does not keep are passed over, as KRaft's own records are.
@@ -16,17 +16,17 @@ from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
 from fencepost.protocol.primitives import (
+    INT32,
     UUID_SIZE,
     Fields,
     put_compact_int32s,
     put_compact_string,
     put_tagged_fields,
     put_unsigned_varint,
-    tagged_int,
 )
 from fencepost.protocol.records import read_columns
+from fencepost.protocol.terms import NO_LEADER_EPOCH
 
-_INT32 = struct.Struct(">i")
 _PRODUCER_IDS = struct.Struct(">iqq")  # node, its epoch, next producer id
 
 FRAME_VERSION: Final = 1
@@ -38,8 +38,8 @@ REMOVE_TOPIC_RECORD: Final = 9
 PRODUCER_IDS_RECORD: Final = 15
 
 _TAG_LEADER: Final = 1
-# PartitionChangeRecord names no leader epoch: Kafka counts it up by one. It is written beside, under a tag that
-# Kafka's readers skip, so that one record says it all.
+# PartitionChangeRecord names no leader epoch: Kafka counts it up by one. It is written beside, under a tag
+# that Kafka's readers skip, so that one record says it all.
 _TAG_LEADER_EPOCH: Final = 1_000
 _NO_LEADER_CHANGE: Final = -2
 _UNKNOWN_BROKER_EPOCH: Final = -1
@@ -77,7 +77,7 @@ class PartitionCreated:
 
 @attrs.frozen
 class LeaderChanged:
-    """PartitionChangeRecord: another leader, or the same one again after a start, under the next leader epoch."""
+    """PartitionChangeRecord: another leader, or the same one after a start, under the next leader epoch."""
 
     topic_id: bytes = attrs.field(validator=_check_topic_id)
     partition: int = attrs.field(kw_only=True)
@@ -124,15 +124,15 @@ def _content(record: ClusterRecord) -> tuple[int, bytes, list[tuple[int, bytes]]
         case PartitionCreated():
             return PARTITION_RECORD, _partition_content(record), []
         case LeaderChanged(topic_id, partition=partition, leader_id=leader_id, leader_epoch=leader_epoch):
-            tags = [(_TAG_LEADER, _INT32.pack(leader_id)), (_TAG_LEADER_EPOCH, _INT32.pack(leader_epoch))]
-            return PARTITION_CHANGE_RECORD, _INT32.pack(partition) + topic_id, tags
+            tags = [(_TAG_LEADER, INT32.pack(leader_id)), (_TAG_LEADER_EPOCH, INT32.pack(leader_epoch))]
+            return PARTITION_CHANGE_RECORD, INT32.pack(partition) + topic_id, tags
         case ProducerIdsAllocated(node_id, next_producer_id=next_producer_id):
             content = _PRODUCER_IDS.pack(node_id, _UNKNOWN_BROKER_EPOCH, next_producer_id)
             return PRODUCER_IDS_RECORD, content, []
 
 
 def _partition_content(record: PartitionCreated) -> bytes:
-    out = bytearray(_INT32.pack(record.partition))
+    out = bytearray(INT32.pack(record.partition))
     out += record.topic_id
     replicas, in_sync = (record.leader_id,), (record.leader_id,)
     for node_ids in (replicas, in_sync, (), ()):  # the last two: replicas being removed and added
@@ -142,7 +142,7 @@ def _partition_content(record: PartitionCreated) -> bytes:
 
 
 def read_cluster_records(batch: Buffer, header: BatchHeader) -> list[ClusterRecord]:
-    """What a batch of `__cluster_metadata` says; ProtocolViolation when a known kind of record is malformed."""
+    """What a batch of `__cluster_metadata` says; ProtocolViolation when a known kind is malformed."""
     found: list[ClusterRecord] = []
     for value in read_columns(batch, header).values:
         if value is None:
@@ -192,10 +192,10 @@ def _read_partition(fields: Fields) -> ClusterRecord:
 def _read_partition_change(fields: Fields) -> ClusterRecord:
     partition, topic_id = fields.int32(), fields.uuid()
     tags = fields.tagged_fields()
-    leader_id = tagged_int(tags.get(_TAG_LEADER), _NO_LEADER_CHANGE)
+    leader_id = fields.tagged_int(tags, _TAG_LEADER, INT32, default=_NO_LEADER_CHANGE)
     if leader_id == _NO_LEADER_CHANGE or _TAG_LEADER_EPOCH not in tags:
         fields.fail("a change of a partition that names no leader with its epoch")
-    leader_epoch = tagged_int(tags[_TAG_LEADER_EPOCH], 0)
+    leader_epoch = fields.tagged_int(tags, _TAG_LEADER_EPOCH, INT32, default=NO_LEADER_EPOCH)
     return LeaderChanged(topic_id, partition=partition, leader_id=leader_id, leader_epoch=leader_epoch)
 
 

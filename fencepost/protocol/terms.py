@@ -1,6 +1,6 @@
-"""The words everybody uses: partitions, isolation levels, transaction states, and the numbers that mean "none".
+"""The words everybody uses: partitions, isolation levels, transaction states, the numbers that mean "none".
 
-Rule: a name here means the same in the broker, the client, the log and the docs, and is Kafka's own name where Kafka has one.
+Rule: a name means the same in broker, client, log and docs, and is Kafka's own where Kafka has one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ CONSUMER_OFFSETS_TOPIC: Final = "__consumer_offsets"
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 INTERNAL_TOPICS: Final = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC, CLUSTER_METADATA_TOPIC})
 
-TOPIC_NAME_LENGTH_MAX: Final = 249  # Topic.MAX_NAME_LENGTH: leaves room for "-<partition>" in a 255-byte file name
+# Topic.MAX_NAME_LENGTH: leaves room for "-<partition>" in a 255-byte file name
+TOPIC_NAME_LENGTH_MAX: Final = 249
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
 
@@ -83,7 +84,7 @@ class CoordinatorType(IntEnum):
 
 
 def sequence_after(sequence: int, count: int) -> int:
-    """Wraps to zero, not to a negative: the broker accepts 0 after INT32_MAX (ProducerAppendInfo.inSequence)."""
+    """Wraps to zero, not to a negative: brokers accept 0 after INT32_MAX (ProducerAppendInfo.inSequence)."""
     return (sequence + count) % (INT32_MAX + 1)
 
 
@@ -97,13 +98,13 @@ def java_hash(text: str) -> int:
 
 
 def coordinator_partition(key: str, partition_count: int) -> int:
-    """The partition of `__transaction_state` or `__consumer_offsets` that owns a transactional id or group (Utils.abs)."""
+    """The partition of `__transaction_state` or `__consumer_offsets` that owns an id or group (Utils.abs)."""
     code = java_hash(key)
     return (0 if code == -(2**31) else abs(code)) % partition_count
 
 
 def topic_name_problem(name: str) -> str | None:
-    """Why a topic cannot have this name, or None (Topic.validate). Checked before a directory is ever made."""
+    """Why a topic cannot have this name, or None (Topic.validate). Asked before a directory is ever made."""
     if not name:
         return "the name is empty"
     if name in (".", ".."):
