@@ -1,1 +1,12 @@
-"""The command line: every subcommand of `fencepost`."""
+"""The command line. Rule: a command imports what it needs when it runs, so that `fencepost serve` starts at once."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Runs the command in sys.argv and exits with its code."""
+    from fencepost.cli.application import run
+
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,83 @@
+"""The tree of commands, and the one place where an error becomes a sentence and an exit code.
+
+Rule: 0 done, 1 the command failed or a check found a difference, 2 wrong usage, 3 no broker there, 130 and 143 for signals.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
+
+from cyclopts import App, CycloptsError
+
+from fencepost import __version__
+from fencepost.cli.failures import OK, WRONG_USAGE, report
+
+INTERRUPTED = 128 + signal.SIGINT
+TERMINATED = 128 + signal.SIGTERM
+
+
+class _Terminated(BaseException):
+    """SIGTERM arrived: unwind as Ctrl-C does."""
+
+
+def application() -> App:
+    """Every command by its import path: none is imported before it is asked for."""
+    app = App(
+        name="fencepost",
+        help="Kafka's exactly-once taken apart: a broker, its client, and tools to look inside the log.",
+        version=__version__,
+    )
+    app.command("fencepost.cli.serving:serve", name="serve", help="Run a broker.")
+    topics = App(name="topic", help="Create, list, describe and delete topics.")
+    for name, text in (
+        ("create", "Create a topic."),
+        ("list", "List topics."),
+        ("describe", "Show the partitions of a topic: offsets and open transactions."),
+        ("delete", "Delete a topic with all its records."),
+    ):
+        topics.command(f"fencepost.cli.topics:{name}_topic", name=name, help=text)
+    app.command(topics)
+    app.command("fencepost.cli.producing:produce", name="produce", help="Write lines as records.")
+    app.command("fencepost.cli.consuming:consume", name="consume", help="Read records as lines.")
+    transactions = App(name="transactions", help="Look at transactions as the coordinator sees them.")
+    transactions.command("fencepost.cli.transactions:list_transactions", name="list", help="List transactional ids.")
+    transactions.command(
+        "fencepost.cli.transactions:describe_transaction", name="describe", help="Show one transactional id."
+    )
+    app.command(transactions)
+    app.command("fencepost.cli.dumping:dump", name="dump", help="Say in words what lies in a log file or directory.")
+    app.command("fencepost.cli.showing:demo", name="demo", help="A pipeline over real data that is killed again and again.")
+    return app
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs one command; the exit code. No expected error shows a traceback."""
+    signal.signal(signal.SIGTERM, _on_terminate)
+    try:
+        code = application()(
+            list(arguments), result_action="return_value", exit_on_error=False, print_error=False
+        )
+        sys.stdout.flush()
+    except CycloptsError as problem:
+        print(f"fencepost: {problem}\n  fencepost --help lists the commands, and each has its own --help", file=sys.stderr)
+        return WRONG_USAGE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except _Terminated:
+        return TERMINATED
+    except BrokenPipeError:
+        # Whoever read us has seen enough (`fencepost consume t | head`); Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except Exception as problem:
+        return report(problem)
+    return code if isinstance(code, int) else OK
+
+
+def _on_terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise _Terminated

@@ -1,0 +1,48 @@
+"""How a command fails: what went wrong, what to do next, and the exit code.
+
+Rule: what is expected to go wrong is told in two lines on stderr; what is not is our bug and shows its traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from fencepost.protocol.errors import FencepostError
+
+OK: Final = 0
+FAILED: Final = 1
+WRONG_USAGE: Final = 2
+NO_BROKER: Final = 3
+
+
+class CommandFailed(FencepostError):
+    """A command cannot do what it was asked; `then` says what the user can do about it."""
+
+    def __init__(self, what: str, *, then: str = "", code: int = FAILED) -> None:
+        super().__init__(what)
+        self.then = then
+        self.code = code
+
+
+def report(problem: Exception) -> int:
+    """Prints an expected error and returns its exit code; raises any other again."""
+    match problem:
+        case CommandFailed():
+            complain(str(problem), then=problem.then)
+            return problem.code
+        case ConnectionError():
+            complain(f"no broker answers: {problem}", then="start one with `fencepost serve`, or name it with --bootstrap")
+            return NO_BROKER
+        case FencepostError() | OSError():
+            complain(str(problem))
+            return FAILED
+        case _:
+            raise problem
+
+
+def complain(what: str, *, then: str = "") -> None:
+    """One error on stderr."""
+    print(f"fencepost: {what}", file=sys.stderr)
+    if then:
+        print(f"  {then}", file=sys.stderr)

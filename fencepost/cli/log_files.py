@@ -1,0 +1,93 @@
+"""Finds and reads the files of a log without its broker: for `fencepost dump`, and for whoever audits a dead directory.
+
+Rule: takes no lock and writes nothing; what a living broker has not finished writing is the end of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from fencepost.cli.failures import CommandFailed
+from fencepost.journal.segments import LOG, parse_file_name
+from fencepost.protocol.batches import BatchHeader, checksum_matches, read_header
+from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.terms import INTERNAL_TOPICS, TopicPartition
+
+
+class Batch(NamedTuple):
+    """One batch where it lies."""
+
+    file: Path
+    position: int
+    header: BatchHeader
+    data: bytes
+    is_intact: bool
+
+
+class Torn(NamedTuple):
+    """Bytes at the end of a file that are no whole batch: an unfinished write, or damage."""
+
+    file: Path
+    position: int
+    size: int
+    because: str
+
+
+def partition_of(directory: Path) -> TopicPartition | None:
+    """The partition that a directory's name says, None when it is another kind of name."""
+    topic, dash, number = directory.name.rpartition("-")
+    return TopicPartition(topic, int(number)) if dash and topic and number.isdecimal() else None
+
+
+def partition_directories(data: Path) -> list[tuple[TopicPartition, Path]]:
+    """The partitions of a data directory: internal topics last, as what they tell is about the others."""
+    found = [(partition, path) for path in data.iterdir() if path.is_dir() and (partition := partition_of(path))]
+    return sorted(found, key=lambda entry: (entry[0].topic in INTERNAL_TOPICS, entry[0]))
+
+
+def segment_files(directory: Path, kind: str = LOG) -> list[Path]:
+    """A partition's files of one kind, in the order of their offsets."""
+    return sorted(path for path in directory.iterdir() if (parse_file_name(path.name) or (0, ""))[1] == kind)
+
+
+def read_batches(file: Path) -> Iterator[Batch | Torn]:
+    """Every batch of a `.log` file; a last Torn when bytes are left over that are no whole batch."""
+    data = file.read_bytes()
+    at = 0
+    while at < len(data):
+        try:
+            header = read_header(data, at)
+        except ProtocolViolation as problem:
+            yield Torn(file, at, len(data) - at, str(problem))
+            return
+        if len(data) - at < header.size:
+            yield Torn(file, at, len(data) - at, f"a batch of {header.size:,} bytes that is not all there")
+            return
+        yield Batch(file, at, header, data[at : at + header.size], checksum_matches(data, at, header))
+        at += header.size
+
+
+def partition_batches(directory: Path) -> Iterator[Batch]:
+    """The whole batches of a partition, over all its segments."""
+    for file in segment_files(directory):
+        yield from (batch for batch in read_batches(file) if isinstance(batch, Batch) and batch.is_intact)
+
+
+def topic_batches(data: Path, topic: str) -> Iterator[tuple[TopicPartition, Batch]]:
+    """The whole batches of every partition of a topic."""
+    for partition, directory in partition_directories(data):
+        if partition.topic == topic:
+            yield from ((partition, batch) for batch in partition_batches(directory))
+
+
+def check_is_log(path: Path) -> None:
+    """CommandFailed unless there is something at `path` that a log consists of."""
+    if not path.exists():
+        raise CommandFailed(f"there is no {path}", then="name a data directory, one partition in it, or one file")
+    if path.is_dir() and not partition_directories(path) and not segment_files(path):
+        raise CommandFailed(
+            f"{path} is no data directory: it holds neither <topic>-<partition> directories nor .log files",
+            then="`fencepost serve DIR` prints which directory it writes",
+        )

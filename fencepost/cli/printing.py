@@ -1,0 +1,65 @@
+"""What commands print: tables for people, JSON for programs.
+
+Rule: stdout holds the answer alone; colour and lines only on a terminal, the same words in a pipe.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
+
+
+def print_json(value: Json) -> None:
+    """One JSON value on one line."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")) + "\n")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
+    """A table; in a pipe without lines and as wide as it needs to be."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    on_terminal = sys.stdout.isatty()
+    table = Table(
+        *columns, title=title or None, title_justify="left", box=box.SIMPLE_HEAD if on_terminal else None, pad_edge=False
+    )
+    for row in rows:
+        table.add_row(*(as_words(cell) for cell in row))
+    console = Console(highlight=False, markup=False, width=None if on_terminal else 10_000)
+    console.print(table)
+
+
+def as_words(cell: object) -> str:
+    """One cell: nothing is a dash, numbers are grouped by thousands."""
+    match cell:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if cell else "no"
+        case int():
+            return f"{cell:,}"
+        case _:
+            return str(cell)
+
+
+def moment(milliseconds: int) -> str:
+    """A timestamp of the log as ISO 8601 in UTC, to the millisecond."""
+    stamp = datetime.fromtimestamp(milliseconds / 1000, tz=UTC)
+    return stamp.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00") + "Z"
+
+
+def text_of(data: bytes | None) -> Json:
+    """Bytes as JSON: text when they are UTF-8, else {"base64": ...}."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        from base64 import b64encode
+
+        return {"base64": b64encode(data).decode()}

@@ -1,0 +1,106 @@
+"""Where the blows fall, drawn from a seed as points of progress: which transaction, and how far into it.
+
+Rule: nothing depends on time, so a seed means the same blows on a fast machine and on a slow one.
+"""
+
+from __future__ import annotations
+
+import random
+from enum import Enum
+
+import attrs
+
+RECORDS_PER_TRANSACTION_MAX = 400
+ABORT_SHARE = 0.04  # of all transactions, on purpose
+
+
+class Point(Enum):
+    """Points of progress in one round of the worker, in order; the name is what it says when it stands there."""
+
+    READ = "input read, no transaction yet"
+    BEGUN = "transaction begun, nothing sent yet"
+    HALF = "half of the records written"
+    PRODUCED = "all records written"
+    OFFSETS = "offsets added to the transaction"
+    COMMITTED = "transaction committed, answer received"
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the coordinator knows of an open transaction then."""
+        return self in INSIDE
+
+
+INSIDE = (Point.HALF, Point.PRODUCED, Point.OFFSETS)
+OUTSIDE = (Point.READ, Point.BEGUN, Point.COMMITTED)
+
+
+class Blow(Enum):
+    """What happens at a point."""
+
+    KILL_WORKER = "SIGKILL to the worker"
+    KILL_BROKER = "SIGKILL to the broker"
+    KILL_BROKER_AT_PREPARE = "SIGKILL to the broker between PREPARE and COMPLETE"
+    FREEZE_WORKER = "SIGSTOP to the worker, an heir takes over, then SIGCONT"
+
+
+@attrs.frozen
+class Event:
+    """One blow: in the `round`-th round of work (1 is the first), when it gets to `point`."""
+
+    round: int
+    blow: Blow = attrs.field(kw_only=True)
+    point: Point = attrs.field(kw_only=True)
+
+
+@attrs.frozen
+class Plan:
+    """All that a seed decides."""
+
+    seed: int
+    flights: int = attrs.field(kw_only=True)
+    records_per_transaction: int = attrs.field(kw_only=True)
+    events: tuple[Event, ...] = attrs.field(kw_only=True)
+
+    def count(self, *blows: Blow) -> int:
+        """How many events are of these kinds."""
+        return sum(event.blow in blows for event in self.events)
+
+
+class TooManyKills(ValueError):
+    """The flights do not fill enough transactions for so many blows."""
+
+
+def draw_plan(*, seed: int, flights: int, kills: int) -> Plan:
+    """Spreads `kills` over the run, and frozen workers beside them; TooManyKills when the run is too short for them."""
+    chance = random.Random(f"blows {seed}")
+    blows = draw_blows(chance, kills)
+    per_transaction = min(RECORDS_PER_TRANSACTION_MAX, flights // (2 * len(blows) + 4))
+    if per_transaction < 1:
+        raise TooManyKills(f"{kills} kills need at least {2 * len(blows) + 4} flights")
+    rounds = flights // per_transaction
+    # The last rounds stay free: aborted rounds are done again, but none is sure to follow the last.
+    places = sorted(chance.sample(range(2, rounds * 9 // 10), len(blows)))
+    events = (Event(place, blow=blow, point=point) for place, (blow, point) in zip(places, blows, strict=True))
+    return Plan(seed, flights=flights, records_per_transaction=per_transaction, events=tuple(events))
+
+
+def draw_blows(chance: random.Random, kills: int) -> list[tuple[Blow, Point]]:
+    """In random order: a fifth of the kills at the broker, two at least, the first between PREPARE and COMPLETE."""
+    broker_kills = min(kills // 2, max(2, kills // 5))
+    worker_kills = kills - broker_kills
+    frozen = 0 if kills == 0 else 1 + kills // 5
+    blows = [
+        (Blow.KILL_BROKER_AT_PREPARE, Point.OFFSETS) if index % 2 == 0 else (Blow.KILL_BROKER, chance.choice(list(Point)))
+        for index in range(broker_kills)
+    ]
+    blows += [
+        (Blow.KILL_WORKER, chance.choice(INSIDE if index % 3 < 2 else OUTSIDE)) for index in range(worker_kills)
+    ]
+    blows += [(Blow.FREEZE_WORKER, chance.choice(INSIDE)) for _ in range(frozen)]
+    chance.shuffle(blows)
+    return blows
+
+
+def is_aborted_on_purpose(seed: int, first_offset: tuple[int, ...], attempt: int) -> bool:
+    """Whether the worker gives up the transaction that starts at these input offsets; never twice, or it would not get on."""
+    return attempt == 0 and random.Random(f"abort {seed} {first_offset}").random() < ABORT_SHARE

@@ -1,0 +1,155 @@
+"""The worker: consume, transform, produce, in transactions that carry their input offsets. Its own process, killed at will.
+
+Rule: it keeps nothing but what it can read back: input positions from its group, totals from the topic that it writes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import count
+
+from fencepost.client.errors import CommitOutcomeUnknown, ProducerFenced, TransactionAborted
+from fencepost.client.sync import Admin, Consumer, Producer
+from fencepost.demo.intake import POLL_MS, Intake, Portion
+from fencepost.demo.plan import Point, is_aborted_on_purpose
+from fencepost.demo.speech import (
+    COMMIT_UNKNOWN,
+    FENCED,
+    GROUP,
+    PARTITION_COUNT,
+    TRANSACTIONAL_ID,
+    Task,
+    say,
+    wait_for_word,
+)
+from fencepost.demo.transform import DELAYS, FLIGHTS, TOTALS, Output, Totals, transform
+from fencepost.protocol.terms import TopicPartition
+
+
+def partitions_of(topic: str) -> list[TopicPartition]:
+    """All partitions of one of the demonstration's topics."""
+    return [TopicPartition(topic, number) for number in range(PARTITION_COUNT)]
+
+
+class Worker:
+    """One life of the worker."""
+
+    def __init__(self, task: Task, *, producer: Producer, intake: Intake, totals: Totals) -> None:
+        self._task = task
+        self._producer = producer
+        self._intake = intake
+        self._totals = totals
+        self._pauses = dict.fromkeys(task.pauses)
+        self._rounds = count(1)
+        self._round = 0
+        self._rounds_left: int | None = None
+
+    def work(self) -> None:
+        """Round after round until the input is used up."""
+        while (portion := self._intake.take(self._task.records_per_transaction)).values:
+            output = transform(portion.values, self._totals)
+            attempt = 0
+            while not self._round_commits(portion, output, attempt):
+                attempt += 1
+            self._totals.update(output.totals)
+            if self._rounds_left is not None and self._round >= self._rounds_left:
+                return
+
+    def _round_commits(self, portion: Portion, output: Output, attempt: int) -> bool:
+        """One transaction; False when it was aborted and has to be done again."""
+        self._round = next(self._rounds)
+        self._reach(Point.READ)
+        self._producer.begin_transaction()
+        self._reach(Point.BEGUN)
+        try:
+            self._write(output)
+            self._reach(Point.PRODUCED)
+            self._producer.send_offsets_to_transaction(portion.offsets, GROUP)
+            self._reach(Point.OFFSETS)
+            starts = tuple(portion.offsets.values())
+            on_purpose = is_aborted_on_purpose(self._task.seed, starts, attempt)
+            if not on_purpose:
+                self._producer.commit_transaction()
+        except TransactionAborted:
+            on_purpose = False
+        else:
+            if not on_purpose:
+                say("committed", round=self._round, flights=len(portion.values))
+                self._reach(Point.COMMITTED)
+                return True
+        self._producer.abort_transaction()
+        say("aborted", round=self._round, on_purpose=on_purpose)
+        return False
+
+    def _write(self, output: Output) -> None:
+        half = len(output.values) // 2
+        self._producer.send_many(DELAYS, output.values[:half], output.keys[:half])
+        if (self._round, Point.HALF) in self._pauses:
+            self._producer.flush()
+            self._reach(Point.HALF)
+        self._producer.send_many(DELAYS, output.values[half:], output.keys[half:])
+        for carrier, total in output.totals.items():
+            self._producer.send(TOTALS, json.dumps(total).encode(), carrier.encode())
+        if (self._round, Point.PRODUCED) in self._pauses:
+            self._producer.flush()
+
+    def _reach(self, point: Point) -> None:
+        """Waits here if this is where the parent wants to strike: for the end, or for a word to go on."""
+        if (self._round, point) in self._pauses:
+            say("at", round=self._round, point=point.name)
+            match wait_for_word().split():
+                case ["go", rounds]:
+                    self._rounds_left = self._round + int(rounds)
+                case _:
+                    pass
+
+
+def read_totals(bootstrap: str, *, isolation_level: str) -> Totals:
+    """The running totals as the log has them: the last record of each carrier."""
+    totals: Totals = {}
+    with Consumer(bootstrap, isolation_level=isolation_level) as consumer, Admin(bootstrap) as admin:
+        ends = admin.end_offsets(partitions_of(TOTALS), isolation_level=isolation_level)
+        consumer.assign(list(ends))
+        consumer.seek_to_beginning()
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            for batch in consumer.poll(POLL_MS):
+                for key, value in zip(batch.keys, batch.values, strict=True):
+                    totals[key.decode()] = json.loads(value)
+    return totals
+
+
+def run(task: Task) -> None:
+    """Takes over from the former self: fence it, learn where it got to, go on."""
+    isolation_level = "read_uncommitted" if task.read_uncommitted else "read_committed"
+    with (
+        Producer(task.bootstrap, transactional_id=TRANSACTIONAL_ID) as producer,
+        Consumer(task.bootstrap, group_id=GROUP, isolation_level=isolation_level) as consumer,
+        Admin(task.bootstrap) as admin,
+    ):
+        producer.init_transactions()  # first of all: from here on nothing of the former self can commit
+        partitions = partitions_of(FLIGHTS)
+        consumer.assign(partitions)
+        for partition, offset in consumer.committed(partitions).items():
+            consumer.seek(partition, offset or 0)
+        totals = read_totals(task.bootstrap, isolation_level=isolation_level)
+        ends = admin.end_offsets(partitions, isolation_level=isolation_level)
+        say("ready", carriers=len(totals))
+        Worker(task, producer=producer, intake=Intake(consumer, ends), totals=totals).work()
+    say("finished")
+
+
+def main() -> None:
+    """The process: `python -m fencepost.demo.worker TASK`."""
+    try:
+        run(Task.from_json(sys.argv[1]))
+    except ProducerFenced as problem:
+        say("fenced", because=str(problem))
+        sys.exit(FENCED)
+    except CommitOutcomeUnknown as problem:
+        say("unknown", because=str(problem))
+        sys.exit(COMMIT_UNKNOWN)
+
+
+if __name__ == "__main__":
+    main()
