@@ -19,6 +19,7 @@ from fencepost.protocol.errors import ProtocolViolation
 STRING_LENGTH_MAX: Final = 32_767  # Kafka's STRING type has an int16 length
 BYTES_LENGTH_MAX: Final = 1 << 20
 ARRAY_LENGTH_MAX: Final = 1_000_000
+_SHOWN_LENGTH_MAX: Final = 40
 
 Int8 = Annotated[int, 8]
 Int16 = Annotated[int, 16]
@@ -100,11 +101,16 @@ def _same(value: Any, _payload: list[Buffer]) -> Any:
 
 
 def _decode_str(value: Any, _payload: Payload) -> str:
-    if type(value) is not str or len(value) > STRING_LENGTH_MAX:
+    if type(value) is not str or _encoded_length(value) > STRING_LENGTH_MAX:
         raise ProtocolViolation(
-            f"expected a string of at most {STRING_LENGTH_MAX} characters, got {_short(value)}"
+            f"expected a string of at most {STRING_LENGTH_MAX} bytes, got {_short(value)}"
         )
     return value
+
+
+def _encoded_length(text: str) -> int:
+    """Bytes in UTF-8, which is what the stored STRING counts."""
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _decode_bytes(value: Any, _payload: Payload) -> bytes:
@@ -211,5 +217,11 @@ def _structure(kind: Any) -> tuple[Encode, Decode]:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    """What was sent instead, never much of it: a repr of nested arrays could be long and deep."""
+    match value:
+        case list():
+            return f"an array of {len(cast('list[Any]', value))}"
+        case str() | bytes() if len(value) > _SHOWN_LENGTH_MAX:
+            return f"{value[:_SHOWN_LENGTH_MAX]!r}... ({len(value)} long)"
+        case _:
+            return repr(value)

@@ -103,10 +103,7 @@ def decode_reply(frame: Buffer, api: Api) -> ReplyFrame:
     fields, payload = _open(frame, field_count=3)
     correlation_id, error, body = fields
     _check_correlation_id(correlation_id)
-    try:
-        code = ErrorCode(error)
-    except ValueError:
-        raise ProtocolViolation(f"error code {error!r} is unknown") from None
+    code = decode(ErrorCode, error, payload)
     decoded = None if body is None else decode(api.reply, body, payload)
     if decoded is None and code is ErrorCode.NONE:
         raise ProtocolViolation("a reply with neither error nor body")
@@ -127,10 +124,11 @@ def _open(frame: Buffer, *, field_count: int) -> tuple[list[Any], Payload]:
     header_end = _LENGTH_SIZE + int.from_bytes(view[:_LENGTH_SIZE], "big")
     if header_end > len(view):
         raise ProtocolViolation(f"a header of {header_end} bytes in a frame of {len(view)}")
+    header = view[_LENGTH_SIZE:header_end]
     try:
-        fields = msgpack.unpackb(
-            view[_LENGTH_SIZE:header_end], max_array_len=ARRAY_LENGTH_MAX, strict_map_key=False
-        )
+        # A message holds no maps, and an array of more entries than there are bytes cannot be whole.
+        entries_max = min(len(header), ARRAY_LENGTH_MAX)
+        fields = msgpack.unpackb(header, max_array_len=entries_max, max_map_len=0, max_ext_len=0)
     except (ValueError, msgpack.UnpackException) as problem:
         raise ProtocolViolation(f"the header is not msgpack: {problem}") from None
     if type(fields) is not list or len(cast("list[Any]", fields)) != field_count:

@@ -1,0 +1,277 @@
+"""What a node does as transaction coordinator: requests to it, markers to partition leaders, timeouts.
+
+Rule: a decided transaction is finished by whoever coordinates it: markers go to every partition until each has answered, then
+COMPLETE_* is written once (TransactionCoordinator, TransactionMarkerChannelManager).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from fencepost.broker import transactions
+from fencepost.broker.node import Log, Node
+from fencepost.broker.transactions import PREPARED, RESULT_OF, Decision, Transactions
+from fencepost.broker.words import Answered, Refused, Reply, ReplyTo
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import (
+    AddOffsetsToTxn,
+    AddOffsetsToTxnReply,
+    AddPartitionsToTxn,
+    EndTxn,
+    InitProducerId,
+    InitProducerIdReply,
+    PartitionName,
+    TransactionMarker,
+    WriteTxnMarkers,
+    WriteTxnMarkersReply,
+)
+from fencepost.protocol.stored import TransactionRecord
+from fencepost.protocol.terms import (
+    CONSUMER_OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+    coordinator_partition,
+)
+
+# The leader says that a newer coordinator or a newer epoch owns the transaction: this one gives up on it.
+MARKER_GIVE_UP: Final = frozenset(
+    {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED}
+)
+
+NO_PRODUCER_IDS: Final = Refused(
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the controller is being asked for producer ids"
+)
+
+
+@attrs.frozen(kw_only=True)
+class AskedMarkers:
+    """A leader was asked to write this transaction's markers."""
+
+    log_key: TopicPartition
+    transactional_id: str
+    producer_epoch: int
+    partitions: frozenset[TopicPartition]
+
+
+def coordinator_log(node: Node, transactional_id: str) -> Log | Refused:
+    """The log of the id's coordinator, when this node is it."""
+    number = coordinator_partition(transactional_id, node.settings.transaction_state_log_num_partitions)
+    log = node.logs.get(TopicPartition(TRANSACTION_STATE_TOPIC, number))
+    return Refused(ErrorCode.NOT_COORDINATOR) if log is None else log
+
+
+def transactions_of(log: Log) -> Transactions:
+    """The coordinator on top of a `__transaction_state` partition."""
+    assert isinstance(log.coordinator, Transactions), "transactions live on __transaction_state"
+    return log.coordinator
+
+
+def _carry_out(node: Node, log: Log, decision: Decision) -> None:
+    state = transactions_of(log)
+    if decision.last_epoch is not None:
+        state.last_epochs[decision.transactional_id] = decision.last_epoch
+    if decision.record is not None:
+        node.use_producer_id(decision.record)
+        node.append_transaction(log, decision.transactional_id, decision.record)
+    node.after(log, decision.effects)
+
+
+def _answer(node: Node, log: Log, decided: Decision | Refused, to: ReplyTo) -> None:
+    """A refusal, too, waits until what it saw is durable."""
+    if isinstance(decided, Refused):
+        node.after(log, (Reply(to, error=decided.error),))
+    else:
+        _carry_out(node, log, decided)
+
+
+# --- requests --------------------------------------------------------------------------------------------
+
+
+def init_producer_id(node: Node, request: InitProducerId, to: ReplyTo, now: int) -> None:
+    """An identity: from the coordinator for a transactional id, else just a fresh one."""
+    fresh = node.fresh_producer_id()
+    if request.transactional_id is None:
+        if fresh is None:
+            node.reply(to, NO_PRODUCER_IDS)
+            return
+        node.producer_ids.next_id += 1
+        body = InitProducerIdReply(producer_id=fresh, producer_epoch=0)
+        node.outcome.effects.append(Reply(to, body=body))
+        return
+    log = coordinator_log(node, request.transactional_id)
+    if isinstance(log, Refused) or fresh is None:
+        node.reply(to, log if isinstance(log, Refused) else NO_PRODUCER_IDS)
+        return
+    decided = transactions.init_producer_id(
+        transactions_of(log), request, to=to, now=now, fresh_producer_id=fresh, rules=node.settings.rules
+    )
+    _answer(node, log, decided, to)
+
+
+def add_partitions(node: Node, request: AddPartitionsToTxn, to: ReplyTo, now: int) -> None:
+    """From partition leaders on behalf of a producer (KIP-890), or from a client."""
+    log = coordinator_log(node, request.transactional_id)
+    if isinstance(log, Refused):
+        node.reply(to, log)
+        return
+    decided = transactions.add_partitions(
+        transactions_of(log), request, to=to, now=now, rules=node.settings.rules
+    )
+    _answer(node, log, decided, to)
+
+
+def add_offsets(node: Node, request: AddOffsetsToTxn, to: ReplyTo, now: int) -> None:
+    """The same as adding the one partition that holds the group's offsets."""
+    log = coordinator_log(node, request.transactional_id)
+    if isinstance(log, Refused):
+        node.reply(to, log)
+        return
+    number = coordinator_partition(request.group_id, node.settings.offsets_topic_num_partitions)
+    add = AddPartitionsToTxn(
+        transactional_id=request.transactional_id,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+        verify_only=False,
+        partitions=(PartitionName(topic=CONSUMER_OFFSETS_TOPIC, partition=number),),
+    )
+    decided = transactions.add_partitions(
+        transactions_of(log), add, to=to, now=now, rules=node.settings.rules
+    )
+    if isinstance(decided, Decision):
+        decided = attrs.evolve(decided, effects=(Reply(to, body=AddOffsetsToTxnReply()),))
+    _answer(node, log, decided, to)
+
+
+def end_transaction(node: Node, request: EndTxn, to: ReplyTo, now: int) -> None:
+    """Commit or abort: answered once the decision is durable, before any marker is written."""
+    log = coordinator_log(node, request.transactional_id)
+    fresh = node.fresh_producer_id()
+    if isinstance(log, Refused) or fresh is None:
+        node.reply(to, log if isinstance(log, Refused) else NO_PRODUCER_IDS)
+        return
+    decided = transactions.end_transaction(
+        transactions_of(log), request, to=to, now=now, fresh_producer_id=fresh, rules=node.settings.rules
+    )
+    _answer(node, log, decided, to)
+
+
+# --- markers ---------------------------------------------------------------------------------------------
+
+
+def resume(node: Node, log: Log, now: int) -> None:
+    """A coordinator has just loaded its log: what PREPARE_* decided is finished, with markers to every partition."""
+    state = transactions_of(log)
+    for name, record in state.records.items():
+        if record.state in PREPARED:
+            node.marker_retries[log.partition.key, name] = now
+    schedule_timeouts(node, state, now)
+
+
+def send_due_markers(node: Node, now: int) -> None:
+    """Markers of transactions that were decided in this step, or whose retry is due."""
+    for (key, name), due_ms in list(node.marker_retries.items()):
+        if due_ms <= now:
+            del node.marker_retries[key, name]
+            log = node.logs.get(key)
+            if log is not None:
+                _send_markers(node, log, name, now)
+
+
+def _send_markers(node: Node, log: Log, name: str, now: int) -> None:
+    state = transactions_of(log)
+    record = state.records.get(name)
+    if record is None or record.state not in PREPARED:
+        return
+    owed = state.owed.setdefault(name, set(record.partitions))
+    by_node: dict[int, list[TopicPartition]] = {}
+    for key in sorted(owed):
+        leader = node.cluster.leader(key)
+        if leader is None:
+            owed.discard(
+                key
+            )  # deleted: nobody is left to tell (TransactionMarkerChannelManager, unknown partition)
+        else:
+            by_node.setdefault(leader.node_id, []).append(key)
+    for node_id, keys in by_node.items():
+        why = AskedMarkers(
+            log_key=log.partition.key,
+            transactional_id=name,
+            producer_epoch=record.producer_epoch,
+            partitions=frozenset(keys),
+        )
+        node.ask(node_id, WriteTxnMarkers(markers=(_marker(node, state, record, keys),)), why)
+    _finish(node, log, name, now)
+
+
+def _marker(
+    node: Node, state: Transactions, record: TransactionRecord, keys: list[TopicPartition]
+) -> TransactionMarker:
+    return TransactionMarker(
+        producer_id=record.producer_id,
+        producer_epoch=record.producer_epoch,
+        result=RESULT_OF[record.state],
+        coordinator_epoch=state.coordinator_epoch,
+        transaction_version=node.settings.generation.transaction_version,
+        partitions=tuple(PartitionName(topic=key.topic, partition=key.partition) for key in keys),
+    )
+
+
+def answer_markers(node: Node, asked: AskedMarkers, answer: Answered, now: int) -> None:
+    """Leaders that wrote their marker are done; others are asked again later, unless they know a newer owner."""
+    log = node.logs.get(asked.log_key)
+    if log is None:
+        return
+    state = transactions_of(log)
+    name = asked.transactional_id
+    record, owed = state.records.get(name), state.owed.get(name)
+    if record is None or owed is None or record.producer_epoch != asked.producer_epoch:
+        return  # the answer is to a question of the past
+    errors = dict.fromkeys(asked.partitions, answer.error)
+    if isinstance(answer.body, WriteTxnMarkersReply):
+        parts = [part for marker in answer.body.markers for part in marker.partitions]
+        errors = {TopicPartition(part.topic, part.partition): part.error for part in parts}
+    owed -= {key for key, error in errors.items() if error is ErrorCode.NONE}
+    if any(error and error not in MARKER_GIVE_UP for error in errors.values()):
+        due_ms = now + node.settings.marker_retry_backoff_ms
+        node.marker_retries[asked.log_key, name] = due_ms
+        node.wake_at(due_ms)
+    _finish(node, log, name, now)
+
+
+def _finish(node: Node, log: Log, name: str, now: int) -> None:
+    """Nobody owes a marker any more: the transaction is complete."""
+    state = transactions_of(log)
+    if name in state.owed and not state.owed[name]:
+        del state.owed[name]
+        _carry_out(node, log, transactions.complete(state, name, now=now, rules=node.settings.rules))
+
+
+# --- timeouts --------------------------------------------------------------------------------------------
+
+
+def schedule_timeouts(node: Node, state: Transactions, now: int) -> None:
+    """Wake at the first scan after the earliest deadline; scans happen on a grid of the configured interval."""
+    if state.deadlines:
+        interval = node.settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        node.wake_at((max(state.deadlines[0][0], now) // interval + 1) * interval)
+
+
+def abort_timed_out(node: Node, now: int) -> None:
+    """Abort what has been open for too long, under a new epoch; without producer ids the next scan does it."""
+    for log in list(node.logs.values()):
+        if isinstance(log.coordinator, Transactions):
+            state = log.coordinator
+            for name in list(transactions.timed_out(state, now=now)):
+                fresh = node.fresh_producer_id()
+                if fresh is not None:
+                    rules = node.settings.rules
+                    _carry_out(
+                        node,
+                        log,
+                        transactions.abort_timed_out(
+                            state, name, now=now, fresh_producer_id=fresh, rules=rules
+                        ),
+                    )
+            schedule_timeouts(node, state, now)

@@ -1,0 +1,361 @@
+"""A node: the partitions it leads, the coordinators on top of them, and everything that waits for something.
+
+Rule: an append enters log and state at once, its effects wait until the log is durable up to and including it; a decision
+without appends waits just so for everything that it saw. Requests are handled in `routing.py` and the files it names.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Final
+
+import attrs
+
+from fencepost.broker import controller, groups, partition, transactions
+from fencepost.broker.controller import METADATA_PARTITION, Controller
+from fencepost.broker.groups import Groups, OffsetEntry
+from fencepost.broker.partition import Partition
+from fencepost.broker.settings import NodeSettings
+from fencepost.broker.transactions import Transactions, WriteMarkers
+from fencepost.broker.words import Append, Effect, Lead, Outcome, Refused, Reply, ReplyTo, Send, WakeMe
+from fencepost.protocol.batches import BatchHeader, Buffer, place, read_header
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import (
+    AllocateProducerIds,
+    AllocateProducerIdsReply,
+    Fetch,
+    PartitionError,
+    Produce,
+    ProducedPartition,
+    ProduceReply,
+    Request,
+    WriteTxnMarkers,
+    WriteTxnMarkersReply,
+    WrittenMarker,
+)
+from fencepost.protocol.stored import TransactionRecord, read_offsets, read_transactions, transaction_batch
+from fencepost.protocol.stored_cluster import ClusterRecord, cluster_batch, read_cluster_records
+from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+
+Coordinator = Transactions | Groups | Controller
+
+# ProducerIdManager.PID_PREFETCH_THRESHOLD: the next block is asked for when nine tenths of this one are used.
+PREFETCH_BELOW: Final = controller.PRODUCER_ID_BLOCK_SIZE // 10
+
+
+@attrs.frozen
+class Collect:
+    """Effect inside the node: one partition's part of an answer that spans several is ready."""
+
+    ticket: int
+    index: int = attrs.field(kw_only=True)
+    result: ProducedPartition | PartitionError = attrs.field(kw_only=True)
+
+
+Inner = Effect | WriteMarkers | Collect
+
+
+@attrs.define(eq=False)
+class Log:
+    """A partition that this node leads, the coordinator on top, and the effects that wait for it to be durable."""
+
+    partition: Partition
+    coordinator: Coordinator | None = None
+    waiting: deque[tuple[int, tuple[Inner, ...]]] = attrs.Factory(deque[tuple[int, tuple[Inner, ...]]])
+
+
+@attrs.define(eq=False)
+class Gathering:
+    """An answer that is put together from several partitions; `producer_ids` names the marker that each part belongs to."""
+
+    to: ReplyTo
+    kind: type[Produce | WriteTxnMarkers]
+    parts: list[ProducedPartition | PartitionError | None]
+    producer_ids: tuple[int, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class ParkedFetch:
+    """A Fetch that found nothing and waits for data until its time is up."""
+
+    to: ReplyTo
+    request: Fetch
+    until_ms: int
+
+
+@attrs.define(eq=False)
+class ProducerIds:
+    """The rest of the block that the controller granted, and the block after it once that is here."""
+
+    next_id: int = 0
+    end: int = 0
+    next_block: tuple[int, int] | None = None
+    is_asked: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        return self.next_id >= self.end
+
+
+@attrs.define(eq=False)
+class Node:
+    """State of one node; `step` in routing.py is what moves it."""
+
+    settings: NodeSettings
+    logs: dict[TopicPartition, Log] = attrs.Factory(dict[TopicPartition, Log])
+    cluster: Controller = attrs.Factory(Controller)
+    producer_ids: ProducerIds = attrs.Factory(ProducerIds)
+    gatherings: dict[int, Gathering] = attrs.Factory(dict[int, Gathering])
+    asked: dict[int, Any] = attrs.Factory(dict[int, Any])
+    fetches: dict[int, ParkedFetch] = attrs.Factory(dict[int, ParkedFetch])
+    readers: dict[TopicPartition, set[int]] = attrs.Factory(dict[TopicPartition, set[int]])
+    marker_retries: dict[tuple[TopicPartition, str], int] = attrs.Factory(
+        dict[tuple[TopicPartition, str], int]
+    )
+    movable: set[TopicPartition] = attrs.Factory(
+        set[TopicPartition]
+    )  # readers may see more of these since the step began
+    tickets: int = 0
+    wakes_at_ms: int | None = None
+    outcome: Outcome = attrs.Factory(Outcome)
+
+    # --- the state that a log determines
+
+    def state_of(self, key: TopicPartition) -> tuple[Any, ...]:
+        """What the partition's log alone determines: `recover(log) == forget_notes(live)` compares these."""
+        log = self.logs[key]
+        above = () if log.coordinator is None else log.coordinator.key_of_state()
+        return (log.partition.key_of_state(), above)
+
+    def key_of_state(self) -> tuple[Any, ...]:
+        """The same for all partitions that this node leads."""
+        return tuple((key, self.state_of(key)) for key in sorted(self.logs))
+
+    # --- leadership
+
+    def lead(self, order: Lead) -> Log:
+        """Take a partition over: rebuild its state, and that of the coordinator on top, from snapshot and log."""
+        state = Partition(
+            order.partition, leader_epoch=order.leader_epoch, log_start_offset=order.log_start_offset
+        )
+        state.log_end_offset = order.log_start_offset
+        log = Log(state, self._coordinator_for(order))
+        if order.snapshot is not None:
+            offset, entries = order.snapshot
+            partition.restore(state, entries, at_offset=offset)
+        for header, batch in order.batches:
+            if header.base_offset >= state.log_end_offset:
+                partition.apply(state, header, batch)
+            self._apply_above(log, header, batch)
+        partition.advance_high_watermark(state, state.log_end_offset)
+        self.logs[order.partition] = log
+        return log
+
+    def _coordinator_for(self, order: Lead) -> Coordinator | None:
+        match order.partition.topic:
+            case topic if topic == TRANSACTION_STATE_TOPIC:
+                return Transactions(coordinator_epoch=order.leader_epoch)
+            case topic if topic == CONSUMER_OFFSETS_TOPIC:
+                return Groups()
+            case topic if topic == METADATA_PARTITION.topic:
+                self.cluster = Controller()
+                return self.cluster
+            case _:
+                return None
+
+    def _apply_above(self, log: Log, header: BatchHeader, batch: Buffer) -> None:
+        match log.coordinator:
+            case Transactions() as state:
+                transactions.apply(state, read_transactions(batch, header))
+            case Groups() as state:
+                groups.apply(state, header, batch, () if header.is_control else read_offsets(batch, header))
+            case Controller() as state:
+                controller.apply(state, read_cluster_records(batch, header))
+            case None:
+                return
+
+    # --- appending
+
+    def append(self, log: Log, batch: Buffer) -> BatchHeader:
+        """Place a batch at the end of a log and let the partition see it; the coordinator on top is told by the caller."""
+        state = log.partition
+        writable = batch if isinstance(batch, bytearray) else _writable(batch)
+        place(writable, base_offset=state.log_end_offset, leader_epoch=state.leader_epoch)
+        header = read_header(writable)
+        aborted = partition.apply(state, header, writable)
+        self.outcome.appends.append(
+            Append(state.key, header=header, batch=writable, leader_epoch=state.leader_epoch, aborted=aborted)
+        )
+        return header
+
+    def append_transaction(self, log: Log, name: str, record: TransactionRecord) -> None:
+        """A coordinator's decision enters its log; until that is durable the transaction is pending."""
+        state = log.coordinator
+        assert isinstance(state, Transactions), "transactions live on __transaction_state"
+        header = self.append(log, transaction_batch(name, record, timestamp=record.update_ms))
+        transactions.apply(state, ((name, record),))
+        state.pending[name] = header.next_offset
+
+    def append_offsets(self, log: Log, batch: bytearray, entries: list[OffsetEntry]) -> None:
+        """Committed or pending offsets enter the group coordinator's log."""
+        assert isinstance(log.coordinator, Groups), "offsets live on __consumer_offsets"
+        groups.apply(log.coordinator, self.append(log, batch), batch, entries)
+
+    def append_marker(self, log: Log, batch: bytearray) -> None:
+        """A transaction ends in this partition; on `__consumer_offsets` its offsets are decided with it."""
+        header = self.append(log, batch)
+        if isinstance(log.coordinator, Groups):
+            groups.apply(log.coordinator, header, batch, ())
+        self.movable.add(log.partition.key)
+
+    def append_cluster(self, records: tuple[ClusterRecord, ...], *, now: int) -> None:
+        """The controller's decision enters the metadata log."""
+        if records:
+            log = self.logs[METADATA_PARTITION]
+            self.append(log, cluster_batch(records, timestamp=now))
+            controller.apply(self.cluster, records)
+
+    # --- waiting until it is safe
+
+    def after(self, log: Log, effects: Iterable[Inner]) -> None:
+        """Let effects happen once the log is durable up to where it ends now."""
+        state = log.partition
+        if state.high_watermark == state.log_end_offset:
+            self.release(log, effects)
+        else:
+            log.waiting.append((state.log_end_offset, tuple(effects)))
+
+    def release(self, log: Log, effects: Iterable[Inner]) -> None:
+        """What had to wait happens now; effects inside the node lead on to others."""
+        for effect in effects:
+            match effect:
+                case Collect():
+                    self.collect(effect)
+                case WriteMarkers():
+                    self.marker_retries[log.partition.key, effect.transactional_id] = (
+                        0  # due at once, in this very step
+                    )
+                case _:
+                    self.outcome.effects.append(effect)
+
+    def durable(self, log: Log, offset: int) -> None:
+        """The log is safe up to `offset`: the high watermark moves, and what waited for it happens."""
+        state = log.partition
+        partition.advance_high_watermark(state, offset)
+        if isinstance(log.coordinator, Transactions):
+            pending = log.coordinator.pending
+            for name in [name for name, end in pending.items() if end <= offset]:
+                del pending[name]
+        while log.waiting and log.waiting[0][0] <= offset:
+            self.release(log, log.waiting.popleft()[1])
+        self.movable.add(state.key)
+
+    def drop(self, log: Log, error: ErrorCode) -> None:
+        """Leadership is gone: whoever waits learns that the outcome is in doubt, and the state is forgotten."""
+        del self.logs[log.partition.key]
+        for _, effects in log.waiting:
+            for effect in effects:
+                if isinstance(effect, Collect):
+                    self.collect(attrs.evolve(effect, result=attrs.evolve(effect.result, error=error)))
+                elif isinstance(effect, Reply):
+                    self.reply(effect.to, Refused(error))
+        self.movable.add(log.partition.key)
+
+    # --- answering and asking
+
+    def reply(self, to: ReplyTo, refused: Refused) -> None:
+        """Answer a whole request with an error."""
+        self.outcome.effects.append(Reply(to, error=refused.error))
+
+    def gather(
+        self,
+        to: ReplyTo,
+        kind: type[Produce | WriteTxnMarkers],
+        count: int,
+        producer_ids: tuple[int, ...] = (),
+    ) -> int:
+        """A ticket for an answer of `count` parts."""
+        self.tickets += 1
+        self.gatherings[self.tickets] = Gathering(to, kind, [None] * count, producer_ids)
+        if count == 0:
+            self._finish_gathering(self.tickets)
+        return self.tickets
+
+    def collect(self, part: Collect) -> None:
+        """One part is there; the last one sends the answer."""
+        gathering = self.gatherings[part.ticket]
+        gathering.parts[part.index] = part.result
+        if None not in gathering.parts:
+            self._finish_gathering(part.ticket)
+
+    def _finish_gathering(self, ticket: int) -> None:
+        gathering = self.gatherings.pop(ticket)
+        if gathering.kind is Produce:
+            parts = tuple(part for part in gathering.parts if isinstance(part, ProducedPartition))
+            self.outcome.effects.append(Reply(gathering.to, body=ProduceReply(partitions=parts)))
+        else:
+            self.outcome.effects.append(Reply(gathering.to, body=_written(gathering)))
+
+    def ask(self, node_id: int, request: Request, why: Any) -> None:
+        """Send a request to a node, this one included; `why` says what to do with the answer."""
+        self.tickets += 1
+        self.asked[self.tickets] = why
+        self.outcome.effects.append(Send(node_id=node_id, request=request, token=self.tickets))
+
+    def wake_at(self, at_ms: int) -> None:
+        """A Tick is needed at this time; an earlier one that is on its way will do."""
+        if self.wakes_at_ms is None or at_ms < self.wakes_at_ms:
+            self.wakes_at_ms = at_ms
+            self.outcome.effects.append(WakeMe(at_ms))
+
+    # --- producer ids
+
+    def fresh_producer_id(self) -> int | None:
+        """The id that the next producer would get, None while the controller is being asked for more."""
+        ids = self.producer_ids
+        if ids.is_empty and ids.next_block is not None:
+            (ids.next_id, ids.end), ids.next_block = ids.next_block, None
+        if ids.next_block is None and ids.end - ids.next_id < PREFETCH_BELOW:
+            self.ask_for_producer_ids()
+        return None if ids.is_empty else ids.next_id
+
+    def use_producer_id(self, record: TransactionRecord | None) -> None:
+        """The fresh id is used up when a decision took it."""
+        ids = self.producer_ids
+        if record is not None and ids.next_id in (record.producer_id, record.next_producer_id):
+            ids.next_id += 1
+
+    def ask_for_producer_ids(self) -> None:
+        """Ask the controller for a block, once at a time."""
+        leader = self.cluster.leader(METADATA_PARTITION)
+        if not self.producer_ids.is_asked:
+            self.producer_ids.is_asked = True
+            node_id = self.settings.node_id
+            self.ask(
+                node_id if leader is None else leader.node_id,
+                AllocateProducerIds(node_id=node_id),
+                AllocateProducerIds,
+            )
+
+    def take_producer_ids(self, block: AllocateProducerIdsReply | None) -> None:
+        """The controller's answer; without one the next request that needs an id asks again."""
+        self.producer_ids.is_asked = False
+        if block is not None:
+            self.producer_ids.next_block = (block.first_producer_id, block.first_producer_id + block.count)
+
+
+def _writable(batch: Buffer) -> bytearray | memoryview:
+    view = memoryview(batch)
+    return bytearray(view) if view.readonly else view
+
+
+def _written(gathering: Gathering) -> WriteTxnMarkersReply:
+    """Parts back under their markers; a producer id may occur in several markers of one request."""
+    markers: dict[int, list[PartitionError]] = {}
+    for producer_id, part in zip(gathering.producer_ids, gathering.parts, strict=True):
+        assert isinstance(part, PartitionError), "markers are answered per partition"
+        markers.setdefault(producer_id, []).append(part)
+    return WriteTxnMarkersReply(
+        markers=tuple(WrittenMarker(producer_id=p, partitions=tuple(parts)) for p, parts in markers.items())
+    )

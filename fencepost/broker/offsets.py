@@ -1,0 +1,168 @@
+"""OffsetCommit, TxnOffsetCommit and OffsetFetch: how a node that coordinates a group serves its offsets.
+
+Rule: a transactional commit asks the transaction coordinator first, as a Produce does, and looks at the group last (KIP-447, KIP-890).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from fencepost.broker import groups, partition
+from fencepost.broker.groups import Groups
+from fencepost.broker.node import Log, Node
+from fencepost.broker.producing import add_request, ask_coordinator
+from fencepost.broker.words import Answered, Refused, Reply, ReplyTo
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import (
+    AddPartitionsToTxnReply,
+    OffsetCommit,
+    OffsetCommitReply,
+    OffsetFetch,
+    OffsetFetchReply,
+    OffsetToCommit,
+    PartitionError,
+    TxnOffsetCommit,
+    TxnOffsetCommitReply,
+)
+from fencepost.protocol.stored import offsets_batch
+from fencepost.protocol.terms import (
+    CONSUMER_OFFSETS_TOPIC,
+    NO_SEQUENCE,
+    TopicPartition,
+    coordinator_partition,
+)
+
+# What a no of partition leader or transaction coordinator means to one who commits offsets (GroupCoordinatorService).
+ADD_ERRORS: Final = {
+    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+}
+
+
+@attrs.frozen(kw_only=True)
+class AskedToAddOffsets:
+    """This commit waits for the coordinator to take the group's offsets partition into the transaction."""
+
+    request: TxnOffsetCommit
+    to: ReplyTo
+    guard: int
+
+
+def _group_log(node: Node, group_id: str) -> Log | Refused:
+    """The log of the group's coordinator, when this node is it."""
+    number = coordinator_partition(group_id, node.settings.offsets_topic_num_partitions)
+    log = node.logs.get(TopicPartition(CONSUMER_OFFSETS_TOPIC, number))
+    return Refused(ErrorCode.NOT_COORDINATOR) if log is None else log
+
+
+def _groups(log: Log) -> Groups:
+    assert isinstance(log.coordinator, Groups), "groups live on __consumer_offsets"
+    return log.coordinator
+
+
+def _answers(request: OffsetCommit | TxnOffsetCommit, errors: list[ErrorCode]) -> tuple[PartitionError, ...]:
+    return tuple(
+        PartitionError(topic=offset.topic, partition=offset.partition, error=error)
+        for offset, error in zip(request.offsets, errors, strict=True)
+    )
+
+
+def _errors(node: Node, request: OffsetCommit | TxnOffsetCommit, refused: Refused | None) -> list[ErrorCode]:
+    """One error per offset: an unknown partition's own, or what refuses them all, or the offset's own."""
+
+    def error(offset: OffsetToCommit) -> ErrorCode:
+        if node.cluster.leader(TopicPartition(offset.topic, offset.partition)) is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return groups.offset_problem(offset) if refused is None else refused.error
+
+    return [error(offset) for offset in request.offsets]
+
+
+def commit(node: Node, request: OffsetCommit, to: ReplyTo, now: int) -> None:
+    """Offsets outside any transaction count as soon as they are in the log."""
+    log = _group_log(node, request.group_id)
+    if isinstance(log, Refused):
+        body = OffsetCommitReply(partitions=_answers(request, _errors(node, request, log)))
+        node.outcome.effects.append(Reply(to, body=body))
+        return
+    errors = _errors(node, request, groups.check_member(_groups(log), request))
+    good = [offset for offset, error in zip(request.offsets, errors, strict=True) if error is ErrorCode.NONE]
+    if good:
+        entries = groups.entries_of(request, good, now=now)
+        node.append_offsets(log, offsets_batch(entries, timestamp=now), entries)
+    node.after(log, (Reply(to, body=OffsetCommitReply(partitions=_answers(request, errors))),))
+
+
+def commit_in_transaction(node: Node, request: TxnOffsetCommit, to: ReplyTo, now: int) -> None:
+    """Offsets that count when the producer's transaction commits; the first of a transaction adds the partition to it."""
+    log = _group_log(node, request.group_id)
+    if isinstance(log, Refused):
+        _refuse(node, request, to, log.error)
+        return
+    state = log.partition
+    producer = state.producers.get(request.producer_id, partition.UNKNOWN_PRODUCER)
+    if request.producer_epoch < producer.producer_epoch and "fencing" not in node.settings.broken:
+        _refuse(node, request, to, ErrorCode.INVALID_PRODUCER_EPOCH)
+    elif state.is_open(request.producer_id, request.producer_epoch):
+        _append(node, log, request, to, now)
+    else:
+        guard = partition.start_verification(
+            state, request.producer_id, producer_epoch=request.producer_epoch, sequence=NO_SEQUENCE
+        )
+        add = add_request(request.transactional_id, request.producer_id, request.producer_epoch, [state.key])
+        if not ask_coordinator(node, add, AskedToAddOffsets(request=request, to=to, guard=guard)):
+            _refuse(node, request, to, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+def answer_to_add(node: Node, asked: AskedToAddOffsets, answer: Answered, now: int) -> None:
+    """The coordinator has answered: append the offsets, or refuse them all."""
+    error = answer.error
+    if isinstance(answer.body, AddPartitionsToTxnReply):
+        error = answer.body.partitions[0].error
+    log = _group_log(node, asked.request.group_id)
+    if error is ErrorCode.NONE and isinstance(log, Log):
+        entry = log.partition.verifying.get(asked.request.producer_id)
+        if entry is not None and entry.guard == asked.guard:
+            _append(node, log, asked.request, asked.to, now)
+            return
+        error = (
+            ErrorCode.INVALID_TXN_STATE
+        )  # a marker came while the coordinator was being asked (KAFKA-14884)
+    elif error is ErrorCode.NONE:
+        error = ErrorCode.NOT_COORDINATOR
+    _refuse(node, asked.request, asked.to, ADD_ERRORS.get(error, error))
+
+
+def _append(node: Node, log: Log, request: TxnOffsetCommit, to: ReplyTo, now: int) -> None:
+    errors = _errors(node, request, groups.check_member(_groups(log), request))
+    good = [offset for offset, error in zip(request.offsets, errors, strict=True) if error is ErrorCode.NONE]
+    if good:
+        entries = groups.entries_of(request, good, now=now)
+        batch = offsets_batch(
+            entries,
+            timestamp=now,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            transactional=True,
+        )
+        node.append_offsets(log, batch, entries)
+    node.after(log, (Reply(to, body=TxnOffsetCommitReply(partitions=_answers(request, errors))),))
+
+
+def _refuse(node: Node, request: TxnOffsetCommit, to: ReplyTo, error: ErrorCode) -> None:
+    body = TxnOffsetCommitReply(partitions=_answers(request, _errors(node, request, Refused(error))))
+    node.outcome.effects.append(Reply(to, body=body))
+
+
+def fetch(node: Node, request: OffsetFetch, to: ReplyTo, now: int) -> None:
+    """Committed offsets of a group; one that never existed has none (-1), which is no error."""
+    log = _group_log(node, request.group_id)
+    if isinstance(log, Refused):
+        node.reply(to, log)
+    else:
+        node.after(log, (Reply(to, body=OffsetFetchReply(offsets=groups.fetch(_groups(log), request))),))

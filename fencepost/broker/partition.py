@@ -1,0 +1,398 @@
+"""One partition as its leader sees it: producers, open transactions, and the offsets that bound readers.
+
+Rule: `judge` and the plans decide and change nothing; `apply` is the only way the log changes the state, live and at recovery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+import attrs
+from sortedcontainers import SortedDict
+
+from fencepost.broker.words import Refused
+from fencepost.journal.indexes import AbortedRange
+from fencepost.journal.snapshots import ProducerSnapshot
+from fencepost.protocol.batches import BatchHeader, Buffer, Marker, read_marker
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.terms import (
+    NO_OFFSET,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    IsolationLevel,
+    TopicPartition,
+    TransactionResult,
+    sequence_after,
+)
+
+# A producer has at most five requests in flight, so a repeated batch is one of the last five (ProducerStateEntry).
+CACHED_BATCHES_MAX: Final = 5
+
+
+class CachedBatch(NamedTuple):
+    """What is remembered of a producer's recent batch, so that its repetition is recognised."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        return sequence_after(self.last_sequence, -self.offset_delta)
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class Producer(NamedTuple):
+    """A producer as this partition knows it (ProducerStateEntry); `open_since` is its open transaction's first offset here."""
+
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    coordinator_epoch: int = -1
+    last_timestamp: int = NO_TIMESTAMP
+    open_since: int = NO_OFFSET
+    batches: tuple[CachedBatch, ...] = ()
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+
+UNKNOWN_PRODUCER: Final = Producer()
+
+
+class Verification(NamedTuple):
+    """The coordinator is being asked whether this producer may write here (KIP-890's VerificationStateEntry)."""
+
+    guard: int
+    producer_epoch: int
+    lowest_sequence: int
+
+
+class Undurable(NamedTuple):
+    """A transaction whose marker is in the log but not yet below the high watermark."""
+
+    first_offset: int
+    marker_offset: int
+
+
+@attrs.frozen
+class Duplicate:
+    """The batch is already in the log: it is answered with the offset that it was given then."""
+
+    base_offset: int
+
+
+Verdict = Refused | Duplicate | None
+
+
+@attrs.define(eq=False)
+class Partition:
+    """State of one led partition. Everything but the high watermark, `undurable` and `verifying` comes from the log alone."""
+
+    key: TopicPartition
+    leader_epoch: int = 0
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    high_watermark: int = 0
+    producers: dict[int, Producer] = attrs.Factory(dict[int, Producer])
+    open_transactions: SortedDict[int, int] = attrs.Factory(SortedDict[int, int])
+    undurable: list[Undurable] = attrs.Factory(list[Undurable])
+    verifying: dict[int, Verification] = attrs.Factory(dict[int, Verification])
+    guards_given: int = 0
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """First offset of the oldest transaction that is open, or decided but not yet durably so."""
+        firsts = [ended.first_offset for ended in self.undurable]
+        if self.open_transactions:
+            firsts.append(self.open_transactions.peekitem(0)[0])
+        return min(firsts, default=None)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Everything before it is decided and durable (UnifiedLog.fetchLastStableOffset)."""
+        first = self.first_unstable_offset
+        return self.high_watermark if first is None else min(first, self.high_watermark)
+
+    def end_for(self, isolation_level: IsolationLevel) -> int:
+        """The offset that a reader of this isolation level may not reach."""
+        if isolation_level is IsolationLevel.READ_COMMITTED:
+            return self.last_stable_offset
+        return self.high_watermark
+
+    def is_open(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether this very identity has a transaction open here; an older epoch's open one does not count (KIP-890 part 2)."""
+        producer = self.producers.get(producer_id, UNKNOWN_PRODUCER)
+        return producer.open_since != NO_OFFSET and producer.producer_epoch == producer_epoch
+
+    def key_of_state(self) -> tuple[Any, ...]:
+        """What the log alone determines, as a value: equal after recovery and after forgetting notes."""
+        producers = tuple(sorted(self.producers.items()))
+        return (
+            self.key,
+            self.log_start_offset,
+            self.log_end_offset,
+            producers,
+            tuple(self.open_transactions.items()),
+        )
+
+    def copy(self) -> Partition:
+        """An independent copy; entries are immutable and shared."""
+        return attrs.evolve(
+            self,
+            producers=dict(self.producers),
+            open_transactions=self.open_transactions.copy(),
+            undurable=list(self.undurable),
+            verifying=dict(self.verifying),
+        )
+
+
+# --- Deciding on a client's batch ------------------------------------------------------------------------
+
+
+def _check_duplicate(partition: Partition, header: BatchHeader, producer: Producer, guard: int) -> Verdict:
+    """Comes before fencing: a batch of an older epoch is never a duplicate (ProducerStateEntry.findDuplicateBatch)."""
+    if producer.producer_epoch != header.producer_epoch:
+        return None
+    for cached in producer.batches:
+        if cached.last_sequence == header.last_sequence and cached.first_sequence == header.base_sequence:
+            return Duplicate(cached.first_offset)
+    return None
+
+
+def _check_epoch(partition: Partition, header: BatchHeader, producer: Producer, guard: int) -> Verdict:
+    if header.producer_epoch < producer.producer_epoch:
+        return Refused(
+            ErrorCode.INVALID_PRODUCER_EPOCH,
+            f"epoch {header.producer_epoch} is older than {producer.producer_epoch}, which {partition.key} has seen",
+        )
+    return None
+
+
+def _check_guard(partition: Partition, header: BatchHeader, producer: Producer, guard: int) -> Verdict:
+    """A marker between the coordinator's yes and this append removed the guard: the batch belongs to the past (KAFKA-14884)."""
+    if not header.is_transactional or partition.is_open(header.producer_id, header.producer_epoch):
+        return None
+    entry = partition.verifying.get(header.producer_id)
+    if entry is None or entry.guard != guard:
+        return Refused(
+            ErrorCode.INVALID_TXN_STATE, "the transaction ended while the coordinator was being asked"
+        )
+    return None
+
+
+def _check_sequence(partition: Partition, header: BatchHeader, producer: Producer, guard: int) -> Verdict:
+    """ProducerAppendInfo.checkSequence, with Produce 12's rule that a transaction's first batch here starts at 0."""
+    entry = partition.verifying.get(header.producer_id)
+    if entry is not None and (
+        (not producer.batches and header.base_sequence != 0) or header.base_sequence > entry.lowest_sequence
+    ):
+        return _out_of_order(header, expected=0 if not producer.batches else entry.lowest_sequence)
+    if producer.producer_epoch == NO_PRODUCER_EPOCH or header.producer_epoch == NO_PRODUCER_EPOCH:
+        return None  # since KIP-360 a producer that is unknown here may start anywhere
+    fresh = header.producer_epoch != producer.producer_epoch or not producer.batches
+    expected = 0 if fresh else sequence_after(producer.last_sequence, 1)
+    return None if header.base_sequence == expected else _out_of_order(header, expected=expected)
+
+
+def _out_of_order(header: BatchHeader, *, expected: int) -> Refused:
+    return Refused(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"producer {header.producer_id} sent sequence {header.base_sequence}, {expected} was expected",
+    )
+
+
+def _check_plain(partition: Partition, header: BatchHeader, producer: Producer, guard: int) -> Verdict:
+    if not header.is_transactional and producer.open_since != NO_OFFSET:
+        return Refused(
+            ErrorCode.INVALID_TXN_STATE, "a plain batch inside the producer's own open transaction"
+        )
+    return None
+
+
+class Check(NamedTuple):
+    """One rule for a client's batch, and the protection that it is part of."""
+
+    protection: str
+    refuses: Callable[[Partition, BatchHeader, Producer, int], Verdict]
+
+
+# In Kafka's order (UnifiedLog.analyzeAndValidateProducerState, ProducerAppendInfo.append): the first verdict counts.
+CHECKS: Final = (
+    Check("dedup", _check_duplicate),
+    Check("fencing", _check_epoch),
+    Check("fencing", _check_guard),
+    Check("dedup", _check_sequence),
+    Check("fencing", _check_plain),
+)
+
+
+def judge(
+    partition: Partition, header: BatchHeader, *, guard: int, broken: frozenset[str] = frozenset()
+) -> Verdict:
+    """Whether a client's batch may be appended (None), was appended before, or is refused."""
+    if header.producer_id == NO_PRODUCER_ID:
+        return None
+    producer = partition.producers.get(header.producer_id, UNKNOWN_PRODUCER)
+    for check in CHECKS:
+        if (
+            check.protection not in broken
+            and (verdict := check.refuses(partition, header, producer, guard)) is not None
+        ):
+            return verdict
+    return None
+
+
+def judge_marker(
+    partition: Partition,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    transaction_version: int,
+) -> Refused | None:
+    """Whether a coordinator's marker may be appended (facts of KIP-98, KIP-1228 and KAFKA-19999)."""
+    producer = partition.producers.get(producer_id, UNKNOWN_PRODUCER)
+    # Since version 2 a marker carries the next epoch. An equal one with nothing open is the repetition of one that was written.
+    stale = producer_epoch < producer.producer_epoch or (
+        transaction_version >= 2
+        and producer_epoch == producer.producer_epoch
+        and producer.open_since != NO_OFFSET
+    )
+    if stale:
+        return Refused(
+            ErrorCode.INVALID_PRODUCER_EPOCH, f"{partition.key} has seen epoch {producer.producer_epoch}"
+        )
+    if coordinator_epoch < producer.coordinator_epoch:
+        return Refused(
+            ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+            f"coordinator epoch {producer.coordinator_epoch} was here",
+        )
+    return None
+
+
+# --- Changing state --------------------------------------------------------------------------------------
+
+
+def start_verification(partition: Partition, producer_id: int, *, producer_epoch: int, sequence: int) -> int:
+    """Note: the coordinator is asked about this producer. Returns the guard that the append must show."""
+    known = partition.verifying.get(producer_id)
+    if known is not None and known.producer_epoch >= producer_epoch:
+        lowest = known.lowest_sequence
+        if known.producer_epoch == producer_epoch:
+            lowest = min(lowest, sequence)
+        partition.verifying[producer_id] = known._replace(lowest_sequence=lowest)
+        return known.guard
+    partition.guards_given += 1
+    partition.verifying[producer_id] = Verification(partition.guards_given, producer_epoch, sequence)
+    return partition.guards_given
+
+
+def apply(partition: Partition, header: BatchHeader, batch: Buffer) -> AbortedRange | None:
+    """The batch has entered the log. Returns the index entry when it is the marker of a non-empty aborted transaction."""
+    assert header.base_offset >= partition.log_end_offset, (
+        f"{partition.key}: a batch entered below the log end"
+    )
+    aborted = None
+    if header.is_control:
+        aborted = _apply_marker(partition, header, read_marker(batch))
+    elif header.producer_id != NO_PRODUCER_ID:
+        _apply_data(partition, header)
+    partition.log_end_offset = header.next_offset
+    return aborted
+
+
+def _apply_data(partition: Partition, header: BatchHeader) -> None:
+    producer = partition.producers.get(header.producer_id, UNKNOWN_PRODUCER)
+    cached = CachedBatch(
+        header.last_sequence, header.last_offset, header.last_offset_delta, header.max_timestamp
+    )
+    recent = producer.batches if producer.producer_epoch == header.producer_epoch else ()
+    open_since = producer.open_since
+    if header.is_transactional:
+        partition.verifying.pop(header.producer_id, None)
+        if open_since == NO_OFFSET:
+            open_since = header.base_offset
+            partition.open_transactions[open_since] = header.producer_id
+    partition.producers[header.producer_id] = Producer(
+        header.producer_epoch,
+        producer.coordinator_epoch,
+        header.max_timestamp,
+        open_since,
+        (*recent, cached)[-CACHED_BATCHES_MAX:],
+    )
+
+
+def _apply_marker(partition: Partition, header: BatchHeader, marker: Marker) -> AbortedRange | None:
+    producer = partition.producers.get(header.producer_id, UNKNOWN_PRODUCER)
+    recent = producer.batches if producer.producer_epoch == header.producer_epoch else ()
+    partition.verifying.pop(header.producer_id, None)
+    partition.producers[header.producer_id] = Producer(
+        header.producer_epoch, marker.coordinator_epoch, header.max_timestamp, NO_OFFSET, recent
+    )
+    if producer.open_since == NO_OFFSET:
+        return None  # an empty transaction leaves no trace in index or LSO (KAFKA-10702)
+    del partition.open_transactions[producer.open_since]
+    partition.undurable.append(Undurable(producer.open_since, header.base_offset))
+    if marker.result is TransactionResult.COMMIT:
+        return None
+    others = partition.open_transactions
+    stable = others.peekitem(0)[0] if others else header.next_offset
+    return AbortedRange(header.producer_id, producer.open_since, header.base_offset, stable)
+
+
+def advance_high_watermark(partition: Partition, offset: int) -> None:
+    """Note: the log is durable up to `offset`; transactions whose marker is below it become stable."""
+    assert partition.high_watermark <= offset <= partition.log_end_offset, (
+        f"{partition.key}: high watermark to {offset}"
+    )
+    partition.high_watermark = offset
+    if partition.undurable:
+        partition.undurable = [ended for ended in partition.undurable if ended.marker_offset >= offset]
+
+
+# --- Recovery --------------------------------------------------------------------------------------------
+
+
+def snapshot(partition: Partition) -> list[ProducerSnapshot]:
+    """The producers as Kafka's `.snapshot` holds them: only the last batch of each survives."""
+    return [
+        _snapshot_entry(producer_id, producer)
+        for producer_id, producer in sorted(partition.producers.items())
+    ]
+
+
+def _snapshot_entry(producer_id: int, producer: Producer) -> ProducerSnapshot:
+    last = producer.batches[-1] if producer.batches else CachedBatch(NO_SEQUENCE, NO_OFFSET, 0, NO_TIMESTAMP)
+    return ProducerSnapshot(
+        producer_id=producer_id,
+        producer_epoch=producer.producer_epoch,
+        last_sequence=last.last_sequence,
+        last_offset=last.last_offset,
+        offset_delta=last.offset_delta,
+        timestamp=producer.last_timestamp,
+        coordinator_epoch=producer.coordinator_epoch,
+        first_offset=producer.open_since,
+    )
+
+
+def restore(partition: Partition, entries: Iterable[ProducerSnapshot], *, at_offset: int) -> None:
+    """The state that a snapshot at this offset describes; batches from there on are then applied."""
+    for entry in entries:
+        cached = CachedBatch(entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp)
+        partition.producers[entry.producer_id] = Producer(
+            entry.producer_epoch,
+            entry.coordinator_epoch,
+            entry.timestamp,
+            entry.first_offset,
+            (cached,) if entry.last_offset != NO_OFFSET else (),
+        )
+        if entry.first_offset != NO_OFFSET:
+            partition.open_transactions[entry.first_offset] = entry.producer_id
+    partition.log_end_offset = at_offset

@@ -1,0 +1,283 @@
+"""Produce and WriteTxnMarkers: how batches and markers get into the logs that a node leads.
+
+Rule: checks run in Kafka's order. A transactional batch whose transaction is not open here is parked while the coordinator is
+asked to add the partition (KIP-890); it is appended only if nothing ended the transaction in the meantime.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from fencepost.broker import partition
+from fencepost.broker.node import Collect, Log, Node
+from fencepost.broker.partition import Duplicate
+from fencepost.broker.words import NOBODY, Answered, Refused, ReplyTo
+from fencepost.protocol.batches import BatchHeader, Buffer, build_marker, checksum_matches, read_header
+from fencepost.protocol.errors import ErrorCode, ProtocolViolation
+from fencepost.protocol.messages import (
+    AddPartitionsToTxn,
+    AddPartitionsToTxnReply,
+    PartitionError,
+    PartitionName,
+    Produce,
+    ProducedPartition,
+    ProducePartition,
+    TransactionMarker,
+    WriteTxnMarkers,
+)
+from fencepost.protocol.terms import (
+    NO_OFFSET,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+    coordinator_partition,
+)
+
+# What the coordinator's no means to a producer (AddPartitionsToTxnManager): whatever may pass is a retry without a refresh.
+ADD_ERRORS: Final = {
+    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NETWORK_EXCEPTION: ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_ENOUGH_REPLICAS,
+}
+
+
+@attrs.frozen(kw_only=True)
+class Incoming:
+    """One batch of a Produce on its way into a log."""
+
+    ticket: int
+    index: int
+    key: TopicPartition
+    header: BatchHeader
+    records: Buffer = attrs.field(repr=False)
+    guard: int = 0
+
+
+@attrs.frozen
+class AskedToAdd:
+    """These batches wait for the coordinator to take their partitions into the transaction."""
+
+    batches: tuple[Incoming, ...]
+
+
+def produce(node: Node, request: Produce, to: ReplyTo, now: int) -> None:
+    """Append one batch per partition, each with its own outcome (KafkaApis.handleProduceRequest, ReplicaManager.appendRecords)."""
+    ticket = node.gather(to if request.acks != 0 else NOBODY, Produce, len(request.partitions))
+    parsed = [_parse(part) for part in request.partitions]
+    headers = [header for header in parsed if isinstance(header, BatchHeader) and header.is_transactional]
+    refused = _request_problem(request, headers)
+    to_add: list[Incoming] = []
+    for index, (part, header) in enumerate(zip(request.partitions, parsed, strict=True)):
+        key = TopicPartition(part.topic, part.partition)
+        log = node.logs.get(key)
+        problem = refused or (header if isinstance(header, Refused) else None)
+        if refused is None and log is None:
+            problem = _no_log(node, key)
+        if problem is not None or log is None or isinstance(header, Refused):
+            assert problem is not None, "a batch without log or header has a problem"
+            node.collect(_part(ticket, index, key, problem.error))
+            continue
+        incoming = Incoming(ticket=ticket, index=index, key=key, header=header, records=part.records)
+        if header.is_transactional and not log.partition.is_open(header.producer_id, header.producer_epoch):
+            _start_adding(node, log, incoming, to_add)
+        else:
+            _append(node, log, incoming)
+    if to_add:
+        assert request.transactional_id is not None, "a transactional batch without its id was refused above"
+        _ask_to_add(node, request.transactional_id, to_add)
+
+
+def _parse(part: ProducePartition) -> BatchHeader | Refused:
+    """The header of the one batch that a partition's records are."""
+    try:
+        header = read_header(part.records)
+    except ProtocolViolation as problem:
+        return Refused(ErrorCode.INVALID_RECORD, str(problem))
+    if header.size != len(part.records) or header.record_count == 0:
+        return Refused(ErrorCode.INVALID_RECORD, "a Produce carries exactly one batch, and that has records")
+    return header
+
+
+def _request_problem(request: Produce, headers: list[BatchHeader]) -> Refused | None:
+    if headers and not request.transactional_id:
+        return Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if request.acks not in (0, 1, -1):
+        return Refused(ErrorCode.INVALID_REQUIRED_ACKS)
+    if len({(header.producer_id, header.producer_epoch) for header in headers}) > 1:
+        return Refused(
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING, "one Produce carries the batches of one producer"
+        )
+    return None
+
+
+def _no_log(node: Node, key: TopicPartition) -> Refused:
+    """A partition that somebody else leads is not the same as one that nobody has."""
+    known = node.cluster.leader(key) is not None
+    return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def _part(
+    ticket: int, index: int, key: TopicPartition, error: ErrorCode, base_offset: int = NO_OFFSET
+) -> Collect:
+    result = ProducedPartition(
+        topic=key.topic,
+        partition=key.partition,
+        error=error,
+        base_offset=base_offset,
+        log_start_offset=NO_OFFSET,
+    )
+    return Collect(ticket, index=index, result=result)
+
+
+# --- adding the partition to the transaction -------------------------------------------------------------
+
+
+def _start_adding(node: Node, log: Log, incoming: Incoming, to_add: list[Incoming]) -> None:
+    known = log.partition.producers.get(incoming.header.producer_id)
+    epoch = incoming.header.producer_epoch
+    if known is not None and epoch < known.producer_epoch and "fencing" not in node.settings.broken:
+        node.collect(_part(incoming.ticket, incoming.index, incoming.key, ErrorCode.INVALID_PRODUCER_EPOCH))
+        return
+    guard = partition.start_verification(
+        log.partition,
+        incoming.header.producer_id,
+        producer_epoch=epoch,
+        sequence=incoming.header.base_sequence,
+    )
+    to_add.append(attrs.evolve(incoming, guard=guard))
+
+
+def _ask_to_add(node: Node, transactional_id: str, batches: list[Incoming]) -> None:
+    header = batches[0].header
+    asked = AskedToAdd(tuple(batches))
+    request = add_request(
+        transactional_id, header.producer_id, header.producer_epoch, [b.key for b in batches]
+    )
+    if not ask_coordinator(node, request, asked):
+        answer_to_add(node, asked, Answered(token=0, error=ErrorCode.COORDINATOR_NOT_AVAILABLE, body=None))
+
+
+def add_request(
+    transactional_id: str, producer_id: int, producer_epoch: int, partitions: list[TopicPartition]
+) -> AddPartitionsToTxn:
+    """The request with which a partition leader has its partitions added to the transaction."""
+    return AddPartitionsToTxn(
+        transactional_id=transactional_id,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        verify_only=False,
+        partitions=tuple(PartitionName(topic=key.topic, partition=key.partition) for key in partitions),
+    )
+
+
+def ask_coordinator(node: Node, request: AddPartitionsToTxn, why: object) -> bool:
+    """Send to the transaction coordinator of the request's id; False when there is none."""
+    count = node.settings.transaction_state_log_num_partitions
+    number = coordinator_partition(request.transactional_id, count)
+    leader = node.cluster.leader(TopicPartition(TRANSACTION_STATE_TOPIC, number))
+    if leader is not None:
+        node.ask(leader.node_id, request, why)
+    return leader is not None
+
+
+def answer_to_add(node: Node, asked: AskedToAdd, answer: Answered) -> None:
+    """The coordinator has answered: append what it took in, refuse the rest."""
+    added = answer.body.partitions if isinstance(answer.body, AddPartitionsToTxnReply) else ()
+    errors = {TopicPartition(part.topic, part.partition): part.error for part in added}
+    for incoming in asked.batches:
+        error = answer.error or errors.get(incoming.key, ErrorCode.UNKNOWN_SERVER_ERROR)
+        log = node.logs.get(incoming.key)
+        if error is ErrorCode.NONE and log is not None:
+            _append(node, log, incoming)
+        else:
+            error = ADD_ERRORS.get(error, error) if error else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            node.collect(_part(incoming.ticket, incoming.index, incoming.key, error))
+
+
+# --- appending -------------------------------------------------------------------------------------------
+
+
+def _append(node: Node, log: Log, incoming: Incoming) -> None:
+    refused = _batch_problem(node, incoming)
+    verdict = refused or partition.judge(
+        log.partition, incoming.header, guard=incoming.guard, broken=node.settings.broken
+    )
+    match verdict:
+        case Refused():
+            part = _part(incoming.ticket, incoming.index, incoming.key, verdict.error)
+        case Duplicate():
+            part = _part(incoming.ticket, incoming.index, incoming.key, ErrorCode.NONE, verdict.base_offset)
+        case None:
+            header = node.append(log, incoming.records)
+            part = _part(incoming.ticket, incoming.index, incoming.key, ErrorCode.NONE, header.base_offset)
+    node.after(log, (part,))
+
+
+def _batch_problem(node: Node, incoming: Incoming) -> Refused | None:
+    header = incoming.header
+    if not checksum_matches(incoming.records, 0, header):
+        return Refused(ErrorCode.CORRUPT_MESSAGE)
+    if header.size > node.settings.message_max_bytes:
+        return Refused(ErrorCode.MESSAGE_TOO_LARGE, f"message.max.bytes is {node.settings.message_max_bytes}")
+    if header.is_control:
+        return Refused(ErrorCode.INVALID_RECORD, "only coordinators write control batches")
+    if header.producer_id != NO_PRODUCER_ID and header.base_sequence == NO_SEQUENCE:
+        return Refused(ErrorCode.INVALID_RECORD, "a batch with a producer id has a sequence")
+    if header.producer_id == NO_PRODUCER_ID and header.is_transactional:
+        return Refused(ErrorCode.INVALID_RECORD, "a transactional batch has a producer id")
+    return None
+
+
+# --- markers ---------------------------------------------------------------------------------------------
+
+
+def write_markers(node: Node, request: WriteTxnMarkers, to: ReplyTo, now: int) -> None:
+    """Append the markers that a coordinator sends; each partition answers for itself (KafkaApis.handleWriteTxnMarkersRequest)."""
+    targets = [(marker, part.key) for marker in request.markers for part in marker.partitions]
+    ticket = node.gather(
+        to, WriteTxnMarkers, len(targets), tuple(marker.producer_id for marker, _ in targets)
+    )
+    for index, (marker, key) in enumerate(targets):
+        log = node.logs.get(key)
+        if log is None:
+            node.collect(_marker_part(ticket, index, key, _no_log(node, key).error))
+            continue
+        refused = _judge_marker(node, log, marker)
+        if refused is None:
+            node.append_marker(log, _marker_batch(marker, now))
+        node.after(log, (_marker_part(ticket, index, key, refused.error if refused else ErrorCode.NONE),))
+
+
+def _judge_marker(node: Node, log: Log, marker: TransactionMarker) -> Refused | None:
+    if "fencing" in node.settings.broken:
+        return None
+    return partition.judge_marker(
+        log.partition,
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        coordinator_epoch=marker.coordinator_epoch,
+        transaction_version=marker.transaction_version,
+    )
+
+
+def _marker_batch(marker: TransactionMarker, now: int) -> bytearray:
+    return build_marker(
+        marker.result,
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        coordinator_epoch=marker.coordinator_epoch,
+        timestamp=now,
+    )
+
+
+def _marker_part(ticket: int, index: int, key: TopicPartition, error: ErrorCode) -> Collect:
+    return Collect(
+        ticket, index=index, result=PartitionError(topic=key.topic, partition=key.partition, error=error)
+    )

@@ -1,0 +1,211 @@
+"""Fetch and ListOffsets: what a reader may see, bounded by its isolation level; bytes come from the journal, by the shell.
+
+Rule: the core plans with offsets alone, and `complete_*` fill a plan in from a journal: they are the only readers of logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from fencepost.broker.node import Node, ParkedFetch
+from fencepost.broker.words import FetchPlan, OffsetPlan, ReplyFetched, ReplyListed, ReplyTo
+from fencepost.journal.journal import Journal
+from fencepost.protocol.batches import Buffer, read_header
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import (
+    AbortedTransaction,
+    Fetch,
+    FetchedPartition,
+    FetchPartition,
+    FetchReply,
+    ListedOffset,
+    ListOffsets,
+    ListOffsetsPartition,
+    ListOffsetsReply,
+)
+from fencepost.protocol.terms import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    NO_OFFSET,
+    NO_TIMESTAMP,
+    IsolationLevel,
+    TopicPartition,
+)
+
+OpenJournal = Callable[[TopicPartition], Journal]
+
+# A reader that asks for more than this in one answer gets this much: the rest of us want our turn.
+FETCH_BYTES_MAX: Final = 50 * 1024 * 1024  # fetch.max.bytes
+
+
+# --- planning --------------------------------------------------------------------------------------------
+
+
+def fetch(node: Node, request: Fetch, to: ReplyTo, now: int) -> None:
+    """Answer at once when there is something to say, else wait for it up to max_wait_ms (DelayedFetch)."""
+    plans = tuple(_plan_fetch(node, part, request.isolation_level) for part in request.partitions)
+    has_news = any(plan.error or plan.fetch_offset < plan.before for plan in plans)
+    if has_news or request.min_bytes <= 0 or request.max_wait_ms <= 0 or not plans:
+        _answer(node, request, to, plans)
+        return
+    node.tickets += 1
+    until_ms = now + request.max_wait_ms
+    node.fetches[node.tickets] = ParkedFetch(to=to, request=request, until_ms=until_ms)
+    for plan in plans:
+        node.readers.setdefault(plan.partition, set()).add(node.tickets)
+    node.wake_at(until_ms)
+
+
+def _answer(node: Node, request: Fetch, to: ReplyTo, plans: tuple[FetchPlan, ...]) -> None:
+    limit = min(request.max_bytes, FETCH_BYTES_MAX)
+    reply = ReplyFetched(to, plans=plans, isolation_level=request.isolation_level, max_bytes=limit)
+    node.outcome.effects.append(reply)
+
+
+def _plan_fetch(node: Node, part: FetchPartition, isolation_level: IsolationLevel) -> FetchPlan:
+    key = TopicPartition(part.topic, part.partition)
+    log = node.logs.get(key)
+    if log is None:
+        known = node.cluster.leader(key) is not None
+        error = ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return _plan(part, key, error, before=NO_OFFSET, bounds=(NO_OFFSET, NO_OFFSET, NO_OFFSET))
+    state = log.partition
+    error = ErrorCode.NONE
+    if not state.log_start_offset <= part.fetch_offset <= state.log_end_offset:
+        error = ErrorCode.OFFSET_OUT_OF_RANGE
+    bounds = (state.high_watermark, state.last_stable_offset, state.log_start_offset)
+    return _plan(part, key, error, before=state.end_for(isolation_level), bounds=bounds)
+
+
+def _plan(
+    part: FetchPartition, key: TopicPartition, error: ErrorCode, *, before: int, bounds: tuple[int, int, int]
+) -> FetchPlan:
+    return FetchPlan(
+        partition=key,
+        error=error,
+        fetch_offset=part.fetch_offset,
+        before=before,
+        max_bytes=part.max_bytes,
+        high_watermark=bounds[0],
+        last_stable_offset=bounds[1],
+        log_start_offset=bounds[2],
+    )
+
+
+def wake_readers(node: Node, now: int) -> None:
+    """Fetches that wait for a partition that moved, or whose time is up, are looked at again."""
+    tickets = {ticket for key in node.movable for ticket in node.readers.get(key, ())}
+    node.movable.clear()
+    for ticket, parked in list(node.fetches.items()) if node.fetches else ():
+        if ticket in tickets or parked.until_ms <= now:
+            plans = tuple(
+                _plan_fetch(node, part, parked.request.isolation_level) for part in parked.request.partitions
+            )
+            if parked.until_ms <= now or any(plan.error or plan.fetch_offset < plan.before for plan in plans):
+                forget_fetch(node, ticket)
+                _answer(node, parked.request, parked.to, plans)
+
+
+def forget_fetch(node: Node, ticket: int) -> None:
+    """A parked fetch is answered, or nobody waits for it any more."""
+    parked = node.fetches.pop(ticket)
+    for part in parked.request.partitions:
+        key = TopicPartition(part.topic, part.partition)
+        node.readers[key].discard(ticket)
+        if not node.readers[key]:
+            del node.readers[key]
+
+
+def list_offsets(node: Node, request: ListOffsets, to: ReplyTo, now: int) -> None:
+    """Earliest, latest, or the first offset at or after a timestamp; never at or past what the isolation level allows."""
+    plans = tuple(_plan_offset(node, part, request.isolation_level) for part in request.partitions)
+    node.outcome.effects.append(ReplyListed(to, plans=plans))
+
+
+def _plan_offset(node: Node, part: ListOffsetsPartition, isolation_level: IsolationLevel) -> OffsetPlan:
+    key = TopicPartition(part.topic, part.partition)
+    log = node.logs.get(key)
+    error, offset, before = ErrorCode.NONE, NO_OFFSET, NO_OFFSET
+    if log is None:
+        known = node.cluster.leader(key) is not None
+        error = ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    else:
+        before = log.partition.end_for(isolation_level)
+        offset = {EARLIEST_TIMESTAMP: log.partition.log_start_offset, LATEST_TIMESTAMP: before}.get(
+            part.timestamp, NO_OFFSET
+        )
+    is_lookup = log is not None and part.timestamp not in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
+    return OffsetPlan(
+        partition=key,
+        error=error,
+        offset=offset,
+        timestamp=part.timestamp,
+        before=before,
+        is_lookup=is_lookup,
+    )
+
+
+# --- completing ------------------------------------------------------------------------------------------
+
+
+def complete_fetch(reply: ReplyFetched, journal: OpenJournal) -> FetchReply:
+    """The bytes for each plan, at least one whole batch in all, and for read_committed the aborted transactions among them."""
+    left = reply.max_bytes
+    parts: list[FetchedPartition] = []
+    for plan in reply.plans:
+        records: Buffer = b""
+        if plan.error is ErrorCode.NONE and plan.fetch_offset < plan.before and left > 0:
+            size = min(plan.max_bytes, left)
+            records = journal(plan.partition).read(plan.fetch_offset, max_bytes=size, before=plan.before)
+            left -= len(records)
+        parts.append(_fetched(plan, records, reply.isolation_level, journal))
+    return FetchReply(partitions=tuple(parts))
+
+
+def _fetched(
+    plan: FetchPlan, records: Buffer, isolation_level: IsolationLevel, journal: OpenJournal
+) -> FetchedPartition:
+    aborted: tuple[AbortedTransaction, ...] | None = None
+    if isolation_level is IsolationLevel.READ_COMMITTED and plan.error is ErrorCode.NONE:
+        aborted = _aborted(plan, records, journal) if records else ()
+    return FetchedPartition(
+        topic=plan.partition.topic,
+        partition=plan.partition.partition,
+        error=plan.error,
+        high_watermark=plan.high_watermark,
+        last_stable_offset=plan.last_stable_offset,
+        log_start_offset=plan.log_start_offset,
+        aborted=aborted,
+        records=records,
+    )
+
+
+def _aborted(plan: FetchPlan, records: Buffer, journal: OpenJournal) -> tuple[AbortedTransaction, ...]:
+    """LocalLog.addAbortedTransactions: from the fetch offset up to the first offset that surely lies behind the bytes."""
+    log = journal(plan.partition)
+    upper = log.fetch_upper_bound(read_header(records).base_offset, len(records))
+    return tuple(
+        AbortedTransaction(producer_id=found.producer_id, first_offset=found.first_offset)
+        for found in log.aborted_between(plan.fetch_offset, upper=upper)
+    )
+
+
+def complete_list(reply: ReplyListed, journal: OpenJournal) -> ListOffsetsReply:
+    """Offsets for each plan; a timestamp that no visible record reaches is answered with -1 and -1."""
+    return ListOffsetsReply(partitions=tuple(_listed(plan, journal) for plan in reply.plans))
+
+
+def _listed(plan: OffsetPlan, journal: OpenJournal) -> ListedOffset:
+    timestamp, offset = NO_TIMESTAMP, plan.offset
+    if plan.is_lookup:
+        found = journal(plan.partition).offset_for_timestamp(plan.timestamp)
+        if found is not None and found[1] < plan.before:
+            timestamp, offset = found
+    return ListedOffset(
+        topic=plan.partition.topic,
+        partition=plan.partition.partition,
+        error=plan.error,
+        timestamp=timestamp,
+        offset=offset,
+    )

@@ -1,0 +1,49 @@
+"""What can be set about a node, under Kafka's names and with Kafka's defaults where Kafka has them.
+
+Rule: one frozen value per node, given at birth; nothing below reads an environment or a file.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from fencepost.broker.transaction_tables import NEWEST, Generation
+from fencepost.broker.transactions import Rules
+
+PROTECTIONS: Final = frozenset({"fencing", "dedup"})
+
+
+def _known_protections(_: object, __: object, broken: frozenset[str]) -> None:
+    if unknown := broken - PROTECTIONS:
+        raise ValueError(
+            f"there is no protection {', '.join(sorted(unknown))}; there are {', '.join(sorted(PROTECTIONS))}"
+        )
+
+
+@attrs.frozen(kw_only=True)
+class NodeSettings:
+    """Settings of one node. `broken` turns protections off, to show what they are for."""
+
+    node_id: int = 1
+    host: str = "127.0.0.1"
+    port: int = 0
+    cluster_id: str = "fencepost"
+    generation: Generation = NEWEST
+    broken: frozenset[str] = attrs.field(factory=frozenset[str], validator=_known_protections)
+    transaction_state_log_num_partitions: int = 50
+    offsets_topic_num_partitions: int = 50
+    message_max_bytes: int = 1_048_588  # message.max.bytes: 1 MiB of records and a header
+    transaction_max_timeout_ms: int = 900_000
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
+    marker_retry_backoff_ms: int = 100  # retry.backoff.ms of TransactionMarkerChannelManager's sender
+
+    @property
+    def rules(self) -> Rules:
+        """What this node's transaction coordinators go by."""
+        return Rules(
+            generation=self.generation,
+            transaction_max_timeout_ms=self.transaction_max_timeout_ms,
+            broken=self.broken,
+        )

@@ -1,0 +1,416 @@
+"""The transaction coordinator over one partition of `__transaction_state` (TransactionCoordinator, TransactionMetadata).
+
+Rule: each function below decides from state, request and clock alone; `apply` takes what the log then holds. What the log does
+not hold (the epoch before the last one, markers not answered yet, appends not durable yet) is a note and dies with the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import attrs
+from attrs import evolve
+from sortedcontainers import SortedSet
+
+from fencepost.broker.transaction_tables import NEWEST, Cell, CoordinatorInput, EndInput, Generation
+from fencepost.broker.words import Effect, Refused, Reply, ReplyTo
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import (
+    AddPartitionsToTxn,
+    AddPartitionsToTxnReply,
+    EndTxn,
+    EndTxnReply,
+    InitProducerId,
+    InitProducerIdReply,
+    PartitionError,
+)
+from fencepost.protocol.stored import TransactionRecord
+from fencepost.protocol.terms import (
+    INT16_MAX,
+    LAST_GRANTED_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    TopicPartition,
+    TransactionResult,
+    TransactionState,
+)
+
+PREPARED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
+RESULT_OF: Final = {
+    TransactionState.PREPARE_COMMIT: TransactionResult.COMMIT,
+    TransactionState.PREPARE_ABORT: TransactionResult.ABORT,
+}
+
+
+@attrs.frozen
+class WriteMarkers:
+    """Effect inside the node: the transaction is decided and durable, so its partitions get their markers."""
+
+    transactional_id: str
+
+
+@attrs.frozen
+class Decision:
+    """At most one record for the log, and what happens when it, and all that was seen, is durable."""
+
+    transactional_id: str
+    record: TransactionRecord | None = attrs.field(kw_only=True, default=None)
+    last_epoch: int | None = attrs.field(
+        kw_only=True, default=None
+    )  # note: the epoch that a lost reply still carries
+    effects: tuple[Effect | WriteMarkers, ...] = attrs.field(kw_only=True, default=())
+
+
+@attrs.define(eq=False)
+class Transactions:
+    """State of one coordinator. `records` is what the log says; the other dictionaries are notes or derived from it."""
+
+    coordinator_epoch: int
+    records: dict[str, TransactionRecord] = attrs.Factory(dict[str, TransactionRecord])
+    deadlines: SortedSet[tuple[int, str]] = attrs.Factory(SortedSet[tuple[int, str]])
+    last_epochs: dict[str, int] = attrs.Factory(dict[str, int])
+    pending: dict[str, int] = attrs.Factory(dict[str, int])
+    owed: dict[str, set[TopicPartition]] = attrs.Factory(dict[str, set[TopicPartition]])
+
+    def key_of_state(self) -> tuple[Any, ...]:
+        """What the log alone determines."""
+        return tuple(sorted(self.records.items(), key=lambda item: item[0]))
+
+    def copy(self) -> Transactions:
+        """An independent copy; records are immutable and shared."""
+        return evolve(
+            self,
+            records=dict(self.records),
+            deadlines=self.deadlines.copy(),
+            last_epochs=dict(self.last_epochs),
+            pending=dict(self.pending),
+            owed={name: set(partitions) for name, partitions in self.owed.items()},
+        )
+
+
+@attrs.frozen(kw_only=True)
+class Rules:
+    """What one node's coordinators go by."""
+
+    generation: Generation = NEWEST
+    transaction_max_timeout_ms: int = 900_000
+    broken: frozenset[str] = frozenset()
+
+
+# --- InitProducerId --------------------------------------------------------------------------------------
+
+
+def init_producer_id(
+    state: Transactions,
+    request: InitProducerId,
+    *,
+    to: ReplyTo,
+    now: int,
+    fresh_producer_id: int,
+    rules: Rules,
+) -> Decision | Refused:
+    """Grant an identity, or abort what the former owner left open and let the caller ask again (KIP-360's retry rules)."""
+    name = request.transactional_id
+    assert name is not None, "a producer without transactional id never reaches a coordinator"
+    if not name or (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
+        return Refused(ErrorCode.INVALID_REQUEST, "an empty transactional id, or half an expected identity")
+    if not 0 < request.transaction_timeout_ms <= rules.transaction_max_timeout_ms:
+        limit = rules.transaction_max_timeout_ms
+        return Refused(
+            ErrorCode.INVALID_TRANSACTION_TIMEOUT, f"transaction.timeout.ms must be between 1 and {limit}"
+        )
+    record = state.records.get(name)
+    if record is None:
+        return _granted(name, _new_record(request, fresh_producer_id, now), to, last_epoch=NO_PRODUCER_EPOCH)
+    if name in state.pending:
+        return _busy(name)
+    cell = rules.generation.moves[record.state][CoordinatorInput.INIT]
+    if isinstance(cell, ErrorCode):
+        return Refused(cell, f"{name} is in {record.state.title}")
+    if not _expectation_is_plausible(record, request):
+        return Refused(ErrorCode.PRODUCER_FENCED, f"{name} belongs to producer {record.producer_id} now")
+    if cell is TransactionState.PREPARE_ABORT:
+        refused = Reply(to, error=ErrorCode.CONCURRENT_TRANSACTIONS)
+        return _prepare(name, record, cell, now=now, fresh_producer_id=fresh_producer_id, effects=(refused,))
+    return _next_identity(state, name, record, request, to=to, now=now, fresh_producer_id=fresh_producer_id)
+
+
+def _new_record(request: InitProducerId, producer_id: int, now: int) -> TransactionRecord:
+    return TransactionRecord(
+        producer_id=producer_id,
+        previous_producer_id=NO_PRODUCER_ID,
+        next_producer_id=NO_PRODUCER_ID,
+        producer_epoch=0,
+        timeout_ms=request.transaction_timeout_ms,
+        state=TransactionState.EMPTY,
+        partitions=(),
+        update_ms=now,
+        start_ms=NO_TIMESTAMP,
+        client_version=0,
+    )
+
+
+def _expectation_is_plausible(record: TransactionRecord, request: InitProducerId) -> bool:
+    """Only the id is looked at here; the epoch matters once nothing is open (TransactionCoordinator.prepareInitProducerIdTransit)."""
+    return request.producer_id in (NO_PRODUCER_ID, record.producer_id) or (
+        request.producer_id == record.previous_producer_id and request.producer_epoch >= LAST_GRANTED_EPOCH
+    )
+
+
+def _next_identity(
+    state: Transactions,
+    name: str,
+    record: TransactionRecord,
+    request: InitProducerId,
+    *,
+    to: ReplyTo,
+    now: int,
+    fresh_producer_id: int,
+) -> Decision | Refused:
+    """The next epoch, or a new producer id when epochs are used up (TransactionMetadata.prepareIncrementProducerEpoch)."""
+    expected = request.producer_epoch
+    has_expectation = request.producer_id != NO_PRODUCER_ID
+    current = record.producer_epoch
+    last_epoch = current if has_expectation else NO_PRODUCER_EPOCH
+    settled = evolve(
+        record, state=TransactionState.EMPTY, partitions=(), update_ms=now, start_ms=NO_TIMESTAMP,
+        timeout_ms=request.transaction_timeout_ms,
+    )  # fmt: skip
+    if current >= LAST_GRANTED_EPOCH:
+        if has_expectation and expected != current:
+            return Refused(
+                ErrorCode.UNKNOWN_SERVER_ERROR, "the reply to the last possible epoch bump was lost"
+            )
+        rotated = evolve(
+            settled, producer_id=fresh_producer_id, previous_producer_id=record.producer_id, producer_epoch=0
+        )
+        return _granted(name, rotated, to, last_epoch=last_epoch)
+    settled = evolve(settled, previous_producer_id=record.producer_id)
+    if has_expectation and expected != current:
+        if expected != state.last_epochs.get(name, NO_PRODUCER_EPOCH):
+            return Refused(ErrorCode.PRODUCER_FENCED, f"{name} is at epoch {current}")
+        return _granted(name, settled, to, last_epoch=expected)
+    return _granted(name, evolve(settled, producer_epoch=current + 1), to, last_epoch=last_epoch)
+
+
+def _granted(name: str, record: TransactionRecord, to: ReplyTo, *, last_epoch: int) -> Decision:
+    body = InitProducerIdReply(producer_id=record.producer_id, producer_epoch=record.producer_epoch)
+    return Decision(name, record=record, last_epoch=last_epoch, effects=(Reply(to, body=body),))
+
+
+# --- AddPartitionsToTxn ----------------------------------------------------------------------------------
+
+
+def add_partitions(
+    state: Transactions, request: AddPartitionsToTxn, *, to: ReplyTo, now: int, rules: Rules
+) -> Decision | Refused:
+    """Take partitions into the transaction, opening it at need; with `verify_only` just say which are in it (KIP-890)."""
+    name = request.transactional_id
+    partitions = {partition.key for partition in request.partitions}
+    found = _find(state, name)
+    if isinstance(found, Refused):
+        return found
+    cell = rules.generation.moves[found.state][CoordinatorInput.ADD]
+    if isinstance(cell, ErrorCode):
+        return Refused(cell, f"{name} is in {found.state.title}")
+    refused = _check_identity(found, request.producer_id, request.producer_epoch, rules)
+    if refused is not None:
+        return refused
+    if request.verify_only:
+        return Decision(name, effects=(Reply(to, body=_verified(request, found)),))
+    reply = Reply(to, body=_added(request))
+    if found.state is TransactionState.ONGOING and partitions.issubset(found.partitions):
+        return Decision(name, effects=(reply,))
+    joined = tuple(sorted(partitions.union(found.partitions)))
+    start_ms = found.start_ms if found.state is TransactionState.ONGOING else now
+    record = evolve(
+        found, state=cell, partitions=joined, start_ms=start_ms, update_ms=now,
+        client_version=rules.generation.transaction_version,
+    )  # fmt: skip
+    return Decision(name, record=record, effects=(reply,))
+
+
+def _find(state: Transactions, name: str) -> TransactionRecord | Refused:
+    if not name:
+        return Refused(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+    record = state.records.get(name)
+    if record is None:
+        return Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"nobody owns the transactional id {name}")
+    return _busy(name) if name in state.pending else record
+
+
+def _busy(name: str) -> Refused:
+    return Refused(ErrorCode.CONCURRENT_TRANSACTIONS, f"the last step of {name} is not durable yet")
+
+
+def _check_identity(
+    record: TransactionRecord, producer_id: int, producer_epoch: int, rules: Rules
+) -> Refused | None:
+    if "fencing" in rules.broken:
+        return None
+    if producer_id != record.producer_id:
+        return Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"the owner is producer {record.producer_id}")
+    if producer_epoch != record.producer_epoch:
+        return Refused(ErrorCode.PRODUCER_FENCED, f"the owner's epoch is {record.producer_epoch}")
+    return None
+
+
+def _added(request: AddPartitionsToTxn) -> AddPartitionsToTxnReply:
+    return AddPartitionsToTxnReply(
+        partitions=tuple(
+            PartitionError(topic=p.topic, partition=p.partition, error=ErrorCode.NONE)
+            for p in request.partitions
+        )
+    )
+
+
+def _verified(request: AddPartitionsToTxn, record: TransactionRecord) -> AddPartitionsToTxnReply:
+    def error(key: TopicPartition) -> ErrorCode:
+        return ErrorCode.NONE if key in record.partitions else ErrorCode.TRANSACTION_ABORTABLE
+
+    return AddPartitionsToTxnReply(
+        partitions=tuple(
+            PartitionError(topic=p.topic, partition=p.partition, error=error(p.key))
+            for p in request.partitions
+        )
+    )
+
+
+# --- EndTxn ----------------------------------------------------------------------------------------------
+
+
+def end_transaction(
+    state: Transactions, request: EndTxn, *, to: ReplyTo, now: int, fresh_producer_id: int, rules: Rules
+) -> Decision | Refused:
+    """Decide the transaction: from PREPARE_* on it ends that way, whatever crashes (KIP-98; the table is KIP-890's)."""
+    name = request.transactional_id
+    found = _find(state, name)
+    if isinstance(found, Refused):
+        return found
+    cell = _end_cell(found, request, rules)
+    if isinstance(cell, Refused):
+        return cell
+    if cell is found.state:
+        return Decision(name, effects=(Reply(to, body=_identity(found)),))
+    decision = _prepare(name, found, cell, now=now, fresh_producer_id=fresh_producer_id)
+    assert decision.record is not None, "a transaction that ends writes its decision"
+    return evolve(decision, effects=(Reply(to, body=_identity(decision.record)), *decision.effects))
+
+
+def _end_cell(record: TransactionRecord, request: EndTxn, rules: Rules) -> TransactionState | Refused:
+    if record.state in PREPARED:  # busy whoever asks: the identity is about to change (KAFKA-18464)
+        return Refused(
+            ErrorCode.CONCURRENT_TRANSACTIONS, f"{request.transactional_id} is in {record.state.title}"
+        )
+    is_retry = _is_retry(record, request)
+    if not is_retry and (
+        refused := _check_identity(record, request.producer_id, request.producer_epoch, rules)
+    ):
+        return refused
+    cell: Cell = rules.generation.end[record.state][_end_input(request.result, is_retry=is_retry)]
+    return (
+        Refused(cell, f"{request.transactional_id} is in {record.state.title}")
+        if isinstance(cell, ErrorCode)
+        else cell
+    )
+
+
+def _end_input(result: TransactionResult, *, is_retry: bool) -> EndInput:
+    if result is TransactionResult.COMMIT:
+        return EndInput.COMMIT_RETRY if is_retry else EndInput.COMMIT
+    return EndInput.ABORT_RETRY if is_retry else EndInput.ABORT
+
+
+def _is_retry(record: TransactionRecord, request: EndTxn) -> bool:
+    """The identity just before the last end: one epoch less, or the last one of the producer id before."""
+    if request.producer_id == record.producer_id:
+        return request.producer_epoch == record.producer_epoch - 1
+    rotated = record.producer_epoch == 0 and request.producer_id == record.previous_producer_id
+    return rotated and request.producer_epoch == LAST_GRANTED_EPOCH
+
+
+def _identity(record: TransactionRecord) -> EndTxnReply:
+    """Who the producer is in its next transaction."""
+    if record.next_producer_id != NO_PRODUCER_ID:
+        return EndTxnReply(producer_id=record.next_producer_id, producer_epoch=0)
+    return EndTxnReply(producer_id=record.producer_id, producer_epoch=record.producer_epoch)
+
+
+def _prepare(
+    name: str,
+    record: TransactionRecord,
+    target: TransactionState,
+    *,
+    now: int,
+    fresh_producer_id: int,
+    effects: tuple[Effect, ...] = (),
+) -> Decision:
+    """PREPARE_* under the next epoch; the last epoch of a producer id hands over to a fresh id when it completes."""
+    rotates = record.producer_epoch >= LAST_GRANTED_EPOCH
+    was_open = record.state is TransactionState.ONGOING
+    prepared = evolve(
+        record,
+        state=target,
+        producer_epoch=INT16_MAX if rotates else record.producer_epoch + 1,
+        next_producer_id=fresh_producer_id if rotates else NO_PRODUCER_ID,
+        partitions=record.partitions if was_open else (),
+        start_ms=record.start_ms if was_open else now,
+        update_ms=now,
+    )
+    return Decision(
+        name, record=prepared, last_epoch=record.producer_epoch, effects=(*effects, WriteMarkers(name))
+    )
+
+
+def complete(state: Transactions, name: str, *, now: int, rules: Rules) -> Decision:
+    """All markers are written: the transaction is over, and a used-up producer id gives way to the next one."""
+    record = state.records[name]
+    cell = rules.generation.moves[record.state][CoordinatorInput.MARKERS_WRITTEN]
+    assert isinstance(cell, TransactionState), "markers are only written for a decided transaction"
+    done = evolve(record, state=cell, partitions=(), update_ms=now)
+    if record.next_producer_id != NO_PRODUCER_ID:
+        done = evolve(
+            done,
+            producer_id=record.next_producer_id,
+            producer_epoch=0,
+            previous_producer_id=record.producer_id,
+            next_producer_id=NO_PRODUCER_ID,
+        )
+    return Decision(name, record=done)
+
+
+def timed_out(state: Transactions, *, now: int) -> Iterator[str]:
+    """Transactional ids whose transaction has been open for longer than its timeout; one that is busy is for the next scan."""
+    for deadline, name in state.deadlines:
+        if deadline >= now:
+            return
+        if name not in state.pending:
+            yield name
+
+
+def abort_timed_out(
+    state: Transactions, name: str, *, now: int, fresh_producer_id: int, rules: Rules
+) -> Decision:
+    """Abort on the coordinator's own account, under a new epoch (transaction.timeout.ms)."""
+    record = state.records[name]
+    cell = rules.generation.moves[record.state][CoordinatorInput.TIMEOUT]
+    assert isinstance(cell, TransactionState), "only an open transaction has a deadline"
+    return _prepare(name, record, cell, now=now, fresh_producer_id=fresh_producer_id)
+
+
+# --- Changing state --------------------------------------------------------------------------------------
+
+
+def apply(state: Transactions, entries: Iterable[tuple[str, TransactionRecord | None]]) -> None:
+    """The log now holds these records, live and at recovery; None is a tombstone."""
+    for name, record in entries:
+        before = state.records.pop(name, None)
+        if before is not None and before.state is TransactionState.ONGOING:
+            state.deadlines.discard((before.start_ms + before.timeout_ms, name))
+        if record is None:
+            continue
+        state.records[name] = record
+        if record.state is TransactionState.ONGOING:
+            state.deadlines.add((record.start_ms + record.timeout_ms, name))

@@ -1,0 +1,237 @@
+"""The five words of the design as values: Input, Append, Note, Effect and Step, and what a decision is made of.
+
+Rule: cores take these and return these; only a shell makes them happen, appends before effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+import attrs
+
+from fencepost.journal.indexes import AbortedRange
+from fencepost.journal.snapshots import ProducerSnapshot
+from fencepost.protocol.batches import BatchHeader, Buffer
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import ReplyBody, Request
+from fencepost.protocol.terms import IsolationLevel, TopicPartition
+
+
+class ReplyTo(NamedTuple):
+    """Who waits for an answer: a connection of this node and the correlation id it chose."""
+
+    connection: int
+    correlation_id: int
+
+
+NODE: Final = -1
+"""The connection of a message that this node sent to itself; its correlation id is the token of the Send."""
+
+NOBODY: Final = ReplyTo(-2, 0)
+"""Where the answer goes that nobody waits for: Produce with acks 0, and what a node asks on its own behalf."""
+
+
+# --- Input: what reaches a node --------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Received:
+    """A request from a client or a node."""
+
+    request: Request
+    to: ReplyTo = attrs.field(kw_only=True)
+    version: int = attrs.field(kw_only=True, default=0)
+
+
+@attrs.frozen(kw_only=True)
+class Answered:
+    """The answer to a Send; NETWORK_EXCEPTION when the connection went before it came."""
+
+    token: int
+    error: ErrorCode
+    body: ReplyBody | None
+
+
+@attrs.frozen(kw_only=True)
+class Lead:
+    """This node leads the partition from now on; its log, from the snapshot's offset on, is `batches`."""
+
+    partition: TopicPartition
+    leader_epoch: int
+    log_start_offset: int = 0
+    snapshot: tuple[int, tuple[ProducerSnapshot, ...]] | None = None
+    batches: Iterable[tuple[BatchHeader, Buffer]] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Resign:
+    """This node no longer leads the partition."""
+
+    partition: TopicPartition
+
+
+@attrs.frozen(kw_only=True)
+class Durable:
+    """The partition's log is safe up to `offset` (exclusive), under the configured policy."""
+
+    partition: TopicPartition
+    offset: int
+
+
+@attrs.frozen(kw_only=True)
+class StorageFailed:
+    """An append or a sync of this partition's log failed; what was not durable is in doubt."""
+
+    partition: TopicPartition
+
+
+@attrs.frozen(kw_only=True)
+class Disconnected:
+    """Nobody waits on this connection any more."""
+
+    connection: int
+
+
+@attrs.frozen(kw_only=True)
+class Started:
+    """The node's own log of metadata is loaded: give its partitions new leader epochs."""
+
+    node_id: int
+
+
+@attrs.frozen(kw_only=True)
+class Tick:
+    """Time has passed: deadlines are looked at."""
+
+
+Input = Received | Answered | Lead | Resign | Durable | StorageFailed | Disconnected | Started | Tick
+
+
+# --- Append and Effect: what leaves a node ---------------------------------------------------------------
+
+
+@attrs.frozen
+class Append:
+    """One batch for one partition's log, placed already; `aborted` goes to the index of aborted transactions."""
+
+    partition: TopicPartition
+    header: BatchHeader = attrs.field(kw_only=True)
+    batch: Buffer = attrs.field(kw_only=True, repr=False)
+    leader_epoch: int = attrs.field(kw_only=True)
+    aborted: AbortedRange | None = attrs.field(kw_only=True, default=None)
+
+
+@attrs.frozen
+class Reply:
+    """Answer a request: an error for all of it, or a body."""
+
+    to: ReplyTo
+    error: ErrorCode = attrs.field(kw_only=True, default=ErrorCode.NONE)
+    body: ReplyBody | None = attrs.field(kw_only=True, default=None)
+
+
+@attrs.frozen(kw_only=True)
+class FetchPlan:
+    """What one partition of a Fetch may see; the shell reads the bytes below offset `before` from the journal."""
+
+    partition: TopicPartition
+    error: ErrorCode
+    fetch_offset: int
+    before: int
+    max_bytes: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+
+
+@attrs.frozen
+class ReplyFetched:
+    """Answer a Fetch with what the journal holds for these plans."""
+
+    to: ReplyTo
+    plans: tuple[FetchPlan, ...] = attrs.field(kw_only=True)
+    isolation_level: IsolationLevel = attrs.field(kw_only=True)
+    max_bytes: int = attrs.field(kw_only=True)
+
+
+@attrs.frozen(kw_only=True)
+class OffsetPlan:
+    """One partition of a ListOffsets: an offset that is known, or a timestamp to look up below offset `before`."""
+
+    partition: TopicPartition
+    error: ErrorCode
+    offset: int
+    timestamp: int
+    before: int
+    is_lookup: bool
+
+
+@attrs.frozen
+class ReplyListed:
+    """Answer a ListOffsets with what the journal's time index says for these plans."""
+
+    to: ReplyTo
+    plans: tuple[OffsetPlan, ...] = attrs.field(kw_only=True)
+
+
+@attrs.frozen(kw_only=True)
+class Send:
+    """Ask a node (perhaps this one); the answer comes back as Answered with the same token."""
+
+    node_id: int
+    request: Request
+    token: int
+
+
+@attrs.frozen(kw_only=True)
+class Assign:
+    """The controller says: this node leads the partition under this epoch. The shell brings the log along (Lead)."""
+
+    partition: TopicPartition
+    leader_id: int
+    leader_epoch: int
+
+
+@attrs.frozen(kw_only=True)
+class Remove:
+    """The controller says: the partition is gone; its files can go too."""
+
+    partition: TopicPartition
+
+
+@attrs.frozen
+class WakeMe:
+    """A Tick is wanted at this time (milliseconds); an earlier one does no harm."""
+
+    at_ms: int
+
+
+Effect = Reply | ReplyFetched | ReplyListed | Send | Assign | Remove | WakeMe
+
+
+@attrs.frozen
+class Refused:
+    """A decision that nothing happens: the error that the caller sees, and why, for people."""
+
+    error: ErrorCode
+    because: str = ""
+
+
+@attrs.define
+class Outcome:
+    """What one input led to; the shell performs appends in order, then effects in order."""
+
+    appends: list[Append] = attrs.Factory(list[Append])
+    effects: list[Effect] = attrs.Factory(list[Effect])
+
+
+@attrs.frozen(kw_only=True)
+class Step:
+    """One line of history: made by a shell only when somebody watches. Batches are named, never carried."""
+
+    at_ms: int
+    node_id: int
+    input: Any
+    appends: tuple[tuple[TopicPartition, BatchHeader], ...]
+    effects: tuple[Effect, ...]

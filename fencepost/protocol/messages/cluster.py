@@ -1,0 +1,124 @@
+"""What is asked about the cluster: metadata, coordinators, versions, topics, producer ids.
+
+Rule: a message says what Kafka's message of that name says; what only other clusters need is left out.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from fencepost.protocol.codec import Int16, Int32, Int64
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.terms import CoordinatorType
+
+
+@attrs.frozen(kw_only=True)
+class Metadata:
+    """Topics to describe; None means all."""
+
+    topics: tuple[str, ...] | None
+
+
+@attrs.frozen(kw_only=True)
+class NodeAddress:
+    node_id: Int32
+    host: str
+    port: Int32
+
+
+@attrs.frozen(kw_only=True)
+class PartitionMetadata:
+    partition: Int32
+    leader_id: Int32
+    leader_epoch: Int32
+
+
+@attrs.frozen(kw_only=True)
+class TopicMetadata:
+    topic: str
+    error: ErrorCode
+    is_internal: bool
+    partitions: tuple[PartitionMetadata, ...]
+
+
+@attrs.frozen(kw_only=True)
+class MetadataReply:
+    cluster_id: str
+    controller_id: Int32
+    nodes: tuple[NodeAddress, ...]
+    topics: tuple[TopicMetadata, ...]
+
+
+@attrs.frozen(kw_only=True)
+class FindCoordinator:
+    kind: CoordinatorType
+    key: str
+
+
+@attrs.frozen(kw_only=True)
+class FindCoordinatorReply:
+    node_id: Int32
+    host: str
+    port: Int32
+
+
+@attrs.frozen(kw_only=True)
+class ApiVersions:
+    pass
+
+
+@attrs.frozen(kw_only=True)
+class ApiVersionRange:
+    api_key: Int16
+    minimum: Int16
+    maximum: Int16
+
+
+@attrs.frozen(kw_only=True)
+class ApiVersionsReply:
+    versions: tuple[ApiVersionRange, ...]
+    transaction_version: Int16
+
+
+@attrs.frozen(kw_only=True)
+class CreateTopic:
+    topic: str
+    partition_count: Int32
+
+
+@attrs.frozen(kw_only=True)
+class CreateTopics:
+    topics: tuple[CreateTopic, ...]
+
+
+@attrs.frozen(kw_only=True)
+class TopicError:
+    topic: str
+    error: ErrorCode
+    because: str
+
+
+@attrs.frozen(kw_only=True)
+class CreateTopicsReply:
+    topics: tuple[TopicError, ...]
+
+
+@attrs.frozen(kw_only=True)
+class DeleteTopics:
+    topics: tuple[str, ...]
+
+
+@attrs.frozen(kw_only=True)
+class DeleteTopicsReply:
+    topics: tuple[TopicError, ...]
+
+
+@attrs.frozen(kw_only=True)
+class AllocateProducerIds:
+    node_id: Int32
+
+
+@attrs.frozen(kw_only=True)
+class AllocateProducerIdsReply:
+    first_producer_id: Int64
+    count: Int32

@@ -1,0 +1,30 @@
+"""The two ways in which every message names a partition.
+
+Rule: messages are frozen, built by keyword, and hold values only.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from fencepost.protocol.codec import Int32
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.terms import TopicPartition
+
+
+@attrs.frozen(kw_only=True)
+class PartitionName:
+    topic: str
+    partition: Int32
+
+    @property
+    def key(self) -> TopicPartition:
+        """As the cores name a partition."""
+        return TopicPartition(self.topic, self.partition)
+
+
+@attrs.frozen(kw_only=True)
+class PartitionError:
+    topic: str
+    partition: Int32
+    error: ErrorCode

@@ -1,0 +1,177 @@
+"""What begins, extends, ends and describes transactions.
+
+Rule: a message says what Kafka's message of that name says; what only other clusters need is left out.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from fencepost.protocol.codec import Int8, Int16, Int32, Int64
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages.common import PartitionError, PartitionName
+from fencepost.protocol.terms import TransactionResult, TransactionState
+
+
+@attrs.frozen(kw_only=True)
+class InitProducerId:
+    """A producer id and epoch; fences the former owner of the id. -1, -1: no expectation (KIP-360)."""
+
+    transactional_id: str | None
+    transaction_timeout_ms: Int32
+    producer_id: Int64
+    producer_epoch: Int16
+
+
+@attrs.frozen(kw_only=True)
+class InitProducerIdReply:
+    producer_id: Int64
+    producer_epoch: Int16
+
+
+@attrs.frozen(kw_only=True)
+class AddPartitionsToTxn:
+    """Add partitions to the transaction, or with `verify_only` ask whether they are in it (KIP-890)."""
+
+    transactional_id: str
+    producer_id: Int64
+    producer_epoch: Int16
+    verify_only: bool
+    partitions: tuple[PartitionName, ...]
+
+
+@attrs.frozen(kw_only=True)
+class AddPartitionsToTxnReply:
+    partitions: tuple[PartitionError, ...]
+
+
+@attrs.frozen(kw_only=True)
+class AddOffsetsToTxn:
+    transactional_id: str
+    producer_id: Int64
+    producer_epoch: Int16
+    group_id: str
+
+
+@attrs.frozen(kw_only=True)
+class AddOffsetsToTxnReply:
+    pass
+
+
+@attrs.frozen(kw_only=True)
+class EndTxn:
+    transactional_id: str
+    producer_id: Int64
+    producer_epoch: Int16
+    result: TransactionResult
+
+
+@attrs.frozen(kw_only=True)
+class EndTxnReply:
+    """The identity for the next transaction: an epoch per transaction since KIP-890 part 2."""
+
+    producer_id: Int64
+    producer_epoch: Int16
+
+
+@attrs.frozen(kw_only=True)
+class TransactionMarker:
+    producer_id: Int64
+    producer_epoch: Int16
+    result: TransactionResult
+    coordinator_epoch: Int32
+    transaction_version: Int8
+    partitions: tuple[PartitionName, ...]
+
+
+@attrs.frozen(kw_only=True)
+class WriteTxnMarkers:
+    """From the coordinator to partition leaders: append these markers."""
+
+    markers: tuple[TransactionMarker, ...]
+
+
+@attrs.frozen(kw_only=True)
+class WrittenMarker:
+    producer_id: Int64
+    partitions: tuple[PartitionError, ...]
+
+
+@attrs.frozen(kw_only=True)
+class WriteTxnMarkersReply:
+    markers: tuple[WrittenMarker, ...]
+
+
+@attrs.frozen(kw_only=True)
+class DescribeProducers:
+    partitions: tuple[PartitionName, ...]
+
+
+@attrs.frozen(kw_only=True)
+class ProducerDescription:
+    """-1 stands for none everywhere; `open_since_offset` is the first offset of its open transaction here."""
+
+    producer_id: Int64
+    producer_epoch: Int16
+    last_sequence: Int32
+    last_timestamp: Int64
+    coordinator_epoch: Int32
+    open_since_offset: Int64
+
+
+@attrs.frozen(kw_only=True)
+class DescribedProducers:
+    topic: str
+    partition: Int32
+    error: ErrorCode
+    producers: tuple[ProducerDescription, ...]
+
+
+@attrs.frozen(kw_only=True)
+class DescribeProducersReply:
+    partitions: tuple[DescribedProducers, ...]
+
+
+@attrs.frozen(kw_only=True)
+class DescribeTransactions:
+    transactional_ids: tuple[str, ...]
+
+
+@attrs.frozen(kw_only=True)
+class TransactionDescription:
+    """`start_ms` is -1 unless started; during PREPARE `partitions` are those whose marker is missing."""
+
+    transactional_id: str
+    error: ErrorCode
+    state: TransactionState
+    timeout_ms: Int32
+    start_ms: Int64
+    producer_id: Int64
+    producer_epoch: Int16
+    partitions: tuple[PartitionName, ...]
+
+
+@attrs.frozen(kw_only=True)
+class DescribeTransactionsReply:
+    transactions: tuple[TransactionDescription, ...]
+
+
+@attrs.frozen(kw_only=True)
+class ListTransactions:
+    """Empty filters let everything through; `duration_ms` -1 does too (KIP-664, KIP-994)."""
+
+    states: tuple[TransactionState, ...]
+    producer_ids: tuple[Int64, ...]
+    duration_ms: Int64
+
+
+@attrs.frozen(kw_only=True)
+class ListedTransaction:
+    transactional_id: str
+    producer_id: Int64
+    state: TransactionState
+
+
+@attrs.frozen(kw_only=True)
+class ListTransactionsReply:
+    transactions: tuple[ListedTransaction, ...]
