@@ -1,0 +1,216 @@
+"""The real disk: plain files under one directory, one write per append, reads by position, flock for the one
+owner.
+
+Rule: this is the only file of journal/ that touches the operating system, and every OSError leaves it as a
+StorageError.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from fencepost.journal.storage import TEMPORARY_SUFFIX, DirectoryInUse, NotADataDirectory, StorageError
+from fencepost.protocol.batches import Buffer
+
+LOCK_FILE = ".lock"
+
+
+@contextmanager
+def _reported(doing: str) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"cannot {doing}: {error.strerror or error}") from error
+
+
+def _sync(descriptor: int) -> None:
+    if sys.platform == "darwin":
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)  # fsync there stops at the drive's own cache
+    else:
+        os.fdatasync(descriptor)  # file sizes are metadata that fdatasync does write
+
+
+class DiskFile:
+    """An open descriptor; positions are given with every read, so readers and the writer do not disturb each
+    other."""
+
+    __slots__ = ("_closing", "_descriptor", "_path", "_size")
+
+    def __init__(self, path: str, *, create: bool, read_only: bool) -> None:
+        flags = os.O_RDONLY if read_only else os.O_RDWR | os.O_APPEND | (os.O_CREAT if create else 0)
+        with _reported(f"open {path}"):
+            self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+            self._size = os.fstat(self._descriptor).st_size
+        self._path = path
+        self._closing = threading.Lock()  # a worker may sync what the loop closes
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def append(self, data: Buffer) -> None:
+        try:
+            written = os.write(self._descriptor, data)
+            while written < len(data):  # a disk that fills up takes a part first and refuses the rest
+                written += os.write(self._descriptor, memoryview(data)[written:])
+        except OSError as error:
+            raise StorageError(f"cannot write {self._path}: {error.strerror or error}") from error
+        self._size += written
+
+    def read(self, position: int, size: int) -> bytes:
+        try:
+            data = os.pread(self._descriptor, size, position)
+            if len(data) == size or not data:
+                return data
+            parts = [data]
+            got = len(data)
+            while got < size and (data := os.pread(self._descriptor, size - got, position + got)):
+                parts.append(data)
+                got += len(data)
+        except OSError as error:
+            raise StorageError(f"cannot read {self._path}: {error.strerror or error}") from error
+        return b"".join(parts)
+
+    def truncate(self, size: int) -> None:
+        with _reported(f"truncate {self._path}"):
+            os.ftruncate(self._descriptor, size)
+        self._size = size
+
+    def sync(self) -> None:
+        with _reported(f"sync {self._path}"), self._closing:
+            if self._descriptor >= 0:
+                _sync(self._descriptor)
+                return
+            descriptor = os.open(
+                self._path, os.O_RDWR | os.O_CLOEXEC
+            )  # closed meanwhile: its pages are still there
+            try:
+                _sync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def close(self) -> None:
+        with _reported(f"close {self._path}"), self._closing:
+            descriptor, self._descriptor = self._descriptor, -1
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+class DiskStorage:
+    """A data directory on the real disk. Nothing is made before `lock`, so that looking at a wrong path
+    leaves no trace.
+
+    `read_only` is for those who look at somebody else's log: files are opened so that a read-only mount will
+    do.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, read_only: bool = False) -> None:
+        self.location = os.fspath(directory)
+        self._read_only = read_only
+        self._lock: int | None = None
+
+    def lock(self) -> None:
+        """Makes the directory when it is missing; the lock belongs to this object, also within one
+        process."""
+        with _reported(f"make the data directory {self.location}"):
+            os.makedirs(self.location, exist_ok=True)
+            descriptor = os.open(self._path(LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            os.close(descriptor)
+            raise DirectoryInUse(
+                f"{self.location} is in use by another broker (process {owner or 'unknown'}): "
+                "stop it first, or start this one on another directory"
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        self._lock = descriptor
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def directories(self) -> list[str]:
+        try:
+            with os.scandir(self.location) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir())
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NotADataDirectory(
+                f"{self.location} is not a directory: give the one a broker was started on"
+            ) from error
+        except OSError as error:
+            raise StorageError(f"cannot list {self.location}: {error.strerror or error}") from error
+
+    def files(self, directory: str) -> dict[str, int]:
+        with _reported(f"list {self._path(directory)}"):
+            try:
+                with os.scandir(self._path(directory)) as entries:
+                    return dict(
+                        sorted((entry.name, entry.stat().st_size) for entry in entries if entry.is_file())
+                    )
+            except FileNotFoundError:
+                return {}
+
+    def read_file(self, path: str) -> bytes | None:
+        with _reported(f"read {self._path(path)}"):
+            try:
+                with open(self._path(path), "rb") as file:
+                    return file.read()
+            except FileNotFoundError:
+                return None
+
+    def open(self, path: str, *, create: bool = False) -> DiskFile:
+        return DiskFile(self._path(path), create=create, read_only=self._read_only)
+
+    def make_directory(self, name: str) -> None:
+        with _reported(f"make {self._path(name)}"):
+            os.makedirs(self._path(name), exist_ok=True)
+
+    def rename_directory(self, name: str, new_name: str) -> None:
+        with _reported(f"rename {self._path(name)}"):
+            os.rename(self._path(name), self._path(new_name))
+
+    def remove_directory(self, name: str) -> None:
+        with _reported(f"remove {self._path(name)}"):
+            try:
+                shutil.rmtree(self._path(name))
+            except FileNotFoundError:
+                return
+
+    def replace(self, path: str, data: Buffer, *, durable: bool) -> None:
+        target = self._path(path)
+        with _reported(f"replace {target}"):
+            with open(target + TEMPORARY_SUFFIX, "wb", buffering=0) as file:
+                file.write(data)
+                if durable:
+                    _sync(file.fileno())
+            os.replace(target + TEMPORARY_SUFFIX, target)
+        if durable:
+            self.sync_directory(path.rpartition("/")[0])
+
+    def remove(self, path: str) -> None:
+        with _reported(f"remove {self._path(path)}"):
+            try:
+                os.unlink(self._path(path))
+            except FileNotFoundError:
+                return
+
+    def sync_directory(self, directory: str) -> None:
+        with _reported(f"sync the directory {self._path(directory)}"):
+            descriptor = os.open(self._path(directory), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _path(self, path: str) -> str:
+        return os.path.join(self.location, path)

@@ -1,0 +1,211 @@
+"""The three indexes beside a segment, byte for byte Kafka's: offsets, timestamps and aborted transactions.
+
+Rule: an index only says where to look; the log is the truth and any index can be built again from it.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from fencepost.protocol.errors import FencepostError
+
+INDEX_INTERVAL_BYTES: Final = 4096  # Kafka's index.interval.bytes: one entry per this many bytes of log
+
+OFFSET_ENTRY: Final = struct.Struct(
+    ">II"
+)  # offset of the batch's last record relative to the segment, byte position of the batch
+TIME_ENTRY: Final = struct.Struct(
+    ">qI"
+)  # largest timestamp so far, relative last offset of the batch that has it
+ABORTED_ENTRY: Final = struct.Struct(
+    ">hqqqq"
+)  # version, producer id, first offset, last offset (the marker's), last stable offset
+ABORTED_ENTRY_VERSION: Final = 0
+
+
+class CorruptIndex(FencepostError):
+    """An index that contradicts itself; it is built again from the log."""
+
+
+class AbortedRange(NamedTuple):
+    """One aborted transaction of one producer: its records lie at or after `first_offset`, its marker at
+    `last_offset`.
+
+    `last_stable_offset`: no transaction that was open when the marker came begins before it, so a lookup up
+    to there is complete.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class OffsetIndex:
+    """Relative last offset and byte position of a batch, every 4096 bytes of log. Two arrays, for bisect runs
+    over them in C."""
+
+    __slots__ = ("offsets", "positions")
+
+    def __init__(self, data: bytes = b"") -> None:
+        if len(data) % OFFSET_ENTRY.size:
+            raise CorruptIndex(f"an offset index of {len(data)} bytes ends inside an entry")
+        words = array("I", data)
+        if sys.byteorder == "little":
+            words.byteswap()
+        self.offsets = words[0::2]
+        self.positions = words[1::2]
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def append(self, relative_offset: int, position: int) -> None:
+        self.offsets.append(relative_offset)
+        self.positions.append(position)
+
+    def position_before(self, relative_offset: int) -> int:
+        """Position of an indexed batch at or before the one that holds the offset; 0 when none is indexed."""
+        at = bisect_right(self.offsets, relative_offset) - 1
+        return self.positions[at] if at >= 0 else 0
+
+    def last_position_up_to(self, position: int) -> int:
+        """The last indexed batch start at or before `position`; 0 when none is indexed."""
+        at = bisect_right(self.positions, position) - 1
+        return self.positions[at] if at >= 0 else 0
+
+    def first_offset_from(self, position: int) -> int | None:
+        """Relative last offset of the first indexed batch at or after `position`
+        (OffsetIndex.fetchUpperBoundOffset)."""
+        at = bisect_left(self.positions, position)
+        return self.offsets[at] if at < len(self.positions) else None
+
+    def encoded(self, from_entry: int = 0) -> bytes:
+        """The bytes of the file, from an entry on."""
+        words = array("I", bytes(OFFSET_ENTRY.size * (len(self.offsets) - from_entry)))
+        words[0::2] = self.offsets[from_entry:]
+        words[1::2] = self.positions[from_entry:]
+        if sys.byteorder == "little":
+            words.byteswap()
+        return words.tobytes()
+
+
+class TimeIndex:
+    """Pairs (timestamp, relative offset): every record with a larger timestamp comes after that offset. Both
+    strictly grow."""
+
+    __slots__ = ("offsets", "timestamps")
+
+    def __init__(self, data: bytes = b"") -> None:
+        if len(data) % TIME_ENTRY.size:
+            raise CorruptIndex(f"a time index of {len(data)} bytes ends inside an entry")
+        self.timestamps = array("q")
+        self.offsets = array("I")
+        for timestamp, offset in TIME_ENTRY.iter_unpack(data):
+            self.timestamps.append(timestamp)
+            self.offsets.append(offset)
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def append(self, timestamp: int, relative_offset: int) -> None:
+        """Ignores what does not grow: an entry says nothing new then (TimeIndex.maybeAppend)."""
+        if timestamp >= 0 and (not self.timestamps or timestamp > self.timestamps[-1]):
+            self.timestamps.append(timestamp)
+            self.offsets.append(relative_offset)
+
+    @property
+    def last_offset(self) -> int:
+        """Relative last offset of the batch with the largest timestamp; 0 when there is no entry."""
+        return self.offsets[-1] if self.offsets else 0
+
+    def offset_before(self, timestamp: int) -> int:
+        """A relative offset with nothing as new as `timestamp` before its batch; 0 when all may be."""
+        at = bisect_right(self.timestamps, timestamp) - 1
+        return self.offsets[at] if at >= 0 else 0
+
+    def encoded(self, from_entry: int = 0) -> bytes:
+        """The bytes of the file, from an entry on."""
+        pairs = zip(self.timestamps[from_entry:], self.offsets[from_entry:], strict=True)
+        return b"".join(TIME_ENTRY.pack(timestamp, offset) for timestamp, offset in pairs)
+
+
+class TransactionIndex:
+    """Aborted transactions whose marker lies in this segment, in the order of their markers. Kept as the
+    bytes of the file."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes = b"") -> None:
+        if len(data) % ABORTED_ENTRY.size:
+            raise CorruptIndex(f"a transaction index of {len(data)} bytes ends inside an entry")
+        self.data = bytearray(data)
+
+    def __len__(self) -> int:
+        return len(self.data) // ABORTED_ENTRY.size
+
+    def __getitem__(self, entry: int) -> AbortedRange:
+        version, *fields = ABORTED_ENTRY.unpack_from(self.data, entry * ABORTED_ENTRY.size)
+        if version != ABORTED_ENTRY_VERSION:
+            raise CorruptIndex(
+                f"a transaction index entry of version {version}; this build reads {ABORTED_ENTRY_VERSION}"
+            )
+        return AbortedRange._make(fields)
+
+    def append(self, aborted: AbortedRange) -> bytes:
+        """The entry's bytes, for the file; CorruptIndex when its marker is not after the last one's
+        (AbortedTxn order)."""
+        if len(self) and aborted.last_offset <= self[-1 + len(self)].last_offset:
+            raise CorruptIndex(f"{aborted} is not after the last entry {self[-1 + len(self)]}")
+        entry = ABORTED_ENTRY.pack(ABORTED_ENTRY_VERSION, *aborted)
+        self.data += entry
+        return entry
+
+    def check(self, base_offset: int, end_offset: int) -> None:
+        """CorruptIndex unless markers strictly grow, lie in [base_offset, end_offset) and end what began
+        before them."""
+        last = base_offset - 1
+        for entry in range(len(self)):
+            aborted = self[entry]
+            if not last < aborted.last_offset < end_offset or aborted.first_offset >= aborted.last_offset:
+                raise CorruptIndex(
+                    f"{aborted} does not fit a segment of offsets {base_offset} to {end_offset}"
+                )
+            last = aborted.last_offset
+
+    def collect(self, fetch_offset: int, *, upper: int) -> tuple[list[AbortedRange], bool]:
+        """Entries that overlap [fetch_offset, upper), and whether later segments can be left out.
+
+        Complete once an entry's last stable offset reaches `upper` (TransactionIndex.collectAbortedTxns).
+        """
+        found: list[AbortedRange] = []
+        first = bisect_left(range(len(self)), fetch_offset, key=lambda entry: self[entry].last_offset)
+        for entry in range(first, len(self)):
+            aborted = self[entry]
+            if aborted.first_offset < upper:
+                found.append(aborted)
+            if aborted.last_stable_offset >= upper:
+                return found, True
+        return found, False
+
+
+def collect_aborted(
+    indexes: Sequence[TransactionIndex], fetch_offset: int, *, upper: int
+) -> tuple[list[AbortedRange], bool]:
+    """Looks forward through the indexes of consecutive segments, the first of them the one that holds
+    `fetch_offset`.
+
+    An aborted transaction stands in the segment of its marker, so whoever looks into its own segment only
+    lets aborted records through.
+    """
+    found: list[AbortedRange] = []
+    for index in indexes:
+        here, complete = index.collect(fetch_offset, upper=upper)
+        found += here
+        if complete:
+            return found, True
+    return found, False

@@ -1,0 +1,344 @@
+"""One partition's log: append, read by offset, roll, look up aborted transactions and timestamps, sync.
+
+Rule: batches lie end to end from `log_start_offset` to `log_end_offset`; a journal refuses a write from an
+older leader epoch, and after a failure of its disk it refuses every write.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import attrs
+
+from fencepost.journal.checkpoint import CHECKPOINT_FILE, SyncedSegment, encode_checkpoint
+from fencepost.journal.indexes import AbortedRange, collect_aborted
+from fencepost.journal.manifest import MANIFEST_FILE, ManifestState, encode_manifest
+from fencepost.journal.names import directory_name
+from fencepost.journal.recovery import read_snapshot, recover
+from fencepost.journal.segments import SNAPSHOT, Segment, file_name
+from fencepost.journal.snapshots import ProducerSnapshot, encode_snapshot
+from fencepost.journal.storage import Storage, StorageError
+from fencepost.protocol.batches import BatchHeader, Buffer
+from fencepost.protocol.errors import FencepostError
+from fencepost.protocol.terms import INT32_MAX, NO_OFFSET, TopicPartition
+
+SEGMENT_BYTES: Final = 1 << 30  # Kafka's segment.bytes
+SEGMENT_MS: Final = 7 * 24 * 3600 * 1000  # Kafka's segment.ms, measured in the timestamps of records
+SEGMENT_BYTES_MAX: Final = 1 << 30  # positions in an index are 32 bits wide, and one batch may come on top
+DELETED_DIRECTORY: Final = ".deleted"  # no topic has this name with a partition behind it
+
+_PLACED = struct.Struct(">qii")  # base offset, batch length, leader epoch
+_NOT_PLACED: Final = "a batch was given to the journal that does not lie at its end under its leader's epoch"
+
+
+class StaleLeader(FencepostError):
+    """A write came from a leader that has been replaced; it must stop leading this partition."""
+
+
+@attrs.frozen(kw_only=True)
+class JournalSettings:
+    """When a segment is full: at this many bytes, or when a batch is this many milliseconds newer than the
+    first."""
+
+    segment_bytes: int = attrs.field(
+        default=SEGMENT_BYTES,
+        validator=attrs.validators.and_(attrs.validators.gt(0), attrs.validators.le(SEGMENT_BYTES_MAX)),
+    )
+    segment_ms: int = attrs.field(default=SEGMENT_MS, validator=attrs.validators.gt(0))
+
+
+class Journal:
+    """The log of one partition. One thread uses it, but for `sync`, which may run in another at the same
+    time."""
+
+    def __init__(
+        self, storage: Storage, partition: TopicPartition, *, settings: JournalSettings, trusted_clean: bool
+    ) -> None:
+        self.partition = partition
+        self.settings = settings
+        self._storage = storage
+        self._directory = directory_name(partition)
+        storage.make_directory(self._directory)
+        recovered = recover(storage, self._directory, trusted_clean=trusted_clean)
+        self.dropped = recovered.dropped  # what recovery took away, in words, or None
+        self._segments = recovered.segments
+        self._bases = [segment.base_offset for segment in self._segments]
+        self._active = self._segments[-1]
+        # A clean shutdown vouches for the last segment too, but only as long as nothing is added to it.
+        self._synced = [entry for entry in recovered.synced if entry.base_offset != self._active.base_offset]
+        self._snapshots = recovered.snapshots
+        self._reading: Segment | None = None
+        self._end = self._active.end_offset
+        self._leader_epoch = self._active.leader_epoch
+        self._durable_end = NO_OFFSET  # nothing is known of what this process did not sync itself
+        self._names_changed = True
+        self.failed: str | None = None  # why this journal takes no more writes
+        self.closed = False  # True after a close that made everything durable
+        self.snapshot_due = (
+            False  # True after append opened a segment by itself: write_snapshot spares the next start work
+        )
+
+    @classmethod
+    def open(
+        cls,
+        storage: Storage,
+        partition: TopicPartition,
+        *,
+        settings: JournalSettings | None = None,
+        trusted_clean: bool = False,
+    ) -> Journal:
+        """Opens or makes a partition's log and recovers it; what was dropped is in `dropped`. StorageError
+        when the disk fails."""
+        return cls(storage, partition, settings=settings or JournalSettings(), trusted_clean=trusted_clean)
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._segments[0].base_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self._end
+
+    @property
+    def leader_epoch(self) -> int:
+        """The newest leader epoch seen; -1 when there was none."""
+        return self._leader_epoch
+
+    def lead(self, leader_epoch: int) -> None:
+        """A new leader says so before it has anything to write; older ones are refused from now on."""
+        self._check_leader(leader_epoch)
+        self._leader_epoch = leader_epoch
+
+    def append(
+        self, batch: Buffer, header: BatchHeader, *, leader_epoch: int, aborted: AbortedRange | None = None
+    ) -> None:
+        """Writes a batch that was placed at `log_end_offset`; `aborted` when it is the marker that aborts
+        that transaction.
+
+        StaleLeader when a newer leader was seen; StorageError when the disk fails now or failed before.
+        """
+        self._check_leader(leader_epoch)
+        if self.failed is not None:
+            raise StorageError(self.failed)
+        end = self._end
+        assert _PLACED.unpack_from(batch) == (end, header.batch_length, leader_epoch), _NOT_PLACED
+        if self._opens_segment(header):
+            self._start_segment()
+            self.snapshot_due = True
+        last_offset = end + header.last_offset_delta
+        try:
+            self._active.append(batch, header, last_offset=last_offset, leader_epoch=leader_epoch)
+            if aborted is not None:
+                assert aborted.last_offset == last_offset, "an aborted range ends at its marker"
+                self._active.append_aborted(self._active.transaction_index.append(aborted))
+        except StorageError as error:
+            self.failed = f"{self.partition} takes no more writes: {error}"
+            raise
+        self._leader_epoch = leader_epoch
+        self._end = last_offset + 1
+
+    def _check_leader(self, leader_epoch: int) -> None:
+        if leader_epoch < self._leader_epoch:
+            raise StaleLeader(
+                f"a write to {self.partition} under leader epoch {leader_epoch}, "
+                f"but {self._leader_epoch} leads it now"
+            )
+
+    def _opens_segment(self, header: BatchHeader) -> bool:
+        """Kafka's LogSegment.shouldRoll by timestamps and by the 32 bits of an index entry; size is
+        `is_full`, after the append."""
+        active = self._active
+        if not active.size:
+            return False
+        too_new = 0 <= active.first_timestamp < header.max_timestamp - self.settings.segment_ms
+        return too_new or self._end + header.last_offset_delta - active.base_offset > INT32_MAX
+
+    @property
+    def is_full(self) -> bool:
+        """True when the last segment holds enough bytes; the leader then calls `roll` once its state stands
+        at the log end."""
+        return self._active.size >= self.settings.segment_bytes
+
+    def roll(self, producers: Sequence[ProducerSnapshot]) -> None:
+        """Opens a new segment at the log end, with a snapshot of the producers there. Nothing when the last
+        one is empty."""
+        if self.failed is not None:
+            raise StorageError(self.failed)
+        if self._active.size:
+            self._start_segment()
+        self.write_snapshot(producers)
+
+    def _start_segment(self) -> None:
+        full = self._active
+        full.complete_time_index()
+        full.save_indexes()
+        segment = Segment(self._storage, self._directory, self._end)
+        segment.leader_epoch = full.leader_epoch
+        segment.create()
+        self._names_changed = True
+        self._segments.append(
+            segment
+        )  # before it is active: `sync` in another thread looks at the active one first
+        self._bases.append(segment.base_offset)
+        self._active = segment
+        full.release()
+
+    def read(self, offset: int, *, max_bytes: int, before: int) -> bytes:
+        """Whole batches from the one that holds `offset`, all below offset `before`, of one segment at most.
+
+        At least one batch if there is one, else b"". The caller has checked that `offset` is in the log.
+        """
+        for segment in self._segments[self._segment_at(offset) :]:
+            if segment.base_offset >= before:
+                break
+            self._look_into(segment)
+            data = segment.read(offset, max_bytes=max_bytes, before=before)
+            if data:
+                return data
+        return b""
+
+    def _segment_at(self, offset: int) -> int:
+        """Which segment holds an offset; the first for what lies before the log."""
+        return max(0, bisect_right(self._bases, offset) - 1)
+
+    def _look_into(self, segment: Segment) -> None:
+        """At most one old segment is open for reading, so that a partition costs two descriptors however long
+        it is."""
+        if segment is not self._reading:
+            if self._reading is not None and self._reading is not self._active:
+                self._reading.release()
+            self._reading = segment
+
+    def batches(self, from_offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """(header, bytes) of each batch from the one that holds `from_offset` to the log end as it is when
+        asked for."""
+        for segment in self._segments[self._segment_at(from_offset) :]:
+            self._look_into(segment)
+            for _, header, batch in segment.batches(segment.locate(from_offset)):
+                yield header, batch
+
+    def aborted_between(self, fetch_offset: int, *, upper: int) -> list[AbortedRange]:
+        """Aborted transactions that overlap [fetch_offset, upper), looked for forward until no later one
+        can."""
+        segments = self._segments[self._segment_at(fetch_offset) :]
+        return collect_aborted(
+            [segment.transaction_index for segment in segments], fetch_offset, upper=upper
+        )[0]
+
+    def fetch_upper_bound(self, offset: int, size: int) -> int:
+        """An offset at or after the end of `size` bytes read at `offset`: from the index, else the next
+        segment's base, else the log end (LogSegment.fetchUpperBoundOffset)."""
+        at = self._segment_at(offset)
+        segment = self._segments[at]
+        self._look_into(segment)
+        relative = segment.offset_index.first_offset_from(segment.locate(offset) + size)
+        if relative is not None:
+            return segment.base_offset + relative
+        return self._bases[at + 1] if at + 1 < len(self._bases) else self._end
+
+    def newest_snapshot(self, at_most: int) -> tuple[int, list[ProducerSnapshot]] | None:
+        """The newest readable snapshot at or before an offset, with its offset; corrupt ones are dropped on
+        the way."""
+        for offset in [offset for offset in reversed(self._snapshots) if offset <= at_most]:
+            producers = read_snapshot(self._storage, self._directory, offset)
+            if producers is not None:
+                return offset, producers
+            self._snapshots.remove(offset)
+        return None
+
+    def write_snapshot(self, producers: Sequence[ProducerSnapshot]) -> None:
+        """Keeps what the leader remembers of each producer at the log end."""
+        path = f"{self._directory}/{file_name(self._end, SNAPSHOT)}"
+        self._storage.replace(path, encode_snapshot(producers), durable=False)
+        if not self._snapshots or self._snapshots[-1] != self._end:
+            self._snapshots.append(self._end)
+        self.snapshot_due = False
+
+    def write_manifest(self, state: ManifestState) -> None:
+        """Tells readers how far they may go. What it describes was written before, synced or not."""
+        assert state.last_stable_offset <= state.high_watermark <= self._end, (
+            "a manifest that promises more than the log holds"
+        )
+        self._active.save_indexes()
+        data = encode_manifest(
+            state,
+            log_start_offset=self.log_start_offset,
+            segments=[segment.summary for segment in self._segments],
+        )
+        self._storage.replace(f"{self._directory}/{MANIFEST_FILE}", data, durable=False)
+
+    def sync(self, *, rolled_only: bool = False) -> int:
+        """Returns the offset up to which the log now survives a loss of power. May run in a worker thread
+        while others append.
+
+        `rolled_only` leaves the last segment alone: it spares the next start reading the full ones. After a
+        failure the journal takes no more writes, since nobody can tell what a second sync would have written.
+        """
+        if self.failed is not None:
+            raise StorageError(self.failed)
+        end = (
+            self._end
+        )  # taken first, and the last segment before the list: what is added meanwhile is not promised
+        active = self._active
+        rolled = [
+            segment
+            for segment in self._segments[len(self._synced) :]
+            if segment.base_offset < active.base_offset
+        ]
+        names_changed, self._names_changed = self._names_changed, False
+        try:
+            for segment in rolled:
+                segment.sync(indexes=True)
+            if not rolled_only and end != self._durable_end:
+                active.sync(indexes=False)
+            if names_changed:
+                self._storage.sync_directory(self._directory)
+                self._storage.sync_directory("")
+            if rolled:
+                self._synced += [segment.synced() for segment in rolled]
+                self._write_checkpoint(self._synced)
+        except StorageError as error:
+            self.failed = f"{self.partition} takes no more writes: {error}"
+            raise
+        self._durable_end = max(self._durable_end, active.base_offset if rolled_only else end)
+        return self._durable_end
+
+    def _write_checkpoint(self, synced: list[SyncedSegment]) -> None:
+        self._storage.replace(f"{self._directory}/{CHECKPOINT_FILE}", encode_checkpoint(synced), durable=True)
+
+    def close(
+        self, state: ManifestState | None = None, producers: Sequence[ProducerSnapshot] | None = None
+    ) -> None:
+        """Syncs and closes; with the leader's state at the log end, the next start need not read the log at
+        all.
+
+        StorageError when something cannot be made durable: then the next start recovers, as after a crash.
+        """
+        if self.failed is None:
+            self._active.complete_time_index()
+            self._active.save_indexes()
+            if producers is not None:
+                self.write_snapshot(producers)
+            self.sync()
+            self._active.sync(indexes=True)
+            if state is not None:
+                self.write_manifest(state)
+            self._write_checkpoint([*self._synced, self._active.synced()])
+            self.failed = f"{self.partition} is closed"
+            self.closed = True
+        self._release()
+
+    def _release(self) -> None:
+        for segment in self._segments:
+            segment.release()
+
+    def delete(self) -> None:
+        """Removes the partition's files: at once for whoever looks, also when a crash comes between."""
+        self.failed = f"{self.partition} is deleted"
+        self._release()
+        self._storage.remove_directory(DELETED_DIRECTORY)
+        self._storage.rename_directory(self._directory, DELETED_DIRECTORY)
+        self._storage.remove_directory(DELETED_DIRECTORY)

@@ -1,0 +1,102 @@
+"""A storage in memory: brokers without a directory, and tests that are done before a disk has turned.
+
+Rule: it behaves as the disk does, except that nothing in it survives its process, so a sync has nothing to
+do.
+"""
+
+from __future__ import annotations
+
+from fencepost.journal.storage import DirectoryInUse, StorageError
+from fencepost.protocol.batches import Buffer
+
+
+class MemoryFile:
+    """A file that is a bytearray."""
+
+    __slots__ = ("_content",)
+
+    def __init__(self, content: bytearray) -> None:
+        self._content = content
+
+    @property
+    def size(self) -> int:
+        return len(self._content)
+
+    def append(self, data: Buffer) -> None:
+        self._content += data
+
+    def read(self, position: int, size: int) -> bytes:
+        return bytes(memoryview(self._content)[position : position + size])
+
+    def truncate(self, size: int) -> None:
+        del self._content[size:]
+
+    def sync(self) -> None:
+        """Memory has nothing slower behind it."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class MemoryStorage:
+    """A data directory that is a dictionary of dictionaries."""
+
+    def __init__(self, location: str = "memory") -> None:
+        self.location = location
+        self._directories: dict[str, dict[str, bytearray]] = {"": {}}
+        self._locked = False
+
+    def lock(self) -> None:
+        if self._locked:
+            raise DirectoryInUse(f"{self.location} is in use by another broker")
+        self._locked = True
+
+    def unlock(self) -> None:
+        self._locked = False
+
+    def directories(self) -> list[str]:
+        return sorted(name for name in self._directories if name)
+
+    def files(self, directory: str) -> dict[str, int]:
+        return {name: len(content) for name, content in sorted(self._directories.get(directory, {}).items())}
+
+    def read_file(self, path: str) -> bytes | None:
+        directory, name = self._split(path)
+        content = self._directories.get(directory, {}).get(name)
+        return None if content is None else bytes(content)
+
+    def open(self, path: str, *, create: bool = False) -> MemoryFile:
+        directory, name = self._split(path)
+        files = self._directories.get(directory)
+        if files is None:
+            raise StorageError(f"{self.location} has no directory {directory!r}")
+        if name not in files:
+            if not create:
+                raise StorageError(f"{self.location} has no file {path!r}")
+            files[name] = bytearray()
+        return MemoryFile(files[name])
+
+    def make_directory(self, name: str) -> None:
+        self._directories.setdefault(name, {})
+
+    def rename_directory(self, name: str, new_name: str) -> None:
+        self._directories[new_name] = self._directories.pop(name)
+
+    def remove_directory(self, name: str) -> None:
+        self._directories.pop(name, None)
+
+    def replace(self, path: str, data: Buffer, *, durable: bool) -> None:
+        directory, name = self._split(path)
+        self._directories[directory][name] = bytearray(data)
+
+    def remove(self, path: str) -> None:
+        directory, name = self._split(path)
+        self._directories.get(directory, {}).pop(name, None)
+
+    def sync_directory(self, directory: str) -> None:
+        """Memory has nothing slower behind it."""
+
+    @staticmethod
+    def _split(path: str) -> tuple[str, str]:
+        directory, _, name = path.rpartition("/")
+        return directory, name

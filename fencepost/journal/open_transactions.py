@@ -1,0 +1,69 @@
+"""Which transactions a log leaves open, followed batch by batch: what rebuilds a transaction index and bounds
+a reader.
+
+Rule: a transaction of a producer begins with its first transactional batch after its last marker; a marker
+without one leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from fencepost.journal.indexes import AbortedRange
+from fencepost.protocol.batches import BatchHeader, Buffer, read_marker
+from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.terms import TransactionResult
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction without a marker yet."""
+
+    first_offset: int
+    producer_id: int
+    producer_epoch: int
+
+
+class OpenTransactions:
+    """The open transactions at one point of a log; start from a snapshot or a manifest and show it every
+    batch that follows."""
+
+    __slots__ = ("_open",)
+
+    def __init__(self, transactions: Iterable[OpenTransaction] = ()) -> None:
+        self._open = {transaction.producer_id: transaction for transaction in transactions}
+
+    def __iter__(self) -> Iterator[OpenTransaction]:
+        return iter(sorted(self._open.values()))
+
+    @property
+    def first_offset(self) -> int | None:
+        """Where the oldest open transaction begins, None when none is open."""
+        return min((transaction.first_offset for transaction in self._open.values()), default=None)
+
+    def see(self, header: BatchHeader, batch: Buffer, at: int = 0) -> AbortedRange | None:
+        """Takes the next batch of the log into account; the aborted transaction that it ends, if it ends
+        one."""
+        if not header.is_transactional:
+            return None
+        if not header.is_control:
+            if header.producer_id not in self._open:
+                self._open[header.producer_id] = OpenTransaction(
+                    header.base_offset, header.producer_id, header.producer_epoch
+                )
+            return None
+        return self._end(header, batch, at)
+
+    def _end(self, header: BatchHeader, batch: Buffer, at: int) -> AbortedRange | None:
+        try:
+            result = read_marker(batch, at).result
+        except (
+            ProtocolViolation
+        ):  # a control batch that compaction emptied, or one of another kind, ends nothing
+            return None
+        ended = self._open.pop(header.producer_id, None)
+        if ended is None or result is TransactionResult.COMMIT:
+            return None
+        oldest = self.first_offset
+        stable = header.last_offset + 1 if oldest is None else oldest
+        return AbortedRange(header.producer_id, ended.first_offset, header.last_offset, stable)

@@ -1,0 +1,241 @@
+"""Recovery: the longest valid prefix of a log, and its indexes built again.
+
+Rule: a batch is valid when its checksum matches, it begins where the one before ends, and its leader epoch is
+not older; nothing after the first invalid byte is kept, and what was dropped is told in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from fencepost.journal.checkpoint import CHECKPOINT_FILE, SyncedSegment, decode_checkpoint, encode_checkpoint
+from fencepost.journal.indexes import CorruptIndex
+from fencepost.journal.manifest import MANIFEST_FILE
+from fencepost.journal.open_transactions import OpenTransaction, OpenTransactions
+from fencepost.journal.segments import (
+    INDEX_KINDS,
+    LOG,
+    SNAPSHOT,
+    Segment,
+    file_name,
+    parse_file_name,
+    walk_batches,
+)
+from fencepost.journal.snapshots import ProducerSnapshot, decode_snapshot
+from fencepost.journal.storage import TEMPORARY_SUFFIX, Storage, StorageError
+from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET
+
+
+@attrs.frozen(kw_only=True)
+class Recovered:
+    """A log that is valid to its last byte, and what was taken away to make it so."""
+
+    segments: list[Segment]  # at least one; the last takes appends
+    synced: list[SyncedSegment]  # what the checkpoint says of the first of them
+    snapshots: list[int]  # offsets, ascending
+    dropped: str | None
+
+
+def recover(storage: Storage, directory: str, *, trusted_clean: bool) -> Recovered:
+    """Opens the segments of one partition, making the first one where there is none.
+
+    Segments that the checkpoint vouches for are taken as they are, the last of them only after a clean
+    shutdown (`trusted_clean`).
+    """
+    return _Recovery(storage, directory).run(trusted_clean=trusted_clean)
+
+
+def read_snapshot(storage: Storage, directory: str, offset: int) -> list[ProducerSnapshot] | None:
+    """The snapshot taken at `offset`; None when it is missing or corrupt, and a corrupt one is removed."""
+    path = f"{directory}/{offset:020d}.{SNAPSHOT}"
+    data = storage.read_file(path)
+    if data is None:
+        return None
+    try:
+        return decode_snapshot(data)
+    except CorruptIndex:
+        storage.remove(path)
+        return None
+
+
+class _Recovery:
+    def __init__(self, storage: Storage, directory: str) -> None:
+        self._storage = storage
+        self._directory = directory
+        self._segments: list[Segment] = []
+        self._snapshots: list[int] = []
+        self._dropped_bytes = 0
+        self._why: str | None = None
+
+    def run(self, *, trusted_clean: bool) -> Recovered:
+        sizes = self._sweep()
+        listed = self._read_checkpoint()
+        synced = _vouched(sizes, listed, trusted_clean=trusted_clean)
+        for entry in synced:
+            self._take_over(entry)
+        self._replay(dict(list(sizes.items())[len(synced) :]))
+        if not self._segments:
+            self._segments.append(Segment(self._storage, self._directory, 0))
+            self._segments[0].create()
+        self._remove_stale()
+        if synced != listed:
+            self._storage.replace(self._path(CHECKPOINT_FILE), encode_checkpoint(synced), durable=True)
+        return Recovered(
+            segments=self._segments, synced=synced, snapshots=self._snapshots, dropped=self._told()
+        )
+
+    def _path(self, name: str) -> str:
+        return f"{self._directory}/{name}"
+
+    def _sweep(self) -> dict[int, int]:
+        """Removes what a crash left half done; base offset and size in bytes of each log file, ascending."""
+        files = self._storage.files(self._directory)
+        parsed = [(name, *parse_file_name(name)) for name in files]
+        sizes = {offset: files[name] for name, offset, kind in parsed if kind == LOG}
+        self._snapshots = [offset for _, offset, kind in parsed if kind == SNAPSHOT]
+        for name, offset, kind in parsed:
+            half_written = name.endswith(TEMPORARY_SUFFIX)
+            without_log = kind in INDEX_KINDS and offset not in sizes
+            if half_written or without_log:
+                self._storage.remove(self._path(name))
+        return sizes
+
+    def _read_checkpoint(self) -> list[SyncedSegment]:
+        data = self._storage.read_file(self._path(CHECKPOINT_FILE))
+        try:
+            return [] if data is None else decode_checkpoint(data)
+        except CorruptIndex:  # it only spares work
+            return []
+
+    def _take_over(self, entry: SyncedSegment) -> None:
+        segment = Segment(self._storage, self._directory, entry.base_offset)
+        try:
+            segment.load(entry)
+        except CorruptIndex:
+            segment = self._rebuilt(entry)
+        self._segments.append(segment)
+
+    def _rebuilt(self, entry: SyncedSegment) -> Segment:
+        """A synced segment whose indexes are missing or altered: they come again from its log."""
+        segment = Segment(self._storage, self._directory, entry.base_offset)
+        transactions = self._open_transactions_at(entry.base_offset)
+        why = _replay_segment(segment, entry.bytes, transactions)
+        if why is not None or segment.end_offset != entry.end_offset:
+            raise StorageError(
+                f"{segment.path(LOG)} was whole when it was synced and is damaged now ({why}): restore it "
+                f"from a copy, or remove {self._path(CHECKPOINT_FILE)} to keep what lies before the damage"
+            )
+        segment.complete_time_index()
+        segment.write_indexes()
+        return segment
+
+    def _replay(self, sizes: dict[int, int]) -> None:
+        """Checks the segments that nobody vouches for; the first invalid byte ends the log."""
+        if not sizes:
+            return
+        expected = self._segments[-1].end_offset if self._segments else min(sizes)
+        transactions = self._open_transactions_at(expected)
+        for base, size in sizes.items():
+            if self._why is None and base != expected:
+                self._why = f"a segment begins at offset {base} where {expected} was expected"
+            if self._why is not None:
+                self._dropped_bytes += size
+                Segment(self._storage, self._directory, base).remove()
+                continue
+            segment = Segment(self._storage, self._directory, base)
+            epoch = self._segments[-1].leader_epoch if self._segments else NO_LEADER_EPOCH
+            self._why = _replay_segment(segment, size, transactions, leader_epoch=epoch)
+            if self._why is not None:
+                self._dropped_bytes += size - segment.size
+                segment.file.truncate(segment.size)
+            if base != max(sizes) and self._why is None:
+                segment.complete_time_index()
+            segment.write_indexes()
+            self._segments.append(segment)
+            expected = segment.end_offset
+
+    def _open_transactions_at(self, offset: int) -> OpenTransactions:
+        """From the newest readable snapshot at or before `offset`, then over the batches in between."""
+        start, transactions = 0, OpenTransactions()
+        for taken_at in [taken_at for taken_at in reversed(self._snapshots) if taken_at <= offset]:
+            producers = read_snapshot(self._storage, self._directory, taken_at)
+            if producers is None:
+                self._snapshots.remove(taken_at)
+                continue
+            start, transactions = taken_at, open_in_snapshot(producers)
+            break
+        for segment in self._segments:
+            if segment.end_offset > start:
+                for _, header, batch in segment.batches(segment.locate(start)):
+                    transactions.see(header, batch)
+        return transactions
+
+    def _remove_stale(self) -> None:
+        """Snapshots and a manifest that speak of what is no longer there."""
+        end = self._segments[-1].end_offset
+        for offset in [offset for offset in self._snapshots if offset > end]:
+            self._snapshots.remove(offset)
+            self._storage.remove(self._path(file_name(offset, SNAPSHOT)))
+        if self._why is not None:
+            self._storage.remove(self._path(MANIFEST_FILE))
+
+    def _told(self) -> str | None:
+        if self._why is None:
+            return None
+        end = self._segments[-1].end_offset
+        return f"{self._directory}: dropped {self._dropped_bytes} bytes from offset {end} on: {self._why}"
+
+
+def _vouched(
+    sizes: dict[int, int], listed: list[SyncedSegment], *, trusted_clean: bool
+) -> list[SyncedSegment]:
+    """The entries of a checkpoint that fit the files that are there, from the first segment on without a
+    gap."""
+    vouched: list[SyncedSegment] = []
+    for base, entry in zip(sizes, listed, strict=False):
+        is_last = base == max(sizes)
+        follows = not vouched or vouched[-1].end_offset == base
+        if (
+            base != entry.base_offset
+            or sizes[base] != entry.bytes
+            or not follows
+            or (is_last and not trusted_clean)
+        ):
+            break
+        vouched.append(entry)
+    return vouched
+
+
+def _replay_segment(
+    segment: Segment, size: int, transactions: OpenTransactions, *, leader_epoch: int = NO_LEADER_EPOCH
+) -> str | None:
+    """Takes the valid batches of a log file into `segment`; why it stopped before byte `size`, None when it
+    did not."""
+    segment.leader_epoch = leader_epoch
+    try:
+        for _, header, batch in walk_batches(segment.file, 0, size):
+            if header.base_offset != segment.end_offset:
+                return (
+                    f"a batch begins at offset {header.base_offset} where {segment.end_offset} was expected"
+                )
+            if header.leader_epoch < segment.leader_epoch:
+                return f"a batch of leader epoch {header.leader_epoch} after one of {segment.leader_epoch}"
+            segment.note(header, last_offset=header.last_offset, leader_epoch=header.leader_epoch)
+            aborted = transactions.see(header, batch)
+            if aborted is not None:
+                segment.transaction_index.append(aborted)
+    except ProtocolViolation as violation:
+        return str(violation)
+    return None
+
+
+def open_in_snapshot(producers: Iterable[ProducerSnapshot]) -> OpenTransactions:
+    """The transactions that were open when a snapshot was taken."""
+    return OpenTransactions(
+        OpenTransaction(producer.first_offset, producer.producer_id, producer.producer_epoch)
+        for producer in producers
+        if producer.first_offset != NO_OFFSET
+    )

@@ -1,0 +1,321 @@
+"""One segment: a run of batches in a `.log` file, the indexes beside it, and the walk over batches that
+everything else uses.
+
+Rule: what lies beyond `size` is not there; positions come from what was appended or recovered, never from the
+file system.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from crc32c import crc32c
+
+from fencepost.journal.checkpoint import SyncedSegment
+from fencepost.journal.indexes import (
+    INDEX_INTERVAL_BYTES,
+    CorruptIndex,
+    OffsetIndex,
+    TimeIndex,
+    TransactionIndex,
+)
+from fencepost.journal.manifest import SegmentSummary
+from fencepost.journal.storage import Storage, StorageFile
+from fencepost.protocol.batches import HEADER_SIZE, BatchHeader, Buffer, checksum_matches, read_header
+from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP
+
+LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX, SNAPSHOT = "log", "index", "timeindex", "txnindex", "snapshot"
+INDEX_KINDS: Final = (INDEX, TIME_INDEX, TRANSACTION_INDEX)
+WALK_BYTES: Final = 1 << 20  # read at a time when whole batches are wanted
+HOP_BYTES: Final = 8192  # read at a time when headers alone are: an index interval and one header fit
+BATCH_SIZE_MAX: Final = 1 << 27  # a length above it is damage: no frame carries such a batch
+
+
+def file_name(offset: int, kind: str) -> str:
+    """`00000000000000000042.log`: Kafka's names, which sort as their offsets do."""
+    return f"{offset:020d}.{kind}"
+
+
+def parse_file_name(name: str) -> tuple[int, str]:
+    """(offset, kind) of a file of a segment; (-1, "") of any other name."""
+    digits, _, kind = name.partition(".")
+    if len(digits) != 20 or not (digits.isascii() and digits.isdigit()):
+        return NO_OFFSET, ""
+    return (int(digits), kind) if kind in (LOG, SNAPSHOT, *INDEX_KINDS) else (NO_OFFSET, "")
+
+
+def walk_batches(
+    file: StorageFile, start: int, end: int, *, check: bool = True, chunk_bytes: int = WALK_BYTES
+) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """(position, header, bytes) of each batch between two byte positions, holding one chunk or one batch at a
+    time.
+
+    ProtocolViolation at the first batch that is cut off, impossible, or (with `check`) not what its checksum
+    says.
+    """
+    position, window, window_start = start, memoryview(b""), start
+    while position < end:
+        at = position - window_start
+        header = _header_of_whole(window, at)
+        if header is None:
+            window, window_start, at = (
+                memoryview(file.read(position, min(chunk_bytes, end - position))),
+                position,
+                0,
+            )
+            header = _header_of_whole(window, 0)
+        if header is None:
+            header = read_header(window)
+            if header.size > min(BATCH_SIZE_MAX, end - position):
+                raise ProtocolViolation(f"a batch of {header.size} bytes is cut off after {end - position}")
+            window = memoryview(file.read(position, header.size))
+            if len(window) < header.size:
+                raise ProtocolViolation(f"a batch of {header.size} bytes is cut off after {len(window)}")
+        if check and not checksum_matches(window, at, header):
+            raise ProtocolViolation("the checksum of a batch does not match its bytes")
+        yield position, header, window[at : at + header.size]
+        position += header.size
+
+
+def _header_of_whole(window: memoryview, at: int) -> BatchHeader | None:
+    if len(window) - at < HEADER_SIZE:
+        return None
+    header = read_header(window, at)
+    return header if len(window) - at >= header.size else None
+
+
+def walk_headers(file: StorageFile, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of each batch between two byte positions, reading little more than the headers."""
+    position, window, window_start = start, b"", start
+    while position < end:
+        at = position - window_start
+        if len(window) - at < HEADER_SIZE:
+            window, window_start, at = file.read(position, min(HOP_BYTES, end - position)), position, 0
+        header = read_header(window, at)
+        yield position, header
+        position += header.size
+
+
+class Segment:
+    """The batches from `base_offset` to `end_offset`. Files open when they are needed; `release` closes them
+    again."""
+
+    __slots__ = (
+        "_directory", "_file", "_max_timestamp_offset", "_saved_offsets", "_saved_times", "_since_entry",
+        "_storage",
+        "base_offset", "end_offset", "first_timestamp", "leader_epoch", "max_timestamp", "offset_index",
+        "size",
+        "time_index", "transaction_index",
+    )  # fmt: skip
+
+    def __init__(self, storage: Storage, directory: str, base_offset: int) -> None:
+        self._storage = storage
+        self._directory = directory
+        self._file: StorageFile | None = None
+        self.base_offset = base_offset
+        self.end_offset = base_offset
+        self.size = 0
+        self.first_timestamp = (
+            NO_TIMESTAMP  # the largest of the first batch, as Kafka's time-based rolling takes it
+        )
+        self.max_timestamp = NO_TIMESTAMP
+        self.leader_epoch = NO_LEADER_EPOCH  # of the last batch
+        self._max_timestamp_offset = base_offset
+        self.offset_index = OffsetIndex()
+        self.time_index = TimeIndex()
+        self.transaction_index = TransactionIndex()
+        self._since_entry = 0
+        self._saved_offsets = 0
+        self._saved_times = 0
+
+    @property
+    def summary(self) -> SegmentSummary:
+        return SegmentSummary(
+            self.base_offset, end_offset=self.end_offset, bytes=self.size, max_timestamp=self.max_timestamp
+        )
+
+    @property
+    def file(self) -> StorageFile:
+        """The log file, opened now if it is not open."""
+        if self._file is None:
+            self._file = self._storage.open(self.path(LOG))
+        return self._file
+
+    def path(self, kind: str) -> str:
+        """Where one of this segment's files lies in the storage."""
+        return f"{self._directory}/{file_name(self.base_offset, kind)}"
+
+    def create(self) -> None:
+        """Makes the files of a new segment. An index that is missing later is damage, never an index without
+        entries."""
+        self._file = self._storage.open(self.path(LOG), create=True)
+        for kind in INDEX_KINDS:
+            self._storage.open(self.path(kind), create=True).close()
+
+    def append(self, batch: Buffer, header: BatchHeader, *, last_offset: int, leader_epoch: int) -> None:
+        """One write of the batch as it is, then the entries that are due."""
+        self.file.append(batch)
+        self.note(header, last_offset=last_offset, leader_epoch=leader_epoch)
+
+    def note(self, header: BatchHeader, *, last_offset: int, leader_epoch: int) -> None:
+        """Counts a batch that lies at the end of the log file: live after its write, at recovery after its
+        check."""
+        if self.size == 0:
+            self.first_timestamp = header.max_timestamp
+        if header.max_timestamp > self.max_timestamp:
+            self.max_timestamp = header.max_timestamp
+            self._max_timestamp_offset = last_offset
+        if self._since_entry > INDEX_INTERVAL_BYTES:
+            self.offset_index.append(last_offset - self.base_offset, self.size)
+            self.time_index.append(self.max_timestamp, self._max_timestamp_offset - self.base_offset)
+            self._since_entry = 0
+        self._since_entry += header.size
+        self.size += header.size
+        self.end_offset = last_offset + 1
+        self.leader_epoch = leader_epoch
+
+    def synced(self) -> SyncedSegment:
+        """What the checkpoint says of this segment once it is synced."""
+        return SyncedSegment(
+            base_offset=self.base_offset,
+            end_offset=self.end_offset,
+            bytes=self.size,
+            max_timestamp=self.max_timestamp,
+            leader_epoch=self.leader_epoch,
+            index=crc32c(self.offset_index.encoded()),
+            time_index=crc32c(self.time_index.encoded()),
+            transaction_index=crc32c(self.transaction_index.data),
+        )
+
+    def load(self, synced: SyncedSegment) -> None:
+        """Takes over what a checkpoint says; CorruptIndex when an index is missing or is not the one it
+        speaks of."""
+        offsets, times, aborted = (
+            self._checked(kind, checksum)
+            for kind, checksum in (
+                (INDEX, synced.index),
+                (TIME_INDEX, synced.time_index),
+                (TRANSACTION_INDEX, synced.transaction_index),
+            )
+        )
+        self.offset_index, self.time_index = OffsetIndex(offsets), TimeIndex(times)
+        self.transaction_index = TransactionIndex(aborted)
+        self._saved_offsets, self._saved_times = len(self.offset_index), len(self.time_index)
+        self.end_offset, self.size = synced.end_offset, synced.bytes
+        self.max_timestamp, self.leader_epoch = synced.max_timestamp, synced.leader_epoch
+        self._max_timestamp_offset = self.base_offset + self.time_index.last_offset
+        self._since_entry = self.size - self.offset_index.last_position_up_to(self.size)
+        if self.size:
+            self.first_timestamp = next(self.headers())[1].max_timestamp
+
+    def _checked(self, kind: str, checksum: int) -> bytes:
+        data = self._storage.read_file(self.path(kind))
+        if data is None or crc32c(data) != checksum:
+            raise CorruptIndex(f"{self.path(kind)} is {'missing' if data is None else 'altered'}")
+        return data
+
+    def write_indexes(self) -> None:
+        """Puts the indexes in memory in place of the files, where these differ."""
+        for kind, data in (
+            (INDEX, self.offset_index.encoded()),
+            (TIME_INDEX, self.time_index.encoded()),
+            (TRANSACTION_INDEX, bytes(self.transaction_index.data)),
+        ):
+            if self._storage.read_file(self.path(kind)) != data:
+                self._storage.replace(self.path(kind), data, durable=False)
+        self._saved_offsets, self._saved_times = len(self.offset_index), len(self.time_index)
+
+    def complete_time_index(self) -> None:
+        """The entry that tells the segment's largest timestamp, when nothing more will be appended."""
+        self.time_index.append(self.max_timestamp, self._max_timestamp_offset - self.base_offset)
+
+    def save_indexes(self) -> None:
+        """Writes the entries that are only in memory yet. They may be lost: recovery builds them again."""
+        for kind, index, saved in (
+            (INDEX, self.offset_index, self._saved_offsets),
+            (TIME_INDEX, self.time_index, self._saved_times),
+        ):
+            if len(index) > saved:
+                self._append_to(kind, index.encoded(saved))
+        self._saved_offsets = len(self.offset_index)
+        self._saved_times = len(self.time_index)
+
+    def append_aborted(self, entry: bytes) -> None:
+        """Writes an entry that the transaction index already took."""
+        self._append_to(TRANSACTION_INDEX, entry)
+
+    def _append_to(self, kind: str, data: bytes) -> None:
+        file = self._storage.open(self.path(kind), create=True)
+        try:
+            file.append(data)
+        finally:
+            file.close()
+
+    def locate(self, offset: int) -> int:
+        """Byte position of the first batch whose last offset is `offset` or more; the segment's size when
+        there is none."""
+        if offset >= self.end_offset:
+            return self.size
+        start = self.offset_index.position_before(max(0, offset - self.base_offset))
+        for position, header in self.headers(start):
+            if header.last_offset >= offset:
+                return position
+        return self.size
+
+    def read(self, offset: int, *, max_bytes: int, before: int) -> bytes:
+        """Whole batches from the one that holds `offset` up to `max_bytes`, at least one, all of them below
+        offset `before`."""
+        start = self.locate(offset)
+        limit = self.size if before >= self.end_offset else self.locate(before)
+        if start >= limit:
+            return b""
+        end = limit if limit - start <= max_bytes else self._boundary(start, start + max_bytes)
+        return self.file.read(start, end - start)
+
+    def _boundary(self, start: int, target: int) -> int:
+        """Where the last batch that ends at or before byte `target` ends, or else the batch at `start`."""
+        for position, header in self.headers(max(start, self.offset_index.last_position_up_to(target))):
+            if position + header.size > target:
+                return position if position > start else position + header.size
+        return self.size
+
+    def headers(self, start: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of each batch from a batch start on."""
+        return walk_headers(self.file, start, self.size)
+
+    def batches(self, start: int = 0) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+        """(position, header, bytes) of each batch from a batch start on; their checksums were checked when
+        they came."""
+        return walk_batches(self.file, start, self.size, check=False)
+
+    def sync(self, *, indexes: bool) -> None:
+        """Makes the log durable, and the index files with it. May run in another thread than appends and
+        `release`."""
+        self._sync_file(LOG, self._file)
+        for kind in INDEX_KINDS if indexes else ():
+            self._sync_file(kind, None)
+
+    def _sync_file(self, kind: str, file: StorageFile | None) -> None:
+        if file is not None:
+            file.sync()
+            return
+        file = self._storage.open(self.path(kind))
+        try:
+            file.sync()
+        finally:
+            file.close()
+
+    def release(self) -> None:
+        """Closes the log file until it is needed again."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def remove(self) -> None:
+        """Deletes the segment's files, the log first: an index without its log is swept up when a journal
+        opens."""
+        self.release()
+        for kind in (LOG, *INDEX_KINDS):
+            self._storage.remove(self.path(kind))
