@@ -329,16 +329,18 @@ class Journal:
             self._write_checkpoint([*self._synced, self._active.synced()])
             self.failed = f"{self.partition} is closed"
             self.closed = True
-        self._release()
+        self.abandon()
 
-    def _release(self) -> None:
+    def abandon(self) -> None:
+        """Gives the files back and writes nothing more, as a crash would."""
+        self.failed = self.failed or f"{self.partition} was abandoned"
         for segment in self._segments:
             segment.release()
 
     def delete(self) -> None:
         """Removes the partition's files: at once for whoever looks, also when a crash comes between."""
         self.failed = f"{self.partition} is deleted"
-        self._release()
+        self.abandon()
         self._storage.remove_directory(DELETED_DIRECTORY)
         self._storage.rename_directory(self._directory, DELETED_DIRECTORY)
         self._storage.remove_directory(DELETED_DIRECTORY)

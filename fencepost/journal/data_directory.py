@@ -1,0 +1,172 @@
+"""The whole data directory: its one owner, the partitions in it, and the mark that says it was closed in
+order.
+
+Rule: the mark is taken away before anything is written, and names only partitions that nobody touched since
+they were whole.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fencepost.journal.indexes import CorruptIndex
+from fencepost.journal.journal import DELETED_DIRECTORY, Journal, JournalSettings
+from fencepost.journal.manifest import decode_json, encode_json
+from fencepost.journal.names import directory_name, parse_directory_name
+from fencepost.journal.storage import NotADataDirectory, Storage, StorageReader
+from fencepost.protocol.terms import TopicPartition
+
+META_FILE: Final = "meta.json"
+META_VERSION: Final = 1
+CLEAN_FILE: Final = "clean-shutdown.json"
+CLEAN_VERSION: Final = 1
+DEFAULT_CLUSTER_ID: Final = "fencepost"
+_STRANGERS: Final = frozenset({"lost+found"})  # what a fresh file system holds by itself
+
+
+class DataDirectory:
+    """All journals of one broker. Journals open when they are first asked for, and then stay open."""
+
+    def __init__(
+        self, storage: Storage, *, settings: JournalSettings, cluster_id: str, clean: set[str]
+    ) -> None:
+        self.cluster_id = cluster_id
+        self._storage = storage
+        self._settings = settings
+        self._clean = clean  # directories of partitions that were closed in order and not opened since
+        self._journals: dict[TopicPartition, Journal] = {}
+
+    @classmethod
+    def open(
+        cls,
+        storage: Storage,
+        *,
+        settings: JournalSettings | None = None,
+        cluster_id: str = DEFAULT_CLUSTER_ID,
+    ) -> DataDirectory:
+        """Locks the directory and reads its mark; a new one gets `cluster_id`.
+
+        DirectoryInUse when another broker has it, NotADataDirectory when it holds something else.
+        """
+        storage.lock()
+        try:
+            found = _cluster_id(storage)
+            if found is None:
+                _refuse_strangers(storage)
+                content = encode_json({"format": META_VERSION, "cluster_id": cluster_id})
+                storage.replace(META_FILE, content, durable=True)
+            clean = _take_mark(storage)
+            storage.remove_directory(DELETED_DIRECTORY)
+        except BaseException:
+            storage.unlock()
+            raise
+        return cls(
+            storage, settings=settings or JournalSettings(), cluster_id=found or cluster_id, clean=clean
+        )
+
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions that have a directory, sorted."""
+        return partitions_in(self._storage)
+
+    def journal(self, partition: TopicPartition) -> Journal:
+        """The log of a partition, recovered or made now if it is not open yet."""
+        journal = self._journals.get(partition)
+        if journal is None:
+            name = directory_name(partition)
+            trusted_clean = name in self._clean
+            self._clean.discard(name)
+            journal = Journal.open(
+                self._storage, partition, settings=self._settings, trusted_clean=trusted_clean
+            )
+            self._journals[partition] = journal
+        return journal
+
+    def reload(self, partition: TopicPartition) -> Journal:
+        """Opens a log again after its disk failed: what is on the disk now is all there is."""
+        journal = self._journals.pop(partition, None)
+        if journal is not None:
+            journal.abandon()
+        return self.journal(partition)
+
+    def delete(self, partition: TopicPartition) -> None:
+        """Removes a partition and all its records."""
+        self.journal(partition).delete()
+        del self._journals[partition]
+
+    def close(self) -> None:
+        """Closes every journal, leaves the mark for those that are whole, and lets the next owner in.
+
+        The leader closes its journals itself before, with its manifest and snapshots.
+        """
+        try:
+            for partition, journal in self._journals.items():
+                if not journal.closed:
+                    journal.close()
+                if journal.closed:
+                    self._clean.add(directory_name(partition))
+            content = encode_json({"format": CLEAN_VERSION, "partitions": sorted(self._clean)})
+            self._storage.replace(CLEAN_FILE, content, durable=True)
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Lets go of everything without a word to the disk, as a crash does."""
+        for journal in self._journals.values():
+            journal.abandon()
+        self._storage.unlock()
+
+
+def partitions_in(storage: StorageReader) -> list[TopicPartition]:
+    """The partitions of a data directory, sorted; NotADataDirectory when it is none."""
+    parsed = (parse_directory_name(name) for name in storage.directories())
+    return sorted(partition for partition in parsed if partition is not None)
+
+
+def check_data_directory(storage: StorageReader) -> str:
+    """The cluster id of a directory that a broker made; NotADataDirectory, with what to do, of any other."""
+    storage.directories()  # says so when there is no directory at all
+    cluster_id = _cluster_id(storage)
+    if cluster_id is None:
+        raise NotADataDirectory(
+            f"{storage.location} is not a Fencepost log, it has no {META_FILE}: give the directory that "
+            "`fencepost serve` was started on, not one above or below it"
+        )
+    return cluster_id
+
+
+def _cluster_id(storage: StorageReader) -> str | None:
+    data = storage.read_file(META_FILE)
+    if data is None:
+        return None
+    try:
+        return str(decode_json(data, name=META_FILE, version=META_VERSION)["cluster_id"])
+    except (CorruptIndex, KeyError) as error:
+        raise NotADataDirectory(
+            f"{storage.location} holds a log that this version cannot read ({error}): "
+            "use the version that wrote it"
+        ) from error
+
+
+def _refuse_strangers(storage: Storage) -> None:
+    """A mistyped path must not end with a log among somebody's own files."""
+    names = [*storage.directories(), *storage.files("")]
+    strangers = [name for name in names if not name.startswith(".") and name not in _STRANGERS]
+    strangers = [name for name in strangers if not name.startswith(META_FILE)]
+    if strangers:
+        raise NotADataDirectory(
+            f"{storage.location} holds other files ({strangers[0]}) and no Fencepost log: "
+            "give an empty or a new directory"
+        )
+
+
+def _take_mark(storage: Storage) -> set[str]:
+    """Which partitions were closed in order. Gone for good before anything is written."""
+    data = storage.read_file(CLEAN_FILE)
+    if data is None:
+        return set()
+    storage.remove(CLEAN_FILE)
+    storage.sync_directory("")
+    try:
+        return set(decode_json(data, name=CLEAN_FILE, version=CLEAN_VERSION)["partitions"])
+    except (CorruptIndex, KeyError, TypeError):  # it only spares work
+        return set()
