@@ -81,12 +81,20 @@ class DataDirectory:
             self._journals[partition] = journal
         return journal
 
-    def reload(self, partition: TopicPartition) -> Journal:
-        """Opens a log again after its disk failed: what is on the disk now is all there is."""
+    def opened(self) -> list[TopicPartition]:
+        """The partitions whose journal is open, sorted."""
+        return sorted(self._journals)
+
+    def has(self, partition: TopicPartition) -> bool:
+        """Whether the partition has a log already; asking does not make one."""
+        name = directory_name(partition)
+        return partition in self._journals or name in self._storage.directories()
+
+    def give_up(self, partition: TopicPartition) -> None:
+        """Lets go of a log whose disk failed: the next `journal` reads again what is there."""
         journal = self._journals.pop(partition, None)
         if journal is not None:
             journal.abandon()
-        return self.journal(partition)
 
     def delete(self, partition: TopicPartition) -> None:
         """Removes a partition and all its records."""

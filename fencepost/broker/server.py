@@ -1,0 +1,407 @@
+"""The trio server: the one shell of the broker. Sockets, the clock, worker threads for syncs, and signals are here alone.
+
+Rule: one task per connection; per wake-up it reads what is there, lets the host work, and sends every answer at once. Nothing
+per message awaits, locks or opens a scope (what that costs: docs/performance.md).
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import attrs
+import trio
+
+from fencepost.broker.faults import HoldAt, LoseReply
+from fencepost.broker.host import MANIFEST_INTERVAL_MS, Host, SyncPolicy
+from fencepost.broker.node import Node
+from fencepost.broker.settings import NodeSettings
+from fencepost.broker.words import Append, Disconnected, Received, Reply, ReplyTo
+from fencepost.journal.data_directory import DataDirectory
+from fencepost.journal.disk import DiskStorage
+from fencepost.journal.journal import JournalSettings
+from fencepost.journal.memory import MemoryStorage
+from fencepost.journal.storage import StorageError
+from fencepost.protocol.batches import Buffer
+from fencepost.protocol.errors import ErrorCode, FencepostError, ProtocolViolation
+from fencepost.protocol.frames import (
+    FrameReader,
+    ReplyFrame,
+    UnsupportedVersion,
+    decode_request,
+    encode_reply,
+)
+from fencepost.protocol.terms import TopicPartition
+
+RECEIVE_SIZE: Final = (
+    1 << 20
+)  # one wake-up takes in at most this much, so that every connection gets its turn
+UNSENT_BYTES_MAX: Final = 64 << 20  # a reader that does not take its answers is not read from until it does
+PIECES_PER_SEND_MAX: Final = 256  # below IOV_MAX, which is 1024 on Linux and macOS
+IDLE_WAKE_MS: Final = 3_600_000
+
+
+class CannotListen(FencepostError):
+    """The address cannot be had; the message says what to do."""
+
+
+@attrs.frozen(kw_only=True)
+class BrokerSettings:
+    """Settings of one broker process. `directory` None keeps everything in memory; `port` 0 takes a free one."""
+
+    directory: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 0
+    sync: SyncPolicy = SyncPolicy.NONE
+    node: NodeSettings = attrs.Factory(NodeSettings)
+    journal: JournalSettings = attrs.Factory(JournalSettings)
+    hold_at: str | None = None
+    lose_reply: str | None = None
+
+
+@attrs.frozen
+class Ready:
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def now_ms() -> int:
+    """The time of records and deadlines: milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+@attrs.define(eq=False)
+class Connection:
+    """One client: what it sent so far, and what it has not taken yet."""
+
+    number: int
+    socket: socket.socket
+    frames: FrameReader = attrs.Factory(FrameReader)
+    unsent: deque[memoryview] = attrs.Factory(deque[memoryview])
+    unsent_bytes: int = 0
+    is_closed: bool = False
+    room: trio.lowlevel.ParkingLot = attrs.Factory(trio.lowlevel.ParkingLot)
+    work: trio.lowlevel.ParkingLot = attrs.Factory(trio.lowlevel.ParkingLot)
+
+    def send(self, pieces: list[Buffer]) -> None:
+        """Hand over an answer: to the kernel as far as it takes it, the rest waits for `write_rest`."""
+        if self.is_closed:
+            return
+        was_waiting = bool(self.unsent)
+        self.unsent.extend(memoryview(piece) for piece in pieces)
+        self.unsent_bytes += sum(len(piece) for piece in pieces)
+        if not was_waiting:
+            self._send_some()
+            if self.unsent:
+                self.work.unpark_all()
+
+    def _send_some(self) -> None:
+        while self.unsent:
+            try:
+                sent = self.socket.sendmsg(list(islice(self.unsent, PIECES_PER_SEND_MAX)))
+            except BlockingIOError:
+                return
+            except OSError:
+                self.close()  # the peer is gone; its reading task says so to the node
+                return
+            self.unsent_bytes -= sent
+            while sent:
+                piece = self.unsent[0]
+                if sent < len(piece):
+                    self.unsent[0] = piece[sent:]
+                    return
+                sent -= len(piece)
+                self.unsent.popleft()
+
+    async def write_rest(self) -> None:
+        """The slow path: wait until the peer takes more. Ends when the connection does."""
+        while not self.is_closed:
+            if not self.unsent:
+                await self.work.park()
+                continue
+            try:
+                await trio.lowlevel.wait_writable(self.socket)
+            except (OSError, trio.ClosedResourceError):
+                self.close()
+                return
+            self._send_some()
+            if self.unsent_bytes < UNSENT_BYTES_MAX:
+                self.room.unpark_all()
+
+    def close(self) -> None:
+        """Closes once; whoever waits on this connection learns of it."""
+        if not self.is_closed:
+            self.is_closed = True
+            trio.lowlevel.notify_closing(self.socket)
+            self.socket.close()
+            self.work.unpark_all()
+            self.room.unpark_all()
+
+
+class Held(BaseException):
+    """The fault rule fired: from here on the broker does nothing, as if it had stopped in its tracks."""
+
+
+class Server:
+    """One broker: a host, its connections, and the tasks that serve them."""
+
+    def __init__(self, settings: BrokerSettings, host: Host, listener: socket.socket) -> None:
+        self.settings = settings
+        self.host = host
+        self.listener = listener
+        self.connections: dict[int, Connection] = {}
+        self.connections_made = 0
+        self.is_held = False
+        self.hold_at = None if settings.hold_at is None else HoldAt.parse(settings.hold_at)
+        self.lose_reply = None if settings.lose_reply is None else LoseReply.parse(settings.lose_reply)
+        self.lost: set[ReplyTo] = set()
+        self._unsynced = trio.lowlevel.ParkingLot()
+        self._alarm = trio.lowlevel.ParkingLot()
+        self._alarm_at_ms = 0
+        self._manifest_due_ms: int | None = None
+
+    # --- working
+
+    def turn(self) -> None:
+        """Let the host do everything that it can do now, and send what came of it."""
+        if self.is_held:
+            return
+        host, now = self.host, now_ms()
+        host.tick(now)
+        if self.hold_at is None:
+            host.work_until_idle(now)
+        else:
+            self._work_until_held(now)
+        self._send_answers()
+        if host.unsynced:
+            self._unsynced.unpark_all()
+        if host.changed and self._manifest_due_ms is None:
+            self._manifest_due_ms = now + MANIFEST_INTERVAL_MS
+        if self._next_alarm_ms(now) < self._alarm_at_ms:
+            self._alarm.unpark_all()
+
+    def _work_until_held(self, now: int) -> None:
+        """Thing by thing, so that the rule can stop between an append and its effects."""
+        assert self.hold_at is not None, "without a rule there is nothing to hold at"
+        while not self.host.is_idle:
+            ahead = self.host.to_do[0] if self.host.to_do else None
+            self.host.work(now)
+            state = self.hold_at.fires(ahead) if isinstance(ahead, Append) else None
+            if state is not None:
+                self.is_held = True
+                print(json.dumps({"held": state.name, "pid": os.getpid()}), flush=True)
+                return
+
+    def _send_answers(self) -> None:
+        answers, self.host.answers = self.host.answers, []
+        for answer in answers:
+            connection = self.connections.get(answer.to.connection)
+            if connection is None:
+                continue
+            if answer.to in self.lost:
+                self.lost.discard(answer.to)
+                connection.close()
+            else:
+                connection.send(_encode(answer))
+
+    # --- connections
+
+    async def accept(self, nursery: trio.Nursery) -> None:
+        """One task per connection, until the listener is closed."""
+        while True:
+            await trio.lowlevel.wait_readable(self.listener)
+            try:
+                accepted, _ = self.listener.accept()
+            except BlockingIOError:
+                continue
+            except OSError as problem:
+                if problem.errno not in (errno.EMFILE, errno.ENFILE, errno.ECONNABORTED):
+                    raise
+                await trio.sleep(0.1)  # out of descriptors: those who are connected may free some
+                continue
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.connections_made += 1
+            nursery.start_soon(self._serve, Connection(self.connections_made, accepted))
+
+    async def _serve(self, connection: Connection) -> None:
+        self.connections[connection.number] = connection
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(connection.write_rest)
+                await self._read(connection)
+                nursery.cancel_scope.cancel()
+        finally:
+            connection.close()
+            del self.connections[connection.number]
+            self.host.offer(Disconnected(connection=connection.number))
+            self.turn()
+
+    async def _read(self, connection: Connection) -> None:
+        """Requests in, until the peer leaves or sends what is no request; then only this connection ends."""
+        buffer = bytearray(RECEIVE_SIZE)
+        view = memoryview(buffer)
+        while not connection.is_closed:
+            if connection.unsent_bytes > UNSENT_BYTES_MAX:
+                await connection.room.park()
+                continue
+            try:
+                await trio.lowlevel.wait_readable(connection.socket)
+                size = connection.socket.recv_into(buffer)
+            except BlockingIOError:
+                continue
+            except (OSError, trio.ClosedResourceError):
+                return
+            if size == 0:
+                return
+            try:
+                for frame in connection.frames.feed(view[:size]):
+                    self._receive(connection, frame)
+            except ProtocolViolation as problem:
+                print(f"closing a connection: {problem}", file=sys.stderr, flush=True)
+                return
+            finally:
+                self.turn()
+
+    def _receive(self, connection: Connection, frame: memoryview) -> None:
+        try:
+            arrived = decode_request(frame)
+        except UnsupportedVersion as problem:
+            refused = ReplyFrame(problem.correlation_id, error=ErrorCode.UNSUPPORTED_VERSION, body=None)
+            connection.send(encode_reply(refused))
+            return
+        to = ReplyTo(connection.number, arrived.correlation_id)
+        if self.lose_reply is not None and self.lose_reply.fires(arrived.request):
+            self.lost.add(to)
+        self.host.offer(Received(arrived.request, to=to, version=arrived.version))
+
+    # --- what happens by itself
+
+    async def keep_time(self) -> None:
+        """Ticks when the node asked for one, and manifests for readers without a broker."""
+        while True:
+            now = now_ms()
+            if self._manifest_due_ms is not None and self._manifest_due_ms <= now:
+                self._manifest_due_ms = None
+                self.host.write_manifests()
+            self.turn()
+            self._alarm_at_ms = self._next_alarm_ms(now)
+            with trio.move_on_after(max(0, self._alarm_at_ms - now_ms()) / 1000):
+                await self._alarm.park()
+
+    def _next_alarm_ms(self, now: int) -> int:
+        due = [at for at in (self._manifest_due_ms, self.host.wakes_at_ms) if at is not None]
+        return min(due, default=now + IDLE_WAKE_MS)
+
+    async def sync(self) -> None:
+        """Rounds of syncs: one per log that waits, in parallel worker threads, shared by all who wait for it."""
+        while True:
+            if not self.host.unsynced:
+                await self._unsynced.park()
+            async with trio.open_nursery() as nursery:
+                for key in sorted(self.host.unsynced):
+                    nursery.start_soon(self._sync_one, key)
+            self.turn()
+
+    async def _sync_one(self, key: TopicPartition) -> None:
+        journal = self.host.directory.journal(key)
+        try:
+            offset = await trio.to_thread.run_sync(journal.sync)
+        except StorageError as problem:
+            print(f"{key}: {problem}", file=sys.stderr, flush=True)
+            self.host.sync_failed(key, problem)
+        else:
+            self.host.synced(key, offset)
+
+
+def _encode(answer: Reply) -> list[Buffer]:
+    frame = ReplyFrame(answer.to.correlation_id, error=answer.error, body=answer.body)
+    return encode_reply(frame)
+
+
+# --- running ------------------------------------------------------------------------------------------
+
+
+def _listen(settings: BrokerSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as problem:
+        listener.close()
+        raise CannotListen(
+            f"cannot listen on {settings.host}:{settings.port}: {problem.strerror}; choose another --port, or 0 for a free one"
+        ) from problem
+    listener.listen(1024)
+    listener.setblocking(False)
+    return listener
+
+
+@contextmanager
+def _opened(settings: BrokerSettings) -> Generator[tuple[Host, socket.socket, Ready]]:
+    """A started host over its data directory, and its listener; closed in order however this ends."""
+    storage = MemoryStorage() if settings.directory is None else DiskStorage(Path(settings.directory))
+    directory = DataDirectory.open(storage, settings=settings.journal)
+    try:
+        listener = _listen(settings)
+        with listener:
+            port = listener.getsockname()[1]
+            node = Node(
+                attrs.evolve(settings.node, host=settings.host, port=port, cluster_id=directory.cluster_id)
+            )
+            host = Host(node, directory, policy=settings.sync)
+            host.start(now_ms())
+            try:
+                yield host, listener, Ready(settings.host, port)
+            finally:
+                host.stop()
+    finally:
+        directory.abandon()
+
+
+async def serve(settings: BrokerSettings, *, on_ready: Callable[[Ready], None]) -> None:
+    """Run a broker until cancelled; then stop it cleanly. CannotListen, DirectoryInUse or StorageError when it cannot start."""
+    with _opened(settings) as (host, listener, ready):
+        server = Server(settings, host, listener)
+        server.turn()
+        gc.collect()
+        gc.freeze()  # what is alive now stays; collections need not look at it again
+        on_ready(ready)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.accept, nursery)
+            nursery.start_soon(server.keep_time)
+            nursery.start_soon(server.sync)
+
+
+async def serve_until_signalled(
+    settings: BrokerSettings, *, on_ready: Callable[[Ready], None]
+) -> signal.Signals:
+    """The same until SIGINT or SIGTERM, which is returned."""
+    caught = signal.SIGTERM
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: serve(settings, on_ready=on_ready))
+            async for number in signals:
+                caught = signal.Signals(number)
+                nursery.cancel_scope.cancel()
+                break
+    return caught

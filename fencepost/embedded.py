@@ -1,0 +1,104 @@
+"""A broker in a thread of this process, for notebooks and tests: `with fencepost.Broker() as broker:`.
+
+Rule: it is the very broker that `fencepost serve` runs, on a real socket; only its process is yours.
+"""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Literal
+
+import trio
+
+from fencepost.broker.host import SyncPolicy
+from fencepost.broker.server import BrokerSettings, Ready, serve
+from fencepost.broker.settings import NodeSettings
+from fencepost.protocol.errors import FencepostError
+
+START_SECONDS_MAX = 30.0  # a large log is read before the broker is ready
+
+
+class BrokerFailed(FencepostError):
+    """The broker's thread ended by itself; the cause is chained."""
+
+
+class Broker:
+    """A broker on loopback. `directory` None keeps everything in memory; `sync` is none, commit or all.
+
+    Use it as a context manager, or call `start()` and `stop()`. `address` is what clients take as bootstrap.
+    """
+
+    def __init__(
+        self,
+        directory: str | None = None,
+        *,
+        port: int = 0,
+        sync: Literal["none", "commit", "all"] = "none",
+        node: NodeSettings | None = None,
+    ) -> None:
+        self.settings = BrokerSettings(
+            directory=directory, port=port, sync=SyncPolicy(sync), node=node or NodeSettings()
+        )
+        self._thread: threading.Thread | None = None
+        self._ready: Ready | None = None
+        self._is_settled = threading.Event()
+        self._problem: BaseException | None = None
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._scope = trio.CancelScope()
+
+    @property
+    def address(self) -> str:
+        """`host:port` of the running broker."""
+        if self._ready is None:
+            raise BrokerFailed("the broker is not running: use it as a context manager, or call start()")
+        return self._ready.address
+
+    def start(self) -> Broker:
+        """Start, and return when the broker can be connected to."""
+        if self._thread is not None:
+            raise BrokerFailed("this broker was started before: make a new one")
+        self._thread = threading.Thread(target=self._run, name="fencepost broker", daemon=True)
+        self._thread.start()
+        if not self._is_settled.wait(START_SECONDS_MAX):
+            raise BrokerFailed(f"the broker was not ready after {START_SECONDS_MAX:.0f} s")
+        if self._ready is None:
+            self._thread.join()
+            raise self._problem or BrokerFailed("the broker ended before it was ready")
+        return self
+
+    def stop(self) -> None:
+        """Stop cleanly, and return when everything is written and closed. BrokerFailed when it had ended by itself."""
+        if self._thread is None or self._ready is None:
+            return
+        self._ready = None
+        if self._token is not None and self._thread.is_alive():
+            self._token.run_sync_soon(self._scope.cancel)
+        self._thread.join()
+        if self._problem is not None:
+            raise BrokerFailed(f"the broker ended by itself: {self._problem}") from self._problem
+
+    def _run(self) -> None:
+        try:
+            trio.run(self._serve)
+        except BaseException as problem:
+            self._problem = problem
+        finally:
+            self._is_settled.set()
+
+    async def _serve(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        with self._scope:
+            await serve(self.settings, on_ready=self._became_ready)
+
+    def _became_ready(self, ready: Ready) -> None:
+        self._ready = ready
+        self._is_settled.set()
+
+    def __enter__(self) -> Broker:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
