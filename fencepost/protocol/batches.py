@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.primitives import read_varint
 from fencepost.protocol.terms import NO_SEQUENCE, TransactionResult, sequence_after
 
 Buffer = bytes | bytearray | memoryview
@@ -28,7 +29,6 @@ TRANSACTIONAL_BIT: Final = 0x10
 CONTROL_BIT: Final = 0x20
 
 CONTROL_BATCH_SIZE: Final = 78
-CONTROL_RECORD_START: Final = HEADER_SIZE
 
 # base offset, batch length, leader epoch, magic, crc, attributes, last offset delta, base and max timestamp,
 # producer id, producer epoch, base sequence, record count (DefaultRecordBatch.java)
@@ -173,7 +173,8 @@ def renumber(batch: bytearray, *, producer_id: int, producer_epoch: int, base_se
 # A control record (KIP-98): length 16 zig-zagged, attributes, deltas 0, key (version, type), value (version,
 # coordinator epoch).
 _CONTROL_RECORD = struct.Struct(">bbbbbhhbhib")
-_CONTROL_KEY_AND_VALUE = struct.Struct(">hhbhi")
+_CONTROL_KEY = struct.Struct(">hh")
+_CONTROL_VALUE = struct.Struct(">hi")
 
 
 class Marker(NamedTuple):
@@ -208,14 +209,32 @@ def build_marker(
 
 
 def read_marker(batch: Buffer, at: int = 0) -> Marker:
-    """The marker in the control batch at byte `at`; ProtocolViolation when it is of another kind."""
-    if len(batch) - at < CONTROL_BATCH_SIZE:
-        raise ProtocolViolation("a control batch is shorter than a marker")
-    key_version, kind, _, value_version, epoch = _CONTROL_KEY_AND_VALUE.unpack_from(
-        batch, at + CONTROL_RECORD_START + 5
-    )
+    """The marker in the control batch at byte `at`; ProtocolViolation when it is of another kind.
+
+    A later version counts as a longer form of version 0, as for Kafka's readers.
+    """
+    header = read_header(batch, at)
+    if header.magic != MAGIC_KAFKA or not header.is_control or header.record_count != 1:
+        raise ProtocolViolation("this is no control batch")
+    key, value = _key_and_value(bytes(memoryview(batch)[at + HEADER_SIZE : at + header.size]))
+    key_version, kind = _CONTROL_KEY.unpack_from(key)
+    value_version, coordinator_epoch = _CONTROL_VALUE.unpack_from(value)
     if key_version < 0 or value_version < 0 or kind not in (0, 1):
-        raise ProtocolViolation(
-            f"control record of version {key_version} and type {kind} is no transaction marker"
-        )
-    return Marker(TransactionResult(kind), epoch)
+        raise ProtocolViolation(f"no transaction marker: control record of type {kind}")
+    return Marker(TransactionResult(kind), coordinator_epoch)
+
+
+def _key_and_value(record: bytes) -> tuple[bytes, bytes]:
+    """Of the one control record that fills `record`, each at least as long as a marker's."""
+    size, at = read_varint(record, 0)
+    if size != len(record) - at:
+        raise ProtocolViolation("no transaction marker: the record does not fill its batch")
+    _, at = read_varint(record, at + 1)  # attributes, timestamp delta
+    _, at = read_varint(record, at)  # offset delta
+    key_size, at = read_varint(record, at)
+    key, at = record[at : at + max(key_size, 0)], at + max(key_size, 0)
+    value_size, at = read_varint(record, at)
+    value = record[at : at + max(value_size, 0)]
+    if len(key) < _CONTROL_KEY.size or len(value) < _CONTROL_VALUE.size:
+        raise ProtocolViolation("no transaction marker: its key or value is too short")
+    return key, value

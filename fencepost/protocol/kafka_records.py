@@ -10,13 +10,12 @@ from typing import Final, NamedTuple
 
 from fencepost.protocol.batches import MAGIC_KAFKA, TRANSACTIONAL_BIT, build_batch
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.primitives import put_varint
+from fencepost.protocol.primitives import put_varint, read_varint
 from fencepost.protocol.terms import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
 Header = tuple[str, bytes | None]
 
 _RECORD_SIZE_MIN: Final = 7  # length, attributes, two deltas, two null lengths, no headers
-_VARINT_SIZE_MAX: Final = 10
 _NULL: Final = -1
 
 
@@ -87,7 +86,7 @@ def read_kafka_records(payload: bytes, record_count: int) -> list[KafkaRecord]:
     records: list[KafkaRecord] = []
     at = 0
     for _ in range(record_count):
-        size, at = _varint(payload, at)
+        size, at = read_varint(payload, at)
         end = at + size
         if size < 0 or end > len(payload):
             raise ProtocolViolation(f"a record of {size} bytes with {len(payload) - at} left")
@@ -101,11 +100,11 @@ def read_kafka_records(payload: bytes, record_count: int) -> list[KafkaRecord]:
 
 
 def _read_record(payload: bytes, at: int) -> tuple[KafkaRecord, int]:
-    timestamp_delta, at = _varint(payload, at + 1)
-    offset_delta, at = _varint(payload, at)
+    timestamp_delta, at = read_varint(payload, at + 1)
+    offset_delta, at = read_varint(payload, at)
     key, at = _bytes(payload, at)
     value, at = _bytes(payload, at)
-    header_count, at = _varint(payload, at)
+    header_count, at = read_varint(payload, at)
     if not header_count:
         return KafkaRecord(key, value, (), timestamp_delta, offset_delta), at
     if not 0 <= header_count <= len(payload) - at:
@@ -128,24 +127,10 @@ def _header_name(name: bytes | None) -> str:
 
 
 def _bytes(payload: bytes, at: int) -> tuple[bytes | None, int]:
-    size, at = _varint(payload, at)
+    size, at = read_varint(payload, at)
     if size == _NULL:
         return None, at
     end = at + size
     if size < 0 or end > len(payload):
         raise ProtocolViolation(f"{size} bytes are announced and {len(payload) - at} are left")
     return payload[at:end], end
-
-
-def _varint(payload: bytes, at: int) -> tuple[int, int]:
-    """A zig-zag varint and where it ends."""
-    piece = payload[at : at + _VARINT_SIZE_MAX]
-    if piece and piece[0] < 0x80:  # nearly every varint of a record is one byte
-        return (piece[0] >> 1) ^ -(piece[0] & 1), at + 1
-    value = shift = 0
-    for byte in piece:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at + shift // 7
-    raise ProtocolViolation("a varint that does not end")

@@ -17,7 +17,8 @@ INT8 = struct.Struct(">b")
 INT16 = struct.Struct(">h")
 INT32 = struct.Struct(">i")
 INT64 = struct.Struct(">q")
-_SHIFT_MAX: Final = 63  # a varint of ten bytes
+_VARINT_SIZE_MAX: Final = 10
+_SHIFT_MAX: Final = 7 * (_VARINT_SIZE_MAX - 1)
 
 
 def put_unsigned_varint(out: bytearray, value: int) -> None:
@@ -31,6 +32,20 @@ def put_unsigned_varint(out: bytearray, value: int) -> None:
 def put_varint(out: bytearray, value: int) -> None:
     """Zig-zag: small negatives stay short (ByteUtils.writeVarint, writeVarlong)."""
     put_unsigned_varint(out, value << 1 if value >= 0 else ~value << 1 | 1)
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """A zig-zag varint and where it ends; ProtocolViolation when it does not end within ten bytes."""
+    piece = data[at : at + _VARINT_SIZE_MAX]
+    if piece and piece[0] < 0x80:  # nearly every varint of a record is one byte
+        return (piece[0] >> 1) ^ -(piece[0] & 1), at + 1
+    value = shift = 0
+    for byte in piece:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at + shift // 7
+    raise ProtocolViolation("a varint that does not end")
 
 
 def put_string(out: bytearray, text: str) -> None:
