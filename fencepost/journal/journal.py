@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import attrs
@@ -71,6 +72,7 @@ class Journal:
         self._synced = [entry for entry in recovered.synced if entry.base_offset != self._active.base_offset]
         self._snapshots = recovered.snapshots
         self._reading: Segment | None = None
+        self._active.resume()
         self._end = self._active.end_offset
         self._leader_epoch = self._active.leader_epoch
         self._durable_end = NO_OFFSET  # nothing is known of what this process did not sync itself
@@ -124,21 +126,36 @@ class Journal:
         if self.failed is not None:
             raise StorageError(self.failed)
         end = self._end
-        assert _PLACED.unpack_from(batch) == (end, header.batch_length, leader_epoch), _NOT_PLACED
-        if self._opens_segment(header):
-            self._start_segment()
-            self.snapshot_due = True
         last_offset = end + header.last_offset_delta
+        assert _PLACED.unpack_from(batch) == (end, header.batch_length, leader_epoch), _NOT_PLACED
+        assert aborted is None or aborted.last_offset == last_offset, "an aborted range ends at its marker"
         try:
+            if self._opens_segment(header):
+                self._start_segment()
+                self.snapshot_due = True
             self._active.append(batch, header, last_offset=last_offset, leader_epoch=leader_epoch)
             if aborted is not None:
-                assert aborted.last_offset == last_offset, "an aborted range ends at its marker"
                 self._active.append_aborted(self._active.transaction_index.append(aborted))
         except StorageError as error:
-            self.failed = f"{self.partition} takes no more writes: {error}"
+            self._fail(error)
             raise
         self._leader_epoch = leader_epoch
         self._end = last_offset + 1
+
+    def _fail(self, error: StorageError) -> None:
+        self.failed = f"{self.partition} takes no more writes: {error}"
+
+    @contextmanager
+    def _writing(self) -> Generator[None]:
+        """A disk that failed once has left the files in doubt: nothing more is written to them before a
+        recovery."""
+        if self.failed is not None:
+            raise StorageError(self.failed)
+        try:
+            yield
+        except StorageError as error:
+            self._fail(error)
+            raise
 
     def _check_leader(self, leader_epoch: int) -> None:
         if leader_epoch < self._leader_epoch:
@@ -165,10 +182,9 @@ class Journal:
     def roll(self, producers: Sequence[ProducerSnapshot]) -> None:
         """Opens a new segment at the log end, with a snapshot of the producers there. Nothing when the last
         one is empty."""
-        if self.failed is not None:
-            raise StorageError(self.failed)
-        if self._active.size:
-            self._start_segment()
+        with self._writing():
+            if self._active.size:
+                self._start_segment()
         self.write_snapshot(producers)
 
     def _start_segment(self) -> None:
@@ -216,9 +232,7 @@ class Journal:
         """(header, bytes) of each batch from the one that holds `from_offset` to the log end as it is when
         asked for."""
         for segment in self._segments[self._segment_at(from_offset) :]:
-            self._look_into(segment)
-            for _, header, batch in segment.batches(segment.locate(from_offset)):
-                yield header, batch
+            yield from segment.batches(from_offset)
 
     def aborted_between(self, fetch_offset: int, *, upper: int) -> list[AbortedRange]:
         """Aborted transactions that overlap [fetch_offset, upper), looked for forward until no later one
@@ -239,6 +253,17 @@ class Journal:
             return segment.base_offset + relative
         return self._bases[at + 1] if at + 1 < len(self._bases) else self._end
 
+    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
+        """(timestamp, offset) of the first record at least as new as `timestamp` (ms), None when none is.
+        Markers count."""
+        for segment in self._segments:
+            if segment.max_timestamp >= timestamp:
+                self._look_into(segment)
+                found = segment.find_timestamp(timestamp)
+                if found is not None:
+                    return found
+        return None
+
     def newest_snapshot(self, at_most: int) -> tuple[int, list[ProducerSnapshot]] | None:
         """The newest readable snapshot at or before an offset, with its offset; corrupt ones are dropped on
         the way."""
@@ -249,26 +274,32 @@ class Journal:
             self._snapshots.remove(offset)
         return None
 
-    def write_snapshot(self, producers: Sequence[ProducerSnapshot]) -> None:
-        """Keeps what the leader remembers of each producer at the log end."""
-        path = f"{self._directory}/{file_name(self._end, SNAPSHOT)}"
-        self._storage.replace(path, encode_snapshot(producers), durable=False)
-        if not self._snapshots or self._snapshots[-1] != self._end:
-            self._snapshots.append(self._end)
+    def write_snapshot(self, producers: Sequence[ProducerSnapshot], *, durable: bool = False) -> None:
+        """Keeps what the leader remembers of each producer at the log end. Older ones stay where a segment
+        begins."""
+        with self._writing():
+            self._storage.replace(self._snapshot_path(self._end), encode_snapshot(producers), durable=durable)
+            for offset in [
+                offset for offset in self._snapshots if offset not in self._bases or offset == self._end
+            ]:
+                self._snapshots.remove(offset)
+                if offset != self._end:
+                    self._storage.remove(self._snapshot_path(offset))
+        self._snapshots.append(self._end)
         self.snapshot_due = False
+
+    def _snapshot_path(self, offset: int) -> str:
+        return f"{self._directory}/{file_name(offset, SNAPSHOT)}"
 
     def write_manifest(self, state: ManifestState) -> None:
         """Tells readers how far they may go. What it describes was written before, synced or not."""
-        assert state.last_stable_offset <= state.high_watermark <= self._end, (
-            "a manifest that promises more than the log holds"
-        )
-        self._active.save_indexes()
-        data = encode_manifest(
-            state,
-            log_start_offset=self.log_start_offset,
-            segments=[segment.summary for segment in self._segments],
-        )
-        self._storage.replace(f"{self._directory}/{MANIFEST_FILE}", data, durable=False)
+        promised = state.last_stable_offset <= state.high_watermark <= self._end
+        assert promised, f"{state} promises more than {self._end} offsets"
+        segments = [segment.summary for segment in self._segments]
+        data = encode_manifest(state, log_start_offset=self.log_start_offset, segments=segments)
+        with self._writing():
+            self._active.save_indexes()
+            self._storage.replace(f"{self._directory}/{MANIFEST_FILE}", data, durable=False)
 
     def sync(self, *, rolled_only: bool = False) -> int:
         """Returns the offset up to which the log now survives a loss of power. May run in a worker thread
@@ -277,19 +308,14 @@ class Journal:
         `rolled_only` leaves the last segment alone: it spares the next start reading the full ones. After a
         failure the journal takes no more writes, since nobody can tell what a second sync would have written.
         """
-        if self.failed is not None:
-            raise StorageError(self.failed)
-        end = (
-            self._end
-        )  # taken first, and the last segment before the list: what is added meanwhile is not promised
-        active = self._active
-        rolled = [
-            segment
-            for segment in self._segments[len(self._synced) :]
-            if segment.base_offset < active.base_offset
-        ]
-        names_changed, self._names_changed = self._names_changed, False
-        try:
+        with self._writing():
+            end = (
+                self._end
+            )  # taken first, and the last segment before the list: what is added meanwhile is not promised
+            active = self._active
+            unsynced = self._segments[len(self._synced) :]
+            rolled = [segment for segment in unsynced if segment.base_offset < active.base_offset]
+            names_changed, self._names_changed = self._names_changed, False
             for segment in rolled:
                 segment.sync(indexes=True)
             if not rolled_only and end != self._durable_end:
@@ -300,9 +326,6 @@ class Journal:
             if rolled:
                 self._synced += [segment.synced() for segment in rolled]
                 self._write_checkpoint(self._synced)
-        except StorageError as error:
-            self.failed = f"{self.partition} takes no more writes: {error}"
-            raise
         self._durable_end = max(self._durable_end, active.base_offset if rolled_only else end)
         return self._durable_end
 
@@ -318,15 +341,17 @@ class Journal:
         StorageError when something cannot be made durable: then the next start recovers, as after a crash.
         """
         if self.failed is None:
-            self._active.complete_time_index()
-            self._active.save_indexes()
+            with self._writing():
+                self._active.complete_time_index()
+                self._active.save_indexes()
             if producers is not None:
-                self.write_snapshot(producers)
+                self.write_snapshot(producers, durable=True)
             self.sync()
-            self._active.sync(indexes=True)
+            with self._writing():
+                self._active.sync(indexes=True)
+                self._write_checkpoint([*self._synced, self._active.synced()])
             if state is not None:
                 self.write_manifest(state)
-            self._write_checkpoint([*self._synced, self._active.synced()])
             self.failed = f"{self.partition} is closed"
             self.closed = True
         self.abandon()

@@ -24,7 +24,7 @@ from fencepost.journal.segments import (
     walk_batches,
 )
 from fencepost.journal.snapshots import ProducerSnapshot, decode_snapshot
-from fencepost.journal.storage import TEMPORARY_SUFFIX, Storage, StorageError
+from fencepost.journal.storage import TEMPORARY_SUFFIX, Storage
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET
 
@@ -73,9 +73,7 @@ class _Recovery:
     def run(self, *, trusted_clean: bool) -> Recovered:
         sizes = self._sweep()
         listed = self._read_checkpoint()
-        synced = _vouched(sizes, listed, trusted_clean=trusted_clean)
-        for entry in synced:
-            self._take_over(entry)
+        synced = self._take_over(_vouched(sizes, listed, trusted_clean=trusted_clean))
         self._replay(dict(list(sizes.items())[len(synced) :]))
         if not self._segments:
             self._segments.append(Segment(self._storage, self._directory, 0))
@@ -110,52 +108,42 @@ class _Recovery:
         except CorruptIndex:  # it only spares work
             return []
 
-    def _take_over(self, entry: SyncedSegment) -> None:
-        segment = Segment(self._storage, self._directory, entry.base_offset)
-        try:
-            segment.load(entry)
-        except CorruptIndex:
-            segment = self._rebuilt(entry)
-        self._segments.append(segment)
-
-    def _rebuilt(self, entry: SyncedSegment) -> Segment:
-        """A synced segment whose indexes are missing or altered: they come again from its log."""
-        segment = Segment(self._storage, self._directory, entry.base_offset)
-        transactions = self._open_transactions_at(entry.base_offset)
-        why = _replay_segment(segment, entry.bytes, transactions)
-        if why is not None or segment.end_offset != entry.end_offset:
-            raise StorageError(
-                f"{segment.path(LOG)} was whole when it was synced and is damaged now ({why}): restore it "
-                f"from a copy, or remove {self._path(CHECKPOINT_FILE)} to keep what lies before the damage"
-            )
-        segment.complete_time_index()
-        segment.write_indexes()
-        return segment
+    def _take_over(self, vouched: list[SyncedSegment]) -> list[SyncedSegment]:
+        """Opens segments by their indexes alone, up to the first with one that is missing or altered; which
+        ones."""
+        for entry in vouched:
+            segment = Segment(self._storage, self._directory, entry.base_offset)
+            try:
+                segment.load(entry)
+            except CorruptIndex:  # this one and what follows are read from the log
+                break
+            self._segments.append(segment)
+        return vouched[: len(self._segments)]
 
     def _replay(self, sizes: dict[int, int]) -> None:
         """Checks the segments that nobody vouches for; the first invalid byte ends the log."""
         if not sizes:
             return
-        expected = self._segments[-1].end_offset if self._segments else min(sizes)
-        transactions = self._open_transactions_at(expected)
+        transactions = self._open_transactions_at(min(sizes))
         for base, size in sizes.items():
+            expected = self._segments[-1].end_offset if self._segments else base
             if self._why is None and base != expected:
                 self._why = f"a segment begins at offset {base} where {expected} was expected"
+            segment = Segment(self._storage, self._directory, base)
             if self._why is not None:
                 self._dropped_bytes += size
-                Segment(self._storage, self._directory, base).remove()
+                segment.remove()
                 continue
-            segment = Segment(self._storage, self._directory, base)
             epoch = self._segments[-1].leader_epoch if self._segments else NO_LEADER_EPOCH
             self._why = _replay_segment(segment, size, transactions, leader_epoch=epoch)
             if self._why is not None:
                 self._dropped_bytes += size - segment.size
                 segment.file.truncate(segment.size)
-            if base != max(sizes) and self._why is None:
+            if base != max(sizes):
                 segment.complete_time_index()
             segment.write_indexes()
+            segment.release()
             self._segments.append(segment)
-            expected = segment.end_offset
 
     def _open_transactions_at(self, offset: int) -> OpenTransactions:
         """From the newest readable snapshot at or before `offset`, then over the batches in between."""
@@ -169,8 +157,9 @@ class _Recovery:
             break
         for segment in self._segments:
             if segment.end_offset > start:
-                for _, header, batch in segment.batches(segment.locate(start)):
+                for header, batch in segment.batches(start):
                     transactions.see(header, batch)
+                segment.release()
         return transactions
 
     def _remove_stale(self) -> None:

@@ -24,6 +24,7 @@ from fencepost.journal.manifest import SegmentSummary
 from fencepost.journal.storage import Storage, StorageFile
 from fencepost.protocol.batches import HEADER_SIZE, BatchHeader, Buffer, checksum_matches, read_header
 from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP
 
 LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX, SNAPSHOT = "log", "index", "timeindex", "txnindex", "snapshot"
@@ -207,8 +208,6 @@ class Segment:
         self.max_timestamp, self.leader_epoch = synced.max_timestamp, synced.leader_epoch
         self._max_timestamp_offset = self.base_offset + self.time_index.last_offset
         self._since_entry = self.size - self.offset_index.last_position_up_to(self.size)
-        if self.size:
-            self.first_timestamp = next(self.headers())[1].max_timestamp
 
     def _checked(self, kind: str, checksum: int) -> bytes:
         data = self._storage.read_file(self.path(kind))
@@ -285,10 +284,34 @@ class Segment:
         """(position, header) of each batch from a batch start on."""
         return walk_headers(self.file, start, self.size)
 
-    def batches(self, start: int = 0) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-        """(position, header, bytes) of each batch from a batch start on; their checksums were checked when
-        they came."""
-        return walk_batches(self.file, start, self.size, check=False)
+    def batches(self, from_offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """(header, bytes) of each batch from the one that holds `from_offset` on, over a handle of its own.
+
+        Checksums are not looked at: they were when the batches came.
+        """
+        start = self.locate(from_offset)
+        file = self._storage.open(self.path(LOG))
+        try:
+            for _, header, batch in walk_batches(file, start, self.size, check=False):
+                yield header, batch
+        finally:
+            file.close()
+
+    def find_timestamp(self, timestamp: int) -> tuple[int, int] | None:
+        """(timestamp, offset) of the first record that is at least as new, None when there is none."""
+        for position, header in self.headers(
+            self.locate(self.base_offset + self.time_index.offset_before(timestamp))
+        ):
+            if header.max_timestamp >= timestamp:
+                found = _first_record_since(timestamp, header, self.file.read(position, header.size))
+                if found is not None:
+                    return found
+        return None
+
+    def resume(self) -> None:
+        """Makes ready for appends after a start."""
+        if self.size:
+            self.first_timestamp = next(self.headers())[1].max_timestamp
 
     def sync(self, *, indexes: bool) -> None:
         """Makes the log durable, and the index files with it. May run in another thread than appends and
@@ -319,3 +342,13 @@ class Segment:
         self.release()
         for kind in (LOG, *INDEX_KINDS):
             self._storage.remove(self.path(kind))
+
+
+def _first_record_since(timestamp: int, header: BatchHeader, batch: bytes) -> tuple[int, int] | None:
+    columns = read_columns(batch, header)
+    deltas = columns.timestamp_deltas or [0] * header.record_count
+    for at, delta in enumerate(deltas):
+        if header.base_timestamp + delta >= timestamp:
+            offset_delta = at if columns.offset_deltas is None else columns.offset_deltas[at]
+            return header.base_timestamp + delta, header.base_offset + offset_delta
+    return None

@@ -1,0 +1,240 @@
+"""A storage that forgets: after a loss of power only what was synced is sure to be there, and the last write
+may be torn.
+
+Rule: every choice of what survives comes from the chooser that was handed in, asked in a fixed order, so a
+run can be replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from fencepost.journal.storage import DirectoryInUse, StorageError
+from fencepost.protocol.batches import Buffer
+
+Choose = Callable[[int], int]  # n -> one of 0 .. n
+Breaks = Callable[
+    [str, str], bool
+]  # (operation, path) -> whether it fails this time; operations are those below
+APPEND: Final = "append"
+SYNC: Final = "sync"
+
+
+class _Node:
+    """What a file holds, what of it is synced, and what was done to it since."""
+
+    __slots__ = ("content", "since", "synced")
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+        self.synced = b""
+        self.since: list[bytes | int] = []  # bytes: appended; a number: cut to that size
+
+    def append(self, data: Buffer) -> None:
+        self.content += data
+        self.since.append(bytes(data))
+
+    def truncate(self, size: int) -> None:
+        del self.content[size:]
+        self.since.append(size)
+
+    def sync(self) -> None:
+        self.synced = bytes(self.content)
+        self.since.clear()
+
+    def lose_power(self, choose: Choose) -> None:
+        """Keeps some of the first unsynced writes; of the next one a part may be there, as it was or as
+        zeros."""
+        kept = choose(len(self.since))
+        torn = self.since[kept] if kept < len(self.since) else 0
+        self.content = bytearray(self.synced)
+        for change in self.since[:kept]:
+            if isinstance(change, int):
+                del self.content[change:]
+            else:
+                self.content += change
+        if isinstance(torn, bytes):
+            part = torn[: choose(len(torn))]
+            self.content += bytes(len(part)) if choose(1) else part
+        self.sync()
+
+
+class _Directory:
+    """Names and what they name, which names are synced, and which were given (or taken: None) since, together
+    or not at all."""
+
+    __slots__ = ("names", "since", "synced")
+
+    def __init__(self) -> None:
+        self.names: dict[str, _Node | _Directory] = {}
+        self.synced: dict[str, _Node | _Directory] = {}
+        self.since: list[dict[str, _Node | _Directory | None]] = []
+
+    def change(self, changes: dict[str, _Node | _Directory | None]) -> None:
+        _rename(self.names, changes)
+        self.since.append(changes)
+
+    def sync(self) -> None:
+        self.synced = dict(self.names)
+        self.since.clear()
+
+    def lose_power(self, choose: Choose) -> None:
+        """Keeps some of the first unsynced changes of names, as a file system that logs them in order
+        does."""
+        kept = choose(len(self.since))
+        self.names = self.synced
+        for changes in self.since[:kept]:
+            _rename(self.names, changes)
+        self.sync()
+        for _, entry in sorted(self.names.items()):
+            entry.lose_power(choose)
+
+
+def _rename(names: dict[str, _Node | _Directory], changes: dict[str, _Node | _Directory | None]) -> None:
+    for name, entry in changes.items():
+        if entry is None:
+            names.pop(name, None)
+        else:
+            names[name] = entry
+
+
+class SimulatedFile:
+    """A handle that dies with the process that opened it."""
+
+    __slots__ = ("_generation", "_node", "_path", "_storage")
+
+    def __init__(self, storage: SimulatedStorage, path: str, node: _Node) -> None:
+        self._storage = storage
+        self._generation = storage.generation
+        self._path = path
+        self._node = node
+
+    @property
+    def size(self) -> int:
+        return len(self._node.content)
+
+    def append(self, data: Buffer) -> None:
+        self._check()
+        if self._storage.breaks(APPEND, self._path):
+            self._node.append(memoryview(data)[: self._storage.choose(len(data))])
+            raise StorageError(f"cannot write {self._path}: the simulated disk refused")
+        self._node.append(data)
+
+    def read(self, position: int, size: int) -> bytes:
+        self._check()
+        return bytes(memoryview(self._node.content)[position : position + size])
+
+    def truncate(self, size: int) -> None:
+        self._check()
+        self._node.truncate(size)
+
+    def sync(self) -> None:
+        self._check()
+        if self._storage.breaks(SYNC, self._path):
+            raise StorageError(f"cannot sync {self._path}: the simulated disk refused")
+        self._node.sync()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _check(self) -> None:
+        if self._generation != self._storage.generation:
+            raise StorageError(f"{self._path} was opened by a process that is dead")
+
+
+class SimulatedStorage:
+    """A data directory in memory that keeps a disk's promises and no others. `kill` ends a process,
+    `lose_power` the machine."""
+
+    def __init__(self, choose: Choose, *, breaks: Breaks | None = None, location: str = "simulated") -> None:
+        self.location = location
+        self.choose = choose
+        self.breaks: Breaks = breaks or (lambda _operation, _path: False)
+        self.generation = 0
+        self._locked = False
+        self._top = _Directory()
+
+    def kill(self) -> None:
+        """The process is gone, and its lock and handles with it; what it wrote is there."""
+        self.generation += 1
+        self._locked = False
+
+    def lose_power(self) -> None:
+        """The process is gone, and of what was not synced only what the chooser keeps is left."""
+        self.kill()
+        self._top.lose_power(self.choose)
+
+    def lock(self) -> None:
+        if self._locked:
+            raise DirectoryInUse(f"{self.location} is in use by another broker")
+        self._locked = True
+
+    def unlock(self) -> None:
+        self._locked = False
+
+    def directories(self) -> list[str]:
+        return sorted(name for name, entry in self._top.names.items() if isinstance(entry, _Directory))
+
+    def files(self, directory: str) -> dict[str, int]:
+        found = self._directory(directory)
+        entries = sorted(found.names.items()) if found else []
+        return {name: len(entry.content) for name, entry in entries if isinstance(entry, _Node)}
+
+    def read_file(self, path: str) -> bytes | None:
+        node = self._node(path)
+        return None if node is None else bytes(node.content)
+
+    def open(self, path: str, *, create: bool = False) -> SimulatedFile:
+        node = self._node(path)
+        if node is None:
+            directory = self._directory(path.rpartition("/")[0])
+            if not create or directory is None:
+                raise StorageError(f"{self.location} has no file {path!r}")
+            node = _Node()
+            directory.change({path.rpartition("/")[2]: node})
+        return SimulatedFile(self, path, node)
+
+    def make_directory(self, name: str) -> None:
+        if name not in self._top.names:
+            self._top.change({name: _Directory()})
+
+    def rename_directory(self, name: str, new_name: str) -> None:
+        self._top.change({name: None, new_name: self._top.names[name]})
+
+    def remove_directory(self, name: str) -> None:
+        if name in self._top.names:
+            self._top.change({name: None})
+
+    def replace(self, path: str, data: Buffer, *, durable: bool) -> None:
+        node = _Node()
+        directory = self._directory(path.rpartition("/")[0])
+        assert directory is not None, f"a file {path!r} in no directory"
+        SimulatedFile(self, path, node).append(data)
+        if durable:
+            SimulatedFile(self, path, node).sync()
+        directory.change({path.rpartition("/")[2]: node})
+        if durable:
+            directory.sync()
+
+    def remove(self, path: str) -> None:
+        directory = self._directory(path.rpartition("/")[0])
+        if directory is not None:
+            directory.change({path.rpartition("/")[2]: None})
+
+    def sync_directory(self, directory: str) -> None:
+        if self.breaks(SYNC, directory):
+            raise StorageError(f"cannot sync {directory!r}: the simulated disk refused")
+        found = self._directory(directory)
+        assert found is not None, f"a sync of {directory!r}, which is not there"
+        found.sync()
+
+    def _directory(self, name: str) -> _Directory | None:
+        entry = self._top.names.get(name) if name else self._top
+        return entry if isinstance(entry, _Directory) else None
+
+    def _node(self, path: str) -> _Node | None:
+        directory, _, name = path.rpartition("/")
+        found = self._directory(directory)
+        entry = found.names.get(name) if found else None
+        return entry if isinstance(entry, _Node) else None
