@@ -1,1 +1,22 @@
-"""PySpark reads the log directory: the data source and the jobs on top of it."""
+"""Reads a broker's log with PySpark, from its files alone: `spark.read.format("fencepost")`.
+
+Rule: importing this costs nothing and needs no Spark; a name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fencepost.spark_bridge.data_source import FencepostDataSource as FencepostDataSource
+    from fencepost.spark_bridge.registration import register as register
+
+_HOMES = {"FencepostDataSource": "data_source", "register": "registration"}
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a public name from its home (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,75 @@
+"""`format("fencepost")`: what Spark asks of a data source, answered from the files of a broker.
+
+Rule: the driver plans, workers read; what travels between them is options and tasks, so a task reads the same
+when it is run again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from fencepost.journal.disk import DiskStorage
+from fencepost.spark_bridge.options import ReadOptions, parse_options
+from fencepost.spark_bridge.planning import plan
+from fencepost.spark_bridge.problems import NotALog
+from fencepost.spark_bridge.scanning import Scan
+from fencepost.spark_bridge.table import checked_names, default_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class FencepostDataSource(DataSource):
+    """The data directory of a Fencepost broker as a table, with the columns and options of Spark's Kafka
+    source.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "fencepost"
+
+    def schema(self) -> str:
+        return default_schema(include_headers=parse_options(self.options).include_headers)
+
+    def reader(self, schema: StructType) -> LogReader:
+        options = parse_options(self.options)
+        # Workers may run in another directory than the driver.
+        return LogReader(attrs.evolve(options, path=os.path.abspath(options.path)), checked_names(schema))
+
+
+class LogReader(DataSourceReader):
+    """Small on purpose: it is sent to the workers with every task."""
+
+    def __init__(self, options: ReadOptions, names: tuple[str, ...]) -> None:
+        self.options = options
+        self.names = names
+
+    def partitions(self) -> list[InputPartition]:
+        storage = DiskStorage(self.options.path, read_only=True)
+        return [InputPartition(task) for task in plan(storage, self.options)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        task: Any = partition.value
+        if task is None:  # what Spark makes of an empty list of partitions
+            return iter(())
+        try:
+            from fencepost.spark_bridge.rows import record_batches
+        except ImportError as missing:
+            raise NotALog(
+                f"a Spark worker ({sys.executable}) cannot import {missing.name}: install fencepost[spark] "
+                "for it, or point PYSPARK_PYTHON to a Python that has it"
+            ) from missing
+        scan = Scan(
+            DiskStorage(self.options.path, read_only=True),
+            task,
+            isolation_level=self.options.isolation_level,
+            fail_on_data_loss=self.options.fail_on_data_loss,
+        )
+        return record_batches(scan, task, self.names)

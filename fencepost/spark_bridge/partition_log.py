@@ -1,0 +1,196 @@
+"""One partition's files seen from outside: its segments, its manifest, and what its indexes say. Takes no
+lock, changes nothing.
+
+Rule: the manifest is read before the files are listed, so all that it describes is there; more may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import attrs
+
+from fencepost.journal.indexes import (
+    ABORTED_ENTRY,
+    OFFSET_ENTRY,
+    AbortedRange,
+    CorruptIndex,
+    OffsetIndex,
+    TransactionIndex,
+)
+from fencepost.journal.indexes import collect_aborted as collect_from
+from fencepost.journal.manifest import MANIFEST_FILE, Manifest, decode_manifest
+from fencepost.journal.names import directory_name, parse_directory_name
+from fencepost.journal.segments import INDEX, LOG, TRANSACTION_INDEX, file_name, parse_file_name
+from fencepost.journal.storage import StorageFile, StorageReader
+from fencepost.protocol.batches import HEADER_SIZE, BatchHeader, read_header
+from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.terms import TopicPartition
+from fencepost.spark_bridge.problems import CorruptLog, DataLoss, NotALog
+
+
+@attrs.frozen
+class SegmentFile:
+    """A `.log` file as it was found; the last one of a partition may end in a torn batch."""
+
+    base_offset: int
+    size: int = attrs.field(kw_only=True)
+
+
+@attrs.frozen(kw_only=True)
+class PartitionLog:
+    """A partition's directory at one moment."""
+
+    storage: StorageReader
+    partition: TopicPartition
+    manifest: Manifest | None
+    segments: tuple[SegmentFile, ...]
+    _last_index: dict[int, OffsetIndex] = attrs.field(
+        factory=dict[int, OffsetIndex], init=False, eq=False, repr=False
+    )
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that can be read; 0 for a partition that never had a segment."""
+        known = self.manifest.log_start_offset if self.manifest else 0
+        return max(known, self.segments[0].base_offset) if self.segments else known
+
+    def path(self, segment: SegmentFile, kind: str = LOG) -> str:
+        """Where one of a segment's files lies in the storage."""
+        return f"{directory_name(self.partition)}/{file_name(segment.base_offset, kind)}"
+
+    def location(self, segment: SegmentFile, kind: str = LOG) -> str:
+        """The same for people."""
+        return f"{self.storage.location}/{self.path(segment, kind)}"
+
+    def segment_index(self, offset: int) -> int:
+        """Which segment holds the offset: the last one that begins at or before it, else the first."""
+        later = (number for number, segment in enumerate(self.segments) if segment.base_offset > offset)
+        return max(0, next(later, len(self.segments)) - 1)
+
+    def offset_index(self, segment: SegmentFile) -> OffsetIndex:
+        """A hint where batches begin.
+
+        Missing or cut off, it is shorter: whoever uses it looks at the batch itself.
+        """
+        known = self._last_index.get(segment.base_offset)
+        if known is None:
+            data = self.storage.read_file(self.path(segment, INDEX)) or b""
+            known = OffsetIndex(data[: len(data) - len(data) % OFFSET_ENTRY.size])
+            self._last_index.clear()
+            self._last_index[segment.base_offset] = known
+        return known
+
+    def header_at(self, segment: SegmentFile, position: int) -> BatchHeader | None:
+        """The header of the batch that begins at this byte.
+
+        None when none does that could lie in this segment.
+        """
+        if position + HEADER_SIZE > segment.size:
+            return None
+        with opened(self.storage, self.path(segment)) as file:
+            try:
+                header = read_header(file.read(position, HEADER_SIZE))
+            except ProtocolViolation:
+                return None
+        fits = header.base_offset >= segment.base_offset and position + header.size <= segment.size
+        return header if fits else None
+
+    def position_before(self, segment: SegmentFile, offset: int) -> int:
+        """A byte where a batch begins that lies at or before the offset; 0 when the index knows no better."""
+        if offset <= segment.base_offset:
+            return 0
+        position = self.offset_index(segment).position_before(offset - segment.base_offset)
+        header = self.header_at(segment, position) if position else None
+        return position if header is not None and header.base_offset <= offset else 0
+
+    def collect_aborted(self, start: int, *, upper: int) -> list[AbortedRange]:
+        """Aborted transactions in the indexes that overlap [start, upper): they stand where their marker
+        is, so it looks forward.
+        """
+        found: list[AbortedRange] = []
+        for segment in self.segments[self.segment_index(start) :]:
+            here, complete = collect_from([self._transaction_index(segment)], start, upper=upper)
+            found += here
+            if complete:
+                break
+        return found
+
+    def _transaction_index(self, segment: SegmentFile) -> TransactionIndex:
+        data = self.storage.read_file(self.path(segment, TRANSACTION_INDEX))
+        where = self.location(segment, TRANSACTION_INDEX)
+        advice = "start the broker on this directory once: it builds the index again"
+        if data is None and not segment.size:
+            return TransactionIndex()  # a segment that is being made: its log file comes first
+        if data is None:
+            raise CorruptLog(
+                f"{where} is missing, so aborted records could not be told from committed ones: {advice}"
+            )
+        torn = len(data) % ABORTED_ENTRY.size
+        if torn and segment is not self.segments[-1]:
+            raise CorruptLog(f"{where} ends inside an entry: {advice}")
+        index = TransactionIndex(data[: len(data) - torn])
+        try:
+            for entry in range(len(index)):
+                _ = index[entry]
+        except CorruptIndex as problem:
+            raise CorruptLog(f"{where}: {problem}: {advice}") from problem
+        return index
+
+
+@contextmanager
+def opened(storage: StorageReader, path: str) -> Generator[StorageFile]:
+    """A file that is closed again."""
+    file = storage.open(path)
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+def open_partition_log(
+    storage: StorageReader, partition: TopicPartition, *, fail_on_data_loss: bool = True
+) -> PartitionLog:
+    """The partition as it lies there.
+
+    CorruptLog when its manifest makes no sense, DataLoss when a segment is gone.
+    """
+    manifest = _read_manifest(storage, partition)
+    sizes = storage.files(directory_name(partition))
+    named = ((*parse_file_name(name), size) for name, size in sizes.items())
+    segments = tuple(SegmentFile(base_offset, size=size) for base_offset, kind, size in named if kind == LOG)
+    if manifest and fail_on_data_loss:
+        _check_against(manifest, segments, f"{storage.location}/{partition}")
+    return PartitionLog(storage=storage, partition=partition, manifest=manifest, segments=segments)
+
+
+def _read_manifest(storage: StorageReader, partition: TopicPartition) -> Manifest | None:
+    data = storage.read_file(f"{directory_name(partition)}/{MANIFEST_FILE}")
+    try:
+        return None if data is None else decode_manifest(data)
+    except CorruptIndex as problem:
+        where = f"{storage.location}/{partition}/{MANIFEST_FILE}"
+        raise CorruptLog(
+            f"{where}: {problem}: start the broker on this directory once, it writes a new one"
+        ) from problem
+
+
+def _check_against(manifest: Manifest, segments: tuple[SegmentFile, ...], where: str) -> None:
+    found = {segment.base_offset: segment.size for segment in segments}
+    for summary in manifest.segments:
+        if summary.bytes and summary.base_offset not in found:
+            raise DataLoss(
+                f"{where}/{file_name(summary.base_offset, LOG)} is gone: the manifest beside it lists it"
+            )
+
+
+def list_partitions(storage: StorageReader) -> list[TopicPartition]:
+    """Every `<topic>-<number>` directory, sorted; NotALog when the path holds none or is no directory."""
+    partitions = sorted(filter(None, map(parse_directory_name, storage.directories())))
+    if not partitions:
+        raise NotALog(
+            f"{storage.location} holds no partition of a log (directories like orders-0): "
+            "set option path to the directory that `fencepost serve` was given"
+        )
+    return partitions

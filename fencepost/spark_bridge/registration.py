@@ -1,0 +1,71 @@
+"""Makes `format("fencepost")` known to a Spark session, and this package known to its workers.
+
+Rule: a worker that cannot import the package gets a copy, whatever directory it runs in.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import fencepost
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+_ALREADY: Final = "DATA_SOURCE_ALREADY_EXISTS"
+
+
+def register(spark: SparkSession) -> None:
+    """Makes `spark.read.format("fencepost")` work in this session; calling it again does no harm."""
+    from pyspark.errors import AnalysisException
+
+    from fencepost.spark_bridge.data_source import FencepostDataSource
+
+    context = spark.sparkContext
+    local = (context.master or "").startswith("local")
+    if local and not _names_a_python(context):
+        context.pythonExec = (
+            sys.executable
+        )  # `python3` on the PATH is seldom the one of this virtual environment
+    if not local or not _imports_fencepost(context.pythonExec):
+        _ship(context)
+    try:
+        spark.dataSource.register(FencepostDataSource)
+    except AnalysisException as refused:
+        # Spark finds the package pyspark_fencepost by itself where it is installed, and then keeps that one.
+        if refused.getCondition() != _ALREADY:
+            raise
+
+
+def _names_a_python(context: SparkContext) -> bool:
+    return "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
+
+
+def _imports_fencepost(python: str) -> bool:
+    """Whether the workers' Python has the package wherever it is started: what the driver's directory
+    offers does not count.
+    """
+    asked = subprocess.run(
+        [python, "-c", "import fencepost.protocol"], cwd="/", capture_output=True, timeout=60
+    )
+    return asked.returncode == 0
+
+
+def _ship(context: SparkContext) -> None:
+    """Gives the workers this package.
+
+    What it stands on (attrs, msgpack, pyarrow ...) has compiled parts and must be there.
+    """
+    package = Path(fencepost.__file__).parent
+    target = Path(tempfile.mkdtemp(prefix="fencepost-")) / "fencepost.zip"
+    with zipfile.ZipFile(target, "w") as archive:
+        for source in sorted(package.rglob("*.py")):
+            archive.write(source, Path("fencepost") / source.relative_to(package))
+    context.addPyFile(str(target))
