@@ -1,4 +1,4 @@
-"""The face: a broker to run, and producer, consumer and admin to talk to it. Names are loaded when they are first used.
+"""The face: a broker to run, and producer, consumer and admin to talk to it. A name loads when first used.
 
 Rule: `import fencepost` costs next to nothing; whoever only reads a log never imports a network.
 """

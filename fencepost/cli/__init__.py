@@ -1,4 +1,7 @@
-"""The command line. Rule: a command imports what it needs when it runs, so that `fencepost serve` starts at once."""
+"""The command line.
+
+Rule: a command imports what it needs when it runs, so that `fencepost serve` starts at once.
+"""
 
 from __future__ import annotations
 

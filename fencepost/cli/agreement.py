@@ -1,12 +1,13 @@
-"""Whether a log tells one story: the transaction log says who decided what, and the markers in the partitions say the same.
+"""Whether a log tells one story: what the transaction log decided is what the markers in the partitions say.
 
-Rule: every decided transaction has its marker in each of its partitions, and no marker is there that nobody decided.
+Rule: a finished transaction has its marker in each of its partitions, and no marker lacks its decision.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +16,12 @@ import attrs
 from fencepost.cli.log_files import partition_batches, partition_directories, topic_batches
 from fencepost.protocol.batches import read_marker
 from fencepost.protocol.stored import TransactionRecord, read_transactions
-from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition, TransactionResult, TransactionState
+from fencepost.protocol.terms import (
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+    TransactionResult,
+    TransactionState,
+)
 
 PREPARED = {
     TransactionState.PREPARE_COMMIT: TransactionResult.COMMIT,
@@ -28,14 +34,14 @@ COMPLETED = {
 
 
 class Moment(NamedTuple):
-    """One record of the transaction log, with the leader epoch under which it was written; None is a tombstone."""
+    """One record of the transaction log and the leader epoch it was written under; None is a tombstone."""
 
     leader_epoch: int
     record: TransactionRecord | None
 
 
 class Decision(NamedTuple):
-    """What a marker says, or must say: Kafka's newest generation gives each transaction an epoch of its own."""
+    """What a marker says, or must say: in Kafka's newest generation each transaction has its own epoch."""
 
     producer_id: int
     producer_epoch: int
@@ -56,7 +62,7 @@ class Histories:
 
     @property
     def finished_after_restart(self) -> int:
-        """Decisions that one leader prepared and the next one completed: the broker died between PREPARE and COMPLETE."""
+        """Decisions prepared by one leader and completed by a later one: it died in between."""
         return sum(
             before.record is not None
             and before.record.state in PREPARED
@@ -64,7 +70,7 @@ class Histories:
             and after.record.state in COMPLETED
             and after.leader_epoch > before.leader_epoch
             for history in self.of.values()
-            for before, after in zip(history, history[1:], strict=False)
+            for before, after in pairwise(history)
         )
 
 
@@ -78,11 +84,13 @@ def read_histories(data: Path) -> Histories:
 
 
 def disagreements(data: Path) -> list[str]:
-    """Every contradiction between the transaction log and the markers, as a sentence; none when the log tells one story."""
+    """Each contradiction between transaction log and markers as a sentence; none when they tell one story."""
     written = read_markers(data)
     histories = read_histories(data).of
     present = {partition for partition, _ in partition_directories(data)}
-    decided = set(decisions((moment.record for history in histories.values() for moment in history), PREPARED))
+    decided = set(
+        decisions((moment.record for history in histories.values() for moment in history), PREPARED)
+    )
     complaints: list[str] = []
     for name, history in histories.items():
         finished = finished_decisions([moment.record for moment in history])
@@ -91,14 +99,18 @@ def disagreements(data: Path) -> list[str]:
             for decision in finished
             if decision.partition in present and decision not in written
         ]
-    complaints += [f"nobody decided {tell(decision)}, and a marker says so" for decision in sorted(written - decided)]
+    complaints += [
+        f"nobody decided {tell(decision)}, and a marker says so" for decision in sorted(written - decided)
+    ]
     return complaints
 
 
 def finished_decisions(history: list[TransactionRecord | None]) -> list[Decision]:
     """What stands in PREPARE records that a COMPLETE record follows."""
-    pairs = zip(history, history[1:], strict=False)
-    return decisions((before for before, after in pairs if after is not None and after.state in COMPLETED), PREPARED)
+    pairs = pairwise(history)
+    return decisions(
+        (before for before, after in pairs if after is not None and after.state in COMPLETED), PREPARED
+    )
 
 
 def decisions(
@@ -116,7 +128,9 @@ def decisions(
 def read_markers(data: Path) -> set[Decision]:
     """Every marker in every partition."""
     return {
-        Decision(batch.header.producer_id, batch.header.producer_epoch, read_marker(batch.data).result, partition)
+        Decision(
+            batch.header.producer_id, batch.header.producer_epoch, read_marker(batch.data).result, partition
+        )
         for partition, directory in partition_directories(data)
         for batch in partition_batches(directory)
         if batch.header.is_control

@@ -1,6 +1,6 @@
 """The tree of commands, and the one place where an error becomes a sentence and an exit code.
 
-Rule: 0 done, 1 the command failed or a check found a difference, 2 wrong usage, 3 no broker there, 130 and 143 for signals.
+Rule: 0 done, 1 failed or a difference found, 2 wrong usage, 3 no broker there, 130 and 143 for signals.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from cyclopts import App, CycloptsError
 
 from fencepost import __version__
 from fencepost.cli.failures import OK, WRONG_USAGE, report
+from fencepost.protocol.errors import FencepostError
 
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
@@ -45,13 +46,21 @@ def application() -> App:
     app.command("fencepost.cli.producing:produce", name="produce", help="Write lines as records.")
     app.command("fencepost.cli.consuming:consume", name="consume", help="Read records as lines.")
     transactions = App(name="transactions", help="Look at transactions as the coordinator sees them.")
-    transactions.command("fencepost.cli.transactions:list_transactions", name="list", help="List transactional ids.")
+    transactions.command(
+        "fencepost.cli.transactions:list_transactions", name="list", help="List transactional ids."
+    )
     transactions.command(
         "fencepost.cli.transactions:describe_transaction", name="describe", help="Show one transactional id."
     )
     app.command(transactions)
-    app.command("fencepost.cli.dumping:dump", name="dump", help="Say in words what lies in a log file or directory.")
-    app.command("fencepost.cli.showing:demo", name="demo", help="A pipeline over real data that is killed again and again.")
+    app.command(
+        "fencepost.cli.dumping:dump", name="dump", help="Say in words what lies in a log file or directory."
+    )
+    app.command(
+        "fencepost.cli.showing:demo",
+        name="demo",
+        help="A pipeline over real data that is killed again and again.",
+    )
     return app
 
 
@@ -64,17 +73,20 @@ def run(arguments: Sequence[str]) -> int:
         )
         sys.stdout.flush()
     except CycloptsError as problem:
-        print(f"fencepost: {problem}\n  fencepost --help lists the commands, and each has its own --help", file=sys.stderr)
+        print(
+            f"fencepost: {problem}\n  fencepost --help lists the commands, and each has its own --help",
+            file=sys.stderr,
+        )
         return WRONG_USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
     except _Terminated:
         return TERMINATED
     except BrokenPipeError:
-        # Whoever read us has seen enough (`fencepost consume t | head`); Python would complain once more at exit.
+        # Whoever read us has seen enough (`fencepost consume t | head`); Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
-    except Exception as problem:
+    except (FencepostError, OSError, ExceptionGroup) as problem:
         return report(problem)
     return code if isinstance(code, int) else OK
 

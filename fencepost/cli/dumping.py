@@ -27,14 +27,15 @@ def dump(
     check: Annotated[bool, Parameter(negative="")] = False,
     as_json: Annotated[bool, Parameter("--json", negative="")] = False,
 ) -> int:
-    """Say in words what lies in a log: batches, markers, transaction states, committed offsets, indexes, snapshots.
+    """Say in words what lies in a log: batches, markers, transactions, committed offsets, indexes, snapshots.
 
     The log may belong to a running broker or to a dead one.
 
     Parameters
     ----------
     path
-        A data directory, one partition of it, or one file (.log .index .timeindex .txnindex .snapshot manifest.json).
+        A data directory, one partition in it, or one file: .log, .index, .timeindex, .txnindex, .snapshot,
+        manifest.json.
     topic
         Only these topics of a data directory. May be given several times.
     records
@@ -97,7 +98,9 @@ def dump_file(file: Path, *, records: bool, as_json: bool, titled: bool) -> None
 def check_agreement(path: Path, *, as_json: bool) -> int:
     """Tells whether the directory tells one story."""
     if path.is_file() or partition_of(path.resolve()):
-        raise CommandFailed("only a whole data directory can be checked", then=f"fencepost dump {path}", code=WRONG_USAGE)
+        raise CommandFailed(
+            "only a whole data directory can be checked", then=f"fencepost dump {path}", code=WRONG_USAGE
+        )
     found = disagreements(path)
     if as_json:
         print_json({"agree": not found, "disagreements": found})

@@ -1,6 +1,6 @@
 """How a command fails: what went wrong, what to do next, and the exit code.
 
-Rule: what is expected to go wrong is told in two lines on stderr; what is not is our bug and shows its traceback.
+Rule: what is expected to go wrong is told in two lines on stderr; the rest is a bug and shows its traceback.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
+from fencepost.client.errors import RequestTimeout
 from fencepost.protocol.errors import FencepostError
 
 OK: Final = 0
@@ -27,12 +28,14 @@ class CommandFailed(FencepostError):
 
 def report(problem: Exception) -> int:
     """Prints an expected error and returns its exit code; raises any other again."""
+    while isinstance(problem, ExceptionGroup) and len(problem.exceptions) == 1:
+        problem = problem.exceptions[0]  # what a trio nursery wraps around the one thing that went wrong
     match problem:
         case CommandFailed():
             complain(str(problem), then=problem.then)
             return problem.code
-        case ConnectionError():
-            complain(f"no broker answers: {problem}", then="start one with `fencepost serve`, or name it with --bootstrap")
+        case RequestTimeout() | ConnectionError():
+            complain(str(problem), then="start a broker with `fencepost serve`, or name it with --bootstrap")
             return NO_BROKER
         case FencepostError() | OSError():
             complain(str(problem))

@@ -1,6 +1,6 @@
 """What a file of the log says, as facts: one JSON object per batch, record, marker, state, index entry.
 
-Rule: a fact has a "kind"; `log_words.py` has a sentence for each kind, and `fencepost dump --json` prints them as they are.
+Rule: a fact has a "kind"; `log_words.py` has a sentence for each, `fencepost dump --json` prints them bare.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def facts_of_file(path: Path, *, records: bool = False) -> Iterator[Fact]:
 
 
 def facts_of_log(path: Path, *, records: bool = False) -> Iterator[Fact]:
-    """The batches of a `.log` file, each followed by what internal topics say in it, or by its records when asked."""
+    """The batches of a `.log` file, each followed by what an internal topic says in it, or by its records."""
     partition = partition_of(path.parent.resolve())
     tell = INTERNAL.get(partition.topic if partition else "")
     for batch in read_batches(path):

@@ -1,4 +1,4 @@
-"""Finds and reads the files of a log without its broker: for `fencepost dump`, and for whoever audits a dead directory.
+"""Finds and reads the files of a log without its broker, for `fencepost dump` and for audits.
 
 Rule: takes no lock and writes nothing; what a living broker has not finished writing is the end of the log.
 """
@@ -43,7 +43,9 @@ def partition_of(directory: Path) -> TopicPartition | None:
 
 def partition_directories(data: Path) -> list[tuple[TopicPartition, Path]]:
     """The partitions of a data directory: internal topics last, as what they tell is about the others."""
-    found = [(partition, path) for path in data.iterdir() if path.is_dir() and (partition := partition_of(path))]
+    found = [
+        (partition, path) for path in data.iterdir() if path.is_dir() and (partition := partition_of(path))
+    ]
     return sorted(found, key=lambda entry: (entry[0].topic in INTERNAL_TOPICS, entry[0]))
 
 
@@ -85,7 +87,9 @@ def topic_batches(data: Path, topic: str) -> Iterator[tuple[TopicPartition, Batc
 def check_is_log(path: Path) -> None:
     """CommandFailed unless there is something at `path` that a log consists of."""
     if not path.exists():
-        raise CommandFailed(f"there is no {path}", then="name a data directory, one partition in it, or one file")
+        raise CommandFailed(
+            f"there is no {path}", then="name a data directory, one partition in it, or one file"
+        )
     if path.is_dir() and not partition_directories(path) and not segment_files(path):
         raise CommandFailed(
             f"{path} is no data directory: it holds neither <topic>-<partition> directories nor .log files",

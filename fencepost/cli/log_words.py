@@ -99,7 +99,8 @@ def snapshot(fact: AnyFact) -> str:
     open_since = fact["first_offset"]
     state = "no transaction open" if open_since < 0 else f"transaction open since {open_since}"
     return (
-        f"{fact['at']:>15}  {producer(fact)}: last sequence {fact['last_sequence']} at {fact['last_offset']}, "
+        f"{fact['at']:>15}  {producer(fact)}: last sequence {fact['last_sequence']} at "
+        f"{fact['last_offset']}, "
         f"coordinator epoch {fact['coordinator_epoch']}, {state}"
     )
 

@@ -26,7 +26,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
 
     on_terminal = sys.stdout.isatty()
     table = Table(
-        *columns, title=title or None, title_justify="left", box=box.SIMPLE_HEAD if on_terminal else None, pad_edge=False
+        *columns,
+        title=title or None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD if on_terminal else None,
+        pad_edge=False,
     )
     for row in rows:
         table.add_row(*(as_words(cell) for cell in row))

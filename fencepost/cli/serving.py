@@ -5,12 +5,21 @@ Rule: imports the broker and nothing for people's eyes, so that a start takes a 
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import sys
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from threading import Thread
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from fencepost.cli.failures import OK, WRONG_USAGE, CommandFailed
+
+if TYPE_CHECKING:
+    from fencepost.broker.server import BrokerSettings, Ready
 
 DEFAULT_PORT = 9092  # Kafka's
 
@@ -26,10 +35,13 @@ def serve(
     port: int = DEFAULT_PORT,
     sync: Literal["none", "commit", "all"] = "none",
     break_: Annotated[tuple[Literal["fencing", "dedup"], ...], Parameter("--break", show=False)] = (),
-    stop_at: Annotated[str, _Hidden] = "",
-    lose_reply: Annotated[str, _Hidden] = "",
+    hold_at: Annotated[str | None, _Hidden] = None,
+    lose_reply: Annotated[str | None, _Hidden] = None,
+    with_parent: Annotated[bool, _Hidden] = False,
 ) -> int:
-    """Run a broker until Ctrl-C or SIGTERM; two lines on stdout say when it is ready and where: words, then JSON.
+    """Run a broker until Ctrl-C or SIGTERM.
+
+    When it is ready, two lines on stdout say where: words, then JSON.
 
     Parameters
     ----------
@@ -42,15 +54,43 @@ def serve(
     port
         Port to listen on; 0 picks a free one.
     sync
-        When the log is forced to disk: never (survives kills, not power loss), before a commit, before each answer.
+        When the log is forced to disk: never (survives kills, not power loss), before a commit, before any
+        answer.
     """
     if memory == (directory is not None):
         raise CommandFailed(
             "a broker needs either a directory or --memory", then="fencepost serve ./data", code=WRONG_USAGE
         )
-    from fencepost.cli.broker_process import run_broker
+    import trio
 
-    run_broker(
-        directory, host=host, port=port, sync=sync, broken=frozenset(break_), stop_at=stop_at, lose_reply=lose_reply
+    from fencepost.broker.host import SyncPolicy
+    from fencepost.broker.server import BrokerSettings, serve_until_signalled
+    from fencepost.broker.settings import NodeSettings
+
+    settings = BrokerSettings(
+        directory=None if directory is None else str(directory),
+        host=host,
+        port=port,
+        sync=SyncPolicy(sync),
+        node=NodeSettings(broken=frozenset(break_)),
+        hold_at=hold_at,
+        lose_reply=lose_reply,
     )
+    if with_parent:
+        Thread(target=_end_with_parent, daemon=True).start()
+    trio.run(partial(serve_until_signalled, settings, on_ready=partial(_tell_ready, settings)))
     return OK
+
+
+def _tell_ready(settings: BrokerSettings, ready: Ready) -> None:
+    place = f"data in {settings.directory}" if settings.directory else "data in memory"
+    print(f"Fencepost is ready on {ready.address}, {place} (sync {settings.sync.value}). Ctrl-C stops it.")
+    facts = {"host": ready.host, "port": ready.port, "directory": settings.directory, "pid": os.getpid()}
+    print(json.dumps({"ready": True, **facts}), flush=True)
+
+
+def _end_with_parent() -> None:
+    """Whoever started this process holds the other end of its stdin; it closes when that one dies."""
+    while sys.stdin.buffer.read1():
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

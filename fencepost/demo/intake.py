@@ -27,7 +27,7 @@ class Portion:
 
 
 class Intake:
-    """Takes what the consumer fetches, up to fixed ends; what is left of a batch waits for the next portion."""
+    """Takes what the consumer fetches, up to fixed ends; the rest of a batch waits for the next portion."""
 
     def __init__(self, consumer: Consumer, ends: dict[TopicPartition, int]) -> None:
         self._consumer = consumer

@@ -15,13 +15,13 @@ ABORT_SHARE = 0.04  # of all transactions, on purpose
 
 
 class Point(Enum):
-    """Points of progress in one round of the worker, in order; the name is what it says when it stands there."""
+    """Points of progress in one round of the worker, in order."""
 
     READ = "input read, no transaction yet"
     BEGUN = "transaction begun, nothing sent yet"
     HALF = "half of the records written"
     PRODUCED = "all records written"
-    OFFSETS = "offsets added to the transaction"
+    OFFSETS = "offsets handed to the transaction"
     COMMITTED = "transaction committed, answer received"
 
     @property
@@ -71,7 +71,7 @@ class TooManyKills(ValueError):
 
 
 def draw_plan(*, seed: int, flights: int, kills: int) -> Plan:
-    """Spreads `kills` over the run, and frozen workers beside them; TooManyKills when the run is too short for them."""
+    """Spreads `kills` over the run, and freezes beside them; TooManyKills when the run is too short."""
     chance = random.Random(f"blows {seed}")
     blows = draw_blows(chance, kills)
     per_transaction = min(RECORDS_PER_TRANSACTION_MAX, flights // (2 * len(blows) + 4))
@@ -80,27 +80,32 @@ def draw_plan(*, seed: int, flights: int, kills: int) -> Plan:
     rounds = flights // per_transaction
     # The last rounds stay free: aborted rounds are done again, but none is sure to follow the last.
     places = sorted(chance.sample(range(2, rounds * 9 // 10), len(blows)))
-    events = (Event(place, blow=blow, point=point) for place, (blow, point) in zip(places, blows, strict=True))
+    events = (
+        Event(place, blow=blow, point=point) for place, (blow, point) in zip(places, blows, strict=True)
+    )
     return Plan(seed, flights=flights, records_per_transaction=per_transaction, events=tuple(events))
 
 
 def draw_blows(chance: random.Random, kills: int) -> list[tuple[Blow, Point]]:
-    """In random order: a fifth of the kills at the broker, two at least, the first between PREPARE and COMPLETE."""
+    """In random order: a fifth of the kills at the broker, two at least, one between PREPARE and COMPLETE."""
     broker_kills = min(kills // 2, max(2, kills // 5))
     worker_kills = kills - broker_kills
     frozen = 0 if kills == 0 else 1 + kills // 5
     blows = [
-        (Blow.KILL_BROKER_AT_PREPARE, Point.OFFSETS) if index % 2 == 0 else (Blow.KILL_BROKER, chance.choice(list(Point)))
+        (Blow.KILL_BROKER_AT_PREPARE, Point.OFFSETS)
+        if index % 2 == 0
+        else (Blow.KILL_BROKER, chance.choice(list(Point)))
         for index in range(broker_kills)
     ]
     blows += [
-        (Blow.KILL_WORKER, chance.choice(INSIDE if index % 3 < 2 else OUTSIDE)) for index in range(worker_kills)
+        (Blow.KILL_WORKER, chance.choice(INSIDE if index % 3 < 2 else OUTSIDE))
+        for index in range(worker_kills)
     ]
     blows += [(Blow.FREEZE_WORKER, chance.choice(INSIDE)) for _ in range(frozen)]
     chance.shuffle(blows)
     return blows
 
 
-def is_aborted_on_purpose(seed: int, first_offset: tuple[int, ...], attempt: int) -> bool:
-    """Whether the worker gives up the transaction that starts at these input offsets; never twice, or it would not get on."""
-    return attempt == 0 and random.Random(f"abort {seed} {first_offset}").random() < ABORT_SHARE
+def is_aborted_on_purpose(seed: int, offsets: tuple[int, ...], attempt: int) -> bool:
+    """Whether the worker gives up the transaction that ends at these offsets; its first attempt only."""
+    return attempt == 0 and random.Random(f"abort {seed} {offsets}").random() < ABORT_SHARE

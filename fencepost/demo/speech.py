@@ -1,4 +1,4 @@
-"""How the demonstration and its processes talk: a task as the argument, one JSON object per line on stdout, a word on stdin.
+"""How the demonstration and its processes talk: a task as argument, JSON lines on stdout, a word on stdin.
 
 Rule: a process that waits to be killed has said so first, so a blow lands where it was meant to.
 """

@@ -1,4 +1,4 @@
-"""What the pipeline computes: a flight out of a row, a delay out of a flight, and the running totals of its carrier.
+"""What the pipeline computes: a flight out of a row, a delay out of a flight, running totals per carrier.
 
 Rule: pure functions over JSON; the worker around them is killed at will.
 """
@@ -45,7 +45,7 @@ def minutes(text: str) -> int | None:
 
 
 def transform(values: Iterable[bytes], totals: Mapping[str, Mapping[str, int]]) -> Output:
-    """One record per flight, keyed by destination, and new totals for the carriers seen; `totals` stays as it is."""
+    """One record per flight, keyed by destination, and new totals for the carriers seen."""
     keys: list[bytes] = []
     records: list[bytes] = []
     changed: Totals = {}
@@ -53,7 +53,9 @@ def transform(values: Iterable[bytes], totals: Mapping[str, Mapping[str, int]]) 
         flight = json.loads(value)
         carrier = flight["carrier"]
         if carrier not in changed:
-            changed[carrier] = dict(totals.get(carrier) or {"flights": 0, "cancelled": 0, "diverted": 0, "minutes": 0})
+            changed[carrier] = dict(
+                totals.get(carrier) or {"flights": 0, "cancelled": 0, "diverted": 0, "minutes": 0}
+            )
         delay, status = judge(flight["departed_late"], flight["arrived_late"])
         total = changed[carrier]
         total["flights"] += 1
@@ -62,13 +64,19 @@ def transform(values: Iterable[bytes], totals: Mapping[str, Mapping[str, int]]) 
         else:
             total["minutes"] += delay
         keys.append(flight["to"].encode())
-        record = {"id": flight["id"], "carrier": carrier, "to": flight["to"], "status": status, "delay": delay}
+        record = {
+            "id": flight["id"],
+            "carrier": carrier,
+            "to": flight["to"],
+            "status": status,
+            "delay": delay,
+        }
         records.append(json.dumps(record, separators=(",", ":")).encode())
     return Output(keys, records, changed)
 
 
 def judge(departed_late: int | None, arrived_late: int | None) -> tuple[int | None, str]:
-    """(delay on arrival or None, what became of the flight): one without departure was cancelled, without arrival diverted."""
+    """(delay on arrival or None, what became of it): no departure means cancelled, no arrival diverted."""
     if departed_late is None:
         return None, "cancelled"
     if arrived_late is None:

@@ -13,7 +13,7 @@ import attrs
 
 @attrs.frozen
 class Truth:
-    """Per flight number (1 is the first row) its delay on arrival in minutes, None if it never arrived; per carrier its sums."""
+    """Per flight (1 is the first row) its delay in minutes, None if it never arrived; sums per carrier."""
 
     delays: dict[int, int | None]
     totals: dict[str, dict[str, int]] = attrs.field(kw_only=True)

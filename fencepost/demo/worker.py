@@ -1,6 +1,6 @@
-"""The worker: consume, transform, produce, in transactions that carry their input offsets. Its own process, killed at will.
+"""The worker: consumes, transforms, produces, in transactions that carry their input offsets. Killed at will.
 
-Rule: it keeps nothing but what it can read back: input positions from its group, totals from the topic that it writes.
+Rule: it keeps only what it can read back: input positions from its group, totals from the topic it writes.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Worker:
             self._reach(Point.PRODUCED)
             self._producer.send_offsets_to_transaction(portion.offsets, GROUP)
             self._reach(Point.OFFSETS)
-            starts = tuple(portion.offsets.values())
-            on_purpose = is_aborted_on_purpose(self._task.seed, starts, attempt)
+            ends = tuple(portion.offsets.values())
+            on_purpose = is_aborted_on_purpose(self._task.seed, ends, attempt)
             if not on_purpose:
                 self._producer.commit_transaction()
         except TransactionAborted:
@@ -91,8 +91,8 @@ class Worker:
         self._producer.send_many(DELAYS, output.values[half:], output.keys[half:])
         for carrier, total in output.totals.items():
             self._producer.send(TOTALS, json.dumps(total).encode(), carrier.encode())
-        if (self._round, Point.PRODUCED) in self._pauses:
-            self._producer.flush()
+        if not self._pauses.keys().isdisjoint({(self._round, Point.PRODUCED), (self._round, Point.OFFSETS)}):
+            self._producer.flush()  # whoever strikes there wants to find the transaction open
 
     def _reach(self, point: Point) -> None:
         """Waits here if this is where the parent wants to strike: for the end, or for a word to go on."""

@@ -1,0 +1,176 @@
+"""Runs the worker through all its lives, and strikes where the plan says.
+
+Rule: a blow counts as inside a transaction when the coordinator says afterwards that one is open.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from typing import Any
+
+import attrs
+import trio
+
+from fencepost.client.aio import AsyncAdmin
+from fencepost.demo.children import Child, Children
+from fencepost.demo.keeper import Keeper
+from fencepost.demo.plan import Blow, Event, Plan, Point
+from fencepost.demo.speech import COMMIT_UNKNOWN, FENCED, TRANSACTIONAL_ID, Task
+from fencepost.demo.stage import Act, Stage
+from fencepost.protocol.errors import FencepostError
+from fencepost.protocol.terms import TransactionState
+
+HEIR_ROUNDS = 2  # that the heir of a frozen worker commits before that one wakes up
+ZOMBIE_ROUNDS = 3  # that a frozen worker may go on for after it woke up, should nobody fence it
+UNPLANNED_ENDS_MAX = 20
+SILENCE_S = 90.0  # without a word from the worker mean that it hangs
+
+
+class PipelineFailed(FencepostError):
+    """The worker cannot get to the end, however often it is started."""
+
+
+@attrs.define
+class Tally:
+    """What happened, counted as it happened."""
+
+    worker_kills: int = 0
+    worker_kills_in_transaction: int = 0
+    frozen: int = 0
+    fenced: int = 0
+    aborted_on_purpose: int = 0
+    unplanned_ends: int = 0
+
+
+class Pipeline:
+    """One run of the worker over all flights."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        keeper: Keeper,
+        children: Children,
+        stage: Stage,
+        act: Act,
+        read_uncommitted: bool,
+    ) -> None:
+        self.tally = Tally()
+        self._plan = plan
+        self._keeper = keeper
+        self._children = children
+        self._stage = stage
+        self._act = act
+        self._read_uncommitted = read_uncommitted
+        self._events = deque(event for event in plan.events if event.blow is not Blow.KILL_BROKER_AT_PREPARE)
+        self._flights = 0
+        self._rounds = 0  # begun by all workers before the present one
+        self._heir_commits = 0
+        self._wake = trio.Event()
+
+    async def run(self) -> None:
+        """Until a worker says that all flights are done, and every frozen one has had its end."""
+        async with trio.open_nursery() as nursery:
+            while not await self._life(nursery):
+                if self.tally.unplanned_ends > UNPLANNED_ENDS_MAX:
+                    raise PipelineFailed(f"the worker failed {self.tally.unplanned_ends} times")
+            self._wake.set()
+
+    async def _life(self, nursery: trio.Nursery) -> bool:
+        """One worker from start to end; True when it was the last."""
+        worker = await self._start_worker()
+        while (said := await self._hear(worker)) is not None:
+            match said["event"]:
+                case "committed" | "aborted":
+                    self._count(said)
+                case "at":
+                    point = Point[said["point"]]
+                    if not await self._strike(worker, self._events.popleft(), point, nursery):
+                        return False
+                case "finished":
+                    await worker.wait()
+                    return True
+                case _:
+                    pass
+        code = await worker.wait()
+        if code not in (FENCED, COMMIT_UNKNOWN, -signal.SIGKILL):
+            self._stage.tell(str(worker.failure()))
+        self.tally.unplanned_ends += 1
+        self._stage.tell("worker gave up; another one goes on")
+        self._rounds = self._keeper.rounds
+        return False
+
+    async def _start_worker(self) -> Child:
+        pauses = tuple((event.round - self._rounds, event.point) for event in self._events)
+        task = Task(
+            bootstrap=self._keeper.bootstrap,
+            seed=self._plan.seed,
+            records_per_transaction=self._plan.records_per_transaction,
+            read_uncommitted=self._read_uncommitted,
+            pauses=pauses,
+        )
+        return await self._children.start("worker", "fencepost.demo.worker", task.to_json())
+
+    async def _hear(self, worker: Child) -> dict[str, Any] | None:
+        """Its next word; a worker that is silent for too long is ended."""
+        with trio.move_on_after(SILENCE_S):
+            return await worker.hear()
+        self._stage.tell(f"worker silent for {SILENCE_S:.0f} s")
+        await worker.end()
+        return None
+
+    def _count(self, said: dict[str, Any]) -> None:
+        self._keeper.rounds = self._rounds + said["round"]
+        if said["event"] == "aborted":
+            self.tally.aborted_on_purpose += said["on_purpose"]
+            return
+        self._flights += said["flights"]
+        self._act.reach(min(self._flights, self._plan.flights))
+        self._heir_commits += 1
+        if self._heir_commits >= HEIR_ROUNDS:
+            self._wake.set()
+
+    async def _strike(self, worker: Child, event: Event, point: Point, nursery: trio.Nursery) -> bool:
+        """Does what the plan says; True when the worker lives on."""
+        self._keeper.rounds = event.round
+        if event.blow is Blow.KILL_BROKER:
+            await self._keeper.kill(f"the worker stood at: {point.value}")
+            await worker.tell("on")
+            return True
+        self._rounds = event.round
+        if event.blow is Blow.KILL_WORKER:
+            await worker.end()
+            is_open = await self._transaction_is_open()
+            self.tally.worker_kills += 1
+            self.tally.worker_kills_in_transaction += is_open
+            state = "its transaction is open" if is_open else "no transaction open"
+            self._stage.tell(f"worker killed: {point.value} ({state})")
+        else:
+            worker.send(signal.SIGSTOP)
+            self.tally.frozen += 1
+            self._stage.tell(f"worker frozen: {point.value}; an heir takes over")
+            self._heir_commits, self._wake = 0, trio.Event()
+            nursery.start_soon(self._wake_up, worker, self._wake)
+        return False
+
+    async def _wake_up(self, zombie: Child, time_has_come: trio.Event) -> None:
+        """Lets a frozen worker go on, as if nothing had happened, and sees what becomes of it."""
+        await time_has_come.wait()
+        zombie.send(signal.SIGCONT)
+        await zombie.tell(f"go {ZOMBIE_ROUNDS}")
+        committed = 0
+        while (said := await self._hear(zombie)) is not None:
+            committed += said["event"] == "committed"
+        if await zombie.wait() == FENCED:
+            self.tally.fenced += 1
+            self._stage.tell("frozen worker woke up, tried to go on, and was fenced")
+        else:
+            self._stage.tell(
+                f"frozen worker woke up and was NOT fenced: it committed {committed} transactions"
+            )
+
+    async def _transaction_is_open(self) -> bool:
+        async with AsyncAdmin(self._keeper.bootstrap) as admin:
+            described = await admin.describe_transaction(TRANSACTIONAL_ID)
+        return described.state is TransactionState.ONGOING

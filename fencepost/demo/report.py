@@ -1,0 +1,134 @@
+"""The outcome: one value, told as a table for people and as JSON for programs.
+
+Rule: `ok` follows from the numbers beside it, and from nothing else.
+"""
+
+from __future__ import annotations
+
+import attrs
+from rich import box
+from rich.table import Table
+
+from fencepost.cli.printing import Json, as_words
+from fencepost.demo.plan import Blow, Plan
+
+
+@attrs.frozen(kw_only=True)
+class Report:
+    """All that was counted in one run; records unless the name says otherwise."""
+
+    seed: int
+    broken: str | None
+    flights: int
+    delays_committed: int
+    duplicates: int
+    lost: int
+    wrong: int
+    totals_match: bool
+    uncommitted_visible: int
+    worker_kills: int
+    worker_kills_in_transaction: int
+    broker_kills: int
+    broker_kills_between_prepare_and_complete: int
+    zombies: int
+    zombies_fenced: int
+    committed_transactions: int
+    aborted_transactions: int
+    aborted_on_purpose: int
+    log_contradictions: int
+    seconds: float
+    planned_worker_kills: int
+    planned_broker_kills: int
+
+    @property
+    def output_is_right(self) -> bool:
+        """Exactly the truth, exactly once."""
+        damage = (
+            self.duplicates,
+            self.lost,
+            self.wrong,
+            self.log_contradictions,
+            self.flights - self.delays_committed,
+        )
+        return not any(damage) and self.totals_match and self.zombies_fenced == self.zombies
+
+    @property
+    def blows_fell(self) -> bool:
+        """A run that was not hurt as planned proves nothing."""
+        return (
+            self.worker_kills >= self.planned_worker_kills
+            and self.broker_kills >= self.planned_broker_kills
+            and 2 * self.worker_kills_in_transaction >= self.worker_kills
+            and (self.broker_kills_between_prepare_and_complete > 0 or self.planned_broker_kills == 0)
+        )
+
+    @property
+    def ok(self) -> bool:
+        """Hurt as planned, and the output is right all the same."""
+        return self.output_is_right and self.blows_fell
+
+    def to_json(self) -> dict[str, Json]:
+        """For machines."""
+        return {**attrs.asdict(self), "ok": self.ok}
+
+    def to_table(self) -> Table:
+        """For people."""
+        table = Table(box=box.SIMPLE_HEAD, show_header=False, pad_edge=False)
+        table.add_column(style="bold")
+        table.add_column(justify="right")
+        table.add_column(style="dim")
+        for name, value, why, is_bad in self._lines():
+            table.add_row(name, as_words(value), why, style="red" if is_bad else None)
+        return table
+
+    def _lines(self) -> list[tuple[str, object, str, bool]]:
+        """(what, how many, what it means, whether it is damage)."""
+        return [
+            ("flights in", self.flights, "records of the input topic `flights`", False),
+            ("records out", self.delays_committed, "visible in `delays` to read_committed",
+             self.delays_committed != self.flights),
+            ("duplicates", self.duplicates, "flights counted more than once", self.duplicates > 0),
+            ("lost", self.lost, "flights that never came out", self.lost > 0),
+            ("wrong", self.wrong, "flights whose delay is not the CSV's", self.wrong > 0),
+            ("totals are right", self.totals_match, "running totals per carrier equal the CSV's sums",
+             not self.totals_match),
+            ("workers killed", self.worker_kills, "SIGKILL; the next has the same transactional id", False),
+            ("  in an open transaction", self.worker_kills_in_transaction, "the next one had it aborted",
+             False),
+            ("brokers killed", self.broker_kills, "SIGKILL; the next runs on the same directory", False),
+            ("  between PREPARE and COMPLETE", self.broker_kills_between_prepare_and_complete,
+             "the next one finished what was decided", False),
+            ("workers frozen, then thawed", self.zombies, "zombies: each had an heir by then", False),
+            ("  fenced", self.zombies_fenced, "zombies that were told to stop",
+             self.zombies_fenced != self.zombies),
+            ("transactions committed", self.committed_transactions, "", False),
+            ("transactions aborted", self.aborted_transactions,
+             f"{self.aborted_on_purpose} of them on purpose, the others left open by the dead", False),
+            ("read_uncommitted would show", self.uncommitted_visible, "more records, of aborted transactions", False),
+            ("log contradicts itself", self.log_contradictions, "markers that nobody decided",
+             self.log_contradictions > 0),
+        ]  # fmt: skip
+
+    def sentence(self) -> str:
+        """The outcome in one breath."""
+        if self.ok:
+            return "Exactly once: every flight is in the output, none twice, whatever was killed."
+        if not self.output_is_right:
+            cause = f" That is what {BREAKS[self.broken]} is for." if self.broken else ""
+            return f"NOT exactly once: see the numbers above.{cause}"
+        return "The output is right, but the kills did not fall as planned: this run proves nothing."
+
+
+BREAKS = {
+    "fencing": "fencing (refusing a former owner of a transactional id)",
+    "dedup": "deduplication (recognising a batch that is sent again)",
+    "isolation": "read_committed (leaving out what was aborted)",
+}
+
+
+def planned_kills(plan: Plan) -> dict[str, int]:
+    """The plan's numbers, under the report's names."""
+    return {
+        "planned_worker_kills": plan.count(Blow.KILL_WORKER),
+        "planned_broker_kills": plan.count(Blow.KILL_BROKER, Blow.KILL_BROKER_AT_PREPARE),
+    }

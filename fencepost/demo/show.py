@@ -1,0 +1,155 @@
+"""The demonstration from start to end: broker, flights, worker and blows, Spark, verdict.
+
+Rule: leaves no process behind, and no file unless it was told where to keep them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import nullcontext
+from pathlib import Path
+
+import attrs
+import trio
+
+from fencepost.cli.agreement import disagreements, read_histories
+from fencepost.cli.failures import FAILED, OK, WRONG_USAGE, CommandFailed
+from fencepost.cli.printing import print_json
+from fencepost.demo.children import Children, children
+from fencepost.demo.dataset import flights_file
+from fencepost.demo.keeper import Keeper
+from fencepost.demo.pipeline import Pipeline, Tally
+from fencepost.demo.plan import Blow, Plan, TooManyKills, draw_plan
+from fencepost.demo.report import Report, planned_kills
+from fencepost.demo.stage import Stage
+from fencepost.protocol.terms import TransactionState
+
+
+@attrs.frozen(kw_only=True)
+class Show:
+    """What was asked for, and where it takes place."""
+
+    plan: Plan
+    data: Path
+    source: Path
+    broken: str | None
+    stage: Stage
+
+
+def show(
+    *, flights: int, kills: int, seed: int, directory: Path | None, broken: str | None, as_json: bool
+) -> int:
+    """Runs it, prints the table; the exit code is 1 when the output is not exactly right."""
+    try:
+        plan = draw_plan(seed=seed, flights=flights, kills=kills)
+    except TooManyKills as problem:
+        raise CommandFailed(
+            str(problem), then="ask for fewer kills or more flights", code=WRONG_USAGE
+        ) from problem
+    if directory is not None and directory.exists() and any(directory.iterdir()):
+        raise CommandFailed(f"{directory} is not empty", then="name a new directory", code=WRONG_USAGE)
+    stage = Stage()
+    with (
+        tempfile.TemporaryDirectory(prefix="fencepost-demo-")
+        if directory is None
+        else nullcontext(directory) as place
+    ):
+        data = Path(place, "data")
+        source = flights_file()
+        report = trio.run(
+            perform, Show(plan=plan, data=data, source=source, broken=broken, stage=stage), Path(place)
+        )
+        if directory is not None:
+            stage.tell(f"the log stays in {data}: look at it with `fencepost dump {data}`")
+    stage.console.print(report.to_table())
+    stage.console.print(report.sentence(), style="green" if report.ok else "red", markup=False)
+    if as_json:
+        print_json(report.to_json())
+    return OK if report.ok else FAILED
+
+
+async def perform(the: Show, place: Path) -> Report:
+    """All parts in order."""
+    async with children(place / "processes") as family:
+        keeper, tally = await run_pipeline(the, family)
+        the.stage.tell("everything is stopped; from here on only the files count")
+        histories = read_histories(the.data)
+        contradictions = disagreements(the.data)
+        for contradiction in contradictions[:5]:
+            the.stage.tell(contradiction)
+        verdict = await verify(the, family)
+    return Report(
+        seed=the.plan.seed,
+        broken=the.broken,
+        flights=the.plan.flights,
+        **verdict,
+        worker_kills=tally.worker_kills,
+        worker_kills_in_transaction=tally.worker_kills_in_transaction,
+        broker_kills=keeper.kills,
+        broker_kills_between_prepare_and_complete=histories.finished_after_restart,
+        zombies=tally.frozen,
+        zombies_fenced=tally.fenced,
+        committed_transactions=histories.count(TransactionState.COMPLETE_COMMIT),
+        aborted_transactions=histories.count(TransactionState.COMPLETE_ABORT),
+        aborted_on_purpose=tally.aborted_on_purpose,
+        log_contradictions=len(contradictions),
+        seconds=round(the.stage.seconds, 1),
+        **planned_kills(the.plan),
+    )
+
+
+async def run_pipeline(the: Show, family: Children) -> tuple[Keeper, Tally]:
+    """Broker, loader, worker; all of them stopped at the end."""
+    keeper = Keeper(family, data=the.data, broken=broker_fault(the.broken), stage=the.stage)
+    keeper.holds.extend(event.round for event in the.plan.events if event.blow is Blow.KILL_BROKER_AT_PREPARE)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(keeper.run)
+        await load(the, family, keeper)
+        with the.stage.act("flights become delays", total=the.plan.flights) as act:
+            pipeline = Pipeline(
+                the.plan,
+                keeper=keeper,
+                children=family,
+                stage=the.stage,
+                act=act,
+                read_uncommitted=the.broken == "isolation",
+            )
+            await pipeline.run()
+        await keeper.stop()
+        nursery.cancel_scope.cancel()
+    return keeper, pipeline.tally
+
+
+def broker_fault(broken: str | None) -> str | None:
+    """The protection to turn off in the broker; isolation is the reader's."""
+    return None if broken == "isolation" else broken
+
+
+async def load(the: Show, family: Children, keeper: Keeper) -> None:
+    """Fills the topic `flights`."""
+    flights = the.plan.flights
+    with the.stage.act("loading flights", total=flights) as act:
+        loader = await family.start(
+            "loader", "fencepost.demo.loader", keeper.bootstrap, str(the.source), str(flights)
+        )
+        while (said := await loader.hear()) is not None:
+            if said["event"] == "sent":
+                act.reach(said["flights"])
+        if await loader.wait():
+            raise loader.failure()
+
+
+async def verify(the: Show, family: Children) -> dict[str, int]:
+    """What Spark finds in the files."""
+    isolation_level = "read_uncommitted" if the.broken == "isolation" else "read_committed"
+    arguments = (str(the.data), str(the.source), str(the.plan.flights), isolation_level)
+    verdict: dict[str, int] | None = None
+    with the.stage.act("Spark reads the log", total=None):
+        reader = await family.start("Spark", "fencepost.demo.verify", *arguments)
+        while (said := await reader.hear()) is not None:
+            if said.pop("event") == "verdict":
+                verdict = said
+        await reader.wait()
+    if verdict is None:
+        raise reader.failure()
+    return verdict

@@ -1,0 +1,103 @@
+"""The verdict: PySpark reads the data directory, and what it finds is compared with the truth.
+
+Rule: no broker runs, and nothing that the pipeline said about itself is believed.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from fencepost.demo.dataset import rows
+from fencepost.demo.speech import say
+from fencepost.demo.transform import DELAYS, TOTALS
+from fencepost.demo.truth import Truth, compute_truth
+from fencepost.spark_bridge.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DELAY_FIELDS = "id INT, delay INT"
+TOTAL_FIELDS = "flights INT, cancelled INT, diverted INT, minutes INT"
+
+
+@attrs.frozen(kw_only=True)
+class Verdict:
+    """What Spark found, in records."""
+
+    delays_committed: int
+    duplicates: int
+    lost: int
+    wrong: int
+    totals_match: bool
+    uncommitted_visible: int
+
+
+def read_topic(spark: SparkSession, data: Path, topic: str, *, isolation_level: str) -> DataFrame:
+    """One topic of the data directory as Spark sees it."""
+    source = (
+        spark.read.format("fencepost").option("subscribe", topic).option("isolation.level", isolation_level)
+    )
+    return source.load(str(data))
+
+
+def judge(spark: SparkSession, data: Path, truth: Truth, *, isolation_level: str) -> Verdict:
+    """Compares what a reader of this isolation level sees with the truth."""
+    from pyspark.sql import functions as f
+
+    def delays(level: str) -> DataFrame:
+        text = f.col("value").cast("string")
+        return read_topic(spark, data, DELAYS, isolation_level=level).select(
+            f.from_json(text, DELAY_FIELDS).alias("d")
+        )
+
+    say("reading", topic=DELAYS)
+    grouped = (
+        delays(isolation_level)
+        .groupBy("d.id")
+        .agg(f.count("*").alias("copies"), f.min("d.delay").alias("delay"))
+    )
+    found = grouped.toArrow().to_pydict()
+    copies = dict(zip(found["id"], found["copies"], strict=True))
+    seen = dict(zip(found["id"], found["delay"], strict=True))
+    committed = sum(copies.values())
+    say("reading", topic=TOTALS)
+    totals = read_totals(spark, data, isolation_level=isolation_level)
+    say("reading", topic=f"{DELAYS}, uncommitted")
+    everything = delays("read_uncommitted").count()
+    return Verdict(
+        delays_committed=committed,
+        duplicates=committed - len(copies),
+        lost=len(truth.delays.keys() - copies.keys()),
+        wrong=sum(truth.delays.get(number, "none") != delay for number, delay in seen.items()),
+        totals_match=totals == truth.totals,
+        uncommitted_visible=everything - delays("read_committed").count(),
+    )
+
+
+def read_totals(spark: SparkSession, data: Path, *, isolation_level: str) -> dict[str, dict[str, int]]:
+    """The last record of each carrier."""
+    from pyspark.sql import functions as f
+
+    records = read_topic(spark, data, TOTALS, isolation_level=isolation_level)
+    newest = records.groupBy(f.col("key").cast("string").alias("carrier")).agg(
+        f.max_by(f.col("value").cast("string"), f.col("offset")).alias("value")
+    )
+    sums = newest.select("carrier", f.from_json("value", TOTAL_FIELDS).alias("total")).collect()
+    return {row["carrier"]: row["total"].asDict() for row in sums}
+
+
+def main() -> None:
+    """The process: `python -m fencepost.demo.verify DATA FILE FLIGHTS ISOLATION_LEVEL`."""
+    data, file, flights, isolation_level = sys.argv[1:]
+    say("starting Spark")
+    with session("fencepost-demo") as spark:
+        truth = compute_truth(rows(Path(file), limit=int(flights)))
+        say("verdict", **attrs.asdict(judge(spark, Path(data), truth, isolation_level=isolation_level)))
+
+
+if __name__ == "__main__":
+    main()
