@@ -28,7 +28,7 @@ from fencepost.spark_bridge.partition_log import (
 )
 from fencepost.spark_bridge.problems import DataLoss, NotALog, UnusableOption
 
-# A task costs 6 to 14 ms: those of 4 MB are 3 times slower than these, larger ones leave cores idle at the end.
+# A task costs 6 to 14 ms: those of 4 MB are 3 times slower, larger ones leave cores idle at the end.
 TASK_BYTES: Final = 128 << 20
 
 

@@ -5,13 +5,15 @@ Rule: a worker that cannot import the package gets a copy, whatever directory it
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import fencepost
 
@@ -19,29 +21,19 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-_ALREADY: Final = "DATA_SOURCE_ALREADY_EXISTS"
-
 
 def register(spark: SparkSession) -> None:
     """Makes `spark.read.format("fencepost")` work in this session; calling it again does no harm."""
-    from pyspark.errors import AnalysisException
-
     from fencepost.spark_bridge.data_source import FencepostDataSource
 
     context = spark.sparkContext
     local = (context.master or "").startswith("local")
     if local and not _names_a_python(context):
-        context.pythonExec = (
-            sys.executable
-        )  # `python3` on the PATH is seldom the one of this virtual environment
+        # Spark would take `python3` from the PATH, which is seldom the one of this virtual environment.
+        context.pythonExec = sys.executable
     if not local or not _imports_fencepost(context.pythonExec):
         _ship(context)
-    try:
-        spark.dataSource.register(FencepostDataSource)
-    except AnalysisException as refused:
-        # Spark finds the package pyspark_fencepost by itself where it is installed, and then keeps that one.
-        if refused.getCondition() != _ALREADY:
-            raise
+    spark.dataSource.register(FencepostDataSource)
 
 
 def _names_a_python(context: SparkContext) -> bool:
@@ -64,7 +56,9 @@ def _ship(context: SparkContext) -> None:
     What it stands on (attrs, msgpack, pyarrow ...) has compiled parts and must be there.
     """
     package = Path(fencepost.__file__).parent
-    target = Path(tempfile.mkdtemp(prefix="fencepost-")) / "fencepost.zip"
+    directory = tempfile.mkdtemp(prefix="fencepost-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    target = Path(directory, "fencepost.zip")
     with zipfile.ZipFile(target, "w") as archive:
         for source in sorted(package.rglob("*.py")):
             archive.write(source, Path("fencepost") / source.relative_to(package))
