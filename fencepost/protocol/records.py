@@ -53,9 +53,9 @@ class Columns:
 
 
 def build_data_batch(
-    values: Sequence[bytes | None],
+    values: Sequence[Buffer | None],
     *,
-    keys: Sequence[bytes | None] | None = None,
+    keys: Sequence[Buffer | None] | None = None,
     timestamp_deltas: Sequence[int] | None = None,
     headers: Sequence[Sequence[Header] | None] | None = None,
     offset_deltas: Sequence[int] | None = None,
@@ -101,7 +101,7 @@ def _check_lengths(record_count: int, *columns: Sequence[Any] | None) -> None:
             raise ValueError(f"a column of {len(column)} entries beside {record_count} values")
 
 
-def _check_bytes(column: Sequence[bytes | None]) -> None:
+def _check_bytes(column: Sequence[Buffer | None]) -> None:
     if not _PACKED_AS_BYTES.issuperset(map(type, column)):
         wrong = next(item for item in column if type(item) not in _PACKED_AS_BYTES)
         raise TypeError(f"keys and values are bytes or None, not {type(wrong).__name__}: give a serializer")

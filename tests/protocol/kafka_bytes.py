@@ -1,4 +1,4 @@
-"""What Apache Kafka 4.3.1 writes, byte for byte: made with its own classes, so that nobody's reading of a schema decides.
+"""What Apache Kafka 4.3.1 writes: made with its own classes, so that nobody's reading of a schema decides.
 
 The values behind each constant are in the tests that use it.
 """

@@ -158,7 +158,7 @@ def test_what_is_no_marker_is_refused(at: int, value: int, because: str) -> None
 
 
 def test_a_marker_of_a_later_version_is_read_by_its_known_part() -> None:
-    """Kafka's readers take a higher version for a longer form of version 0 (ControlRecordType, EndTransactionMarker)."""
+    """Kafka's readers take a higher version for a longer form of version 0 (ControlRecordType)."""
     record = KafkaRecord(struct.pack(">hh", 1, 1) + b"more", struct.pack(">hi", 3, 42) + b"much more")
     batch = build_kafka_batch([record], timestamp=1, transactional=True)
     batch[22] |= 0x20

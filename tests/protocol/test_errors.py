@@ -34,7 +34,7 @@ def test_only_success_and_a_known_duplicate_need_nothing() -> None:
 
 
 def test_what_may_have_had_an_effect_is_never_called_definite() -> None:
-    """A lost or late answer says nothing about what happened; a client that takes it for "no" loses or doubles data."""
+    """A lost or late answer says nothing; a client that takes it for "no" loses or doubles data."""
     indefinite = {error.name for error in ErrorCode if not error.definite}
     assert {
         "UNKNOWN_SERVER_ERROR",

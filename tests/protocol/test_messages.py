@@ -1,0 +1,60 @@
+"""The API table: Kafka's keys, each class once, every field with an annotation that the codec can read."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import attrs
+
+from fencepost.protocol import messages
+from fencepost.protocol.messages import API_BY_KEY, API_BY_REQUEST, APIS, PartitionName, ReplyBody, Request
+from fencepost.protocol.terms import TopicPartition
+
+# org.apache.kafka.common.protocol.ApiKeys
+KAFKA_KEYS = {
+    "Produce": 0,
+    "Fetch": 1,
+    "ListOffsets": 2,
+    "Metadata": 3,
+    "OffsetCommit": 8,
+    "OffsetFetch": 9,
+    "FindCoordinator": 10,
+    "ApiVersions": 18,
+    "CreateTopics": 19,
+    "DeleteTopics": 20,
+    "InitProducerId": 22,
+    "AddPartitionsToTxn": 24,
+    "AddOffsetsToTxn": 25,
+    "EndTxn": 26,
+    "WriteTxnMarkers": 27,
+    "TxnOffsetCommit": 28,
+    "DescribeProducers": 61,
+    "DescribeTransactions": 65,
+    "ListTransactions": 66,
+    "AllocateProducerIds": 67,
+}
+
+
+def test_every_api_has_kafkas_key_and_a_reply_of_its_name() -> None:
+    assert {api.name: api.key for api in APIS} == KAFKA_KEYS
+    for api in APIS:
+        assert api.reply.__name__ == f"{api.name}Reply"
+        assert 0 <= api.minimum <= api.maximum
+        assert API_BY_KEY[api.key] is api
+        assert API_BY_REQUEST[api.request] is api
+
+
+def test_the_unions_name_every_message_of_the_table() -> None:
+    assert set(get_args(Request)) == {api.request for api in APIS}
+    assert set(get_args(ReplyBody)) == {api.reply for api in APIS}
+
+
+def test_messages_are_values() -> None:
+    classes = [kind for kind in vars(messages).values() if isinstance(kind, type) and attrs.has(kind)]
+    assert len(classes) > 2 * len(APIS)
+    for kind in classes:
+        assert kind.__setattr__ is not object.__setattr__, f"{kind.__name__} is not frozen"
+
+
+def test_a_partition_has_one_name_everywhere() -> None:
+    assert PartitionName(topic="t", partition=3).key == TopicPartition("t", 3)
