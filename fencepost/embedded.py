@@ -9,6 +9,7 @@ import threading
 from types import TracebackType
 from typing import Literal
 
+import outcome
 import trio
 
 from fencepost.broker.host import SyncPolicy
@@ -68,7 +69,9 @@ class Broker:
         return self
 
     def stop(self) -> None:
-        """Stop cleanly, and return when everything is written and closed. BrokerFailed when it had ended by itself."""
+        """Stop cleanly, and return when everything is written and closed. BrokerFailed when it had ended by
+        itself.
+        """
         if self._thread is None or self._ready is None:
             return
         self._ready = None
@@ -79,12 +82,10 @@ class Broker:
             raise BrokerFailed(f"the broker ended by itself: {self._problem}") from self._problem
 
     def _run(self) -> None:
-        try:
-            trio.run(self._serve)
-        except BaseException as problem:
-            self._problem = problem
-        finally:
-            self._is_settled.set()
+        ended = outcome.capture(trio.run, self._serve)
+        if isinstance(ended, outcome.Error):
+            self._problem = ended.error
+        self._is_settled.set()
 
     async def _serve(self) -> None:
         self._token = trio.lowlevel.current_trio_token()

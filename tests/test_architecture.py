@@ -34,7 +34,9 @@ ARROWS: dict[str, frozenset[str]] = {
 }
 
 # The only files of the cores' parts that may wait, see clocks, draw numbers and touch files or sockets.
-SHELLS = frozenset({"broker/server.py", "client/aio.py", "client/sync.py", "journal/disk.py"})
+SHELLS = frozenset(
+    {"broker/connection.py", "broker/server.py", "client/aio.py", "client/sync.py", "journal/disk.py"}
+)
 
 Check = Callable[[Path], list[str]]
 

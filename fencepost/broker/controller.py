@@ -1,4 +1,5 @@
-"""The controller over `__cluster_metadata-0`: topics, leadership with rising epochs, and blocks of producer ids.
+"""The controller over `__cluster_metadata-0`: topics, leadership with rising epochs, and blocks of producer
+ids.
 
 Rule: whatever it grants is in its log first; a local broker is a cluster of one and asks itself.
 """
@@ -104,7 +105,9 @@ class Decision:
 
 
 def start_node(state: Controller, node_id: int) -> Decision:
-    """Every partition of a node that starts gets the next leader epoch, so that what it did before is of the past."""
+    """Every partition of a node that starts gets the next leader epoch, so that what it did before is of
+    the past.
+    """
     records: list[ClusterRecord] = []
     effects: list[Effect] = []
     for topic in state.topics.values():
@@ -117,7 +120,9 @@ def start_node(state: Controller, node_id: int) -> Decision:
 
 
 def reelect(state: Controller, partition: TopicPartition) -> Decision | Refused:
-    """The leader lost its log (a failed disk): the same node may lead again, from what the log holds, under a new epoch."""
+    """The leader lost its log (a failed disk): the same node may lead again, from what the log holds, under
+    a new epoch.
+    """
     leader = state.leader(partition)
     if leader is None:
         return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

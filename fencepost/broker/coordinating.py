@@ -1,7 +1,7 @@
 """What a node does as transaction coordinator: requests to it, markers to partition leaders, timeouts.
 
-Rule: a decided transaction is finished by whoever coordinates it: markers go to every partition until each has answered, then
-COMPLETE_* is written once (TransactionCoordinator, TransactionMarkerChannelManager).
+Rule: a decided transaction is finished by whoever coordinates it: markers go to every partition until each
+has answered, then COMPLETE_* is written once (TransactionCoordinator, TransactionMarkerChannelManager).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.broker import transactions
+from fencepost.broker import identities, transactions
 from fencepost.broker.node import Log, Node
 from fencepost.broker.transactions import PREPARED, RESULT_OF, Decision, Transactions
 from fencepost.broker.words import Answered, Refused, Reply, ReplyTo
@@ -32,6 +32,7 @@ from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
+    TransactionState,
     coordinator_partition,
 )
 
@@ -68,22 +69,24 @@ def transactions_of(log: Log) -> Transactions:
     return log.coordinator
 
 
-def _carry_out(node: Node, log: Log, decision: Decision) -> None:
+def _carry_out(node: Node, log: Log, decision: Decision, now: int) -> None:
     state = transactions_of(log)
     if decision.last_epoch is not None:
         state.last_epochs[decision.transactional_id] = decision.last_epoch
     if decision.record is not None:
         node.use_producer_id(decision.record)
         node.append_transaction(log, decision.transactional_id, decision.record)
+        if decision.record.state is TransactionState.ONGOING:
+            schedule_timeouts(node, state, now)
     node.after(log, decision.effects)
 
 
-def _answer(node: Node, log: Log, decided: Decision | Refused, to: ReplyTo) -> None:
+def _answer(node: Node, log: Log, decided: Decision | Refused, to: ReplyTo, now: int) -> None:
     """A refusal, too, waits until what it saw is durable."""
     if isinstance(decided, Refused):
         node.after(log, (Reply(to, error=decided.error),))
     else:
-        _carry_out(node, log, decided)
+        _carry_out(node, log, decided, now)
 
 
 # --- requests --------------------------------------------------------------------------------------------
@@ -104,10 +107,10 @@ def init_producer_id(node: Node, request: InitProducerId, to: ReplyTo, now: int)
     if isinstance(log, Refused) or fresh is None:
         node.reply(to, log if isinstance(log, Refused) else NO_PRODUCER_IDS)
         return
-    decided = transactions.init_producer_id(
+    decided = identities.init_producer_id(
         transactions_of(log), request, to=to, now=now, fresh_producer_id=fresh, rules=node.settings.rules
     )
-    _answer(node, log, decided, to)
+    _answer(node, log, decided, to, now)
 
 
 def add_partitions(node: Node, request: AddPartitionsToTxn, to: ReplyTo, now: int) -> None:
@@ -119,7 +122,7 @@ def add_partitions(node: Node, request: AddPartitionsToTxn, to: ReplyTo, now: in
     decided = transactions.add_partitions(
         transactions_of(log), request, to=to, now=now, rules=node.settings.rules
     )
-    _answer(node, log, decided, to)
+    _answer(node, log, decided, to, now)
 
 
 def add_offsets(node: Node, request: AddOffsetsToTxn, to: ReplyTo, now: int) -> None:
@@ -141,7 +144,7 @@ def add_offsets(node: Node, request: AddOffsetsToTxn, to: ReplyTo, now: int) -> 
     )
     if isinstance(decided, Decision):
         decided = attrs.evolve(decided, effects=(Reply(to, body=AddOffsetsToTxnReply()),))
-    _answer(node, log, decided, to)
+    _answer(node, log, decided, to, now)
 
 
 def end_transaction(node: Node, request: EndTxn, to: ReplyTo, now: int) -> None:
@@ -154,14 +157,16 @@ def end_transaction(node: Node, request: EndTxn, to: ReplyTo, now: int) -> None:
     decided = transactions.end_transaction(
         transactions_of(log), request, to=to, now=now, fresh_producer_id=fresh, rules=node.settings.rules
     )
-    _answer(node, log, decided, to)
+    _answer(node, log, decided, to, now)
 
 
 # --- markers ---------------------------------------------------------------------------------------------
 
 
 def resume(node: Node, log: Log, now: int) -> None:
-    """A coordinator has just loaded its log: what PREPARE_* decided is finished, with markers to every partition."""
+    """A coordinator has just loaded its log: what PREPARE_* decided is finished, with markers to every
+    partition.
+    """
     state = transactions_of(log)
     for name, record in state.records.items():
         if record.state in PREPARED:
@@ -219,7 +224,9 @@ def _marker(
 
 
 def answer_markers(node: Node, asked: AskedMarkers, answer: Answered, now: int) -> None:
-    """Leaders that wrote their marker are done; others are asked again later, unless they know a newer owner."""
+    """Leaders that wrote their marker are done; others are asked again later, unless they know a newer
+    owner.
+    """
     log = node.logs.get(asked.log_key)
     if log is None:
         return
@@ -245,33 +252,34 @@ def _finish(node: Node, log: Log, name: str, now: int) -> None:
     state = transactions_of(log)
     if name in state.owed and not state.owed[name]:
         del state.owed[name]
-        _carry_out(node, log, transactions.complete(state, name, now=now, rules=node.settings.rules))
+        decision = transactions.complete(state, name, now=now, rules=node.settings.rules)
+        _carry_out(node, log, decision, now)
 
 
 # --- timeouts --------------------------------------------------------------------------------------------
 
 
 def schedule_timeouts(node: Node, state: Transactions, now: int) -> None:
-    """Wake at the first scan after the earliest deadline; scans happen on a grid of the configured interval."""
+    """Wake at the first scan after the earliest deadline; scans happen on a grid of the configured
+    interval.
+    """
     if state.deadlines:
         interval = node.settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
         node.wake_at((max(state.deadlines[0][0], now) // interval + 1) * interval)
 
 
 def abort_timed_out(node: Node, now: int) -> None:
-    """Abort what has been open for too long, under a new epoch; without producer ids the next scan does it."""
+    """Abort what has been open for too long, under a new epoch; without producer ids, at the next scan."""
     for log in list(node.logs.values()):
         if isinstance(log.coordinator, Transactions):
-            state = log.coordinator
-            for name in list(transactions.timed_out(state, now=now)):
-                fresh = node.fresh_producer_id()
-                if fresh is not None:
-                    rules = node.settings.rules
-                    _carry_out(
-                        node,
-                        log,
-                        transactions.abort_timed_out(
-                            state, name, now=now, fresh_producer_id=fresh, rules=rules
-                        ),
-                    )
-            schedule_timeouts(node, state, now)
+            for name in list(transactions.timed_out(log.coordinator, now=now)):
+                _abort_one(node, log, name, now)
+            schedule_timeouts(node, log.coordinator, now)
+
+
+def _abort_one(node: Node, log: Log, name: str, now: int) -> None:
+    fresh = node.fresh_producer_id()
+    if fresh is not None:
+        state, rules = transactions_of(log), node.settings.rules
+        decision = transactions.abort_timed_out(state, name, now=now, fresh_producer_id=fresh, rules=rules)
+        _carry_out(node, log, decision, now)

@@ -1,6 +1,7 @@
 """Questions about the node and its cluster: metadata, coordinators, versions, producers and transactions.
 
-Rule: nothing here changes a log, but for internal topics, which come into being when somebody first looks for a coordinator.
+Rule: nothing here changes a log, but for internal topics, which come into being when somebody first looks
+for a coordinator.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Faults of a real server, anchored at points of the protocol: lose the n-th reply, or hold everything at the n-th decision.
+"""Faults of a real server, anchored at points of the protocol: lose the n-th reply, or hold everything at
+the n-th decision.
 
 Rule: a rule counts what it matches and says when it fired; a server without rules runs none of this.
 """
@@ -60,7 +61,9 @@ class HoldAt:
 
 @attrs.define
 class LoseReply:
-    """The reply to every n-th request of a kind is lost, with its connection; the request has had its effect."""
+    """The reply to every n-th request of a kind is lost, with its connection; the request has had its
+    effect.
+    """
 
     request: type[Request]
     every: int = attrs.field(validator=attrs.validators.gt(0))

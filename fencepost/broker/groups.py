@@ -1,6 +1,7 @@
 """The group coordinator's offsets over one partition of `__consumer_offsets` (OffsetMetadataManager).
 
-Rule: a transactional offset is pending until the marker of its producer arrives; what the log holds last, in log order, wins.
+Rule: a transactional offset is pending until the marker of its producer arrives; what the log holds last,
+in log order, wins.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ OFFSET_METADATA_BYTES_MAX: Final = 4096
 
 
 class Committed(NamedTuple):
-    """An offset, and where in the log it was written: the later write wins (GroupMetadata, OffsetMetadataManager)."""
+    """An offset, and where in the log it was written: the later write wins (GroupMetadata,
+    OffsetMetadataManager).
+    """
 
     record: OffsetRecord
     written_at: int
@@ -70,7 +73,9 @@ class Groups:
 
 
 def check_member(state: Groups, request: OffsetCommit | TxnOffsetCommit) -> Refused | None:
-    """A caller with a member's identity is refused while the group has no members (KIP-447); without one it is a simple consumer."""
+    """A caller with a member's identity is refused while the group has no members (KIP-447); without one it
+    is a simple consumer.
+    """
     if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
         return None
     if not state.knows(request.group_id):
@@ -106,7 +111,9 @@ def entries_of(
 
 
 def fetch(state: Groups, request: OffsetFetch) -> tuple[FetchedOffset, ...]:
-    """Committed offsets; with `require_stable`, one that an undecided transaction moves is UNSTABLE_OFFSET_COMMIT."""
+    """Committed offsets; with `require_stable`, one that an undecided transaction moves is
+    UNSTABLE_OFFSET_COMMIT.
+    """
     committed = state.committed.get(request.group_id, {})
     unstable = {
         TopicPartition(key.topic, key.partition)
@@ -140,7 +147,9 @@ def _fetched(key: TopicPartition, found: Committed | None, is_unstable: bool) ->
 
 
 def apply(state: Groups, header: BatchHeader, batch: Buffer, entries: Iterable[OffsetEntry]) -> None:
-    """The batch has entered the log: offsets (`entries`), or the marker that decides a producer's pending ones."""
+    """The batch has entered the log: offsets (`entries`), or the marker that decides a producer's pending
+    ones.
+    """
     if header.is_control:
         _decide_pending(state, header.producer_id, read_marker(batch).result)
         return
@@ -170,7 +179,9 @@ def _settle(state: Groups, key: OffsetKey, committed: Committed) -> None:
 
 
 def _forget(state: Groups, key: OffsetKey) -> None:
-    """A tombstone: the offset, and its group with the last one, is gone; pending ones of the same key go too."""
+    """A tombstone: the offset, and its group with the last one, is gone; pending ones of the same key go
+    too.
+    """
     offsets = state.committed.get(key.group_id, {})
     offsets.pop(TopicPartition(key.topic, key.partition), None)
     if not offsets:

@@ -1,7 +1,7 @@
 """The host of a node: performs what the node decides, one thing at a time, over journals.
 
-Rule: appends of a step are written before its effects happen, and nothing happens twice. Between any two calls of `work` the
-process may die: what a journal then holds is all that the next start goes by.
+Rule: appends of a step are written before its effects happen, and nothing happens twice. Between any two
+calls of `work` the process may die: what a journal then holds is all that the next start goes by.
 """
 
 from __future__ import annotations
@@ -102,7 +102,9 @@ class Host:
         return self.node.settings.node_id
 
     def stop(self) -> None:
-        """Close every journal so that the next start need not read it. StorageError when a disk does not let us."""
+        """Close every journal so that the next start need not read it. StorageError when a disk does not
+        let us.
+        """
         for key in self.directory.opened():
             log = self.node.logs.get(key)
             if log is None:
@@ -202,7 +204,9 @@ class Host:
             self.inbox.appendleft(Durable(partition=key, offset=append.header.next_offset))
 
     def _roll(self, journal: Journal) -> None:
-        """A full segment is followed by a new one, with a snapshot of the producers as they stand at the log end."""
+        """A full segment is followed by a new one, with a snapshot of the producers as they stand at the
+        log end.
+        """
         log = self.node.logs.get(journal.partition)
         at_end = log is not None and log.partition.log_end_offset == journal.log_end_offset
         if log is not None and at_end and (journal.is_full or journal.snapshot_due):
@@ -216,7 +220,9 @@ class Host:
         self.inbox.append(Durable(partition=key, offset=offset))
 
     def sync_failed(self, key: TopicPartition, problem: Exception) -> None:
-        """Nobody knows what a second sync would have written: leadership is given up and the log read again."""
+        """Nobody knows what a second sync would have written: leadership is given up and the log read
+        again.
+        """
         self._lose(key, problem)
 
     def _lose(self, key: TopicPartition, problem: Exception) -> None:

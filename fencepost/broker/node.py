@@ -1,7 +1,9 @@
-"""A node: the partitions it leads, the coordinators on top of them, and everything that waits for something.
+"""A node: the partitions it leads, the coordinators on top of them, and everything that waits for
+something.
 
-Rule: an append enters log and state at once, its effects wait until the log is durable up to and including it; a decision
-without appends waits just so for everything that it saw. Requests are handled in `routing.py` and the files it names.
+Rule: an append enters log and state at once, its effects wait until the log is durable up to and including
+it; a decision without appends waits just so for everything that it saw. Requests are handled in
+`routing.py` and the files it names.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ Inner = Effect | WriteMarkers | Collect
 
 @attrs.define(eq=False)
 class Log:
-    """A partition that this node leads, the coordinator on top, and the effects that wait for it to be durable."""
+    """A partition that this node leads, the coordinator on top, and the effects that wait for it to be
+    durable.
+    """
 
     partition: Partition
     coordinator: Coordinator | None = None
@@ -67,7 +71,9 @@ class Log:
 
 @attrs.define(eq=False)
 class Gathering:
-    """An answer that is put together from several partitions; `producer_ids` names the marker that each part belongs to."""
+    """An answer that is put together from several partitions; `producer_ids` names the marker that each
+    part belongs to.
+    """
 
     to: ReplyTo
     kind: type[Produce | WriteTxnMarkers]
@@ -135,7 +141,9 @@ class Node:
     # --- leadership
 
     def lead(self, order: Lead) -> Log:
-        """Take a partition over: rebuild its state, and that of the coordinator on top, from snapshot and log."""
+        """Take a partition over: rebuild its state, and that of the coordinator on top, from snapshot and
+        log.
+        """
         state = Partition(
             order.partition, leader_epoch=order.leader_epoch, log_start_offset=order.log_start_offset
         )
@@ -178,7 +186,9 @@ class Node:
     # --- appending
 
     def append(self, log: Log, batch: Buffer) -> BatchHeader:
-        """Place a batch at the end of a log and let the partition see it; the coordinator on top is told by the caller."""
+        """Place a batch at the end of a log and let the partition see it; the coordinator on top is told by
+        the caller.
+        """
         state = log.partition
         writable = batch if isinstance(batch, bytearray) else _writable(batch)
         place(writable, base_offset=state.log_end_offset, leader_epoch=state.leader_epoch)
@@ -252,7 +262,9 @@ class Node:
         self.movable.add(state.key)
 
     def drop(self, log: Log, error: ErrorCode) -> None:
-        """Leadership is gone: whoever waits learns that the outcome is in doubt, and the state is forgotten."""
+        """Leadership is gone: whoever waits learns that the outcome is in doubt, and the state is
+        forgotten.
+        """
         del self.logs[log.partition.key]
         for _, effects in log.waiting:
             for effect in effects:

@@ -1,6 +1,7 @@
 """OffsetCommit, TxnOffsetCommit and OffsetFetch: how a node that coordinates a group serves its offsets.
 
-Rule: a transactional commit asks the transaction coordinator first, as a Produce does, and looks at the group last (KIP-447, KIP-890).
+Rule: a transactional commit asks the transaction coordinator first, as a Produce does, and looks at the
+group last (KIP-447, KIP-890).
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from fencepost.protocol.terms import (
     coordinator_partition,
 )
 
-# What a no of partition leader or transaction coordinator means to one who commits offsets (GroupCoordinatorService).
+# What a no of partition leader or transaction coordinator means to one who commits offsets
+# (GroupCoordinatorService).
 ADD_ERRORS: Final = {
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -99,7 +101,9 @@ def commit(node: Node, request: OffsetCommit, to: ReplyTo, now: int) -> None:
 
 
 def commit_in_transaction(node: Node, request: TxnOffsetCommit, to: ReplyTo, now: int) -> None:
-    """Offsets that count when the producer's transaction commits; the first of a transaction adds the partition to it."""
+    """Offsets that count when the producer's transaction commits; the first of a transaction adds the
+    partition to it.
+    """
     log = _group_log(node, request.group_id)
     if isinstance(log, Refused):
         _refuse(node, request, to, log.error)

@@ -1,7 +1,8 @@
 """Produce and WriteTxnMarkers: how batches and markers get into the logs that a node leads.
 
-Rule: checks run in Kafka's order. A transactional batch whose transaction is not open here is parked while the coordinator is
-asked to add the partition (KIP-890); it is appended only if nothing ended the transaction in the meantime.
+Rule: checks run in Kafka's order. A transactional batch whose transaction is not open here is parked while
+the coordinator is asked to add the partition (KIP-890); it is appended only if nothing ended the
+transaction in the meantime.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from typing import Final
 
 import attrs
 
-from fencepost.broker import partition
+from fencepost.broker import batch_checks, partition
+from fencepost.broker.batch_checks import Duplicate
 from fencepost.broker.node import Collect, Log, Node
-from fencepost.broker.partition import Duplicate
 from fencepost.broker.words import NOBODY, Answered, Refused, ReplyTo
 from fencepost.protocol.batches import BatchHeader, Buffer, build_marker, checksum_matches, read_header
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
@@ -36,7 +37,8 @@ from fencepost.protocol.terms import (
     coordinator_partition,
 )
 
-# What the coordinator's no means to a producer (AddPartitionsToTxnManager): whatever may pass is a retry without a refresh.
+# What the coordinator's no means to a producer (AddPartitionsToTxnManager): whatever may pass is a retry
+# without a refresh.
 ADD_ERRORS: Final = {
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -68,7 +70,9 @@ class AskedToAdd:
 
 
 def produce(node: Node, request: Produce, to: ReplyTo, now: int) -> None:
-    """Append one batch per partition, each with its own outcome (KafkaApis.handleProduceRequest, ReplicaManager.appendRecords)."""
+    """Append one batch per partition, each with its own outcome (KafkaApis.handleProduceRequest,
+    ReplicaManager.appendRecords).
+    """
     ticket = node.gather(to if request.acks != 0 else NOBODY, Produce, len(request.partitions))
     parsed = [_parse(part) for part in request.partitions]
     headers = [header for header in parsed if isinstance(header, BatchHeader) and header.is_transactional]
@@ -206,7 +210,7 @@ def answer_to_add(node: Node, asked: AskedToAdd, answer: Answered) -> None:
 
 def _append(node: Node, log: Log, incoming: Incoming) -> None:
     refused = _batch_problem(node, incoming)
-    verdict = refused or partition.judge(
+    verdict = refused or batch_checks.judge(
         log.partition, incoming.header, guard=incoming.guard, broken=node.settings.broken
     )
     match verdict:
@@ -239,7 +243,9 @@ def _batch_problem(node: Node, incoming: Incoming) -> Refused | None:
 
 
 def write_markers(node: Node, request: WriteTxnMarkers, to: ReplyTo, now: int) -> None:
-    """Append the markers that a coordinator sends; each partition answers for itself (KafkaApis.handleWriteTxnMarkersRequest)."""
+    """Append the markers that a coordinator sends; each partition answers for itself
+    (KafkaApis.handleWriteTxnMarkersRequest).
+    """
     targets = [(marker, part.key) for marker in request.markers for part in marker.partitions]
     ticket = node.gather(
         to, WriteTxnMarkers, len(targets), tuple(marker.producer_id for marker, _ in targets)
@@ -258,7 +264,7 @@ def write_markers(node: Node, request: WriteTxnMarkers, to: ReplyTo, now: int) -
 def _judge_marker(node: Node, log: Log, marker: TransactionMarker) -> Refused | None:
     if "fencing" in node.settings.broken:
         return None
-    return partition.judge_marker(
+    return batch_checks.judge_marker(
         log.partition,
         producer_id=marker.producer_id,
         producer_epoch=marker.producer_epoch,

@@ -1,6 +1,8 @@
-"""Fetch and ListOffsets: what a reader may see, bounded by its isolation level; bytes come from the journal, by the shell.
+"""Fetch and ListOffsets: what a reader may see, bounded by its isolation level; bytes come from the
+journal, by the shell.
 
-Rule: the core plans with offsets alone, and `complete_*` fill a plan in from a journal: they are the only readers of logs.
+Rule: the core plans with offsets alone, and `complete_*` fill a plan in from a journal: they are the only
+readers of logs.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ OpenJournal = Callable[[TopicPartition], Journal]
 # A reader that asks for more than this in one answer gets this much: the rest of us want our turn.
 FETCH_BYTES_MAX: Final = 50 * 1024 * 1024  # fetch.max.bytes
 
+_NO_BOUNDS: Final = (NO_OFFSET, NO_OFFSET, NO_OFFSET)  # beside an error a Fetch says nothing of offsets
+
 
 # --- planning --------------------------------------------------------------------------------------------
 
@@ -69,13 +73,12 @@ def _plan_fetch(node: Node, part: FetchPartition, isolation_level: IsolationLeve
     if log is None:
         known = node.cluster.leader(key) is not None
         error = ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return _plan(part, key, error, before=NO_OFFSET, bounds=(NO_OFFSET, NO_OFFSET, NO_OFFSET))
+        return _plan(part, key, error, before=NO_OFFSET, bounds=_NO_BOUNDS)
     state = log.partition
-    error = ErrorCode.NONE
     if not state.log_start_offset <= part.fetch_offset <= state.log_end_offset:
-        error = ErrorCode.OFFSET_OUT_OF_RANGE
+        return _plan(part, key, ErrorCode.OFFSET_OUT_OF_RANGE, before=NO_OFFSET, bounds=_NO_BOUNDS)
     bounds = (state.high_watermark, state.last_stable_offset, state.log_start_offset)
-    return _plan(part, key, error, before=state.end_for(isolation_level), bounds=bounds)
+    return _plan(part, key, ErrorCode.NONE, before=state.end_for(isolation_level), bounds=bounds)
 
 
 def _plan(
@@ -118,7 +121,9 @@ def forget_fetch(node: Node, ticket: int) -> None:
 
 
 def list_offsets(node: Node, request: ListOffsets, to: ReplyTo, now: int) -> None:
-    """Earliest, latest, or the first offset at or after a timestamp; never at or past what the isolation level allows."""
+    """Earliest, latest, or the first offset at or after a timestamp; never at or past what the isolation
+    level allows.
+    """
     plans = tuple(_plan_offset(node, part, request.isolation_level) for part in request.partitions)
     node.outcome.effects.append(ReplyListed(to, plans=plans))
 
@@ -150,7 +155,9 @@ def _plan_offset(node: Node, part: ListOffsetsPartition, isolation_level: Isolat
 
 
 def complete_fetch(reply: ReplyFetched, journal: OpenJournal) -> FetchReply:
-    """The bytes for each plan, at least one whole batch in all, and for read_committed the aborted transactions among them."""
+    """The bytes for each plan, at least one whole batch in all, and for read_committed the aborted
+    transactions among them.
+    """
     left = reply.max_bytes
     parts: list[FetchedPartition] = []
     for plan in reply.plans:
@@ -182,7 +189,9 @@ def _fetched(
 
 
 def _aborted(plan: FetchPlan, records: Buffer, journal: OpenJournal) -> tuple[AbortedTransaction, ...]:
-    """LocalLog.addAbortedTransactions: from the fetch offset up to the first offset that surely lies behind the bytes."""
+    """LocalLog.addAbortedTransactions: from the fetch offset up to the first offset that surely lies behind
+    the bytes.
+    """
     log = journal(plan.partition)
     upper = log.fetch_upper_bound(read_header(records).base_offset, len(records))
     return tuple(

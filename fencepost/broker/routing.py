@@ -1,7 +1,7 @@
 """`step`: one input into a node, out come appends and effects. Two tables say who handles what.
 
-Rule: a step never waits. What a handler lets happen inside the node (markers that are due, readers that can go on) happens
-before the step ends, so that nothing is left to do that no input would ever trigger.
+Rule: a step never waits. What a handler lets happen inside the node (markers that are due, readers that can
+go on) happens before the step ends, so that nothing is left to do that no input would ever trigger.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ Handler = Callable[[Node, Any, ReplyTo, int], None]
 
 
 def step(node: Node, arrived: Input, now: int) -> Outcome:
-    """One input at time `now` (milliseconds). The shell performs the appends, then the effects, then reports Durable."""
+    """One input at time `now` (milliseconds). The shell performs the appends, then the effects, then
+    reports Durable.
+    """
     node.outcome = outcome = Outcome()
     INPUTS[type(arrived)](node, arrived, now)
     if node.marker_retries:
@@ -189,7 +191,9 @@ def _started(node: Node, arrived: Started, now: int) -> None:
 
 
 def _tick(node: Node, arrived: Tick, now: int) -> None:
-    """Every deadline of the node: timeouts of transactions here, marker retries and parked fetches as the step ends."""
+    """Every deadline of the node: timeouts of transactions here, marker retries and parked fetches as the
+    step ends.
+    """
     node.wakes_at_ms = None
     coordinating.abort_timed_out(node, now)
     reading.wake_readers(node, now)

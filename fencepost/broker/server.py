@@ -1,7 +1,8 @@
-"""The trio server: the one shell of the broker. Sockets, the clock, worker threads for syncs, and signals are here alone.
+"""The trio server: the one shell of the broker. Sockets, the clock, worker threads for syncs, and signals
+are here alone.
 
-Rule: one task per connection; per wake-up it reads what is there, lets the host work, and sends every answer at once. Nothing
-per message awaits, locks or opens a scope (what that costs: docs/performance.md).
+Rule: one task per connection; per wake-up it reads what is there, lets the host work, and sends every
+answer at once. Nothing per message awaits, locks or opens a scope (what that costs: docs/performance.md).
 """
 
 from __future__ import annotations
@@ -14,16 +15,15 @@ import signal
 import socket
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import attrs
 import trio
 
+from fencepost.broker.connection import UNSENT_BYTES_MAX, Connection
 from fencepost.broker.faults import HoldAt, LoseReply
 from fencepost.broker.host import MANIFEST_INTERVAL_MS, Host, SyncPolicy
 from fencepost.broker.node import Node
@@ -36,20 +36,12 @@ from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.storage import StorageError
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import ErrorCode, FencepostError, ProtocolViolation
-from fencepost.protocol.frames import (
-    FrameReader,
-    ReplyFrame,
-    UnsupportedVersion,
-    decode_request,
-    encode_reply,
-)
+from fencepost.protocol.frames import ReplyFrame, UnsupportedVersion, decode_request, encode_reply
 from fencepost.protocol.terms import TopicPartition
 
 RECEIVE_SIZE: Final = (
     1 << 20
 )  # one wake-up takes in at most this much, so that every connection gets its turn
-UNSENT_BYTES_MAX: Final = 64 << 20  # a reader that does not take its answers is not read from until it does
-PIECES_PER_SEND_MAX: Final = 256  # below IOV_MAX, which is 1024 on Linux and macOS
 IDLE_WAKE_MS: Final = 3_600_000
 
 
@@ -59,7 +51,9 @@ class CannotListen(FencepostError):
 
 @attrs.frozen(kw_only=True)
 class BrokerSettings:
-    """Settings of one broker process. `directory` None keeps everything in memory; `port` 0 takes a free one."""
+    """Settings of one broker process. `directory` None keeps everything in memory; `port` 0 takes a free
+    one.
+    """
 
     directory: str | None = None
     host: str = "127.0.0.1"
@@ -86,78 +80,6 @@ class Ready:
 def now_ms() -> int:
     """The time of records and deadlines: milliseconds since 1970."""
     return time.time_ns() // 1_000_000
-
-
-@attrs.define(eq=False)
-class Connection:
-    """One client: what it sent so far, and what it has not taken yet."""
-
-    number: int
-    socket: socket.socket
-    frames: FrameReader = attrs.Factory(FrameReader)
-    unsent: deque[memoryview] = attrs.Factory(deque[memoryview])
-    unsent_bytes: int = 0
-    is_closed: bool = False
-    room: trio.lowlevel.ParkingLot = attrs.Factory(trio.lowlevel.ParkingLot)
-    work: trio.lowlevel.ParkingLot = attrs.Factory(trio.lowlevel.ParkingLot)
-
-    def send(self, pieces: list[Buffer]) -> None:
-        """Hand over an answer: to the kernel as far as it takes it, the rest waits for `write_rest`."""
-        if self.is_closed:
-            return
-        was_waiting = bool(self.unsent)
-        self.unsent.extend(memoryview(piece) for piece in pieces)
-        self.unsent_bytes += sum(len(piece) for piece in pieces)
-        if not was_waiting:
-            self._send_some()
-            if self.unsent:
-                self.work.unpark_all()
-
-    def _send_some(self) -> None:
-        while self.unsent:
-            try:
-                sent = self.socket.sendmsg(list(islice(self.unsent, PIECES_PER_SEND_MAX)))
-            except BlockingIOError:
-                return
-            except OSError:
-                self.close()  # the peer is gone; its reading task says so to the node
-                return
-            self.unsent_bytes -= sent
-            while sent:
-                piece = self.unsent[0]
-                if sent < len(piece):
-                    self.unsent[0] = piece[sent:]
-                    return
-                sent -= len(piece)
-                self.unsent.popleft()
-
-    async def write_rest(self) -> None:
-        """The slow path: wait until the peer takes more. Ends when the connection does."""
-        while not self.is_closed:
-            if not self.unsent:
-                await self.work.park()
-                continue
-            try:
-                await trio.lowlevel.wait_writable(self.socket)
-            except (OSError, trio.ClosedResourceError):
-                self.close()
-                return
-            self._send_some()
-            if self.unsent_bytes < UNSENT_BYTES_MAX:
-                self.room.unpark_all()
-
-    def close(self) -> None:
-        """Closes once; whoever waits on this connection learns of it."""
-        if not self.is_closed:
-            self.is_closed = True
-            trio.lowlevel.notify_closing(self.socket)
-            self.socket.close()
-            self.work.unpark_all()
-            self.room.unpark_all()
-
-
-class Held(BaseException):
-    """The fault rule fired: from here on the broker does nothing, as if it had stopped in its tracks."""
 
 
 class Server:
@@ -312,7 +234,9 @@ class Server:
         return min(due, default=now + IDLE_WAKE_MS)
 
     async def sync(self) -> None:
-        """Rounds of syncs: one per log that waits, in parallel worker threads, shared by all who wait for it."""
+        """Rounds of syncs: one per log that waits, in parallel worker threads, shared by all who wait for
+        it.
+        """
         while True:
             if not self.host.unsynced:
                 await self._unsynced.park()
@@ -349,7 +273,8 @@ def _listen(settings: BrokerSettings) -> socket.socket:
     except OSError as problem:
         listener.close()
         raise CannotListen(
-            f"cannot listen on {settings.host}:{settings.port}: {problem.strerror}; choose another --port, or 0 for a free one"
+            f"cannot listen on {settings.host}:{settings.port}: {problem.strerror}; "
+            "choose another --port, or 0 for a free one"
         ) from problem
     listener.listen(1024)
     listener.setblocking(False)
@@ -379,12 +304,12 @@ def _opened(settings: BrokerSettings) -> Generator[tuple[Host, socket.socket, Re
 
 
 async def serve(settings: BrokerSettings, *, on_ready: Callable[[Ready], None]) -> None:
-    """Run a broker until cancelled; then stop it cleanly. CannotListen, DirectoryInUse or StorageError when it cannot start."""
+    """Run a broker until cancelled; then stop it cleanly. CannotListen, DirectoryInUse or StorageError when
+    it cannot start.
+    """
     with _opened(settings) as (host, listener, ready):
         server = Server(settings, host, listener)
         server.turn()
-        gc.collect()
-        gc.freeze()  # what is alive now stays; collections need not look at it again
         on_ready(ready)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.accept, nursery)
@@ -396,10 +321,17 @@ async def serve_until_signalled(
     settings: BrokerSettings, *, on_ready: Callable[[Ready], None]
 ) -> signal.Signals:
     """The same until SIGINT or SIGTERM, which is returned."""
+
+    def became_ready(ready: Ready) -> None:
+        gc.collect()
+        # what is alive now stays, so collections need not look at it again; the process is all ours
+        gc.freeze()
+        on_ready(ready)
+
     caught = signal.SIGTERM
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: serve(settings, on_ready=on_ready))
+            nursery.start_soon(lambda: serve(settings, on_ready=became_ready))
             async for number in signals:
                 caught = signal.Signals(number)
                 nursery.cancel_scope.cancel()

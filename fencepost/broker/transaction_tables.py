@@ -1,6 +1,8 @@
-"""The coordinator's machine as tables: what EndTxn and InitProducerId do in each state, one pair per generation.
+"""The coordinator's machine as tables: what EndTxn and InitProducerId do in each state, one pair per
+generation.
 
-Rule: a cell is the next state, the same state (already done: answer again), or the error that refuses; nothing else decides.
+Rule: a cell is the next state, the same state (already done: answer again), or the error that refuses;
+nothing else decides.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from fencepost.protocol.terms import TransactionState
 
 
 class EndInput(Enum):
-    """An EndTxn by its decision and by whose epoch it carries: today's, or the one before the last end (a retry)."""
+    """An EndTxn by its decision and by whose epoch it carries: today's, or the one before the last end (a
+    retry).
+    """
 
     COMMIT = "commit"
     ABORT = "abort"
@@ -43,8 +47,9 @@ _BUSY = ErrorCode.CONCURRENT_TRANSACTIONS
 _WRONG = ErrorCode.INVALID_TXN_STATE
 _FENCED = ErrorCode.PRODUCER_FENCED
 
-# KIP-890 part 2: an epoch per transaction, so that a retry and a new request differ. Aborting nothing is an empty
-# abort: it bumps the epoch, which fences whatever of the past is still on its way (KAFKA-18401, KAFKA-18464).
+# KIP-890 part 2: an epoch per transaction, so that a retry and a new request differ. Aborting nothing is an
+# empty abort: it bumps the epoch, which fences whatever of the past is still on its way (KAFKA-18401,
+# KAFKA-18464).
 END_VERSION_2: Final[EndTable] = {
     EMPTY: {
         EndInput.COMMIT: _WRONG,

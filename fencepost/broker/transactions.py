@@ -1,7 +1,9 @@
-"""The transaction coordinator over one partition of `__transaction_state` (TransactionCoordinator, TransactionMetadata).
+"""The transaction coordinator over one partition of `__transaction_state` (TransactionCoordinator,
+TransactionMetadata).
 
-Rule: each function below decides from state, request and clock alone; `apply` takes what the log then holds. What the log does
-not hold (the epoch before the last one, markers not answered yet, appends not durable yet) is a note and dies with the node.
+Rule: each function below decides from state, request and clock alone; `apply` takes what the log then
+holds. What the log does not hold (the epoch before the last one, markers not answered yet, appends not
+durable yet) is a note and dies with the node.
 """
 
 from __future__ import annotations
@@ -21,23 +23,20 @@ from fencepost.protocol.messages import (
     AddPartitionsToTxnReply,
     EndTxn,
     EndTxnReply,
-    InitProducerId,
-    InitProducerIdReply,
     PartitionError,
 )
 from fencepost.protocol.stored import TransactionRecord
 from fencepost.protocol.terms import (
     INT16_MAX,
     LAST_GRANTED_EPOCH,
-    NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
-    NO_TIMESTAMP,
     TopicPartition,
     TransactionResult,
     TransactionState,
 )
 
 PREPARED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
+COMPLETED: Final = frozenset({TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
 RESULT_OF: Final = {
     TransactionState.PREPARE_COMMIT: TransactionResult.COMMIT,
     TransactionState.PREPARE_ABORT: TransactionResult.ABORT,
@@ -65,7 +64,9 @@ class Decision:
 
 @attrs.define(eq=False)
 class Transactions:
-    """State of one coordinator. `records` is what the log says; the other dictionaries are notes or derived from it."""
+    """State of one coordinator. `records` is what the log says; the other dictionaries are notes or derived
+    from it.
+    """
 
     coordinator_epoch: int
     records: dict[str, TransactionRecord] = attrs.Factory(dict[str, TransactionRecord])
@@ -99,114 +100,15 @@ class Rules:
     broken: frozenset[str] = frozenset()
 
 
-# --- InitProducerId --------------------------------------------------------------------------------------
-
-
-def init_producer_id(
-    state: Transactions,
-    request: InitProducerId,
-    *,
-    to: ReplyTo,
-    now: int,
-    fresh_producer_id: int,
-    rules: Rules,
-) -> Decision | Refused:
-    """Grant an identity, or abort what the former owner left open and let the caller ask again (KIP-360's retry rules)."""
-    name = request.transactional_id
-    assert name is not None, "a producer without transactional id never reaches a coordinator"
-    if not name or (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
-        return Refused(ErrorCode.INVALID_REQUEST, "an empty transactional id, or half an expected identity")
-    if not 0 < request.transaction_timeout_ms <= rules.transaction_max_timeout_ms:
-        limit = rules.transaction_max_timeout_ms
-        return Refused(
-            ErrorCode.INVALID_TRANSACTION_TIMEOUT, f"transaction.timeout.ms must be between 1 and {limit}"
-        )
-    record = state.records.get(name)
-    if record is None:
-        return _granted(name, _new_record(request, fresh_producer_id, now), to, last_epoch=NO_PRODUCER_EPOCH)
-    if name in state.pending:
-        return _busy(name)
-    cell = rules.generation.moves[record.state][CoordinatorInput.INIT]
-    if isinstance(cell, ErrorCode):
-        return Refused(cell, f"{name} is in {record.state.title}")
-    if not _expectation_is_plausible(record, request):
-        return Refused(ErrorCode.PRODUCER_FENCED, f"{name} belongs to producer {record.producer_id} now")
-    if cell is TransactionState.PREPARE_ABORT:
-        refused = Reply(to, error=ErrorCode.CONCURRENT_TRANSACTIONS)
-        return _prepare(name, record, cell, now=now, fresh_producer_id=fresh_producer_id, effects=(refused,))
-    return _next_identity(state, name, record, request, to=to, now=now, fresh_producer_id=fresh_producer_id)
-
-
-def _new_record(request: InitProducerId, producer_id: int, now: int) -> TransactionRecord:
-    return TransactionRecord(
-        producer_id=producer_id,
-        previous_producer_id=NO_PRODUCER_ID,
-        next_producer_id=NO_PRODUCER_ID,
-        producer_epoch=0,
-        timeout_ms=request.transaction_timeout_ms,
-        state=TransactionState.EMPTY,
-        partitions=(),
-        update_ms=now,
-        start_ms=NO_TIMESTAMP,
-        client_version=0,
-    )
-
-
-def _expectation_is_plausible(record: TransactionRecord, request: InitProducerId) -> bool:
-    """Only the id is looked at here; the epoch matters once nothing is open (TransactionCoordinator.prepareInitProducerIdTransit)."""
-    return request.producer_id in (NO_PRODUCER_ID, record.producer_id) or (
-        request.producer_id == record.previous_producer_id and request.producer_epoch >= LAST_GRANTED_EPOCH
-    )
-
-
-def _next_identity(
-    state: Transactions,
-    name: str,
-    record: TransactionRecord,
-    request: InitProducerId,
-    *,
-    to: ReplyTo,
-    now: int,
-    fresh_producer_id: int,
-) -> Decision | Refused:
-    """The next epoch, or a new producer id when epochs are used up (TransactionMetadata.prepareIncrementProducerEpoch)."""
-    expected = request.producer_epoch
-    has_expectation = request.producer_id != NO_PRODUCER_ID
-    current = record.producer_epoch
-    last_epoch = current if has_expectation else NO_PRODUCER_EPOCH
-    settled = evolve(
-        record, state=TransactionState.EMPTY, partitions=(), update_ms=now, start_ms=NO_TIMESTAMP,
-        timeout_ms=request.transaction_timeout_ms,
-    )  # fmt: skip
-    if current >= LAST_GRANTED_EPOCH:
-        if has_expectation and expected != current:
-            return Refused(
-                ErrorCode.UNKNOWN_SERVER_ERROR, "the reply to the last possible epoch bump was lost"
-            )
-        rotated = evolve(
-            settled, producer_id=fresh_producer_id, previous_producer_id=record.producer_id, producer_epoch=0
-        )
-        return _granted(name, rotated, to, last_epoch=last_epoch)
-    settled = evolve(settled, previous_producer_id=record.producer_id)
-    if has_expectation and expected != current:
-        if expected != state.last_epochs.get(name, NO_PRODUCER_EPOCH):
-            return Refused(ErrorCode.PRODUCER_FENCED, f"{name} is at epoch {current}")
-        return _granted(name, settled, to, last_epoch=expected)
-    return _granted(name, evolve(settled, producer_epoch=current + 1), to, last_epoch=last_epoch)
-
-
-def _granted(name: str, record: TransactionRecord, to: ReplyTo, *, last_epoch: int) -> Decision:
-    body = InitProducerIdReply(producer_id=record.producer_id, producer_epoch=record.producer_epoch)
-    return Decision(name, record=record, last_epoch=last_epoch, effects=(Reply(to, body=body),))
-
-
 # --- AddPartitionsToTxn ----------------------------------------------------------------------------------
 
 
 def add_partitions(
     state: Transactions, request: AddPartitionsToTxn, *, to: ReplyTo, now: int, rules: Rules
 ) -> Decision | Refused:
-    """Take partitions into the transaction, opening it at need; with `verify_only` just say which are in it (KIP-890)."""
+    """Take partitions into the transaction, opening it at need; with `verify_only` just say which are in it
+    (KIP-890).
+    """
     name = request.transactional_id
     partitions = {partition.key for partition in request.partitions}
     found = _find(state, name)
@@ -238,10 +140,10 @@ def _find(state: Transactions, name: str) -> TransactionRecord | Refused:
     record = state.records.get(name)
     if record is None:
         return Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"nobody owns the transactional id {name}")
-    return _busy(name) if name in state.pending else record
+    return busy(name) if name in state.pending else record
 
 
-def _busy(name: str) -> Refused:
+def busy(name: str) -> Refused:
     return Refused(ErrorCode.CONCURRENT_TRANSACTIONS, f"the last step of {name} is not durable yet")
 
 
@@ -284,7 +186,9 @@ def _verified(request: AddPartitionsToTxn, record: TransactionRecord) -> AddPart
 def end_transaction(
     state: Transactions, request: EndTxn, *, to: ReplyTo, now: int, fresh_producer_id: int, rules: Rules
 ) -> Decision | Refused:
-    """Decide the transaction: from PREPARE_* on it ends that way, whatever crashes (KIP-98; the table is KIP-890's)."""
+    """Decide the transaction: from PREPARE_* on it ends that way, whatever crashes (KIP-98; the table is
+    KIP-890's).
+    """
     name = request.transactional_id
     found = _find(state, name)
     if isinstance(found, Refused):
@@ -294,7 +198,7 @@ def end_transaction(
         return cell
     if cell is found.state:
         return Decision(name, effects=(Reply(to, body=_identity(found)),))
-    decision = _prepare(name, found, cell, now=now, fresh_producer_id=fresh_producer_id)
+    decision = prepare(name, found, cell, now=now, fresh_producer_id=fresh_producer_id)
     assert decision.record is not None, "a transaction that ends writes its decision"
     return evolve(decision, effects=(Reply(to, body=_identity(decision.record)), *decision.effects))
 
@@ -324,11 +228,13 @@ def _end_input(result: TransactionResult, *, is_retry: bool) -> EndInput:
 
 
 def _is_retry(record: TransactionRecord, request: EndTxn) -> bool:
-    """The identity just before the last end: one epoch less, or the last one of the producer id before."""
+    """The identity just before the last end: one epoch less, or, if that was its last, the producer id
+    before.
+    """
     if request.producer_id == record.producer_id:
         return request.producer_epoch == record.producer_epoch - 1
     rotated = record.producer_epoch == 0 and request.producer_id == record.previous_producer_id
-    return rotated and request.producer_epoch == LAST_GRANTED_EPOCH
+    return rotated and record.state in COMPLETED and request.producer_epoch == LAST_GRANTED_EPOCH
 
 
 def _identity(record: TransactionRecord) -> EndTxnReply:
@@ -338,7 +244,7 @@ def _identity(record: TransactionRecord) -> EndTxnReply:
     return EndTxnReply(producer_id=record.producer_id, producer_epoch=record.producer_epoch)
 
 
-def _prepare(
+def prepare(
     name: str,
     record: TransactionRecord,
     target: TransactionState,
@@ -347,7 +253,9 @@ def _prepare(
     fresh_producer_id: int,
     effects: tuple[Effect, ...] = (),
 ) -> Decision:
-    """PREPARE_* under the next epoch; the last epoch of a producer id hands over to a fresh id when it completes."""
+    """PREPARE_* under the next epoch; the last epoch of a producer id hands over to a fresh id when it
+    completes.
+    """
     rotates = record.producer_epoch >= LAST_GRANTED_EPOCH
     was_open = record.state is TransactionState.ONGOING
     prepared = evolve(
@@ -365,7 +273,9 @@ def _prepare(
 
 
 def complete(state: Transactions, name: str, *, now: int, rules: Rules) -> Decision:
-    """All markers are written: the transaction is over, and a used-up producer id gives way to the next one."""
+    """All markers are written: the transaction is over, and a used-up producer id gives way to the next
+    one.
+    """
     record = state.records[name]
     cell = rules.generation.moves[record.state][CoordinatorInput.MARKERS_WRITTEN]
     assert isinstance(cell, TransactionState), "markers are only written for a decided transaction"
@@ -382,7 +292,9 @@ def complete(state: Transactions, name: str, *, now: int, rules: Rules) -> Decis
 
 
 def timed_out(state: Transactions, *, now: int) -> Iterator[str]:
-    """Transactional ids whose transaction has been open for longer than its timeout; one that is busy is for the next scan."""
+    """Transactional ids whose transaction has been open for longer than its timeout; one that is busy is
+    for the next scan.
+    """
     for deadline, name in state.deadlines:
         if deadline >= now:
             return
@@ -397,7 +309,7 @@ def abort_timed_out(
     record = state.records[name]
     cell = rules.generation.moves[record.state][CoordinatorInput.TIMEOUT]
     assert isinstance(cell, TransactionState), "only an open transaction has a deadline"
-    return _prepare(name, record, cell, now=now, fresh_producer_id=fresh_producer_id)
+    return prepare(name, record, cell, now=now, fresh_producer_id=fresh_producer_id)
 
 
 # --- Changing state --------------------------------------------------------------------------------------

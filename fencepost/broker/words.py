@@ -1,4 +1,5 @@
-"""The five words of the design as values: Input, Append, Note, Effect and Step, and what a decision is made of.
+"""The five words of the design as values: Input, Append, Note, Effect and Step, and what a decision is made
+of.
 
 Rule: cores take these and return these; only a shell makes them happen, appends before effects.
 """
@@ -29,7 +30,8 @@ NODE: Final = -1
 """The connection of a message that this node sent to itself; its correlation id is the token of the Send."""
 
 NOBODY: Final = ReplyTo(-2, 0)
-"""Where the answer goes that nobody waits for: Produce with acks 0, and what a node asks on its own behalf."""
+"""Where the answer goes that nobody waits for: Produce with acks 0, and what a node asks on its own behalf.
+"""
 
 
 # --- Input: what reaches a node --------------------------------------------------------------------------
@@ -113,7 +115,9 @@ Input = Received | Answered | Lead | Resign | Durable | StorageFailed | Disconne
 
 @attrs.frozen
 class Append:
-    """One batch for one partition's log, placed already; `aborted` goes to the index of aborted transactions."""
+    """One batch for one partition's log, placed already; `aborted` goes to the index of aborted
+    transactions.
+    """
 
     partition: TopicPartition
     header: BatchHeader = attrs.field(kw_only=True)
@@ -133,7 +137,9 @@ class Reply:
 
 @attrs.frozen(kw_only=True)
 class FetchPlan:
-    """What one partition of a Fetch may see; the shell reads the bytes below offset `before` from the journal."""
+    """What one partition of a Fetch may see; the shell reads the bytes below offset `before` from the
+    journal.
+    """
 
     partition: TopicPartition
     error: ErrorCode
@@ -157,7 +163,9 @@ class ReplyFetched:
 
 @attrs.frozen(kw_only=True)
 class OffsetPlan:
-    """One partition of a ListOffsets: an offset that is known, or a timestamp to look up below offset `before`."""
+    """One partition of a ListOffsets: an offset that is known, or a timestamp to look up below offset
+    `before`.
+    """
 
     partition: TopicPartition
     error: ErrorCode
@@ -186,7 +194,9 @@ class Send:
 
 @attrs.frozen(kw_only=True)
 class Assign:
-    """The controller says: this node leads the partition under this epoch. The shell brings the log along (Lead)."""
+    """The controller says: this node leads the partition under this epoch. The shell brings the log along
+    (Lead).
+    """
 
     partition: TopicPartition
     leader_id: int
