@@ -39,7 +39,8 @@ class Connection:
         if self.is_closed:
             return
         was_waiting = bool(self.unsent)
-        self.unsent.extend(memoryview(piece) for piece in pieces)
+        # An empty piece would never leave: sending it moves nothing.
+        self.unsent.extend(memoryview(piece) for piece in pieces if len(piece))
         self.unsent_bytes += sum(len(piece) for piece in pieces)
         if not was_waiting:
             self._send_some()

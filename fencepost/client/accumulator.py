@@ -1,0 +1,237 @@
+"""Where records wait to become batches: one open batch per partition, bounded memory, lingering and delivery deadlines.
+
+Rule: `append` is the hot path and does nothing per record but put it into its columns; all else is per batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+from zlib import crc32
+
+from fencepost.client.batch import NO_BATCH, RECORD_OVERHEAD, Batch, Headers, PartitionQueue, record_size
+from fencepost.client.errors import BufferFull
+from fencepost.client.settings import ProducerSettings
+from fencepost.protocol.terms import TopicPartition
+
+Place = tuple[Batch, int]
+"""A record's batch and its index there."""
+
+
+class Route:
+    """The open batches of one topic by partition, and the partition that records without a key go to now."""
+
+    __slots__ = ("open", "sticky", "topic")
+
+    def __init__(self, topic: str, partition_count: int) -> None:
+        self.topic = topic
+        self.open = [NO_BATCH] * partition_count
+        self.sticky = 0
+
+    def partition_for(self, key: bytes | None) -> int:
+        """CRC-32 of the key modulo the partitions; without a key one partition per batch in turn (KIP-480)."""
+        return self.sticky if key is None else crc32(key) % len(self.open)
+
+
+_CLOSED: Final[dict[str, Route]] = {}
+
+
+class Accumulator:
+    """Every record that has no outcome yet, in batches."""
+
+    __slots__ = ("_next", "_routes", "active", "batches", "lingering", "queues", "routes", "settings", "used")
+
+    def __init__(self, settings: ProducerSettings) -> None:
+        self.settings = settings
+        self._next = 1
+        self._routes: dict[str, Route] = {}
+        self.routes = _CLOSED  # what the hot path sees: empty while sending is not allowed
+        self.batches: dict[int, Batch] = {}  # without an outcome, oldest first
+        self.lingering: deque[Batch] = deque()  # oldest first; some were closed since
+        self.queues: dict[TopicPartition, PartitionQueue] = {}
+        self.active: dict[TopicPartition, PartitionQueue] = {}  # those with closed batches
+        self.used = 0  # bytes of buffer_memory
+
+    def allow(self, is_open: bool) -> None:
+        """Opens or closes the hot path."""
+        self.routes = self._routes if is_open else _CLOSED
+
+    def append(self, topic: str, value: bytes | None, key: bytes | None) -> Place | None:
+        """Puts a record into the open batch of its partition; None when it must go through `add`."""
+        route = self.routes.get(topic)
+        if route is None or type(value) is not bytes:
+            return None
+        if key is None:
+            batch = route.open[route.sticky]
+            size = batch.size + len(value) + RECORD_OVERHEAD
+            if size > batch.limit:
+                return None
+            if batch.keys is not None:
+                batch.keys.append(None)
+        else:
+            batch = route.open[crc32(key) % len(route.open)]
+            size = batch.size + len(value) + len(key) + RECORD_OVERHEAD
+            keys = batch.keys
+            if size > batch.limit or keys is None:
+                return None
+            keys.append(key)
+        batch.size = size
+        values = batch.values
+        index = len(values)
+        values.append(value)
+        return batch, index
+
+    def route(self, topic: str, partition_count: int) -> Route:
+        """The route of a topic, with room for every partition that it has by now."""
+        route = self._routes.get(topic)
+        if route is None:
+            route = self._routes[topic] = Route(topic, partition_count)
+        route.open += [NO_BATCH] * (partition_count - len(route.open))
+        return route
+
+    def add(
+        self,
+        route: Route,
+        partition: int,
+        *,
+        value: bytes | None,
+        key: bytes | None,
+        timestamp_ms: int | None,
+        headers: Headers | None,
+        now: int,
+        wall_ms: int,
+    ) -> Place:
+        """Puts any record into a batch of `partition`, opened if need be; BufferFull when there is no room for it."""
+        size = record_size(value, key, headers)
+        batch = route.open[partition]
+        if batch is not NO_BATCH and batch.size + size > self.settings.batch_size:
+            self.close(batch)
+            batch = NO_BATCH
+        if batch is NO_BATCH:
+            batch = self._open(route, partition, size, now=now, wall_ms=wall_ms)
+        return batch, batch.add(value, key, timestamp_ms, headers)
+
+    def _open(self, route: Route, partition: int, size: int, *, now: int, wall_ms: int) -> Batch:
+        limit = self.settings.batch_size
+        reserved = max(limit, size)
+        if self.used and self.used + reserved > self.settings.buffer_memory:
+            raise BufferFull(
+                f"{self.used} of {self.settings.buffer_memory} bytes of buffer_memory are in use"
+            )
+        where = TopicPartition(route.topic, partition)
+        batch = Batch(self._next, where, limit=limit, opened_at=now, timestamp=wall_ms)
+        self._next += 1
+        batch.reserved = reserved
+        self.used += reserved
+        self.batches[batch.number] = batch
+        self.lingering.append(batch)
+        route.open[partition] = batch
+        return batch
+
+    def close(self, batch: Batch) -> None:
+        """Takes no more records into a batch and queues it to be sent."""
+        route = self._routes[batch.topic]
+        route.open[batch.partition] = NO_BATCH
+        if route.sticky == batch.partition:
+            route.sticky = (route.sticky + 1) % len(route.open)
+        batch.record_count = len(batch.values)
+        self.used += batch.size - batch.reserved
+        batch.reserved = batch.size
+        queue = self.queue(TopicPartition(batch.topic, batch.partition))
+        queue.ready.append(batch)
+        self.active[queue.partition] = queue
+
+    def is_open(self, batch: Batch) -> bool:
+        """Whether records still go into it."""
+        route = self._routes.get(batch.topic)
+        return route is not None and route.open[batch.partition] is batch
+
+    def close_all(self) -> None:
+        """Closes every open batch: a flush."""
+        for batch in self.lingering:
+            if self.is_open(batch):
+                self.close(batch)
+        self.lingering.clear()
+
+    def close_lingered(self, now: int) -> None:
+        """Closes the batches that have waited `linger_ms` for company."""
+        oldest_allowed = now - self.settings.linger_ms
+        while self.lingering and (
+            self.lingering[0].opened_at <= oldest_allowed or not self.is_open(self.lingering[0])
+        ):
+            batch = self.lingering.popleft()
+            if self.is_open(batch):
+                self.close(batch)
+
+    def queue(self, partition: TopicPartition) -> PartitionQueue:
+        """The queue of a partition, made at first use."""
+        found = self.queues.get(partition)
+        if found is None:
+            found = self.queues[partition] = PartitionQueue(partition)
+        return found
+
+    def finish(self, batch: Batch) -> None:
+        """Forgets a batch that has its outcome, and gives back its memory."""
+        if self.is_open(batch):
+            self.close(batch)
+        queue = self.queue(TopicPartition(batch.topic, batch.partition))
+        queue.discard(batch)
+        if not queue.ready and not queue.unacked:
+            self.active.pop(queue.partition, None)
+        self.used -= batch.reserved
+        del self.batches[batch.number]
+        batch.is_done = True
+        batch.data = None
+
+    def expired(self, now: int) -> list[Batch]:
+        """The batches past their delivery timeout; oldest first, so that one look tells when there is none."""
+        oldest_allowed = now - self.settings.delivery_timeout_ms
+        late: list[Batch] = []
+        for batch in self.batches.values():
+            if batch.opened_at > oldest_allowed:
+                break
+            late.append(batch)
+        return late
+
+    def wake_at(self, now: int) -> int | None:
+        """When the next batch has lingered long enough, may be retried, or expires."""
+        retries = [queue.retry_at() for queue in self.active.values()]
+        times = [time for time in retries if time is not None and time > now]
+        while self.lingering and not self.is_open(self.lingering[0]):
+            self.lingering.popleft()
+        if self.lingering:
+            times.append(self.lingering[0].opened_at + self.settings.linger_ms)
+        if self.batches:
+            oldest = next(iter(self.batches.values()))
+            times.append(oldest.opened_at + self.settings.delivery_timeout_ms)
+        return min(times, default=None)
+
+    def copy(self) -> Accumulator:
+        """A copy that shares nothing that changes."""
+        twin = Accumulator(self.settings)
+        twin._next, twin.used = self._next, self.used
+        twin.batches = {number: batch.copy() for number, batch in self.batches.items()}
+        twin.lingering = deque(twin.batches[b.number] for b in self.lingering if b.number in twin.batches)
+        for route in self._routes.values():
+            copied = twin.route(route.topic, len(route.open))
+            copied.open = [twin.batches.get(batch.number, NO_BATCH) for batch in route.open]
+            copied.sticky = route.sticky
+        for partition, queue in self.queues.items():
+            copied = twin.queue(partition)
+            copied.ready = deque(twin.batches[batch.number] for batch in queue.ready)
+            copied.unacked = [twin.batches[batch.number] for batch in queue.unacked]
+            copied.producer_id, copied.producer_epoch = queue.producer_id, queue.producer_epoch
+            copied.next_sequence, copied.is_broken = queue.next_sequence, queue.is_broken
+        twin.active = {partition: twin.queue(partition) for partition in self.active}
+        twin.allow(self.routes is self._routes)
+        return twin
+
+    def key(self) -> tuple[object, ...]:
+        """Equal for accumulators that will act alike."""
+        return (
+            self._next,
+            tuple(batch.key() for batch in self.batches.values()),
+            tuple(queue.key() for queue in self.queues.values()),
+            tuple((r.topic, r.sticky, tuple(b.number for b in r.open)) for r in self._routes.values()),
+            self.routes is self._routes,
+        )

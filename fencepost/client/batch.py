@@ -1,0 +1,227 @@
+"""One batch of records on its way to one partition, and the queue of a partition's batches.
+
+Rule: a batch gets its sequence when it is first sent and keeps it through every retry; only a batch that the broker
+surely refused may be given another (changing it otherwise could store its records twice).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, cast
+
+from fencepost.client.errors import Failure
+from fencepost.protocol.batches import renumber
+from fencepost.protocol.compression import Compression
+from fencepost.protocol.records import build_data_batch
+from fencepost.protocol.terms import (
+    NO_OFFSET,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    TopicPartition,
+    sequence_after,
+)
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+# What a record costs beside its key and value: the length bytes of both in msgpack.
+RECORD_OVERHEAD: Final = 6
+# A batch with `limit` ALWAYS_FULL sends every record the long way round: it is none, or holds headers or timestamps.
+ALWAYS_FULL: Final = -1
+
+
+class Batch:
+    """Records of one partition: first columns that grow, then bytes that are sent, then an outcome."""
+
+    __slots__ = (
+        "attempts", "base_offset", "base_sequence", "base_timestamp", "data", "failure", "headers", "in_flight",
+        "is_done", "is_refused", "keys", "limit", "number", "opened_at", "partition", "record_count", "reserved",
+        "retry_at", "size", "timestamps", "topic", "values", "was_sent",
+    )  # fmt: skip
+
+    def __init__(
+        self, number: int, partition: TopicPartition, *, limit: int, opened_at: int, timestamp: int
+    ) -> None:
+        self.number = number
+        self.topic, self.partition = partition
+        self.size = 0
+        self.limit = limit
+        self.reserved = 0
+        self.opened_at = opened_at
+        self.base_timestamp = timestamp
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] | None = None
+        self.timestamps: list[int] | None = None
+        self.headers: list[Headers | None] | None = None
+        self.data: bytearray | None = None
+        self.base_sequence = NO_SEQUENCE
+        self.attempts = 0
+        self.retry_at = 0
+        self.in_flight = False
+        self.was_sent = False
+        self.is_refused = False  # surely not in the log, and waits for a new identity
+        self.record_count = 0
+        self.is_done = False
+        self.base_offset = NO_OFFSET
+        self.failure: Failure | None = None
+
+    def add(
+        self, value: bytes | None, key: bytes | None, timestamp_ms: int | None, headers: Headers | None
+    ) -> int:
+        """Takes any record, and fills columns that only now turn out to be needed; its index in the batch."""
+        index = len(self.values)
+        self.values.append(value)
+        if self.keys is not None or key is not None:
+            keys: list[bytes | None] = self.keys or [None] * index
+            keys.append(key)
+            self.keys = keys
+        if self.timestamps is not None or timestamp_ms is not None:
+            self.limit = ALWAYS_FULL
+            self.timestamps = self.timestamps or [self.base_timestamp] * index
+            self.timestamps.append(self.base_timestamp if timestamp_ms is None else timestamp_ms)
+        if self.headers is not None or headers is not None:
+            self.limit = ALWAYS_FULL
+            each: list[Headers | None] = self.headers or [None] * index
+            each.append(headers)
+            self.headers = each
+        self.size += record_size(value, key, headers)
+        return index
+
+    def build(
+        self, *, producer_id: int, producer_epoch: int, transactional: bool, compression: Compression
+    ) -> None:
+        """Makes the bytes; the columns are given up."""
+        base = self.base_timestamp if self.timestamps is None else self.timestamps[0]
+        self.data = build_data_batch(
+            self.values,
+            keys=self.keys,
+            timestamp_deltas=None if self.timestamps is None else [time - base for time in self.timestamps],
+            headers=self.headers,
+            base_timestamp=base,
+            compression=compression,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=self.base_sequence,
+            transactional=transactional,
+        )
+        self.values, self.keys, self.timestamps, self.headers = [], None, None, None
+
+    def copy(self) -> Batch:
+        """A copy that shares nothing that changes."""
+        twin = Batch.__new__(Batch)
+        for name in Batch.__slots__:
+            value = getattr(self, name)
+            setattr(twin, name, value.copy() if isinstance(value, list | bytearray) else value)
+        return twin
+
+    def key(self) -> tuple[object, ...]:
+        """Equal for batches that will fare alike."""
+        return tuple(_hashable(getattr(self, name)) for name in Batch.__slots__)
+
+
+def record_size(value: bytes | None, key: bytes | None, headers: Headers | None = None) -> int:
+    """About how many bytes a record takes in a batch."""
+    size = RECORD_OVERHEAD + len(value or b"") + len(key or b"")
+    if headers:
+        size += sum(len(name) + len(content or b"") + RECORD_OVERHEAD for name, content in headers)
+    return size
+
+
+def _hashable(value: object) -> object:
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if isinstance(value, list | tuple):
+        return tuple(_hashable(item) for item in cast("Sequence[object]", value))
+    return value
+
+
+NO_BATCH: Final = Batch(0, TopicPartition("", -1), limit=ALWAYS_FULL, opened_at=0, timestamp=0)
+"""Stands where no batch is open, so that the hot path needs no test of its own."""
+
+
+class PartitionQueue:
+    """The batches of one partition after they were closed: `ready` wait for a sequence, `unacked` have one, in order."""
+
+    __slots__ = (
+        "is_broken",
+        "next_sequence",
+        "partition",
+        "producer_epoch",
+        "producer_id",
+        "ready",
+        "unacked",
+    )
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        self.ready: deque[Batch] = deque()
+        self.unacked: list[Batch] = []
+        self.producer_id = NO_PRODUCER_ID
+        self.producer_epoch = NO_PRODUCER_EPOCH
+        self.next_sequence = 0
+        self.is_broken = False
+        """A sequence is missing in the log, for good or perhaps: nothing new under this identity (KIP-360)."""
+
+    def next_to_send(self, now: int) -> Batch | None:
+        """The batch that may go now. While one waits for its retry only the lowest sequence goes, so order holds."""
+        waiting = [batch for batch in self.unacked if not batch.is_refused]
+        retried = next((batch for batch in waiting if not batch.in_flight), None)
+        if retried is not None:
+            return retried if retried is waiting[0] and retried.retry_at <= now else None
+        return self.ready[0] if self.ready and not self.is_broken else None
+
+    def retry_at(self) -> int | None:
+        """When the batch that waits for its retry may go."""
+        waiting = next((b for b in self.unacked if not b.is_refused), None)
+        return None if waiting is None or waiting.in_flight else waiting.retry_at
+
+    def adopt(self, producer_id: int, producer_epoch: int) -> None:
+        """Takes a new identity once nothing under the old one can still arrive; refused batches are numbered anew."""
+        if (self.producer_id, self.producer_epoch) == (producer_id, producer_epoch):
+            return
+        if not all(batch.is_refused for batch in self.unacked):
+            return
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        self.next_sequence = 0
+        self.is_broken = False
+        for batch in self.unacked:
+            assert batch.data is not None, "a batch that was sent has bytes"
+            self._number(batch)
+            renumber(
+                batch.data,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                base_sequence=batch.base_sequence,
+            )
+            batch.is_refused = False
+
+    def number_next(self) -> Batch:
+        """Gives the first batch that waits its sequence."""
+        batch = self.ready.popleft()
+        self._number(batch)
+        self.unacked.append(batch)
+        return batch
+
+    def _number(self, batch: Batch) -> None:
+        batch.base_sequence = self.next_sequence
+        self.next_sequence = sequence_after(self.next_sequence, batch.record_count)
+
+    def discard(self, batch: Batch) -> None:
+        """Takes out a batch that has its outcome."""
+        if batch in self.unacked:
+            self.unacked.remove(batch)
+        elif batch in self.ready:
+            self.ready.remove(batch)
+
+    def key(self) -> tuple[object, ...]:
+        """Equal for queues that will act alike; batches by number."""
+        return (
+            self.partition,
+            tuple(batch.number for batch in self.ready),
+            tuple(batch.number for batch in self.unacked),
+            self.producer_id,
+            self.producer_epoch,
+            self.next_sequence,
+            self.is_broken,
+        )

@@ -1,0 +1,135 @@
+"""What a client knows of the cluster: nodes, leaders, coordinators, and what it must ask again.
+
+Rule: knowledge only. It is replaced whole by replies and doubted by `forget_*`; who asks, and when, is decided in calls.py.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from fencepost.protocol.errors import ErrorCode, Remedy
+from fencepost.protocol.messages import FindCoordinatorReply, MetadataReply
+from fencepost.protocol.terms import CoordinatorType, TopicPartition
+
+# Bootstrap addresses are nodes -2, -3, ... until metadata names the real ones; -1 is Kafka's "no node".
+FIRST_BOOTSTRAP_NODE: Final = -2
+
+Address = tuple[str, int]
+CoordinatorKey = tuple[CoordinatorType, str]
+
+
+def bootstrap_addresses(bootstrap: str) -> list[Address]:
+    """`"host:port,host:port"` as addresses; ValueError when it is none."""
+    addresses: list[Address] = []
+    for part in bootstrap.split(","):
+        host, colon, port = part.strip().rpartition(":")
+        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+            raise ValueError(f"a bootstrap address is host:port, not {part.strip()!r}")
+        addresses.append((host.strip("[]"), int(port)))
+    return addresses
+
+
+@attrs.define(eq=False)
+class Cluster:
+    """Nodes, leaders and coordinators as last heard, and the topics that this client cares about."""
+
+    bootstrap: tuple[Address, ...]
+    nodes: dict[int, Address] = attrs.field(factory=dict, kw_only=True)
+    controller_id: int | None = attrs.field(default=None, kw_only=True)
+    leaders: dict[TopicPartition, int] = attrs.field(factory=dict, kw_only=True)
+    partition_counts: dict[str, int] = attrs.field(factory=dict, kw_only=True)
+    topic_errors: dict[str, ErrorCode] = attrs.field(factory=dict, kw_only=True)
+    coordinators: dict[CoordinatorKey, int] = attrs.field(factory=dict, kw_only=True)
+    wanted: dict[str, None] = attrs.field(factory=dict, kw_only=True)
+    """Topics to ask for, in the order in which they were first wanted."""
+    is_stale: bool = attrs.field(default=True, kw_only=True)
+    turn: int = attrs.field(default=0, kw_only=True)
+    """Counts nodes that did not answer, so that the next question goes to another one."""
+
+    def address(self, node_id: int) -> Address | None:
+        """Where to connect for a node; None when it is no longer known."""
+        if node_id <= FIRST_BOOTSTRAP_NODE:
+            return self.bootstrap[FIRST_BOOTSTRAP_NODE - node_id]
+        return self.nodes.get(node_id)
+
+    def any_node(self) -> int:
+        """A node to ask what every node knows: known ones first, then the bootstrap addresses, in turn."""
+        known = sorted(self.nodes)
+        choices = known + [FIRST_BOOTSTRAP_NODE - i for i in range(len(self.bootstrap))]
+        return choices[self.turn % len(choices)]
+
+    def want(self, topic: str) -> None:
+        """Asks for a topic that was not asked for before."""
+        if topic not in self.wanted:
+            self.wanted[topic] = None
+            self.is_stale = True
+
+    def leader(self, partition: TopicPartition) -> int | None:
+        """Who leads a partition; when nobody is known, metadata is asked for."""
+        found = self.leaders.get(partition)
+        if found is None:
+            self.want(partition.topic)
+            self.is_stale = True
+        return found
+
+    def forget_leader(self, partition: TopicPartition) -> None:
+        """A node said that it does not lead, or did not answer."""
+        self.leaders.pop(partition, None)
+        self.is_stale = True
+
+    def forget_coordinator(self, key: CoordinatorKey) -> None:
+        """A node said that it does not coordinate, or did not answer."""
+        self.coordinators.pop(key, None)
+
+    def learn(self, reply: MetadataReply) -> None:
+        """Takes a Metadata reply: complete about nodes, and about the topics that it names."""
+        self.nodes = {node.node_id: (node.host, node.port) for node in reply.nodes}
+        self.controller_id = reply.controller_id if reply.controller_id in self.nodes else None
+        named = {topic.topic for topic in reply.topics}
+        self.is_stale = not named.issuperset(self.wanted)  # wanted while the question was on its way
+        for topic in reply.topics:
+            for partition in [p for p in self.leaders if p.topic == topic.topic]:
+                del self.leaders[partition]
+            if topic.error is not ErrorCode.NONE:
+                self.topic_errors[topic.topic] = topic.error
+                self.partition_counts.pop(topic.topic, None)
+                self.is_stale = self.is_stale or topic.error.remedy is not Remedy.RAISE
+                continue
+            self.topic_errors.pop(topic.topic, None)
+            self.partition_counts[topic.topic] = len(topic.partitions)
+            for partition in topic.partitions:
+                if partition.leader_id in self.nodes:
+                    self.leaders[TopicPartition(topic.topic, partition.partition)] = partition.leader_id
+
+    def learn_coordinator(self, key: CoordinatorKey, reply: FindCoordinatorReply) -> None:
+        """Takes a FindCoordinator reply, which also says where that node is."""
+        self.nodes[reply.node_id] = (reply.host, reply.port)
+        self.coordinators[key] = reply.node_id
+
+    def copy(self) -> Cluster:
+        """A copy that shares nothing that changes."""
+        return attrs.evolve(
+            self,
+            nodes=dict(self.nodes),
+            leaders=dict(self.leaders),
+            partition_counts=dict(self.partition_counts),
+            topic_errors=dict(self.topic_errors),
+            coordinators=dict(self.coordinators),
+            wanted=dict(self.wanted),
+        )
+
+    def key(self) -> tuple[object, ...]:
+        """Equal for clusters that will act alike."""
+        return (
+            tuple(sorted(self.nodes.items())),
+            self.controller_id,
+            tuple(sorted(self.leaders.items())),
+            tuple(sorted(self.partition_counts.items())),
+            tuple(sorted(self.topic_errors.items())),
+            tuple(sorted((kind, name, node) for (kind, name), node in self.coordinators.items())),
+            tuple(self.wanted),
+            self.is_stale,
+            self.turn,
+        )

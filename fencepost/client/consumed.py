@@ -1,0 +1,235 @@
+"""What a consumer hands out: batches as views over the bytes that were fetched, and records only when asked for.
+
+Rule: the filter of aborted transactions is Kafka's (facts of KIP-98): a heap of first offsets, a set of producer ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop
+from itertools import repeat
+from typing import Any, NamedTuple
+
+import attrs
+
+from fencepost.client.serializers import Deserializer
+from fencepost.protocol.batches import BatchHeader, read_batch, read_marker, walk
+from fencepost.protocol.messages import AbortedTransaction
+from fencepost.protocol.records import Columns, read_columns
+from fencepost.protocol.terms import TopicPartition, TransactionResult
+
+Header = tuple[str, bytes | None]
+
+
+@attrs.define
+class Record:
+    """One record. Not frozen and without keyword-only fields, because a million of them are made at once."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: Any
+    value: Any
+    headers: list[Header] | None
+
+
+@attrs.frozen(kw_only=True)
+class Decoding:
+    """How keys and values become what the program wants; None leaves the bytes."""
+
+    key: Deserializer | None = None
+    value: Deserializer | None = None
+
+
+RAW = Decoding()
+
+
+class ConsumedBatch:
+    """The records of one batch from `base_offset` on; nothing is decoded before it is asked for."""
+
+    __slots__ = (
+        "_at",
+        "_columns",
+        "_data",
+        "_decoding",
+        "_header",
+        "base_offset",
+        "next_offset",
+        "partition",
+    )
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        *,
+        data: memoryview,
+        at: int,
+        header: BatchHeader,
+        base_offset: int,
+        decoding: Decoding,
+    ) -> None:
+        self.partition = partition
+        self.base_offset = base_offset
+        self.next_offset = header.next_offset
+        self._data = data
+        self._at = at
+        self._header = header
+        self._decoding = decoding
+        self._columns: Columns | None = None
+
+    @property
+    def producer_id(self) -> int:
+        """Who wrote it; -1 when nobody said."""
+        return self._header.producer_id
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether it was written in a transaction."""
+        return self._header.is_transactional
+
+    @property
+    def columns(self) -> Columns:
+        """The raw columns, decoded at first use; ProtocolViolation when the records are malformed."""
+        if self._columns is None:
+            columns = read_columns(self._data, self._header, self._at)
+            skipped = self.base_offset - self._header.base_offset
+            self._columns = columns if skipped == 0 else _without_first(columns, skipped)
+        return self._columns
+
+    def __len__(self) -> int:
+        return len(self.columns.values)
+
+    @property
+    def values(self) -> list[Any]:
+        """A list with the value of each record."""
+        decode = self._decoding.value
+        return self.columns.values if decode is None else list(map(decode, self.columns.values))
+
+    @property
+    def keys(self) -> list[Any]:
+        """A list with the key of each record."""
+        keys = self.columns.keys or [None] * len(self)
+        decode = self._decoding.key
+        return keys if decode is None else list(map(decode, keys))
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        """The offset of each record."""
+        deltas, start = self.columns.offset_deltas, self._header.base_offset
+        if deltas is None:
+            return range(self.base_offset, self.base_offset + len(self))
+        return [start + delta for delta in deltas]
+
+    @property
+    def timestamps(self) -> list[int]:
+        """The timestamp of each record, milliseconds since 1970."""
+        deltas, start = self.columns.timestamp_deltas, self._header.base_timestamp
+        return [start] * len(self) if deltas is None else [start + delta for delta in deltas]
+
+    @property
+    def headers(self) -> list[list[Header] | None]:
+        """The headers of each record, None where it has none."""
+        return self.columns.headers or [None] * len(self)
+
+    def records(self) -> list[Record]:
+        """An object per record; the columns are several times faster."""
+        topic, partition = self.partition
+        return list(
+            map(
+                Record,
+                repeat(topic),
+                repeat(partition),
+                self.offsets,
+                self.timestamps,
+                self.keys,
+                self.values,
+                self.headers,
+            )
+        )
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records())
+
+    def __repr__(self) -> str:
+        return f"<batch {self.partition} {self.base_offset}..{self.next_offset - 1}>"
+
+
+def _without_first(columns: Columns, skipped: int) -> Columns:
+    """The records whose offset delta is at least `skipped`: a fetch begins with the batch that holds its offset."""
+    deltas = columns.offset_deltas
+    count = skipped if deltas is None else sum(1 for delta in deltas if delta < skipped)
+
+    def rest(column: list[Any] | None) -> list[Any] | None:
+        return None if column is None else column[count:]
+
+    return Columns(
+        offset_deltas=rest(deltas),
+        keys=rest(columns.keys),
+        values=columns.values[count:],
+        timestamp_deltas=rest(columns.timestamp_deltas),
+        headers=rest(columns.headers),
+    )
+
+
+class AbortedFilter:
+    """Which batches of one fetch belong to aborted transactions; fed with every batch of it, in order."""
+
+    __slots__ = ("_aborted", "_coming")
+
+    def __init__(self, aborted: Sequence[AbortedTransaction] | None) -> None:
+        self._coming = [(entry.first_offset, entry.producer_id) for entry in aborted or ()]
+        heapify(self._coming)
+        self._aborted: set[int] = set()
+
+    def drops(self, header: BatchHeader, data: memoryview, at: int) -> bool:
+        """Whether read_committed leaves this data batch out; an ABORT marker ends its producer's aborted range."""
+        while self._coming and self._coming[0][0] <= header.last_offset:
+            self._aborted.add(heappop(self._coming)[1])
+        if header.is_control:
+            if header.record_count and read_marker(data, at).result is TransactionResult.ABORT:
+                self._aborted.discard(header.producer_id)
+            return False
+        return header.is_transactional and header.producer_id in self._aborted
+
+
+class Selection(NamedTuple):
+    """What of a fetch is handed out, and where the reader goes on."""
+
+    batches: list[ConsumedBatch]
+    next_offset: int
+
+
+def select(
+    partition: TopicPartition,
+    data: memoryview,
+    *,
+    position: int,
+    aborted: Sequence[AbortedTransaction] | None,
+    decoding: Decoding = RAW,
+) -> Selection:
+    """The batches at and after `position` that are neither control batches nor aborted; checksums are checked.
+
+    The position moves over what is left out too. ProtocolViolation when a batch is damaged.
+    """
+    aborted_filter = AbortedFilter(aborted)
+    batches: list[ConsumedBatch] = []
+    next_offset = position
+    for at, header in walk(data):
+        read_batch(data, at)
+        dropped = aborted_filter.drops(header, data, at)
+        if header.next_offset <= position:
+            continue
+        next_offset = header.next_offset
+        if not dropped and not header.is_control and header.record_count:
+            batches.append(
+                ConsumedBatch(
+                    partition,
+                    data=data,
+                    at=at,
+                    header=header,
+                    base_offset=max(position, header.base_offset),
+                    decoding=decoding,
+                )
+            )
+    return Selection(batches, next_offset)

@@ -1,0 +1,352 @@
+"""The consumer: positions, fetches ahead of the reader, resets, and what read_committed leaves out, as a machine over values.
+
+Rule: a position moves only over what was handed out or must never be handed out. Stale answers, from before a seek, are
+dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import attrs
+
+from fencepost.client.asking import AskingMachine
+from fencepost.client.calls import CoordinatorOf, Finished, OnceAnswered
+from fencepost.client.consumed import RAW, ConsumedBatch, Decoding, Selection, select
+from fencepost.client.effects import Effect
+from fencepost.client.errors import (
+    CorruptRecords,
+    Failure,
+    OffsetOutOfRange,
+    RequestFailed,
+    UnknownTopic,
+    WrongState,
+    refused,
+)
+from fencepost.client.group_offsets import NO_GENERATION, offsets_to_commit
+from fencepost.client.remedies import remedy_of
+from fencepost.client.settings import UNKNOWN_TOPIC_PATIENCE_MS, ConsumerSettings, backoff_ms
+from fencepost.protocol import messages as m
+from fencepost.protocol.errors import ErrorCode, ProtocolViolation, Remedy
+from fencepost.protocol.terms import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    CoordinatorType,
+    IsolationLevel,
+    TopicPartition,
+)
+
+RESETS: Final = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
+FETCH_BYTES_MIN: Final = 1
+
+
+@attrs.define(eq=False)
+class Reading:
+    """One assigned partition."""
+
+    partition: TopicPartition
+    position: int | None = attrs.field(default=None, kw_only=True)
+    """Offset of the next record that the reader gets; None until it is known."""
+    fetch_offset: int = attrs.field(default=0, kw_only=True)
+    """Where the next fetch begins: `position`, or beyond what waits for the reader."""
+    fetched: list[Selection] = attrs.field(factory=list, kw_only=True)
+    in_flight: int | None = attrs.field(default=None, kw_only=True)
+    """Token of the fetch that is on its way."""
+    lookup: int | None = attrs.field(default=None, kw_only=True)
+    """Number of the call that will say where to begin."""
+    attempts: int = attrs.field(default=0, kw_only=True)
+    retry_at: int = attrs.field(default=0, kw_only=True)
+    high_watermark: int = attrs.field(default=-1, kw_only=True)
+    last_stable_offset: int = attrs.field(default=-1, kw_only=True)
+    problem: Failure | None = attrs.field(default=None, kw_only=True)
+
+    def begin_at(self, offset: int) -> None:
+        """Goes on from `offset`; what was fetched or asked before counts no more."""
+        self.forget()
+        self.position = self.fetch_offset = offset
+
+    def forget(self) -> None:
+        """The position is unknown again."""
+        self.position = self.in_flight = self.lookup = self.problem = None
+        self.fetched.clear()
+
+    def key(self) -> tuple[object, ...]:
+        """Equal for partitions that will be read alike."""
+        batches = tuple((s.next_offset, tuple(b.base_offset for b in s.batches)) for s in self.fetched)
+        return (self.partition, self.position, self.fetch_offset, batches, self.in_flight, self.lookup,
+                self.attempts, self.retry_at, self.problem)  # fmt: skip
+
+
+class ConsumerMachine(AskingMachine):
+    """One consumer of assigned partitions. `take` gives what was fetched; `wake` after it asks for more."""
+
+    __slots__ = ("_decoding", "_unknown_since", "readings", "settings")
+
+    def __init__(self, bootstrap: str, settings: ConsumerSettings, decoding: Decoding = RAW) -> None:
+        super().__init__(bootstrap)
+        self.settings = settings
+        self._decoding = decoding
+        self.readings: dict[TopicPartition, Reading] = {}
+        self._unknown_since: dict[str, int] = {}
+
+    # --- calls of the user ------------------------------------------------------------------------------------------
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Reads these partitions from now on; those that were assigned before keep their positions."""
+        wanted = list(dict.fromkeys(partitions))
+        self.readings = {where: self.readings.get(where) or Reading(where) for where in wanted}
+
+    def reading(self, partition: TopicPartition) -> Reading:
+        """An assigned partition; WrongState for any other."""
+        found = self.readings.get(partition)
+        if found is None:
+            raise WrongState(f"{partition} is not assigned: assign() it first")
+        return found
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """The next record to read is the one at `offset`."""
+        self.reading(partition).begin_at(offset)
+
+    def seek_to(self, partition: TopicPartition, timestamp: int) -> None:
+        """The next record is the one that ListOffsets names; LATEST_TIMESTAMP and EARLIEST_TIMESTAMP are ends."""
+        reading = self.reading(partition)
+        reading.forget()
+        self._look_up(reading, timestamp)
+
+    def take(self) -> list[ConsumedBatch]:
+        """What was fetched and not yet handed out; raises what is wrong with a partition once the rest is handed out."""
+        batches: list[ConsumedBatch] = []
+        for reading in self.readings.values():
+            for selection in reading.fetched:
+                batches += selection.batches
+                reading.position = selection.next_offset
+            reading.fetched.clear()
+        if not batches:
+            for reading in self.readings.values():
+                if reading.problem is not None:
+                    problem, reading.problem = reading.problem, None
+                    raise problem.exception()
+        return batches
+
+    @property
+    def group_id(self) -> str:
+        """The group; WrongState when the consumer has none."""
+        if self.settings.group_id is None:
+            raise WrongState("a consumer without a group_id commits nothing: give it one")
+        return self.settings.group_id
+
+    def commit_request(self, offsets: Mapping[TopicPartition, int]) -> m.OffsetCommit:
+        """Commits offsets as a client that is no member of its group."""
+        return m.OffsetCommit(
+            group_id=self.group_id,
+            generation_id=NO_GENERATION,
+            member_id="",
+            group_instance_id=None,
+            offsets=offsets_to_commit(offsets),
+        )
+
+    @property
+    def positions(self) -> dict[TopicPartition, int]:
+        """The known positions: what to commit."""
+        return {where: r.position for where, r in self.readings.items() if r.position is not None}
+
+    # --- what happens -----------------------------------------------------------------------------------------------
+
+    def _once_answered(self, answer: OnceAnswered, now: int) -> None:
+        body = answer.body
+        parts = body.partitions if isinstance(body, m.FetchReply) else ()
+        results = {TopicPartition(part.topic, part.partition): part for part in parts}
+        for where, reading in self.readings.items():
+            if reading.in_flight != answer.token:
+                continue
+            reading.in_flight = None
+            result = results.get(where)
+            error = answer.error
+            if body is not None:
+                error = ErrorCode.UNKNOWN_SERVER_ERROR if result is None else result.error
+            if error is ErrorCode.NONE and result is not None:
+                self._fetched(reading, result)
+            else:
+                self._fetch_failed(reading, error, now)
+
+    def _fetched(self, reading: Reading, result: m.FetchedPartition) -> None:
+        reading.attempts = 0
+        reading.high_watermark = result.high_watermark
+        reading.last_stable_offset = result.last_stable_offset
+        try:
+            selection = select(
+                reading.partition,
+                memoryview(result.records),
+                position=reading.fetch_offset,
+                aborted=result.aborted if self.settings.filters_aborted else None,
+                decoding=self._decoding,
+            )
+        except ProtocolViolation as problem:
+            because = f"{reading.partition} at offset {reading.fetch_offset}: {problem}"
+            reading.problem = Failure(CorruptRecords, because=because)
+            return
+        reading.fetch_offset = selection.next_offset
+        if selection.batches or reading.fetched:
+            reading.fetched.append(selection)
+        else:
+            reading.position = selection.next_offset  # nothing in it is ever handed out
+
+    def _fetch_failed(self, reading: Reading, error: ErrorCode, now: int) -> None:
+        reading.attempts += 1
+        reading.retry_at = now + backoff_ms(reading.attempts)
+        if error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._reset(reading, f"{reading.partition} has no offset {reading.fetch_offset}")
+            return
+        match remedy_of(m.Fetch, error):
+            case Remedy.REFRESH:
+                self.cluster.forget_leader(reading.partition)
+            case Remedy.RETRY:
+                pass
+            case _:
+                reading.problem = refused(RequestFailed, error, f"fetch from {reading.partition}")
+
+    def _reset(self, reading: Reading, because: str) -> None:
+        timestamp = RESETS.get(self.settings.auto_offset_reset)
+        if timestamp is None:
+            reading.problem = Failure(OffsetOutOfRange, because=because, error=ErrorCode.OFFSET_OUT_OF_RANGE)
+            return
+        reading.forget()
+        self._look_up(reading, timestamp)
+
+    def _finished(self, finished: Finished) -> None:
+        number = finished.call.number
+        asking = [reading for reading in self.readings.values() if reading.lookup == number]
+        if not asking:
+            super()._finished(finished)
+        for reading in asking:
+            reading.lookup = None
+            if isinstance(finished.body, m.ListOffsetsReply):
+                reading.begin_at(finished.body.partitions[0].offset)
+            elif isinstance(finished.body, m.OffsetFetchReply):
+                self._begin_at_committed(reading, finished.body)
+            else:
+                reading.problem = finished.failure
+
+    def _begin_at_committed(self, reading: Reading, body: m.OffsetFetchReply) -> None:
+        offsets = {TopicPartition(entry.topic, entry.partition): entry.offset for entry in body.offsets}
+        offset = offsets.get(reading.partition, -1)
+        if offset >= 0:
+            reading.begin_at(offset)
+        else:
+            self._reset(
+                reading, f"group {self.settings.group_id!r} committed nothing for {reading.partition}"
+            )
+
+    # --- machinery --------------------------------------------------------------------------------------------------
+
+    def _step(self, now: int) -> list[Effect]:
+        self._find_positions()
+        self._notice_unknown_topics(now)
+        self._fetch(now)
+        return super()._step(now)
+
+    def _wake_at(self, now: int) -> int | None:
+        retries = [r.retry_at for r in self.readings.values() if r.retry_at > now and r.in_flight is None]
+        calls = self.calls.wake_at(now)
+        return min(retries if calls is None else [*retries, calls], default=None)
+
+    def _notice_unknown_topics(self, now: int) -> None:
+        """A topic may be in the making; its reader hears of it when it stays unknown."""
+        errors = self.cluster.topic_errors
+        self._unknown_since = {
+            topic: self._unknown_since.get(topic, now) for topic in errors if topic in self.cluster.wanted
+        }
+        for reading in self.readings.values():
+            topic = reading.partition.topic
+            since = self._unknown_since.get(topic)
+            if since is not None and now - since >= UNKNOWN_TOPIC_PATIENCE_MS and reading.problem is None:
+                reading.problem = refused(UnknownTopic, errors[topic], f"topic {topic!r}")
+
+    def _find_positions(self) -> None:
+        """Where nobody said where to begin: at the group's committed offset, or where the reset policy says."""
+        lost = [
+            r for r in self.readings.values() if r.position is None and r.lookup is None and not r.problem
+        ]
+        if not lost:
+            return
+        if self.settings.group_id is None:
+            for reading in lost:
+                self._reset(reading, f"{reading.partition} has no position")
+            return
+        number = self.calls.submit(
+            self.committed_request([reading.partition for reading in lost]),
+            CoordinatorOf(CoordinatorType.GROUP, self.settings.group_id),
+        )
+        for reading in lost:
+            reading.lookup = number
+
+    def committed_request(self, partitions: Iterable[TopicPartition]) -> m.OffsetFetch:
+        """Asks for committed offsets; read_committed waits until no open transaction moves them (KIP-447)."""
+        return m.OffsetFetch(
+            group_id=self.group_id,
+            require_stable=self.settings.isolation_level is IsolationLevel.READ_COMMITTED,
+            partitions=tuple(m.PartitionName(topic=topic, partition=number) for topic, number in partitions),
+        )
+
+    def _look_up(self, reading: Reading, timestamp: int) -> None:
+        topic, number = reading.partition
+        asked = m.ListOffsetsPartition(topic=topic, partition=number, timestamp=timestamp)
+        request = m.ListOffsets(isolation_level=self.settings.isolation_level, partitions=(asked,))
+        reading.lookup = self.calls.submit(request, reading.partition)
+
+    def _fetch(self, now: int) -> None:
+        """Asks each leader for its partitions that nothing is on its way for and nothing waits from."""
+        by_node: dict[int, list[Reading]] = {}
+        for reading in self.readings.values():
+            if reading.position is None or reading.in_flight is not None or reading.fetched:
+                continue
+            if reading.retry_at > now or reading.problem is not None:
+                continue
+            leader = self.cluster.leader(reading.partition)
+            if leader is not None:
+                by_node.setdefault(leader, []).append(reading)
+        for node, readings in by_node.items():
+            token = self.calls.once(node, self._fetch_request(readings))
+            for reading in readings:
+                reading.in_flight = token
+
+    # --- for simulators ---------------------------------------------------------------------------------------------
+
+    def copy(self) -> ConsumerMachine:
+        """A copy that shares nothing that changes."""
+        twin = ConsumerMachine.__new__(ConsumerMachine)
+        twin.settings, twin._decoding = self.settings, self._decoding
+        twin.calls = self.calls.copy()
+        twin._out, twin._woken_at = list(self._out), self._woken_at
+        twin._unknown_since = dict(self._unknown_since)
+        twin.readings = {
+            where: attrs.evolve(reading, fetched=list(reading.fetched))
+            for where, reading in self.readings.items()
+        }
+        return twin
+
+    def key(self) -> tuple[object, ...]:
+        """Equal for consumers that will act alike."""
+        return (
+            self.calls.key(),
+            tuple(reading.key() for reading in self.readings.values()),
+            tuple(sorted(self._unknown_since.items())),
+        )
+
+    def _fetch_request(self, readings: list[Reading]) -> m.Fetch:
+        return m.Fetch(
+            max_wait_ms=self.settings.max_wait_ms,
+            min_bytes=FETCH_BYTES_MIN,
+            max_bytes=self.settings.fetch_max_bytes,
+            isolation_level=self.settings.isolation_level,
+            partitions=tuple(
+                m.FetchPartition(
+                    topic=reading.partition.topic,
+                    partition=reading.partition.partition,
+                    fetch_offset=reading.fetch_offset,
+                    max_bytes=self.settings.fetch_max_bytes,
+                )
+                for reading in readings
+            ),
+        )

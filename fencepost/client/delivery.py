@@ -1,0 +1,188 @@
+"""Batches on the wire: which may go to which node, and what an answer makes of each.
+
+Rule: order and identity of a partition's batches are kept here; what a failed batch means for its producer is not decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from fencepost.client.accumulator import Accumulator
+from fencepost.client.batch import Batch, PartitionQueue
+from fencepost.client.calls import Calls, OnceAnswered
+from fencepost.client.effects import BatchDone
+from fencepost.client.errors import Failure
+from fencepost.client.remedies import remedy_of
+from fencepost.client.settings import ProducerSettings, backoff_ms
+from fencepost.protocol import messages as m
+from fencepost.protocol.errors import ErrorCode, Remedy
+from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID, TopicPartition
+
+# One request carries at most one batch per partition, and no more than this (Kafka's max.request.size is 1 MiB).
+REQUEST_SIZE_MAX: Final = 4 * 1024 * 1024
+
+ACKS_ALL: Final = -1
+
+
+class Refusal(NamedTuple):
+    """A batch that will not be stored, and why."""
+
+    batch: Batch
+    error: ErrorCode
+    remedy: Remedy
+
+
+class Delivery:
+    """Batches in flight, by the token of their request."""
+
+    __slots__ = ("_requests", "accumulator", "calls", "done", "settings")
+
+    def __init__(self, settings: ProducerSettings, accumulator: Accumulator, calls: Calls) -> None:
+        self.settings = settings
+        self.accumulator = accumulator
+        self.calls = calls
+        self._requests: dict[int, tuple[int, tuple[int, ...]]] = {}  # token: node, numbers of batches
+        self.done: list[BatchDone] = []
+
+    # --- out --------------------------------------------------------------------------------------------------------
+
+    def drain(self, now: int, producer_id: int, producer_epoch: int) -> bool:
+        """Sends what may go now; True when anything went."""
+        if producer_id == NO_PRODUCER_ID:
+            return False
+        by_node: dict[int, list[PartitionQueue]] = {}
+        for queue in self.accumulator.active.values():
+            queue.adopt(producer_id, producer_epoch)
+            if queue.next_to_send(now) is not None:
+                leader = self.calls.cluster.leader(queue.partition)
+                if leader is not None:
+                    by_node.setdefault(leader, []).append(queue)
+        sent = False
+        for node, queues in by_node.items():
+            busy = sum(1 for at, _ in self._requests.values() if at == node)
+            for _ in range(self.settings.max_in_flight - busy):
+                batches = self._take(queues, now)
+                if not batches:
+                    break
+                self._send(node, batches)
+                sent = True
+        return sent
+
+    def _take(self, queues: Iterable[PartitionQueue], now: int) -> list[Batch]:
+        """The next batch of each queue, as many as fit into a request."""
+        taken: list[Batch] = []
+        size = 0
+        for queue in queues:
+            batch = queue.next_to_send(now)
+            if batch is None or (taken and size + batch.size > REQUEST_SIZE_MAX):
+                continue
+            if len([b for b in queue.unacked if b.in_flight]) >= self.settings.max_in_flight:
+                continue  # the broker remembers five batches of a producer, also when the leader moved
+            if batch.data is None:
+                queue.number_next()
+                batch.build(
+                    producer_id=queue.producer_id,
+                    producer_epoch=queue.producer_epoch,
+                    transactional=self.settings.transactional_id is not None,
+                    compression=self.settings.compression,
+                )
+            batch.in_flight = batch.was_sent = True
+            taken.append(batch)
+            size += batch.size
+        return taken
+
+    def _send(self, node: int, batches: list[Batch]) -> None:
+        request = m.Produce(
+            transactional_id=self.settings.transactional_id,
+            acks=ACKS_ALL,
+            timeout_ms=self.settings.request_timeout_ms,
+            partitions=tuple(
+                m.ProducePartition(topic=batch.topic, partition=batch.partition, records=batch.data or b"")
+                for batch in batches
+            ),
+        )
+        token = self.calls.once(node, request)
+        self._requests[token] = (node, tuple(batch.number for batch in batches))
+
+    # --- in ---------------------------------------------------------------------------------------------------------
+
+    def answered(self, answer: OnceAnswered, now: int) -> list[Refusal]:
+        """Takes the answer to a request: batches that are stored are done, others go again or are refused."""
+        _, numbers = self._requests.pop(answer.token)
+        body = answer.body
+        parts = body.partitions if isinstance(body, m.ProduceReply) else ()
+        results = {TopicPartition(part.topic, part.partition): part for part in parts}
+        refusals: list[Refusal] = []
+        for number in numbers:
+            batch = self.accumulator.batches.get(number)
+            if batch is None:
+                continue  # it expired while it was on its way
+            batch.in_flight = False
+            result = results.get(TopicPartition(batch.topic, batch.partition))
+            error = answer.error
+            if body is not None:
+                error = ErrorCode.UNKNOWN_SERVER_ERROR if result is None else result.error
+            refusal = self._judge(batch, error, NO_OFFSET if result is None else result.base_offset, now)
+            if refusal is not None:
+                refusals.append(refusal)
+        return refusals
+
+    def _judge(self, batch: Batch, error: ErrorCode, base_offset: int, now: int) -> Refusal | None:
+        queue = self.accumulator.queue(TopicPartition(batch.topic, batch.partition))
+        remedy = remedy_of(m.Produce, error)
+        if error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            if batch is not next(b for b in queue.unacked if not b.is_refused):
+                remedy = Remedy.RETRY  # one before it is on its way again (Sender.canRetry)
+            elif self.settings.transactional_id is None:
+                batch.is_refused = True  # surely not stored: it may go again under a new identity
+        match remedy:
+            case Remedy.NONE:
+                stored = error is ErrorCode.NONE
+                self.finish(batch, None, base_offset if stored else NO_OFFSET)
+                return None
+            case Remedy.RETRY | Remedy.REFRESH:
+                if remedy is Remedy.REFRESH:
+                    self.calls.cluster.forget_leader(queue.partition)
+                batch.attempts += 1
+                batch.retry_at = now + backoff_ms(batch.attempts)
+                return None
+            case _:
+                return Refusal(batch, error, remedy)
+
+    # --- outcomes ---------------------------------------------------------------------------------------------------
+
+    def finish(self, batch: Batch, failure: Failure | None, base_offset: int = NO_OFFSET) -> None:
+        """Gives every record of a batch its outcome."""
+        self.accumulator.finish(batch)
+        batch.base_offset = base_offset
+        batch.failure = failure
+        self.done.append(
+            BatchDone(
+                batch.number,
+                topic=batch.topic,
+                partition=batch.partition,
+                base_offset=base_offset,
+                record_count=batch.record_count,
+                failure=failure,
+            )
+        )
+
+    def fail(self, failure: Failure, *, also_in_flight: bool) -> None:
+        """Ends the batches that will not be sent any more."""
+        for batch in list(self.accumulator.batches.values()):
+            if also_in_flight or not batch.in_flight:
+                self.finish(batch, failure)
+
+    # --- for simulators ---------------------------------------------------------------------------------------------
+
+    def copy(self) -> Delivery:
+        """A copy that shares nothing that changes, with copies of its accumulator and calls."""
+        twin = Delivery(self.settings, self.accumulator.copy(), self.calls.copy())
+        twin._requests = dict(self._requests)
+        twin.done = list(self.done)
+        return twin
+
+    def key(self) -> tuple[object, ...]:
+        """Equal for deliveries that will act alike."""
+        return (self.accumulator.key(), self.calls.key(), tuple(sorted(self._requests.items())))

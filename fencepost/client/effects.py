@@ -1,0 +1,70 @@
+"""What a client core wants done, as values: send a request, be woken at a time, tell whoever waits how something ended.
+
+Rule: a core touches nothing. A shell or a simulator performs effects in their order and hands back what comes of them.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import attrs
+
+from fencepost.client.errors import Failure
+from fencepost.protocol.messages import Request
+
+
+class Operation(Enum):
+    """What a caller of a producer can wait for."""
+
+    INIT_TRANSACTIONS = "init_transactions"
+    COMMIT = "commit_transaction"
+    ABORT = "abort_transaction"
+    FLUSH = "flush"
+
+
+@attrs.frozen
+class Send:
+    """Send `request` to a node; its answer, or the loss of its connection, comes back under `token`, at most once."""
+
+    node_id: int
+    request: Request = attrs.field(kw_only=True)
+    token: int = attrs.field(kw_only=True)
+
+
+@attrs.frozen
+class WakeMe:
+    """Call `wake` at `at` milliseconds of the clock whose times the inputs carry; a later WakeMe replaces this one."""
+
+    at: int
+
+
+@attrs.frozen
+class Resolve:
+    """An operation ended: `failure` is None when it did what its name says."""
+
+    operation: Operation
+    failure: Failure | None = attrs.field(default=None, kw_only=True)
+
+
+@attrs.frozen
+class BatchDone:
+    """Every record of a batch has its outcome; `base_offset` is -1 when the broker no longer knows it."""
+
+    number: int
+    topic: str = attrs.field(kw_only=True)
+    partition: int = attrs.field(kw_only=True)
+    base_offset: int = attrs.field(kw_only=True)
+    record_count: int = attrs.field(kw_only=True)
+    failure: Failure | None = attrs.field(default=None, kw_only=True)
+
+
+@attrs.frozen
+class Answered:
+    """A call of a consumer or admin ended: its reply, or why there is none. `number` is what submitting it returned."""
+
+    number: int
+    reply: object = attrs.field(kw_only=True)
+    failure: Failure | None = attrs.field(default=None, kw_only=True)
+
+
+Effect = Send | WakeMe | Resolve | BatchDone | Answered

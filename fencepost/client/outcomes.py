@@ -1,0 +1,88 @@
+"""What `send` gives back: where a record is on its way, and where it ended, without an object until somebody asks.
+
+Rule: an outcome is a tuple of its client, its batch and its index there, so that making one costs what a tuple costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from fencepost.client.batch import Batch
+from fencepost.protocol.terms import NO_OFFSET, TopicPartition
+
+OwnerT = TypeVar("OwnerT")
+
+
+class Delivered(NamedTuple):
+    """Where a record lies; `offset` is -1 when the broker stored it before and forgot where (a duplicate)."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class PendingRecord(tuple[OwnerT, Batch, int], Generic[OwnerT]):
+    """One record that was sent: (client, batch, index)."""
+
+    __slots__ = ()
+
+    @property
+    def batch(self) -> Batch:
+        return self[1]
+
+    def done(self) -> bool:
+        """Whether it is known what became of the record."""
+        return self[1].is_done
+
+    @property
+    def partition(self) -> TopicPartition:
+        """Where the record goes."""
+        return TopicPartition(self[1].topic, self[1].partition)
+
+    def outcome(self) -> Delivered:
+        """Where the record lies, or the error that it ended in; only once it is done."""
+        return delivered(self[1], self[2])
+
+
+def delivered(batch: Batch, index: int) -> Delivered:
+    """The outcome of one record of a batch that is done."""
+    if batch.failure is not None:
+        raise batch.failure.exception()
+    assert batch.is_done, "the outcome of a batch that is still on its way"
+    known = batch.base_offset != NO_OFFSET
+    return Delivered(batch.topic, batch.partition, batch.base_offset + index if known else NO_OFFSET)
+
+
+class Run(NamedTuple):
+    """Records that lie one after the other in one batch."""
+
+    batch: Batch
+    first: int
+    length: int
+
+
+class PendingColumn(Generic[OwnerT]):
+    """The records of one `send_many`, in the order in which they were given."""
+
+    __slots__ = ("_owner", "_runs")
+
+    def __init__(self, owner: OwnerT, runs: Sequence[Run]) -> None:
+        self._owner = owner
+        self._runs = runs
+
+    def __len__(self) -> int:
+        return sum(run.length for run in self._runs)
+
+    @property
+    def batches(self) -> list[Batch]:
+        """The batches that hold them, each once."""
+        return list({run.batch.number: run.batch for run in self._runs}.values())
+
+    def done(self) -> bool:
+        """Whether it is known what became of all of them."""
+        return all(run.batch.is_done for run in self._runs)
+
+    def outcomes(self) -> list[Delivered]:
+        """Where each lies, or the first error; only once all are done."""
+        return [delivered(batch, first + i) for batch, first, length in self._runs for i in range(length)]

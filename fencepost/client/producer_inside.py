@@ -1,0 +1,338 @@
+"""What goes on inside a producer: its state and identity, the end of its transactions, and what a failure means.
+
+Rule: states move by the table alone; only a first answer to a commit is definite.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from fencepost.client.accumulator import Accumulator
+from fencepost.client.batch import Batch
+from fencepost.client.calls import ANY_NODE, Calls, CoordinatorOf, Finished
+from fencepost.client.cluster import Cluster, bootstrap_addresses
+from fencepost.client.delivery import Delivery, Refusal
+from fencepost.client.effects import Effect, Operation, Resolve, WakeMe
+from fencepost.client.errors import (
+    ClientClosed,
+    CommitOutcomeUnknown,
+    DeliveryFailed,
+    DeliveryTimeout,
+    Failure,
+    ProducerFailed,
+    ProducerFenced,
+    TransactionAborted,
+    WrongState,
+    refused,
+)
+from fencepost.client.group_offsets import NO_GENERATION, offsets_to_commit
+from fencepost.client.producer_states import (
+    IDEMPOTENT,
+    LAST_STATES,
+    SENDING,
+    TRANSACTION_TABLE_NOTES,
+    TRANSACTIONAL,
+    ProducerInput,
+    ProducerState,
+)
+from fencepost.client.settings import ProducerSettings
+from fencepost.protocol import messages as m
+from fencepost.protocol.errors import ErrorCode, Remedy
+from fencepost.protocol.terms import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    CoordinatorType,
+    TopicPartition,
+    TransactionResult,
+)
+
+_S, _I = ProducerState, ProducerInput
+_FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+_RESULTS = {
+    _S.COMMITTING_TRANSACTION: TransactionResult.COMMIT,
+    _S.ABORTING_TRANSACTION: TransactionResult.ABORT,
+}
+
+
+class ProducerInside:
+    """The state of one producer and what moves it."""
+
+    __slots__ = (
+        "_added", "_end_call", "_init_call", "_offset_calls", "_offsets", "_out", "_table", "_woken_at", "accumulator",
+        "calls", "delivery", "failure", "operation", "producer_epoch", "producer_id", "settings", "state",
+    )  # fmt: skip
+
+    def __init__(self, bootstrap: str, settings: ProducerSettings) -> None:
+        self.settings = settings
+        self._table = IDEMPOTENT if settings.transactional_id is None else TRANSACTIONAL
+        self.state = _S.UNINITIALIZED
+        self.producer_id = NO_PRODUCER_ID
+        self.producer_epoch = NO_PRODUCER_EPOCH
+        self.failure: Failure | None = None
+        """Why the transaction or the producer is spoiled."""
+        self.operation: Operation | None = None
+        """What a caller waits for."""
+        self.accumulator = Accumulator(settings)
+        self.calls = Calls(Cluster(tuple(bootstrap_addresses(bootstrap))))
+        self.delivery = Delivery(settings, self.accumulator, self.calls)
+        self._init_call: int | None = None
+        self._end_call: int | None = None
+        self._offset_calls: dict[int, str] = {}
+        self._offsets: dict[str, dict[TopicPartition, int]] = {}  # by group, not yet on their way
+        self._added = False  # something of this transaction went out, so the coordinator must hear its end
+        self._out: list[Effect] = []
+        self._woken_at: int | None = None
+
+    # --- machinery --------------------------------------------------------------------------------------------------
+
+    def _call(self, call: ProducerInput) -> None:
+        """A user's call: moves, or raises what the state says."""
+        cell = self._table[self.state][call]
+        if isinstance(cell, ProducerState):
+            self._enter(cell)
+            return
+        if self.failure is not None:
+            raise self.failure.exception()
+        if self.state is _S.CLOSED:
+            raise ClientClosed(f"{call.value}() of a closed producer")
+        if self._table is IDEMPOTENT:
+            raise WrongState(f"{call.value}() needs a producer with a transactional_id")
+        because = f"{call.value}() while {self.state.value}: {TRANSACTION_TABLE_NOTES[self.state]}"
+        raise WrongState(because, cell)
+
+    def _move(self, happening: ProducerInput) -> None:
+        """Something happened: an absent cell is our own mistake."""
+        cell = self._table[self.state].get(happening)
+        assert isinstance(cell, ProducerState), f"{happening} cannot happen while {self.state}"
+        self._enter(cell)
+
+    def _enter(self, state: ProducerState) -> None:
+        if state is not self.state:
+            self.state = state
+            sends = self._table[state].get(_I.SEND)
+            self.accumulator.allow(isinstance(sends, ProducerState))
+
+    def _step(self, now: int) -> list[Effect]:
+        """What can be done now is done; the effects so far are handed out."""
+        self.accumulator.close_lingered(now)
+        self._expire(now)
+        if self.state in SENDING:
+            if self.delivery.drain(now, self.producer_id, self.producer_epoch):
+                self._added = True
+            self._submit_offsets()
+        self._end_if_done()
+        self._out += self.calls.due(now)
+        done = self.delivery.done
+        if done:
+            self._out[:0] = done
+            done.clear()
+        self._announce_wake(now)
+        effects, self._out = self._out, []
+        return effects
+
+    def _announce_wake(self, now: int) -> None:
+        times = [self.accumulator.wake_at(now), self.calls.wake_at(now)]
+        at = min((time for time in times if time is not None), default=None)
+        if at != self._woken_at:
+            self._woken_at = at
+            if at is not None:
+                self._out.append(WakeMe(at))
+
+    def _resolve(self, failure: Failure | None = None) -> None:
+        if self.operation is not None:
+            self._out.append(Resolve(self.operation, failure=failure))
+            self.operation = None
+
+    # --- identity ---------------------------------------------------------------------------------------------------
+
+    def _ask_identity(self) -> None:
+        if self._init_call is not None:
+            return
+        name = self.settings.transactional_id
+        request = m.InitProducerId(
+            transactional_id=name,
+            transaction_timeout_ms=self.settings.transaction_timeout_ms,
+            producer_id=NO_PRODUCER_ID,
+            producer_epoch=NO_PRODUCER_EPOCH,
+        )
+        target = ANY_NODE if name is None else CoordinatorOf(CoordinatorType.TRANSACTION, name)
+        self._init_call = self.calls.submit(request, target)
+
+    def _finished(self, finished: Finished) -> None:
+        number = finished.call.number
+        if number == self._init_call:
+            self._init_call = None
+            self._initialized(finished)
+        elif number == self._end_call:
+            self._end_call = None
+            self._ended(finished)
+        elif number in self._offset_calls:
+            del self._offset_calls[number]
+            self._offsets_answered(finished)
+
+    def _initialized(self, finished: Finished) -> None:
+        if isinstance(finished.body, m.InitProducerIdReply):
+            self.producer_id = finished.body.producer_id
+            self.producer_epoch = finished.body.producer_epoch
+            self._move(_I.INITIALIZED)
+            self._resolve()
+        elif finished.remedy is Remedy.ABORT and self.settings.transactional_id is not None:
+            self._move(_I.FAILED)
+            self._resolve(finished.failure)
+        else:
+            self._fatal(_fatal_failure(finished))
+
+    # --- the end of a transaction -----------------------------------------------------------------------------------
+
+    def _end_if_done(self) -> None:
+        """EndTxn goes out when every batch and every offset has its answer, and not at all when nothing was added."""
+        if self.state not in _RESULTS or self._end_call is not None:
+            return
+        if self.accumulator.batches or self._offset_calls or self._offsets:
+            return
+        name = self.settings.transactional_id
+        if not self._added or name is None:
+            self._end_transaction()
+            return
+        request = m.EndTxn(
+            transactional_id=name,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            result=_RESULTS[self.state],
+        )
+        self._end_call = self.calls.submit(request, CoordinatorOf(CoordinatorType.TRANSACTION, name))
+
+    def _ended(self, finished: Finished) -> None:
+        """Only a first answer is definite: after a lost one, a refusal may be the echo of our own success."""
+        committing = self.state is _S.COMMITTING_TRANSACTION
+        error = finished.failure.error if finished.failure else ErrorCode.NONE
+        if isinstance(finished.body, m.EndTxnReply):
+            self.producer_id = finished.body.producer_id
+            self.producer_epoch = finished.body.producer_epoch
+            self._end_transaction()
+        elif committing and finished.call.indefinite:
+            self._lose_commit(f"an answer was lost, and asked again the coordinator said {error.name}")
+        elif committing and finished.remedy is Remedy.ABORT:
+            self._fail(refused(TransactionAborted, error, "the coordinator refused the commit"))
+        else:
+            self._fatal(_fatal_failure(finished))
+
+    def _end_transaction(self) -> None:
+        self.failure = None
+        self._move(_I.ENDED)
+        self._resolve()
+
+    def _lose_commit(self, why: str) -> None:
+        self._drop_calls()
+        self.failure = Failure(
+            CommitOutcomeUnknown, because=f"whether the transaction committed is unknown: {why}"
+        )
+        self._move(_I.COMMIT_LOST)
+        self._resolve(self.failure)
+
+    def _submit_offsets(self) -> None:
+        """One TxnOffsetCommit per group at a time, so that later offsets cannot be overtaken by earlier ones."""
+        name = self.settings.transactional_id
+        for group in [group for group in self._offsets if group not in self._offset_calls.values()]:
+            assert name is not None, "only a transactional producer takes offsets"
+            offsets = self._offsets.pop(group)
+            request = m.TxnOffsetCommit(
+                transactional_id=name,
+                group_id=group,
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                generation_id=NO_GENERATION,
+                member_id="",
+                group_instance_id=None,
+                offsets=offsets_to_commit(offsets),
+            )
+            number = self.calls.submit(request, CoordinatorOf(CoordinatorType.GROUP, group))
+            self._offset_calls[number] = group
+            self._added = True
+
+    def _offsets_answered(self, finished: Finished) -> None:
+        if finished.failure is None:
+            return
+        if finished.remedy is Remedy.FATAL:
+            self._fatal(_fatal_failure(finished))
+        else:
+            self._fail(refused(TransactionAborted, finished.failure.error, "the offsets were refused"))
+
+    # --- failures ---------------------------------------------------------------------------------------------------
+
+    def _expire(self, now: int) -> None:
+        for batch in self.accumulator.expired(now):
+            where = TopicPartition(batch.topic, batch.partition)
+            because = f"{where}: no acknowledgement within {self.settings.delivery_timeout_ms} ms"
+            failure = Failure(DeliveryTimeout, because=because)
+            self.delivery.finish(batch, failure)
+            self._lose_batch(batch, failure)
+
+    def _refused(self, refusal: Refusal) -> None:
+        batch, error, remedy = refusal
+        where = TopicPartition(batch.topic, batch.partition)
+        if remedy is Remedy.FATAL:
+            kind = ProducerFenced if error in _FENCED else ProducerFailed
+            self._fatal(refused(kind, error, f"produce to {where}"))
+        elif batch.is_refused:
+            self._renew(batch)
+        else:
+            failure = refused(DeliveryFailed, error, f"produce to {where}")
+            self.delivery.finish(batch, failure)
+            self._lose_batch(batch, failure)
+
+    def _lose_batch(self, batch: Batch, failure: Failure) -> None:
+        """A batch failed: it spoils its transaction; without one its sequence is missing, once it had one."""
+        if self.settings.transactional_id is not None:
+            because = f"a batch was lost ({failure.because})"
+            self._fail(Failure(TransactionAborted, because=because, error=failure.error))
+        elif batch.was_sent:
+            self._renew(batch)
+
+    def _renew(self, batch: Batch) -> None:
+        """Asks for a new identity; the partition waits for it, the others go on under the old one."""
+        self.accumulator.queue(TopicPartition(batch.topic, batch.partition)).is_broken = True
+        self._move(_I.RENEW)
+        if self.state is _S.INITIALIZING:
+            self._ask_identity()
+
+    def _fail(self, failure: Failure) -> None:
+        """The transaction cannot commit; what was not sent never is."""
+        if self.state in LAST_STATES:
+            return
+        self.failure = self.failure or failure
+        self._move(_I.FAILED)
+        self._drop_offsets()
+        self.delivery.fail(self.failure, also_in_flight=False)
+        if self.operation is Operation.COMMIT:
+            self._resolve(self.failure)
+
+    def _fatal(self, failure: Failure) -> None:
+        """The producer is done."""
+        if self.state in LAST_STATES:
+            return
+        self.failure = failure
+        self._drop_calls()
+        self._move(_I.FATAL)
+        self.delivery.fail(failure, also_in_flight=True)
+        self._resolve(failure)
+
+    def _drop_offsets(self) -> None:
+        """Late offsets are harmless: they carry the epoch of a transaction that ended."""
+        for number in self._offset_calls:
+            self.calls.cancel(number)
+        self._offset_calls.clear()
+        self._offsets.clear()
+
+    def _drop_calls(self) -> None:
+        self._drop_offsets()
+        for number in (self._init_call, self._end_call):
+            if number is not None:
+                self.calls.cancel(number)
+        self._init_call = self._end_call = None
+
+
+def _fatal_failure(finished: Finished) -> Failure:
+    assert finished.failure is not None, "only a failed call is fatal"
+    error = finished.failure.error
+    return attrs.evolve(finished.failure, kind=ProducerFenced if error in _FENCED else ProducerFailed)

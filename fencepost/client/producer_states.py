@@ -1,0 +1,148 @@
+"""The producer's machine as tables: what each call and each happening does in each state (TransactionManager.java).
+
+Rule: a cell is the next state or the error that refuses a call; an absent cell cannot happen. Nothing else moves a producer.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from fencepost.protocol.errors import ErrorCode
+
+
+class ProducerState(Enum):
+    """Kafka's states, and two of ours: a commit whose outcome nobody knows, and closed."""
+
+    UNINITIALIZED = "uninitialized"
+    INITIALIZING = "initializing"
+    READY = "ready"
+    IN_TRANSACTION = "in transaction"
+    COMMITTING_TRANSACTION = "committing"
+    ABORTING_TRANSACTION = "aborting"
+    ABORTABLE_ERROR = "abortable error"
+    FATAL_ERROR = "fatal error"
+    COMMIT_OUTCOME_UNKNOWN = "commit outcome unknown"
+    CLOSED = "closed"
+
+
+class ProducerInput(Enum):
+    """Calls of the user, then what happens to the producer."""
+
+    INIT = "init_transactions"
+    BEGIN = "begin_transaction"
+    SEND = "send"
+    SEND_OFFSETS = "send_offsets_to_transaction"
+    COMMIT = "commit_transaction"
+    ABORT = "abort_transaction"
+    CLOSE = "close"
+    INITIALIZED = "identity granted"
+    ENDED = "transaction ended"
+    FAILED = "abortable failure"
+    RENEW = "sequence lost"
+    FATAL = "fatal failure"
+    COMMIT_LOST = "commit given up"
+
+
+Cell = ProducerState | ErrorCode
+ProducerTable = dict[ProducerState, dict[ProducerInput, Cell]]
+
+_S, _I = ProducerState, ProducerInput
+_WRONG = ErrorCode.INVALID_TXN_STATE
+_BUSY = ErrorCode.CONCURRENT_TRANSACTIONS
+_SPOILED = ErrorCode.TRANSACTION_ABORTABLE
+
+_CALLS: Final = (_I.INIT, _I.BEGIN, _I.SEND, _I.SEND_OFFSETS, _I.COMMIT, _I.ABORT)
+_HAPPENINGS: Final = (_I.INITIALIZED, _I.ENDED, _I.FAILED, _I.RENEW, _I.FATAL, _I.COMMIT_LOST)
+
+
+def _calls(error: ErrorCode, **but: Cell) -> dict[ProducerInput, Cell]:
+    """Every call refused with `error`, but for those named; close() always works."""
+    return {call: but.get(call.name, error) for call in _CALLS} | {_I.CLOSE: _S.CLOSED}
+
+
+def _stays(state: ProducerState) -> dict[ProducerInput, Cell]:
+    """A state that nothing but close() leaves: what still comes in from before changes nothing."""
+    return _calls(_WRONG) | dict.fromkeys(_HAPPENINGS, state)
+
+
+_LAST_STATES: Final[ProducerTable] = {
+    _S.FATAL_ERROR: _stays(_S.FATAL_ERROR),
+    _S.COMMIT_OUTCOME_UNKNOWN: _stays(_S.COMMIT_OUTCOME_UNKNOWN),
+    _S.CLOSED: _stays(_S.CLOSED),
+}
+
+LAST_STATES: Final = frozenset(_LAST_STATES)
+"""States that only close() leaves."""
+
+TRANSACTIONAL: Final[ProducerTable] = {
+    _S.UNINITIALIZED: {**_calls(_WRONG, INIT=_S.INITIALIZING)},
+    _S.INITIALIZING: {
+        **_calls(_BUSY, INIT=_S.INITIALIZING),  # after a timeout the same call goes on waiting
+        _I.INITIALIZED: _S.READY,
+        _I.FAILED: _S.UNINITIALIZED,
+        _I.FATAL: _S.FATAL_ERROR,
+    },
+    _S.READY: {**_calls(_WRONG, BEGIN=_S.IN_TRANSACTION), _I.FATAL: _S.FATAL_ERROR},
+    _S.IN_TRANSACTION: {
+        **_calls(
+            _WRONG,
+            SEND=_S.IN_TRANSACTION,
+            SEND_OFFSETS=_S.IN_TRANSACTION,
+            COMMIT=_S.COMMITTING_TRANSACTION,
+            ABORT=_S.ABORTING_TRANSACTION,
+        ),
+        _I.FAILED: _S.ABORTABLE_ERROR,
+        _I.FATAL: _S.FATAL_ERROR,
+    },
+    _S.COMMITTING_TRANSACTION: {
+        **_calls(_BUSY),
+        _I.ENDED: _S.READY,
+        _I.FAILED: _S.ABORTABLE_ERROR,
+        _I.FATAL: _S.FATAL_ERROR,
+        _I.COMMIT_LOST: _S.COMMIT_OUTCOME_UNKNOWN,
+    },
+    _S.ABORTING_TRANSACTION: {
+        **_calls(_BUSY, ABORT=_S.ABORTING_TRANSACTION),
+        _I.ENDED: _S.READY,
+        _I.FAILED: _S.ABORTING_TRANSACTION,  # already on the way out (KAFKA-14831)
+        _I.FATAL: _S.FATAL_ERROR,
+    },
+    _S.ABORTABLE_ERROR: {
+        **_calls(_SPOILED, ABORT=_S.ABORTING_TRANSACTION),
+        _I.FAILED: _S.ABORTABLE_ERROR,
+        _I.FATAL: _S.FATAL_ERROR,
+    },
+    **_LAST_STATES,
+}
+"""A producer with a transactional id."""
+
+IDEMPOTENT: Final[ProducerTable] = {
+    _S.UNINITIALIZED: {**_calls(_WRONG, SEND=_S.INITIALIZING), _I.FATAL: _S.FATAL_ERROR},
+    _S.INITIALIZING: {
+        **_calls(_WRONG, SEND=_S.INITIALIZING),
+        _I.INITIALIZED: _S.READY,
+        _I.RENEW: _S.INITIALIZING,
+        _I.FATAL: _S.FATAL_ERROR,
+    },
+    _S.READY: {
+        **_calls(_WRONG, SEND=_S.READY),
+        _I.RENEW: _S.INITIALIZING,  # a new producer id: sequences start again where one is missing (KIP-360)
+        _I.FATAL: _S.FATAL_ERROR,
+    },
+    **_LAST_STATES,
+}
+"""A producer without one: the first record makes it ask for a producer id."""
+
+SENDING: Final = frozenset({_S.IN_TRANSACTION, _S.COMMITTING_TRANSACTION, _S.READY, _S.INITIALIZING})
+"""States in which batches go out, as soon as there is a producer id."""
+
+TRANSACTION_TABLE_NOTES: Final = {
+    _S.UNINITIALIZED: "call init_transactions() first",
+    _S.INITIALIZING: "init_transactions() has not finished: call it again to go on waiting",
+    _S.READY: "call begin_transaction() first",
+    _S.IN_TRANSACTION: "a transaction is open: commit or abort it first",
+    _S.COMMITTING_TRANSACTION: "the commit has not finished",
+    _S.ABORTING_TRANSACTION: "the abort has not finished: call abort_transaction() again to go on waiting",
+}
+"""What to tell a caller whose call a state refuses."""

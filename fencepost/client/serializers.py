@@ -1,0 +1,38 @@
+"""Keys and values from and to bytes, as plain functions that clients take as `value_serializer` and the like.
+
+Rule: None stays None, for a null value is a tombstone and no text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+Serializer = Callable[[Any], bytes | None]
+"""From what the program has to the bytes of a key or value."""
+
+Deserializer = Callable[[bytes | None], Any]
+"""From the bytes of a key or value to what the program wants."""
+
+
+def string_serializer(text: str | None) -> bytes | None:
+    """UTF-8."""
+    return None if text is None else text.encode()
+
+
+def string_deserializer(data: bytes | None) -> str | None:
+    """UTF-8; UnicodeDecodeError when it is none."""
+    return None if data is None else data.decode()
+
+
+def json_serializer(value: Any) -> bytes | None:
+    """Compact JSON with keys in order, so that equal values have equal bytes and go to the same partition."""
+    if value is None:
+        return None
+    return json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False).encode()
+
+
+def json_deserializer(data: bytes | None) -> Any:
+    """What JSON says; ValueError when it is none."""
+    return None if data is None else json.loads(data)

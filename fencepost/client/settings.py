@@ -1,0 +1,102 @@
+"""The settings of producers and consumers, checked once when a client is made. Names and defaults are Kafka's where it has them.
+
+Rule: one frozen value per client; times are milliseconds, sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import attrs
+
+from fencepost.protocol.compression import Compression
+from fencepost.protocol.terms import IsolationLevel
+
+# Retries begin soon, for most refusals last a few milliseconds in one local broker, and back off to a second.
+RETRY_BACKOFF_MS: Final = 10
+RETRY_BACKOFF_MAX_MS: Final = 1_000
+
+# How long a topic may stay unknown before its user hears of it: covers a topic that is being created right now.
+UNKNOWN_TOPIC_PATIENCE_MS: Final = 1_000
+
+Reset = Literal["earliest", "latest", "error"]
+
+
+def backoff_ms(attempts: int) -> int:
+    """The pause before the next try after `attempts` tries: doubling, without chance, so that runs repeat."""
+    return min(RETRY_BACKOFF_MAX_MS, RETRY_BACKOFF_MS << min(max(attempts - 1, 0), 10))
+
+
+def _positive(_instance: object, attribute: attrs.Attribute[int], value: int) -> None:
+    if value <= 0:
+        raise ValueError(f"{attribute.name} must be above 0, not {value}")
+
+
+def _not_negative(_instance: object, attribute: attrs.Attribute[int], value: int) -> None:
+    if value < 0:
+        raise ValueError(f"{attribute.name} must not be below 0, but is {value}")
+
+
+@attrs.frozen(kw_only=True)
+class ProducerSettings:
+    """Settings of one producer; with a `transactional_id` it is transactional, without it is idempotent."""
+
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = attrs.field(default=60_000, validator=_positive)
+    batch_size: int = attrs.field(default=131_072, validator=_positive)
+    linger_ms: int = attrs.field(default=5, validator=_not_negative)
+    buffer_memory: int = attrs.field(default=33_554_432, validator=_positive)
+    delivery_timeout_ms: int = attrs.field(default=120_000, validator=_positive)
+    request_timeout_ms: int = attrs.field(default=30_000, validator=_positive)
+    max_in_flight: int = attrs.field(default=5)
+    max_block_ms: int = attrs.field(default=60_000, validator=_positive)
+    compression: Compression = Compression.NONE
+    client_id: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        if self.transactional_id == "":
+            raise ValueError("a transactional_id is a name, or None for a producer without transactions")
+        if not 1 <= self.max_in_flight <= 5:
+            # The broker recognises a producer's last five batches (ProducerStateEntry.NUM_BATCHES_TO_RETAIN).
+            raise ValueError(f"max_in_flight is 1 to 5, not {self.max_in_flight}")
+        if self.buffer_memory < self.batch_size:
+            raise ValueError("buffer_memory must hold at least one batch_size")
+
+
+@attrs.frozen(kw_only=True)
+class ConsumerSettings:
+    """Settings of one consumer. `filters_aborted` off shows what read_committed would be without its second half."""
+
+    group_id: str | None = None
+    isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
+    fetch_max_bytes: int = attrs.field(default=1_048_576, validator=_positive)
+    max_wait_ms: int = attrs.field(default=500, validator=_not_negative)
+    auto_offset_reset: Reset = "earliest"
+    request_timeout_ms: int = attrs.field(default=30_000, validator=_positive)
+    api_timeout_ms: int = attrs.field(default=60_000, validator=_positive)
+    client_id: str = ""
+    filters_aborted: bool = True
+
+    def __attrs_post_init__(self) -> None:
+        if self.auto_offset_reset not in ("earliest", "latest", "error"):
+            raise ValueError(
+                f"auto_offset_reset is earliest, latest or error, not {self.auto_offset_reset!r}"
+            )
+        if self.group_id == "":
+            raise ValueError("a group_id is a name, or None for a consumer that commits nothing")
+
+
+def compression_named(name: str) -> Compression:
+    """The compression called "none", "gzip", "lz4" or "zstd"."""
+    try:
+        return Compression[name.upper()]
+    except KeyError:
+        raise ValueError(f"compression is none, gzip, lz4 or zstd, not {name!r}") from None
+
+
+def isolation_named(name: str) -> IsolationLevel:
+    """The isolation level called "read_committed" or "read_uncommitted"."""
+    try:
+        return IsolationLevel[name.upper()]
+    except KeyError:
+        raise ValueError(f"isolation_level is read_committed or read_uncommitted, not {name!r}") from None

@@ -1,0 +1,340 @@
+"""The blocking shell, for notebooks and scripts: the cores with sockets, a clock and a lock, and no event loop.
+
+Rule: whoever calls does the input and output of all. Nothing that was sent waits for the next call: while the caller is
+away, a keeper thread sends what lingers, reads answers and retries.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from fencepost.client.batch import Batch, Headers
+from fencepost.client.effects import Effect, Operation, Resolve
+from fencepost.client.errors import (
+    BufferFull,
+    ClientError,
+    Failure,
+    RequestTimeout,
+    TransactionAborted,
+    UnknownTopic,
+)
+from fencepost.client.outcomes import Delivered, PendingRecord
+from fencepost.client.producer import ProducerMachine
+from fencepost.client.serializers import Serializer
+from fencepost.client.session import Session
+from fencepost.client.settings import UNKNOWN_TOPIC_PATIENCE_MS, ProducerSettings, compression_named
+from fencepost.client.sync_reading import Admin, Consumer
+from fencepost.client.wires import ROUND_MS, Clock, Keeper, Wires, monotonic_ms, wall_ms
+from fencepost.protocol.terms import TopicPartition
+
+__all__ = ["Admin", "Consumer", "Outcome", "Producer"]
+
+# How long close() waits for what is on its way.
+CLOSE_TIMEOUT_MS = 30_000
+
+
+class Outcome(PendingRecord["Producer"]):
+    """One record that was sent; `result()` waits for its acknowledgement."""
+
+    __slots__ = ()
+
+    def result(self, timeout_ms: int | None = None) -> Delivered:
+        """Where the record lies, or raises what it ended in; RequestTimeout when `timeout_ms` passes first."""
+        if not self[1].is_done:
+            self[0].wait_for([self[1]], timeout_ms)
+        return self.outcome()
+
+
+class Producer:
+    """A producer that blocks. Safe to share between threads; one waits for the broker while the others go on sending."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int = 60_000,
+        batch_size: int = 131_072,
+        linger_ms: int = 5,
+        buffer_memory: int = 33_554_432,
+        delivery_timeout_ms: int = 120_000,
+        request_timeout_ms: int = 30_000,
+        max_in_flight: int = 5,
+        max_block_ms: int = 60_000,
+        compression: str = "none",
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        client_id: str = "",
+        clock: Clock = monotonic_ms,
+    ) -> None:
+        self.settings = ProducerSettings(
+            transactional_id=transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
+            batch_size=batch_size,
+            linger_ms=linger_ms,
+            buffer_memory=buffer_memory,
+            delivery_timeout_ms=delivery_timeout_ms,
+            request_timeout_ms=request_timeout_ms,
+            max_in_flight=max_in_flight,
+            max_block_ms=max_block_ms,
+            compression=compression_named(compression),
+            client_id=client_id,
+        )
+        self._key_serializer, self._value_serializer = key_serializer, value_serializer
+        self._serializes = key_serializer is not None or value_serializer is not None
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._machine = ProducerMachine(bootstrap, self.settings)
+        self._append = self._machine.accumulator.append
+        session = Session(self._machine, client_id=client_id, request_timeout_ms=request_timeout_ms)
+        self._session = session
+        self._wires = Wires(session, lock=self._lock, clock=clock)
+        self._resolved: dict[Operation, Failure | None] = {}
+        self._keeper = Keeper(self._wires, self._has_work, tick_ms=linger_ms)
+
+    # --- records ----------------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> Outcome:
+        """Takes one record and returns at once, unless there is no room or the topic is new: then it waits.
+
+        Without `timestamp_ms` a record bears the time at which its batch was opened. BufferFull or UnknownTopic after
+        `max_block_ms`; errors of delivery come with the outcome, and in a transaction with its commit.
+        """
+        if self._serializes:
+            key, value = self._serialize(key, value)
+        if partition is None and timestamp_ms is None and headers is None:
+            with self._lock:
+                place = self._append(topic, value, key)
+            if place is not None:
+                return Outcome((self, *place))
+        return self._send_slowly(topic, value, key, partition, timestamp_ms, headers)
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> Outcome:
+        """As `send`, but never waits: BufferFull when there is no room, UnknownTopic while the topic is not known yet."""
+        key, value = self._serialize(key, value)
+        with self._lock:
+            place = self._add(topic, value, key, partition, timestamp_ms, headers)
+        if place is None:
+            raise UnknownTopic(f"topic {topic!r} is not known yet: send() waits until it is")
+        return Outcome((self, *place))
+
+    def _serialize(self, key: Any, value: Any) -> tuple[Any, Any]:
+        return (
+            key if self._key_serializer is None else self._key_serializer(key),
+            value if self._value_serializer is None else self._value_serializer(value),
+        )
+
+    def _send_slowly(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers | None,
+    ) -> Outcome:
+        deadline = self._clock() + self.settings.max_block_ms
+        patience = self._clock() + UNKNOWN_TOPIC_PATIENCE_MS
+        while True:
+            full: BufferFull | None = None
+            with self._lock:
+                try:
+                    place = self._add(topic, value, key, partition, timestamp_ms, headers)
+                except BufferFull as problem:
+                    place, full = None, problem
+                error = self._machine.cluster.topic_errors.get(topic)
+            if place is not None:
+                return Outcome((self, *place))
+            now = self._clock()
+            if error is not None and now >= patience:
+                raise UnknownTopic(f"topic {topic!r}: {error.meaning}", error)
+            if now >= deadline:
+                raise full or RequestTimeout(f"no metadata about topic {topic!r} within max_block_ms")
+            self._wires.round(min(patience if error else deadline, deadline) - now)
+
+    def _add(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers | None,
+    ) -> tuple[Batch, int] | None:
+        """One record the long way; sends what became full. The lock is held."""
+        now = self._clock()
+        try:
+            return self._machine.append(
+                topic,
+                value,
+                key,
+                partition=partition,
+                timestamp_ms=timestamp_ms,
+                headers=headers,
+                now=now,
+                wall_ms=wall_ms(),
+            )
+        finally:
+            self._perform(self._machine.wake(now), now)
+            self._wires.push()
+            self._keeper.want()
+
+    def flush(self, timeout_ms: int | None = None) -> None:
+        """Sends all that lingers and waits until every record has its outcome, which stays with the outcome."""
+        with self._lock:
+            now = self._clock()
+            self._perform(self._machine.flush(now), now)
+            batches = list(self._machine.accumulator.batches.values())
+        self.wait_for(batches, timeout_ms)
+
+    def wait_for(self, batches: Sequence[Batch], timeout_ms: int | None = None) -> None:
+        """Does rounds until `batches` are done; RequestTimeout when `timeout_ms` passes first."""
+        if not self._rounds_until(lambda: all(batch.is_done for batch in batches), timeout_ms):
+            raise RequestTimeout(f"records had no outcome within {timeout_ms} ms")
+
+    def _rounds_until(self, is_over: Callable[[], bool], timeout_ms: int | None) -> bool:
+        deadline = None if timeout_ms is None else self._clock() + timeout_ms
+        while not self._look(is_over):
+            left = ROUND_MS if deadline is None else min(ROUND_MS, deadline - self._clock())
+            if left <= 0:
+                return False
+            self._wires.round(left)
+        return True
+
+    def _look(self, is_over: Callable[[], bool]) -> bool:
+        with self._lock:
+            for effect in self._session.outcomes:
+                if isinstance(effect, Resolve):
+                    self._resolved[effect.operation] = effect.failure
+            self._session.outcomes.clear()
+            return is_over()
+
+    # --- transactions -----------------------------------------------------------------------------------------------
+
+    def init_transactions(self) -> None:
+        """Takes over the transactional id; fences a former owner. RequestTimeout after max_block_ms: call it again."""
+        self._operate(self._machine.init_transactions, Operation.INIT_TRANSACTIONS)
+
+    def begin_transaction(self) -> None:
+        """Opens a transaction; what is sent from now on belongs to it."""
+        with self._lock:
+            self._machine.begin()
+
+    def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, int], group_id: str) -> None:
+        """Commits a group's offsets with the transaction. Returns at once; a refusal shows at commit."""
+        with self._lock:
+            now = self._clock()
+            self._perform(self._machine.send_offsets(offsets, group_id, now), now)
+            self._wires.push()
+            self._keeper.want()
+
+    def commit_transaction(self, timeout_ms: int | None = None) -> None:
+        """Commits: all of it is visible, or an error says what to do. CommitOutcomeUnknown when no answer came in time."""
+        try:
+            self._operate(self._machine.commit, Operation.COMMIT, timeout_ms)
+        except BaseException:
+            # Also Ctrl-C: whoever does not wait for the answer cannot know it.
+            with self._lock:
+                now = self._clock()
+                self._perform(self._machine.give_up_commit(now), now)
+            raise
+
+    def abort_transaction(self) -> None:
+        """Aborts; nothing of it will be visible. RequestTimeout after max_block_ms: call it again."""
+        self._operate(self._machine.abort, Operation.ABORT)
+
+    def _operate(
+        self, start: Callable[[int], list[Effect]], operation: Operation, timeout_ms: int | None = None
+    ) -> None:
+        with self._lock:
+            now = self._clock()
+            self._resolved.pop(operation, None)
+            self._perform(start(now), now)
+        timeout_ms = self.settings.max_block_ms if timeout_ms is None else timeout_ms
+        if not self._rounds_until(lambda: operation in self._resolved, timeout_ms):
+            self._time_out(operation, timeout_ms)
+        failure = self._resolved.pop(operation)
+        if failure is not None:
+            raise failure.exception()
+
+    def _time_out(self, operation: Operation, timeout_ms: int) -> None:
+        """A commit that timed out is given up, and its failure says what is known; other calls can be made again."""
+        if operation is not Operation.COMMIT:
+            raise RequestTimeout(f"{operation.value}() was not done within {timeout_ms} ms")
+        with self._lock:
+            now = self._clock()
+            self._perform(self._machine.give_up_commit(now), now)
+        self._look(lambda: True)
+
+    @contextmanager
+    def transaction(self) -> Generator[Producer]:
+        """Begins; commits at the end of the block; aborts when it raises. Never aborts after an uncertain commit."""
+        self.begin_transaction()
+        try:
+            yield self
+        except BaseException as problem:
+            self._abort_after(problem)
+            raise
+        try:
+            self.commit_transaction()
+        except TransactionAborted as problem:
+            self._abort_after(problem)
+            raise
+
+    def _abort_after(self, problem: BaseException) -> None:
+        """The problem is what the caller hears of; that the abort failed too is a note on it."""
+        if not self._machine.may_abort:
+            return
+        try:
+            self.abort_transaction()
+        except ClientError as second:
+            problem.add_note(f"and abort_transaction() failed: {second}")
+
+    # --- machinery --------------------------------------------------------------------------------------------------
+
+    def _perform(self, effects: list[Effect], now: int) -> None:
+        self._session.perform(effects, now)
+
+    def _has_work(self) -> bool:
+        return bool(self._machine.accumulator.batches) or self._machine.is_waiting
+
+    def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
+        """Sends what is left, aborts an open transaction, and closes. What has no outcome after that gets none."""
+        try:
+            if self._machine.may_abort:
+                self.abort_transaction()
+            elif not self._machine.is_over:
+                self.flush(timeout_ms)
+        finally:
+            self._keeper.stop()
+            with self._lock:
+                now = self._clock()
+                self._perform(self._machine.close(now), now)
+            self._wires.close()
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
