@@ -35,7 +35,17 @@ ARROWS: dict[str, frozenset[str]] = {
 
 # The only files of the cores' parts that may wait, see clocks, draw numbers and touch files or sockets.
 SHELLS = frozenset(
-    {"broker/connection.py", "broker/server.py", "client/aio.py", "client/sync.py", "journal/disk.py"}
+    {
+        "broker/connection.py",
+        "broker/server.py",
+        "client/aio.py",
+        "client/aio_reading.py",
+        "client/aio_wires.py",
+        "client/sync.py",
+        "client/sync_reading.py",
+        "client/wires.py",
+        "journal/disk.py",
+    }
 )
 
 Check = Callable[[Path], list[str]]
