@@ -86,6 +86,7 @@ class Host:
     unsynced: set[TopicPartition] = attrs.Factory(set[TopicPartition])
     changed: set[TopicPartition] = attrs.Factory(set[TopicPartition])
     written: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
+    requests_waiting: int = 0  # of clients, in the inbox
     wakes_at_ms: int | None = None
 
     # --- starting and stopping
@@ -124,6 +125,8 @@ class Host:
     def offer(self, arrived: Input) -> None:
         """An input from outside; it is taken after those that are there already."""
         self.inbox.append(arrived)
+        if type(arrived) is Received:
+            self.requests_waiting += 1
 
     def work(self, now: int) -> None:
         """Do the next thing: write one append, make one effect happen, or let the node take one input."""
@@ -131,6 +134,8 @@ class Host:
             self._perform(self.to_do.popleft(), now)
         elif self.inbox:
             arrived = self.inbox.popleft()
+            if type(arrived) is Received and arrived.to.connection != NODE:
+                self.requests_waiting -= 1
             outcome = step(self.node, arrived, now)
             self._schedule(outcome)
             if self.watch is not None:

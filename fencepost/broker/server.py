@@ -109,7 +109,11 @@ class Server:
         host, now = self.host, now_ms()
         host.tick(now)
         if self.hold_at is None:
-            host.work_until_idle(now)
+            while not host.is_idle:
+                host.work(now)
+                # Answers leave together, but before the node goes on with work that no client waits for.
+                if host.answers and not host.requests_waiting:
+                    self._send_answers()
         else:
             self._work_until_held(now)
         self._send_answers()

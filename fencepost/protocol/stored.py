@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -28,7 +29,7 @@ from fencepost.protocol.primitives import (
     put_tagged_fields,
     put_unsigned_varint,
 )
-from fencepost.protocol.records import read_columns
+from fencepost.protocol.records import read_keys_and_values
 from fencepost.protocol.stored_cluster import (
     ClusterRecord,
     LeaderChanged,
@@ -88,10 +89,20 @@ def transaction_batch(
     transactional_id: str, record: TransactionRecord | None, *, timestamp: int
 ) -> bytearray:
     """One batch that says where `transactional_id` stands; None is the tombstone that forgets it."""
+    value = None if record is None else _transaction_value(record)
+    return build_kafka_batch([KafkaRecord(_transaction_key(transactional_id), value)], timestamp=timestamp)
+
+
+# Three records are written per transaction, mostly with the same id and partitions: what does not change is
+# encoded once.
+_REMEMBERED: Final = 1024
+
+
+@lru_cache(_REMEMBERED)
+def _transaction_key(transactional_id: str) -> bytes:
     key = bytearray(INT16.pack(_TRANSACTION_KEY_VERSION))
     put_string(key, transactional_id)
-    value = None if record is None else _transaction_value(record)
-    return build_kafka_batch([KafkaRecord(bytes(key), value)], timestamp=timestamp)
+    return bytes(key)
 
 
 _TRANSACTION_START = struct.Struct(">hqhib")  # version, producer id and epoch, timeout, state
@@ -100,39 +111,46 @@ _TRANSACTION_TIMES = struct.Struct(">qq")  # last update, start
 
 def _transaction_value(record: TransactionRecord) -> bytes:
     """TransactionLogValue version 1, the flexible one that transaction.version 1 and later write."""
-    out = bytearray(
-        _TRANSACTION_START.pack(
-            _TRANSACTION_VALUE_VERSION,
-            record.producer_id,
-            record.producer_epoch,
-            record.timeout_ms,
-            record.state.value,
-        )
+    start = _TRANSACTION_START.pack(
+        _TRANSACTION_VALUE_VERSION,
+        record.producer_id,
+        record.producer_epoch,
+        record.timeout_ms,
+        record.state.value,
     )
-    _put_partitions(out, record)
-    out += _TRANSACTION_TIMES.pack(record.update_ms, record.start_ms)
+    times = _TRANSACTION_TIMES.pack(record.update_ms, record.start_ms)
+    tags = _tags(record.previous_producer_id, record.next_producer_id, record.client_version)
+    return start + _partitions(record.partitions, record.state is TransactionState.EMPTY) + times + tags
+
+
+@lru_cache(_REMEMBERED)
+def _tags(previous_producer_id: int, next_producer_id: int, client_version: int) -> bytes:
     tags: list[tuple[int, bytes]] = []
-    if record.previous_producer_id != NO_PRODUCER_ID:
-        tags.append((_TAG_PREVIOUS_PRODUCER_ID, INT64.pack(record.previous_producer_id)))
-    if record.next_producer_id != NO_PRODUCER_ID:
-        tags.append((_TAG_NEXT_PRODUCER_ID, INT64.pack(record.next_producer_id)))
-    if record.client_version:
-        tags.append((_TAG_CLIENT_VERSION, INT16.pack(record.client_version)))
+    if previous_producer_id != NO_PRODUCER_ID:
+        tags.append((_TAG_PREVIOUS_PRODUCER_ID, INT64.pack(previous_producer_id)))
+    if next_producer_id != NO_PRODUCER_ID:
+        tags.append((_TAG_NEXT_PRODUCER_ID, INT64.pack(next_producer_id)))
+    if client_version:
+        tags.append((_TAG_CLIENT_VERSION, INT16.pack(client_version)))
+    out = bytearray()
     put_tagged_fields(out, tags)
     return bytes(out)
 
 
-def _put_partitions(out: bytearray, record: TransactionRecord) -> None:
-    if record.state is TransactionState.EMPTY:
-        assert not record.partitions, "an empty transaction has no partitions"
+@lru_cache(_REMEMBERED)
+def _partitions(partitions: tuple[TopicPartition, ...], is_empty: bool) -> bytes:
+    out = bytearray()
+    if is_empty:
+        assert not partitions, "an empty transaction has no partitions"
         put_unsigned_varint(out, 0)  # null, which Kafka writes exactly in this state
-        return
-    topics = [(topic, tuple(p.partition for p in group)) for topic, group in _by_topic(record.partitions)]
+        return bytes(out)
+    topics = [(topic, tuple(p.partition for p in group)) for topic, group in _by_topic(partitions)]
     put_unsigned_varint(out, len(topics) + 1)
-    for topic, partitions in topics:
+    for topic, numbers in topics:
         put_compact_string(out, topic)
-        put_compact_int32s(out, partitions)
+        put_compact_int32s(out, numbers)
         put_tagged_fields(out, [])
+    return bytes(out)
 
 
 def _by_topic(partitions: tuple[TopicPartition, ...]) -> Iterator[tuple[str, Iterator[TopicPartition]]]:
@@ -154,17 +172,15 @@ def read_transactions(batch: Buffer, header: BatchHeader) -> list[tuple[str, Tra
 
 def _read_transaction(value: bytes) -> TransactionRecord:
     fields = Fields(value, name="transaction log value")
-    version = fields.int16()
+    version, producer_id, producer_epoch, timeout_ms, number = fields.fixed(_TRANSACTION_START)
     if version not in (0, _TRANSACTION_VALUE_VERSION):
         fields.fail(f"version {version} is unknown")
-    producer_id, producer_epoch, timeout_ms = fields.int64(), fields.int16(), fields.int32()
-    number = fields.int8()
     if number not in _STATES:
         fields.fail(f"state {number} is unknown")
     partitions = _read_partitions(fields, flexible=version > 0)
     if (partitions is None) != (_STATES[number] is TransactionState.EMPTY):
         fields.fail("partitions are null exactly in the state Empty")
-    update_ms, start_ms = fields.int64(), fields.int64()
+    update_ms, start_ms = fields.fixed(_TRANSACTION_TIMES)
     tags = fields.tagged_fields() if version else {}
     fields.finish()
     return TransactionRecord(
@@ -274,20 +290,16 @@ def read_offsets(batch: Buffer, header: BatchHeader) -> list[tuple[OffsetKey, Of
 
 def _read_offset(value: bytes) -> OffsetRecord:
     fields = Fields(value, name="offset commit value")
-    version = fields.int16()
+    version, offset, leader_epoch = fields.fixed(_OFFSET_START)
     if version != _OFFSET_VALUE_VERSION:
         fields.fail(f"version {version} is unknown")
-    offset, leader_epoch = fields.int64(), fields.int32()
     metadata, commit_ms = fields.string(), fields.int64()
     fields.finish()
     return OffsetRecord(offset, leader_epoch=leader_epoch, metadata=metadata, commit_ms=commit_ms)
 
 
 def _keys_and_values(batch: Buffer, header: BatchHeader) -> Iterator[tuple[bytes, bytes | None]]:
-    columns = read_columns(batch, header)
-    if columns.keys is None and columns.values:
-        raise ProtocolViolation("records of an internal topic without keys")
-    for key, value in zip(columns.keys or [], columns.values, strict=True):
+    for key, value in read_keys_and_values(batch, header):
         if key is None:
             raise ProtocolViolation("a record of an internal topic without its key")
         yield key, value
