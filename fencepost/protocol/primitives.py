@@ -7,13 +7,12 @@ guide, "Protocol Primitive Types"; KIP-482 for the compact ones).
 from __future__ import annotations
 
 import struct
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from fencepost.protocol.errors import ProtocolViolation
 
 UUID_SIZE: Final = 16
 
-INT8 = struct.Struct(">b")
 INT16 = struct.Struct(">h")
 INT32 = struct.Struct(">i")
 INT64 = struct.Struct(">q")
@@ -36,11 +35,10 @@ def put_varint(out: bytearray, value: int) -> None:
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """A zig-zag varint and where it ends; ProtocolViolation when it does not end within ten bytes."""
-    piece = data[at : at + _VARINT_SIZE_MAX]
-    if piece and piece[0] < 0x80:  # nearly every varint of a record is one byte
-        return (piece[0] >> 1) ^ -(piece[0] & 1), at + 1
+    if at < len(data) and (first := data[at]) < 0x80:  # nearly every varint of a record is one byte
+        return (first >> 1) ^ -(first & 1), at + 1
     value = shift = 0
-    for byte in piece:
+    for byte in data[at : at + _VARINT_SIZE_MAX]:
         value |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
@@ -99,8 +97,9 @@ class Fields:
     def fail(self, because: str) -> NoReturn:
         raise ProtocolViolation(f"{self.name}: {because}")
 
-    def int8(self) -> int:
-        return INT8.unpack(self.take(1))[0]
+    def fixed(self, layout: struct.Struct) -> tuple[Any, ...]:
+        """Neighbours of fixed size, all at once."""
+        return layout.unpack(self.take(layout.size))
 
     def int16(self) -> int:
         return INT16.unpack(self.take(2))[0]
@@ -115,7 +114,10 @@ class Fields:
         return self.take(UUID_SIZE)
 
     def unsigned_varint(self) -> int:
-        value = shift = 0
+        byte = self.take(1)[0]
+        if byte < 0x80:
+            return byte
+        value, shift = byte & 0x7F, 7
         while True:
             byte = self.take(1)[0]
             value |= (byte & 0x7F) << shift
@@ -155,8 +157,9 @@ class Fields:
     def tagged_fields(self) -> dict[int, bytes]:
         """KIP-482: content by tag; unknown tags are the caller's to ignore."""
         fields: dict[int, bytes] = {}
+        count = self._count(self.unsigned_varint())
         previous = -1
-        for _ in range(self._count(self.unsigned_varint())):
+        for _ in range(count):
             tag = self.unsigned_varint()
             if tag <= previous:
                 self.fail("tagged fields that are not in ascending order")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain, islice
-from operator import lt
+from operator import itemgetter, lt
 from typing import Any, Final, cast
 
 import attrs
@@ -17,6 +17,7 @@ import msgpack
 from fencepost.protocol.batches import (
     HEADER_SIZE,
     MAGIC_COLUMNS,
+    MAGIC_KAFKA,
     TRANSACTIONAL_BIT,
     BatchHeader,
     Buffer,
@@ -31,6 +32,9 @@ _COLUMN_COUNT: Final = 5
 _BYTES_OR_NULL: Final = frozenset({bytes, type(None)})
 _PACKED_AS_BYTES: Final = frozenset({bytes, bytearray, memoryview, type(None)})
 _ONLY_INT: Final = frozenset({int})
+_ONLY_LIST: Final = frozenset({list})
+_ONLY_STR: Final = frozenset({str})
+_PAIRS: Final = frozenset({2})
 _LIST_OR_NULL: Final = frozenset({list, type(None)})
 
 
@@ -112,18 +116,31 @@ def read_columns(batch: Buffer, header: BatchHeader, at: int = 0) -> Columns:
 
     The checksum is the business of `read_batch`. A batch that compaction emptied gives empty columns.
     """
+    payload = _payload(batch, header, at)
+    if not header.record_count and not payload:
+        return Columns(offset_deltas=None, keys=None, values=[], timestamp_deltas=None, headers=None)
+    if header.magic == MAGIC_COLUMNS:
+        columns = _unpack_columns(payload, header)
+    else:
+        columns = _transpose(read_kafka_records(bytes(payload), header.record_count))
+    _check_deltas(columns, header)
+    return columns
+
+
+def read_keys_and_values(batch: Buffer, header: BatchHeader) -> list[tuple[bytes | None, bytes | None]]:
+    """What the internal topics are read for, of a batch of Kafka's records; else ProtocolViolation."""
+    if header.magic != MAGIC_KAFKA:
+        raise ProtocolViolation("internal topics hold Kafka's own records")
+    records = read_kafka_records(bytes(_payload(batch, header, 0)), header.record_count)
+    return [(record.key, record.value) for record in records]
+
+
+def _payload(batch: Buffer, header: BatchHeader, at: int) -> Buffer:
+    """The encoded records of the batch at byte `at`, decompressed."""
     payload = memoryview(batch)[at + HEADER_SIZE : at + header.size]
     if len(payload) != header.size - HEADER_SIZE:
         raise ProtocolViolation(f"a batch of {header.size} bytes is cut off")
-    if not header.record_count and not payload:
-        return Columns(offset_deltas=None, keys=None, values=[], timestamp_deltas=None, headers=None)
-    unfolded = decompress(payload, header.compression, limit=DECOMPRESSED_SIZE_MAX)
-    if header.magic == MAGIC_COLUMNS:
-        columns = _unpack_columns(unfolded, header)
-    else:
-        columns = _transpose(read_kafka_records(bytes(unfolded), header.record_count))
-    _check_deltas(columns, header)
-    return columns
+    return decompress(payload, header.compression, limit=DECOMPRESSED_SIZE_MAX) if payload else payload
 
 
 def _unpack_columns(payload: Buffer, header: BatchHeader) -> Columns:
@@ -166,11 +183,12 @@ def _check_column(name: str, column: Any, record_count: int, kinds: frozenset[ty
 def _read_headers(column: list[list[Any] | None]) -> list[list[Header] | None]:
     """Pairs of name and value as tuples."""
     pairs = list(chain.from_iterable(filter(None, column)))
-    if not all(type(pair) is list and len(cast("list[Any]", pair)) == 2 for pair in pairs):
+    if not (_ONLY_LIST.issuperset(map(type, pairs)) and _PAIRS.issuperset(map(len, pairs))):
         raise ProtocolViolation("a header is a name and a value")
-    if not all(type(name) is str and type(value) in _BYTES_OR_NULL for name, value in pairs):
+    names, values = map(itemgetter(0), pairs), map(itemgetter(1), pairs)
+    if not (_ONLY_STR.issuperset(map(type, names)) and _BYTES_OR_NULL.issuperset(map(type, values))):
         raise ProtocolViolation("a header is a string and bytes or null")
-    return [None if not headers else [(name, value) for name, value in headers] for headers in column]
+    return [list(map(tuple, headers)) if headers else None for headers in column]
 
 
 def _transpose(records: list[KafkaRecord]) -> Columns:

@@ -24,9 +24,10 @@ from fencepost.protocol.primitives import (
     put_tagged_fields,
     put_unsigned_varint,
 )
-from fencepost.protocol.records import read_columns
+from fencepost.protocol.records import read_keys_and_values
 from fencepost.protocol.terms import NO_LEADER_EPOCH
 
+_LEADERSHIP = struct.Struct(">iii")  # leader, leader epoch, partition epoch
 _PRODUCER_IDS = struct.Struct(">iqq")  # node, its epoch, next producer id
 
 FRAME_VERSION: Final = 1
@@ -137,14 +138,14 @@ def _partition_content(record: PartitionCreated) -> bytes:
     replicas, in_sync = (record.leader_id,), (record.leader_id,)
     for node_ids in (replicas, in_sync, (), ()):  # the last two: replicas being removed and added
         put_compact_int32s(out, node_ids)
-    out += struct.pack(">iii", record.leader_id, record.leader_epoch, _FIRST_PARTITION_EPOCH)
+    out += _LEADERSHIP.pack(record.leader_id, record.leader_epoch, _FIRST_PARTITION_EPOCH)
     return bytes(out)
 
 
 def read_cluster_records(batch: Buffer, header: BatchHeader) -> list[ClusterRecord]:
     """What a batch of `__cluster_metadata` says; ProtocolViolation when a known kind is malformed."""
     found: list[ClusterRecord] = []
-    for value in read_columns(batch, header).values:
+    for _, value in read_keys_and_values(batch, header):
         if value is None:
             raise ProtocolViolation("a record of cluster metadata without a value")
         record = _read(Fields(value, name="cluster metadata record"))
@@ -184,7 +185,7 @@ def _read_partition(fields: Fields) -> ClusterRecord:
     partition, topic_id = fields.int32(), fields.uuid()
     for _ in range(4):
         fields.int32s(fields.compact_array_length())
-    leader_id, leader_epoch, _partition_epoch = fields.int32(), fields.int32(), fields.int32()
+    leader_id, leader_epoch, _partition_epoch = fields.fixed(_LEADERSHIP)
     fields.tagged_fields()
     return PartitionCreated(topic_id, partition=partition, leader_id=leader_id, leader_epoch=leader_epoch)
 
@@ -200,7 +201,7 @@ def _read_partition_change(fields: Fields) -> ClusterRecord:
 
 
 def _read_producer_ids(fields: Fields) -> ClusterRecord:
-    node_id, _broker_epoch, next_producer_id = fields.int32(), fields.int64(), fields.int64()
+    node_id, _broker_epoch, next_producer_id = fields.fixed(_PRODUCER_IDS)
     fields.tagged_fields()
     return ProducerIdsAllocated(node_id, next_producer_id=next_producer_id)
 

@@ -270,7 +270,7 @@ def replaced(data: bytes, at: int, raw: str) -> bytes:
 @pytest.mark.parametrize(
     ("key", "value", "because"),
     [
-        pytest.param(None, b"", "without keys", id="no key"),
+        pytest.param(None, b"", "without its key", id="no key"),
         pytest.param(b"", None, "announced", id="an empty key"),
         pytest.param(kafka_bytes.TRANSACTION_KEY + b"x", None, "too many", id="a key too long"),
         pytest.param(kafka_bytes.TRANSACTION_KEY[:-1], None, "announced", id="a key cut off"),
