@@ -10,6 +10,6 @@ import sys
 
 def main() -> None:
     """Runs the command in sys.argv and exits with its code."""
-    from fencepost.cli.application import run
+    from fencepost.cli.application import run_as_process
 
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(run_as_process(sys.argv[1:]))

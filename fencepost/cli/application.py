@@ -35,13 +35,13 @@ def application() -> App:
     )
     app.command("fencepost.cli.serving:serve", name="serve", help="Run a broker.")
     topics = App(name="topic", help="Create, list, describe and delete topics.")
-    for name, text in (
-        ("create", "Create a topic."),
-        ("list", "List topics."),
-        ("describe", "Show the partitions of a topic: offsets and open transactions."),
-        ("delete", "Delete a topic with all its records."),
+    for function, text in (
+        ("create_topic", "Create a topic."),
+        ("list_topics", "List topics."),
+        ("describe_topic", "Show the partitions of a topic: offsets and open transactions."),
+        ("delete_topic", "Delete a topic with all its records."),
     ):
-        topics.command(f"fencepost.cli.topics:{name}_topic", name=name, help=text)
+        topics.command(f"fencepost.cli.topics:{function}", name=function.partition("_")[0], help=text)
     app.command(topics)
     app.command("fencepost.cli.producing:produce", name="produce", help="Write lines as records.")
     app.command("fencepost.cli.consuming:consume", name="consume", help="Read records as lines.")
@@ -66,7 +66,6 @@ def application() -> App:
 
 def run(arguments: Sequence[str]) -> int:
     """Runs one command; the exit code. No expected error shows a traceback."""
-    signal.signal(signal.SIGTERM, _on_terminate)
     try:
         code = application()(
             list(arguments), result_action="return_value", exit_on_error=False, print_error=False
@@ -89,6 +88,12 @@ def run(arguments: Sequence[str]) -> int:
     except (FencepostError, OSError, ExceptionGroup) as problem:
         return report(problem)
     return code if isinstance(code, int) else OK
+
+
+def run_as_process(arguments: Sequence[str]) -> int:
+    """The same where the process is ours: SIGTERM unwinds it as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, _on_terminate)
+    return run(arguments)
 
 
 def _on_terminate(_signal: int, _frame: FrameType | None) -> NoReturn:

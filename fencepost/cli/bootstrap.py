@@ -1,15 +1,38 @@
-"""The one option that every command has which talks to a broker."""
+"""Where the broker is: the one option that every command has which talks to a broker."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import socket
+from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-DEFAULT = "127.0.0.1:9092"
+from fencepost.cli.failures import NO_BROKER, WRONG_USAGE, CommandFailed
+
+DEFAULT: Final = "127.0.0.1:9092"
+CONNECT_SECONDS: Final = 5.0
+ANSWER_MS: Final = 15_000  # a person waits; programs have the client's own, longer timeouts
 
 Bootstrap = Annotated[
     str,
     Parameter("--bootstrap", env_var="FENCEPOST_BOOTSTRAP", help="Where the broker listens, as host:port."),
 ]
 AsJson = Annotated[bool, Parameter("--json", negative="", help="Print JSON instead of words.")]
+
+
+def reach(bootstrap: str) -> str:
+    """The same address if something listens there; else CommandFailed, sooner than a client would give up."""
+    host, colon, port = bootstrap.rpartition(":")
+    if not colon or not port.isdecimal():
+        raise CommandFailed(
+            f"--bootstrap {bootstrap} is not host:port", then=f"as {DEFAULT}", code=WRONG_USAGE
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as problem:
+        raise CommandFailed(
+            f"no broker listens on {bootstrap}: {problem}",
+            then="start one with `fencepost serve DIR`, or name another with --bootstrap",
+            code=NO_BROKER,
+        ) from problem
+    return bootstrap

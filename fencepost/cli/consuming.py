@@ -10,11 +10,12 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter, validators
 
-from fencepost.cli.bootstrap import DEFAULT, AsJson, Bootstrap
+from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
 from fencepost.cli.failures import WRONG_USAGE, CommandFailed
 from fencepost.cli.printing import Json, print_json, text_of
-from fencepost.client.sync import Admin, Consumer, Record
-from fencepost.protocol.terms import IsolationLevel, TopicPartition
+from fencepost.client.consumed import Record
+from fencepost.client.sync_reading import Admin, Consumer
+from fencepost.protocol.terms import TopicPartition
 
 POLL_MS = 500
 
@@ -51,11 +52,13 @@ def consume(
     places
         Put partition and offset before each record.
     """
-    level = IsolationLevel[isolation.upper()]
     left = max_
-    with Admin(bootstrap) as admin, Consumer(bootstrap, isolation_level=isolation) as consumer:
+    with (
+        Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin,
+        Consumer(bootstrap, isolation_level=isolation, api_timeout_ms=ANSWER_MS) as consumer,
+    ):
         partitions = partitions_to_read(admin, topic, partition)
-        ends = admin.end_offsets(partitions, isolation_level=level)
+        ends = admin.end_offsets(partitions, isolation_level=isolation)
         consumer.assign(partitions)
         go_to_start(consumer, partitions, ends, from_)
         while left != 0 and (follow or any(consumer.position(p) < end for p, end in ends.items())):
@@ -70,7 +73,7 @@ def consume(
 
 def partitions_to_read(admin: Admin, topic: str, wanted: tuple[int, ...]) -> list[TopicPartition]:
     """The partitions of the topic, or those wanted."""
-    present = [entry.partition for entry in admin.describe_topic(topic).partitions]
+    present = range(len(admin.describe_topic(topic).leaders))
     if missing := set(wanted) - set(present):
         raise CommandFailed(
             f"{topic} has no partition {min(missing)}", then=f"it has 0 to {max(present)}", code=WRONG_USAGE
@@ -117,5 +120,5 @@ def facts(record: Record) -> dict[str, Json]:
         "timestamp_ms": record.timestamp,
         "key": text_of(record.key),
         "value": text_of(record.value),
-        "headers": {name: text_of(content) for name, content in record.headers},
+        "headers": {name: text_of(content) for name, content in record.headers or ()},
     }

@@ -10,10 +10,11 @@ from cyclopts import Parameter
 
 from fencepost.cli.agreement import disagreements
 from fencepost.cli.failures import FAILED, OK, WRONG_USAGE, CommandFailed
-from fencepost.cli.log_facts import MANIFEST, facts_of_file
+from fencepost.cli.log_facts import facts_of_file
 from fencepost.cli.log_files import check_is_log, partition_directories, partition_of, segment_files
 from fencepost.cli.log_words import in_words
 from fencepost.cli.printing import print_json
+from fencepost.journal.manifest import MANIFEST_FILE
 from fencepost.journal.segments import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX
 
 
@@ -78,7 +79,7 @@ def files_of_partition(directory: Path, *, indexes: bool) -> list[Path]:
         (path for kind in kinds for path in segment_files(directory, kind)),
         key=lambda path: (path.stem, kinds.index(path.suffix[1:])),
     )
-    manifest = directory / MANIFEST
+    manifest = directory / MANIFEST_FILE
     return [*files, *segment_files(directory, SNAPSHOT), *([manifest] if manifest.exists() else [])]
 
 

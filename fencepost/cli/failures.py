@@ -8,13 +8,21 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from fencepost.client.errors import RequestTimeout
-from fencepost.protocol.errors import FencepostError
+from fencepost.client.errors import ClientError, RequestTimeout
+from fencepost.protocol.errors import ErrorCode, FencepostError
 
 OK: Final = 0
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
 NO_BROKER: Final = 3
+
+# What someone at a terminal can do about what a broker refused.
+ADVICE: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "make it with `fencepost topic create`",
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "`fencepost transactions list` shows the transactional ids",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "`fencepost topic describe` shows it",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "use up to 249 ASCII letters, digits, '.', '_' and '-'",
+}
 
 
 class CommandFailed(FencepostError):
@@ -28,12 +36,15 @@ class CommandFailed(FencepostError):
 
 def report(problem: Exception) -> int:
     """Prints an expected error and returns its exit code; raises any other again."""
-    while isinstance(problem, ExceptionGroup) and len(problem.exceptions) == 1:
-        problem = problem.exceptions[0]  # what a trio nursery wraps around the one thing that went wrong
     match problem:
+        case ExceptionGroup(exceptions=(Exception() as only,)):
+            return report(only)  # what a trio nursery wraps around the one thing that went wrong
         case CommandFailed():
             complain(str(problem), then=problem.then)
             return problem.code
+        case ClientError(error=error) if error in ADVICE:
+            complain(str(problem), then=ADVICE[error])
+            return FAILED
         case RequestTimeout() | ConnectionError():
             complain(str(problem), then="start a broker with `fencepost serve`, or name it with --bootstrap")
             return NO_BROKER

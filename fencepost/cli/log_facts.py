@@ -14,6 +14,7 @@ import attrs
 from fencepost.cli.log_files import Batch, Torn, partition_of, read_batches
 from fencepost.cli.printing import Json, text_of
 from fencepost.journal.indexes import AbortedRange, OffsetIndex, TimeIndex, TransactionIndex
+from fencepost.journal.manifest import MANIFEST_FILE
 from fencepost.journal.segments import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, parse_file_name
 from fencepost.journal.snapshots import decode_snapshot
 from fencepost.protocol.batches import MAGIC_COLUMNS, read_marker
@@ -30,14 +31,13 @@ from fencepost.protocol.terms import (
 )
 
 Fact = dict[str, Json]
-MANIFEST = "manifest.json"
 
 
 def facts_of_file(path: Path, *, records: bool = False) -> Iterator[Fact]:
     """Every fact in one file, whatever kind it is; a file that cannot be read is a fact of kind "damage"."""
     where: Fact = {"log": str(partition_of(path.parent.resolve()) or ""), "file": path.name}
-    base_offset, kind = parse_file_name(path.name) or (0, path.name)
-    reader = READERS.get(kind)
+    base_offset, kind = parse_file_name(path.name)
+    reader = READERS.get(kind or path.name)
     if reader is None:
         yield {"kind": "unknown", **where, "because": "no file of a log"}
         return
@@ -200,5 +200,5 @@ READERS: dict[str, Callable[[Path, int], Iterator[Fact]]] = {
     TIME_INDEX: facts_of_time_index,
     TRANSACTION_INDEX: facts_of_aborted,
     SNAPSHOT: facts_of_snapshot,
-    MANIFEST: facts_of_manifest,
+    MANIFEST_FILE: facts_of_manifest,
 }

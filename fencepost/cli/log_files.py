@@ -51,7 +51,7 @@ def partition_directories(data: Path) -> list[tuple[TopicPartition, Path]]:
 
 def segment_files(directory: Path, kind: str = LOG) -> list[Path]:
     """A partition's files of one kind, in the order of their offsets."""
-    return sorted(path for path in directory.iterdir() if (parse_file_name(path.name) or (0, ""))[1] == kind)
+    return sorted(path for path in directory.iterdir() if parse_file_name(path.name)[1] == kind)
 
 
 def read_batches(file: Path) -> Iterator[Batch | Torn]:

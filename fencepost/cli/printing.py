@@ -18,35 +18,32 @@ def print_json(value: Json) -> None:
     sys.stdout.write(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")) + "\n")
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
-    """A table; in a pipe without lines and as wide as it needs to be."""
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table; in a pipe without lines and as wide as needed. `columns` is empty if they need no names."""
+    cells = [[as_words(cell) for cell in row] for row in rows]
+    if not sys.stdout.isatty():
+        lines = [list(columns), *cells] if columns else cells
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        for line in lines:
+            print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        return
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    on_terminal = sys.stdout.isatty()
-    table = Table(
-        *columns,
-        title=title or None,
-        title_justify="left",
-        box=box.SIMPLE_HEAD if on_terminal else None,
-        pad_edge=False,
-    )
-    for row in rows:
-        table.add_row(*(as_words(cell) for cell in row))
-    console = Console(highlight=False, markup=False, width=None if on_terminal else 10_000)
-    console.print(table)
+    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, show_header=bool(columns))
+    for row in cells:
+        table.add_row(*row)
+    Console(highlight=False, markup=False).print(table)
 
 
 def as_words(cell: object) -> str:
-    """One cell: nothing is a dash, numbers are grouped by thousands."""
+    """One cell: nothing is a dash."""
     match cell:
         case None:
             return "-"
         case bool():
             return "yes" if cell else "no"
-        case int():
-            return f"{cell:,}"
         case _:
             return str(cell)
 

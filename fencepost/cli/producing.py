@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter, validators
 
-from fencepost.cli.bootstrap import DEFAULT, AsJson, Bootstrap
+from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
 from fencepost.cli.failures import WRONG_USAGE, CommandFailed
 from fencepost.cli.printing import print_json
 from fencepost.client.sync import Outcome, Producer
@@ -60,7 +60,7 @@ def produce(
     partition: int | None = None,
     transactional_id: str | None = None,
     records_per_transaction: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
-    compression: str = "none",
+    compression: Literal["none", "gzip", "lz4", "zstd"] = "none",
     bootstrap: Bootstrap = DEFAULT,
     as_json: AsJson = False,
 ) -> None:
@@ -81,7 +81,7 @@ def produce(
     records_per_transaction
         Commit after so many lines; else all lines are one transaction.
     compression
-        none, gzip, lz4 or zstd.
+        How batches are packed.
     """
     if records_per_transaction is not None and transactional_id is None:
         raise CommandFailed(
@@ -91,7 +91,9 @@ def produce(
         )
     written = Written()
     records = split_lines(read_lines(file), separator=separator)
-    with Producer(bootstrap, transactional_id=transactional_id, compression=compression) as producer:
+    with Producer(
+        reach(bootstrap), transactional_id=transactional_id, compression=compression, max_block_ms=ANSWER_MS
+    ) as producer:
         if transactional_id is None:
             send(producer, topic, records, partition=partition, written=written)
         else:

@@ -91,6 +91,6 @@ def _tell_ready(settings: BrokerSettings, ready: Ready) -> None:
 
 def _end_with_parent() -> None:
     """Whoever started this process holds the other end of its stdin; it closes when that one dies."""
-    while sys.stdin.buffer.read1():
+    while sys.stdin.readline():
         pass
     os.kill(os.getpid(), signal.SIGTERM)

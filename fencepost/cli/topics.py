@@ -6,10 +6,10 @@ from typing import Annotated
 
 from cyclopts import Parameter, validators
 
-from fencepost.cli.bootstrap import DEFAULT, AsJson, Bootstrap
+from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
 from fencepost.cli.printing import print_json, print_table
-from fencepost.client.sync import Admin
-from fencepost.protocol.terms import IsolationLevel, TopicPartition
+from fencepost.client.sync_reading import Admin
+from fencepost.protocol.terms import TopicPartition
 
 
 def create_topic(
@@ -28,17 +28,17 @@ def create_topic(
     partitions
         How many partitions it has, for good.
     """
-    with Admin(bootstrap) as admin:
+    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
         admin.create_topic(name, partitions=partitions)
     print(f"Created {name} with {partitions} partition{'s' * (partitions != 1)}.")
 
 
 def list_topics(*, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False) -> None:
     """List topics, internal ones too."""
-    with Admin(bootstrap) as admin:
+    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
         topics = sorted(admin.list_topics(), key=lambda topic: (topic.is_internal, topic.topic))
     rows = [
-        {"topic": topic.topic, "partitions": len(topic.partitions), "internal": topic.is_internal}
+        {"topic": topic.topic, "partitions": len(topic.leaders), "internal": topic.is_internal}
         for topic in topics
     ]
     if as_json:
@@ -52,24 +52,26 @@ def describe_topic(name: str, /, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJ
 
     The stable end is where read_committed stops: the last stable offset. The end is the high watermark.
     """
-    with Admin(bootstrap) as admin:
+    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
         described = admin.describe_topic(name)
-        partitions = [TopicPartition(name, entry.partition) for entry in described.partitions]
+        partitions = [TopicPartition(name, number) for number in range(len(described.leaders))]
         starts = admin.begin_offsets(partitions)
-        stable = admin.end_offsets(partitions, isolation_level=IsolationLevel.READ_COMMITTED)
-        ends = admin.end_offsets(partitions, isolation_level=IsolationLevel.READ_UNCOMMITTED)
-        producers = admin.describe_producers(partitions)
+        stable = admin.end_offsets(partitions, "read_committed")
+        ends = admin.end_offsets(partitions, "read_uncommitted")
+        producers = {partition: admin.describe_producers(partition) for partition in partitions}
     rows = [
         {
-            "partition": entry.partition,
-            "leader": entry.leader_id,
-            "leader_epoch": entry.leader_epoch,
+            "partition": partition.partition,
+            "leader": leader,
+            "leader_epoch": leader_epoch,
             "start": starts[partition],
             "stable_end": stable[partition],
             "end": ends[partition],
             "open_transactions": sum(p.open_since_offset >= 0 for p in producers[partition]),
         }
-        for entry, partition in zip(described.partitions, partitions, strict=True)
+        for partition, leader, leader_epoch in zip(
+            partitions, described.leaders, described.leader_epochs, strict=True
+        )
     ]
     if as_json:
         print_json({"topic": name, "internal": described.is_internal, "partitions": rows})
@@ -80,6 +82,6 @@ def describe_topic(name: str, /, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJ
 
 def delete_topic(name: str, /, *, bootstrap: Bootstrap = DEFAULT) -> None:
     """Delete a topic with all its records."""
-    with Admin(bootstrap) as admin:
+    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
         admin.delete_topic(name)
     print(f"Deleted {name}.")

@@ -1,17 +1,17 @@
-"""`fencepost transactions list|describe`: what the transaction coordinator knows, as Kafka's own tool shows it."""
+"""`fencepost transactions list|describe`: what the transaction coordinator knows. Rule: words as in Kafka."""
 
 from __future__ import annotations
 
 import time
 
-from fencepost.cli.bootstrap import DEFAULT, AsJson, Bootstrap
+from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
 from fencepost.cli.printing import moment, print_json, print_table
-from fencepost.client.sync import Admin
+from fencepost.client.sync_reading import Admin
 
 
 def list_transactions(*, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False) -> None:
     """List every transactional id that the coordinator knows."""
-    with Admin(bootstrap) as admin:
+    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
         listed = sorted(admin.list_transactions(), key=lambda entry: entry.transactional_id)
     rows = [
         {
@@ -30,8 +30,8 @@ def list_transactions(*, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False
 def describe_transaction(
     transactional_id: str, /, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False
 ) -> None:
-    """Show where one transactional id stands: state, producer, timeout, partitions in the open transaction."""
-    with Admin(bootstrap) as admin:
+    """Show where one transactional id stands: state, producer, timeout, partitions of the transaction."""
+    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
         found = admin.describe_transaction(transactional_id)
     is_open = found.start_ms >= 0
     partitions = [f"{entry.topic}-{entry.partition}" for entry in found.partitions]

@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from subprocess import PIPE
@@ -109,7 +109,7 @@ class Children:
 
 
 @asynccontextmanager
-async def children(directory: Path) -> AsyncIterator[Children]:
+async def children(directory: Path) -> AsyncGenerator[Children]:
     """All processes started inside are gone afterwards; their stderr lies in `directory`."""
     await trio.Path(directory).mkdir(parents=True, exist_ok=True)
     family = Children(directory)

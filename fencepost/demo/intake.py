@@ -13,7 +13,8 @@ import attrs
 from fencepost.protocol.terms import TopicPartition
 
 if TYPE_CHECKING:
-    from fencepost.client.sync import ConsumedBatch, Consumer
+    from fencepost.client.consumed import ConsumedBatch
+    from fencepost.client.sync_reading import Consumer
 
 POLL_MS = 500
 

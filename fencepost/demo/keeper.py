@@ -48,6 +48,7 @@ class Keeper:
         while (child := self._child) is not None:
             said = await child.hear()
             if said is not None and "held" in said:
+                self.holds.popleft()
                 await self.kill(f"{said['held']} is in the log, and nothing after it yet")
             elif said is None:
                 async with self._lock:
@@ -76,7 +77,7 @@ class Keeper:
         if self._broken is not None:
             arguments += ["--break", self._broken]
         if self.holds:
-            arguments += ["--hold-at", f"prepare:{max(1, self.holds.popleft() - self.rounds)}"]
+            arguments += ["--hold-at", f"prepare:{max(1, self.holds[0] - self.rounds)}"]
         child = await self._children.start("broker", *arguments)
         ready = await child.hear()
         if ready is None:

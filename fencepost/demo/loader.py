@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
-from fencepost.client.sync import Admin, Producer
+from fencepost.client.sync import Producer
+from fencepost.client.sync_reading import Admin
 from fencepost.demo.dataset import rows
 from fencepost.demo.speech import PARTITION_COUNT, say
 from fencepost.demo.transform import DELAYS, FLIGHTS, TOTALS, flight_record
@@ -26,8 +27,8 @@ def load(bootstrap: str, numbered: Iterator[tuple[int, Mapping[str, str]]]) -> N
     sent = 0
     with Producer(bootstrap) as producer:
         while chunk := list(islice(numbered, CHUNK)):
-            records = [flight_record(number, row) for number, row in chunk]
-            producer.send_many(FLIGHTS, [value for _, value in records], [key for key, _ in records])
+            for key, value in (flight_record(number, row) for number, row in chunk):
+                producer.send(FLIGHTS, value, key)
             sent += len(chunk)
             say("sent", flights=sent)
         producer.flush()

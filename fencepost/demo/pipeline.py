@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import trio
 
-from fencepost.client.aio import AsyncAdmin
+from fencepost.client.sync_reading import Admin
 from fencepost.demo.children import Child, Children
 from fencepost.demo.keeper import Keeper
 from fencepost.demo.plan import Blow, Event, Plan, Point
@@ -171,6 +171,10 @@ class Pipeline:
             )
 
     async def _transaction_is_open(self) -> bool:
-        async with AsyncAdmin(self._keeper.bootstrap) as admin:
-            described = await admin.describe_transaction(TRANSACTIONAL_ID)
-        return described.state is TransactionState.ONGOING
+        return await trio.to_thread.run_sync(transaction_is_open, self._keeper.bootstrap)
+
+
+def transaction_is_open(bootstrap: str) -> bool:
+    """What the coordinator says about the worker's transactional id."""
+    with Admin(bootstrap) as admin:
+        return admin.describe_transaction(TRANSACTIONAL_ID).state is TransactionState.ONGOING

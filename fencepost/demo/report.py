@@ -10,7 +10,6 @@ from rich import box
 from rich.table import Table
 
 from fencepost.cli.printing import Json, as_words
-from fencepost.demo.plan import Blow, Plan
 
 
 @attrs.frozen(kw_only=True)
@@ -78,7 +77,12 @@ class Report:
         table.add_column(justify="right")
         table.add_column(style="dim")
         for name, value, why, is_bad in self._lines():
-            table.add_row(name, as_words(value), why, style="red" if is_bad else None)
+            table.add_row(
+                name,
+                f"{value:,}" if type(value) is int else as_words(value),
+                why,
+                style="red" if is_bad else None,
+            )
         return table
 
     def _lines(self) -> list[tuple[str, object, str, bool]]:
@@ -103,9 +107,9 @@ class Report:
              self.zombies_fenced != self.zombies),
             ("transactions committed", self.committed_transactions, "", False),
             ("transactions aborted", self.aborted_transactions,
-             f"{self.aborted_on_purpose} of them on purpose, the others left open by the dead", False),
-            ("read_uncommitted would show", self.uncommitted_visible, "more records, of aborted transactions", False),
-            ("log contradicts itself", self.log_contradictions, "markers that nobody decided",
+             f"{self.aborted_on_purpose} on purpose, the others were left open", False),
+            ("read_uncommitted would show", self.uncommitted_visible, "more records, of what was aborted", False),
+            ("contradictions in the log", self.log_contradictions, "coordinator against markers",
              self.log_contradictions > 0),
         ]  # fmt: skip
 
@@ -124,11 +128,3 @@ BREAKS = {
     "dedup": "deduplication (recognising a batch that is sent again)",
     "isolation": "read_committed (leaving out what was aborted)",
 }
-
-
-def planned_kills(plan: Plan) -> dict[str, int]:
-    """The plan's numbers, under the report's names."""
-    return {
-        "planned_worker_kills": plan.count(Blow.KILL_WORKER),
-        "planned_broker_kills": plan.count(Blow.KILL_BROKER, Blow.KILL_BROKER_AT_PREPARE),
-    }

@@ -15,13 +15,14 @@ import trio
 from fencepost.cli.agreement import disagreements, read_histories
 from fencepost.cli.failures import FAILED, OK, WRONG_USAGE, CommandFailed
 from fencepost.cli.printing import print_json
-from fencepost.demo.children import Children, children
+from fencepost.demo.children import Child, Children, children
 from fencepost.demo.dataset import flights_file
 from fencepost.demo.keeper import Keeper
 from fencepost.demo.pipeline import Pipeline, Tally
 from fencepost.demo.plan import Blow, Plan, TooManyKills, draw_plan
-from fencepost.demo.report import Report, planned_kills
+from fencepost.demo.report import Report
 from fencepost.demo.stage import Stage
+from fencepost.demo.verify import Verdict
 from fencepost.protocol.terms import TransactionState
 
 
@@ -71,18 +72,24 @@ def show(
 async def perform(the: Show, place: Path) -> Report:
     """All parts in order."""
     async with children(place / "processes") as family:
+        reader = await start_reader(the, family)  # Spark takes its time: it starts beside the pipeline
         keeper, tally = await run_pipeline(the, family)
         the.stage.tell("everything is stopped; from here on only the files count")
         histories = read_histories(the.data)
         contradictions = disagreements(the.data)
         for contradiction in contradictions[:5]:
             the.stage.tell(contradiction)
-        verdict = await verify(the, family)
+        verdict = await verify(the, reader)
     return Report(
         seed=the.plan.seed,
         broken=the.broken,
         flights=the.plan.flights,
-        **verdict,
+        delays_committed=verdict.delays_committed,
+        duplicates=verdict.duplicates,
+        lost=verdict.lost,
+        wrong=verdict.wrong,
+        totals_match=verdict.totals_match,
+        uncommitted_visible=verdict.uncommitted_visible,
         worker_kills=tally.worker_kills,
         worker_kills_in_transaction=tally.worker_kills_in_transaction,
         broker_kills=keeper.kills,
@@ -94,7 +101,8 @@ async def perform(the: Show, place: Path) -> Report:
         aborted_on_purpose=tally.aborted_on_purpose,
         log_contradictions=len(contradictions),
         seconds=round(the.stage.seconds, 1),
-        **planned_kills(the.plan),
+        planned_worker_kills=the.plan.count(Blow.KILL_WORKER),
+        planned_broker_kills=the.plan.count(Blow.KILL_BROKER, Blow.KILL_BROKER_AT_PREPARE),
     )
 
 
@@ -139,16 +147,21 @@ async def load(the: Show, family: Children, keeper: Keeper) -> None:
             raise loader.failure()
 
 
-async def verify(the: Show, family: Children) -> dict[str, int]:
-    """What Spark finds in the files."""
+async def start_reader(the: Show, family: Children) -> Child:
+    """Spark, which waits for the word to read."""
     isolation_level = "read_uncommitted" if the.broken == "isolation" else "read_committed"
     arguments = (str(the.data), str(the.source), str(the.plan.flights), isolation_level)
-    verdict: dict[str, int] | None = None
+    return await family.start("Spark", "fencepost.demo.verify", *arguments)
+
+
+async def verify(the: Show, reader: Child) -> Verdict:
+    """What Spark finds in the files."""
+    verdict: Verdict | None = None
     with the.stage.act("Spark reads the log", total=None):
-        reader = await family.start("Spark", "fencepost.demo.verify", *arguments)
+        await reader.tell("read")
         while (said := await reader.hear()) is not None:
             if said.pop("event") == "verdict":
-                verdict = said
+                verdict = Verdict(**said)
         await reader.wait()
     if verdict is None:
         raise reader.failure()

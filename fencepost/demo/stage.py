@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -41,7 +41,7 @@ class Stage:
         return time.monotonic() - self._start
 
     @contextmanager
-    def act(self, title: str, *, total: int | None) -> Iterator[Act]:
+    def act(self, title: str, *, total: int | None) -> Generator[Act]:
         """One long part, with a bar of its own."""
         self.tell(title)
         with self._progress:

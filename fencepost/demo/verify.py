@@ -1,6 +1,6 @@
 """The verdict: PySpark reads the data directory, and what it finds is compared with the truth.
 
-Rule: no broker runs, and nothing that the pipeline said about itself is believed.
+Rule: no broker runs by then, and nothing that the pipeline said about itself is believed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from fencepost.demo.dataset import rows
-from fencepost.demo.speech import say
+from fencepost.demo.speech import say, wait_for_word
 from fencepost.demo.transform import DELAYS, TOTALS
 from fencepost.demo.truth import Truth, compute_truth
 from fencepost.spark_bridge.session import session
@@ -93,9 +93,10 @@ def read_totals(spark: SparkSession, data: Path, *, isolation_level: str) -> dic
 def main() -> None:
     """The process: `python -m fencepost.demo.verify DATA FILE FLIGHTS ISOLATION_LEVEL`."""
     data, file, flights, isolation_level = sys.argv[1:]
-    say("starting Spark")
+    truth = compute_truth(rows(Path(file), limit=int(flights)))
     with session("fencepost-demo") as spark:
-        truth = compute_truth(rows(Path(file), limit=int(flights)))
+        say("ready")
+        wait_for_word()
         say("verdict", **attrs.asdict(judge(spark, Path(data), truth, isolation_level=isolation_level)))
 
 

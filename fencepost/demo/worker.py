@@ -10,7 +10,8 @@ import sys
 from itertools import count
 
 from fencepost.client.errors import CommitOutcomeUnknown, ProducerFenced, TransactionAborted
-from fencepost.client.sync import Admin, Consumer, Producer
+from fencepost.client.sync import Producer
+from fencepost.client.sync_reading import Admin, Consumer
 from fencepost.demo.intake import POLL_MS, Intake, Portion
 from fencepost.demo.plan import Point, is_aborted_on_purpose
 from fencepost.demo.speech import (
@@ -84,11 +85,11 @@ class Worker:
 
     def _write(self, output: Output) -> None:
         half = len(output.values) // 2
-        self._producer.send_many(DELAYS, output.values[:half], output.keys[:half])
-        if (self._round, Point.HALF) in self._pauses:
-            self._producer.flush()
-            self._reach(Point.HALF)
-        self._producer.send_many(DELAYS, output.values[half:], output.keys[half:])
+        for index, (key, value) in enumerate(zip(output.keys, output.values, strict=True)):
+            if index == half and (self._round, Point.HALF) in self._pauses:
+                self._producer.flush()
+                self._reach(Point.HALF)
+            self._producer.send(DELAYS, value, key)
         for carrier, total in output.totals.items():
             self._producer.send(TOTALS, json.dumps(total).encode(), carrier.encode())
         if not self._pauses.keys().isdisjoint({(self._round, Point.PRODUCED), (self._round, Point.OFFSETS)}):

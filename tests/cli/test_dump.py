@@ -1,0 +1,143 @@
+"""`fencepost dump`: each kind of file in words and as JSON, damage told, contradictions found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fencepost.cli.agreement import disagreements, read_histories
+from fencepost.cli.application import run
+from fencepost.journal.indexes import AbortedRange, OffsetIndex, TimeIndex, TransactionIndex
+from fencepost.journal.snapshots import ProducerSnapshot, encode_snapshot
+from fencepost.protocol.terms import TransactionResult, TransactionState
+from tests.cli.log_builder import NOW, build_story, data_batch, marker, write_partition
+
+Output = pytest.CaptureFixture[str]
+
+
+def test_a_directory_in_words(tmp_path: Path, capsys: Output) -> None:
+    assert run(["dump", str(build_story(tmp_path)), "--records"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for words in (
+        "orders-0 00000000000000000000.log",
+        "0-1 2 records, producer 7 epoch 0, sequence 0-1, in a transaction",
+        '0: "k" -> "apple"',
+        '1: "k" -> null',
+        "2 COMMIT marker: producer 7 epoch 1, coordinator epoch 1",
+        "'pay' Empty, producer 7 epoch 0",
+        "'pay' Ongoing (BEGIN), producer 7 epoch 0: orders-0",
+        "'pay' PrepareCommit, producer 7 epoch 1: orders-0",
+        "'pay' CompleteCommit, producer 7 epoch 1",
+        "group 'group' is at 5 of orders-0",
+        "TopicCreated: topic orders",
+    ):
+        assert words in said
+
+
+def test_a_directory_as_json(tmp_path: Path, capsys: Output) -> None:
+    assert run(["dump", str(build_story(tmp_path)), "--json", "--records"]) == 0
+    facts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {fact["kind"] for fact in facts} == {
+        "batch",
+        "record",
+        "marker",
+        "transaction",
+        "offset",
+        "cluster",
+    }
+    states = [fact["state"] for fact in facts if fact["kind"] == "transaction"]
+    assert states == ["Empty", "Ongoing", "PrepareCommit", "CompleteCommit"]
+    [ended] = [fact for fact in facts if fact["kind"] == "marker"]
+    assert (ended["log"], ended["offset"], ended["result"]) == ("orders-0", 2, "COMMIT")
+
+
+def test_only_the_topics_asked_for(tmp_path: Path, capsys: Output) -> None:
+    assert run(["dump", str(build_story(tmp_path)), "--topic", "orders", "--json"]) == 0
+    assert {json.loads(line)["log"] for line in capsys.readouterr().out.splitlines()} == {"orders-0"}
+
+
+def test_what_stands_beside_a_segment(tmp_path: Path, capsys: Output) -> None:
+    directory = build_story(tmp_path) / "orders-0"
+    offsets, times, aborted = OffsetIndex(), TimeIndex(), TransactionIndex()
+    offsets.append(1, 86)
+    times.append(NOW, 1)
+    aborted.append(AbortedRange(7, first_offset=0, last_offset=2, last_stable_offset=3))
+    name = "00000000000000000000"
+    (directory / f"{name}.index").write_bytes(offsets.encoded())
+    (directory / f"{name}.timeindex").write_bytes(times.encoded())
+    (directory / f"{name}.txnindex").write_bytes(bytes(aborted.data))
+    remembered = ProducerSnapshot(7, 1, -1, -1, 0, NOW, 1, -1)
+    (directory / "00000000000000000003.snapshot").write_bytes(encode_snapshot([remembered]))
+    (directory / "manifest.json").write_text('{"format": 1}')
+    assert run(["dump", str(directory), "--indexes", "--json"]) == 0
+    facts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    by_kind = {fact["kind"]: fact for fact in facts}
+    assert by_kind["index"]["position"] == 86
+    assert by_kind["timeindex"]["timestamp"] == NOW
+    assert by_kind["aborted"]["last_stable_offset"] == 3
+    assert by_kind["producer"]["at"] == 3
+    assert by_kind["manifest"]["content"] == {"format": 1}
+    assert run(["dump", str(directory), "--indexes"]) == 0
+    said = capsys.readouterr().out
+    assert "aborted: producer 7, its marker is 2" in said
+    assert "lies in the batch at byte 86" in said
+    assert run(["dump", str(directory / f"{name}.txnindex")]) == 0
+    assert "0-2" in capsys.readouterr().out
+
+
+def test_damage_is_told(tmp_path: Path, capsys: Output) -> None:
+    file = write_partition(
+        tmp_path, "orders-0", [data_batch([b"one"], epoch=0), marker(TransactionResult.COMMIT, epoch=1)]
+    )
+    data = bytearray(file.read_bytes())
+    data[70] ^= 1  # inside the first batch's records
+    file.write_bytes(data[:-5])  # and the second one is torn
+    (tmp_path / "orders-0" / "00000000000000000000.snapshot").write_bytes(b"no snapshot")
+    assert run(["dump", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "DAMAGED: the checksum does not match" in said
+    assert "DAMAGED or unfinished: 73 bytes" in said
+    assert said.count("DAMAGED") == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), [("nothing", "there is no"), ("empty", "is no data directory"), ("notes.txt", "")]
+)
+def test_what_is_no_log_is_refused_with_advice(tmp_path: Path, capsys: Output, name: str, what: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("no log")
+    code = run(["dump", str(tmp_path / name)])
+    said = capsys.readouterr()
+    if what:
+        assert code == 1
+        assert what in said.err
+    else:
+        assert "no file of a log" in said.out
+
+
+def test_a_log_that_tells_one_story(tmp_path: Path, capsys: Output) -> None:
+    assert run(["dump", str(build_story(tmp_path)), "--check"]) == 0
+    assert "agree" in capsys.readouterr().out
+
+
+def test_a_decision_that_was_prepared_by_one_leader_and_completed_by_the_next(tmp_path: Path) -> None:
+    histories = read_histories(build_story(tmp_path))
+    assert histories.finished_after_restart == 1
+    assert histories.count(TransactionState.COMPLETE_COMMIT) == 1
+
+
+def test_a_missing_marker_is_a_contradiction(tmp_path: Path, capsys: Output) -> None:
+    assert run(["dump", str(build_story(tmp_path, marked=False)), "--check", "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["agree"] is False
+    assert said["disagreements"] == [
+        "'pay' completed COMMIT of producer 7 epoch 1 in orders-0, and the marker is missing"
+    ]
+
+
+def test_the_opposite_marker_is_two_contradictions(tmp_path: Path) -> None:
+    found = disagreements(build_story(tmp_path, result=TransactionResult.ABORT))
+    assert len(found) == 2
+    assert "nobody decided ABORT of producer 7 epoch 1 in orders-0" in found[1]

@@ -1,0 +1,45 @@
+"""Where the blows fall: drawn from a seed, within the run, and as many inside a transaction as promised."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.demo.plan import INSIDE, Blow, Plan, TooManyKills, draw_plan, is_aborted_on_purpose
+
+BROKER_BLOWS = {Blow.KILL_BROKER, Blow.KILL_BROKER_AT_PREPARE}
+
+
+def kills_inside(plan: Plan) -> int:
+    return sum(event.blow is Blow.KILL_WORKER and event.point in INSIDE for event in plan.events)
+
+
+@pytest.mark.parametrize(("flights", "kills"), [(336_776, 10), (3_000, 4), (400, 3), (5_000, 40), (100, 0)])
+def test_every_seed_strikes_as_promised(flights: int, kills: int) -> None:
+    for seed in range(50):
+        plan = draw_plan(seed=seed, flights=flights, kills=kills)
+        worker_kills, broker_kills = plan.count(Blow.KILL_WORKER), plan.count(*BROKER_BLOWS)
+        assert worker_kills + broker_kills == kills
+        assert 2 * kills_inside(plan) >= worker_kills
+        if kills >= 4:
+            assert broker_kills >= 2
+            assert plan.count(Blow.KILL_BROKER_AT_PREPARE) >= 1
+        rounds = [event.round for event in plan.events]
+        assert rounds == sorted(set(rounds)), "one blow per round, in order"
+        assert all(2 <= number < flights // plan.records_per_transaction for number in rounds)
+
+
+def test_a_seed_is_a_plan() -> None:
+    plans = [draw_plan(seed=seed, flights=10_000, kills=10) for seed in (1, 1, 2)]
+    assert plans[0] == plans[1]
+    assert plans[0] != plans[2]
+
+
+def test_a_run_too_short_for_its_blows_is_refused() -> None:
+    with pytest.raises(TooManyKills, match="need at least"):
+        draw_plan(seed=1, flights=100, kills=100)
+
+
+def test_some_transactions_are_aborted_on_purpose_and_only_once() -> None:
+    first = [is_aborted_on_purpose(7, (offset, 3), 0) for offset in range(2_000)]
+    assert 20 < sum(first) < 200
+    assert not any(is_aborted_on_purpose(7, (offset, 3), 1) for offset in range(2_000))
