@@ -13,7 +13,7 @@ from fencepost.journal.indexes import CorruptIndex
 from fencepost.journal.journal import DELETED_DIRECTORY, Journal, JournalSettings
 from fencepost.journal.manifest import decode_json, encode_json
 from fencepost.journal.names import directory_name, parse_directory_name
-from fencepost.journal.storage import NotADataDirectory, Storage, StorageReader
+from fencepost.journal.storage import TEMPORARY_SUFFIX, NotADataDirectory, Storage, StorageReader
 from fencepost.protocol.terms import TopicPartition
 
 META_FILE: Final = "meta.json"
@@ -21,7 +21,8 @@ META_VERSION: Final = 1
 CLEAN_FILE: Final = "clean-shutdown.json"
 CLEAN_VERSION: Final = 1
 DEFAULT_CLUSTER_ID: Final = "fencepost"
-_STRANGERS: Final = frozenset({"lost+found"})  # what a fresh file system holds by itself
+# What may be there before a log: a fresh file system's own, and what a start left that was cut short.
+_EXPECTED: Final = frozenset({"lost+found", META_FILE + TEMPORARY_SUFFIX})
 
 
 class DataDirectory:
@@ -48,11 +49,11 @@ class DataDirectory:
 
         DirectoryInUse when another broker has it, NotADataDirectory when it holds something else.
         """
+        _refuse_strangers(storage)
         storage.lock()
         try:
             found = _cluster_id(storage)
             if found is None:
-                _refuse_strangers(storage)
                 content = encode_json({"format": META_VERSION, "cluster_id": cluster_id})
                 storage.replace(META_FILE, content, durable=True)
             clean = _take_mark(storage)
@@ -156,10 +157,13 @@ def _cluster_id(storage: StorageReader) -> str | None:
 
 
 def _refuse_strangers(storage: Storage) -> None:
-    """A mistyped path must not end with a log among somebody's own files."""
+    """A mistyped path must not end with a log, nor a lock file, among somebody's own files."""
+    if not storage.exists():
+        return
     names = [*storage.directories(), *storage.files("")]
-    strangers = [name for name in names if not name.startswith(".") and name not in _STRANGERS]
-    strangers = [name for name in strangers if not name.startswith(META_FILE)]
+    if META_FILE in names:
+        return
+    strangers = [name for name in names if name not in _EXPECTED and not name.startswith(".")]
     if strangers:
         raise NotADataDirectory(
             f"{storage.location} holds other files ({strangers[0]}) and no Fencepost log: "

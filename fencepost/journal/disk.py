@@ -139,6 +139,9 @@ class DiskStorage:
             os.close(self._lock)
             self._lock = None
 
+    def exists(self) -> bool:
+        return os.path.lexists(self.location)
+
     def directories(self) -> list[str]:
         try:
             with os.scandir(self.location) as entries:

@@ -54,6 +54,9 @@ class MemoryStorage:
     def unlock(self) -> None:
         self._locked = False
 
+    def exists(self) -> bool:
+        return True
+
     def directories(self) -> list[str]:
         return sorted(name for name in self._directories if name)
 

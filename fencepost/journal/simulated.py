@@ -173,6 +173,9 @@ class SimulatedStorage:
     def unlock(self) -> None:
         self._locked = False
 
+    def exists(self) -> bool:
+        return True
+
     def directories(self) -> list[str]:
         return sorted(name for name, entry in self._top.names.items() if isinstance(entry, _Directory))
 

@@ -64,6 +64,10 @@ class StorageReader(Protocol):
         """Where this is, for messages."""
         ...
 
+    def exists(self) -> bool:
+        """Whether there is a top; `lock` makes it when there is none."""
+        ...
+
     def directories(self) -> list[str]:
         """Names of the directories at the top, sorted; NotADataDirectory when there is no top."""
         ...

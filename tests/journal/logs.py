@@ -1,0 +1,130 @@
+"""Logs for tests: a writer that fills a journal as a leader would, and small ways to damage one."""
+
+from fencepost.journal.journal import Journal, JournalSettings
+from fencepost.journal.memory import MemoryStorage
+from fencepost.journal.open_transactions import OpenTransactions
+from fencepost.journal.snapshots import ProducerSnapshot
+from fencepost.journal.storage import Storage
+from fencepost.protocol.batches import BatchHeader, build_marker, place, read_header
+from fencepost.protocol.records import build_data_batch
+from fencepost.protocol.terms import TopicPartition, TransactionResult
+
+ORDERS = TopicPartition("orders", 0)
+DIRECTORY = "orders-0"
+EVERYTHING = 1 << 40  # more bytes or offsets than any log here has
+
+
+class Writer:
+    """Appends to a journal what a leader would: batches placed at the end, and for an abort what it
+    aborts."""
+
+    def __init__(self, journal: Journal, *, leader_epoch: int = 0) -> None:
+        self.journal = journal
+        self.leader_epoch = leader_epoch
+        self.transactions = OpenTransactions()
+        for header, batch in journal.batches(0):
+            self.transactions.see(header, batch)
+
+    def plain(self, records: int = 1, *, timestamp: int = 1_000, size: int = 10) -> BatchHeader:
+        """Records of no producer."""
+        values = [b"v" * size] * records
+        return self.append(build_data_batch(values, base_timestamp=timestamp))
+
+    def data(
+        self, producer_id: int, records: int = 1, *, timestamp: int = 1_000, size: int = 10
+    ) -> BatchHeader:
+        """Records of a transaction."""
+        values = [b"t" * size] * records
+        return self.append(
+            build_data_batch(
+                values,
+                base_timestamp=timestamp,
+                producer_id=producer_id,
+                producer_epoch=0,
+                transactional=True,
+            )
+        )
+
+    def commit(self, producer_id: int, *, timestamp: int = 1_000) -> BatchHeader:
+        return self._marker(TransactionResult.COMMIT, producer_id, timestamp)
+
+    def abort(self, producer_id: int, *, timestamp: int = 1_000) -> BatchHeader:
+        return self._marker(TransactionResult.ABORT, producer_id, timestamp)
+
+    def _marker(self, result: TransactionResult, producer_id: int, timestamp: int) -> BatchHeader:
+        return self.append(
+            build_marker(
+                result, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, timestamp=timestamp
+            )
+        )
+
+    def append(self, batch: bytearray) -> BatchHeader:
+        place(batch, base_offset=self.journal.log_end_offset, leader_epoch=self.leader_epoch)
+        header = read_header(batch)
+        aborted = self.transactions.see(header, batch)
+        self.journal.append(batch, header, leader_epoch=self.leader_epoch, aborted=aborted)
+        return header
+
+    def roll(self) -> None:
+        self.journal.roll(self.producers())
+
+    def producers(self) -> list[ProducerSnapshot]:
+        """What a snapshot says of the transactions that are open."""
+        return [
+            ProducerSnapshot(
+                open_.producer_id, open_.producer_epoch, 0, open_.first_offset, 0, 0, 0, open_.first_offset
+            )
+            for open_ in self.transactions
+        ]
+
+
+def open_journal(
+    storage: Storage, *, settings: JournalSettings | None = None, trusted_clean: bool = False
+) -> Journal:
+    """The journal that these tests are about."""
+    return Journal.open(storage, ORDERS, settings=settings, trusted_clean=trusted_clean)
+
+
+def new_writer() -> tuple[MemoryStorage, Writer]:
+    """An empty log in memory."""
+    storage = MemoryStorage()
+    return storage, Writer(open_journal(storage))
+
+
+def offsets(journal: Journal) -> list[int]:
+    """Base offsets of all batches."""
+    return [header.base_offset for header, _ in journal.batches(0)]
+
+
+def content(journal: Journal) -> bytes:
+    """The whole log as one run of bytes."""
+    return b"".join(batch for _, batch in journal.batches(0))
+
+
+def copy_of(storage: MemoryStorage) -> MemoryStorage:
+    """The same files, so that one log can be damaged many times."""
+    copied = MemoryStorage()
+    for directory in storage.directories():
+        copied.make_directory(directory)
+        for name in storage.files(directory):
+            copied.replace(
+                f"{directory}/{name}", storage.read_file(f"{directory}/{name}") or b"", durable=False
+            )
+    return copied
+
+
+def files_of(storage: Storage, kind: str) -> list[str]:
+    """Paths of a partition's files of one kind, in the order of their offsets."""
+    return [f"{DIRECTORY}/{name}" for name in storage.files(DIRECTORY) if name.endswith(f".{kind}")]
+
+
+def flip(storage: Storage, path: str, at: int) -> None:
+    """Changes one byte of a file."""
+    data = bytearray(storage.read_file(path) or b"")
+    data[at] ^= 0xFF
+    storage.replace(path, data, durable=False)
+
+
+def cut(storage: Storage, path: str, size: int) -> None:
+    """Leaves the first bytes of a file."""
+    storage.replace(path, (storage.read_file(path) or b"")[:size], durable=False)

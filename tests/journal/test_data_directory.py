@@ -1,0 +1,249 @@
+"""The data directory: one owner, no strangers, and a mark that never promises too much."""
+
+import os
+import string
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fencepost.journal.data_directory import (
+    CLEAN_FILE,
+    META_FILE,
+    DataDirectory,
+    check_data_directory,
+    partitions_in,
+)
+from fencepost.journal.disk import DiskStorage
+from fencepost.journal.memory import MemoryStorage
+from fencepost.journal.names import directory_name, parse_directory_name
+from fencepost.journal.storage import DirectoryInUse, NotADataDirectory
+from fencepost.protocol.terms import TOPIC_NAME_LENGTH_MAX, TopicPartition, topic_name_problem
+from tests.journal.logs import DIRECTORY, ORDERS, Writer, files_of, flip
+
+LEGAL = string.ascii_letters + string.digits + "._-"
+OTHERS = TopicPartition("others", 3)
+
+
+@given(st.text(LEGAL, min_size=1, max_size=TOPIC_NAME_LENGTH_MAX), st.integers(0, 99_999))
+def test_every_legal_topic_has_a_directory_and_comes_back(topic: str, number: int) -> None:
+    partition = TopicPartition(topic, number)
+    if topic_name_problem(topic) is None:
+        assert parse_directory_name(directory_name(partition)) == partition
+        assert len(directory_name(partition)) <= 255, "what a file system takes as a name"
+
+
+@given(st.text(max_size=12) | st.text(LEGAL + "/\\ ٣", max_size=6))
+def test_no_other_directory_is_taken_for_a_partition(name: str) -> None:
+    partition = parse_directory_name(name)
+    assert partition is None or directory_name(partition) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["orders", "orders-", "-0", "orders-01", "orders--", "orders-+1", "..-0", ".deleted"]
+)
+def test_names_that_are_no_partition(name: str) -> None:
+    assert parse_directory_name(name) is None
+
+
+@pytest.mark.parametrize(
+    "partition", [TopicPartition("a/b", 0), TopicPartition("", 0), TopicPartition("a", -1)]
+)
+def test_a_topic_that_nobody_could_make_is_our_bug(partition: TopicPartition) -> None:
+    with pytest.raises(AssertionError, match="a journal for"):
+        directory_name(partition)
+
+
+def test_topics_of_all_kinds_on_a_real_disk(tmp_path: Path) -> None:
+    topics = [
+        "a",
+        "-",
+        "--",
+        "...",
+        "a-b.c_D-0",
+        ".lock",
+        "x" * TOPIC_NAME_LENGTH_MAX,
+        "meta.json",
+        "__cluster_metadata",
+    ]
+    partitions = sorted(TopicPartition(topic, number) for topic in topics for number in (0, 12_345))
+    data = DataDirectory.open(DiskStorage(tmp_path))
+    for partition in partitions:
+        Writer(data.journal(partition)).plain()
+    assert data.partitions() == partitions
+    data.close()
+    data = DataDirectory.open(DiskStorage(tmp_path))
+    assert [data.journal(partition).log_end_offset for partition in data.partitions()] == [1] * len(
+        partitions
+    )
+    data.close()
+
+
+def test_a_directory_has_one_owner(tmp_path: Path) -> None:
+    data = DataDirectory.open(DiskStorage(tmp_path))
+    for _ in range(2):
+        with pytest.raises(
+            DirectoryInUse, match=rf"is in use by another broker \(process {os.getpid()}\): stop it"
+        ):
+            DataDirectory.open(DiskStorage(tmp_path))
+    data.close()
+    DataDirectory.open(DiskStorage(tmp_path)).close()
+
+
+def test_a_directory_has_one_owner_among_processes_and_a_dead_one_is_none(tmp_path: Path) -> None:
+    script = (
+        "import sys\nfrom fencepost.journal.data_directory import DataDirectory\n"
+        "from fencepost.journal.disk import DiskStorage\n"
+        "DataDirectory.open(DiskStorage(sys.argv[1])); print('locked', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"locked\n"
+        with pytest.raises(DirectoryInUse, match=str(owner.pid)):
+            DataDirectory.open(DiskStorage(tmp_path))
+        owner.kill()
+    DataDirectory.open(DiskStorage(tmp_path)).close()
+
+
+def test_two_owners_in_memory_are_refused_too() -> None:
+    storage = MemoryStorage()
+    DataDirectory.open(storage)
+    with pytest.raises(DirectoryInUse):
+        DataDirectory.open(storage)
+
+
+def test_the_cluster_id_is_given_once() -> None:
+    storage = MemoryStorage()
+    DataDirectory.open(storage, cluster_id="first").close()
+    data = DataDirectory.open(storage, cluster_id="second")
+    assert data.cluster_id == "first"
+    assert check_data_directory(storage) == "first"
+
+
+def test_a_directory_of_somebody_else_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("chapter 1")
+    with pytest.raises(NotADataDirectory, match=r"thesis\.txt.*give an empty or a new directory"):
+        DataDirectory.open(DiskStorage(tmp_path))
+    assert os.listdir(tmp_path) == ["thesis.txt"]
+
+
+def test_an_empty_file_system_is_a_new_directory(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / ".hidden").touch()
+    (tmp_path / f"{META_FILE}.tmp").touch()
+    DataDirectory.open(DiskStorage(tmp_path)).close()
+    assert partitions_in(DiskStorage(tmp_path)) == []
+
+
+def test_a_reader_is_told_when_there_is_no_log(tmp_path: Path) -> None:
+    with pytest.raises(NotADataDirectory, match=r"has no meta\.json: give the directory"):
+        check_data_directory(DiskStorage(tmp_path, read_only=True))
+    with pytest.raises(NotADataDirectory, match="is not a directory"):
+        check_data_directory(DiskStorage(tmp_path / "nothing", read_only=True))
+    assert not (tmp_path / "nothing").exists()
+    (tmp_path / "file").touch()
+    for open_it in (check_data_directory, DataDirectory.open):
+        with pytest.raises(NotADataDirectory, match="is not a directory"):
+            open_it(DiskStorage(tmp_path / "file"))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b'{"format": 2, "cluster_id": "x"}', b'{"format": 1}', b"[1]"]
+)
+def test_a_log_of_another_version_is_refused(content: bytes) -> None:
+    storage = MemoryStorage()
+    storage.replace(META_FILE, content, durable=True)
+    for open_it in (check_data_directory, DataDirectory.open):
+        with pytest.raises(NotADataDirectory, match="cannot read"):
+            open_it(storage)
+    storage.replace(META_FILE, b'{"format": 1, "cluster_id": "x"}', durable=True)
+    DataDirectory.open(storage).close()  # the refusals left no lock behind
+
+
+def damaged_log(storage: MemoryStorage) -> None:
+    """Alters a byte under a checksum, which only a start that reads the log can see."""
+    (log,) = files_of(storage, "log")
+    flip(storage, log, -1)
+
+
+def opened_end(storage: MemoryStorage) -> int:
+    data = DataDirectory.open(storage)
+    end = data.journal(ORDERS).log_end_offset
+    data.abandon()
+    return end
+
+
+def test_after_a_clean_shutdown_logs_are_not_read_again() -> None:
+    storage = MemoryStorage()
+    data = DataDirectory.open(storage)
+    Writer(data.journal(ORDERS)).plain()
+    data.close()
+    assert storage.read_file(CLEAN_FILE) is not None
+    damaged_log(storage)
+    assert opened_end(storage) == 1  # trusted: the damage is not looked for
+    assert storage.read_file(CLEAN_FILE) is None
+    assert opened_end(storage) == 0  # that was no clean shutdown
+
+
+def test_a_mark_names_what_was_not_opened_since_it_was_whole() -> None:
+    storage = MemoryStorage()
+    data = DataDirectory.open(storage)
+    Writer(data.journal(ORDERS)).plain()
+    data.close()
+    DataDirectory.open(storage).close()  # opened and closed without touching the partition
+    damaged_log(storage)
+    assert opened_end(storage) == 1
+
+
+def test_a_mark_does_not_bless_what_a_crash_left() -> None:
+    storage = MemoryStorage()
+    data = DataDirectory.open(storage)
+    Writer(data.journal(ORDERS)).plain()
+    data.abandon()
+    data = DataDirectory.open(storage)
+    Writer(data.journal(OTHERS)).plain()
+    data.close()
+    damaged_log(storage)
+    assert opened_end(storage) == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"format": 1}', b'{"format": 1, "partitions": 3}'])
+def test_a_mark_without_sense_is_no_mark(content: bytes) -> None:
+    storage = MemoryStorage()
+    data = DataDirectory.open(storage)
+    Writer(data.journal(ORDERS)).plain()
+    data.close()
+    storage.replace(CLEAN_FILE, content, durable=True)
+    damaged_log(storage)
+    assert opened_end(storage) == 0
+
+
+def test_a_partition_is_deleted_also_when_the_process_dies_in_between() -> None:
+    storage = MemoryStorage()
+    data = DataDirectory.open(storage)
+    Writer(data.journal(ORDERS)).plain()
+    data.delete(ORDERS)
+    assert data.partitions() == []
+    Writer(data.journal(ORDERS)).plain()
+    data.abandon()
+    storage.rename_directory(DIRECTORY, ".deleted")  # as far as a dying process got
+    data = DataDirectory.open(storage)
+    assert (data.partitions(), storage.directories()) == ([], [])
+
+
+def test_giving_up_a_log_reads_again_what_is_there() -> None:
+    data = DataDirectory.open(MemoryStorage())
+    first = data.journal(ORDERS)
+    Writer(first).plain()
+    assert data.journal(ORDERS) is first
+    data.give_up(ORDERS)
+    assert data.opened() == []
+    assert data.has(ORDERS)
+    assert not data.has(OTHERS)
+    assert data.journal(ORDERS) is not first
+    assert data.journal(ORDERS).log_end_offset == 1

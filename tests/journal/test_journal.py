@@ -1,0 +1,314 @@
+"""What a journal does for a leader and for readers, told as short stories over a log in memory."""
+
+import pytest
+
+from fencepost.journal.indexes import AbortedRange
+from fencepost.journal.journal import SEGMENT_MS, Journal, JournalSettings, StaleLeader
+from fencepost.journal.memory import MemoryFile, MemoryStorage
+from fencepost.journal.segments import LOG
+from fencepost.journal.snapshots import ProducerSnapshot
+from fencepost.journal.storage import StorageError
+from fencepost.protocol.batches import Buffer, build_marker, place, read_header, walk
+from fencepost.protocol.records import build_data_batch
+from fencepost.protocol.terms import TopicPartition, TransactionResult
+from tests.journal.logs import (
+    DIRECTORY,
+    EVERYTHING,
+    ORDERS,
+    Writer,
+    content,
+    files_of,
+    new_writer,
+    offsets,
+    open_journal,
+)
+
+
+def test_what_was_appended_is_read_and_is_there_after_a_restart() -> None:
+    storage, writer = new_writer()
+    for records in (3, 1, 2):
+        writer.plain(records)
+    assert offsets(writer.journal) == [0, 3, 4]
+    assert (writer.journal.log_start_offset, writer.journal.log_end_offset) == (0, 6)
+    before = content(writer.journal)
+    writer.journal.abandon()
+    again = open_journal(storage)
+    assert (again.log_end_offset, again.dropped, content(again)) == (6, None, before)
+
+
+def test_an_append_is_one_write_of_the_very_buffer() -> None:
+    written: list[Buffer] = []
+
+    class Watched(MemoryFile):
+        def append(self, data: Buffer) -> None:
+            written.append(data)
+            super().append(data)
+
+    class Watching(MemoryStorage):
+        def open(self, path: str, *, create: bool = False) -> MemoryFile:
+            return Watched(bytearray()) if path.endswith(LOG) else super().open(path, create=create)
+
+    journal = open_journal(Watching())
+    batch = build_data_batch([b"v" * 100_000], base_timestamp=0)
+    place(batch, base_offset=0, leader_epoch=0)
+    received = memoryview(batch)
+    journal.append(received, read_header(received), leader_epoch=0)
+    assert len(written) == 1
+    assert written[0] is received
+
+
+@pytest.mark.parametrize(
+    ("offset", "max_bytes", "before", "expected"),
+    [
+        (0, EVERYTHING, EVERYTHING, [0, 3, 4]),
+        (2, EVERYTHING, EVERYTHING, [0, 3, 4]),  # the batch that holds offset 2 begins at 0
+        (3, EVERYTHING, EVERYTHING, [3, 4]),
+        (0, 1, EVERYTHING, [0]),  # at least one batch
+        (0, EVERYTHING, 4, [0, 3]),
+        (0, EVERYTHING, 6, [0, 3, 4]),
+        (0, EVERYTHING, 5, [0, 3]),  # offset 5 lies inside the last batch, which is therefore not below it
+        (3, EVERYTHING, 3, []),
+        (6, EVERYTHING, EVERYTHING, []),
+    ],
+)
+def test_a_read_gives_whole_batches_within_its_bounds(
+    offset: int, max_bytes: int, before: int, expected: list[int]
+) -> None:
+    _, writer = new_writer()
+    for records in (3, 1, 2):
+        writer.plain(records)
+    data = writer.journal.read(offset, max_bytes=max_bytes, before=before)
+    assert [header.base_offset for _, header in walk(data)] == expected
+
+
+def test_a_read_is_cut_at_the_last_batch_that_fits() -> None:
+    _, writer = new_writer()
+    sizes = [writer.plain(size=700).size for _ in range(100)]  # 17 index entries
+    for max_bytes in (sizes[0], sizes[0] * 7 + 5, sum(sizes) - 1, sum(sizes)):
+        data = writer.journal.read(0, max_bytes=max_bytes, before=EVERYTHING)
+        assert len(data) == max_bytes // sizes[0] * sizes[0]
+
+
+def test_a_read_stays_in_one_segment_and_the_next_goes_on() -> None:
+    _, writer = new_writer()
+    writer.plain(2)
+    writer.roll()
+    writer.plain(3)
+    journal = writer.journal
+    assert [
+        header.base_offset for _, header in walk(journal.read(0, max_bytes=EVERYTHING, before=EVERYTHING))
+    ] == [0]
+    assert [
+        header.base_offset for _, header in walk(journal.read(2, max_bytes=EVERYTHING, before=EVERYTHING))
+    ] == [2]
+
+
+def test_an_older_leader_is_refused() -> None:
+    _, writer = new_writer()
+    writer.leader_epoch = 4
+    writer.plain()
+    zombie, heir = Writer(writer.journal, leader_epoch=3), Writer(writer.journal, leader_epoch=5)
+    with pytest.raises(StaleLeader, match="epoch 3, but 4 leads"):
+        zombie.plain()
+    heir.journal.lead(5)  # before it has written anything
+    with pytest.raises(StaleLeader, match="epoch 4, but 5 leads"):
+        writer.plain()
+    with pytest.raises(StaleLeader):
+        writer.journal.lead(4)
+    heir.plain()
+    assert [header.leader_epoch for header, _ in heir.journal.batches(0)] == [4, 5]
+
+
+def test_the_newest_leader_epoch_is_known_after_a_restart() -> None:
+    storage, writer = new_writer()
+    writer.leader_epoch = 4
+    writer.plain()
+    writer.roll()
+    writer.journal.close()
+    for trusted_clean in (True, False):
+        with pytest.raises(StaleLeader):
+            Writer(open_journal(storage, trusted_clean=trusted_clean), leader_epoch=3).plain()
+
+
+@pytest.mark.parametrize(("base_offset", "leader_epoch"), [(0, 0), (2, 0), (1, 1)])
+def test_a_batch_that_was_placed_elsewhere_is_our_bug(base_offset: int, leader_epoch: int) -> None:
+    _, writer = new_writer()
+    writer.plain()
+    batch = build_data_batch([b"v"], base_timestamp=0)
+    place(batch, base_offset=base_offset, leader_epoch=leader_epoch)
+    with pytest.raises(AssertionError, match="does not lie at its end"):
+        writer.journal.append(batch, read_header(batch), leader_epoch=0)
+
+
+def test_a_segment_is_full_by_its_bytes() -> None:
+    storage = MemoryStorage()
+    writer = Writer(open_journal(storage, settings=JournalSettings(segment_bytes=200)))
+    writer.plain()
+    assert not writer.journal.is_full
+    writer.plain(size=100)
+    assert writer.journal.is_full
+    writer.roll()
+    assert not writer.journal.is_full
+    writer.roll()  # nothing: the last segment is empty
+    assert files_of(storage, LOG) == [f"{DIRECTORY}/{0:020d}.log", f"{DIRECTORY}/{2:020d}.log"]
+
+
+def test_a_batch_more_than_seven_days_newer_opens_a_segment() -> None:
+    storage, writer = new_writer()
+    for timestamp in (1_000, 1_000 + SEGMENT_MS, 1_001 + SEGMENT_MS, 5, 2_000 + 2 * SEGMENT_MS):
+        writer.plain(timestamp=timestamp)
+    assert [path[-6:] for path in files_of(storage, LOG)] == ["00.log", "02.log", "04.log"]
+    assert writer.journal.snapshot_due
+    writer.journal.write_snapshot([])
+    assert not writer.journal.snapshot_due
+
+
+def test_the_seven_days_count_from_the_first_batch_also_after_a_restart() -> None:
+    storage, writer = new_writer()
+    writer.plain(timestamp=1_000)
+    writer.journal.close()
+    for trusted_clean in (True, False):
+        again = Writer(open_journal(storage, trusted_clean=trusted_clean))
+        if trusted_clean:
+            again.plain(timestamp=1_000 + SEGMENT_MS)
+            again.journal.abandon()
+    again.plain(timestamp=1_001 + SEGMENT_MS)
+    assert len(files_of(storage, LOG)) == 2
+
+
+def test_aborted_transactions_of_the_worked_example() -> None:
+    """UnifiedLogTest.testTransactionIndexUpdated: two of four transactions abort, in another order than they
+    began."""
+    storage, writer = new_writer()
+    writer.data(1, 5)
+    writer.plain(3)
+    writer.data(2, 2)
+    writer.data(1, 4)
+    writer.data(3, 3)
+    writer.plain(2)
+    writer.data(1, 10)
+    assert writer.abort(1).base_offset == 29
+    writer.data(2, 6)
+    writer.data(4, 3)
+    writer.plain(10)
+    writer.data(3, 9)
+    writer.roll()  # the marker decides where an aborted transaction is indexed
+    assert writer.commit(3).base_offset == 58
+    writer.data(4, 8)
+    writer.data(2, 7)
+    assert writer.abort(2).base_offset == 74
+    writer.plain(10)
+    writer.data(4, 4)
+    assert writer.commit(4).base_offset == 89
+    first, second = AbortedRange(1, 0, 29, 8), AbortedRange(2, 8, 74, 36)
+    assert writer.journal.aborted_between(0, upper=90) == [first, second]
+    assert writer.journal.aborted_between(8, upper=20) == [first, second]  # found in the segment behind
+    assert writer.journal.aborted_between(0, upper=8) == [first]
+    assert writer.journal.aborted_between(30, upper=90) == [second]
+    assert writer.journal.aborted_between(75, upper=90) == []
+    assert [storage.files(DIRECTORY)[f"{base:020d}.txnindex"] for base in (0, 58)] == [34, 34]
+
+
+def test_a_marker_without_records_leaves_no_trace() -> None:
+    _, writer = new_writer()
+    writer.plain()
+    writer.abort(7)
+    writer.data(7)
+    writer.abort(7)
+    writer.abort(7)
+    assert writer.journal.aborted_between(0, upper=EVERYTHING) == [AbortedRange(7, 2, 3, 4)]
+
+
+def test_an_aborted_range_ends_at_its_own_marker() -> None:
+    _, writer = new_writer()
+    writer.data(7)
+    marker = build_marker(
+        TransactionResult.ABORT, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp=0
+    )
+    place(marker, base_offset=1, leader_epoch=0)
+    with pytest.raises(AssertionError, match="ends at its marker"):
+        writer.journal.append(marker, read_header(marker), leader_epoch=0, aborted=AbortedRange(7, 0, 2, 3))
+
+
+def test_the_upper_bound_of_a_fetch_comes_from_the_index_then_the_next_segment_then_the_end() -> None:
+    _, writer = new_writer()
+    batches = [writer.plain(2, size=1_000) for _ in range(6)]  # the third and the fifth are indexed
+    writer.roll()
+    writer.plain(2)
+    journal = writer.journal
+    size = batches[0].size
+    assert (
+        journal.fetch_upper_bound(0, size) == 5 * 1
+    )  # the batch at 4096 bytes or more ends at offset 5 ... see below
+    assert journal.fetch_upper_bound(0, 6 * size) == 12
+    assert journal.fetch_upper_bound(12, 10) == 14
+
+
+def test_a_timestamp_is_found_at_its_first_record() -> None:
+    _, writer = new_writer()
+    for first in range(0, 200, 10):
+        deltas = [0, 7, 3]
+        writer.append(
+            build_data_batch([b"v" * 500] * 3, base_timestamp=1_000 + first, timestamp_deltas=deltas)
+        )
+        if first == 90:
+            writer.roll()
+    journal = writer.journal
+    assert journal.offset_for_timestamp(0) == (1_000, 0)
+    assert journal.offset_for_timestamp(1_001) == (1_007, 1)
+    assert journal.offset_for_timestamp(1_007) == (1_007, 1)
+    assert journal.offset_for_timestamp(1_008) == (1_010, 3)
+    assert journal.offset_for_timestamp(1_105) == (1_107, 31)
+    assert journal.offset_for_timestamp(1_198) is None
+    writer.commit(1, timestamp=2_000)
+    assert journal.offset_for_timestamp(1_198) == (2_000, 60)
+
+
+def producer(producer_id: int) -> ProducerSnapshot:
+    return ProducerSnapshot(producer_id, 0, 0, 0, 0, 0, 0, -1)
+
+
+def test_snapshots_stay_where_segments_begin_and_at_the_newest_offset() -> None:
+    storage, writer = new_writer()
+    journal = writer.journal
+    for offset in range(1, 6):
+        writer.plain()
+        if offset == 2:
+            journal.roll([producer(offset)])
+        else:
+            journal.write_snapshot([producer(offset)])
+    assert [path[-11:-9] for path in files_of(storage, "snapshot")] == ["02", "05"]
+    assert journal.newest_snapshot(at_most=5) == (5, [producer(5)])
+    assert journal.newest_snapshot(at_most=4) == (2, [producer(2)])
+    assert journal.newest_snapshot(at_most=1) is None
+    assert open_journal(storage).newest_snapshot(at_most=EVERYTHING) == (5, [producer(5)])
+
+
+def test_a_deleted_partition_is_gone() -> None:
+    storage, writer = new_writer()
+    writer.plain()
+    writer.journal.delete()
+    assert storage.directories() == []
+    with pytest.raises(StorageError, match="is deleted"):
+        writer.plain()
+    assert open_journal(storage).log_end_offset == 0
+
+
+def test_a_closed_journal_takes_nothing_more() -> None:
+    _, writer = new_writer()
+    writer.plain()
+    writer.journal.close()
+    with pytest.raises(StorageError, match="is closed"):
+        writer.plain()
+    with pytest.raises(StorageError, match="is closed"):
+        writer.journal.sync()
+
+
+def test_partitions_have_journals_of_their_own() -> None:
+    storage = MemoryStorage()
+    first, second = (Writer(Journal.open(storage, TopicPartition("orders", number))) for number in (0, 1))
+    first.plain(2)
+    second.plain(3)
+    assert (first.journal.log_end_offset, second.journal.log_end_offset) == (2, 3)
+    assert storage.directories() == ["orders-0", "orders-1"]
+    assert first.journal.partition == ORDERS

@@ -1,0 +1,253 @@
+"""The three storages keep the same promises; the real one also for two threads, the simulated one also for a
+loss of power."""
+
+import random
+import resource
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fencepost.journal.disk import DiskStorage
+from fencepost.journal.memory import MemoryStorage
+from fencepost.journal.simulated import APPEND, SYNC, SimulatedStorage
+from fencepost.journal.storage import Storage, StorageError, StorageFile
+
+
+def keep_all(most: int) -> int:
+    return most
+
+
+def keep_nothing(_most: int) -> int:
+    return 0
+
+
+@pytest.fixture(params=["disk", "memory", "simulated"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    made: dict[str, Callable[[], Storage]] = {
+        "disk": lambda: DiskStorage(tmp_path / "data"),
+        "memory": MemoryStorage,
+        "simulated": lambda: SimulatedStorage(keep_all),
+    }
+    opened = made[request.param]()
+    opened.lock()
+    return opened
+
+
+def test_files_grow_at_their_end_and_are_cut_there(storage: Storage) -> None:
+    storage.make_directory("d")
+    storage.make_directory("d")
+    file = storage.open("d/log", create=True)
+    for data in (b"one", bytearray(b"two"), memoryview(b"three")):
+        file.append(data)
+    assert (file.size, file.read(0, 100), file.read(3, 3), file.read(11, 5)) == (
+        11,
+        b"onetwothree",
+        b"two",
+        b"",
+    )
+    file.sync()
+    file.truncate(4)
+    file.append(b"!")
+    assert (file.size, file.read(0, 100), storage.read_file("d/log")) == (5, b"onet!", b"onet!")
+    file.close()
+    file.close()
+    file.sync()  # a worker may come late
+    assert storage.open("d/log").read(0, 9) == b"onet!"
+
+
+def test_names(storage: Storage) -> None:
+    storage.make_directory("b")
+    storage.make_directory("a")
+    for name in ("2", "1"):
+        storage.replace(f"a/{name}", b"x" * int(name), durable=True)
+    storage.replace("a/2", memoryview(b"yyy"), durable=False)
+    assert storage.exists()
+    assert storage.directories() == ["a", "b"]
+    assert storage.files("a") == {"1": 1, "2": 3}
+    storage.sync_directory("a")
+    storage.sync_directory("")
+    storage.remove("a/1")
+    storage.remove("a/1")
+    storage.rename_directory("a", "c")
+    assert (storage.files("a"), storage.files("c"), storage.files("nowhere")) == ({}, {"2": 3}, {})
+    assert (storage.read_file("c/2"), storage.read_file("a/2")) == (b"yyy", None)
+    storage.remove_directory("c")
+    storage.remove_directory("c")
+    assert storage.directories() == ["b"]
+
+
+def test_a_missing_file_is_an_error_in_words(storage: Storage) -> None:
+    storage.make_directory("d")
+    for path in ("d/log", "nowhere/log"):
+        with pytest.raises(StorageError, match=r"d/log|nowhere"):
+            storage.open(path)
+    with pytest.raises(StorageError):
+        storage.open("nowhere/log", create=True)
+
+
+def test_a_file_that_is_being_replaced_is_never_seen_half(tmp_path: Path) -> None:
+    storage = DiskStorage(tmp_path)
+    contents = [letter * 100_000 for letter in (b"a", b"b")]
+    storage.replace("file", contents[0], durable=False)
+    seen: set[bytes | None] = set()
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            seen.add(storage.read_file("file"))
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    for turn in range(200):
+        storage.replace("file", contents[turn % 2], durable=False)
+    done.set()
+    reader.join()
+    assert seen <= set(contents)
+
+
+def test_syncs_in_one_thread_and_appends_and_closes_in_another(tmp_path: Path) -> None:
+    storage = DiskStorage(tmp_path)
+    for turn in range(50):
+        file = storage.open(f"log{turn}", create=True)
+        failures: list[StorageError] = []
+
+        def sync_often(file: StorageFile = file, failures: list[StorageError] = failures) -> None:
+            try:
+                for _ in range(5):
+                    file.sync()
+            except StorageError as error:
+                failures.append(error)
+
+        worker = threading.Thread(target=sync_often)
+        worker.start()
+        for _ in range(20):
+            file.append(b"x" * 1_000)
+        file.close()
+        worker.join()
+        assert failures == []
+        assert storage.files("")[f"log{turn}"] == 20_000
+
+
+def test_a_read_only_disk_is_never_written(tmp_path: Path) -> None:
+    DiskStorage(tmp_path).replace("log", b"abc", durable=False)
+    file = DiskStorage(tmp_path, read_only=True).open("log")
+    assert file.read(0, 3) == b"abc"
+    with pytest.raises(StorageError, match="cannot write"):
+        file.append(b"d")
+
+
+def test_a_disk_that_fills_up_takes_a_part_and_then_says_so_in_words(tmp_path: Path) -> None:
+    file = DiskStorage(tmp_path).open("log", create=True)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, hard))
+    try:
+        file.append(b"x" * 600)
+        with pytest.raises(StorageError, match=r"cannot write .*log: File too large"):
+            file.append(b"y" * 600)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (file.size, file.read(0, 9_999)) == (600, b"x" * 600 + b"y" * 400)
+
+
+# --- what a loss of power leaves
+# -------------------------------------------------------------------------------
+
+
+def test_what_was_synced_is_there_and_nothing_else_is_sure() -> None:
+    storage = SimulatedStorage(keep_nothing)
+    storage.make_directory("d")
+    file = storage.open("d/log", create=True)
+    file.append(b"synced")
+    file.sync()
+    storage.sync_directory("d")
+    storage.sync_directory("")
+    file.append(b"lost")
+    storage.open("d/other", create=True).append(b"lost with its name")
+    storage.lose_power()
+    assert storage.files("d") == {"log": 6}
+    assert storage.read_file("d/log") == b"synced"
+
+
+def test_a_synced_file_in_a_directory_that_was_not_is_lost() -> None:
+    storage = SimulatedStorage(keep_nothing)
+    storage.make_directory("d")
+    file = storage.open("d/log", create=True)
+    file.append(b"synced")
+    file.sync()
+    storage.sync_directory("d")
+    storage.lose_power()
+    assert storage.directories() == []
+
+
+def test_the_last_write_may_be_torn_as_it_was_or_as_zeros() -> None:
+    left: set[bytes | None] = set()
+    for seed in range(300):
+        storage = SimulatedStorage(_chooser(seed))
+        storage.replace("log", b"ab", durable=True)
+        file = storage.open("log")
+        file.append(b"cd")
+        file.append(b"ef")
+        storage.lose_power()
+        left.add(storage.read_file("log"))
+    assert left == {b"ab", b"abc", b"ab\0", b"ab\0\0", b"abcd", b"abcde", b"abcd\0", b"abcd\0\0", b"abcdef"}
+
+
+def _chooser(seed: int) -> Callable[[int], int]:
+    chance = random.Random(seed)
+    return lambda most: chance.randint(0, most)
+
+
+def test_a_replaced_file_is_the_old_or_the_new_one_when_it_was_synced() -> None:
+    for durable, allowed in (
+        (True, {b"new"}),
+        (False, {b"old", b"", b"n", b"ne", b"new", b"\0", b"\0\0", b"\0\0\0"}),
+    ):
+        left: set[bytes | None] = set()
+        for seed in range(200):
+            storage = SimulatedStorage(_chooser(seed))
+            storage.replace("file", b"old", durable=True)
+            storage.replace("file", b"new", durable=durable)
+            storage.lose_power()
+            left.add(storage.read_file("file"))
+        assert left == allowed
+
+
+def test_a_killed_process_loses_its_handles_and_no_bytes() -> None:
+    storage = SimulatedStorage(keep_nothing)
+    storage.lock()
+    file = storage.open("log", create=True)
+    file.append(b"written")
+    storage.kill()
+    for use in (lambda: file.append(b"x"), lambda: file.read(0, 1), file.sync, lambda: file.truncate(0)):
+        with pytest.raises(StorageError, match="a process that is dead"):
+            use()
+    storage.lock()
+    assert storage.read_file("log") == b"written"
+
+
+def test_the_same_choices_leave_the_same_files() -> None:
+    def left(seed: int) -> dict[str, bytes | None]:
+        storage = SimulatedStorage(_chooser(seed))
+        for name in "abcdef":
+            storage.open(name, create=True).append(name.encode() * 10)
+        storage.lose_power()
+        return {name: storage.read_file(name) for name in storage.files("")}
+
+    assert left(3) == left(3)
+    assert len({repr(left(seed)) for seed in range(10)}) > 1
+
+
+def test_a_simulated_disk_breaks_when_it_is_told_to() -> None:
+    broken: set[str] = set()
+    storage = SimulatedStorage(lambda most: most // 2, breaks=lambda operation, _path: operation in broken)
+    file = storage.open("log", create=True)
+    broken.add(SYNC)
+    for sync in (file.sync, lambda: storage.sync_directory("")):
+        with pytest.raises(StorageError, match="cannot sync"):
+            sync()
+    broken.add(APPEND)
+    with pytest.raises(StorageError, match="cannot write"):
+        file.append(b"abcd")
+    assert storage.read_file("log") == b"ab", "a part was written"
