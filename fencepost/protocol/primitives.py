@@ -114,10 +114,11 @@ class Fields:
         return self.take(UUID_SIZE)
 
     def unsigned_varint(self) -> int:
-        byte = self.take(1)[0]
-        if byte < 0x80:
+        at = self.at
+        if at < len(self.data) and (byte := self.data[at]) < 0x80:  # nearly every one
+            self.at = at + 1
             return byte
-        value, shift = byte & 0x7F, 7
+        value = shift = 0
         while True:
             byte = self.take(1)[0]
             value |= (byte & 0x7F) << shift

@@ -61,7 +61,7 @@ def build_data_batch(
     *,
     keys: Sequence[Buffer | None] | None = None,
     timestamp_deltas: Sequence[int] | None = None,
-    headers: Sequence[Sequence[Header] | None] | None = None,
+    headers: Sequence[Sequence[tuple[str, Buffer | None]] | None] | None = None,
     offset_deltas: Sequence[int] | None = None,
     last_offset_delta: int | None = None,
     base_timestamp: int,
@@ -78,10 +78,13 @@ def build_data_batch(
     """
     _check_lengths(len(values), keys, timestamp_deltas, headers, offset_deltas)
     _check_bytes(values)
-    if keys is not None:
-        _check_bytes(keys)
-    if max_timestamp is None:
-        max_timestamp = base_timestamp + (max(timestamp_deltas) if timestamp_deltas else 0)
+    _check_bytes(keys or ())
+    _check_integers(offset_deltas or ())
+    _check_integers(timestamp_deltas or ())
+    _check_headers(headers or ())
+    earliest, latest = _span(timestamp_deltas or (), base_timestamp)
+    if not _fits(earliest, latest):
+        raise ValueError("the timestamp of a record does not fit into 64 bits")
     packed = msgpack.packb((offset_deltas, keys, values, timestamp_deltas, headers))
     return build_batch(
         compress(packed, compression),
@@ -90,7 +93,7 @@ def build_data_batch(
         record_count=len(values),
         last_offset_delta=len(values) - 1 if last_offset_delta is None else last_offset_delta,
         base_timestamp=base_timestamp,
-        max_timestamp=max_timestamp,
+        max_timestamp=latest if max_timestamp is None else max_timestamp,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
@@ -109,6 +112,18 @@ def _check_bytes(column: Sequence[Buffer | None]) -> None:
     if not _PACKED_AS_BYTES.issuperset(map(type, column)):
         wrong = next(item for item in column if type(item) not in _PACKED_AS_BYTES)
         raise TypeError(f"keys and values are bytes or None, not {type(wrong).__name__}: give a serializer")
+
+
+def _check_integers(column: Sequence[int]) -> None:
+    if not _ONLY_INT.issuperset(map(type, column)):
+        raise TypeError("deltas of offsets and timestamps are integers")
+
+
+def _check_headers(column: Sequence[Sequence[tuple[str, Buffer | None]] | None]) -> None:
+    for pair in chain.from_iterable(filter(None, column)):
+        # The annotations say so already; a batch that nobody can read must not be left to them.
+        if len(pair) != 2 or type(pair[0]) is not str or type(pair[1]) not in _PACKED_AS_BYTES:
+            raise TypeError(f"a header is a string and bytes or None, not {pair!r}")
 
 
 def read_columns(batch: Buffer, header: BatchHeader, at: int = 0) -> Columns:
@@ -214,12 +229,17 @@ def _check_deltas(columns: Columns, header: BatchHeader) -> None:
     elif offsets and not _ascend(offsets, last=header.last_offset_delta):
         raise ProtocolViolation("offsets of records that do not ascend within their batch")
     times = columns.timestamp_deltas
-    if times and not _fits(header.base_timestamp + min(times), header.base_timestamp + max(times)):
+    if times and not _fits(*_span(times, header.base_timestamp)):
         raise ProtocolViolation("the timestamp of a record does not fit into 64 bits")
 
 
 def _ascend(deltas: list[int], *, last: int) -> bool:
     return deltas[0] >= 0 and deltas[-1] <= last and all(map(lt, deltas, islice(deltas, 1, None)))
+
+
+def _span(deltas: Sequence[int], base_timestamp: int) -> tuple[int, int]:
+    """The earliest and the latest timestamp."""
+    return base_timestamp + min(deltas, default=0), base_timestamp + max(deltas, default=0)
 
 
 def _fits(lowest: int, highest: int) -> bool:

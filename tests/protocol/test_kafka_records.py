@@ -1,0 +1,112 @@
+"""Kafka's own records: written as Kafka writes them, read in any compression, refused when malformed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fencepost.protocol.batches import HEADER_SIZE, MAGIC_KAFKA, place, read_batch
+from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
+from fencepost.protocol.records import read_columns
+from tests.protocol import kafka_bytes
+from tests.protocol.batches_drawn import built, columns_of, headers_of_a_record, refused, stranger, times
+from tests.protocol.strategies import nullable_bytes
+
+KAFKA_RECORDS = [
+    KafkaRecord(b"k1", b"v1", (("trace", b"x"), ("none", None)), 0, 0),
+    KafkaRecord(None, bytes(300), (), 250, 1),
+    KafkaRecord(b"k3", None, (), -1, 2),
+]
+KAFKA_COLUMNS = columns_of(
+    [b"v1", bytes(300), None],
+    keys=[b"k1", None, b"k3"],
+    timestamp_deltas=[0, 250, -1],
+    headers=[[("trace", b"x"), ("none", None)], None, None],
+)
+
+
+def test_a_batch_of_kafka_records_is_written_as_kafka_writes_it() -> None:
+    batch = build_kafka_batch(
+        KAFKA_RECORDS,
+        timestamp=1_700_000_000_000,
+        producer_id=4711,
+        producer_epoch=7,
+        transactional=True,
+        base_sequence=11,
+    )
+    place(batch, base_offset=77, leader_epoch=6)
+    assert bytes(batch) == kafka_bytes.BATCH
+
+
+@pytest.mark.parametrize("name", ["BATCH", "BATCH_GZIP", "BATCH_LZ4", "BATCH_ZSTD"])
+def test_what_kafka_writes_is_read_whatever_its_compression(name: str) -> None:
+    batch: bytes = getattr(kafka_bytes, name)
+    header = read_batch(batch)
+    assert (header.base_offset, header.leader_epoch, header.last_sequence) == (77, 6, 13)
+    assert read_columns(batch, header) == KAFKA_COLUMNS
+
+
+def test_snappy_of_kafka_is_refused_with_advice() -> None:
+    batch = kafka_bytes.BATCH_SNAPPY
+    with pytest.raises(ProtocolViolation, match="snappy is not supported; use"):
+        read_columns(batch, read_batch(batch))
+
+
+def test_markers_have_columns_too() -> None:
+    columns = read_columns(kafka_bytes.COMMIT_MARKER, read_batch(kafka_bytes.COMMIT_MARKER))
+    assert columns == columns_of([bytes.fromhex("000000000009")], keys=[bytes.fromhex("00000001")])
+
+
+kafka_record_lists = st.lists(
+    st.builds(
+        KafkaRecord,
+        nullable_bytes,
+        nullable_bytes,
+        headers_of_a_record.map(tuple),
+        times,
+        offset_delta=st.just(0),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(kafka_record_lists, times)
+def test_both_layouts_say_the_same(records: list[KafkaRecord], timestamp: int) -> None:
+    batch = build_kafka_batch(records, timestamp=timestamp)
+    columns = read_columns(batch, read_batch(batch))
+    ours = built(columns, base_timestamp=timestamp)
+    assert read_columns(ours, read_batch(ours)) == columns
+    assert columns.values == [record.value for record in records]
+    assert columns.keys or [None] * len(records) == [record.key for record in records]
+
+
+def test_kafka_records_that_compaction_thinned_keep_their_offsets() -> None:
+    payload = bytes(build_kafka_batch([KafkaRecord(b"k", b"v")], timestamp=0)[HEADER_SIZE:])
+    moved = payload[:3] + b"\x08" + payload[4:]  # offset delta 4
+    batch = stranger(moved, magic=MAGIC_KAFKA, record_count=1, last_offset_delta=6)
+    assert read_columns(batch, read_batch(batch)) == columns_of([b"v"], keys=[b"k"], offset_deltas=[4])
+    refused(stranger(moved, magic=MAGIC_KAFKA, record_count=1, last_offset_delta=3), "ascend")
+
+
+@pytest.mark.parametrize(
+    ("payload", "because"),
+    [
+        pytest.param("0e 00 00 00 01 01 00", "a record of 7", id="longer than what is left"),
+        pytest.param("0a 00 00 00 01 01 00", "differs", id="shorter than its content"),
+        pytest.param("0c 00 00 00 01 01 00 00", "follow", id="a byte behind the last"),
+        pytest.param("01 00 00 00 01 01 00", "a record of -1", id="a negative length"),
+        pytest.param("0c 00 00 00 03 01 00", "-2 bytes are announced", id="a key of -2 bytes"),
+        pytest.param("0c 00 00 00 7e 01 00", "63 bytes are announced", id="a key beyond the end"),
+        pytest.param("0c 00 00 00 01 01 7e", "63 headers", id="more headers than bytes"),
+        pytest.param("0c 00 00 00 01 01 01", "-1 headers", id="fewer headers than none"),
+        pytest.param("10 00 00 00 01 01 02 01 01", "without a name", id="a header without name"),
+        pytest.param("12 00 00 00 01 01 02 02 ff 01", "UTF-8", id="a name that is not UTF-8"),
+        pytest.param("80 80 80 80 80 80 80 80 80 80 80", "does not end", id="an endless varint"),
+        pytest.param("0a 00 00 00 01", "do not fit", id="less than a record"),
+    ],
+)
+def test_kafka_records_of_the_wrong_shape_are_refused(payload: str, because: str) -> None:
+    refused(stranger(bytes.fromhex(payload), magic=MAGIC_KAFKA, record_count=1), because)
