@@ -78,13 +78,13 @@ def build_data_batch(
     """
     _check_lengths(len(values), keys, timestamp_deltas, headers, offset_deltas)
     _check_bytes(values)
-    _check_bytes(keys or ())
-    _check_integers(offset_deltas or ())
-    _check_integers(timestamp_deltas or ())
-    _check_headers(headers or ())
-    earliest, latest = _span(timestamp_deltas or (), base_timestamp)
-    if not _fits(earliest, latest):
-        raise ValueError("the timestamp of a record does not fit into 64 bits")
+    if keys is not None:
+        _check_bytes(keys)
+    if offset_deltas is not None:
+        _check_integers(offset_deltas)
+    if headers is not None:
+        _check_headers(headers)
+    latest = base_timestamp if timestamp_deltas is None else _latest(timestamp_deltas, base_timestamp)
     packed = msgpack.packb((offset_deltas, keys, values, timestamp_deltas, headers))
     return build_batch(
         compress(packed, compression),
@@ -117,6 +117,14 @@ def _check_bytes(column: Sequence[Buffer | None]) -> None:
 def _check_integers(column: Sequence[int]) -> None:
     if not _ONLY_INT.issuperset(map(type, column)):
         raise TypeError("deltas of offsets and timestamps are integers")
+
+
+def _latest(timestamp_deltas: Sequence[int], base_timestamp: int) -> int:
+    _check_integers(timestamp_deltas)
+    earliest, latest = _span(timestamp_deltas, base_timestamp)
+    if not _fits(earliest, latest):
+        raise ValueError("the timestamp of a record does not fit into 64 bits")
+    return latest
 
 
 def _check_headers(column: Sequence[Sequence[tuple[str, Buffer | None]] | None]) -> None:
@@ -239,7 +247,7 @@ def _ascend(deltas: list[int], *, last: int) -> bool:
 
 def _span(deltas: Sequence[int], base_timestamp: int) -> tuple[int, int]:
     """The earliest and the latest timestamp."""
-    return base_timestamp + min(deltas, default=0), base_timestamp + max(deltas, default=0)
+    return base_timestamp + min(deltas), base_timestamp + max(deltas)
 
 
 def _fits(lowest: int, highest: int) -> bool:

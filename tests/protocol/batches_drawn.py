@@ -1,4 +1,4 @@
-"""What the tests of records share: columns of every shape, batches of strangers, what must hold of all read."""
+"""What the tests of records share: columns of every shape, batches of strangers, what holds of all read."""
 
 from __future__ import annotations
 
