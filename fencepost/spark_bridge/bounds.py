@@ -7,6 +7,7 @@ there knows all that matter.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Final
 
@@ -57,11 +58,10 @@ def find_bounds(log: PartitionLog, *, fail_on_data_loss: bool = True) -> Bounds:
     promised = manifest.high_watermark if manifest else log.segments[-1].base_offset if log.segments else 0
     walk = _Walk(log, start, promised)
     if walk.end < promised:
+        told = f"{walk.where} breaks off at offset {walk.end}, but offsets up to {promised} were written"
         if fail_on_data_loss:
-            raise DataLoss(
-                f"{walk.where} breaks off at offset {walk.end}, "
-                f"but offsets up to {promised} were written: {_RECOVER}"
-            )
+            raise DataLoss(f"{told}: {_RECOVER}")
+        warnings.warn(f"{told}: reading what is there", stacklevel=2)
         walk = _Walk(log, log.log_start_offset, 0)
     oldest = walk.transactions.first_offset
     return Bounds(

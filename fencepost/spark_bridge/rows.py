@@ -202,6 +202,8 @@ def record_batches(
 def _fill(rows: Rows, batches: Iterator[VisibleBatch], task: ReadTask, *, decodes: bool) -> bool:
     """Gathers rows until there are enough for one Arrow batch; False when there are no more batches."""
     for header, batch in batches:
+        if not header.record_count:
+            continue  # compaction took its records and kept its offsets
         try:
             # A batch that compaction has thinned out keeps the offsets of its records inside.
             sparse = header.record_count != header.last_offset_delta + 1

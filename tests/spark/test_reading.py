@@ -1,0 +1,340 @@
+"""What a reader of the files sees, against a naive scan: any log, any cut, any torn end. No Spark in here.
+
+The rule that is tested: exactly the records below the last stable offset that no aborted transaction wrote, each once.
+"""
+
+import json
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fencepost.journal.journal import JournalSettings
+from fencepost.journal.memory import MemoryStorage
+from fencepost.protocol.batches import walk
+from fencepost.protocol.compression import Compression
+from fencepost.protocol.terms import IsolationLevel
+from fencepost.spark_bridge.problems import CorruptLog, DataLoss
+from tests.journal.logs import DIRECTORY, copy_of, files_of, open_journal
+from tests.spark.logs import (
+    COMMITTED,
+    UNCOMMITTED,
+    Entry,
+    RememberedLog,
+    end_of,
+    last_stable_offset,
+    read,
+    rows_of_task,
+    tasks_of,
+    visible,
+)
+
+MANIFEST = f"{DIRECTORY}/manifest.json"
+
+
+def new_log(*, segment_bytes: int = 1 << 30) -> tuple[MemoryStorage, RememberedLog]:
+    storage = MemoryStorage()
+    return storage, RememberedLog(
+        open_journal(storage, settings=JournalSettings(segment_bytes=segment_bytes))
+    )
+
+
+producers = st.integers(1, 3)
+happenings = st.one_of(
+    st.builds(lambda n, rich: ("plain", n, rich), st.integers(1, 5), st.booleans()),
+    st.builds(lambda p, n: ("data", p, n), producers, st.integers(1, 4)),
+    st.builds(lambda p: ("commit", p), producers),
+    st.builds(lambda p: ("abort", p), producers),
+    st.builds(lambda n: ("emptied", n), st.integers(1, 3)),
+    st.builds(lambda d: ("thinned", sorted(d)), st.sets(st.integers(0, 9), min_size=1, max_size=4)),
+    st.just(("zstd",)),
+    st.just(("roll",)),
+    st.just(("manifest",)),
+)
+histories = st.lists(happenings, max_size=40)
+
+
+def perform(log: RememberedLog, happening: tuple[Any, ...], *, size: int = 400) -> None:
+    match happening:
+        case ("plain", count, rich):
+            log.records(count, rich=rich, size=size)
+        case ("data", producer_id, count):
+            log.records(count, producer_id=producer_id, size=size)
+        case ("commit", producer_id):
+            log.commit(producer_id)
+        case ("abort", producer_id):
+            log.abort(producer_id)
+        case ("emptied", count):
+            log.emptied(count)
+        case ("thinned", deltas):
+            log.records(deltas=deltas, size=size)
+        case ("zstd",):
+            log.records(3, rich=True, size=size, compression=Compression.ZSTD)
+        case ("roll",):
+            log.roll()
+        case _:
+            log.write_manifest()
+
+
+def log_of(history: list[tuple[Any, ...]]) -> tuple[MemoryStorage, RememberedLog]:
+    storage, log = new_log()
+    for happening in history:
+        perform(log, happening)
+    return storage, log
+
+
+@given(histories, st.sampled_from([COMMITTED, UNCOMMITTED]))
+@example([("data", 1, 1), ("roll",), ("plain", 1, False), ("roll",), ("abort", 1)], COMMITTED)
+def test_every_log_reads_as_a_naive_scan_of_it(history: list[tuple[Any, ...]], level: IsolationLevel) -> None:
+    storage, log = log_of(history)
+    assert read(storage, level) == visible(log.entries, level)
+
+
+@given(histories, st.data())
+def test_any_range_cut_into_any_tasks_gives_each_row_once(
+    history: list[tuple[Any, ...]], data: st.DataObject
+) -> None:
+    storage, log = log_of(history)
+    log.write_manifest()
+    level = data.draw(st.sampled_from([COMMITTED, UNCOMMITTED]))
+    end = last_stable_offset(log.entries) if level is COMMITTED else end_of(log.entries)
+    low = data.draw(st.integers(0, end))
+    high = data.draw(st.integers(low, end))
+    options = {
+        "startingOffsets": json.dumps({"orders": {"0": low}}),
+        "endingOffsets": json.dumps({"orders": {"0": high}}),
+        "minPartitions": str(data.draw(st.integers(1, 9))),
+        "maxRecordsPerPartition": str(data.draw(st.integers(1, 50))),
+    }
+    expected = [row for row in visible(log.entries, level) if low <= row.offset < high]
+    assert read(storage, level, **options) == expected
+    tasks = tasks_of(storage, isolation_level=level.name.lower(), **options)
+    edges = [(task.start, task.end) for task in tasks]
+    assert all(start < stop for start, stop in edges)
+    assert [start for start, _ in edges[1:]] == [stop for _, stop in edges[:-1]]
+    assert (edges[0][0], edges[-1][1]) == (low, high) if edges else low == high
+
+
+def below(entries: list[Entry], end: int) -> list[Entry]:
+    return [entry for entry in entries if entry.next_offset <= end]
+
+
+def test_a_log_torn_at_any_byte_of_its_tail_reads_as_what_is_whole() -> None:
+    storage, log = new_log()
+    log.records(2)
+    log.records(2, producer_id=1)
+    log.write_manifest()
+    promised = end_of(log.entries)
+    for _ in range(2):
+        log.records(2, producer_id=2)
+        log.abort(1)
+        log.records(1, producer_id=1)
+        log.commit(2)
+    path = files_of(storage, "log")[0]
+    whole = storage.read_file(path) or b""
+    ends = [(header.next_offset, position + header.size) for position, header in walk(whole)]
+    for size in range(dict(ends)[promised], len(whole) + 1):
+        torn = copy_of(storage)
+        torn.replace(path, whole[:size], durable=False)
+        entries = below(log.entries, max(offset for offset, stop in ends if stop <= size))
+        for level in IsolationLevel:
+            assert read(torn, level) == visible(entries, level), size
+
+
+def test_records_past_a_damaged_byte_of_the_tail_are_not_there() -> None:
+    """Recovery keeps the longest valid prefix; who reads before the broker has recovered sees the same."""
+    storage, log = new_log()
+    log.write_manifest()
+    for _ in range(4):
+        log.records(2)
+    path = files_of(storage, "log")[0]
+    whole = bytearray(storage.read_file(path) or b"")
+    starts = [position for position, _ in walk(whole)]
+    whole[starts[2] + 70] ^= 1
+    storage.replace(path, whole, durable=False)
+    assert read(storage) == visible(log.entries[:2], COMMITTED)
+
+
+def test_without_a_manifest_the_whole_log_is_walked() -> None:
+    storage, log = log_of(
+        [("data", 1, 2), ("roll",), ("plain", 2, True), ("abort", 1), ("data", 2, 1), ("plain", 1, True)]
+    )
+    assert storage.read_file(MANIFEST) is None
+    assert read(storage) == visible(log.entries, COMMITTED) != []
+
+
+def test_a_log_shorter_than_its_manifest_is_a_loss() -> None:
+    storage, log = log_of([("plain", 3, False), ("plain", 3, False), ("data", 1, 2), ("manifest",)])
+    path = files_of(storage, "log")[0]
+    whole = storage.read_file(path) or b""
+    last = [position for position, _ in walk(whole)][-2]
+    for size in (last, last + 10, len(whole) - 1):
+        torn = copy_of(storage)
+        torn.replace(path, whole[:size], durable=False)
+        with pytest.raises(DataLoss, match="were written: start the broker"):
+            read(torn)
+        with pytest.warns(UserWarning, match="reading what is there"):
+            assert read(torn, failOnDataLoss="false") == visible(
+                below(log.entries, 6 if size > last + 10 else 3), COMMITTED
+            )
+
+
+def test_a_missing_segment_is_a_loss() -> None:
+    storage, log = log_of(
+        [("plain", 3, False), ("roll",), ("plain", 3, False), ("roll",), ("plain", 3, False), ("manifest",)]
+    )
+    storage.remove(files_of(storage, "log")[1])
+    with pytest.raises(DataLoss, match=r"00000000000000000003\.log is gone"):
+        read(storage)
+    assert len(visible(log.entries, COMMITTED)) == 9
+
+
+class TestAnAbortIndexedInALaterSegment:
+    """An aborted transaction stands in the index of the segment that holds its marker."""
+
+    def log(self) -> tuple[MemoryStorage, RememberedLog]:
+        history = [
+            ("data", 1, 4),
+            ("plain", 2, False),
+            ("roll",),
+            ("plain", 2, False),
+            ("roll",),
+            ("abort", 1),
+            ("manifest",),
+        ]
+        return log_of(history)
+
+    def test_is_found_from_the_segment_of_its_records(self) -> None:
+        storage, log = self.log()
+        own, _, marker = files_of(storage, "txnindex")
+        assert storage.read_file(own) == b"" != storage.read_file(marker)
+        options = {"endingOffsets": json.dumps({"orders": {"0": 6}})}
+        assert [row.offset for row in read(storage, **options)] == [4, 5]
+        assert read(storage) == visible(log.entries, COMMITTED)
+
+    def test_a_task_that_was_not_told_refuses_at_the_marker(self) -> None:
+        storage, _ = self.log()
+        (task,) = tasks_of(storage)
+        with pytest.raises(CorruptLog, match="producer 1 aborted a transaction at offset 8"):
+            rows_of_task(storage, attrs.evolve(task, aborted=()))
+
+    def test_a_missing_index_is_damage(self) -> None:
+        storage, _ = self.log()
+        storage.remove(files_of(storage, "txnindex")[2])
+        with pytest.raises(CorruptLog, match="txnindex is missing"):
+            read(storage)
+        assert len(read(storage, UNCOMMITTED)) == 8
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "offsets"),
+    [
+        (2, 6, []),  # the whole range is invisible
+        (2, 8, [6, 7]),  # its beginning is
+        (0, 5, [0, 1]),  # its end is
+        (0, 8, [0, 1, 6, 7]),  # and a gap in the middle
+        (5, 6, []),  # nothing but a marker
+        (3, 3, []),
+    ],
+)
+def test_ranges_with_nothing_visible_in_them(low: int, high: int, offsets: list[int]) -> None:
+    """The four corner cases of SPARK-25005: offsets that nobody will ever see are no loss."""
+    storage, _ = log_of(
+        [("plain", 2, False), ("data", 1, 3), ("abort", 1), ("plain", 2, False), ("manifest",)]
+    )
+    options = {
+        "startingOffsets": json.dumps({"orders": {"0": low}}),
+        "endingOffsets": json.dumps({"orders": {"0": high}}),
+    }
+    assert [row.offset for row in read(storage, **options)] == offsets
+
+
+def test_offsets_that_are_not_there_say_which_are() -> None:
+    storage, _ = log_of([("plain", 2, False), ("data", 7, 1), ("plain", 2, False), ("manifest",)])
+    beyond = json.dumps({"orders": {"0": 4}})
+    told = r"offset 4 of orders-0, which can be read from 0 to 2 \(producer 7 has a transaction open since offset 2\)"
+    for name in ("startingOffsets", "endingOffsets"):
+        with pytest.raises(DataLoss, match=told):
+            read(storage, **{name: beyond})
+    with pytest.warns(UserWarning, match=told):
+        assert len(read(storage, endingOffsets=beyond, failOnDataLoss="false")) == 2
+    assert len(read(storage, UNCOMMITTED, endingOffsets=beyond)) == 4
+
+
+class TestDamageBelowTheReadableEnd:
+    """Something that was written whole and is not what it was."""
+
+    def damaged(self, at: int) -> tuple[MemoryStorage, RememberedLog]:
+        storage, log = log_of([("plain", 2, False), ("plain", 2, False), ("plain", 2, False), ("manifest",)])
+        path = files_of(storage, "log")[0]
+        whole = bytearray(storage.read_file(path) or b"")
+        whole[[position for position, _ in walk(whole)][1] + at] ^= 1
+        storage.replace(path, whole, durable=False)
+        return storage, log
+
+    def test_names_the_file_and_the_offset(self) -> None:
+        storage, _ = self.damaged(at=80)
+        with pytest.raises(
+            CorruptLog, match=r"orders-0/0+\.log is damaged at byte \d+, at or after offset 2: the checksum"
+        ):
+            read(storage)
+
+    def test_is_read_around_when_losses_are_allowed(self) -> None:
+        storage, log = self.damaged(at=80)
+        with pytest.warns(UserWarning, match="that batch is missing from the result"):
+            assert read(storage, failOnDataLoss="false") == visible(
+                [log.entries[0], log.entries[2]], COMMITTED
+            )
+
+    def test_a_length_that_cannot_be_believed_ends_the_log(self) -> None:
+        storage, log = self.damaged(at=11)
+        with pytest.raises(
+            DataLoss, match=r"\.log breaks off at offset \d+, but offsets up to 6 were written"
+        ):
+            read(storage)
+        with pytest.warns(UserWarning, match="breaks off"):
+            assert read(storage, failOnDataLoss="false") == visible(log.entries[:1], COMMITTED)
+
+    def test_a_full_segment_that_ends_early_is_read_as_far_as_it_goes(self) -> None:
+        storage, log = log_of(
+            [("plain", 2, False), ("plain", 2, False), ("roll",), ("plain", 2, False), ("manifest",)]
+        )
+        path = files_of(storage, "log")[0]
+        storage.replace(path, (storage.read_file(path) or b"")[:-5], durable=False)
+        with pytest.raises(CorruptLog, match="a batch of .* bytes is cut off"):
+            read(storage)
+        with pytest.warns(UserWarning, match="the rest of this file is missing from the result"):
+            assert read(storage, failOnDataLoss="false") == visible(
+                [log.entries[0], log.entries[2]], COMMITTED
+            )
+
+
+def test_large_segments_are_cut_where_batches_begin() -> None:
+    storage, log = new_log(segment_bytes=60_000)
+    for _ in range(300):
+        log.records(3, size=200)
+        if log.journal.is_full:
+            log.roll()
+    log.write_manifest()
+    tasks = tasks_of(storage, minPartitions="8")
+    assert 8 <= len(tasks) <= 12
+    assert all(task.start % 3 == 0 for task in tasks)
+    assert [row for task in tasks for row in rows_of_task(storage, task)] == visible(log.entries, COMMITTED)
+    sizes = [sum(len(row.value or b"") for row in rows_of_task(storage, task)) for task in tasks]
+    assert max(sizes) < 1.5 * sum(sizes) / len(sizes)
+
+
+def test_an_index_that_lies_only_costs_time() -> None:
+    storage, log = new_log()
+    for _ in range(200):
+        log.records(3, size=200)
+    log.write_manifest()
+    path = files_of(storage, "index")[0]
+    index = bytearray(storage.read_file(path) or b"")
+    for position in range(7, len(index), 8):
+        index[position] ^= 3
+    storage.replace(path, index[:-3], durable=False)
+    options = {"startingOffsets": json.dumps({"orders": {"0": 301}}), "minPartitions": "4"}
+    assert read(storage, **options) == visible(log.entries, COMMITTED)[301:]

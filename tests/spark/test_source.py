@@ -1,0 +1,269 @@
+"""The data source inside Spark: columns, options, errors, and a directory whose writer was killed."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fencepost.journal.disk import DiskStorage
+from fencepost.journal.journal import Journal, JournalSettings
+from fencepost.journal.memory import MemoryStorage
+from fencepost.protocol.terms import IsolationLevel, TopicPartition
+from fencepost.spark_bridge.session import session
+from tests.journal.logs import open_journal
+from tests.spark import killed_writer
+from tests.spark.logs import COMMITTED, RememberedLog, Row, end_of, last_stable_offset, visible
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Row as SparkRow
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator["SparkSession"]:
+    with session("tests", master="local[2]") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, RememberedLog]]:
+    """Topic `orders` with two partitions: transactions of every outcome across segments, an open one at the end of partition 0."""
+    directory = tmp_path_factory.mktemp("data")
+    storage = DiskStorage(directory)
+    storage.lock()
+    logs = {
+        number: RememberedLog(
+            Journal.open(
+                storage, TopicPartition("orders", number), settings=JournalSettings(segment_bytes=20_000)
+            )
+        )
+        for number in (0, 1)
+    }
+    for number, log in logs.items():
+        _write(log, transactions=60 + 20 * number)
+        if number == 0:
+            log.records(3, producer_id=9)
+            log.records(3)
+        log.write_manifest()
+    storage.unlock()
+    return directory, logs
+
+
+def _write(log: RememberedLog, *, transactions: int) -> None:
+    """Two producers take turns, so that transactions overlap; every third is aborted, some of them segments later."""
+    for number in range(transactions):
+        log.records(4, producer_id=1 + number % 2, size=120)
+        log.records(5, rich=True)
+        if number % 5 == 4:
+            (log.abort if number % 3 else log.commit)(1 + number % 2)
+        if log.journal.is_full:
+            log.roll()
+    log.commit(1)
+    log.abort(2)
+
+
+def load(spark: "SparkSession", directory: Path, **options: str) -> "DataFrame":
+    named = {name.replace("_", "."): value for name, value in options.items()}
+    if not {"subscribe", "assign", "subscribePattern"} & named.keys():
+        named["subscribe"] = "orders"
+    return spark.read.format("fencepost").options(**named).load(str(directory))
+
+
+def as_row(row: "SparkRow") -> Row:
+    headers = (
+        None
+        if row["headers"] is None
+        else tuple((h["key"], h["value"] and bytes(h["value"])) for h in row["headers"])
+    )
+    key, value = (None if row[name] is None else bytes(row[name]) for name in ("key", "value"))
+    return Row(row["offset"], key, value, row["milliseconds"], headers)
+
+
+@pytest.mark.parametrize("level", list(IsolationLevel))
+def test_every_visible_record_arrives_with_all_its_columns(
+    spark: "SparkSession", written: tuple[Path, dict[int, RememberedLog]], level: IsolationLevel
+) -> None:
+    directory, logs = written
+    frame = load(spark, directory, isolation_level=level.name.lower(), includeHeaders="true")
+    rows = frame.selectExpr("*", "unix_millis(timestamp) AS milliseconds").collect()
+    for number, log in logs.items():
+        mine = [as_row(row) for row in rows if row["partition"] == number]
+        assert sorted(mine, key=lambda row: row.offset) == visible(log.entries, level)
+    assert {(row["topic"], row["timestampType"]) for row in rows} == {("orders", 0)}
+
+
+def test_the_columns_are_those_of_sparks_kafka_source(
+    spark: "SparkSession", written: tuple[Path, dict[int, RememberedLog]]
+) -> None:
+    directory, _ = written
+    plain = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+    assert load(spark, directory).dtypes == [tuple(column.split()) for column in plain.split(", ")]
+    name, kind = load(spark, directory, includeHeaders="true").dtypes[-1]
+    assert (name, kind) == ("headers", "array<struct<key:string,value:binary>>")
+
+
+def test_a_schema_of_the_user_chooses_columns(
+    spark: "SparkSession", written: tuple[Path, dict[int, RememberedLog]]
+) -> None:
+    directory, logs = written
+    reader = spark.read.format("fencepost").option("subscribe", "orders")
+    frame = reader.schema("partition int, offset bigint").load(str(directory))
+    found = sorted((row["partition"], row["offset"]) for row in frame.collect())
+    assert found == [
+        (number, row.offset) for number, log in logs.items() for row in visible(log.entries, COMMITTED)
+    ]
+    assert reader.schema("headers array<struct<key:string,value:binary>>").load(
+        str(directory)
+    ).count() == len(found)
+
+
+def test_offsets_bound_a_read_and_tasks_can_be_small(
+    spark: "SparkSession", written: tuple[Path, dict[int, RememberedLog]]
+) -> None:
+    directory, logs = written
+    frame = load(
+        spark,
+        directory,
+        assign='{"orders":[1]}',
+        startingOffsets='{"orders":{"1":101}}',
+        endingOffsets='{"orders":{"1":303}}',
+        maxRecordsPerPartition="50",
+    )
+    expected = [row.offset for row in visible(logs[1].entries, COMMITTED) if 101 <= row.offset < 303]
+    assert sorted(row["offset"] for row in frame.select("offset").collect()) == expected
+    assert frame.rdd.getNumPartitions() == 5
+    nothing = {"startingOffsets": '{"orders":{"1":200}}', "endingOffsets": '{"orders":{"1":200}}'}
+    assert load(spark, directory, assign='{"orders":[1]}', **nothing).count() == 0
+
+
+@pytest.mark.parametrize(
+    ("where", "options", "told"),
+    [
+        ("nowhere", {}, "nowhere is not a directory"),
+        ("", {"subscribe": "ordes"}, "does not hold ordes; its topics are orders"),
+        ("orders-0", {}, "holds no partition of a log"),
+        ("", {"startOffsets": "earliest"}, "option startoffsets is unknown; there are path, subscribe"),
+        (
+            "",
+            {"startingOffsets": '{"orders":{"0":1}}'},
+            "must name every partition that is read; orders-1 is missing",
+        ),
+        ("", {"endingOffsets": '{"orders":{"0":999999,"1":-1}}'}, "asks for offset 999999 of orders-0"),
+    ],
+)
+def test_errors_say_what_to_do(
+    spark: "SparkSession",
+    written: tuple[Path, dict[int, RememberedLog]],
+    where: str,
+    options: dict[str, str],
+    told: str,
+) -> None:
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException) as refused:
+        load(spark, written[0] / where, **options).count()
+    assert told in str(refused.value)
+
+
+def test_a_column_that_does_not_exist_is_refused(
+    spark: "SparkSession", written: tuple[Path, dict[int, RememberedLog]]
+) -> None:
+    from pyspark.errors import PySparkException
+
+    for schema, told in (
+        ("ofset bigint", "there is no column ofset"),
+        ("offset int", "column offset is bigint, not int"),
+    ):
+        with pytest.raises(PySparkException) as refused:
+            spark.read.format("fencepost").option("subscribe", "orders").schema(schema).load(
+                str(written[0])
+            ).count()
+        assert told in str(refused.value)
+
+
+def test_a_damaged_batch_names_file_and_offset(spark: "SparkSession", tmp_path: Path) -> None:
+    from pyspark.errors import PySparkException
+
+    storage = DiskStorage(tmp_path)
+    storage.lock()
+    log = RememberedLog(open_journal(storage))
+    for _ in range(3):
+        log.records(2)
+    log.write_manifest()
+    storage.unlock()
+    file = tmp_path / "orders-0" / "00000000000000000000.log"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(PySparkException) as refused:
+        load(spark, tmp_path).count()
+    assert f"{file} is damaged at byte" in str(refused.value)
+    assert "at or after offset 2" in str(refused.value)
+    survivors = load(spark, tmp_path, failOnDataLoss="false").select("offset").collect()
+    assert [row["offset"] for row in survivors] == [0, 1, 4, 5]
+
+
+def test_the_directory_of_a_killed_writer_is_read_right(spark: "SparkSession", tmp_path: Path) -> None:
+    """The manifest is old, an open transaction pins the end, the last batch is torn, and no lock is needed."""
+    killed = subprocess.run(
+        [sys.executable, "-m", "tests.spark.killed_writer", tmp_path], cwd=ROOT, timeout=60
+    )
+    assert killed.returncode == -signal.SIGKILL
+    remembered = RememberedLog(open_journal(MemoryStorage(), settings=killed_writer.SETTINGS))
+    killed_writer.write_history(remembered)
+    for level in IsolationLevel:
+        rows = load(spark, tmp_path, isolation_level=level.name.lower()).select("offset", "value").collect()
+        found = sorted((row["offset"], None if row["value"] is None else bytes(row["value"])) for row in rows)
+        assert found == [(row.offset, row.value) for row in visible(remembered.entries, level)]
+    promised = json.loads((tmp_path / "orders-0" / "manifest.json").read_text())
+    assert (
+        promised["last_stable_offset"] < last_stable_offset(remembered.entries) < end_of(remembered.entries)
+    )
+
+
+ELSEWHERE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from fencepost.spark_bridge.session import session
+with session(master="local[1]") as spark:
+    print(spark.read.format("fencepost").option("subscribe", "orders").load(sys.argv[2]).count())
+"""
+
+
+def test_a_machine_without_java_and_workers_without_the_package(
+    written: tuple[Path, dict[int, RememberedLog]], tmp_path: Path
+) -> None:
+    """Java comes from its package, workers get a copy of ours; the working directory is somebody else's."""
+    libraries = sysconfig.get_path("purelib")
+    python = tmp_path / "python"  # finds every library but not this project: -S reads no .pth file
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{libraries}:$PYTHONPATH" exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("bash", "sh", "dirname", "readlink", "ps", "rm", "nice", "uname", "id", "hostname", "env"):
+        found = shutil.which(name)
+        if found:
+            (tools / name).symlink_to(found)
+    environment = {"PATH": str(tools), "PYSPARK_PYTHON": str(python), "HOME": str(tmp_path)}
+    asked = subprocess.run(
+        [python, "-c", ELSEWHERE, ROOT, written[0]],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert asked.stdout.split() == [
+        str(sum(len(visible(log.entries, COMMITTED)) for log in written[1].values()))
+    ], asked.stderr
