@@ -1,15 +1,14 @@
 """Where records wait to become batches: one open batch per partition, bounded memory, lingering and delivery deadlines.
 
-Rule: `append` is the hot path and does nothing per record but put it into its columns; all else is per batch.
+Rule: the hot path (`Sending.put`) does nothing per record but put it into its columns; all else is per batch.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
 from zlib import crc32
 
-from fencepost.client.batch import NO_BATCH, RECORD_OVERHEAD, Batch, Headers, PartitionQueue, record_size
+from fencepost.client.batch import NO_BATCH, Batch, Headers, PartitionQueue, record_size
 from fencepost.client.errors import BufferFull
 from fencepost.client.settings import ProducerSettings
 from fencepost.protocol.terms import TopicPartition
@@ -33,19 +32,30 @@ class Route:
         return self.sticky if key is None else crc32(key) % len(self.open)
 
 
-_CLOSED: Final[dict[str, Route]] = {}
-
-
 class Accumulator:
     """Every record that has no outcome yet, in batches."""
 
-    __slots__ = ("_next", "_routes", "active", "batches", "lingering", "queues", "routes", "settings", "used")
+    __slots__ = (
+        "_is_hot",
+        "_next",
+        "_routes",
+        "active",
+        "batches",
+        "hot",
+        "lingering",
+        "queues",
+        "settings",
+        "used",
+    )
 
     def __init__(self, settings: ProducerSettings) -> None:
         self.settings = settings
         self._next = 1
         self._routes: dict[str, Route] = {}
-        self.routes = _CLOSED  # what the hot path sees: empty while sending is not allowed
+        self.hot: dict[
+            str, Route
+        ] = {}  # what the hot path sees, always the same object: empty while sending is not allowed
+        self._is_hot = False
         self.batches: dict[int, Batch] = {}  # without an outcome, oldest first
         self.lingering: deque[Batch] = deque()  # oldest first; some were closed since
         self.queues: dict[TopicPartition, PartitionQueue] = {}
@@ -54,38 +64,18 @@ class Accumulator:
 
     def allow(self, is_open: bool) -> None:
         """Opens or closes the hot path."""
-        self.routes = self._routes if is_open else _CLOSED
-
-    def append(self, topic: str, value: bytes | None, key: bytes | None) -> Place | None:
-        """Puts a record into the open batch of its partition; None when it must go through `add`."""
-        route = self.routes.get(topic)
-        if route is None or type(value) is not bytes:
-            return None
-        if key is None:
-            batch = route.open[route.sticky]
-            size = batch.size + len(value) + RECORD_OVERHEAD
-            if size > batch.limit:
-                return None
-            if batch.keys is not None:
-                batch.keys.append(None)
-        else:
-            batch = route.open[crc32(key) % len(route.open)]
-            size = batch.size + len(value) + len(key) + RECORD_OVERHEAD
-            keys = batch.keys
-            if size > batch.limit or keys is None:
-                return None
-            keys.append(key)
-        batch.size = size
-        values = batch.values
-        index = len(values)
-        values.append(value)
-        return batch, index
+        self._is_hot = is_open
+        self.hot.clear()
+        if is_open:
+            self.hot.update(self._routes)
 
     def route(self, topic: str, partition_count: int) -> Route:
         """The route of a topic, with room for every partition that it has by now."""
         route = self._routes.get(topic)
         if route is None:
             route = self._routes[topic] = Route(topic, partition_count)
+            if self._is_hot:
+                self.hot[topic] = route
         route.open += [NO_BATCH] * (partition_count - len(route.open))
         return route
 
@@ -134,7 +124,7 @@ class Accumulator:
         route.open[batch.partition] = NO_BATCH
         if route.sticky == batch.partition:
             route.sticky = (route.sticky + 1) % len(route.open)
-        batch.record_count = len(batch.values)
+        batch.close()
         self.used += batch.size - batch.reserved
         batch.reserved = batch.size
         queue = self.queue(TopicPartition(batch.topic, batch.partition))
@@ -223,7 +213,7 @@ class Accumulator:
             copied.producer_id, copied.producer_epoch = queue.producer_id, queue.producer_epoch
             copied.next_sequence, copied.is_broken = queue.next_sequence, queue.is_broken
         twin.active = {partition: twin.queue(partition) for partition in self.active}
-        twin.allow(self.routes is self._routes)
+        twin.allow(self._is_hot)
         return twin
 
     def key(self) -> tuple[object, ...]:
@@ -233,5 +223,5 @@ class Accumulator:
             tuple(batch.key() for batch in self.batches.values()),
             tuple(queue.key() for queue in self.queues.values()),
             tuple((r.topic, r.sticky, tuple(b.number for b in r.open)) for r in self._routes.values()),
-            self.routes is self._routes,
+            self._is_hot,
         )

@@ -27,17 +27,17 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 # What a record costs beside its key and value: the length bytes of both in msgpack.
 RECORD_OVERHEAD: Final = 6
-# A batch with `limit` ALWAYS_FULL sends every record the long way round: it is none, or holds headers or timestamps.
-ALWAYS_FULL: Final = -1
+# The `room` of a batch into which the hot path puts nothing: it is none, or holds headers or timestamps.
+NO_ROOM: Final = -1
 
 
 class Batch:
     """Records of one partition: first columns that grow, then bytes that are sent, then an outcome."""
 
     __slots__ = (
-        "attempts", "base_offset", "base_sequence", "base_timestamp", "data", "failure", "headers", "in_flight",
-        "is_done", "is_refused", "keys", "limit", "number", "opened_at", "partition", "record_count", "reserved",
-        "retry_at", "size", "timestamps", "topic", "values", "was_sent",
+        "_rich_size", "attempts", "base_offset", "base_sequence", "base_timestamp", "data", "failure", "headers",
+        "in_flight", "is_closed", "is_done", "is_refused", "keys", "limit", "number", "opened_at", "partition",
+        "record_count", "reserved", "retry_at", "room", "timestamps", "topic", "values", "was_sent",
     )  # fmt: skip
 
     def __init__(
@@ -45,8 +45,10 @@ class Batch:
     ) -> None:
         self.number = number
         self.topic, self.partition = partition
-        self.size = 0
         self.limit = limit
+        self.room = limit
+        """Bytes that the hot path may still put in."""
+        self._rich_size = 0
         self.reserved = 0
         self.opened_at = opened_at
         self.base_timestamp = timestamp
@@ -54,6 +56,8 @@ class Batch:
         self.keys: list[bytes | None] | None = None
         self.timestamps: list[int] | None = None
         self.headers: list[Headers | None] | None = None
+        self.is_closed = False
+        self.record_count = 0
         self.data: bytearray | None = None
         self.base_sequence = NO_SEQUENCE
         self.attempts = 0
@@ -61,41 +65,54 @@ class Batch:
         self.in_flight = False
         self.was_sent = False
         self.is_refused = False  # surely not in the log, and waits for a new identity
-        self.record_count = 0
         self.is_done = False
         self.base_offset = NO_OFFSET
         self.failure: Failure | None = None
+
+    @property
+    def size(self) -> int:
+        """About how many bytes its records take."""
+        return self._rich_size or self.limit - self.room
 
     def add(
         self, value: bytes | None, key: bytes | None, timestamp_ms: int | None, headers: Headers | None
     ) -> int:
         """Takes any record, and fills columns that only now turn out to be needed; its index in the batch."""
         index = len(self.values)
-        self.values.append(value)
+        size = self.size + record_size(value, key, headers)
         if self.keys is not None or key is not None:
             keys: list[bytes | None] = self.keys or [None] * index
             keys.append(key)
             self.keys = keys
         if self.timestamps is not None or timestamp_ms is not None:
-            self.limit = ALWAYS_FULL
             self.timestamps = self.timestamps or [self.base_timestamp] * index
             self.timestamps.append(self.base_timestamp if timestamp_ms is None else timestamp_ms)
         if self.headers is not None or headers is not None:
-            self.limit = ALWAYS_FULL
             each: list[Headers | None] = self.headers or [None] * index
             each.append(headers)
             self.headers = each
-        self.size += record_size(value, key, headers)
+        if self.timestamps is None and self.headers is None:
+            self.room = self.limit - size
+        else:
+            self.room, self._rich_size = NO_ROOM, size
+        self.values.append(value)
         return index
+
+    def close(self) -> None:
+        """Takes no more records. The mark comes before the count: see `Sending.put`."""
+        self.is_closed = True
+        self.record_count = len(self.values)
 
     def build(
         self, *, producer_id: int, producer_epoch: int, transactional: bool, compression: Compression
     ) -> None:
         """Makes the bytes; the columns are given up."""
         base = self.base_timestamp if self.timestamps is None else self.timestamps[0]
+        count, keys = self.record_count, self.keys
         self.data = build_data_batch(
-            self.values,
-            keys=self.keys,
+            # A record that came in while the batch was being closed is not part of it; its sender knows.
+            self.values if len(self.values) == count else self.values[:count],
+            keys=keys if keys is None or len(keys) == count else keys[:count],
             timestamp_deltas=None if self.timestamps is None else [time - base for time in self.timestamps],
             headers=self.headers,
             base_timestamp=base,
@@ -136,7 +153,7 @@ def _hashable(value: object) -> object:
     return value
 
 
-NO_BATCH: Final = Batch(0, TopicPartition("", -1), limit=ALWAYS_FULL, opened_at=0, timestamp=0)
+NO_BATCH: Final = Batch(0, TopicPartition("", -1), limit=NO_ROOM, opened_at=0, timestamp=0)
 """Stands where no batch is open, so that the hot path needs no test of its own."""
 
 

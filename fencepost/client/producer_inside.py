@@ -262,6 +262,8 @@ class ProducerInside:
 
     def _expire(self, now: int) -> None:
         for batch in self.accumulator.expired(now):
+            if batch.is_done:
+                continue  # it went with the transaction that an earlier one spoiled
             where = TopicPartition(batch.topic, batch.partition)
             because = f"{where}: no acknowledgement within {self.settings.delivery_timeout_ms} ms"
             failure = Failure(DeliveryTimeout, because=because)
@@ -274,6 +276,8 @@ class ProducerInside:
         if remedy is Remedy.FATAL:
             kind = ProducerFenced if error in _FENCED else ProducerFailed
             self._fatal(refused(kind, error, f"produce to {where}"))
+        elif batch.is_done:
+            return  # it went with the transaction that another batch of the same answer spoiled
         elif batch.is_refused:
             self._renew(batch)
         else:

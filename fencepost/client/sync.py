@@ -23,6 +23,7 @@ from fencepost.client.errors import (
 )
 from fencepost.client.outcomes import Delivered, PendingRecord
 from fencepost.client.producer import ProducerMachine
+from fencepost.client.sending import Sending
 from fencepost.client.serializers import Serializer
 from fencepost.client.session import Session
 from fencepost.client.settings import UNKNOWN_TOPIC_PATIENCE_MS, ProducerSettings, compression_named
@@ -48,8 +49,8 @@ class Outcome(PendingRecord["Producer"]):
         return self.outcome()
 
 
-class Producer:
-    """A producer that blocks. Safe to share between threads; one waits for the broker while the others go on sending."""
+class Producer(Sending[Outcome]):
+    """A producer that blocks. Not for several threads at once: give each its own, or guard it by a lock of yours."""
 
     def __init__(
         self,
@@ -83,12 +84,15 @@ class Producer:
             compression=compression_named(compression),
             client_id=client_id,
         )
-        self._key_serializer, self._value_serializer = key_serializer, value_serializer
-        self._serializes = key_serializer is not None or value_serializer is not None
         self._clock = clock
         self._lock = threading.Lock()
         self._machine = ProducerMachine(bootstrap, self.settings)
-        self._append = self._machine.accumulator.append
+        super().__init__(
+            self._machine.accumulator,
+            Outcome,
+            key_serializer=key_serializer,
+            value_serializer=value_serializer,
+        )
         session = Session(self._machine, client_id=client_id, request_timeout_ms=request_timeout_ms)
         self._session = session
         self._wires = Wires(session, lock=self._lock, clock=clock)
@@ -97,29 +101,7 @@ class Producer:
 
     # --- records ----------------------------------------------------------------------------------------------------
 
-    def send(
-        self,
-        topic: str,
-        value: Any,
-        key: Any = None,
-        *,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-        headers: Headers | None = None,
-    ) -> Outcome:
-        """Takes one record and returns at once, unless there is no room or the topic is new: then it waits.
-
-        Without `timestamp_ms` a record bears the time at which its batch was opened. BufferFull or UnknownTopic after
-        `max_block_ms`; errors of delivery come with the outcome, and in a transaction with its commit.
-        """
-        if self._serializes:
-            key, value = self._serialize(key, value)
-        if partition is None and timestamp_ms is None and headers is None:
-            with self._lock:
-                place = self._append(topic, value, key)
-            if place is not None:
-                return Outcome((self, *place))
-        return self._send_slowly(topic, value, key, partition, timestamp_ms, headers)
+    send = Sending["Outcome"].put
 
     def send_nowait(
         self,
@@ -139,13 +121,11 @@ class Producer:
             raise UnknownTopic(f"topic {topic!r} is not known yet: send() waits until it is")
         return Outcome((self, *place))
 
-    def _serialize(self, key: Any, value: Any) -> tuple[Any, Any]:
-        return (
-            key if self._key_serializer is None else self._key_serializer(key),
-            value if self._value_serializer is None else self._value_serializer(value),
-        )
+    def _is_in(self, batch: Batch, index: int) -> bool:
+        with self._lock:
+            return super()._is_in(batch, index)
 
-    def _send_slowly(
+    def _put_slowly(
         self,
         topic: str,
         value: bytes | None,
@@ -154,6 +134,7 @@ class Producer:
         timestamp_ms: int | None,
         headers: Headers | None,
     ) -> Outcome:
+        """Waits for room and for a topic that is new: BufferFull, RequestTimeout or UnknownTopic when that takes too long."""
         deadline = self._clock() + self.settings.max_block_ms
         patience = self._clock() + UNKNOWN_TOPIC_PATIENCE_MS
         while True:
