@@ -130,8 +130,7 @@ class TimeIndex:
 
     def encoded(self, from_entry: int = 0) -> bytes:
         """The bytes of the file, from an entry on."""
-        pairs = zip(self.timestamps[from_entry:], self.offsets[from_entry:], strict=True)
-        return b"".join(TIME_ENTRY.pack(timestamp, offset) for timestamp, offset in pairs)
+        return b"".join(map(TIME_ENTRY.pack, self.timestamps[from_entry:], self.offsets[from_entry:]))
 
 
 class TransactionIndex:

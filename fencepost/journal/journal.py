@@ -229,10 +229,11 @@ class Journal:
             self._reading = segment
 
     def batches(self, from_offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """(header, bytes) of each batch from the one that holds `from_offset` to the log end as it is when
-        asked for."""
+        """(header, bytes) of each batch from the one that holds `from_offset` to the log end of now."""
+        end = self._end
         for segment in self._segments[self._segment_at(from_offset) :]:
-            yield from segment.batches(from_offset)
+            if segment.base_offset < end:
+                yield from segment.batches(from_offset, before=end)
 
     def aborted_between(self, fetch_offset: int, *, upper: int) -> list[AbortedRange]:
         """Aborted transactions that overlap [fetch_offset, upper), looked for forward until no later one

@@ -157,7 +157,7 @@ class _Recovery:
             break
         for segment in self._segments:
             if segment.end_offset > start:
-                for header, batch in segment.batches(start):
+                for header, batch in segment.batches(start, before=segment.end_offset):
                     transactions.see(header, batch)
                 segment.release()
         return transactions

@@ -284,15 +284,16 @@ class Segment:
         """(position, header) of each batch from a batch start on."""
         return walk_headers(self.file, start, self.size)
 
-    def batches(self, from_offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """(header, bytes) of each batch from the one that holds `from_offset` on, over a handle of its own.
+    def batches(self, from_offset: int, *, before: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """(header, bytes) of the batches from the one that holds `from_offset` to the last below offset
+        `before`, over a handle of its own.
 
         Checksums are not looked at: they were when the batches came.
         """
-        start = self.locate(from_offset)
+        start, end = self.locate(from_offset), self.locate(before)
         file = self._storage.open(self.path(LOG))
         try:
-            for _, header, batch in walk_batches(file, start, self.size, check=False):
+            for _, header, batch in walk_batches(file, start, end, check=False):
                 yield header, batch
         finally:
             file.close()

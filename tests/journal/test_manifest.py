@@ -1,0 +1,105 @@
+"""The manifest: what it says is there, half of one is none, and readers may go on from it by walking."""
+
+import pytest
+
+from fencepost.journal.indexes import CorruptIndex
+from fencepost.journal.manifest import MANIFEST_FILE, ManifestState, SegmentSummary, decode_manifest
+from fencepost.journal.open_transactions import OpenTransaction, OpenTransactions
+from fencepost.journal.storage import StorageReader
+from tests.journal.logs import DIRECTORY, new_writer, open_journal
+
+PATH = f"{DIRECTORY}/{MANIFEST_FILE}"
+
+
+def read(storage: StorageReader) -> bytes:
+    data = storage.read_file(PATH)
+    assert data is not None
+    return data
+
+
+def test_a_manifest_tells_segments_bounds_and_open_transactions() -> None:
+    storage, writer = new_writer()
+    first = writer.plain(2, timestamp=3_000)
+    writer.roll()
+    second = writer.data(7, timestamp=2_000)
+    open_ = tuple(writer.transactions)
+    writer.journal.write_manifest(
+        ManifestState(last_stable_offset=2, high_watermark=3, open_transactions=open_)
+    )
+    manifest = decode_manifest(read(storage))
+    assert manifest.segments == (
+        SegmentSummary(0, end_offset=2, bytes=first.size, max_timestamp=3_000),
+        SegmentSummary(2, end_offset=3, bytes=second.size, max_timestamp=2_000),
+    )
+    assert manifest.open_transactions == (OpenTransaction(2, 7, 0),)
+    assert (manifest.log_start_offset, manifest.last_stable_offset, manifest.high_watermark) == (0, 2, 3)
+    assert manifest.log_end_offset == 3
+
+
+def test_a_reader_goes_on_from_a_manifest_by_walking() -> None:
+    """The last stable offset of later batches follows from the open transactions that the manifest names."""
+    storage, writer = new_writer()
+    writer.data(7)
+    writer.data(8)
+    open_ = tuple(writer.transactions)
+    writer.journal.write_manifest(
+        ManifestState(last_stable_offset=0, high_watermark=2, open_transactions=open_)
+    )
+    writer.commit(7)
+    writer.plain()
+    manifest = decode_manifest(read(storage))
+    transactions = OpenTransactions(manifest.open_transactions)
+    assert transactions.first_offset == manifest.last_stable_offset
+    for header, batch in writer.journal.batches(manifest.log_end_offset):
+        transactions.see(header, batch)
+    assert transactions.first_offset == 1
+    assert list(transactions) == [OpenTransaction(1, 8, 0)]
+
+
+def test_a_manifest_comes_after_the_index_entries_of_what_it_describes() -> None:
+    storage, writer = new_writer()
+    for _ in range(5):
+        writer.plain(size=3_000)
+    assert storage.files(DIRECTORY)[f"{0:020d}.index"] == 0
+    writer.journal.write_manifest(ManifestState(last_stable_offset=0, high_watermark=5))
+    assert storage.files(DIRECTORY)[f"{0:020d}.index"] == 16
+    writer.journal.write_manifest(ManifestState(last_stable_offset=0, high_watermark=5))
+    assert storage.files(DIRECTORY)[f"{0:020d}.index"] == 16
+
+
+@pytest.mark.parametrize(("stable", "watermark"), [(0, 2), (2, 1)])
+def test_a_manifest_never_promises_more_than_there_is(stable: int, watermark: int) -> None:
+    _, writer = new_writer()
+    writer.plain()
+    with pytest.raises(AssertionError, match="promises more than 1 offsets"):
+        writer.journal.write_manifest(ManifestState(last_stable_offset=stable, high_watermark=watermark))
+
+
+def test_half_a_manifest_is_none() -> None:
+    storage, writer = new_writer()
+    writer.data(7)
+    writer.journal.write_manifest(
+        ManifestState(last_stable_offset=0, high_watermark=1, open_transactions=tuple(writer.transactions))
+    )
+    whole = read(storage)
+    for size in range(len(whole.rstrip())):
+        with pytest.raises(CorruptIndex):
+            decode_manifest(whole[:size])
+        with pytest.raises(CorruptIndex):
+            decode_manifest(whole[:size] + bytes(len(whole) - size))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"[]", b"7", b"{}", b'{"format": 2}', b'{"format": 1}', b'{"format": 1, "segments": 7}', b"\xff"],
+)
+def test_a_manifest_without_sense_is_refused(content: bytes) -> None:
+    with pytest.raises(CorruptIndex):
+        decode_manifest(content)
+
+
+def test_recovery_never_reads_the_manifest() -> None:
+    storage, writer = new_writer()
+    writer.plain(2)
+    storage.replace(PATH, b"nonsense", durable=False)
+    assert open_journal(storage).log_end_offset == 2
