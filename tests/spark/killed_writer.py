@@ -1,4 +1,4 @@
-"""A process that writes a log and kills itself in the middle of a batch: `python -m tests.spark.killed_writer DIRECTORY`."""
+"""A process that writes a log into the directory it is given and kills itself in the middle of a batch."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def main() -> None:
     storage = DiskStorage(directory)
     storage.lock()
     write_history(RememberedLog(open_journal(storage, settings=SETTINGS)))
-    newest = sorted((directory / "orders-0").glob("*.log"))[-1]
+    newest = max((directory / "orders-0").glob("*.log"))
     with newest.open("ab") as torn:
         torn.write(newest.read_bytes()[:100])
         torn.flush()

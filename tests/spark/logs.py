@@ -1,6 +1,6 @@
-"""Logs for these tests: a writer that remembers every record, and the naive answer to what a reader may see of them."""
+"""Logs for these tests: a writer that remembers every record, and the naive answer to what a reader sees."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
@@ -62,7 +62,10 @@ class RememberedLog(Writer):
         deltas: Sequence[int] | None = None,
         compression: Compression = Compression.NONE,
     ) -> None:
-        """A batch of records that say where they lie; `rich` ones have keys, headers and times of their own, `deltas` leaves holes."""
+        """A batch of records that say where they lie.
+
+        `rich` ones have keys, headers and times of their own; `deltas` leaves holes, as compaction does.
+        """
         base = self.journal.log_end_offset
         offsets = [base + delta for delta in (range(count) if deltas is None else deltas)]
         rows = [
@@ -78,7 +81,8 @@ class RememberedLog(Writer):
         header = self.append(
             build_batch(
                 b"", magic=MAGIC_COLUMNS, attributes=0, record_count=0, last_offset_delta=offset_count - 1,
-                base_timestamp=1_000, max_timestamp=1_000, producer_id=-1, producer_epoch=-1, base_sequence=-1,
+                base_timestamp=1_000, max_timestamp=1_000,
+                producer_id=-1, producer_epoch=-1, base_sequence=-1,
             )
         )  # fmt: skip
         self.entries.append(Entry(base, header.next_offset))
@@ -177,10 +181,14 @@ def visible(entries: Sequence[Entry], isolation_level: IsolationLevel) -> list[R
 ALL_COLUMNS = ("offset", "key", "value", "timestamp", "headers")
 
 
-def tasks_of(storage: StorageReader, **options: str) -> list[ReadTask]:
-    """The plan for topic `orders`; option names as Python spells them, `isolation_level` for isolation.level."""
-    named = {name.replace("_", "."): value for name, value in options.items()}
-    return plan(storage, parse_options({"path": "unused", "subscribe": "orders", **named}))
+def tasks_of(
+    storage: StorageReader,
+    isolation_level: IsolationLevel = COMMITTED,
+    options: Mapping[str, str] | None = None,
+) -> list[ReadTask]:
+    """The plan for topic `orders`."""
+    level = {"isolation.level": isolation_level.name.lower()}
+    return plan(storage, parse_options({"path": "unused", "subscribe": "orders", **level, **(options or {})}))
 
 
 def rows_of_task(
@@ -205,12 +213,15 @@ def rows_of_task(
     ]
 
 
-def read(storage: StorageReader, isolation_level: IsolationLevel = COMMITTED, **options: str) -> list[Row]:
+def read(
+    storage: StorageReader,
+    isolation_level: IsolationLevel = COMMITTED,
+    options: Mapping[str, str] | None = None,
+) -> list[Row]:
     """Every row of topic `orders`, in the order of tasks."""
-    options["isolation_level"] = isolation_level.name.lower()
-    loses = options.get("failOnDataLoss") == "false"
+    strict = (options or {}).get("failOnDataLoss") != "false"
     return [
         row
-        for task in tasks_of(storage, **options)
-        for row in rows_of_task(storage, task, isolation_level, fail_on_data_loss=not loses)
+        for task in tasks_of(storage, isolation_level, options)
+        for row in rows_of_task(storage, task, isolation_level, fail_on_data_loss=strict)
     ]

