@@ -1,0 +1,132 @@
+"""The same loads on confluent-kafka, as its users write them, with the settings that were fastest here.
+
+Rule: the peer is not asked for more than we give, nor held back: what differs in its favour stays so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
+from uuid import uuid4
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+
+from benchmarks.loads import KEYS, PARTITIONS, RECORDS_PER_TRANSACTION, VALUES, Load, Scale, Work
+
+WAIT_SECONDS_MAX = 30.0
+CALLBACKS_EVERY = 1_000  # records: asking for delivery reports after each one costs a third of the speed
+CONSUMED_AT_ONCE = 10_000
+
+Settings = dict[str, str | int | float | bool]
+
+PRODUCER: Settings = {
+    "acks": "all",
+    "linger.ms": 5,
+    "queue.buffering.max.messages": 10_000_000,  # default 100,000: the producer would wait for it
+    "queue.buffering.max.kbytes": 1_048_576,
+}
+CONSUMER: Settings = {
+    "group.id": "bench",
+    "enable.auto.commit": False,
+    "queued.max.messages.kbytes": 1_048_576,  # default 64 MiB
+    "queued.min.messages": 1_000_000,  # default 100,000: it would fetch less ahead
+    "fetch.wait.max.ms": 10,  # default 500: it would wait that long when it is ahead of the broker
+}
+
+
+@contextmanager
+def _producing(address: str, scale: Scale) -> Generator[Work]:
+    """Every record has a key and a delivery report that is looked at."""
+    topic = f"bench-{uuid4().hex}"
+    stored = failed = 0
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        nonlocal stored, failed
+        if error is None:
+            stored += 1
+        else:
+            failed += 1
+
+    producer = Producer({**PRODUCER, "bootstrap.servers": address})
+    producer.produce(topic, b"first")
+    producer.flush()
+
+    def work() -> int:
+        produce = producer.produce
+        for number, (key, value) in enumerate(scale.keyed_records()):
+            produce(topic, value, key, on_delivery=delivered)
+            if number % CALLBACKS_EVERY == 0:
+                producer.poll(0)
+        producer.flush()
+        assert not failed, f"{failed} records were not stored"
+        return stored
+
+    yield work
+
+
+@contextmanager
+def _committing(address: str, scale: Scale) -> Generator[Work]:
+    """One producer, one transaction after the other, all to one partition."""
+    topic = f"bench-{uuid4().hex}"
+    own = {"bootstrap.servers": address, "transactional.id": topic, "linger.ms": 0}
+    producer = Producer({**PRODUCER, **own})
+    producer.init_transactions(WAIT_SECONDS_MAX)
+
+    def transaction() -> None:
+        producer.begin_transaction()
+        for value in VALUES[:RECORDS_PER_TRANSACTION]:
+            producer.produce(topic, value, KEYS[0])
+        producer.commit_transaction()
+
+    def work() -> int:
+        for _ in range(scale.transactions):
+            transaction()
+        return scale.transactions
+
+    transaction()
+    yield work
+
+
+@contextmanager
+def _fetching(address: str, scale: Scale) -> Generator[Work]:
+    consumer = Consumer({**CONSUMER, "bootstrap.servers": address})
+    partitions = [
+        TopicPartition(topic, number, OFFSET_BEGINNING)
+        for topic in scale.fetch_topics
+        for number in range(PARTITIONS)
+    ]
+    taken: list[int] = []
+
+    def work() -> int:
+        # It fetches by itself as soon as it is assigned, so the assignment is timed.
+        consumer.assign(partitions)
+        count = 0
+        while count < scale.records:
+            messages = consumer.consume(CONSUMED_AT_ONCE, timeout=1.0)
+            assert messages, f"a second went by without a record; there were {count}"
+            taken.append(sum(len(message.value() or b"") for message in messages))
+            count += len(messages)
+        return count
+
+    yield work
+    consumer.close()
+
+
+def prepared(load: Load, address: str, scale: Scale) -> AbstractContextManager[Work]:
+    """The work of a load, ready to be timed. It has one way to fetch: records."""
+    match load:
+        case Load.PRODUCE:
+            return _producing(address, scale)
+        case Load.COMMITS:
+            return _committing(address, scale)
+        case Load.FETCH | Load.FETCH_VALUES:
+            return _fetching(address, scale)
+
+
+def fill(address: str, scale: Scale) -> None:
+    """Writes what the fetches read, spread evenly over its topics."""
+    topics = scale.fetch_topics
+    producer = Producer({**PRODUCER, "bootstrap.servers": address})
+    for number, (key, value) in enumerate(scale.keyed_records()):
+        producer.produce(topics[number % len(topics)], value, key)
+    assert producer.flush(WAIT_SECONDS_MAX) == 0, "the mock cluster took too long"

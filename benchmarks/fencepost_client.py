@@ -1,0 +1,113 @@
+"""The loads on our client, as its users write them.
+
+Rule: connections, topics and the first answers are made before the clock runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from uuid import uuid4
+
+from benchmarks.loads import KEYS, PARTITIONS, RECORDS_PER_TRANSACTION, VALUES, Load, Scale, Work
+from fencepost import Admin, Consumer, Producer, TopicPartition
+from fencepost.client.consumed import ConsumedBatch
+
+
+def _fresh_topic(address: str) -> str:
+    topic = f"bench-{uuid4().hex}"
+    with Admin(address) as admin:
+        admin.create_topic(topic, PARTITIONS)
+    return topic
+
+
+@contextmanager
+def _producing(address: str, scale: Scale) -> Generator[Work]:
+    """Every record has a key and an outcome that is looked at."""
+    topic = _fresh_topic(address)
+    with Producer(address) as producer:
+        producer.send(topic, b"first").result()
+
+        def work() -> int:
+            send = producer.send
+            outcomes = [send(topic, value, key) for key, value in scale.keyed_records()]
+            producer.flush()
+            return sum(outcome.result().offset >= 0 for outcome in outcomes)
+
+        yield work
+
+
+@contextmanager
+def _committing(address: str, scale: Scale) -> Generator[Work]:
+    """One producer, one transaction after the other, all to one partition."""
+    topic = _fresh_topic(address)
+    with Producer(address, transactional_id=f"bench-{uuid4().hex}") as producer:
+        producer.init_transactions()
+
+        def transaction() -> None:
+            producer.begin_transaction()
+            for value in VALUES[:RECORDS_PER_TRANSACTION]:
+                producer.send(topic, value, KEYS[0])
+            producer.commit_transaction()
+
+        def work() -> int:
+            for _ in range(scale.transactions):
+                transaction()
+            return scale.transactions
+
+        transaction()
+        yield work
+
+
+@contextmanager
+def _fetching(address: str, scale: Scale, read: Callable[[ConsumedBatch], int]) -> Generator[Work]:
+    with Consumer(address) as consumer:
+        consumer.assign(
+            TopicPartition(topic, number) for topic in scale.fetch_topics for number in range(PARTITIONS)
+        )
+        consumer.seek_to_beginning()
+        taken: list[int] = []
+
+        def work() -> int:
+            count = 0
+            while count < scale.records:
+                batches = consumer.poll()
+                assert batches, "a second went by without a record"
+                for batch in batches:
+                    count += len(batch)
+                    taken.append(read(batch))
+            return count
+
+        yield work
+
+
+def _bytes_of_records(batch: ConsumedBatch) -> int:
+    return sum(len(record.value) for record in batch)
+
+
+def _bytes_of_values(batch: ConsumedBatch) -> int:
+    return sum(map(len, batch.values))
+
+
+def prepared(load: Load, address: str, scale: Scale) -> AbstractContextManager[Work]:
+    """The work of a load, ready to be timed."""
+    match load:
+        case Load.PRODUCE:
+            return _producing(address, scale)
+        case Load.COMMITS:
+            return _committing(address, scale)
+        case Load.FETCH:
+            return _fetching(address, scale, _bytes_of_records)
+        case Load.FETCH_VALUES:
+            return _fetching(address, scale, _bytes_of_values)
+
+
+def fill(address: str, scale: Scale) -> None:
+    """Writes what the fetches read, spread evenly over its topics."""
+    topics = scale.fetch_topics
+    with Admin(address) as admin:
+        for topic in topics:
+            admin.create_topic(topic, PARTITIONS)
+    with Producer(address) as producer:
+        for number, (key, value) in enumerate(scale.keyed_records()):
+            producer.send(topics[number % len(topics)], value, key)

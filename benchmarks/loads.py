@@ -1,0 +1,84 @@
+"""What is measured: the loads, how large they are, and what one run of one load gives.
+
+Rule: both sides do the same work on the same bytes; whatever comes before the first record is not timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import Enum
+from itertools import cycle, islice
+from typing import Final
+
+import attrs
+
+Work = Callable[[], int]
+"""What is timed: does one load and returns how many operations that were."""
+
+PARTITIONS: Final = (
+    4  # of each topic: what librdkafka's mock cluster gives to a topic that it makes by itself
+)
+# The mock cluster forgets what a partition holds beyond 5 MB, so what is fetched lies in many.
+BYTES_PER_PARTITION_MAX: Final = 4_000_000
+RECORDS_PER_TRANSACTION: Final = 100
+VALUE_SIZE: Final = 100
+DISTINCT_RECORDS: Final = 1_000
+
+KEYS: Final = [b"key-%04d" % number for number in range(DISTINCT_RECORDS)]
+VALUES: Final = [(b"value-%04d-" % number).ljust(VALUE_SIZE, b"x") for number in range(DISTINCT_RECORDS)]
+
+
+class Load(Enum):
+    """One kind of work. The value is its name on the command line and in the table."""
+
+    PRODUCE = "produce"
+    FETCH = "fetch"
+    FETCH_VALUES = "fetch values"
+    COMMITS = "commits"
+
+
+@attrs.frozen(kw_only=True)
+class Scale:
+    """How much of each load one run does."""
+
+    records: int = 1_000_000
+    transactions: int = 1_000
+
+    def operations(self, load: Load) -> int:
+        """How many records or commits the load is."""
+        return self.transactions if load is Load.COMMITS else self.records
+
+    def keyed_records(self) -> Iterator[tuple[bytes, bytes]]:
+        """(key, value) of each record of a load."""
+        return islice(zip(cycle(KEYS), cycle(VALUES), strict=True), self.records)
+
+    @property
+    def fetch_topics(self) -> list[str]:
+        """The topics that hold the records to fetch, PARTITIONS partitions each."""
+        partitions = self.records * (VALUE_SIZE + len(KEYS[0])) // BYTES_PER_PARTITION_MAX + 1
+        return [f"fetch-{number}" for number in range(-(-partitions // PARTITIONS))]
+
+
+@attrs.frozen(kw_only=True)
+class Sample:
+    """What one run gave. CPU in seconds over the timed part; memory is the client's peak."""
+
+    operations: int
+    seconds: float
+    client_cpu_seconds: float
+    broker_cpu_seconds: float | None
+    client_bytes: int | None
+
+    @property
+    def rate(self) -> float:
+        """Operations per second."""
+        return self.operations / self.seconds
+
+
+@attrs.frozen(kw_only=True)
+class Standing:
+    """What a broker costs by standing there: seconds from spawn to first answer, and memory in bytes."""
+
+    start_seconds: float
+    idle_bytes: int | None
+    peak_bytes: int | None

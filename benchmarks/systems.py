@@ -1,0 +1,111 @@
+"""The brokers that are measured, each in its own process: ours on a fresh directory, the peer's mock cluster.
+
+Rule: none outlives the benchmark; a broker counts as started when it has answered a request.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
+from enum import Enum
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import attrs
+
+from benchmarks.processes import resident_bytes
+from fencepost.protocol.frames import FrameReader, decode_reply, encode_request
+from fencepost.protocol.messages import API_BY_REQUEST, Metadata
+
+END_SECONDS_MAX = 30.0
+ANSWER_SECONDS_MAX = 30.0
+
+
+class System(Enum):
+    """A client and the broker that it talks to. The value is its name in the table."""
+
+    OURS = "fencepost"
+    CONFLUENT = "confluent-kafka"
+
+    @property
+    def is_installed(self) -> bool:
+        return self is System.OURS or find_spec("confluent_kafka") is not None
+
+
+@attrs.frozen(kw_only=True)
+class RunningBroker:
+    """A broker that answers, and what its start took."""
+
+    address: str
+    process_id: int
+    start_seconds: float
+    idle_bytes: int | None
+
+
+def running(system: System, data: Path) -> AbstractContextManager[RunningBroker]:
+    """A fresh broker, gone afterwards. Ours keeps its log under `data`; the mock cluster keeps nothing."""
+    return _fencepost(data) if system is System.OURS else _mock_cluster()
+
+
+@contextmanager
+def _fencepost(data: Path) -> Generator[RunningBroker]:
+    with TemporaryDirectory(dir=data) as directory:
+        begun = time.perf_counter()
+        with _speaking("fencepost", "serve", directory, "--port", "0", "--with-parent") as (process, ready):
+            _ask_for_metadata(ready["host"], ready["port"])
+            yield _started(f"{ready['host']}:{ready['port']}", process, begun)
+
+
+@contextmanager
+def _mock_cluster() -> Generator[RunningBroker]:
+    begun = time.perf_counter()
+    with _speaking("benchmarks.mock_cluster") as (process, ready):
+        yield _started(ready["address"], process, begun)
+
+
+def _started(address: str, process: subprocess.Popen[bytes], begun: float) -> RunningBroker:
+    return RunningBroker(
+        address=address,
+        process_id=process.pid,
+        start_seconds=time.perf_counter() - begun,
+        idle_bytes=resident_bytes(process.pid),
+    )
+
+
+@contextmanager
+def _speaking(*module: str) -> Generator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
+    """`python -m module ...` and the JSON line that it says when it is ready; it ends when its stdin does."""
+    with subprocess.Popen(
+        [sys.executable, "-m", *module], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None, "its input is ours"
+        assert process.stdout is not None, "its output is ours"
+        try:
+            ready = next((line for line in process.stdout if line.startswith(b"{")), None)
+            if ready is None:
+                raise RuntimeError(f"{' '.join(module)} ended before it was ready")
+            yield process, json.loads(ready)
+            process.stdin.close()
+            process.wait(END_SECONDS_MAX)
+        finally:
+            process.kill()  # nothing, when it has ended
+
+
+def _ask_for_metadata(host: str, port: int) -> None:
+    """One request without a client, answered."""
+    request = Metadata(topics=None)
+    frames = FrameReader()
+    with socket.create_connection((host, port), timeout=ANSWER_SECONDS_MAX) as connection:
+        connection.sendall(b"".join(encode_request(request, correlation_id=0)))
+        while chunk := connection.recv(65_536):
+            for frame in frames.feed(chunk):
+                decode_reply(frame, API_BY_REQUEST[Metadata])
+                return
+    raise ConnectionError(f"{host}:{port} closed the connection instead of answering")
