@@ -104,7 +104,7 @@ class Accumulator:
     def _open(self, route: Route, partition: int, size: int, *, now: int, wall_ms: int) -> Batch:
         limit = self.settings.batch_size
         reserved = max(limit, size)
-        if self.used and self.used + reserved > self.settings.buffer_memory:
+        if not self._fits(reserved):
             raise BufferFull(
                 f"{self.used} of {self.settings.buffer_memory} bytes of buffer_memory are in use"
             )
@@ -117,6 +117,14 @@ class Accumulator:
         self.lingering.append(batch)
         route.open[partition] = batch
         return batch
+
+    def _fits(self, reserved: int) -> bool:
+        return not self.used or self.used + reserved <= self.settings.buffer_memory
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a batch of the usual size can be opened."""
+        return self._fits(self.settings.batch_size)
 
     def close(self, batch: Batch) -> None:
         """Takes no more records into a batch and queues it to be sent."""

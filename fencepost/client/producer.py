@@ -129,10 +129,6 @@ class ProducerMachine(ProducerInside):
         self._call(_I.ABORT)
         self.operation = Operation.ABORT
         self._drop_offsets()
-        aborted = Failure(
-            TransactionAborted, because="the transaction was aborted before this record was sent"
-        )
-        self.delivery.fail(self.failure or aborted, also_in_flight=False)
         return self._step(now)
 
     def give_up_commit(self, now: int) -> list[Effect]:

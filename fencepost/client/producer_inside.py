@@ -5,6 +5,8 @@ Rule: states move by the table alone; only a first answer to a commit is definit
 
 from __future__ import annotations
 
+from typing import Final
+
 import attrs
 
 from fencepost.client.accumulator import Accumulator
@@ -52,6 +54,11 @@ _RESULTS = {
     _S.COMMITTING_TRANSACTION: TransactionResult.COMMIT,
     _S.ABORTING_TRANSACTION: TransactionResult.ABORT,
 }
+
+
+_ABORTED: Final = Failure(
+    TransactionAborted, because="the transaction was aborted before this record was stored"
+)
 
 
 class ProducerInside:
@@ -120,6 +127,9 @@ class ProducerInside:
             if self.delivery.drain(now, self.producer_id, self.producer_epoch):
                 self._added = True
             self._submit_offsets()
+        elif self.state is ProducerState.ABORTING_TRANSACTION:
+            # Answers of what is in flight are awaited; what would go again, or never went, is given up.
+            self.delivery.fail(self.failure or _ABORTED, also_in_flight=False)
         self._end_if_done()
         self._out += self.calls.due(now)
         done = self.delivery.done

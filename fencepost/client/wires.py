@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import islice
+from typing import Any
 
 from fencepost.client.connection import Connection
 from fencepost.client.session import Session
@@ -34,9 +35,13 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def open_socket(host: str, port: int) -> socket.socket:
+AddressInfo = tuple[int, int, int, str, Any]
+"""What getaddrinfo gives: family, kind, protocol, canonical name, address."""
+
+
+def connecting_socket(info: AddressInfo) -> socket.socket:
     """A non-blocking socket that is connecting; OSError when even that is not possible."""
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    family, kind, protocol, _, address = info
     link = socket.socket(family, kind, protocol)
     link.setblocking(False)
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -95,7 +100,8 @@ class Wires:
         try:
             if address is None:
                 raise OSError(f"node {node} is not known any more")
-            self._sockets[node] = link = open_socket(*address)
+            info = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+            self._sockets[node] = link = connecting_socket(info)
         except OSError:
             self.session.lost(node, self.clock())
             return

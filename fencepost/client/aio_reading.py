@@ -1,0 +1,259 @@
+"""The async consumer and admin, on trio and on asyncio: the cores with sockets, and no thread.
+
+Rule: what is fetched ahead is read while the program works on the batches it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from fencepost.client import admin as ask
+from fencepost.client.admin import Question, TopicDescription
+from fencepost.client.aio_wires import AsyncClient, AsyncWires
+from fencepost.client.asking import AskingMachine
+from fencepost.client.calls import CoordinatorOf, Target
+from fencepost.client.consumed import ConsumedBatch, Decoding
+from fencepost.client.consumer import ConsumerMachine
+from fencepost.client.errors import RequestTimeout, WrongState
+from fencepost.client.serializers import Deserializer
+from fencepost.client.settings import ConsumerSettings, Reset, isolation_named
+from fencepost.client.wires import Clock, monotonic_ms
+from fencepost.protocol import messages as m
+from fencepost.protocol.messages import Request
+from fencepost.protocol.terms import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    CoordinatorType,
+    TopicPartition,
+    TransactionState,
+)
+
+ResultT = TypeVar("ResultT")
+
+
+class _AsyncAsking(AsyncClient):
+    """A client that asks and waits for the answer."""
+
+    def __init__(
+        self,
+        machine: AskingMachine,
+        *,
+        client_id: str,
+        request_timeout_ms: int,
+        api_timeout_ms: int,
+        clock: Clock,
+    ) -> None:
+        self._asking = machine
+        self._clock = clock
+        self._api_timeout_ms = api_timeout_ms
+        self._wires = AsyncWires(
+            machine, client_id=client_id, request_timeout_ms=request_timeout_ms, clock=clock
+        )
+
+    async def _ask(self, request: Request, target: Target) -> Any:
+        """The reply, or RequestFailed, or RequestTimeout after the api timeout."""
+        if not self._wires.is_running:
+            raise WrongState("an async client asks inside `async with` only")
+        number = self._asking.ask(request, target, deadline=self._clock() + self._api_timeout_ms)
+        self._step()
+        answers = self._wires.answers
+        await self._wires.wait(("answer", number), lambda: number in answers)
+        answer = answers.pop(number)
+        if answer.failure is not None:
+            raise answer.failure.exception()
+        return answer.reply
+
+    async def _question(self, question: Question[ResultT]) -> ResultT:
+        return question.read(await self._ask(question.request, question.target))
+
+    def _step(self) -> None:
+        now = self._clock()
+        self._wires.perform(self._asking.wake(now), now)
+
+
+class AsyncConsumer(_AsyncAsking):
+    """A consumer of assigned partitions. Yields batches; records are made only when asked for."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        group_id: str | None = None,
+        isolation_level: str = "read_committed",
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        fetch_max_bytes: int = 1_048_576,
+        max_wait_ms: int = 500,
+        auto_offset_reset: Reset = "earliest",
+        request_timeout_ms: int = 30_000,
+        api_timeout_ms: int = 60_000,
+        client_id: str = "",
+        filters_aborted: bool = True,
+        clock: Clock = monotonic_ms,
+    ) -> None:
+        self.settings = ConsumerSettings(
+            group_id=group_id,
+            isolation_level=isolation_named(isolation_level),
+            fetch_max_bytes=fetch_max_bytes,
+            max_wait_ms=max_wait_ms,
+            auto_offset_reset=auto_offset_reset,
+            request_timeout_ms=request_timeout_ms,
+            api_timeout_ms=api_timeout_ms,
+            client_id=client_id,
+            filters_aborted=filters_aborted,
+        )
+        decoding = Decoding(key=key_deserializer, value=value_deserializer)
+        self._machine = ConsumerMachine(bootstrap, self.settings, decoding)
+        super().__init__(
+            self._machine,
+            client_id=client_id,
+            request_timeout_ms=request_timeout_ms,
+            api_timeout_ms=api_timeout_ms,
+            clock=clock,
+        )
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Reads these partitions, from the group's committed offsets or as `auto_offset_reset` says, unless sought."""
+        self._machine.assign(partitions)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """The next record is the one at `offset`."""
+        self._machine.seek(partition, offset)
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """The next record is the first of the log; of all assigned partitions when none is named."""
+        self._seek_to(partitions, EARLIEST_TIMESTAMP)
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """The next record is one that is not there yet: after the end that the isolation level allows."""
+        self._seek_to(partitions, LATEST_TIMESTAMP)
+
+    def _seek_to(self, partitions: Iterable[TopicPartition], timestamp: int) -> None:
+        for partition in list(partitions) or list(self._machine.readings):
+            self._machine.seek_to(partition, timestamp)
+
+    async def position(self, partition: TopicPartition) -> int:
+        """The offset of the next record that poll() gives; RequestTimeout when it cannot be found out."""
+        reading = self._machine.reading(partition)
+        self._step()
+        found = await self._wires.wait(
+            "anything",
+            lambda: reading.position is not None or reading.problem is not None,
+            self._api_timeout_ms,
+        )
+        if reading.problem is not None:
+            raise reading.problem.exception()
+        if not found or reading.position is None:
+            raise RequestTimeout(f"the position of {partition} is not known yet")
+        return reading.position
+
+    async def poll(self, timeout_ms: int = 1_000) -> list[ConsumedBatch]:
+        """The batches that are there, or those that come within `timeout_ms`; asks for the next before they are read."""
+        taken: list[ConsumedBatch] = []
+
+        def is_over() -> bool:
+            taken.extend(self._machine.take())
+            return bool(taken)
+
+        self._step()
+        await self._wires.wait("anything", is_over, timeout_ms)
+        self._step()
+        return taken
+
+    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """The group's committed offsets, None where there is none. read_committed waits for transactions that move them."""
+        wanted = list(partitions)
+        reply: m.OffsetFetchReply = await self._ask(self._machine.committed_request(wanted), self._group())
+        offsets = {TopicPartition(entry.topic, entry.partition): entry.offset for entry in reply.offsets}
+        return {where: offset if (offset := offsets.get(where, -1)) >= 0 else None for where in wanted}
+
+    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Commits offsets outside of any transaction; without any, the positions of what was polled."""
+        chosen = self._machine.positions if offsets is None else offsets
+        if chosen:
+            await self._ask(self._machine.commit_request(chosen), self._group())
+
+    def _group(self) -> CoordinatorOf:
+        return CoordinatorOf(CoordinatorType.GROUP, self._machine.group_id)
+
+    async def __aenter__(self) -> AsyncConsumer:
+        await self._wires.start()
+        return self
+
+
+class AsyncAdmin(_AsyncAsking):
+    """Topics, offsets, transactions and producers of a cluster, asked for and answered."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        request_timeout_ms: int = 30_000,
+        api_timeout_ms: int = 60_000,
+        client_id: str = "",
+        clock: Clock = monotonic_ms,
+    ) -> None:
+        super().__init__(
+            AskingMachine(bootstrap),
+            client_id=client_id,
+            request_timeout_ms=request_timeout_ms,
+            api_timeout_ms=api_timeout_ms,
+            clock=clock,
+        )
+
+    async def create_topic(self, name: str, partitions: int = 1) -> None:
+        """Makes a topic; RequestFailed with TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION or INVALID_PARTITIONS."""
+        await self._question(ask.create_topic(name, partitions))
+
+    async def delete_topic(self, name: str) -> None:
+        """Removes a topic with its records."""
+        await self._question(ask.delete_topic(name))
+
+    async def list_topics(self) -> list[TopicDescription]:
+        """Every topic by name, internal ones too."""
+        return await self._question(ask.list_topics())
+
+    async def describe_topic(self, name: str) -> TopicDescription:
+        """One topic; RequestFailed with UNKNOWN_TOPIC_OR_PARTITION when there is none."""
+        return await self._question(ask.describe_topic(name))
+
+    async def begin_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The log start offset of each."""
+        return await self._offsets(partitions, EARLIEST_TIMESTAMP, "read_uncommitted")
+
+    async def end_offsets(
+        self, partitions: Iterable[TopicPartition], isolation_level: str = "read_committed"
+    ) -> dict[TopicPartition, int]:
+        """The last stable offset of each, or with "read_uncommitted" the high watermark."""
+        return await self._offsets(partitions, LATEST_TIMESTAMP, isolation_level)
+
+    async def offsets_for_time(
+        self, partitions: Iterable[TopicPartition], timestamp_ms: int
+    ) -> dict[TopicPartition, int]:
+        """The first offset of each with a timestamp as late; -1 when there is none."""
+        return await self._offsets(partitions, timestamp_ms, "read_committed")
+
+    async def _offsets(
+        self, partitions: Iterable[TopicPartition], timestamp: int, isolation_level: str
+    ) -> dict[TopicPartition, int]:
+        level = isolation_named(isolation_level)
+        return {where: await self._question(ask.offset_of(where, timestamp, level)) for where in partitions}
+
+    async def list_transactions(
+        self, states: Iterable[TransactionState] = (), producer_ids: Iterable[int] = ()
+    ) -> list[m.ListedTransaction]:
+        """The transactional ids that the coordinator knows, filtered by state and producer id."""
+        return await self._question(ask.list_transactions(tuple(states), tuple(producer_ids)))
+
+    async def describe_transaction(self, transactional_id: str) -> m.TransactionDescription:
+        """One transactional id; RequestFailed with TRANSACTIONAL_ID_NOT_FOUND when there is none."""
+        return await self._question(ask.describe_transaction(transactional_id))
+
+    async def describe_producers(self, partition: TopicPartition) -> list[m.ProducerDescription]:
+        """The producers that a partition remembers, with their open transactions."""
+        return await self._question(ask.describe_producers(partition))
+
+    async def __aenter__(self) -> AsyncAdmin:
+        await self._wires.start()
+        return self
