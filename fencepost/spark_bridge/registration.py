@@ -15,8 +15,6 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import fencepost
-
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -55,7 +53,7 @@ def _ship(context: SparkContext) -> None:
 
     What it stands on (attrs, msgpack, pyarrow ...) has compiled parts and must be there.
     """
-    package = Path(fencepost.__file__).parent
+    package = Path(__file__).parent.parent
     directory = tempfile.mkdtemp(prefix="fencepost-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     target = Path(directory, "fencepost.zip")
