@@ -125,9 +125,9 @@ def conditions(report: Report) -> str:
     peer = f", confluent-kafka {version('confluent-kafka')}" if PEER.is_installed else ""
     scale = report.scale
     return (
-        f"{report.rounds} interleaved rounds, medians (least to most) · {scale.records:,} records of 100 bytes, "
-        f"{scale.transactions:,} transactions of 100 records · {os.cpu_count()} CPUs, {sys.platform}, "
-        f"Python {platform.python_version()}{peer}"
+        f"{report.rounds} interleaved rounds, medians (least to most) · "
+        f"{scale.records:,} records of 100 bytes, {scale.transactions:,} transactions of 100 records · "
+        f"{os.cpu_count()} CPUs, {sys.platform}, Python {platform.python_version()}{peer}"
     )
 
 
