@@ -1,0 +1,86 @@
+"""The generated parts of the docs: `python -m fencepost.docs` writes them, a test compares them with the
+live tables.
+
+Rule: a section between `<!-- generated: NAME -->` and `<!-- end -->` is never edited by hand.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from fencepost.broker.transaction_tables import END_VERSION_2, MOVES
+from fencepost.client.producer_states import IDEMPOTENT, TRANSACTIONAL, ProducerState
+from fencepost.protocol import tables
+from fencepost.protocol.errors import ERRORS
+from fencepost.protocol.messages import APIS
+from fencepost.protocol.tables import Table
+from fencepost.protocol.terms import TransactionState
+
+DOCS: Final = Path(__file__).parent.parent / "docs"
+_SECTION: Final = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def coordinator_table() -> Table:
+    """EndTxn's table and the other moves side by side, as one machine."""
+    return {state: {**MOVES[state], **END_VERSION_2[state]} for state in TransactionState}
+
+
+def _error_table() -> str:
+    rows = [
+        (
+            str(int(code)),
+            f"`{code.name}`",
+            row.remedy.name.lower(),
+            "yes" if row.definite else "no",
+            row.meaning,
+        )
+        for code, row in sorted(ERRORS.items())
+    ]
+    return tables.markdown_table(("code", "name", "remedy", "surely without effect", "meaning"), rows)
+
+
+def _api_table() -> str:
+    rows = [
+        (str(api.key), api.name, str(api.maximum), (api.request.__doc__ or "").split("\n")[0]) for api in APIS
+    ]
+    return tables.markdown_table(("key", "request", "version", "what it says"), rows)
+
+
+def _diagram(table: Table, start: ProducerState | TransactionState) -> str:
+    return f"```mermaid\n{tables.mermaid(table, start=start)}\n```"
+
+
+SECTIONS: Final[dict[str, Callable[[], str]]] = {
+    "end-table": lambda: tables.markdown(END_VERSION_2),
+    "moves-table": lambda: tables.markdown(MOVES),
+    "coordinator-diagram": lambda: _diagram(coordinator_table(), TransactionState.EMPTY),
+    "producer-table": lambda: tables.markdown(TRANSACTIONAL),
+    "idempotent-producer-table": lambda: tables.markdown(IDEMPOTENT),
+    "producer-diagram": lambda: _diagram(TRANSACTIONAL, ProducerState.UNINITIALIZED),
+    "errors": _error_table,
+    "apis": _api_table,
+}
+
+
+def refreshed(page: str) -> str:
+    """A page with every generated section made anew. KeyError for a section that nobody generates."""
+    return _SECTION.sub(lambda found: f"{found[1]}{SECTIONS[found[2]]()}\n{found[3]}", page)
+
+
+def main() -> int:
+    """Writes what is out of date; says what it wrote."""
+    for path in sorted(DOCS.glob("*.md")):
+        page = path.read_text()
+        fresh = refreshed(page)
+        if fresh != page:
+            path.write_text(fresh)
+            print(f"wrote {path.relative_to(DOCS.parent)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

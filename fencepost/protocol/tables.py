@@ -1,0 +1,79 @@
+"""State tables as pictures: Markdown to read, Mermaid to look at, and the gaps to argue about.
+
+Rule: a machine is a table {state: {input: next state, or the error that refuses}}; what is drawn is the
+live table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+
+from fencepost.protocol.errors import ErrorCode
+
+Table = Mapping[Enum, Mapping[Enum, Enum]]
+
+
+def title(member: Enum) -> str:
+    """How a state or input is written: by its title, else by its words, else by its name."""
+    named = getattr(member, "title", None)
+    if isinstance(named, str):
+        return named
+    return member.value if isinstance(member.value, str) else member.name
+
+
+def states_of(table: Table) -> list[Enum]:
+    """The states, in the order of the table."""
+    return list(table)
+
+
+def inputs_of(table: Table) -> list[Enum]:
+    """The inputs that occur, in the order of their class."""
+    found = {happened for row in table.values() for happened in row}
+    return [member for kind in dict.fromkeys(map(type, found)) for member in kind if member in found]
+
+
+def gaps(table: Table) -> list[tuple[Enum, Enum]]:
+    """State and input pairs without a cell: each cannot happen, or is a mistake."""
+    inputs = inputs_of(table)
+    return [(state, happened) for state in table for happened in inputs if happened not in table[state]]
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table of any rows."""
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def markdown(table: Table, *, corner: str = "state") -> str:
+    """One line per state, one column per input; an error in code, the same state as `stays`, no cell as a
+    dash.
+    """
+    inputs = inputs_of(table)
+
+    def cell(state: Enum, happened: Enum) -> str:
+        target = table[state].get(happened)
+        if target is None:
+            return "-"
+        if isinstance(target, ErrorCode):
+            return f"`{target.name}`"
+        return "stays" if target is state else f"**{title(target)}**"
+
+    rows = [[title(state), *(cell(state, happened) for happened in inputs)] for state in states_of(table)]
+    return markdown_table([corner, *map(title, inputs)], rows)
+
+
+def mermaid(table: Table, *, start: Enum, label: Callable[[Enum], str] = title) -> str:
+    """A Mermaid state diagram of the moves; refusals and cells that stay are left to the table."""
+    arrows: dict[tuple[Enum, Enum], list[str]] = {}
+    for state, row in table.items():
+        for happened, target in row.items():
+            if not isinstance(target, ErrorCode) and target is not state:
+                arrows.setdefault((state, target), []).append(label(happened))
+    lines = ["stateDiagram-v2", f"    [*] --> {start.name}"]
+    lines += [
+        f"    {source.name} --> {target.name}: {', '.join(labels)}"
+        for (source, target), labels in arrows.items()
+    ]
+    return "\n".join(lines)

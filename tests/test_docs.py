@@ -1,0 +1,90 @@
+"""The docs show the live tables: a page that lags behind fails, and so does a table with an unexplained gap."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import pytest
+
+from fencepost import docs
+from fencepost.broker.transaction_tables import END_VERSION_2, MOVES, CoordinatorInput
+from fencepost.protocol import tables
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.terms import TransactionState
+
+PAGES = sorted(docs.DOCS.glob("*.md"))
+
+
+class Light(Enum):
+    RED = 0
+    GREEN = 1
+
+
+class Push(Enum):
+    GO = "go"
+    STOP = "stop"
+
+
+CROSSING = {
+    Light.RED: {Push.GO: Light.GREEN, Push.STOP: Light.RED},
+    Light.GREEN: {Push.STOP: Light.RED, Push.GO: ErrorCode.INVALID_REQUEST},
+}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_a_page_shows_the_live_tables(path):
+    assert path.read_text() == docs.refreshed(path.read_text()), "run `make docs`"
+
+
+def test_every_generated_section_is_shown_somewhere():
+    shown = "".join(path.read_text() for path in PAGES)
+    assert [name for name in docs.SECTIONS if f"<!-- generated: {name} -->" not in shown] == []
+
+
+def test_a_page_that_lags_behind_is_noticed():
+    page = "<!-- generated: end-table -->\nold\n<!-- end -->\n"
+    assert docs.refreshed(page) != page
+    with pytest.raises(KeyError):
+        docs.refreshed("<!-- generated: nothing -->\n<!-- end -->\n")
+
+
+def test_a_table_as_markdown():
+    assert tables.markdown(CROSSING).splitlines() == [
+        "| state | go | stop |",
+        "| --- | --- | --- |",
+        "| RED | **GREEN** | stays |",
+        "| GREEN | `INVALID_REQUEST` | **RED** |",
+    ]
+
+
+def test_a_table_as_a_diagram():
+    assert tables.mermaid(CROSSING, start=Light.RED).splitlines() == [
+        "stateDiagram-v2",
+        "    [*] --> RED",
+        "    RED --> GREEN: go",
+        "    GREEN --> RED: stop",
+    ]
+
+
+def test_gaps_are_found():
+    assert tables.gaps(CROSSING) == []
+    assert tables.gaps({**CROSSING, Light.GREEN: {Push.STOP: Light.RED}}) == [(Light.GREEN, Push.GO)]
+
+
+def test_the_coordinator_answers_every_end():
+    assert list(END_VERSION_2) == list(TransactionState)
+    assert tables.gaps(END_VERSION_2) == []
+
+
+def test_the_coordinator_is_never_asked_the_impossible():
+    """Only an open transaction has a deadline, and only a decided one is owed markers."""
+    possible = {
+        CoordinatorInput.TIMEOUT: {"ONGOING"},
+        CoordinatorInput.MARKERS_WRITTEN: {"PREPARE_COMMIT", "PREPARE_ABORT"},
+    }
+    assert set(tables.gaps(MOVES)) == {
+        (state, happened)
+        for happened, names in possible.items()
+        for state in TransactionState
+        if state.name not in names
+    }
