@@ -211,8 +211,9 @@ class Keeper:
 
     def stop(self) -> None:
         """Ends the thread and waits for its end."""
-        self._stopped.set()
-        self._wanted.set()
+        with self._wires.lock:  # the thread decides under it to sleep: it must not do so after it was stopped
+            self._stopped.set()
+            self._wanted.set()
         if self._thread is not None:
             self._thread.join()
 
@@ -225,6 +226,6 @@ class Keeper:
             self._wires.round(0, wait_for_turn=False)
             tick_ms = min(2 * tick_ms, self.TICK_MAX_MS)
             with self._wires.lock:
-                if not self._has_work():
+                if not self._has_work() and not self._stopped.is_set():
                     self._wanted.clear()
                     tick_ms = self._tick_ms
