@@ -1,8 +1,11 @@
-"""The docs show the live tables: a page that lags behind fails, and so does a table with an unexplained gap."""
+"""The docs show the live tables: a page that lags behind fails, and so does a table with an unexplained
+gap.
+"""
 
 from __future__ import annotations
 
 from enum import Enum
+from pathlib import Path
 
 import pytest
 
@@ -25,30 +28,30 @@ class Push(Enum):
     STOP = "stop"
 
 
-CROSSING = {
+CROSSING: dict[Enum, dict[Enum, Enum]] = {
     Light.RED: {Push.GO: Light.GREEN, Push.STOP: Light.RED},
     Light.GREEN: {Push.STOP: Light.RED, Push.GO: ErrorCode.INVALID_REQUEST},
 }
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_a_page_shows_the_live_tables(path):
+@pytest.mark.parametrize("path", PAGES, ids=[path.name for path in PAGES])
+def test_a_page_shows_the_live_tables(path: Path) -> None:
     assert path.read_text() == docs.refreshed(path.read_text()), "run `make docs`"
 
 
-def test_every_generated_section_is_shown_somewhere():
+def test_every_generated_section_is_shown_somewhere() -> None:
     shown = "".join(path.read_text() for path in PAGES)
     assert [name for name in docs.SECTIONS if f"<!-- generated: {name} -->" not in shown] == []
 
 
-def test_a_page_that_lags_behind_is_noticed():
+def test_a_page_that_lags_behind_is_noticed() -> None:
     page = "<!-- generated: end-table -->\nold\n<!-- end -->\n"
     assert docs.refreshed(page) != page
     with pytest.raises(KeyError):
         docs.refreshed("<!-- generated: nothing -->\n<!-- end -->\n")
 
 
-def test_a_table_as_markdown():
+def test_a_table_as_markdown() -> None:
     assert tables.markdown(CROSSING).splitlines() == [
         "| state | go | stop |",
         "| --- | --- | --- |",
@@ -57,7 +60,7 @@ def test_a_table_as_markdown():
     ]
 
 
-def test_a_table_as_a_diagram():
+def test_a_table_as_a_diagram() -> None:
     assert tables.mermaid(CROSSING, start=Light.RED).splitlines() == [
         "stateDiagram-v2",
         "    [*] --> RED",
@@ -66,17 +69,17 @@ def test_a_table_as_a_diagram():
     ]
 
 
-def test_gaps_are_found():
+def test_gaps_are_found() -> None:
     assert tables.gaps(CROSSING) == []
     assert tables.gaps({**CROSSING, Light.GREEN: {Push.STOP: Light.RED}}) == [(Light.GREEN, Push.GO)]
 
 
-def test_the_coordinator_answers_every_end():
+def test_the_coordinator_answers_every_end() -> None:
     assert list(END_VERSION_2) == list(TransactionState)
     assert tables.gaps(END_VERSION_2) == []
 
 
-def test_the_coordinator_is_never_asked_the_impossible():
+def test_the_coordinator_is_never_asked_the_impossible() -> None:
     """Only an open transaction has a deadline, and only a decided one is owed markers."""
     possible = {
         CoordinatorInput.TIMEOUT: {"ONGOING"},

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from typing import Any
 
 from fencepost.protocol.errors import ErrorCode
 
-Table = Mapping[Enum, Mapping[Enum, Enum]]
+Table = Mapping[Any, Mapping[Any, Enum]]
+"""{state: {input: next state or ErrorCode}}; states and inputs are enums, each of one class or several."""
 
 
 def title(member: Enum) -> str:
@@ -30,7 +32,10 @@ def states_of(table: Table) -> list[Enum]:
 def inputs_of(table: Table) -> list[Enum]:
     """The inputs that occur, in the order of their class."""
     found = {happened for row in table.values() for happened in row}
-    return [member for kind in dict.fromkeys(map(type, found)) for member in kind if member in found]
+    kinds: list[type[Enum]] = list(
+        dict.fromkeys(type(happened) for row in table.values() for happened in row)
+    )
+    return [member for kind in kinds for member in kind if member in found]
 
 
 def gaps(table: Table) -> list[tuple[Enum, Enum]]:

@@ -1,4 +1,5 @@
-"""What a log says to a reader of committed records, found by reading all of it: nothing here is shared with the broker.
+"""What a log says to a reader of committed records, found by reading all of it: nothing here is shared with
+the broker.
 
 Rule: a transactional batch counts when its producer's next marker behind it is a COMMIT.
 """

@@ -1,6 +1,8 @@
-"""One in-memory loop: a node over a log that survives it, clients as machines, and a seed that picks what happens next.
+"""One in-memory loop: a node over a log that survives it, clients as machines, and a seed that picks what
+happens next.
 
-Rule: nothing here waits, sleeps or knows a wall clock. Between any two things that the node does, the seed may stop it.
+Rule: nothing here waits, sleeps or knows a wall clock. Between any two things that the node does, the seed
+may stop it.
 """
 
 from __future__ import annotations
@@ -8,12 +10,15 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Generator
+from functools import partial
+from typing import TypeVar
 
 import attrs
 
 from fencepost.broker.host import Host
 from fencepost.broker.node import Node
 from fencepost.broker.settings import NodeSettings
+from fencepost.broker.transactions import Transactions
 from fencepost.broker.words import Append, Disconnected, Lead, Received, Reply, ReplyTo
 from fencepost.client.asking import AskingMachine
 from fencepost.client.effects import Answered, Effect, Operation, Resolve, Send, WakeMe
@@ -30,7 +35,7 @@ from fencepost.protocol.frames import (
     encode_reply,
     encode_request,
 )
-from fencepost.protocol.messages import API_BY_REQUEST, Api, CreateTopic, CreateTopics
+from fencepost.protocol.messages import API_BY_REQUEST, Api, CreateTopic, CreateTopics, Request
 from fencepost.protocol.terms import TopicPartition, TransactionState
 
 ADDRESS = "127.0.0.1:1"
@@ -42,7 +47,9 @@ SETTINGS = NodeSettings(
 )
 STEPS_MAX = 40_000  # a run that is not over by then will never be
 
-Script = Generator[Callable[[], bool]]
+Result = TypeVar("Result")
+Script = Generator[Callable[[], bool], None, Result]
+"""What an actor does, as a generator: each time it yields when it wants to go on."""
 
 
 @attrs.define(eq=False)
@@ -51,11 +58,11 @@ class Port:
 
     machine: ProducerMachine | AskingMachine
     connection: int
-    outgoing: deque[tuple[int, bytes]] = attrs.Factory(deque)
-    incoming: deque[tuple[int, bytes]] = attrs.Factory(deque)
-    in_flight: dict[int, Api] = attrs.Factory(dict)
-    resolved: dict[Operation, Failure | None] = attrs.Factory(dict)
-    answers: dict[int, Answered] = attrs.Factory(dict)
+    outgoing: deque[tuple[int, bytes]] = attrs.Factory(deque[tuple[int, bytes]])
+    incoming: deque[tuple[int, bytes]] = attrs.Factory(deque[tuple[int, bytes]])
+    in_flight: dict[int, Api] = attrs.Factory(dict[int, Api])
+    resolved: dict[Operation, Failure | None] = attrs.Factory(dict[Operation, Failure | None])
+    answers: dict[int, Answered] = attrs.Factory(dict[int, Answered])
     wakes_at: int | None = None
 
     def perform(self, effects: list[Effect]) -> None:
@@ -80,14 +87,16 @@ class Actor:
     """A client process: its ports, and the script that it runs until it ends or is killed."""
 
     name: str
-    script: Script
+    script: Script[None]
     ports: list[Port]
-    waits_for: Callable[[], bool] = lambda: True
+    waits_for: Callable[[], bool]
     is_over: bool = False
 
 
 class World:
-    """Everything that a seed decides on. `marks` counts what was reached, so that a test can tell that it tests something."""
+    """Everything that a seed decides on. `marks` counts what was reached, so that a test can tell that it
+    tests something.
+    """
 
     def __init__(self, seed: int, *, faults: int, broken: frozenset[str] = frozenset()) -> None:
         self.settings = attrs.evolve(SETTINGS, broken=broken)
@@ -99,28 +108,38 @@ class World:
         self.connections = 0
         self.faults_left = faults
         self.marks: Counter[str] = Counter()
-        self.host: Host | None = self._start()
+        self.host: Host | None = None
+        self.start_node()
 
     # --- the node
 
-    def _start(self) -> Host:
-        host = Host(Node(self.settings), DataDirectory.open(self.storage))
-        host.start(self.now)
-        return host
+    def start_node(self) -> None:
+        """An incarnation over what the last one left."""
+        self.host = Host(Node(self.settings), DataDirectory.open(self.storage))
+        self.host.start(self.now)
+
+    @property
+    def live_host(self) -> Host:
+        """The node's host, which must be up."""
+        assert self.host is not None, "the node is down"
+        return self.host
+
+    def ask(self, request: Request) -> None:
+        """Ask the node and let it finish, before anybody else acts."""
+        host = self.live_host
+        host.offer(Received(request, to=ReplyTo(0, 1)))
+        host.work_until_idle(self.now)
+        assert [answer.error for answer in host.answers] == [ErrorCode.NONE]
+        host.answers.clear()
 
     def create_topics(self, **partitions: int) -> None:
         """Topics are there before anybody starts."""
         topics = tuple(CreateTopic(topic=name, partition_count=count) for name, count in partitions.items())
-        assert self.host is not None
-        self.host.offer(Received(CreateTopics(topics=topics), to=ReplyTo(0, 1)))
-        self.host.work_until_idle(self.now)
-        assert [answer.error for answer in self.host.answers] == [ErrorCode.NONE]
-        self.host.answers.clear()
+        self.ask(CreateTopics(topics=topics))
 
     def stop_node(self) -> None:
         """Kill the node where it stands. What its log says is what its state was, but for notes."""
-        host = self.host
-        assert host is not None
+        host = self.live_host
         unwritten = {act.partition for act in host.to_do if isinstance(act, Append)}
         live = {key: host.node.state_of(key) for key in host.node.logs if key not in unwritten}
         self._mark_states(host)
@@ -136,15 +155,12 @@ class World:
 
     def _mark_states(self, host: Host) -> None:
         for log in host.node.logs.values():
-            for record in getattr(log.coordinator, "records", {}).values():
-                self.marks[f"node stopped in {record.state.name}"] += 1
+            if isinstance(log.coordinator, Transactions):
+                for record in log.coordinator.records.values():
+                    self.marks[f"node stopped in {record.state.name}"] += 1
         self.marks["node stopped before an append was written"] += any(
             isinstance(act, Append) for act in host.to_do
         )
-
-    def start_node(self) -> None:
-        """The next incarnation, over what the last one left."""
-        self.host = self._start()
 
     # --- connections
 
@@ -197,8 +213,8 @@ class World:
 
     # --- actors
 
-    def spawn(self, name: str, script: Script, ports: list[Port]) -> Actor:
-        actor = Actor(name, script, ports)
+    def spawn(self, name: str, script: Script[None], ports: list[Port]) -> Actor:
+        actor = Actor(name, script, ports, lambda: True)
         self.actors.append(actor)
         return actor
 
@@ -241,13 +257,13 @@ class World:
         choices: list[Callable[[], None]] = []
         host = self.host
         if host is not None and not host.is_idle:
-            choices += [lambda: self._work(host)] * 3
+            choices += [partial(self._work, host)] * 3
         for port in self.ports.values():
             if port.outgoing:
-                choices.append(lambda port=port: self._to_node(port))
+                choices.append(partial(self._to_node, port))
             if port.incoming:
-                choices.append(lambda port=port: self._to_client(port))
-        choices += [lambda actor=actor: self._advance(actor) for actor in self.actors if actor.waits_for()]
+                choices.append(partial(self._to_client, port))
+        choices += [partial(self._advance, actor) for actor in self.actors if actor.waits_for()]
         if host is None:
             choices.append(self.start_node)
         if not choices:
@@ -303,10 +319,12 @@ def recover(storage: MemoryStorage) -> Node:
 
 def open_states(node: Node) -> list[TransactionState]:
     """The states of all transactional ids."""
+    coordinators = [log.coordinator for log in node.logs.values()]
     return [
         record.state
-        for log in node.logs.values()
-        for record in getattr(log.coordinator, "records", {}).values()
+        for coordinator in coordinators
+        if isinstance(coordinator, Transactions)
+        for record in coordinator.records.values()
     ]
 
 

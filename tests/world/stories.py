@@ -1,4 +1,5 @@
-"""Who acts in the loop: payers that share one transactional id, and a copier that consumes, transforms and produces.
+"""Who acts in the loop: payers that share one transactional id, and a copier that consumes, transforms and
+produces.
 
 Rule: a script believes only what its machine resolved; what it does not know it writes down as unknown.
 """
@@ -10,6 +11,7 @@ from enum import Enum
 
 import attrs
 
+from fencepost.client.consumed import ConsumedBatch
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.effects import Operation
 from fencepost.client.errors import Failure, ProducerFenced, TransactionAborted
@@ -35,16 +37,25 @@ class Payment:
     outcome: Outcome = Outcome.NOT_COMMITTED
 
 
-def _wait(port: Port, operation: Operation) -> Callable[[], bool]:
-    return lambda: operation in port.resolved
+@attrs.frozen
+class Sender:
+    """A producer and its connection."""
+
+    machine: ProducerMachine
+    port: Port
 
 
-def transactional_port(world: World, transactional_id: str) -> Port:
+def _wait(sender: Sender, operation: Operation) -> Callable[[], bool]:
+    return lambda: operation in sender.port.resolved
+
+
+def transactional(world: World, transactional_id: str) -> Sender:
     timeout_ms = world.random.choice((60_000, 60_000, 400))
     settings = ProducerSettings(
         transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, linger_ms=0, batch_size=64
     )
-    return world.port(ProducerMachine(ADDRESS, settings))
+    machine = ProducerMachine(ADDRESS, settings)
+    return Sender(machine, world.port(machine))
 
 
 def _is_fatal(world: World, failure: Failure | None) -> bool:
@@ -54,9 +65,9 @@ def _is_fatal(world: World, failure: Failure | None) -> bool:
     return True
 
 
-def _append(world: World, port: Port, topic: str, value: bytes, partition: int) -> Script:
+def _append(world: World, sender: Sender, topic: str, value: bytes, partition: int) -> Script[None]:
     """Waits until the topic is known, then hands the record over."""
-    machine = port.machine
+    machine, port = sender.machine, sender.port
     while True:
         place = machine.append(topic, value, partition=partition, now=world.now, wall_ms=world.now)
         port.perform(machine.wake(world.now))
@@ -65,24 +76,29 @@ def _append(world: World, port: Port, topic: str, value: bytes, partition: int) 
         yield lambda: machine.cluster.partition_counts.get(topic) is not None or machine.is_over
 
 
-def _end(world: World, port: Port, operation: Operation) -> Script:
-    """Commits or aborts, and after an abortable failure aborts; returns what became of the transaction."""
-    machine = port.machine
+def _end(world: World, sender: Sender, operation: Operation) -> Script[Failure | None]:
+    """Commits or aborts; returns why it failed, if it did."""
+    machine, port = sender.machine, sender.port
     port.resolved.clear()
     port.perform(machine.commit(world.now) if operation is Operation.COMMIT else machine.abort(world.now))
-    yield _wait(port, operation)
+    yield _wait(sender, operation)
     return port.resolved.pop(operation)
 
 
 # --- payers -------------------------------------------------------------------------------------------
 
 
-def payer(world: World, port: Port, payments: list[Payment], name: str, count: int) -> Script:
+def _take_over(world: World, sender: Sender) -> Script[bool]:
+    """Becomes the owner of the transactional id; False when that failed."""
+    sender.port.perform(sender.machine.init_transactions(world.now))
+    yield _wait(sender, Operation.INIT_TRANSACTIONS)
+    return sender.port.resolved.pop(Operation.INIT_TRANSACTIONS) is None
+
+
+def payer(world: World, sender: Sender, payments: list[Payment], name: str, count: int) -> Script[None]:
     """Writes transactions of one to four records into both partitions; one in four is aborted on purpose."""
-    machine = port.machine
-    port.perform(machine.init_transactions(world.now))
-    yield _wait(port, Operation.INIT_TRANSACTIONS)
-    if port.resolved.pop(Operation.INIT_TRANSACTIONS) is not None:
+    machine = sender.machine
+    if not (yield from _take_over(world, sender)):
         return
     for number in range(count):
         payment = Payment([])
@@ -92,22 +108,22 @@ def payer(world: World, port: Port, payments: list[Payment], name: str, count: i
             value = f"{name}/{number}/{record}".encode()
             if machine.is_over or not machine.may_abort or machine.failure is not None:
                 break
-            yield from _append(world, port, "payments", value, world.random.randrange(PARTITIONS))
+            yield from _append(world, sender, "payments", value, world.random.randrange(PARTITIONS))
             payment.values.append(value)
         yield lambda: True
-        if not (yield from _decide(world, port, payment)):
+        if not (yield from _decide(world, sender, payment)):
             return
 
 
-def _decide(world: World, port: Port, payment: Payment) -> Script:
+def _decide(world: World, sender: Sender, payment: Payment) -> Script[bool]:
     """Ends a payment; False when this payer cannot go on."""
-    machine = port.machine
+    machine = sender.machine
     if machine.is_over:
         world.marks["fenced"] += machine.failure is not None and machine.failure.kind is ProducerFenced
         return False
     if machine.failure is None and world.random.random() < 0.75:
         payment.outcome = Outcome.UNKNOWN  # until it is known: a kill from here on leaves it so
-        failure = yield from _end(world, port, Operation.COMMIT)
+        failure = yield from _end(world, sender, Operation.COMMIT)
         if failure is None:
             payment.outcome = Outcome.COMMITTED
             return True
@@ -115,7 +131,7 @@ def _decide(world: World, port: Port, payment: Payment) -> Script:
             world.marks["commit outcome unknown"] += failure.kind is not ProducerFenced
             return False
         payment.outcome = Outcome.NOT_COMMITTED
-    failure = yield from _end(world, port, Operation.ABORT)
+    failure = yield from _end(world, sender, Operation.ABORT)
     world.marks["aborted"] += failure is None
     return not _is_fatal(world, failure)
 
@@ -123,12 +139,11 @@ def _decide(world: World, port: Port, payment: Payment) -> Script:
 # --- the copier ---------------------------------------------------------------------------------------
 
 
-def copier(world: World, producing: Port, consuming: Port, ends: dict[TopicPartition, int]) -> Script:
+def copier(
+    world: World, sender: Sender, consumer: ConsumerMachine, consuming: Port, ends: dict[TopicPartition, int]
+) -> Script[None]:
     """Copies `in` to `out`, upper-cased, partition by partition, with the offsets in the transaction."""
-    producer, consumer = producing.machine, consuming.machine
-    producing.perform(producer.init_transactions(world.now))
-    yield _wait(producing, Operation.INIT_TRANSACTIONS)
-    if producing.resolved.pop(Operation.INIT_TRANSACTIONS) is not None:
+    if not (yield from _take_over(world, sender)):
         return
     consumer.assign(partitions_of("in", PARTITIONS))
     settled: dict[TopicPartition, int] = {}
@@ -140,7 +155,7 @@ def copier(world: World, producing: Port, consuming: Port, ends: dict[TopicParti
             return
         yield lambda: any(reading.fetched or reading.problem for reading in consumer.readings.values())
         batches = consumer.take()
-        copied = yield from _copy(world, producing, batches, consumer.positions)
+        copied = yield from _copy(world, sender, batches, consumer.positions)
         if copied is None:
             return
         if copied:
@@ -150,31 +165,35 @@ def copier(world: World, producing: Port, consuming: Port, ends: dict[TopicParti
                 consumer.seek(where, offset)
 
 
-def _copy(world: World, port: Port, batches: list, positions: dict[TopicPartition, int]) -> Script:
+def _copy(
+    world: World, sender: Sender, batches: list[ConsumedBatch], positions: dict[TopicPartition, int]
+) -> Script[bool | None]:
     """One transaction: True when committed, False when aborted, None when this copier is over."""
-    machine = port.machine
+    machine = sender.machine
     machine.begin()
     for batch in batches:
         for record in batch:
             if machine.is_over or machine.failure is not None:
                 break
-            yield from _append(world, port, "out", record.value.upper(), record.partition)
+            yield from _append(world, sender, "out", record.value.upper(), record.partition)
     yield lambda: True
     if not machine.is_over and machine.failure is None:
-        port.perform(machine.send_offsets(positions, GROUP, world.now))
+        sender.port.perform(machine.send_offsets(positions, GROUP, world.now))
     yield lambda: True
     payment = Payment([])
-    if not (yield from _decide(world, port, payment)):
+    if not (yield from _decide(world, sender, payment)):
         return None
     return payment.outcome is Outcome.COMMITTED
 
 
 def start_copier(world: World, ends: dict[TopicPartition, int]) -> Actor:
-    producing = transactional_port(world, "copier")
-    consuming = world.port(ConsumerMachine(ADDRESS, ConsumerSettings(group_id=GROUP, max_wait_ms=20)))
-    return world.spawn("copier", copier(world, producing, consuming, ends), [producing, consuming])
+    sender = transactional(world, "copier")
+    consumer = ConsumerMachine(ADDRESS, ConsumerSettings(group_id=GROUP, max_wait_ms=20))
+    consuming = world.port(consumer)
+    script = copier(world, sender, consumer, consuming, ends)
+    return world.spawn("copier", script, [sender.port, consuming])
 
 
 def start_payer(world: World, payments: list[Payment], name: str, count: int) -> Actor:
-    port = transactional_port(world, "payers")
-    return world.spawn(name, payer(world, port, payments, name, count), [port])
+    sender = transactional(world, "payers")
+    return world.spawn(name, payer(world, sender, payments, name, count), [sender.port])

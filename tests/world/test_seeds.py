@@ -1,6 +1,8 @@
-"""A thousand seeds: two producers with one transactional id and a consumer-producer, a node that is stopped anywhere.
+"""A thousand seeds: two producers with one transactional id and a consumer-producer, a node that is stopped
+anywhere.
 
-Each seed ends with exactly-once output, nothing undecided, and at each stop `recover(log) == forget_notes(live)`.
+Each seed ends with exactly-once output, nothing undecided, and at each stop `recover(log) ==
+forget_notes(live)`.
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ from collections import Counter
 import pytest
 
 from fencepost.broker.settings import PROTECTIONS
-from fencepost.broker.words import Received, ReplyTo
 from fencepost.protocol.messages import Produce, ProducePartition
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import TopicPartition, TransactionState
@@ -20,6 +21,8 @@ from tests.world.stories import INPUTS, PARTITIONS, Outcome, Payment, start_copi
 
 SEEDS_PER_TEST, TESTS = 50, 20
 RUNS_WITH_FAULTS = 2
+NOTHING: frozenset[str] = frozenset()
+NO_COUNTS: set[int] = set()
 DONE = {TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
 
 
@@ -32,14 +35,11 @@ def inputs(world: World) -> dict[TopicPartition, list[bytes]]:
         for at in range(0, INPUTS, 4):
             batch = build_data_batch(records[at : at + 4], base_timestamp=world.now)
             part = ProducePartition(topic=where.topic, partition=where.partition, records=batch)
-            request = Produce(transactional_id=None, acks=-1, timeout_ms=1, partitions=(part,))
-            world.host.offer(Received(request, to=ReplyTo(0, 1)))
-    world.host.work_until_idle(world.now)
-    world.host.answers.clear()
+            world.ask(Produce(transactional_id=None, acks=-1, timeout_ms=1, partitions=(part,)))
     return values
 
 
-def run(seed: int, marks: Counter[str], broken: frozenset[str] = frozenset()) -> None:
+def run(seed: int, marks: Counter[str], broken: frozenset[str] = NOTHING) -> None:
     world = World(seed, faults=6, broken=broken)
     world.create_topics(**{"in": PARTITIONS, "out": PARTITIONS, "payments": PARTITIONS})
     values = inputs(world)
@@ -54,7 +54,7 @@ def run(seed: int, marks: Counter[str], broken: frozenset[str] = frozenset()) ->
     start_copier(world, ends)
     start_payer(world, payments, "last", 1)
     world.run()
-    world.host.directory.abandon()
+    world.live_host.directory.abandon()
     check(world, values, payments)
     marks.update(world.marks)
 
@@ -77,21 +77,26 @@ def check(world: World, values: dict[TopicPartition, list[bytes]], payments: lis
             case Outcome.NOT_COMMITTED:
                 assert counts <= {0}, f"{payment} was not committed"
             case Outcome.UNKNOWN:
-                assert counts in ({0}, {1}, set()), f"{payment} is torn"
+                assert counts in ({0}, {1}, NO_COUNTS), f"{payment} is torn"
     assert not paid, "records that nobody wrote"
     assert payments[-1].outcome is not Outcome.UNKNOWN, "the last payment, without faults, has an outcome"
     assert set(open_states(recover(world.storage))) <= DONE
 
 
-@pytest.mark.parametrize("part", range(TESTS))
-def test_a_thousand_seeds(part):
-    marks: Counter[str] = Counter()
-    for seed in range(part * SEEDS_PER_TEST, (part + 1) * SEEDS_PER_TEST):
+def run_many(seeds: range, marks: Counter[str], broken: frozenset[str] = NOTHING) -> None:
+    """One seed after the other; the first that fails says which it was."""
+    for seed in seeds:
         try:
-            run(seed, marks)
+            run(seed, marks, broken)
         except Exception as problem:
             problem.add_note(f"seed {seed}")
             raise
+
+
+@pytest.mark.parametrize("part", range(TESTS))
+def test_a_thousand_seeds(part: int) -> None:
+    marks: Counter[str] = Counter()
+    run_many(range(part * SEEDS_PER_TEST, (part + 1) * SEEDS_PER_TEST), marks)
     for reached in (
         "node stopped in ONGOING",
         "node stopped before an append was written",
@@ -105,16 +110,14 @@ def test_a_thousand_seeds(part):
 
 
 @pytest.mark.parametrize("protection", sorted(PROTECTIONS))
-def test_without_a_protection_some_seed_fails(protection):
+def test_without_a_protection_some_seed_fails(protection: str) -> None:
     """The judges can fail: a broker without fencing, or without deduplication, is found out."""
     with pytest.raises(AssertionError):
-        for seed in range(200):
-            run(seed, Counter(), frozenset({protection}))
+        run_many(range(200), Counter(), frozenset({protection}))
 
 
-def test_a_stop_between_prepare_and_complete_is_among_them():
+def test_a_stop_between_prepare_and_complete_is_among_them() -> None:
     marks: Counter[str] = Counter()
-    for seed in range(2_000, 2_100):
-        run(seed, marks)
+    run_many(range(2_000, 2_100), marks)
     assert marks["node stopped in PREPARE_COMMIT"] > 0
     assert marks["node stopped in PREPARE_ABORT"] > 0
