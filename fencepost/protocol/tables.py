@@ -31,10 +31,8 @@ def states_of(table: Table) -> list[Enum]:
 
 def inputs_of(table: Table) -> list[Enum]:
     """The inputs that occur, in the order of their class."""
-    found = {happened for row in table.values() for happened in row}
-    kinds: list[type[Enum]] = list(
-        dict.fromkeys(type(happened) for row in table.values() for happened in row)
-    )
+    found: list[Enum] = [happened for row in table.values() for happened in row]
+    kinds = dict.fromkeys(map(type, found))
     return [member for kind in kinds for member in kind if member in found]
 
 
