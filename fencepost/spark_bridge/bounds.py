@@ -1,8 +1,8 @@
 """How far a partition can be read: the manifest's last stable offset, carried on by walking the batches
 behind it.
 
-Rule: the manifest is a lower bound. At its last stable offset no older transaction is open, so a walk from
-there knows all that matter.
+Rule: the manifest is a lower bound. At its last stable offset no older transaction is open, so a walk that
+begins there, or anywhere before, meets every transaction that matters.
 """
 
 from __future__ import annotations
@@ -132,8 +132,6 @@ class _Walk:
             raise ProtocolViolation(f"offset {header.base_offset} after {self.end}")
         self.leader_epoch = header.leader_epoch
         self.end = header.next_offset
-        if self.end <= self.start:
-            return
         ended = self.transactions.see(header, batch)
         if ended is not None:
             self.aborted.append(ended)

@@ -8,12 +8,12 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.memory import MemoryStorage
-from fencepost.protocol.batches import walk
+from fencepost.protocol.batches import place, walk
 from fencepost.protocol.compression import Compression
 from fencepost.protocol.terms import IsolationLevel
 from fencepost.spark_bridge.problems import CorruptLog, DataLoss
@@ -47,6 +47,7 @@ producers = st.integers(1, 3)
 happenings: st.SearchStrategy[Happening] = st.one_of(
     st.tuples(st.just("plain"), st.integers(1, 5), st.booleans()),
     st.tuples(st.just("data"), producers, st.integers(1, 4)),
+    st.tuples(st.just("whole"), producers, st.integers(1, 4), st.booleans()),
     st.tuples(st.just("commit"), producers),
     st.tuples(st.just("abort"), producers),
     st.tuples(st.just("emptied"), st.integers(1, 3)),
@@ -62,6 +63,9 @@ def perform(log: RememberedLog, happening: Happening, *, size: int = 400) -> Non
             log.records(count, rich=rich, size=size)
         case ("data", producer_id, count):
             log.records(count, producer_id=producer_id, size=size)
+        case ("whole", producer_id, count, commits):
+            log.records(count, producer_id=producer_id, size=size)
+            (log.commit if commits else log.abort)(producer_id)
         case ("commit", producer_id):
             log.commit(producer_id)
         case ("abort", producer_id):
@@ -87,6 +91,8 @@ def log_of(history: list[Happening]) -> tuple[MemoryStorage, RememberedLog]:
 
 @given(histories, st.sampled_from([COMMITTED, UNCOMMITTED]))
 @example([("data", 1, 1), ("roll",), ("plain", 1, False), ("roll",), ("abort", 1)], COMMITTED)
+@example([("whole", 1, 2, False), ("whole", 1, 2, True), ("manifest",)], COMMITTED)
+@settings(max_examples=300)
 def test_every_log_reads_as_a_naive_scan_of_it(history: list[Happening], level: IsolationLevel) -> None:
     storage, log = log_of(history)
     assert read(storage, level) == visible(log.entries, level)
@@ -155,6 +161,42 @@ def test_records_past_a_damaged_byte_of_the_tail_are_not_there() -> None:
     whole[starts[2] + 70] ^= 1
     storage.replace(path, whole, durable=False)
     assert read(storage) == visible(log.entries[:2], COMMITTED)
+
+
+@pytest.mark.parametrize("stale", ["an older offset", "an older leader"])
+def test_a_whole_batch_that_does_not_follow_is_no_part_of_the_log(stale: str) -> None:
+    """What a disk may keep of former times behind the end."""
+    storage, log = new_log()
+    log.leader_epoch = 1
+    log.records(2)
+    log.write_manifest()
+    log.records(2)
+    path = files_of(storage, "log")[0]
+    whole = storage.read_file(path) or b""
+    batch = bytearray(whole[: len(whole) // 2])
+    if stale == "an older leader":
+        place(batch, base_offset=end_of(log.entries), leader_epoch=0)
+    storage.replace(path, whole + batch, durable=False)
+    for level in IsolationLevel:
+        assert read(storage, level) == visible(log.entries, level)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 33])
+def test_an_abort_that_did_not_reach_its_index_counts_all_the_same(kept: int) -> None:
+    """The broker was killed between two writes: the marker lies in the log, its index entry is torn or missing."""
+    history: list[Happening] = [
+        ("data", 1, 2),
+        ("manifest",),
+        ("whole", 2, 1, False),
+        ("plain", 2, False),
+        ("abort", 1),
+    ]
+    storage, log = log_of(history)
+    path = files_of(storage, "txnindex")[0]
+    index = storage.read_file(path) or b""
+    assert len(index) == 2 * 34
+    storage.replace(path, index[: 34 + kept], durable=False)
+    assert read(storage) == visible(log.entries, COMMITTED)
 
 
 def test_without_a_manifest_the_whole_log_is_walked() -> None:
