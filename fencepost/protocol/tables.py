@@ -33,7 +33,8 @@ def inputs_of(table: Table) -> list[Enum]:
     """The inputs that occur, in the order of their class."""
     found: list[Enum] = [happened for row in table.values() for happened in row]
     kinds = dict.fromkeys(map(type, found))
-    return [member for kind in kinds for member in kind if member in found]
+    members = [member for kind in kinds for member in kind.__members__.values()]
+    return [member for member in members if member in found]
 
 
 def gaps(table: Table) -> list[tuple[Enum, Enum]]:
