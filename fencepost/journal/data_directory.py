@@ -91,6 +91,10 @@ class DataDirectory:
         name = directory_name(partition)
         return partition in self._journals or name in self._storage.directories()
 
+    def holds(self, journal: Journal) -> bool:
+        """Whether this is still the log of its partition: neither deleted nor given up."""
+        return self._journals.get(journal.partition) is journal
+
     def give_up(self, partition: TopicPartition) -> None:
         """Lets go of a log whose disk failed: the next `journal` reads again what is there."""
         journal = self._journals.pop(partition, None)

@@ -16,15 +16,12 @@ from fencepost.protocol.errors import FencepostError
 
 INDEX_INTERVAL_BYTES: Final = 4096  # Kafka's index.interval.bytes: one entry per this many bytes of log
 
-OFFSET_ENTRY: Final = struct.Struct(
-    ">II"
-)  # offset of the batch's last record relative to the segment, byte position of the batch
-TIME_ENTRY: Final = struct.Struct(
-    ">qI"
-)  # largest timestamp so far, relative last offset of the batch that has it
-ABORTED_ENTRY: Final = struct.Struct(
-    ">hqqqq"
-)  # version, producer id, first offset, last offset (the marker's), last stable offset
+# Last offset of the batch, relative to the segment, and byte position of the batch.
+OFFSET_ENTRY: Final = struct.Struct(">II")
+# Largest timestamp so far, and the relative last offset of the batch that has it.
+TIME_ENTRY: Final = struct.Struct(">qI")
+# Version, producer id, first offset, last offset (the marker's), last stable offset.
+ABORTED_ENTRY: Final = struct.Struct(">hqqqq")
 ABORTED_ENTRY_VERSION: Final = 0
 
 
@@ -158,23 +155,11 @@ class TransactionIndex:
     def append(self, aborted: AbortedRange) -> bytes:
         """The entry's bytes, for the file; CorruptIndex when its marker is not after the last one's
         (AbortedTxn order)."""
-        if len(self) and aborted.last_offset <= self[-1 + len(self)].last_offset:
-            raise CorruptIndex(f"{aborted} is not after the last entry {self[-1 + len(self)]}")
+        if len(self) and aborted.last_offset <= self[len(self) - 1].last_offset:
+            raise CorruptIndex(f"{aborted} is not after the last entry {self[len(self) - 1]}")
         entry = ABORTED_ENTRY.pack(ABORTED_ENTRY_VERSION, *aborted)
         self.data += entry
         return entry
-
-    def check(self, base_offset: int, end_offset: int) -> None:
-        """CorruptIndex unless markers strictly grow, lie in [base_offset, end_offset) and end what began
-        before them."""
-        last = base_offset - 1
-        for entry in range(len(self)):
-            aborted = self[entry]
-            if not last < aborted.last_offset < end_offset or aborted.first_offset >= aborted.last_offset:
-                raise CorruptIndex(
-                    f"{aborted} does not fit a segment of offsets {base_offset} to {end_offset}"
-                )
-            last = aborted.last_offset
 
     def collect(self, fetch_offset: int, *, upper: int) -> tuple[list[AbortedRange], bool]:
         """Entries that overlap [fetch_offset, upper), and whether later segments can be left out.

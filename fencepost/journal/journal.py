@@ -195,9 +195,7 @@ class Journal:
         segment.leader_epoch = full.leader_epoch
         segment.create()
         self._names_changed = True
-        self._segments.append(
-            segment
-        )  # before it is active: `sync` in another thread looks at the active one first
+        self._segments.append(segment)  # listed before it is active: `sync` in a worker relies on it
         self._bases.append(segment.base_offset)
         self._active = segment
         full.release()
@@ -239,9 +237,8 @@ class Journal:
         """Aborted transactions that overlap [fetch_offset, upper), looked for forward until no later one
         can."""
         segments = self._segments[self._segment_at(fetch_offset) :]
-        return collect_aborted(
-            [segment.transaction_index for segment in segments], fetch_offset, upper=upper
-        )[0]
+        indexes = [segment.transaction_index for segment in segments]
+        return collect_aborted(indexes, fetch_offset, upper=upper)[0]
 
     def fetch_upper_bound(self, offset: int, size: int) -> int:
         """An offset at or after the end of `size` bytes read at `offset`: from the index, else the next
@@ -280,13 +277,10 @@ class Journal:
         begins."""
         with self._writing():
             self._storage.replace(self._snapshot_path(self._end), encode_snapshot(producers), durable=durable)
-            for offset in [
-                offset for offset in self._snapshots if offset not in self._bases or offset == self._end
-            ]:
-                self._snapshots.remove(offset)
-                if offset != self._end:
-                    self._storage.remove(self._snapshot_path(offset))
-        self._snapshots.append(self._end)
+            kept = [offset for offset in self._snapshots if offset in self._bases and offset != self._end]
+            for offset in set(self._snapshots) - {*kept, self._end}:
+                self._storage.remove(self._snapshot_path(offset))
+        self._snapshots = [*kept, self._end]
         self.snapshot_due = False
 
     def _snapshot_path(self, offset: int) -> str:
@@ -310,9 +304,9 @@ class Journal:
         failure the journal takes no more writes, since nobody can tell what a second sync would have written.
         """
         with self._writing():
-            end = (
-                self._end
-            )  # taken first, and the last segment before the list: what is added meanwhile is not promised
+            # The end is taken first, and the last segment before the list: what comes meanwhile is not
+            # promised.
+            end = self._end
             active = self._active
             unsynced = self._segments[len(self._synced) :]
             rolled = [segment for segment in unsynced if segment.base_offset < active.base_offset]

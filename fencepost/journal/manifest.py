@@ -66,7 +66,7 @@ def encode_manifest(
             "last_stable_offset": state.last_stable_offset,
             "high_watermark": state.high_watermark,
             "open_transactions": [transaction._asdict() for transaction in state.open_transactions],
-            "segments": [encode_summary(segment) for segment in segments],
+            "segments": [attrs.asdict(segment) for segment in segments],
         }
     )
 
@@ -84,17 +84,13 @@ def decode_manifest(data: bytes) -> Manifest:
                 OpenTransaction(int(t["first_offset"]), int(t["producer_id"]), int(t["producer_epoch"]))
                 for t in content["open_transactions"]
             ),
-            segments=tuple(decode_summary(segment) for segment in content["segments"]),
+            segments=tuple(_decode_summary(segment) for segment in content["segments"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptIndex(f"a manifest without sense: {error!r}") from error
 
 
-def encode_summary(segment: SegmentSummary) -> dict[str, int]:
-    return attrs.asdict(segment)
-
-
-def decode_summary(content: dict[str, Any]) -> SegmentSummary:
+def _decode_summary(content: dict[str, Any]) -> SegmentSummary:
     return SegmentSummary(
         int(content["base_offset"]),
         end_offset=int(content["end_offset"]),

@@ -21,7 +21,7 @@ from fencepost.journal.indexes import (
     TransactionIndex,
 )
 from fencepost.journal.manifest import SegmentSummary
-from fencepost.journal.storage import Storage, StorageFile
+from fencepost.journal.storage import Storage, StorageError, StorageFile
 from fencepost.protocol.batches import HEADER_SIZE, BatchHeader, Buffer, checksum_matches, read_header
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.records import read_columns
@@ -61,11 +61,8 @@ def walk_batches(
         at = position - window_start
         header = _header_of_whole(window, at)
         if header is None:
-            window, window_start, at = (
-                memoryview(file.read(position, min(chunk_bytes, end - position))),
-                position,
-                0,
-            )
+            window = memoryview(file.read(position, min(chunk_bytes, end - position)))
+            window_start, at = position, 0
             header = _header_of_whole(window, 0)
         if header is None:
             header = read_header(window)
@@ -104,12 +101,23 @@ class Segment:
     again."""
 
     __slots__ = (
-        "_directory", "_file", "_max_timestamp_offset", "_saved_offsets", "_saved_times", "_since_entry",
+        "_directory",
+        "_file",
+        "_max_timestamp_offset",
+        "_saved_offsets",
+        "_saved_times",
+        "_since_entry",
         "_storage",
-        "base_offset", "end_offset", "first_timestamp", "leader_epoch", "max_timestamp", "offset_index",
+        "base_offset",
+        "end_offset",
+        "first_timestamp",
+        "leader_epoch",
+        "max_timestamp",
+        "offset_index",
         "size",
-        "time_index", "transaction_index",
-    )  # fmt: skip
+        "time_index",
+        "transaction_index",
+    )
 
     def __init__(self, storage: Storage, directory: str, base_offset: int) -> None:
         self._storage = storage
@@ -118,9 +126,9 @@ class Segment:
         self.base_offset = base_offset
         self.end_offset = base_offset
         self.size = 0
-        self.first_timestamp = (
-            NO_TIMESTAMP  # the largest of the first batch, as Kafka's time-based rolling takes it
-        )
+        # Of the first batch the largest: what Kafka measures segment.ms from
+        # (LogSegment.loadFirstBatchTimestamp).
+        self.first_timestamp = NO_TIMESTAMP
         self.max_timestamp = NO_TIMESTAMP
         self.leader_epoch = NO_LEADER_EPOCH  # of the last batch
         self._max_timestamp_offset = base_offset
@@ -281,8 +289,12 @@ class Segment:
         return self.size
 
     def headers(self, start: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) of each batch from a batch start on."""
-        return walk_headers(self.file, start, self.size)
+        """(position, header) of each batch from a batch start on; StorageError when the log has been
+        damaged."""
+        try:
+            yield from walk_headers(self.file, start, self.size)
+        except ProtocolViolation as violation:
+            raise StorageError(f"{self.path(LOG)} is damaged: {violation}") from violation
 
     def batches(self, from_offset: int, *, before: int) -> Iterator[tuple[BatchHeader, memoryview]]:
         """(header, bytes) of the batches from the one that holds `from_offset` to the last below offset
@@ -295,14 +307,15 @@ class Segment:
         try:
             for _, header, batch in walk_batches(file, start, end, check=False):
                 yield header, batch
+        except ProtocolViolation as violation:
+            raise StorageError(f"{self.path(LOG)} is damaged: {violation}") from violation
         finally:
             file.close()
 
     def find_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         """(timestamp, offset) of the first record that is at least as new, None when there is none."""
-        for position, header in self.headers(
-            self.locate(self.base_offset + self.time_index.offset_before(timestamp))
-        ):
+        start = self.locate(self.base_offset + self.time_index.offset_before(timestamp))
+        for position, header in self.headers(start):
             if header.max_timestamp >= timestamp:
                 found = _first_record_since(timestamp, header, self.file.read(position, header.size))
                 if found is not None:

@@ -1,6 +1,7 @@
 """Logs for tests: a writer that fills a journal as a leader would, and small ways to damage one."""
 
 from fencepost.journal.journal import Journal, JournalSettings
+from fencepost.journal.manifest import ManifestState
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.open_transactions import OpenTransactions
 from fencepost.journal.snapshots import ProducerSnapshot
@@ -128,3 +129,43 @@ def flip(storage: Storage, path: str, at: int) -> None:
 def cut(storage: Storage, path: str, size: int) -> None:
     """Leaves the first bytes of a file."""
     storage.replace(path, (storage.read_file(path) or b"")[:size], durable=False)
+
+
+def a_log(storage: Storage) -> Writer:
+    return a_log_of(open_journal(storage))
+
+
+def a_log_of(journal: Journal) -> Writer:
+    """Three segments; one transaction aborts across two of them, one is open at the end. Not closed."""
+    writer = Writer(journal)
+    writer.plain(2, size=3_000, timestamp=1_000)
+    writer.data(7, 3, size=3_000, timestamp=2_000)
+    writer.data(8, 1)
+    writer.abort(8)
+    writer.plain(1, size=3_000, timestamp=3_000)
+    writer.roll()
+    writer.plain(2, size=5_000, timestamp=2_500)
+    writer.abort(7)
+    writer.data(9, 1)
+    writer.roll()
+    writer.plain(2, size=5_000, timestamp=4_000)
+    writer.data(10, 2)
+    writer.abort(9)
+    return writer
+
+
+def a_log_in_memory() -> tuple[MemoryStorage, Writer]:
+    storage = MemoryStorage()
+    return storage, a_log(storage)
+
+
+def crash(writer: Writer) -> None:
+    writer.journal.abandon()
+
+
+def close(writer: Writer) -> None:
+    end = writer.journal.log_end_offset
+    state = ManifestState(
+        last_stable_offset=0, high_watermark=end, open_transactions=tuple(writer.transactions)
+    )
+    writer.journal.close(state, writer.producers())
