@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from itertools import chain
+from typing import Any, cast
 
 from fencepost.protocol.errors import ErrorCode
 
@@ -31,10 +32,9 @@ def states_of(table: Table) -> list[Enum]:
 
 def inputs_of(table: Table) -> list[Enum]:
     """The inputs that occur, in the order of their class."""
-    found: list[Enum] = [happened for row in table.values() for happened in row]
-    kinds = dict.fromkeys(map(type, found))
-    members = [member for kind in kinds for member in kind.__members__.values()]
-    return [member for member in members if member in found]
+    found = {happened for row in table.values() for happened in row}
+    kinds = cast("list[type[Enum]]", list(dict.fromkeys(map(type, chain(*table.values())))))
+    return [member for kind in kinds for member in kind if member in found]
 
 
 def gaps(table: Table) -> list[tuple[Enum, Enum]]:
