@@ -172,7 +172,7 @@ class ProducerMachine(ProducerInside):
     def copy(self) -> ProducerMachine:
         """A copy that shares nothing that changes."""
         twin = ProducerMachine.__new__(ProducerMachine)
-        for name in ProducerMachine.__slots__:
+        for name in ProducerInside.__slots__:
             setattr(twin, name, getattr(self, name))
         twin.delivery = self.delivery.copy()
         twin.accumulator, twin.calls = twin.delivery.accumulator, twin.delivery.calls

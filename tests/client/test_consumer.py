@@ -1,0 +1,378 @@
+"""The consumer core by values alone: the filter against Kafka's own vectors, positions, resets, and what a seek makes stale."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.client.consumed import AbortedFilter, ConsumedBatch, Decoding, select
+from fencepost.client.consumer import ConsumerMachine
+from fencepost.client.effects import Effect, Send, WakeMe
+from fencepost.client.errors import ClientError, CorruptRecords, OffsetOutOfRange, UnknownTopic, WrongState
+from fencepost.client.serializers import json_deserializer, json_serializer, string_deserializer
+from fencepost.client.settings import ConsumerSettings, Reset
+from fencepost.protocol import messages as m
+from fencepost.protocol.batches import build_marker, place, read_batch
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import AbortedTransaction, ReplyBody
+from fencepost.protocol.records import build_data_batch
+from fencepost.protocol.terms import IsolationLevel, TopicPartition, TransactionResult
+
+HERE = TopicPartition("t", 0)
+COMMIT, ABORT = TransactionResult.COMMIT, TransactionResult.ABORT
+
+
+class Log:
+    """A log as bytes, built batch by batch."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.end = 0
+
+    def add(self, producer_id: int, count: int = 1, *, transactional: bool = True) -> Log:
+        values = [b"%d" % (self.end + i) for i in range(count)]
+        batch = build_data_batch(
+            values,
+            base_timestamp=1_000,
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=0,
+            transactional=transactional,
+        )
+        return self._append(batch, count)
+
+    def mark(self, producer_id: int, result: TransactionResult) -> Log:
+        marker = build_marker(
+            result, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, timestamp=1
+        )
+        return self._append(marker, 1)
+
+    def _append(self, batch: bytearray, count: int) -> Log:
+        place(batch, base_offset=self.end, leader_epoch=0)
+        self.data += batch
+        self.end += count
+        return self
+
+
+def aborted(*entries: tuple[int, int]) -> tuple[AbortedTransaction, ...]:
+    return tuple(AbortedTransaction(producer_id=who, first_offset=first) for who, first in entries)
+
+
+def offsets(batches: list[ConsumedBatch]) -> list[int]:
+    return [offset for batch in batches for offset in batch.offsets]
+
+
+def interleaved() -> Log:
+    """FetcherTest.testReadCommittedWithCommittedAndAbortedTransactions."""
+    log = Log().add(1).add(1).add(2).mark(1, COMMIT).add(2).mark(2, ABORT)
+    return log.add(1).add(2).add(1).mark(1, ABORT).mark(2, COMMIT)
+
+
+CASES = [
+    # log, aborted list, from, offsets that are handed out, where the reader goes on
+    (interleaved(), aborted((2, 2), (1, 6)), 0, [0, 1, 7], 11),
+    (interleaved(), None, 0, [0, 1, 2, 4, 6, 7, 8], 11),
+    (
+        Log().add(1).mark(1, ABORT).mark(1, ABORT).add(1).mark(1, COMMIT),
+        aborted((1, 0)),
+        0,
+        [3],
+        5,
+    ),  # MultipleAbortMarkers
+    (Log().mark(1, ABORT).add(1).mark(1, COMMIT), aborted(), 0, [1], 3),  # AbortMarkerWithNoData
+    (Log().add(1, 3).mark(1, ABORT), aborted((1, 0)), 0, [], 4),  # ConsumerPositionUpdatedWhenSkippingAborted
+    (Log().add(1, 3).mark(1, ABORT).add(1, 2).mark(1, COMMIT), aborted((1, 0)), 2, [4, 5], 7),
+    (Log().add(1, 5, transactional=False).mark(1, ABORT), aborted((1, 0)), 0, [0, 1, 2, 3, 4], 6),
+    (
+        Log().add(1, 3).mark(1, ABORT).add(1, 3).mark(1, ABORT),
+        aborted((1, 0), (1, 4)),
+        0,
+        [],
+        8,
+    ),  # added again
+    (Log().add(9, 6), aborted(), 4, [4, 5], 6),
+]
+
+
+@pytest.mark.parametrize(("log", "aborted_list", "position", "expected", "next_offset"), CASES)
+def test_what_a_fetch_hands_out(
+    log: Log,
+    aborted_list: tuple[AbortedTransaction, ...] | None,
+    position: int,
+    expected: list[int],
+    next_offset: int,
+) -> None:
+    selection = select(HERE, memoryview(log.data), position=position, aborted=aborted_list)
+    assert offsets(selection.batches) == expected
+    assert [value for batch in selection.batches for value in batch.values] == [b"%d" % o for o in expected]
+    assert selection.next_offset == next_offset
+
+
+def test_without_its_filter_read_committed_would_show_aborted_records() -> None:
+    """The planted fault of `--break isolation`: this test would pass for a filter that drops nothing."""
+    log = interleaved()
+    shown = [
+        AbortedFilter(aborted((2, 2), (1, 6))).drops(read_batch(log.data, at), memoryview(log.data), at)
+        for at in (0,)
+    ]
+    assert shown == [False]
+    machine = reading(log, ConsumerSettings(filters_aborted=False), aborted((2, 2), (1, 6)))
+    assert offsets(machine.take()) == [0, 1, 2, 4, 6, 7, 8]
+
+
+def test_a_batch_is_a_view_with_columns_and_records() -> None:
+    batch = build_data_batch(
+        [json_serializer({"n": 1}), None],
+        keys=[b"k", None],
+        timestamp_deltas=[0, 7],
+        headers=[None, [("h", b"x")]],
+        base_timestamp=1_000,
+        producer_id=3,
+    )
+    place(batch, base_offset=40, leader_epoch=0)
+    decoding = Decoding(key=string_deserializer, value=json_deserializer)
+    (view,) = select(HERE, memoryview(batch), position=40, aborted=None, decoding=decoding).batches
+    assert (view.base_offset, view.next_offset, view.producer_id, len(view)) == (40, 42, 3, 2)
+    assert (view.keys, view.values, view.timestamps) == (["k", None], [{"n": 1}, None], [1_000, 1_007])
+    first, second = view
+    assert (first.topic, first.partition, first.offset, first.key, first.value) == ("t", 0, 40, "k", {"n": 1})
+    assert (second.timestamp, second.headers) == (1_007, [("h", b"x")])
+    (rest,) = select(HERE, memoryview(batch), position=41, aborted=None).batches
+    assert (rest.base_offset, rest.values, rest.headers, list(rest.offsets)) == (
+        41,
+        [None],
+        [[("h", b"x")]],
+        [41],
+    )
+
+
+def test_a_compacted_batch_is_trimmed_by_offsets_and_left_by_its_header() -> None:
+    batch = build_data_batch([b"a", b"c"], offset_deltas=[1, 4], last_offset_delta=9, base_timestamp=0)
+    place(batch, base_offset=100, leader_epoch=0)
+    selection = select(HERE, memoryview(batch), position=102, aborted=None)
+    assert [list(view.offsets) for view in selection.batches] == [[104]]
+    assert selection.next_offset == 110
+
+
+# --- the machine --------------------------------------------------------------------------------------------------------
+
+
+class Reader:
+    """A consumer core, with what it sent and has no answer to."""
+
+    def __init__(self, settings: ConsumerSettings, *partitions: TopicPartition) -> None:
+        self.machine = ConsumerMachine("h:1", settings)
+        self.machine.assign(partitions or (HERE,))
+        self.now = 1_000
+        self.sent: list[Send] = []
+        self.wake_at: int | None = None
+        self.unknown: ErrorCode = ErrorCode.NONE
+        self.wake()
+
+    def wake(self) -> None:
+        self.hear(self.machine.wake(self.now))
+
+    def hear(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(request=m.Metadata()):
+                    self.hear(self.machine.on_reply(effect.token, ErrorCode.NONE, self.metadata(), self.now))
+                case Send(request=m.FindCoordinator()):
+                    found = m.FindCoordinatorReply(node_id=1, host="h", port=1)
+                    self.hear(self.machine.on_reply(effect.token, ErrorCode.NONE, found, self.now))
+                case Send():
+                    self.sent.append(effect)
+                case WakeMe():
+                    self.wake_at = effect.at
+                case _:
+                    pass
+
+    def metadata(self) -> m.MetadataReply:
+        parts = (m.PartitionMetadata(partition=0, leader_id=1, leader_epoch=0),)
+        topic = m.TopicMetadata(topic="t", error=self.unknown, is_internal=False, partitions=parts)
+        nodes = (m.NodeAddress(node_id=1, host="h", port=1),)
+        return m.MetadataReply(cluster_id="c", controller_id=1, nodes=nodes, topics=(topic,))
+
+    def after(self, ms: int) -> None:
+        self.now += ms
+        self.wake()
+
+    def answer(self, kind: type, body: ReplyBody | None, error: ErrorCode = ErrorCode.NONE) -> None:
+        send = next(send for send in self.sent if isinstance(send.request, kind))
+        self.sent.remove(send)
+        self.hear(self.machine.on_reply(send.token, error, body, self.now))
+
+    def start_at(self, offset: int) -> None:
+        """Answers the question where to begin."""
+        listed = m.ListedOffset(topic="t", partition=0, error=ErrorCode.NONE, timestamp=-1, offset=offset)
+        self.answer(m.ListOffsets, m.ListOffsetsReply(partitions=(listed,)))
+
+    def fetched(
+        self,
+        data: bytes | bytearray,
+        *,
+        error: ErrorCode = ErrorCode.NONE,
+        aborted_list: tuple[AbortedTransaction, ...] | None = None,
+    ) -> None:
+        part = m.FetchedPartition(
+            topic="t", partition=0, error=error, high_watermark=9, last_stable_offset=9, log_start_offset=0,
+            aborted=aborted_list, records=memoryview(data),
+        )  # fmt: skip
+        self.answer(m.Fetch, m.FetchReply(partitions=(part,)))
+
+    def waiting(self, kind: type) -> list[object]:
+        return [send.request for send in self.sent if isinstance(send.request, kind)]
+
+    @property
+    def fetch_offsets(self) -> list[int]:
+        return [part.fetch_offset for fetch in self.waiting(m.Fetch) for part in getattr(fetch, "partitions")]
+
+
+def reading(
+    log: Log, settings: ConsumerSettings, aborted_list: tuple[AbortedTransaction, ...] | None = None
+) -> ConsumerMachine:
+    reader = Reader(settings)
+    reader.start_at(0)
+    reader.fetched(log.data, aborted_list=aborted_list)
+    return reader.machine
+
+
+def test_the_next_fetch_is_on_its_way_before_the_batches_are_read() -> None:
+    reader = Reader(ConsumerSettings())
+    reader.start_at(0)
+    reader.fetched(Log().add(1, 5).data)
+    assert not reader.waiting(m.Fetch), "what waits is bounded: one fetch per partition"
+    batches = reader.machine.take()
+    reader.wake()
+    assert reader.fetch_offsets == [5]
+    assert offsets(batches) == [0, 1, 2, 3, 4]
+    assert reader.machine.positions == {HERE: 5}
+
+
+def test_the_position_moves_with_what_is_handed_out_and_over_what_never_is() -> None:
+    reader = Reader(ConsumerSettings())
+    reader.start_at(0)
+    reader.fetched(Log().add(1, 2).mark(1, ABORT).data, aborted_list=aborted((1, 0)))
+    assert reader.machine.positions == {HERE: 3}
+    assert reader.fetch_offsets == [3]
+    reader.fetched(b"")
+    assert reader.machine.take() == []
+    assert reader.machine.positions == {HERE: 3}
+
+
+def test_an_answer_from_before_a_seek_is_dropped() -> None:
+    reader = Reader(ConsumerSettings())
+    reader.start_at(0)
+    reader.machine.seek(HERE, 3)
+    reader.wake()
+    assert reader.fetch_offsets == [0, 3]
+    reader.fetched(Log().add(1, 2).data)
+    assert reader.machine.take() == []
+    reader.fetched(Log().add(1, 5).data)
+    assert offsets(reader.machine.take()) == [3, 4]
+
+
+@pytest.mark.parametrize(("reset", "timestamp"), [("earliest", -2), ("latest", -1)])
+def test_out_of_range_goes_where_the_policy_says(reset: Reset, timestamp: int) -> None:
+    reader = Reader(ConsumerSettings(auto_offset_reset=reset))
+    reader.machine.seek(HERE, 999)
+    reader.sent.clear()
+    reader.wake()
+    reader.fetched(b"", error=ErrorCode.OFFSET_OUT_OF_RANGE)
+    (asked,) = reader.waiting(m.ListOffsets)
+    assert isinstance(asked, m.ListOffsets)
+    assert asked.partitions[0].timestamp == timestamp
+    reader.start_at(6)
+    reader.after(1_000)
+    assert reader.fetch_offsets == [6]
+
+
+def test_out_of_range_is_an_error_when_the_policy_says_so() -> None:
+    reader = Reader(ConsumerSettings(auto_offset_reset="error"))
+    with pytest.raises(OffsetOutOfRange, match="seek"):
+        reader.machine.take()
+    reader.machine.seek(HERE, 999)
+    reader.wake()
+    reader.fetched(b"", error=ErrorCode.OFFSET_OUT_OF_RANGE)
+    with pytest.raises(OffsetOutOfRange):
+        reader.machine.take()
+
+
+def test_a_group_begins_at_its_committed_offsets_once_they_are_stable() -> None:
+    reader = Reader(ConsumerSettings(group_id="g"))
+    (asked,) = reader.waiting(m.OffsetFetch)
+    assert isinstance(asked, m.OffsetFetch)
+    assert asked.require_stable
+    reader.answer(m.OffsetFetch, committed(-1, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+    assert not reader.waiting(m.OffsetFetch)
+    reader.after(1_000)
+    reader.answer(m.OffsetFetch, committed(7))
+    assert reader.fetch_offsets == [7]
+
+
+def test_a_group_that_committed_nothing_begins_where_the_policy_says() -> None:
+    reader = Reader(ConsumerSettings(group_id="g", isolation_level=IsolationLevel.READ_UNCOMMITTED))
+    reader.answer(m.OffsetFetch, committed(-1))
+    assert reader.waiting(m.ListOffsets)
+
+
+def committed(offset: int, error: ErrorCode = ErrorCode.NONE) -> m.OffsetFetchReply:
+    entry = m.FetchedOffset(topic="t", partition=0, error=error, offset=offset, leader_epoch=-1, metadata="")
+    return m.OffsetFetchReply(offsets=(entry,))
+
+
+@pytest.mark.parametrize(
+    "error", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR]
+)
+def test_a_fetch_is_tried_again_after_a_pause(error: ErrorCode) -> None:
+    reader = Reader(ConsumerSettings())
+    reader.start_at(0)
+    reader.fetched(b"", error=error)
+    assert not reader.waiting(m.Fetch)
+    assert reader.wake_at is not None
+    reader.after(1_000)
+    assert reader.fetch_offsets == [0]
+
+
+def test_damage_is_told_after_everything_before_it_was_handed_out() -> None:
+    log = Log().add(1, 2)
+    damaged = bytearray(Log().add(1, 2).data)
+    damaged[-1] ^= 1
+    reader = Reader(ConsumerSettings())
+    reader.start_at(0)
+    reader.fetched(log.data)
+    assert offsets(reader.machine.take()) == [0, 1]
+    reader.wake()
+    reader.fetched(damaged)
+    with pytest.raises(CorruptRecords, match="checksum"):
+        reader.machine.take()
+
+
+def test_a_topic_that_stays_unknown_is_told() -> None:
+    reader = Reader(ConsumerSettings())
+    reader.unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    reader.machine.cluster.is_stale = True
+    for _ in range(30):
+        reader.after(100)
+    with pytest.raises(UnknownTopic, match="create_topic"):
+        reader.machine.take()
+
+
+def test_only_assigned_partitions_can_be_sought() -> None:
+    reader = Reader(ConsumerSettings())
+    with pytest.raises(WrongState, match="assign"):
+        reader.machine.seek(TopicPartition("t", 5), 0)
+    with pytest.raises(ClientError, match="group_id"):
+        reader.machine.committed_request([HERE])
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    reader = Reader(ConsumerSettings())
+    reader.start_at(0)
+    reader.fetched(Log().add(1, 5).data)
+    twin = reader.machine.copy()
+    before = twin.key()
+    assert before == reader.machine.key()
+    assert hash(before) == hash(reader.machine.key())
+    assert offsets(reader.machine.take()) == [0, 1, 2, 3, 4]
+    assert twin.key() == before
+    assert offsets(twin.take()) == [0, 1, 2, 3, 4]
