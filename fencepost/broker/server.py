@@ -31,7 +31,7 @@ from fencepost.broker.settings import NodeSettings
 from fencepost.broker.words import Append, Disconnected, Received, Reply, ReplyTo
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.disk import DiskStorage
-from fencepost.journal.journal import JournalSettings
+from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.storage import StorageError
 from fencepost.protocol.batches import Buffer
@@ -117,12 +117,18 @@ class Server:
         else:
             self._work_until_held(now)
         self._send_answers()
+        self._tell_troubles()
         if host.unsynced:
             self._unsynced.unpark_all()
         if host.changed and self._manifest_due_ms is None:
             self._manifest_due_ms = now + MANIFEST_INTERVAL_MS
         if self._next_alarm_ms(now) < self._alarm_at_ms:
             self._alarm.unpark_all()
+
+    def _tell_troubles(self) -> None:
+        troubles, self.host.troubles = self.host.troubles, []
+        for trouble in troubles:
+            print(trouble, file=sys.stderr, flush=True)
 
     def _work_until_held(self, now: int) -> None:
         """Thing by thing, so that the rule can stop between an append and its effects."""
@@ -144,6 +150,7 @@ class Server:
                 continue
             if answer.to in self.lost:
                 self.lost.discard(answer.to)
+                print(json.dumps({"lost_reply": type(answer.body).__name__}), flush=True)
                 connection.close()
             else:
                 connection.send(_encode(answer))
@@ -246,18 +253,19 @@ class Server:
                 await self._unsynced.park()
             async with trio.open_nursery() as nursery:
                 for key in sorted(self.host.unsynced):
-                    nursery.start_soon(self._sync_one, key)
+                    nursery.start_soon(self._sync_one, self.host.directory.journal(key))
             self.turn()
 
-    async def _sync_one(self, key: TopicPartition) -> None:
-        journal = self.host.directory.journal(key)
+    async def _sync_one(self, journal: Journal) -> None:
+        """What a sync says of a log that was deleted or given up meanwhile is not said of the one after it."""
         try:
             offset = await trio.to_thread.run_sync(journal.sync)
         except StorageError as problem:
-            print(f"{key}: {problem}", file=sys.stderr, flush=True)
-            self.host.sync_failed(key, problem)
+            if self.host.directory.holds(journal):
+                self.host.sync_failed(journal.partition, problem)
         else:
-            self.host.synced(key, offset)
+            if self.host.directory.holds(journal):
+                self.host.synced(journal.partition, offset)
 
 
 def _encode(answer: Reply) -> list[Buffer]:

@@ -208,7 +208,8 @@ def _end_cell(record: TransactionRecord, request: EndTxn, rules: Rules) -> Trans
         return Refused(
             ErrorCode.CONCURRENT_TRANSACTIONS, f"{request.transactional_id} is in {record.state.title}"
         )
-    is_retry = _is_retry(record, request)
+    # With fencing broken a former owner in the middle of a transaction is no retry: he ends whatever is open.
+    is_retry = _is_retry(record, request) and ("fencing" not in rules.broken or record.state in COMPLETED)
     if not is_retry and (
         refused := _check_identity(record, request.producer_id, request.producer_epoch, rules)
     ):

@@ -14,23 +14,23 @@ import trio
 from fencepost.demo.children import Child, Children
 from fencepost.demo.stage import Stage
 
-REPLY_LOST_EVERY = (
-    25  # of so many answers to Produce one is thrown away with its connection: producers must repeat
-)
-
 
 class Keeper:
     """The broker's process, whichever it is at the moment."""
 
-    def __init__(self, children: Children, *, data: Path, broken: str | None, stage: Stage) -> None:
+    def __init__(
+        self, children: Children, *, data: Path, broken: str | None, lose_every: int, stage: Stage
+    ) -> None:
         self._children = children
         self._data = data
         self._broken = broken
         self._stage = stage
+        self._lose_every = lose_every
         self._port = 0
         self._child: Child | None = None
         self._lock = trio.Lock()
         self.kills = 0
+        self.lost_replies = 0
         self.holds: deque[int] = deque()
         self.rounds = (
             0  # of the worker that have ended so far: a broker counts its PREPAREs from its own start
@@ -47,6 +47,7 @@ class Keeper:
         task_status.started()
         while (child := self._child) is not None:
             said = await child.hear()
+            self.lost_replies += said is not None and "lost_reply" in said
             if said is not None and "held" in said:
                 self.holds.popleft()
                 await self.kill(f"{said['held']} is in the log, and nothing after it yet")
@@ -73,7 +74,7 @@ class Keeper:
 
     async def _start(self) -> None:
         arguments = ["fencepost", "serve", str(self._data), "--port", str(self._port)]
-        arguments += ["--lose-reply", f"Produce:{REPLY_LOST_EVERY}", "--with-parent"]
+        arguments += ["--lose-reply", f"Produce:{self._lose_every}", "--with-parent"]
         if self._broken is not None:
             arguments += ["--break", self._broken]
         if self.holds:

@@ -24,7 +24,7 @@ from fencepost.protocol.terms import TransactionState
 HEIR_ROUNDS = 2  # that the heir of a frozen worker commits before that one wakes up
 ZOMBIE_ROUNDS = 3  # that a frozen worker may go on for after it woke up, should nobody fence it
 UNPLANNED_ENDS_MAX = 20
-SILENCE_S = 90.0  # without a word from the worker mean that it hangs
+SILENCE_S = 30.0  # without a word from the worker mean that it hangs
 
 
 class PipelineFailed(FencepostError):
@@ -80,6 +80,7 @@ class Pipeline:
     async def _life(self, nursery: trio.Nursery) -> bool:
         """One worker from start to end; True when it was the last."""
         worker = await self._start_worker()
+        because = "silent"
         while (said := await self._hear(worker)) is not None:
             match said["event"]:
                 case "committed" | "aborted":
@@ -91,13 +92,15 @@ class Pipeline:
                 case "finished":
                     await worker.wait()
                     return True
+                case "fenced" | "unknown":
+                    because = said["because"]
                 case _:
                     pass
         code = await worker.wait()
         if code not in (FENCED, COMMIT_UNKNOWN, -signal.SIGKILL):
-            self._stage.tell(str(worker.failure()))
+            because = str(worker.failure())
         self.tally.unplanned_ends += 1
-        self._stage.tell("worker gave up; another one goes on")
+        self._stage.tell(f"worker gave up, another one goes on: {because}")
         self._rounds = self._keeper.rounds
         return False
 

@@ -54,11 +54,12 @@ class Event:
 
 @attrs.frozen
 class Plan:
-    """All that a seed decides."""
+    """All that a seed decides. Of `lose_every` answers to Produce one is lost, so producers send again."""
 
     seed: int
     flights: int = attrs.field(kw_only=True)
     records_per_transaction: int = attrs.field(kw_only=True)
+    lose_every: int = attrs.field(kw_only=True)
     events: tuple[Event, ...] = attrs.field(kw_only=True)
 
     def count(self, *blows: Blow) -> int:
@@ -83,7 +84,13 @@ def draw_plan(*, seed: int, flights: int, kills: int) -> Plan:
     events = (
         Event(place, blow=blow, point=point) for place, (blow, point) in zip(places, blows, strict=True)
     )
-    return Plan(seed, flights=flights, records_per_transaction=per_transaction, events=tuple(events))
+    return Plan(
+        seed,
+        flights=flights,
+        records_per_transaction=per_transaction,
+        lose_every=max(3, rounds // 40),
+        events=tuple(events),
+    )
 
 
 def draw_blows(chance: random.Random, kills: int) -> list[tuple[Blow, Point]]:

@@ -34,6 +34,7 @@ class Report:
     committed_transactions: int
     aborted_transactions: int
     aborted_on_purpose: int
+    lost_replies: int
     log_contradictions: int
     seconds: float
     planned_worker_kills: int
@@ -57,6 +58,7 @@ class Report:
         return (
             self.worker_kills >= self.planned_worker_kills
             and self.broker_kills >= self.planned_broker_kills
+            and self.lost_replies > 0
             and 2 * self.worker_kills_in_transaction >= self.worker_kills
             and (self.broker_kills_between_prepare_and_complete > 0 or self.planned_broker_kills == 0)
         )
@@ -105,10 +107,11 @@ class Report:
             ("workers frozen, then thawed", self.zombies, "zombies: each had an heir by then", False),
             ("  fenced", self.zombies_fenced, "zombies that were told to stop",
              self.zombies_fenced != self.zombies),
+            ("answers lost", self.lost_replies, "each time the producer sent its batch again", False),
             ("transactions committed", self.committed_transactions, "", False),
             ("transactions aborted", self.aborted_transactions,
              f"{self.aborted_on_purpose} on purpose, the others were left open", False),
-            ("read_uncommitted would show", self.uncommitted_visible, "more records, of what was aborted", False),
+            ("read_uncommitted would show", self.uncommitted_visible, "more records, all aborted", False),
             ("contradictions in the log", self.log_contradictions, "coordinator against markers",
              self.log_contradictions > 0),
         ]  # fmt: skip

@@ -99,6 +99,7 @@ async def perform(the: Show, place: Path) -> Report:
         committed_transactions=histories.count(TransactionState.COMPLETE_COMMIT),
         aborted_transactions=histories.count(TransactionState.COMPLETE_ABORT),
         aborted_on_purpose=tally.aborted_on_purpose,
+        lost_replies=keeper.lost_replies,
         log_contradictions=len(contradictions),
         seconds=round(the.stage.seconds, 1),
         planned_worker_kills=the.plan.count(Blow.KILL_WORKER),
@@ -108,7 +109,13 @@ async def perform(the: Show, place: Path) -> Report:
 
 async def run_pipeline(the: Show, family: Children) -> tuple[Keeper, Tally]:
     """Broker, loader, worker; all of them stopped at the end."""
-    keeper = Keeper(family, data=the.data, broken=broker_fault(the.broken), stage=the.stage)
+    keeper = Keeper(
+        family,
+        data=the.data,
+        broken=broker_fault(the.broken),
+        lose_every=the.plan.lose_every,
+        stage=the.stage,
+    )
     keeper.holds.extend(event.round for event in the.plan.events if event.blow is Blow.KILL_BROKER_AT_PREPARE)
     async with trio.open_nursery() as nursery:
         await nursery.start(keeper.run)

@@ -44,7 +44,7 @@ class Worker:
         self._pauses = dict.fromkeys(task.pauses)
         self._rounds = count(1)
         self._round = 0
-        self._rounds_left: int | None = None
+        self._last_round: int | None = None
 
     def work(self) -> None:
         """Round after round until the input is used up."""
@@ -54,7 +54,7 @@ class Worker:
             while not self._round_commits(portion, output, attempt):
                 attempt += 1
             self._totals.update(output.totals)
-            if self._rounds_left is not None and self._round >= self._rounds_left:
+            if self._last_round is not None and self._round >= self._last_round:
                 return
 
     def _round_commits(self, portion: Portion, output: Output, attempt: int) -> bool:
@@ -70,7 +70,9 @@ class Worker:
             self._reach(Point.OFFSETS)
             ends = tuple(portion.offsets.values())
             on_purpose = is_aborted_on_purpose(self._task.seed, ends, attempt)
-            if not on_purpose:
+            if on_purpose:
+                self._producer.flush()  # all of it gets into the log, for read_committed to leave out
+            else:
                 self._producer.commit_transaction()
         except TransactionAborted:
             on_purpose = False
@@ -101,7 +103,8 @@ class Worker:
             say("at", round=self._round, point=point.name)
             match wait_for_word().split():
                 case ["go", rounds]:
-                    self._rounds_left = self._round + int(rounds)
+                    self._last_round = self._round + int(rounds)
+                    self._pauses.clear()
                 case _:
                     pass
 
