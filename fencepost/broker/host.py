@@ -74,7 +74,9 @@ class MetadataLost(StorageError):
 
 @attrs.define(eq=False)
 class Host:
-    """One node over one data directory. `answers` is for the shell to send; `unsynced` for it to sync."""
+    """One node over one data directory. `answers` is for the shell to send, `unsynced` for it to sync,
+    `troubles` for it to tell people.
+    """
 
     node: Node
     directory: DataDirectory
@@ -86,6 +88,7 @@ class Host:
     unsynced: set[TopicPartition] = attrs.Factory(set[TopicPartition])
     changed: set[TopicPartition] = attrs.Factory(set[TopicPartition])
     written: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
+    troubles: list[str] = attrs.Factory(list[str])
     requests_waiting: int = 0  # of clients, in the inbox
     wakes_at_ms: int | None = None
 
@@ -233,6 +236,7 @@ class Host:
     def _lose(self, key: TopicPartition, problem: Exception) -> None:
         if key == METADATA_PARTITION:
             raise MetadataLost(f"the log of the cluster's metadata failed: {problem}") from problem
+        self.troubles.append(f"{key}: {problem}")
         self._drop_appends(key)
         self.directory.give_up(key)
         self.inbox.appendleft(StorageFailed(partition=key))
@@ -246,11 +250,20 @@ class Host:
 
     def _lead(self, assign: Assign, now: int) -> None:
         """Bring the partition's log to the node that leads it now."""
+        try:
+            if self.directory.has(assign.partition):
+                self._load(assign, now)
+            else:
+                self.inbox.append(Lead(partition=assign.partition, leader_epoch=assign.leader_epoch))
+        except StorageError as problem:
+            self._lose(assign.partition, problem)
+
+    def _load(self, assign: Assign, now: int) -> None:
         key = assign.partition
-        if not self.directory.has(key):
-            self.inbox.append(Lead(partition=key, leader_epoch=assign.leader_epoch))
-            return
         journal = self.directory.journal(key)
+        if journal.dropped is not None:
+            self.troubles.append(f"{key}: {journal.dropped}")
+            journal.dropped = None
         journal.lead(assign.leader_epoch)
         if self.policy is not SyncPolicy.NONE:
             journal.sync()  # what recovery found in the file is promised to readers again

@@ -119,6 +119,7 @@ class Node:
     marker_retries: dict[tuple[TopicPartition, str], int] = attrs.Factory(
         dict[tuple[TopicPartition, str], int]
     )
+    reelections: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
     movable: set[TopicPartition] = attrs.Factory(
         set[TopicPartition]
     )  # readers may see more of these since the step began
@@ -266,12 +267,13 @@ class Node:
         forgotten.
         """
         del self.logs[log.partition.key]
+        refused = Refused(error if log.coordinator is None else ErrorCode.NOT_COORDINATOR)
         for _, effects in log.waiting:
             for effect in effects:
                 if isinstance(effect, Collect):
                     self.collect(attrs.evolve(effect, result=attrs.evolve(effect.result, error=error)))
                 elif isinstance(effect, Reply):
-                    self.reply(effect.to, Refused(error))
+                    self.reply(effect.to, refused)
         self.movable.add(log.partition.key)
 
     # --- answering and asking

@@ -164,10 +164,18 @@ def _storage_failed(node: Node, arrived: StorageFailed, now: int) -> None:
     log = node.logs.get(arrived.partition)
     if log is not None:
         node.drop(log, ErrorCode.KAFKA_STORAGE_ERROR)
-    decided = controller.reelect(node.cluster, arrived.partition)
-    if isinstance(decided, controller.Decision) and METADATA_PARTITION in node.logs:
-        node.append_cluster(decided.records, now=now)
-        node.after(node.logs[METADATA_PARTITION], decided.effects)
+    # Not at once: a disk that goes on failing must not keep the node from everything else.
+    node.reelections[arrived.partition] = due_ms = now + node.settings.reelection_backoff_ms
+    node.wake_at(due_ms)
+
+
+def _reelect_due(node: Node, now: int) -> None:
+    for key in [key for key, due_ms in node.reelections.items() if due_ms <= now]:
+        del node.reelections[key]
+        decided = controller.reelect(node.cluster, key)
+        if isinstance(decided, controller.Decision) and METADATA_PARTITION in node.logs:
+            node.append_cluster(decided.records, now=now)
+            node.after(node.logs[METADATA_PARTITION], decided.effects)
 
 
 def _durable(node: Node, arrived: Durable, now: int) -> None:
@@ -196,8 +204,10 @@ def _tick(node: Node, arrived: Tick, now: int) -> None:
     """
     node.wakes_at_ms = None
     coordinating.abort_timed_out(node, now)
+    _reelect_due(node, now)
     reading.wake_readers(node, now)
-    for due_ms in (*node.marker_retries.values(), *(parked.until_ms for parked in node.fetches.values())):
+    waits_end_ms = [parked.until_ms for parked in node.fetches.values()]
+    for due_ms in (*node.marker_retries.values(), *node.reelections.values(), *waits_end_ms):
         if due_ms > now:
             node.wake_at(due_ms)
 

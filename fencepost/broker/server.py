@@ -37,7 +37,6 @@ from fencepost.journal.storage import StorageError
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import ErrorCode, FencepostError, ProtocolViolation
 from fencepost.protocol.frames import ReplyFrame, UnsupportedVersion, decode_request, encode_reply
-from fencepost.protocol.terms import TopicPartition
 
 RECEIVE_SIZE: Final = (
     1 << 20

@@ -37,6 +37,7 @@ class NodeSettings:
     message_max_bytes: int = 1_048_588  # message.max.bytes: 1 MiB of records and a header
     transaction_max_timeout_ms: int = 900_000
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
+    reelection_backoff_ms: int = 1_000  # a disk that failed gets this long before its log is read again
     marker_retry_backoff_ms: int = 100  # retry.backoff.ms of TransactionMarkerChannelManager's sender
 
     @property

@@ -73,13 +73,14 @@ CLIENT: Final = 1  # the connection of whoever asks
 INTERNAL_PARTITIONS: Final = 2  # of each internal topic: few, so that a story starts fast
 SCAN_MS: Final = 200
 RETRY_MS: Final = 100
-TURNS_MAX: Final = 100_000  # more things than any story has: beyond this the host runs in circles
+TURNS_MAX: Final = 10_000  # more than any story has: beyond this the host runs in circles
 
 SETTINGS: Final = NodeSettings(
     transaction_state_log_num_partitions=INTERNAL_PARTITIONS,
     offsets_topic_num_partitions=INTERNAL_PARTITIONS,
     transaction_abort_timed_out_transaction_cleanup_interval_ms=SCAN_MS,
     marker_retry_backoff_ms=RETRY_MS,
+    reelection_backoff_ms=RETRY_MS,
 )
 
 
@@ -342,7 +343,7 @@ class Story:
         return found
 
     def check_recovery(self) -> int:
-        """`recover(log) == forget_notes(live)` for each log written as far as its state goes; how many were."""
+        """`recover(log) == forget_notes(live)` for each log written up to its state; how many."""
         node, checked = self.host.node, 0
         for key in node.logs:
             journal = self.host.directory.journal(key)

@@ -1,6 +1,6 @@
 """A process may die between any two things that its host does: every such place of whole stories is tried.
 
-Rule: what was decided is finished as decided, what was open goes on or times out, nothing aborted is ever seen.
+Rule: what was decided is finished as decided, what was open goes on or times out, nothing aborted is seen.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def beginning(tale: Tale) -> Story:
 
 @attrs.define
 class Client:
-    """Plays a script request by request, as a client does: what gets no answer, or an error that passes, again."""
+    """Plays a script as a client does: what gets no answer, or an error that passes, is asked again."""
 
     story: Story
     script: Script
@@ -141,7 +141,8 @@ class Client:
         """To the end of the script, asking again what is not answered yet."""
         self.waits_for = None
         while not self.is_done:
-            self.work() or self.story.settle()
+            if not self.work():
+                self.story.settle()
         self.story.settle()
 
 
