@@ -1,4 +1,5 @@
-"""Where records wait to become batches: one open batch per partition, bounded memory, lingering and delivery deadlines.
+"""Where records wait to become batches: one open batch per partition, bounded memory, lingering and delivery
+deadlines.
 
 Rule: the hot path (`Sending.put`) does nothing per record but put it into its columns; all else is per batch.
 """
@@ -28,7 +29,7 @@ class Route:
         self.sticky = 0
 
     def partition_for(self, key: bytes | None) -> int:
-        """CRC-32 of the key modulo the partitions; without a key one partition per batch in turn (KIP-480)."""
+        """CRC-32 of the key modulo the partitions; without a key a partition per batch in turn (KIP-480)."""
         return self.sticky if key is None else crc32(key) % len(self.open)
 
 
@@ -91,7 +92,9 @@ class Accumulator:
         now: int,
         wall_ms: int,
     ) -> Place:
-        """Puts any record into a batch of `partition`, opened if need be; BufferFull when there is no room for it."""
+        """Puts any record into a batch of `partition`, opened if need be; BufferFull when there is no room
+        for it.
+        """
         size = record_size(value, key, headers)
         batch = route.open[partition]
         if batch is not NO_BATCH and batch.size + size > self.settings.batch_size:
@@ -182,7 +185,7 @@ class Accumulator:
         batch.data = None
 
     def expired(self, now: int) -> list[Batch]:
-        """The batches past their delivery timeout; oldest first, so that one look tells when there is none."""
+        """The batches past their delivery timeout: oldest first, so one look tells that there is none."""
         oldest_allowed = now - self.settings.delivery_timeout_ms
         late: list[Batch] = []
         for batch in self.batches.values():

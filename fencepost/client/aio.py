@@ -1,6 +1,7 @@
 """The async producer, on trio and on asyncio: the cores with sockets, and no thread.
 
-Rule: sending never waits unless there is no room, and then says so; nothing per record awaits or is scheduled.
+Rule: sending never waits unless there is no room, and then says so; nothing per record awaits or is
+scheduled.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import anyio
 from fencepost.client.aio_reading import AsyncAdmin, AsyncConsumer
 from fencepost.client.aio_wires import AsyncClient, AsyncWires
 from fencepost.client.batch import Batch, Headers
+from fencepost.client.columns import shares
 from fencepost.client.effects import Effect, Operation
 from fencepost.client.errors import (
     BufferFull,
@@ -23,7 +25,7 @@ from fencepost.client.errors import (
     UnknownTopic,
     WrongState,
 )
-from fencepost.client.outcomes import Delivered, PendingRecord
+from fencepost.client.outcomes import Delivered, PendingColumn, PendingRecord
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.sending import Sending
 from fencepost.client.serializers import Serializer
@@ -31,9 +33,10 @@ from fencepost.client.settings import UNKNOWN_TOPIC_PATIENCE_MS, ProducerSetting
 from fencepost.client.wires import Clock, monotonic_ms, wall_ms
 from fencepost.protocol.terms import TopicPartition
 
-__all__ = ["AsyncAdmin", "AsyncConsumer", "AsyncOutcome", "AsyncProducer"]
+__all__ = ["AsyncAdmin", "AsyncConsumer", "AsyncOutcome", "AsyncOutcomes", "AsyncProducer"]
 
-# How long leaving `async with` waits for what is on its way, and how long a cancelled task waits for its abort.
+# How long leaving `async with` waits for what is on its way, and how long a cancelled task waits for its
+# abort.
 CLOSE_TIMEOUT_MS = 30_000
 ABORT_GRACE_MS = 5_000
 # A topic that is not known yet is looked for this often; its metadata is asked for by the core.
@@ -54,8 +57,23 @@ class AsyncOutcome(PendingRecord["AsyncProducer"]):
         return self.outcome()
 
 
+class AsyncOutcomes(PendingColumn["AsyncProducer"]):
+    """The records of one `send_many`; awaiting it waits for the acknowledgement of all."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, Any, list[Delivered]]:
+        return self._acknowledged().__await__()
+
+    async def _acknowledged(self) -> list[Delivered]:
+        await self._owner.wait_for(self.batches)
+        return self.outcomes()
+
+
 class AsyncProducer(AsyncClient, Sending[AsyncOutcome]):
-    """A producer for one event loop; enter it with `async with`, which connects, and leave it there, which flushes."""
+    """A producer for one event loop; enter it with `async with`, which connects, and leave it there, which
+    flushes.
+    """
 
     def __init__(
         self,
@@ -101,7 +119,7 @@ class AsyncProducer(AsyncClient, Sending[AsyncOutcome]):
             self._machine, client_id=client_id, request_timeout_ms=request_timeout_ms, clock=clock
         )
 
-    # --- records ----------------------------------------------------------------------------------------------------
+    # --- records --------------------------------------------------------------------------------------------
 
     send_nowait = Sending[AsyncOutcome].put
 
@@ -115,7 +133,9 @@ class AsyncProducer(AsyncClient, Sending[AsyncOutcome]):
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
     ) -> AsyncOutcome:
-        """Takes one record; waits only while there is no room or the topic is not known, and is no checkpoint otherwise."""
+        """Takes one record; waits only while there is no room or the topic is not known, and is no checkpoint
+        otherwise.
+        """
         while True:
             try:
                 return self.put(
@@ -124,8 +144,37 @@ class AsyncProducer(AsyncClient, Sending[AsyncOutcome]):
             except (BufferFull, _NotKnownYet):
                 await self._room_for(topic)
 
+    async def send_many(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None = None,
+        *,
+        partition: int | None = None,
+    ) -> AsyncOutcomes:
+        """Takes columns of records, several times faster than `send`; waits as `send` does."""
+        outcomes = AsyncOutcomes(self)
+        if not values:
+            return outcomes
+        values, keys = self._columns(values, keys)
+        while (route := self._machine.route(topic)) is None:
+            await self._room_for(topic)
+        for share in shares(route, values, keys, partition):
+            start = 0
+            while start < len(share.values):
+                try:
+                    run = self._put_run(topic, share, start)
+                except (BufferFull, _NotKnownYet):
+                    await self._room_for(topic)
+                    continue
+                outcomes.add(run, share.places[start : start + run.length])
+                start += run.length
+        return outcomes
+
     async def _room_for(self, topic: str) -> None:
-        """Waits until a topic is known and there is room for a batch; BufferFull, RequestTimeout or UnknownTopic."""
+        """Waits until a topic is known and there is room for a batch; BufferFull, RequestTimeout or
+        UnknownTopic.
+        """
         self._check_running()
         machine = self._machine
 
@@ -177,7 +226,7 @@ class AsyncProducer(AsyncClient, Sending[AsyncOutcome]):
         return AsyncOutcome((self, *place))
 
     async def flush(self, timeout_ms: int | None = None) -> None:
-        """Sends all that lingers and waits until every record has its outcome, which stays with the outcome."""
+        """Sends all that lingers and waits until every record has its outcome; errors stay with those."""
         now = self._clock()
         self._wires.perform(self._machine.flush(now), now)
         await self.wait_for(list(self._machine.accumulator.batches.values()), timeout_ms)
@@ -191,10 +240,12 @@ class AsyncProducer(AsyncClient, Sending[AsyncOutcome]):
         if scope.cancelled_caught:
             raise RequestTimeout(f"records had no outcome within {timeout_ms} ms")
 
-    # --- transactions -----------------------------------------------------------------------------------------------
+    # --- transactions ---------------------------------------------------------------------------------------
 
     async def init_transactions(self) -> None:
-        """Takes over the transactional id; fences a former owner. RequestTimeout after max_block_ms: call it again."""
+        """Takes over the transactional id; fences a former owner. RequestTimeout after max_block_ms: call it
+        again.
+        """
         await self._operate(self._machine.init_transactions, Operation.INIT_TRANSACTIONS)
 
     def begin_transaction(self) -> None:
@@ -210,8 +261,8 @@ class AsyncProducer(AsyncClient, Sending[AsyncOutcome]):
     async def commit_transaction(self, timeout_ms: int | None = None) -> None:
         """Commits: all of it is visible, or an error says what to do.
 
-        CommitOutcomeUnknown when no answer came in time or the caller was cancelled while it was on its way: that error
-        takes the place of the cancellation, because nobody may overlook it.
+        CommitOutcomeUnknown when no answer came in time or the caller was cancelled while it was on its way:
+        that error takes the place of the cancellation, because nobody may overlook it.
         """
         try:
             await self._operate(self._machine.commit, Operation.COMMIT, timeout_ms)
@@ -249,7 +300,9 @@ class AsyncProducer(AsyncClient, Sending[AsyncOutcome]):
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[AsyncProducer]:
-        """Begins; commits at the end of the block; aborts when it raises. Never aborts after an uncertain commit."""
+        """Begins; commits at the end of the block; aborts when it raises. Never aborts after an uncertain
+        commit.
+        """
         self.begin_transaction()
         try:
             yield self
@@ -272,7 +325,7 @@ class AsyncProducer(AsyncClient, Sending[AsyncOutcome]):
         except ClientError as second:
             problem.add_note(f"and abort_transaction() failed: {second}")
 
-    # --- life -------------------------------------------------------------------------------------------------------
+    # --- life -----------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> AsyncProducer:
         await self._wires.start()

@@ -1,7 +1,8 @@
-"""Sockets of the async shell, on trio and asyncio alike: one task per connection, one for the time, direct writes.
+"""Sockets of the async shell, on trio and asyncio alike: one task per connection, one for the time, direct
+writes.
 
-Rule: no streams, no locks, no task per request. Whoever calls writes at once; a task reads, hands over all that is there,
-and wakes those whose answer came.
+Rule: no streams, no locks, no task per request. Whoever calls writes at once; a task reads, hands over all
+that is there, and wakes those whose answer came.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class AsyncWires:
         self.resolved: dict[Operation, Failure | None] = {}
         self.answers: dict[int, Answered] = {}
 
-    # --- life -------------------------------------------------------------------------------------------------------
+    # --- life -----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Opens the task group in which connections are read; `stop` must follow in the same task."""
@@ -58,7 +59,7 @@ class AsyncWires:
         """Whether it was started and not stopped."""
         return self._tasks is not None
 
-    # --- effects ----------------------------------------------------------------------------------------------------
+    # --- effects --------------------------------------------------------------------------------------------
 
     def perform(self, effects: list[Effect], now: int) -> None:
         """Does what a machine wants: writes what can be written, wakes whom it concerns."""
@@ -66,7 +67,7 @@ class AsyncWires:
         self.push()
 
     def push(self) -> None:
-        """Connects, writes, wakes waiters and sets the alarm; after everything that happened to the session."""
+        """Connects, writes, wakes waiters and sets the alarm; after all that happens to the session."""
         session = self.session
         while session.to_open and self._tasks is not None:
             node = session.to_open.pop(0)
@@ -112,7 +113,7 @@ class AsyncWires:
             return True
         return is_over()
 
-    # --- tasks ------------------------------------------------------------------------------------------------------
+    # --- tasks ----------------------------------------------------------------------------------------------
 
     async def _serve(self, node: int, connection: Connection) -> None:
         """One connection from its first packet to its last."""

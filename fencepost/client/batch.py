@@ -1,7 +1,7 @@
 """One batch of records on its way to one partition, and the queue of a partition's batches.
 
-Rule: a batch gets its sequence when it is first sent and keeps it through every retry; only a batch that the broker
-surely refused may be given another (changing it otherwise could store its records twice).
+Rule: a batch gets its sequence when it is first sent and keeps it through every retry; only a batch that the
+broker surely refused may be given another (changing it otherwise could store its records twice).
 """
 
 from __future__ import annotations
@@ -35,10 +35,32 @@ class Batch:
     """Records of one partition: first columns that grow, then bytes that are sent, then an outcome."""
 
     __slots__ = (
-        "_rich_size", "attempts", "base_offset", "base_sequence", "base_timestamp", "data", "failure", "headers",
-        "in_flight", "is_closed", "is_done", "is_refused", "keys", "limit", "number", "opened_at", "partition",
-        "record_count", "reserved", "retry_at", "room", "timestamps", "topic", "values", "was_sent",
-    )  # fmt: skip
+        "_rich_size",
+        "attempts",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp",
+        "data",
+        "failure",
+        "headers",
+        "in_flight",
+        "is_closed",
+        "is_done",
+        "is_refused",
+        "keys",
+        "limit",
+        "number",
+        "opened_at",
+        "partition",
+        "record_count",
+        "reserved",
+        "retry_at",
+        "room",
+        "timestamps",
+        "topic",
+        "values",
+        "was_sent",
+    )
 
     def __init__(
         self, number: int, partition: TopicPartition, *, limit: int, opened_at: int, timestamp: int
@@ -158,7 +180,9 @@ NO_BATCH: Final = Batch(0, TopicPartition("", -1), limit=NO_ROOM, opened_at=0, t
 
 
 class PartitionQueue:
-    """The batches of one partition after they were closed: `ready` wait for a sequence, `unacked` have one, in order."""
+    """The batches of one partition after they were closed: `ready` wait for a sequence, `unacked` have one,
+    in order.
+    """
 
     __slots__ = (
         "is_broken",
@@ -178,10 +202,13 @@ class PartitionQueue:
         self.producer_epoch = NO_PRODUCER_EPOCH
         self.next_sequence = 0
         self.is_broken = False
-        """A sequence is missing in the log, for good or perhaps: nothing new under this identity (KIP-360)."""
+        """A sequence is missing in the log, for good or perhaps: nothing new under this identity (KIP-360).
+        """
 
     def next_to_send(self, now: int) -> Batch | None:
-        """The batch that may go now. While one waits for its retry only the lowest sequence goes, so order holds."""
+        """The batch that may go now. While one waits for its retry only the lowest sequence goes, so order
+        holds.
+        """
         waiting = [batch for batch in self.unacked if not batch.is_refused]
         retried = next((batch for batch in waiting if not batch.in_flight), None)
         if retried is not None:
@@ -194,7 +221,9 @@ class PartitionQueue:
         return None if waiting is None or waiting.in_flight else waiting.retry_at
 
     def adopt(self, producer_id: int, producer_epoch: int) -> None:
-        """Takes a new identity once nothing under the old one can still arrive; refused batches are numbered anew."""
+        """Takes a new identity once nothing under the old one can still arrive; refused batches are numbered
+        anew.
+        """
         if (self.producer_id, self.producer_epoch) == (producer_id, producer_epoch):
             return
         if not all(batch.is_refused for batch in self.unacked):

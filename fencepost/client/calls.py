@@ -1,7 +1,8 @@
-"""Requests that are asked until they are answered: found leaders and coordinators, retries with backoff, deadlines.
+"""Requests that are asked until they are answered: found leaders and coordinators, retries with backoff,
+deadlines.
 
-Rule: one place decides what an error of a whole request means. Produce and Fetch, whose batches have fates of their own,
-pass through `once` and come back untouched.
+Rule: one place decides what an error of a whole request means. Produce and Fetch, whose batches have fates of
+their own, pass through `once` and come back untouched.
 """
 
 from __future__ import annotations
@@ -61,8 +62,16 @@ class Call:
 
     def key(self) -> tuple[object, ...]:
         """Equal for calls that will act alike."""
-        return (self.number, self.request, self.target, self.deadline, self.attempts, self.retry_at, self.node,
-                self.indefinite)  # fmt: skip
+        return (
+            self.number,
+            self.request,
+            self.target,
+            self.deadline,
+            self.attempts,
+            self.retry_at,
+            self.node,
+            self.indefinite,
+        )
 
 
 class Finished(NamedTuple):
@@ -108,7 +117,9 @@ class Calls:
         self._out: list[Send] = []
 
     def submit(self, request: Request, target: Target, deadline: int | None = None) -> int:
-        """Asks `request` of `target` until it is answered, refused for good, or `deadline` is past; its number."""
+        """Asks `request` of `target` until it is answered, refused for good, or `deadline` is past; its
+        number.
+        """
         number = self._number()
         self._waiting[number] = Call(number, request=request, target=target, deadline=deadline)
         return number
@@ -132,12 +143,14 @@ class Calls:
         self._next += 1
         return self._next
 
-    # --- inputs -----------------------------------------------------------------------------------------------------
+    # --- inputs ---------------------------------------------------------------------------------------------
 
     def answered(
         self, token: int, error: ErrorCode, body: ReplyBody | None, now: int
     ) -> list[Finished] | OnceAnswered:
-        """Takes the answer to `token`: what ended by it; nothing when it will be asked again or was cancelled."""
+        """Takes the answer to `token`: what ended by it; nothing when it will be asked again or was
+        cancelled.
+        """
         call = self._tokens.pop(token, _CANCELLED)
         if error is ErrorCode.NETWORK_EXCEPTION or error is ErrorCode.REQUEST_TIMED_OUT:
             self.cluster.turn += 1
@@ -224,10 +237,10 @@ class Calls:
             call.indefinite = call.indefinite or call.node is not None
         return [Finished(call, None, _timed_out(call), Remedy.RAISE) for call in late]
 
-    # --- output -----------------------------------------------------------------------------------------------------
+    # --- output ---------------------------------------------------------------------------------------------
 
     def due(self, now: int) -> list[Send]:
-        """What to send now: calls whose pause is over and whose target is known, and the questions they need."""
+        """What to send now: calls whose pause is over and whose target is known, and what they need to know."""
         for call in list(self._waiting.values()):
             if call.retry_at <= now:
                 node = self._locate(call.target)
@@ -281,7 +294,9 @@ class Calls:
         return found
 
     def wake_at(self, now: int) -> int | None:
-        """When something here is due that no answer will bring; what waits for an answer has no time of its own."""
+        """When something here is due that no answer will bring; what waits for an answer has no time of its
+        own.
+        """
         times = [call.retry_at for call in self._waiting.values() if call.retry_at > now]
         if self._lacks_metadata():
             times.append(self._metadata_at)
@@ -293,7 +308,7 @@ class Calls:
         ]
         return min(times, default=None)
 
-    # --- for simulators ---------------------------------------------------------------------------------------------
+    # --- for simulators -------------------------------------------------------------------------------------
 
     def copy(self) -> Calls:
         """A copy that shares nothing that changes."""

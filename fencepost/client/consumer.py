@@ -1,7 +1,8 @@
-"""The consumer: positions, fetches ahead of the reader, resets, and what read_committed leaves out, as a machine over values.
+"""The consumer: positions, fetches ahead of the reader, resets, and what read_committed leaves out, as a
+machine over values.
 
-Rule: a position moves only over what was handed out or must never be handed out. Stale answers, from before a seek, are
-dropped.
+Rule: a position moves only over what was handed out or must never be handed out. Stale answers, from before a
+seek, are dropped.
 """
 
 from __future__ import annotations
@@ -74,8 +75,17 @@ class Reading:
     def key(self) -> tuple[object, ...]:
         """Equal for partitions that will be read alike."""
         batches = tuple((s.next_offset, tuple(b.base_offset for b in s.batches)) for s in self.fetched)
-        return (self.partition, self.position, self.fetch_offset, batches, self.in_flight, self.lookup,
-                self.attempts, self.retry_at, self.problem)  # fmt: skip
+        return (
+            self.partition,
+            self.position,
+            self.fetch_offset,
+            batches,
+            self.in_flight,
+            self.lookup,
+            self.attempts,
+            self.retry_at,
+            self.problem,
+        )
 
 
 class ConsumerMachine(AskingMachine):
@@ -90,7 +100,7 @@ class ConsumerMachine(AskingMachine):
         self.readings: dict[TopicPartition, Reading] = {}
         self._unknown_since: dict[str, int] = {}
 
-    # --- calls of the user ------------------------------------------------------------------------------------------
+    # --- calls of the user ----------------------------------------------------------------------------------
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Reads these partitions from now on; those that were assigned before keep their positions."""
@@ -109,13 +119,17 @@ class ConsumerMachine(AskingMachine):
         self.reading(partition).begin_at(offset)
 
     def seek_to(self, partition: TopicPartition, timestamp: int) -> None:
-        """The next record is the one that ListOffsets names; LATEST_TIMESTAMP and EARLIEST_TIMESTAMP are ends."""
+        """The next record is the one that ListOffsets names; LATEST_TIMESTAMP and EARLIEST_TIMESTAMP are
+        ends.
+        """
         reading = self.reading(partition)
         reading.forget()
         self._look_up(reading, timestamp)
 
     def take(self) -> list[ConsumedBatch]:
-        """What was fetched and not yet handed out; raises what is wrong with a partition once the rest is handed out."""
+        """What was fetched and not yet handed out; raises what is wrong with a partition once the rest is
+        handed out.
+        """
         batches: list[ConsumedBatch] = []
         for reading in self.readings.values():
             for selection in reading.fetched:
@@ -151,7 +165,7 @@ class ConsumerMachine(AskingMachine):
         """The known positions: what to commit."""
         return {where: r.position for where, r in self.readings.items() if r.position is not None}
 
-    # --- what happens -----------------------------------------------------------------------------------------------
+    # --- what happens ---------------------------------------------------------------------------------------
 
     def _once_answered(self, answer: OnceAnswered, now: int) -> None:
         body = answer.body
@@ -238,7 +252,7 @@ class ConsumerMachine(AskingMachine):
                 reading, f"group {self.settings.group_id!r} committed nothing for {reading.partition}"
             )
 
-    # --- machinery --------------------------------------------------------------------------------------------------
+    # --- machinery ------------------------------------------------------------------------------------------
 
     def _step(self, now: int) -> list[Effect]:
         self._find_positions()
@@ -264,7 +278,7 @@ class ConsumerMachine(AskingMachine):
                 reading.problem = refused(UnknownTopic, errors[topic], f"topic {topic!r}")
 
     def _find_positions(self) -> None:
-        """Where nobody said where to begin: at the group's committed offset, or where the reset policy says."""
+        """Unless somebody said where to begin: the group's committed offset, or what the reset policy says."""
         lost = [
             r for r in self.readings.values() if r.position is None and r.lookup is None and not r.problem
         ]
@@ -311,7 +325,7 @@ class ConsumerMachine(AskingMachine):
             for reading in readings:
                 reading.in_flight = token
 
-    # --- for simulators ---------------------------------------------------------------------------------------------
+    # --- for simulators -------------------------------------------------------------------------------------
 
     def copy(self) -> ConsumerMachine:
         """A copy that shares nothing that changes."""

@@ -1,6 +1,7 @@
 """Batches on the wire: which may go to which node, and what an answer makes of each.
 
-Rule: order and identity of a partition's batches are kept here; what a failed batch means for its producer is not decided here.
+Rule: order and identity of a partition's batches are kept here; what a failed batch means for its producer is
+not decided here.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode, Remedy
 from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID, TopicPartition
 
-# One request carries at most one batch per partition, and no more than this (Kafka's max.request.size is 1 MiB).
+# One request carries at most one batch per partition, and no more than this (Kafka's max.request.size is 1
+# MiB).
 REQUEST_SIZE_MAX: Final = 4 * 1024 * 1024
 
 ACKS_ALL: Final = -1
@@ -45,7 +47,7 @@ class Delivery:
         self._requests: dict[int, tuple[int, tuple[int, ...]]] = {}  # token: node, numbers of batches
         self.done: list[BatchDone] = []
 
-    # --- out --------------------------------------------------------------------------------------------------------
+    # --- out ------------------------------------------------------------------------------------------------
 
     def drain(self, now: int, producer_id: int, producer_epoch: int) -> bool:
         """Sends what may go now; True when anything went."""
@@ -105,7 +107,7 @@ class Delivery:
         token = self.calls.once(node, request)
         self._requests[token] = (node, tuple(batch.number for batch in batches))
 
-    # --- in ---------------------------------------------------------------------------------------------------------
+    # --- in -------------------------------------------------------------------------------------------------
 
     def answered(self, answer: OnceAnswered, now: int) -> list[Refusal]:
         """Takes the answer to a request: batches that are stored are done, others go again or are refused."""
@@ -150,7 +152,7 @@ class Delivery:
             case _:
                 return Refusal(batch, error, remedy)
 
-    # --- outcomes ---------------------------------------------------------------------------------------------------
+    # --- outcomes -------------------------------------------------------------------------------------------
 
     def finish(self, batch: Batch, failure: Failure | None, base_offset: int = NO_OFFSET) -> None:
         """Gives every record of a batch its outcome."""
@@ -174,7 +176,7 @@ class Delivery:
             if also_in_flight or not batch.in_flight:
                 self.finish(batch, failure)
 
-    # --- for simulators ---------------------------------------------------------------------------------------------
+    # --- for simulators -------------------------------------------------------------------------------------
 
     def copy(self) -> Delivery:
         """A copy that shares nothing that changes, with copies of its accumulator and calls."""

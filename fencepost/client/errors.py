@@ -1,6 +1,7 @@
 """What a client raises: one class per thing that the caller can do next, and the sentence that says so.
 
-Rule: cores keep failures as values (`Failure`), shells raise them; an outcome that is not known is never called a failure.
+Rule: cores keep failures as values (`Failure`), shells raise them; an outcome that is not known is never
+called a failure.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from fencepost.protocol.errors import ErrorCode, FencepostError
 
 
 class ClientError(FencepostError):
-    """Parent of what a client raises; `error` is the row of the error table behind it (NONE when no broker said it)."""
+    """Parent of what a client raises; `error` is the row of the error table behind it (NONE when no broker
+    said it).
+    """
 
     advice: ClassVar[str] = ""
 
@@ -40,13 +43,15 @@ class BufferFull(ClientError):
 
 
 class TransactionAborted(ClientError):
-    """Something in this transaction failed, so it cannot commit; nothing of it will be visible to read_committed."""
+    """Something in this transaction failed, so it cannot commit; nothing of it will be visible to
+    read_committed.
+    """
 
     advice = "Call abort_transaction(), then begin again"
 
 
 class ProducerFenced(ClientError):
-    """A newer producer with the same transactional id took over; nothing of the open transaction is visible."""
+    """A newer producer with the same transactional id took over; the open transaction is aborted."""
 
     advice = "Close this producer: its successor goes on"
 
@@ -60,11 +65,13 @@ class ProducerFailed(ClientError):
 
 
 class CommitOutcomeUnknown(ClientError):
-    """The commit was cancelled or timed out after it had been sent: the transaction may be committed or aborted."""
+    """The commit was cancelled or timed out after it had been sent: the transaction may be committed or
+    aborted.
+    """
 
     advice = (
-        "Close this producer; init_transactions() of a new one with the same transactional id waits until the "
-        "transaction is decided, then the committed offsets or the output say which way"
+        "Close this producer; init_transactions() of a new one with the same transactional id waits until "
+        "the transaction is decided, then the committed offsets or the output say which way"
     )
 
 

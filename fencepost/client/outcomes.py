@@ -1,6 +1,8 @@
-"""What `send` gives back: where a record is on its way, and where it ended, without an object until somebody asks.
+"""What `send` gives back: where a record is on its way, and where it ended, without an object until somebody
+asks.
 
-Rule: an outcome is a tuple of its client, its batch and its index there, so that making one costs what a tuple costs.
+Rule: an outcome is a tuple of its client, its batch and its index there, so that making one costs what a
+tuple costs.
 """
 
 from __future__ import annotations
@@ -63,26 +65,33 @@ class Run(NamedTuple):
 
 
 class PendingColumn(Generic[OwnerT]):
-    """The records of one `send_many`, in the order in which they were given."""
+    """The records of one `send_many`: runs of them, each with the places in the given columns that it holds."""
 
     __slots__ = ("_owner", "_runs")
 
-    def __init__(self, owner: OwnerT, runs: Sequence[Run]) -> None:
+    def __init__(self, owner: OwnerT) -> None:
         self._owner = owner
-        self._runs = runs
+        self._runs: list[tuple[Run, Sequence[int]]] = []
+
+    def add(self, run: Run, places: Sequence[int]) -> None:
+        """Takes note of a run; `places` has an index into the columns for each of its records."""
+        self._runs.append((run, places))
 
     def __len__(self) -> int:
-        return sum(run.length for run in self._runs)
+        return sum(run.length for run, _ in self._runs)
 
     @property
     def batches(self) -> list[Batch]:
         """The batches that hold them, each once."""
-        return list({run.batch.number: run.batch for run in self._runs}.values())
+        return list({run.batch.number: run.batch for run, _ in self._runs}.values())
 
     def done(self) -> bool:
         """Whether it is known what became of all of them."""
-        return all(run.batch.is_done for run in self._runs)
+        return all(run.batch.is_done for run, _ in self._runs)
 
     def outcomes(self) -> list[Delivered]:
-        """Where each lies, or the first error; only once all are done."""
-        return [delivered(batch, first + i) for batch, first, length in self._runs for i in range(length)]
+        """Where each lies, in the order of the columns, or the first error; only once all are done."""
+        found: dict[int, Delivered] = {}
+        for (batch, first, _), places in self._runs:
+            found.update((place, delivered(batch, first + i)) for i, place in enumerate(places))
+        return [found[place] for place in range(len(self))]

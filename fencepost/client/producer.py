@@ -1,14 +1,15 @@
-"""The producer: an idempotent or transactional sender as a machine over values (KIP-98, KIP-360, KIP-890 part 2).
+"""The producer: an idempotent or transactional sender as a machine over values (KIP-98, KIP-360, KIP-890 part
+2).
 
-Rule: no clock, no socket, no waiting. Calls, answers and time go in; sends, outcomes and a time to be woken come out.
-A commit that was sent and not answered is never called failed: it is CommitOutcomeUnknown.
+Rule: no clock, no socket, no waiting. Calls, answers and time go in; sends, outcomes and a time to be woken
+come out. A commit that was sent and not answered is never called failed: it is CommitOutcomeUnknown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fencepost.client.accumulator import Place
+from fencepost.client.accumulator import Place, Route
 from fencepost.client.batch import Headers
 from fencepost.client.cluster import Cluster
 from fencepost.client.effects import Effect, Operation
@@ -23,7 +24,9 @@ _S, _I = ProducerState, ProducerInput
 
 
 class ProducerMachine(ProducerInside):
-    """One producer. Every input returns the effects that it causes, in order; illegal calls raise and change nothing."""
+    """One producer. Every input returns the effects that it causes, in order; illegal calls raise and change
+    nothing.
+    """
 
     __slots__ = ()
 
@@ -47,7 +50,7 @@ class ProducerMachine(ProducerInside):
         """Whether an answer other than to records is awaited."""
         return bool(self._offset_calls or self._offsets) or (self._init_call or self._end_call) is not None
 
-    # --- calls of the user ------------------------------------------------------------------------------------------
+    # --- calls of the user ----------------------------------------------------------------------------------
 
     def init_transactions(self, now: int) -> list[Effect]:
         """Takes over the transactional id: fences its former owner and ends what that left open."""
@@ -62,13 +65,27 @@ class ProducerMachine(ProducerInside):
         self._added = False
 
     def partition_count(self, topic: str) -> int | None:
-        """How many partitions a topic has; None until metadata tells (the topic is asked for). UnknownTopic if impossible."""
+        """How many partitions a topic has; None until metadata tells (the topic is asked for). UnknownTopic
+        if impossible.
+        """
         cluster = self.calls.cluster
         cluster.want(topic)
         error = cluster.topic_errors.get(topic, ErrorCode.NONE)
         if error.remedy is Remedy.RAISE:
             raise refused(UnknownTopic, error, f"topic {topic!r}").exception()
         return cluster.partition_counts.get(topic)
+
+    def route(self, topic: str) -> Route | None:
+        """Where records of a topic go; None until metadata tells. Begins sending, as far as the state allows
+        it.
+        """
+        self._call(_I.SEND)
+        count = self.partition_count(topic)
+        if count is None:
+            return None
+        if self.state is _S.INITIALIZING and self._init_call is None:
+            self._ask_identity()
+        return self.accumulator.route(topic, count)
 
     def append(
         self,
@@ -82,17 +99,17 @@ class ProducerMachine(ProducerInside):
         now: int,
         wall_ms: int,
     ) -> Place | None:
-        """Takes one record; call `wake` after it. None while the topic is not known yet; BufferFull when there is no room."""
-        self._call(_I.SEND)
+        """Takes one record; call `wake` after it. None while the topic is not known yet; BufferFull when
+        there is no room.
+        """
         _check_bytes(value, key)
-        count = self.partition_count(topic)
-        if count is None:
+        route = self.route(topic)
+        if route is None:
             return None
-        if partition is not None and not 0 <= partition < count:
-            raise UnknownTopic(f"topic {topic!r} has {count} partitions, so no partition {partition}")
-        if self.state is _S.INITIALIZING and self._init_call is None:
-            self._ask_identity()
-        route = self.accumulator.route(topic, count)
+        if partition is not None and not 0 <= partition < len(route.open):
+            raise UnknownTopic(
+                f"topic {topic!r} has {len(route.open)} partitions, so no partition {partition}"
+            )
         where = route.partition_for(key) if partition is None else partition
         return self.accumulator.add(
             route,
@@ -111,7 +128,9 @@ class ProducerMachine(ProducerInside):
         return self._step(now)
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], group_id: str, now: int) -> list[Effect]:
-        """Commits a group's offsets with this transaction; they go out at once, and commit waits for their answer."""
+        """Commits a group's offsets with this transaction; they go out at once, and commit waits for their
+        answer.
+        """
         self._call(_I.SEND_OFFSETS)
         if offsets:
             self._offsets.setdefault(group_id, {}).update(offsets)
@@ -132,7 +151,9 @@ class ProducerMachine(ProducerInside):
         return self._step(now)
 
     def give_up_commit(self, now: int) -> list[Effect]:
-        """The caller of commit waits no longer. Unless the decision was never sent, nobody knows what became of it."""
+        """The caller of commit waits no longer. Unless the decision was never sent, nobody knows what became
+        of it.
+        """
         if self.state is not _S.COMMITTING_TRANSACTION:
             return []
         if self._end_call is None:
@@ -150,7 +171,7 @@ class ProducerMachine(ProducerInside):
         )
         return self._step(now)
 
-    # --- what happens -----------------------------------------------------------------------------------------------
+    # --- what happens ---------------------------------------------------------------------------------------
 
     def on_reply(self, token: int, error: ErrorCode, body: ReplyBody | None, now: int) -> list[Effect]:
         """The answer to a Send, or NETWORK_EXCEPTION or REQUEST_TIMED_OUT when none will come."""
@@ -167,7 +188,7 @@ class ProducerMachine(ProducerInside):
         """Time went by."""
         return self._step(now)
 
-    # --- for simulators ---------------------------------------------------------------------------------------------
+    # --- for simulators -------------------------------------------------------------------------------------
 
     def copy(self) -> ProducerMachine:
         """A copy that shares nothing that changes."""

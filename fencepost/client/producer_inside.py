@@ -1,4 +1,5 @@
-"""What goes on inside a producer: its state and identity, the end of its transactions, and what a failure means.
+"""What goes on inside a producer: its state and identity, the end of its transactions, and what a failure
+means.
 
 Rule: states move by the table alone; only a first answer to a commit is definite.
 """
@@ -65,9 +66,24 @@ class ProducerInside:
     """The state of one producer and what moves it."""
 
     __slots__ = (
-        "_added", "_end_call", "_init_call", "_offset_calls", "_offsets", "_out", "_table", "_woken_at", "accumulator",
-        "calls", "delivery", "failure", "operation", "producer_epoch", "producer_id", "settings", "state",
-    )  # fmt: skip
+        "_added",
+        "_end_call",
+        "_init_call",
+        "_offset_calls",
+        "_offsets",
+        "_out",
+        "_table",
+        "_woken_at",
+        "accumulator",
+        "calls",
+        "delivery",
+        "failure",
+        "operation",
+        "producer_epoch",
+        "producer_id",
+        "settings",
+        "state",
+    )
 
     def __init__(self, bootstrap: str, settings: ProducerSettings) -> None:
         self.settings = settings
@@ -90,7 +106,7 @@ class ProducerInside:
         self._out: list[Effect] = []
         self._woken_at: int | None = None
 
-    # --- machinery --------------------------------------------------------------------------------------------------
+    # --- machinery ------------------------------------------------------------------------------------------
 
     def _call(self, call: ProducerInput) -> None:
         """A user's call: moves, or raises what the state says."""
@@ -153,7 +169,7 @@ class ProducerInside:
             self._out.append(Resolve(self.operation, failure=failure))
             self.operation = None
 
-    # --- identity ---------------------------------------------------------------------------------------------------
+    # --- identity -------------------------------------------------------------------------------------------
 
     def _ask_identity(self) -> None:
         if self._init_call is not None:
@@ -192,10 +208,12 @@ class ProducerInside:
         else:
             self._fatal(_fatal_failure(finished))
 
-    # --- the end of a transaction -----------------------------------------------------------------------------------
+    # --- the end of a transaction ---------------------------------------------------------------------------
 
     def _end_if_done(self) -> None:
-        """EndTxn goes out when every batch and every offset has its answer, and not at all when nothing was added."""
+        """EndTxn goes out when every batch and every offset has its answer, and not at all when nothing was
+        added.
+        """
         if self.state not in _RESULTS or self._end_call is not None:
             return
         if self.accumulator.batches or self._offset_calls or self._offsets:
@@ -241,7 +259,7 @@ class ProducerInside:
         self._resolve(self.failure)
 
     def _submit_offsets(self) -> None:
-        """One TxnOffsetCommit per group at a time, so that later offsets cannot be overtaken by earlier ones."""
+        """One TxnOffsetCommit per group at a time, so that earlier offsets cannot overtake later ones."""
         name = self.settings.transactional_id
         for group in [group for group in self._offsets if group not in self._offset_calls.values()]:
             assert name is not None, "only a transactional producer takes offsets"
@@ -268,7 +286,7 @@ class ProducerInside:
         else:
             self._fail(refused(TransactionAborted, finished.failure.error, "the offsets were refused"))
 
-    # --- failures ---------------------------------------------------------------------------------------------------
+    # --- failures -------------------------------------------------------------------------------------------
 
     def _expire(self, now: int) -> None:
         for batch in self.accumulator.expired(now):

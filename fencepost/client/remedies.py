@@ -1,6 +1,8 @@
-"""What to do about an error, where the request it answers matters: the error table first, then these few exceptions.
+"""What to do about an error, where the request it answers matters: the error table first, then these few
+exceptions.
 
-Rule: no handler compares codes; all `match remedy_of(request, error)`. Each exception below says why it is one.
+Rule: no handler compares codes; all `match remedy_of(request, error)`. Each exception below says why it is
+one.
 """
 
 from __future__ import annotations
@@ -20,16 +22,19 @@ _ANY_REQUEST: Final[dict[ErrorCode, Remedy]] = {
 }
 
 REMEDIES: Final[dict[tuple[type[Request], ErrorCode], Remedy]] = {
-    # A refused batch spoils its transaction, not the producer (Sender.canRetry, TransactionManager.handleFailedBatch):
+    # A refused batch spoils its transaction, not the producer (Sender.canRetry,
+    # TransactionManager.handleFailedBatch):
     # what is fatal shows at EndTxn, which asks the coordinator.
     (m.Produce, _E.UNKNOWN_SERVER_ERROR): Remedy.ABORT,
     (m.Produce, _E.INVALID_REQUEST): Remedy.ABORT,
     (m.Produce, _E.INVALID_TXN_STATE): Remedy.ABORT,
     (m.Produce, _E.INVALID_PRODUCER_ID_MAPPING): Remedy.ABORT,
-    # The coordinator itself saying "older epoch" means: fenced (TransactionManager.handleResponse converts 47 to 90).
+    # The coordinator itself saying "older epoch" means: fenced (TransactionManager.handleResponse converts 47
+    # to 90).
     (m.InitProducerId, _E.INVALID_PRODUCER_EPOCH): Remedy.FATAL,
     (m.EndTxn, _E.INVALID_PRODUCER_EPOCH): Remedy.FATAL,
-    # With an epoch per transaction a commit finds this when the coordinator timed the transaction out, and an abort
+    # With an epoch per transaction a commit finds this when the coordinator timed the transaction out, and an
+    # abort
     # then succeeds and gives the next identity (KIP-890 part 2, recorded from Apache Kafka 4.3.1).
     (m.EndTxn, _E.INVALID_TXN_STATE): Remedy.ABORT,
     # A reader comes back to the log's own range by auto_offset_reset, not by asking again.

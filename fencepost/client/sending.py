@@ -1,16 +1,20 @@
-"""The hot path of `send`, which both shells share: a record into its batch, an outcome back, and nothing else.
+"""The hot path of `send`, which both shells share: a record into its batch, an outcome back, and nothing
+else.
 
-Rule: no lock, no call and no object per record but its outcome. It is made for one sending thread; a keeper thread that
-closes a batch in the middle of it is noticed afterwards.
+Rule: no lock, no call and no object per record but its outcome. It is made for one sending thread; a keeper
+thread that closes a batch in the middle of it is noticed afterwards.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 from zlib import crc32
 
 from fencepost.client.accumulator import Accumulator
 from fencepost.client.batch import RECORD_OVERHEAD, Batch, Headers
+from fencepost.client.columns import Share, fill
+from fencepost.client.outcomes import Run
 from fencepost.client.serializers import Serializer
 
 OutcomeT = TypeVar("OutcomeT")
@@ -42,9 +46,11 @@ class Sending(Generic[OutcomeT]):
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
     ) -> OutcomeT:
-        """Takes one record for the partition that CRC-32 of its key names, or without a key one batch per partition in turn.
+        """Takes one record for the partition that CRC-32 of its key names, or without a key one batch per
+        partition in turn.
 
-        Without `timestamp_ms` it bears the time at which its batch was opened. What becomes of it is its outcome.
+        Without `timestamp_ms` it bears the time at which its batch was opened. What becomes of it is its
+        outcome.
         """
         if self._serializes:
             key, value = self._serialize(key, value)
@@ -80,9 +86,36 @@ class Sending(Generic[OutcomeT]):
             return self._put_again(batch, index, topic, value, key)
         return self._outcome((self, batch, index))
 
+    def _put_run(self, topic: str, share: Share, start: int) -> Run:
+        """As many records of `share` from `start` on as one batch takes, at least one."""
+        route = self._hot.get(topic)
+        if route is not None:
+            batch = route.open[route.sticky if share.partition is None else share.partition]
+            run = fill(batch, share, start)
+            if run is not None:
+                if batch.is_closed:  # by the keeper, meanwhile: what came before the mark counts
+                    run = run._replace(length=max(0, min(run.length, self._count_of(batch) - run.first)))
+                if run.length:
+                    return run
+        key = None if share.keys is None else share.keys[start]
+        outcome: Any = self._put_slowly(topic, share.values[start], key, share.partition, None, None)
+        return Run(outcome[1], outcome[2], 1)
+
+    def _columns(
+        self, values: Sequence[Any], keys: Sequence[Any] | None
+    ) -> tuple[Sequence[Any], Sequence[Any] | None]:
+        """The columns as bytes; ValueError when they are not of one length."""
+        if keys is not None and len(keys) != len(values):
+            raise ValueError(f"{len(keys)} keys beside {len(values)} values")
+        if self._value_serializer is not None:
+            values = list(map(self._value_serializer, values))
+        if self._key_serializer is not None and keys is not None:
+            keys = list(map(self._key_serializer, keys))
+        return values, keys
+
     def _put_again(self, batch: Batch, index: int, topic: str, value: bytes, key: bytes | None) -> OutcomeT:
-        """The keeper closed the batch while a record went in: it counts if it came before the mark was set."""
-        if self._is_in(batch, index):
+        """The keeper closed the batch while a record went in: was it before the mark was set?"""
+        if index < self._count_of(batch):
             return self._outcome((self, batch, index))
         return self._put_slowly(topic, value, key, None, None, None)
 
@@ -92,9 +125,9 @@ class Sending(Generic[OutcomeT]):
             value if self._value_serializer is None else self._value_serializer(value),
         )
 
-    def _is_in(self, batch: Batch, index: int) -> bool:
-        """Whether a closed batch holds the record at `index`; a shell with threads looks under its lock."""
-        return index < batch.record_count
+    def _count_of(self, batch: Batch) -> int:
+        """How many records a closed batch holds; a shell with threads looks under its lock."""
+        return batch.record_count
 
     def _put_slowly(
         self,

@@ -1,7 +1,8 @@
-"""The blocking shell, for notebooks and scripts: the cores with sockets, a clock and a lock, and no event loop.
+"""The blocking shell, for notebooks and scripts: the cores with sockets, a clock and a lock, and no event
+loop.
 
-Rule: whoever calls does the input and output of all. Nothing that was sent waits for the next call: while the caller is
-away, a keeper thread sends what lingers, reads answers and retries.
+Rule: whoever calls does the input and output of all. Nothing that was sent waits for the next call: while the
+caller is away, a keeper thread sends what lingers, reads answers and retries.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
+from fencepost.client.accumulator import Route
 from fencepost.client.batch import Batch, Headers
+from fencepost.client.columns import shares
 from fencepost.client.effects import Effect, Operation, Resolve
 from fencepost.client.errors import (
     BufferFull,
@@ -21,7 +24,7 @@ from fencepost.client.errors import (
     TransactionAborted,
     UnknownTopic,
 )
-from fencepost.client.outcomes import Delivered, PendingRecord
+from fencepost.client.outcomes import Delivered, PendingColumn, PendingRecord
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.sending import Sending
 from fencepost.client.serializers import Serializer
@@ -31,7 +34,9 @@ from fencepost.client.sync_reading import Admin, Consumer
 from fencepost.client.wires import ROUND_MS, Clock, Keeper, Wires, monotonic_ms, wall_ms
 from fencepost.protocol.terms import TopicPartition
 
-__all__ = ["Admin", "Consumer", "Outcome", "Producer"]
+__all__ = ["Admin", "Consumer", "Outcome", "Outcomes", "Producer"]
+
+ResultT = TypeVar("ResultT")
 
 # How long close() waits for what is on its way.
 CLOSE_TIMEOUT_MS = 30_000
@@ -43,14 +48,27 @@ class Outcome(PendingRecord["Producer"]):
     __slots__ = ()
 
     def result(self, timeout_ms: int | None = None) -> Delivered:
-        """Where the record lies, or raises what it ended in; RequestTimeout when `timeout_ms` passes first."""
+        """Where the record lies, or raises what it ended in; RequestTimeout after `timeout_ms`."""
         if not self[1].is_done:
             self[0].wait_for([self[1]], timeout_ms)
         return self.outcome()
 
 
+class Outcomes(PendingColumn["Producer"]):
+    """The records of one `send_many`; `result()` waits for the acknowledgement of all."""
+
+    __slots__ = ()
+
+    def result(self, timeout_ms: int | None = None) -> list[Delivered]:
+        """Where each lies, in the order given, or raises the first error; RequestTimeout after `timeout_ms`."""
+        self._owner.wait_for(self.batches, timeout_ms)
+        return self.outcomes()
+
+
 class Producer(Sending[Outcome]):
-    """A producer that blocks. Not for several threads at once: give each its own, or guard it by a lock of yours."""
+    """A producer that blocks. Not for several threads at once: give each its own, or guard it by a lock of
+    yours.
+    """
 
     def __init__(
         self,
@@ -99,7 +117,7 @@ class Producer(Sending[Outcome]):
         self._resolved: dict[Operation, Failure | None] = {}
         self._keeper = Keeper(self._wires, self._has_work, tick_ms=linger_ms)
 
-    # --- records ----------------------------------------------------------------------------------------------------
+    # --- records --------------------------------------------------------------------------------------------
 
     send = Sending["Outcome"].put
 
@@ -113,17 +131,47 @@ class Producer(Sending[Outcome]):
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
     ) -> Outcome:
-        """As `send`, but never waits: BufferFull when there is no room, UnknownTopic while the topic is not known yet."""
+        """As `send`, but never waits: BufferFull when there is no room, UnknownTopic while the topic is not
+        known yet.
+        """
         key, value = self._serialize(key, value)
         with self._lock:
-            place = self._add(topic, value, key, partition, timestamp_ms, headers)
+            try:
+                place = self._add(topic, value, key, partition, timestamp_ms, headers)
+            finally:
+                self._push(self._clock())
         if place is None:
             raise UnknownTopic(f"topic {topic!r} is not known yet: send() waits until it is")
         return Outcome((self, *place))
 
-    def _is_in(self, batch: Batch, index: int) -> bool:
+    def send_many(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None = None,
+        *,
+        partition: int | None = None,
+    ) -> Outcomes:
+        """Takes columns of records, several times faster than `send`; waits as `send` does."""
+        outcomes = Outcomes(self)
+        if not values:
+            return outcomes
+        values, keys = self._columns(values, keys)
+        for share in shares(self._route(topic), values, keys, partition):
+            start = 0
+            while start < len(share.values):
+                run = self._put_run(topic, share, start)
+                outcomes.add(run, share.places[start : start + run.length])
+                start += run.length
+        return outcomes
+
+    def _route(self, topic: str) -> Route:
+        """Where the topic's records go; waits until the topic is known."""
+        return self._when_known(topic, lambda: self._machine.route(topic))
+
+    def _count_of(self, batch: Batch) -> int:
         with self._lock:
-            return super()._is_in(batch, index)
+            return super()._count_of(batch)
 
     def _put_slowly(
         self,
@@ -134,25 +182,38 @@ class Producer(Sending[Outcome]):
         timestamp_ms: int | None,
         headers: Headers | None,
     ) -> Outcome:
-        """Waits for room and for a topic that is new: BufferFull, RequestTimeout or UnknownTopic when that takes too long."""
+        place = self._when_known(
+            topic, lambda: self._add(topic, value, key, partition, timestamp_ms, headers)
+        )
+        return Outcome((self, *place))
+
+    def _when_known(self, topic: str, attempt: Callable[[], ResultT | None]) -> ResultT:
+        """Tries until the topic is known and there is room: else BufferFull, RequestTimeout, UnknownTopic."""
         deadline = self._clock() + self.settings.max_block_ms
         patience = self._clock() + UNKNOWN_TOPIC_PATIENCE_MS
         while True:
             full: BufferFull | None = None
             with self._lock:
                 try:
-                    place = self._add(topic, value, key, partition, timestamp_ms, headers)
+                    found = attempt()
                 except BufferFull as problem:
-                    place, full = None, problem
+                    found, full = None, problem
+                now = self._clock()
+                self._push(now)
                 error = self._machine.cluster.topic_errors.get(topic)
-            if place is not None:
-                return Outcome((self, *place))
-            now = self._clock()
+            if found is not None:
+                return found
             if error is not None and now >= patience:
                 raise UnknownTopic(f"topic {topic!r}: {error.meaning}", error)
             if now >= deadline:
                 raise full or RequestTimeout(f"no metadata about topic {topic!r} within max_block_ms")
-            self._wires.round(min(patience if error else deadline, deadline) - now)
+            self._wires.round(min(patience if error else deadline, deadline, now + ROUND_MS) - now)
+
+    def _push(self, now: int) -> None:
+        """Sends what became full; the lock is held."""
+        self._perform(self._machine.wake(now), now)
+        self._wires.push()
+        self._keeper.want()
 
     def _add(
         self,
@@ -163,26 +224,20 @@ class Producer(Sending[Outcome]):
         timestamp_ms: int | None,
         headers: Headers | None,
     ) -> tuple[Batch, int] | None:
-        """One record the long way; sends what became full. The lock is held."""
-        now = self._clock()
-        try:
-            return self._machine.append(
-                topic,
-                value,
-                key,
-                partition=partition,
-                timestamp_ms=timestamp_ms,
-                headers=headers,
-                now=now,
-                wall_ms=wall_ms(),
-            )
-        finally:
-            self._perform(self._machine.wake(now), now)
-            self._wires.push()
-            self._keeper.want()
+        """One record the long way; None while the topic is not known. The lock is held."""
+        return self._machine.append(
+            topic,
+            value,
+            key,
+            partition=partition,
+            timestamp_ms=timestamp_ms,
+            headers=headers,
+            now=self._clock(),
+            wall_ms=wall_ms(),
+        )
 
     def flush(self, timeout_ms: int | None = None) -> None:
-        """Sends all that lingers and waits until every record has its outcome, which stays with the outcome."""
+        """Sends all that lingers and waits until every record has its outcome; errors stay with those."""
         with self._lock:
             now = self._clock()
             self._perform(self._machine.flush(now), now)
@@ -211,10 +266,12 @@ class Producer(Sending[Outcome]):
             self._session.outcomes.clear()
             return is_over()
 
-    # --- transactions -----------------------------------------------------------------------------------------------
+    # --- transactions ---------------------------------------------------------------------------------------
 
     def init_transactions(self) -> None:
-        """Takes over the transactional id; fences a former owner. RequestTimeout after max_block_ms: call it again."""
+        """Takes over the transactional id; fences a former owner. RequestTimeout after max_block_ms: call it
+        again.
+        """
         self._operate(self._machine.init_transactions, Operation.INIT_TRANSACTIONS)
 
     def begin_transaction(self) -> None:
@@ -231,7 +288,9 @@ class Producer(Sending[Outcome]):
             self._keeper.want()
 
     def commit_transaction(self, timeout_ms: int | None = None) -> None:
-        """Commits: all of it is visible, or an error says what to do. CommitOutcomeUnknown when no answer came in time."""
+        """Commits: all of it is visible, or an error says what to do. CommitOutcomeUnknown when no answer
+        came in time.
+        """
         try:
             self._operate(self._machine.commit, Operation.COMMIT, timeout_ms)
         except BaseException:
@@ -260,7 +319,9 @@ class Producer(Sending[Outcome]):
             raise failure.exception()
 
     def _time_out(self, operation: Operation, timeout_ms: int) -> None:
-        """A commit that timed out is given up, and its failure says what is known; other calls can be made again."""
+        """A commit that timed out is given up, and its failure says what is known; other calls can be made
+        again.
+        """
         if operation is not Operation.COMMIT:
             raise RequestTimeout(f"{operation.value}() was not done within {timeout_ms} ms")
         with self._lock:
@@ -270,7 +331,9 @@ class Producer(Sending[Outcome]):
 
     @contextmanager
     def transaction(self) -> Generator[Producer]:
-        """Begins; commits at the end of the block; aborts when it raises. Never aborts after an uncertain commit."""
+        """Begins; commits at the end of the block; aborts when it raises. Never aborts after an uncertain
+        commit.
+        """
         self.begin_transaction()
         try:
             yield self
@@ -292,7 +355,7 @@ class Producer(Sending[Outcome]):
         except ClientError as second:
             problem.add_note(f"and abort_transaction() failed: {second}")
 
-    # --- machinery --------------------------------------------------------------------------------------------------
+    # --- machinery ------------------------------------------------------------------------------------------
 
     def _perform(self, effects: list[Effect], now: int) -> None:
         self._session.perform(effects, now)
@@ -301,7 +364,9 @@ class Producer(Sending[Outcome]):
         return bool(self._machine.accumulator.batches) or self._machine.is_waiting
 
     def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
-        """Sends what is left, aborts an open transaction, and closes. What has no outcome after that gets none."""
+        """Sends what is left, aborts an open transaction, and closes. What has no outcome after that gets
+        none.
+        """
         try:
             if self._machine.may_abort:
                 self.abort_transaction()

@@ -1,4 +1,5 @@
-"""Sockets of the blocking shell: one selector round at a time, and the keeper thread that does rounds when nobody calls.
+"""Sockets of the blocking shell: one selector round at a time, and the keeper thread that does rounds when
+nobody calls.
 
 Rule: the lock guards the session and is never held while waiting; one thread at a time waits for the sockets.
 """
@@ -18,7 +19,8 @@ from fencepost.client.session import Session
 
 Clock = Callable[[], int]
 
-# The longest wait in one round: when two threads wait, the answer of one can arrive in the round of the other.
+# The longest wait in one round: when two threads wait, the answer of one can arrive in the round of the
+# other.
 ROUND_MS = 100
 
 READ_SIZE = 262_144
@@ -120,7 +122,9 @@ class Wires:
             self._selector.modify(link, wanted, node)
 
     def round(self, timeout_ms: int, *, wait_for_turn: bool = True) -> None:
-        """Waits up to `timeout_ms` for something to happen and deals with it; the lock is not held by the caller."""
+        """Waits up to `timeout_ms` for something to happen and deals with it; the lock is not held by the
+        caller.
+        """
         if not self._pumping.acquire(blocking=wait_for_turn):
             return
         try:
@@ -185,9 +189,11 @@ class Wires:
 
 
 class Keeper:
-    """A thread that does rounds while something is unfinished, so that nothing waits for the caller's next call.
+    """A thread that does rounds while something is unfinished, so that nothing waits for the caller's next
+    call.
 
-    It looks every few milliseconds and steps aside when a caller does rounds, so callers never wait for it to wake up.
+    It looks every few milliseconds and steps aside when a caller does rounds, so callers never wait for it to
+    wake up.
     """
 
     TICK_MAX_MS = 50
