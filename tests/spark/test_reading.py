@@ -183,7 +183,7 @@ def test_a_whole_batch_that_does_not_follow_is_no_part_of_the_log(stale: str) ->
 
 @pytest.mark.parametrize("kept", [0, 1, 33])
 def test_an_abort_that_did_not_reach_its_index_counts_all_the_same(kept: int) -> None:
-    """The broker was killed between two writes: the marker lies in the log, its index entry is torn or missing."""
+    """The broker was killed between two writes: the marker is in the log, its index entry is torn or gone."""
     history: list[Happening] = [
         ("data", 1, 2),
         ("manifest",),
