@@ -19,6 +19,7 @@ class Report:
     seed: int
     broken: str | None
     flights: int
+    flights_loaded: int
     delays_committed: int
     duplicates: int
     lost: int
@@ -48,6 +49,7 @@ class Report:
             self.lost,
             self.wrong,
             self.log_contradictions,
+            self.flights - self.flights_loaded,
             self.flights - self.delays_committed,
         )
         return not any(damage) and self.totals_match and self.zombies_fenced == self.zombies
@@ -90,7 +92,9 @@ class Report:
     def _lines(self) -> list[tuple[str, object, str, bool]]:
         """(what, how many, what it means, whether it is damage)."""
         return [
-            ("flights in", self.flights, "records of the input topic `flights`", False),
+            ("flights in", self.flights, "rows of the CSV", False),
+            ("  loaded", self.flights_loaded, "records of the input topic `flights`",
+             self.flights_loaded != self.flights),
             ("records out", self.delays_committed, "visible in `delays` to read_committed",
              self.delays_committed != self.flights),
             ("duplicates", self.duplicates, "flights counted more than once", self.duplicates > 0),

@@ -73,17 +73,18 @@ async def perform(the: Show, place: Path) -> Report:
     """All parts in order."""
     async with children(place / "processes") as family:
         reader = await start_reader(the, family)  # Spark takes its time: it starts beside the pipeline
-        keeper, tally = await run_pipeline(the, family)
+        keeper, tally = await run_pipeline(the, family, reader)
         the.stage.tell("everything is stopped; from here on only the files count")
         histories = read_histories(the.data)
         contradictions = disagreements(the.data)
         for contradiction in contradictions[:5]:
             the.stage.tell(contradiction)
-        verdict = await verify(the, reader)
+        verdict, loaded = await verify(the, reader)
     return Report(
         seed=the.plan.seed,
         broken=the.broken,
         flights=the.plan.flights,
+        flights_loaded=loaded,
         delays_committed=verdict.delays_committed,
         duplicates=verdict.duplicates,
         lost=verdict.lost,
@@ -107,7 +108,7 @@ async def perform(the: Show, place: Path) -> Report:
     )
 
 
-async def run_pipeline(the: Show, family: Children) -> tuple[Keeper, Tally]:
+async def run_pipeline(the: Show, family: Children, reader: Child) -> tuple[Keeper, Tally]:
     """Broker, loader, worker; all of them stopped at the end."""
     keeper = Keeper(
         family,
@@ -120,6 +121,7 @@ async def run_pipeline(the: Show, family: Children) -> tuple[Keeper, Tally]:
     async with trio.open_nursery() as nursery:
         await nursery.start(keeper.run)
         await load(the, family, keeper)
+        await reader.tell("warm up")
         with the.stage.act("flights become delays", total=the.plan.flights) as act:
             pipeline = Pipeline(
                 the.plan,
@@ -161,15 +163,16 @@ async def start_reader(the: Show, family: Children) -> Child:
     return await family.start("Spark", "fencepost.demo.verify", *arguments)
 
 
-async def verify(the: Show, reader: Child) -> Verdict:
-    """What Spark finds in the files."""
-    verdict: Verdict | None = None
+async def verify(the: Show, reader: Child) -> tuple[Verdict, int]:
+    """What Spark finds in the files, and how many flights were in the input topic."""
+    loaded, verdict = 0, None
     with the.stage.act("Spark reads the log", total=None):
         await reader.tell("read")
         while (said := await reader.hear()) is not None:
             if said.pop("event") == "verdict":
+                loaded = said.pop("flights_loaded")
                 verdict = Verdict(**said)
         await reader.wait()
     if verdict is None:
         raise reader.failure()
-    return verdict
+    return verdict, loaded

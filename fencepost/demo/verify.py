@@ -13,7 +13,7 @@ import attrs
 
 from fencepost.demo.dataset import rows
 from fencepost.demo.speech import say, wait_for_word
-from fencepost.demo.transform import DELAYS, TOTALS
+from fencepost.demo.transform import DELAYS, FLIGHTS, TOTALS
 from fencepost.demo.truth import Truth, compute_truth
 from fencepost.spark_bridge.session import session
 
@@ -54,7 +54,6 @@ def judge(spark: SparkSession, data: Path, truth: Truth, *, isolation_level: str
             f.from_json(text, DELAY_FIELDS).alias("d")
         )
 
-    say("reading", topic=DELAYS)
     grouped = (
         delays(isolation_level)
         .groupBy("d.id")
@@ -64,17 +63,16 @@ def judge(spark: SparkSession, data: Path, truth: Truth, *, isolation_level: str
     copies = dict(zip(found["id"], found["copies"], strict=True))
     seen = dict(zip(found["id"], found["delay"], strict=True))
     committed = sum(copies.values())
-    say("reading", topic=TOTALS)
     totals = read_totals(spark, data, isolation_level=isolation_level)
-    say("reading", topic=f"{DELAYS}, uncommitted")
-    everything = delays("read_uncommitted").count()
+    uncommitted = committed if isolation_level == "read_uncommitted" else delays("read_uncommitted").count()
+    stable = committed if isolation_level == "read_committed" else delays("read_committed").count()
     return Verdict(
         delays_committed=committed,
         duplicates=committed - len(copies),
         lost=len(truth.delays.keys() - copies.keys()),
         wrong=sum(truth.delays.get(number, "none") != delay for number, delay in seen.items()),
         totals_match=totals == truth.totals,
-        uncommitted_visible=everything - delays("read_committed").count(),
+        uncommitted_visible=uncommitted - stable,
     )
 
 
@@ -95,9 +93,12 @@ def main() -> None:
     data, file, flights, isolation_level = sys.argv[1:]
     truth = compute_truth(rows(Path(file), limit=int(flights)))
     with session("fencepost-demo") as spark:
-        say("ready")
         wait_for_word()
-        say("verdict", **attrs.asdict(judge(spark, Path(data), truth, isolation_level=isolation_level)))
+        # Its first query takes longest: this one may run beside the broker, and the verdict need not wait.
+        loaded = read_topic(spark, Path(data), FLIGHTS, isolation_level=isolation_level).count()
+        wait_for_word()
+        verdict = judge(spark, Path(data), truth, isolation_level=isolation_level)
+        say("verdict", **attrs.asdict(verdict), flights_loaded=loaded)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,124 @@
+"""Commands as processes: ready lines, signals, exit codes, pipes; no traceback for what is expected."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.processes import COMMAND, PATIENCE_S, broker, fencepost, read_ready, started
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_broker_says_where_it_is_and_stops_in_good_order(tmp_path: Path, how: signal.Signals) -> None:
+    with started("serve", str(tmp_path), "--port", "0") as process:
+        ready = read_ready(process)
+        assert ready["pid"] == process.pid
+        assert ready["directory"] == str(tmp_path)
+        process.send_signal(how)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+        assert (process.returncode, errors) == (0, "")
+
+
+def test_a_broker_ends_with_the_parent_that_it_was_told_to_stay_with(tmp_path: Path) -> None:
+    done = fencepost("serve", "--memory", "--port", "0", "--with-parent")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_serving_loads_nothing_for_the_eyes() -> None:
+    """The start is fast because `serve` needs no tables, no Spark and no client."""
+    command = [sys.executable, "-X", "importtime", *COMMAND[1:]]
+    done = subprocess.run(
+        [*command, "serve", "--memory", "--port", "0", "--with-parent"],
+        input="",
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    loaded = set(re.findall(r"\| +([\w.]+)$", done.stderr, re.MULTILINE))
+    assert "fencepost.broker.server" in loaded
+    assert not {
+        name for name in loaded if re.match(r"(rich|pyspark|pyarrow|fencepost\.client\.sync)\b", name)
+    }
+
+
+def test_a_second_broker_on_a_directory_or_a_port_is_told_so(tmp_path: Path) -> None:
+    with broker(tmp_path) as (_, address):
+        same_directory = fencepost("serve", str(tmp_path), "--port", "0")
+        same_port = fencepost("serve", "--memory", "--port", address.rpartition(":")[2])
+    for done, words in ((same_directory, "is in use"), (same_port, "choose another --port")):
+        assert done.returncode == 1
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_lines_go_in_and_come_out(tmp_path: Path) -> None:
+    lines = "apple\t3\npear\t1\nno key at all\n"
+    with broker(tmp_path) as (_, address):
+        at = ("--bootstrap", address)
+        assert fencepost("topic", "create", "fruit", *at).returncode == 0
+        assert "3 record(s) written to fruit" in fencepost("produce", "fruit", *at, stdin=lines).stdout
+        assert fencepost("consume", "fruit", *at).stdout == lines
+
+
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_follower_is_stopped_by_a_signal(tmp_path: Path, how: signal.Signals, code: int) -> None:
+    with broker(tmp_path) as (_, address):
+        at = ("--bootstrap", address)
+        fencepost("topic", "create", "fruit", *at)
+        with started("consume", "fruit", "--follow", *at) as follower:
+            fencepost("produce", "fruit", *at, stdin="apple\n")
+            assert follower.stdout is not None
+            assert follower.stdout.readline() == "apple\n"
+            follower.send_signal(how)
+            _, errors = follower.communicate(timeout=PATIENCE_S)
+            assert (follower.returncode, errors) == (code, "")
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+    with broker(tmp_path) as (_, address):
+        at = ("--bootstrap", address)
+        fencepost("topic", "create", "fruit", *at)
+        fencepost("produce", "fruit", *at, stdin="an apple a day\n" * 20_000)
+        with started("consume", "fruit", *at) as reader:
+            assert reader.stdout is not None
+            assert reader.stdout.readline() == "an apple a day\n"
+            reader.stdout.close()
+            assert reader.stderr is not None
+            assert reader.stderr.read() == ""
+            assert reader.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["nonsense"], 2, "nonsense"),
+        (["serve", "--prot", "1"], 2, "--port"),
+        (["serve"], 2, "either a directory or --memory"),
+        (["serve", "here", "--memory"], 2, "either a directory or --memory"),
+        (["topic", "list", "--bootstrap", "127.0.0.1:1"], 3, "fencepost serve"),
+        (["topic", "list", "--bootstrap", "nowhere"], 2, "host:port"),
+        (["produce", "fruit", "--records-per-transaction", "5"], 2, "--transactional-id"),
+        (["demo", "--flights", "100", "--kills", "100"], 2, "need at least"),
+        (["demo", "--flights", "1"], 2, "--flights"),
+        (["dump", "/no/such/directory"], 1, "there is no"),
+    ],
+)
+def test_errors_say_what_to_do_and_how_they_differ(arguments: list[str], code: int, words: str) -> None:
+    done = fencepost(*arguments)
+    assert done.returncode == code
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("command", [[], ["serve"], ["topic"], ["topic", "create"], ["dump"], ["demo"]])
+def test_every_command_has_help(command: list[str]) -> None:
+    done = fencepost(*command, "--help")
+    assert done.returncode == 0
+    assert "Usage" in done.stdout
+    assert not re.search("hold-at|lose-reply|with-parent", done.stdout), "faults are not for everybody"
