@@ -12,6 +12,7 @@ import attrs
 
 from fencepost.broker import identities, transactions
 from fencepost.broker.node import Log, Node
+from fencepost.broker.producing import has_no_transactions
 from fencepost.broker.transactions import PREPARED, RESULT_OF, Decision, Transactions
 from fencepost.broker.words import Answered, Refused, Reply, ReplyTo
 from fencepost.protocol.errors import ErrorCode
@@ -19,9 +20,11 @@ from fencepost.protocol.messages import (
     AddOffsetsToTxn,
     AddOffsetsToTxnReply,
     AddPartitionsToTxn,
+    AddPartitionsToTxnReply,
     EndTxn,
     InitProducerId,
     InitProducerIdReply,
+    PartitionError,
     PartitionName,
     TransactionMarker,
     WriteTxnMarkers,
@@ -114,7 +117,17 @@ def init_producer_id(node: Node, request: InitProducerId, to: ReplyTo, now: int)
 
 
 def add_partitions(node: Node, request: AddPartitionsToTxn, to: ReplyTo, now: int) -> None:
-    """From partition leaders on behalf of a producer (KIP-890), or from a client."""
+    """From partition leaders on behalf of a producer (KIP-890), or from a client; all partitions or none."""
+    problems = [_add_problem(node, part.key) for part in request.partitions]
+    if any(problems):
+        parts = tuple(
+            PartitionError(
+                topic=part.topic, partition=part.partition, error=problem or ErrorCode.OPERATION_NOT_ATTEMPTED
+            )
+            for part, problem in zip(request.partitions, problems, strict=True)
+        )
+        node.outcome.effects.append(Reply(to, body=AddPartitionsToTxnReply(partitions=parts)))
+        return
     log = coordinator_log(node, request.transactional_id)
     if isinstance(log, Refused):
         node.reply(to, log)
@@ -123,6 +136,13 @@ def add_partitions(node: Node, request: AddPartitionsToTxn, to: ReplyTo, now: in
         transactions_of(log), request, to=to, now=now, rules=node.settings.rules
     )
     _answer(node, log, decided, to, now)
+
+
+def _add_problem(node: Node, key: TopicPartition) -> ErrorCode:
+    if has_no_transactions(key):
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    known = node.cluster.leader(key) is not None
+    return ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def add_offsets(node: Node, request: AddOffsetsToTxn, to: ReplyTo, now: int) -> None:

@@ -130,8 +130,11 @@ def answer_to_add(node: Node, asked: AskedToAddOffsets, answer: Answered, now: i
         error = answer.body.partitions[0].error
     log = _group_log(node, asked.request.group_id)
     if error is ErrorCode.NONE and isinstance(log, Log):
-        entry = log.partition.verifying.get(asked.request.producer_id)
-        if entry is not None and entry.guard == asked.guard:
+        request = asked.request
+        entry = log.partition.verifying.get(request.producer_id)
+        # Another group's offsets, asked about at the same time, may have opened the transaction already.
+        is_open = log.partition.is_open(request.producer_id, request.producer_epoch)
+        if is_open or (entry is not None and entry.guard == asked.guard):
             _append(node, log, asked.request, asked.to, now)
             return
         error = (

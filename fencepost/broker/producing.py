@@ -29,9 +29,10 @@ from fencepost.protocol.messages import (
     WriteTxnMarkers,
 )
 from fencepost.protocol.terms import (
+    CONSUMER_OFFSETS_TOPIC,
+    INTERNAL_TOPICS,
     NO_OFFSET,
     NO_PRODUCER_ID,
-    NO_SEQUENCE,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
     coordinator_partition,
@@ -48,6 +49,11 @@ ADD_ERRORS: Final = {
     ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_ENOUGH_REPLICAS,
 }
+
+
+INTERNAL: Final = Refused(
+    ErrorCode.INVALID_TOPIC_EXCEPTION, "only the broker itself writes into its internal topics"
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -82,8 +88,8 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int) -> None:
         key = TopicPartition(part.topic, part.partition)
         log = node.logs.get(key)
         problem = refused or (header if isinstance(header, Refused) else None)
-        if refused is None and log is None:
-            problem = _no_log(node, key)
+        if refused is None and (log is None or key.topic in INTERNAL_TOPICS):
+            problem = INTERNAL if key.topic in INTERNAL_TOPICS else _no_log(node, key)
         if problem is not None or log is None or isinstance(header, Refused):
             assert problem is not None, "a batch without log or header has a problem"
             node.collect(_part(ticket, index, key, problem.error))
@@ -106,6 +112,8 @@ def _parse(part: ProducePartition) -> BatchHeader | Refused:
         return Refused(ErrorCode.INVALID_RECORD, str(problem))
     if header.size != len(part.records) or header.record_count == 0:
         return Refused(ErrorCode.INVALID_RECORD, "a Produce carries exactly one batch, and that has records")
+    if header.last_offset_delta != header.record_count - 1:
+        return Refused(ErrorCode.INVALID_RECORD, "a new batch has as many offsets as records")
     return header
 
 
@@ -232,7 +240,7 @@ def _batch_problem(node: Node, incoming: Incoming) -> Refused | None:
         return Refused(ErrorCode.MESSAGE_TOO_LARGE, f"message.max.bytes is {node.settings.message_max_bytes}")
     if header.is_control:
         return Refused(ErrorCode.INVALID_RECORD, "only coordinators write control batches")
-    if header.producer_id != NO_PRODUCER_ID and header.base_sequence == NO_SEQUENCE:
+    if header.producer_id != NO_PRODUCER_ID and header.base_sequence < 0:
         return Refused(ErrorCode.INVALID_RECORD, "a batch with a producer id has a sequence")
     if header.producer_id == NO_PRODUCER_ID and header.is_transactional:
         return Refused(ErrorCode.INVALID_RECORD, "a transactional batch has a producer id")
@@ -255,10 +263,15 @@ def write_markers(node: Node, request: WriteTxnMarkers, to: ReplyTo, now: int) -
         if log is None:
             node.collect(_marker_part(ticket, index, key, _no_log(node, key).error))
             continue
-        refused = _judge_marker(node, log, marker)
+        refused = INTERNAL if has_no_transactions(key) else _judge_marker(node, log, marker)
         if refused is None:
             node.append_marker(log, _marker_batch(marker, now))
         node.after(log, (_marker_part(ticket, index, key, refused.error if refused else ErrorCode.NONE),))
+
+
+def has_no_transactions(key: TopicPartition) -> bool:
+    """Of the internal logs only that of offsets takes part in transactions."""
+    return key.topic in INTERNAL_TOPICS and key.topic != CONSUMER_OFFSETS_TOPIC
 
 
 def _judge_marker(node: Node, log: Log, marker: TransactionMarker) -> Refused | None:

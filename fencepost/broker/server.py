@@ -256,7 +256,7 @@ class Server:
             self.turn()
 
     async def _sync_one(self, journal: Journal) -> None:
-        """What a sync says of a log that was deleted or given up meanwhile is not said of the one after it."""
+        """What a sync says of a log that was deleted or given up meanwhile is not said of its successor."""
         try:
             offset = await trio.to_thread.run_sync(journal.sync)
         except StorageError as problem:
