@@ -62,6 +62,18 @@ def test_rolled_segments_survive_when_they_alone_were_synced() -> None:
     assert disk.after_losing_power() == [0]
 
 
+def test_what_is_added_after_a_clean_start_is_synced_also_when_its_segment_rolls() -> None:
+    disk = Breaking()
+    disk.writer.plain()
+    disk.writer.journal.close()
+    writer = Writer(open_journal(disk.storage, trusted_clean=True))
+    writer.plain()
+    writer.roll()
+    writer.plain()
+    assert writer.journal.sync() == 3
+    assert disk.after_losing_power() == [0, 1, 2]
+
+
 def test_a_sync_touches_only_what_changed() -> None:
     disk = Breaking()
     log, second = f"{0:020d}.log", f"{1:020d}.log"
@@ -136,6 +148,10 @@ def test_a_directory_whose_journal_failed_is_not_marked_clean() -> None:
     storage = SimulatedStorage(
         lambda most: most, breaks=lambda operation, path: f"{operation} {path[-3:]}" in broken
     )
+    data = DataDirectory.open(storage)
+    data.journal(ORDERS)
+    data.close()
+    assert b"orders" in (storage.read_file("clean-shutdown.json") or b"")
     data = DataDirectory.open(storage)
     writer = Writer(data.journal(ORDERS))
     writer.plain()

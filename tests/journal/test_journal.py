@@ -2,10 +2,10 @@
 
 import pytest
 
-from fencepost.journal.indexes import AbortedRange
+from fencepost.journal.indexes import AbortedRange, OffsetIndex, TimeIndex
 from fencepost.journal.journal import SEGMENT_MS, Journal, JournalSettings, StaleLeader
 from fencepost.journal.memory import MemoryFile, MemoryStorage
-from fencepost.journal.segments import LOG
+from fencepost.journal.segments import INDEX, LOG, TIME_INDEX
 from fencepost.journal.snapshots import ProducerSnapshot
 from fencepost.journal.storage import StorageError
 from fencepost.protocol.batches import Buffer, build_marker, place, read_header, walk
@@ -262,6 +262,26 @@ def test_a_timestamp_is_found_at_its_first_record() -> None:
     assert journal.offset_for_timestamp(1_198) is None
     writer.commit(1, timestamp=2_000)
     assert journal.offset_for_timestamp(1_198) == (2_000, 60)
+
+
+def test_of_many_records_with_one_timestamp_the_first_is_found() -> None:
+    storage, writer = new_writer()
+    writer.plain(timestamp=500)
+    for _ in range(20):
+        writer.plain(size=2_000)
+    writer.journal.close()
+    assert len(TimeIndex(storage.read_file(files_of(storage, TIME_INDEX)[0]) or b"")) == 1
+    assert open_journal(storage, trusted_clean=True).offset_for_timestamp(1_000) == (1_000, 1)
+
+
+def test_the_index_goes_on_after_many_clean_restarts() -> None:
+    """Each run adds less than an index interval; looking up an offset must not walk the whole log one day."""
+    storage = MemoryStorage()
+    for _ in range(12):
+        writer = Writer(open_journal(storage, trusted_clean=True))
+        writer.plain(size=1_000)
+        writer.journal.close()
+    assert len(OffsetIndex(storage.read_file(files_of(storage, INDEX)[0]) or b"")) == 2
 
 
 def producer(producer_id: int) -> ProducerSnapshot:

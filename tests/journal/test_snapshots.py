@@ -1,6 +1,7 @@
 """Snapshots: Kafka's layout, and not one damaged byte believed."""
 
 import pytest
+from crc32c import crc32c
 
 from fencepost.journal.indexes import CorruptIndex
 from fencepost.journal.snapshots import ProducerSnapshot, decode_snapshot, encode_snapshot
@@ -30,6 +31,12 @@ def test_the_layout_is_kafkas() -> None:
 def test_producers_come_back() -> None:
     for producers in ([], [ONE], [ONE, MARKER_ONLY]):
         assert decode_snapshot(encode_snapshot(producers)) == producers
+
+
+def test_a_snapshot_that_counts_wrong_is_refused() -> None:
+    body = (2).to_bytes(4, "big") + encode_snapshot([ONE])[10:]
+    with pytest.raises(CorruptIndex, match="announces 2 producers"):
+        decode_snapshot(b"\0\1" + crc32c(body).to_bytes(4, "big") + body)
 
 
 def test_no_damaged_byte_is_believed() -> None:
