@@ -7,6 +7,7 @@ Rule: the hot path (`Sending.put`) does nothing per record but put it into its c
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from zlib import crc32
 
 from fencepost.client.batch import NO_BATCH, Batch, Headers, PartitionQueue, record_size
@@ -154,15 +155,30 @@ class Accumulator:
                 self.close(batch)
         self.lingering.clear()
 
-    def close_lingered(self, now: int) -> None:
-        """Closes the batches that have waited `linger_ms` for company."""
+    def close_lingered(self, now: int) -> bool:
+        """Closes the batches that have waited `linger_ms` for company; True when there was one.
+
+        One behind others of its partition that wait to be sent goes on taking records: closing it would not send
+        it sooner.
+        """
         oldest_allowed = now - self.settings.linger_ms
-        while self.lingering and (
-            self.lingering[0].opened_at <= oldest_allowed or not self.is_open(self.lingering[0])
-        ):
+        kept: list[Batch] = []
+        closed = False
+        while self.lingering and self.lingering[0].opened_at <= oldest_allowed:
             batch = self.lingering.popleft()
-            if self.is_open(batch):
+            if not self.is_open(batch):
+                continue
+            if self._is_behind(batch):
+                kept.append(batch)
+            else:
                 self.close(batch)
+                closed = True
+        self.lingering.extendleft(reversed(kept))
+        return closed
+
+    def _is_behind(self, batch: Batch) -> bool:
+        queue = self.queues.get(TopicPartition(batch.topic, batch.partition))
+        return queue is not None and bool(queue.ready)
 
     def queue(self, partition: TopicPartition) -> PartitionQueue:
         """The queue of a partition, made at first use."""
@@ -198,10 +214,9 @@ class Accumulator:
         """When the next batch has lingered long enough, may be retried, or expires."""
         retries = [queue.retry_at() for queue in self.active.values()]
         times = [time for time in retries if time is not None and time > now]
-        while self.lingering and not self.is_open(self.lingering[0]):
-            self.lingering.popleft()
-        if self.lingering:
-            times.append(self.lingering[0].opened_at + self.settings.linger_ms)
+        # What is due already waits for an answer, not for a time.
+        due = (batch.opened_at + self.settings.linger_ms for batch in self.lingering if self.is_open(batch))
+        times += islice(filter(now.__lt__, due), 1)
         if self.batches:
             oldest = next(iter(self.batches.values()))
             times.append(oldest.opened_at + self.settings.delivery_timeout_ms)

@@ -137,11 +137,12 @@ class ProducerInside:
 
     def _step(self, now: int) -> list[Effect]:
         """What can be done now is done; the effects so far are handed out."""
-        self.accumulator.close_lingered(now)
         self._expire(now)
+        self.accumulator.close_lingered(now)
         if self.state in SENDING:
-            if self.delivery.drain(now, self.producer_id, self.producer_epoch):
-                self._added = True
+            self._drain(now)
+            if self.accumulator.close_lingered(now):  # some had waited behind what went out just now
+                self._drain(now)
             self._submit_offsets()
         elif self.state is ProducerState.ABORTING_TRANSACTION:
             # Answers of what is in flight are awaited; what would go again, or never went, is given up.
@@ -155,6 +156,10 @@ class ProducerInside:
         self._announce_wake(now)
         effects, self._out = self._out, []
         return effects
+
+    def _drain(self, now: int) -> None:
+        if self.delivery.drain(now, self.producer_id, self.producer_epoch):
+            self._added = True
 
     def _announce_wake(self, now: int) -> None:
         times = [self.accumulator.wake_at(now), self.calls.wake_at(now)]

@@ -1,11 +1,12 @@
-"""A conversation with a producer or consumer core by values alone: what it sent waits here until the test answers it.
+"""A conversation with a producer or consumer core by values alone: what it sent waits here until the test
+answers it.
 
 Rule: no thread, no socket, no clock; time is a number that the test moves.
 """
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.effects import BatchDone, Effect, Operation, Resolve, Send, WakeMe
@@ -180,14 +181,14 @@ class ProducerTalk(Talk):
         return [header.base_sequence for where, header in self.batches() if where == partition]
 
 
-def transactional(**settings: int) -> ProducerTalk:
+def transactional(**settings: Any) -> ProducerTalk:
     """A producer with a transactional id that has initialized."""
     talk = ProducerTalk(ProducerSettings(transactional_id="pay", **settings))
     talk.initialize()
     return talk
 
 
-def idempotent(**settings: int) -> ProducerTalk:
+def idempotent(**settings: Any) -> ProducerTalk:
     """A producer without a transactional id; its first record asks for a producer id."""
     return ProducerTalk(ProducerSettings(**settings))
 

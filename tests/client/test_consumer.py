@@ -1,6 +1,10 @@
-"""The consumer core by values alone: the filter against Kafka's own vectors, positions, resets, and what a seek makes stale."""
+"""The consumer core by values alone: the filter against Kafka's own vectors, positions, resets, and what a
+seek makes stale.
+"""
 
 from __future__ import annotations
+
+from typing import TypeVar
 
 import pytest
 
@@ -18,6 +22,7 @@ from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import IsolationLevel, TopicPartition, TransactionResult
 
 HERE = TopicPartition("t", 0)
+RequestT = TypeVar("RequestT")
 COMMIT, ABORT = TransactionResult.COMMIT, TransactionResult.ABORT
 
 
@@ -67,7 +72,8 @@ def interleaved() -> Log:
     return log.add(1).add(2).add(1).mark(1, ABORT).mark(2, COMMIT)
 
 
-CASES = [
+Case = tuple[Log, tuple[AbortedTransaction, ...] | None, int, list[int], int]
+CASES: list[Case] = [
     # log, aborted list, from, offsets that are handed out, where the reader goes on
     (interleaved(), aborted((2, 2), (1, 6)), 0, [0, 1, 7], 11),
     (interleaved(), None, 0, [0, 1, 2, 4, 6, 7, 8], 11),
@@ -153,7 +159,7 @@ def test_a_compacted_batch_is_trimmed_by_offsets_and_left_by_its_header() -> Non
     assert selection.next_offset == 110
 
 
-# --- the machine --------------------------------------------------------------------------------------------------------
+# --- the machine --------------------------------------------------------------------------------------------
 
 
 class Reader:
@@ -219,12 +225,12 @@ class Reader:
         )  # fmt: skip
         self.answer(m.Fetch, m.FetchReply(partitions=(part,)))
 
-    def waiting(self, kind: type) -> list[object]:
+    def waiting(self, kind: type[RequestT]) -> list[RequestT]:
         return [send.request for send in self.sent if isinstance(send.request, kind)]
 
     @property
     def fetch_offsets(self) -> list[int]:
-        return [part.fetch_offset for fetch in self.waiting(m.Fetch) for part in getattr(fetch, "partitions")]
+        return [part.fetch_offset for fetch in self.waiting(m.Fetch) for part in fetch.partitions]
 
 
 def reading(
@@ -279,7 +285,6 @@ def test_out_of_range_goes_where_the_policy_says(reset: Reset, timestamp: int) -
     reader.wake()
     reader.fetched(b"", error=ErrorCode.OFFSET_OUT_OF_RANGE)
     (asked,) = reader.waiting(m.ListOffsets)
-    assert isinstance(asked, m.ListOffsets)
     assert asked.partitions[0].timestamp == timestamp
     reader.start_at(6)
     reader.after(1_000)
@@ -300,7 +305,6 @@ def test_out_of_range_is_an_error_when_the_policy_says_so() -> None:
 def test_a_group_begins_at_its_committed_offsets_once_they_are_stable() -> None:
     reader = Reader(ConsumerSettings(group_id="g"))
     (asked,) = reader.waiting(m.OffsetFetch)
-    assert isinstance(asked, m.OffsetFetch)
     assert asked.require_stable
     reader.answer(m.OffsetFetch, committed(-1, ErrorCode.UNSTABLE_OFFSET_COMMIT))
     assert not reader.waiting(m.OffsetFetch)

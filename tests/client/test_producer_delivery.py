@@ -130,7 +130,7 @@ def test_answers_may_come_in_any_order() -> None:
     assert [(done.partition, done.base_offset) for done in talk.done] == [(1, 50), (0, 60)]
 
 
-# --- a sequence that is missing -----------------------------------------------------------------------------------------
+# --- a sequence that is missing -----------------------------------------------------------------------------
 
 
 def test_a_refused_batch_leads_to_a_new_producer_id_and_later_batches_are_numbered_anew() -> None:
@@ -212,7 +212,7 @@ def test_an_epoch_that_is_lost_at_one_partition_is_renewed() -> None:
     assert [done.failure for done in talk.done] == [None]
 
 
-# --- batching -----------------------------------------------------------------------------------------------------------
+# --- batching -----------------------------------------------------------------------------------------------
 
 
 def append(talk: ProducerTalk, value: bytes, key: bytes | None = None, partition: int | None = None) -> None:
@@ -239,6 +239,19 @@ def test_records_wait_for_company_and_no_longer() -> None:
     assert values_on_the_wire(talk) == [[b"a", b"b"]]
 
 
+def test_records_gather_while_no_more_may_be_in_flight() -> None:
+    talk = started(linger_ms=0, max_in_flight=1)
+    for value in (b"a", b"b", b"c", b"d"):
+        append(talk, value, partition=0)
+    assert values_on_the_wire(talk) == [[b"a"]]
+    talk.store()
+    assert values_on_the_wire(talk) == [[b"b"]]
+    talk.store()
+    assert values_on_the_wire(talk) == [[b"c", b"d"]]
+    assert talk.wake_at is not None
+    assert talk.wake_at > talk.now, "what waits for an answer has no time of its own"
+
+
 def test_a_full_batch_does_not_wait() -> None:
     talk = started(linger_ms=1_000, batch_size=100)
     for _ in range(3):
@@ -258,7 +271,7 @@ def test_equal_keys_go_to_one_partition_and_null_keys_take_turns_by_batch() -> N
     talk = started(linger_ms=0)
     for key in (b"a", b"b", b"a", b"b"):
         append(talk, b"v", key)
-    by_key = {}
+    by_key: dict[bytes | None, set[int]] = {}
     for produce in talk.waiting(m.Produce):
         for part in produce.partitions:
             for key in read_columns(part.records, read_batch(part.records)).keys or []:

@@ -154,7 +154,7 @@ def test_refused_offsets_show_at_commit(error: ErrorCode, kind: type) -> None:
     assert (failure.kind, failure.error) == (kind, error)
 
 
-# --- commits that nobody knows about ------------------------------------------------------------------------------------
+# --- commits that nobody knows about ------------------------------------------------------------------------
 
 
 def committing() -> ProducerTalk:
@@ -269,7 +269,7 @@ def test_a_commit_that_is_given_up_before_it_was_sent_is_surely_no_commit() -> N
     assert talk.machine.state is ProducerState.READY
 
 
-# --- batches that fail --------------------------------------------------------------------------------------------------
+# --- batches that fail --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ def test_a_connection_that_is_lost_while_aborting_sends_nothing_again() -> None:
     assert talk.machine.state is ProducerState.READY
 
 
-# --- beginnings ---------------------------------------------------------------------------------------------------------
+# --- beginnings ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -429,7 +429,7 @@ def test_a_closed_producer_gives_every_record_an_outcome() -> None:
         talk.machine.begin()
 
 
-# --- for simulators -----------------------------------------------------------------------------------------------------
+# --- for simulators -----------------------------------------------------------------------------------------
 
 
 def test_a_copy_goes_its_own_way() -> None:
@@ -452,7 +452,7 @@ def test_a_copy_goes_its_own_way() -> None:
     assert not any(isinstance(effect, BatchDone) for effect in effects)
 
 
-# --- the table ----------------------------------------------------------------------------------------------------------
+# --- the table ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("table", [TRANSACTIONAL, IDEMPOTENT])
@@ -460,7 +460,7 @@ def test_every_state_answers_every_call_and_is_reached(table: ProducerTable) -> 
     reached = {ProducerState.UNINITIALIZED}
     for _ in table:
         reached |= {cell for s in reached for cell in table[s].values() if isinstance(cell, ProducerState)}
-    unreached = set() if table is TRANSACTIONAL else {ProducerState.COMMIT_OUTCOME_UNKNOWN}
+    unreached = set[ProducerState]() if table is TRANSACTIONAL else {ProducerState.COMMIT_OUTCOME_UNKNOWN}
     assert set(table) == reached | unreached
     calls = set(list(ProducerInput)[:7])
     assert all(calls <= set(row) for row in table.values())

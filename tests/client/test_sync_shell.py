@@ -1,0 +1,385 @@
+"""The blocking shell against a real broker on a real socket, through a proxy that loses what a story says."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fencepost.client.consumed import Record
+from fencepost.client.errors import (
+    BufferFull,
+    CommitOutcomeUnknown,
+    ProducerFenced,
+    RequestFailed,
+    RequestTimeout,
+    TransactionAborted,
+    UnknownTopic,
+)
+from fencepost.client.serializers import (
+    json_deserializer,
+    json_serializer,
+    string_deserializer,
+    string_serializer,
+)
+from fencepost.client.sync import Admin, Consumer, Producer
+from fencepost.embedded import Broker
+from fencepost.protocol import messages as m
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.terms import TopicPartition, TransactionState
+from tests.client.proxy import Fault, Proxy
+
+PARTITIONS = [TopicPartition("t", number) for number in range(4)]
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        with Admin(running.address) as admin:
+            admin.create_topic("t", 4)
+        yield running
+
+
+def read(
+    address: str, isolation_level: str = "read_committed", *, filters_aborted: bool = True
+) -> list[bytes]:
+    """The values of every record up to the end, in order of partition and offset."""
+    with (
+        Admin(address) as admin,
+        Consumer(address, isolation_level=isolation_level, filters_aborted=filters_aborted) as consumer,
+    ):
+        ends = admin.end_offsets(PARTITIONS, isolation_level)
+        consumer.assign(PARTITIONS)
+        values: dict[tuple[int, int], bytes] = {}
+        for _ in range(1_000):
+            if all(consumer.position(where) >= end for where, end in ends.items()):
+                return [values[place] for place in sorted(values)]
+            for batch in consumer.poll(1_000):
+                for offset, value in zip(batch.offsets, batch.values, strict=True):
+                    values[batch.partition.partition, offset] = value
+        raise AssertionError("the end was never reached")
+
+
+def test_commits_are_visible_and_aborts_are_not(broker: Broker) -> None:
+    with Producer(broker.address, transactional_id="pay") as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            outcomes = [producer.send("t", b"yes", b"%d" % i) for i in range(10)]
+        assert sorted(o.result().partition for o in outcomes) == sorted(
+            o.partition.partition for o in outcomes
+        )
+        with pytest.raises(KeyError, match="mine"), producer.transaction():
+            producer.send("t", b"no").batch
+            producer.flush()
+            raise KeyError("mine")
+        with producer.transaction():
+            producer.send("t", b"also")
+    assert sorted(read(broker.address)) == [b"also"] + [b"yes"] * 10
+    assert sorted(read(broker.address, "read_uncommitted")) == [b"also", b"no"] + [b"yes"] * 10
+    assert sorted(read(broker.address, filters_aborted=False)) == [b"also", b"no"] + [b"yes"] * 10
+
+
+def test_offsets_move_with_their_transaction(broker: Broker) -> None:
+    where = TopicPartition("t", 0)
+    with (
+        Producer(broker.address, transactional_id="pay") as producer,
+        Consumer(broker.address, group_id="g") as consumer,
+    ):
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send("t", b"out")
+            producer.send_offsets_to_transaction({where: 5}, "g")
+        assert consumer.committed([where, PARTITIONS[1]]) == {where: 5, PARTITIONS[1]: None}
+        with pytest.raises(ZeroDivisionError), producer.transaction():
+            producer.send_offsets_to_transaction({where: 9}, "g")
+            raise ZeroDivisionError
+        assert consumer.committed([where]) == {where: 5}
+        consumer.commit({where: 7})
+        assert consumer.committed([where]) == {where: 7}
+
+
+def test_an_heir_fences_its_former_self(broker: Broker) -> None:
+    with Producer(broker.address, transactional_id="pay") as zombie:
+        zombie.init_transactions()
+        zombie.begin_transaction()
+        zombie.send("t", b"zombie")
+        zombie.flush()
+        with Producer(broker.address, transactional_id="pay") as heir:
+            heir.init_transactions()
+            with heir.transaction():
+                heir.send("t", b"heir")
+            with pytest.raises((ProducerFenced, TransactionAborted)):
+                zombie.commit_transaction()
+            with pytest.raises(ProducerFenced):
+                zombie.abort_transaction()
+    assert read(broker.address) == [b"heir"]
+
+
+def test_a_record_is_delivered_while_its_sender_is_away(broker: Broker) -> None:
+    with Producer(broker.address, linger_ms=1) as producer, Consumer(broker.address) as consumer:
+        outcome = producer.send("t", b"alone")
+        consumer.assign(PARTITIONS)
+        values: list[bytes] = []
+        for _ in range(100):
+            values += [value for batch in consumer.poll(200) for value in batch.values]
+            if values:
+                break
+        assert values == [b"alone"]
+        assert outcome.result(10_000).offset == 0
+
+
+def test_many_threads_of_rounds_lose_and_double_nothing(broker: Broker) -> None:
+    """A tiny batch and no linger: the keeper closes batches under the sender's hands all the time."""
+    count = 20_000
+    with Producer(broker.address, linger_ms=0, batch_size=2_000, buffer_memory=40_000) as producer:
+        outcomes = [producer.send("t", b"%d" % i, b"%d" % (i % 97)) for i in range(count)]
+        producer.flush()
+        places = {outcome.result()[1:] for outcome in outcomes}
+    assert len(places) == count
+    values = read(broker.address)
+    assert sorted(map(int, values)) == list(range(count))
+
+
+def test_columns_arrive_in_order_and_have_outcomes(broker: Broker) -> None:
+    values = [b"%05d" % i * 20 for i in range(5_000)]
+    keys = [b"%d" % (i % 7) if i % 3 else None for i in range(5_000)]
+    with Producer(broker.address, batch_size=10_000, buffer_memory=50_000) as producer:
+        placed = producer.send_many("t", values, keys).result()
+        unkeyed = producer.send_many("t", values).result()
+        named = producer.send_many("t", [b"", None, b"x"], [b"k", b"k", None], partition=3).result()
+        assert len(producer.send_many("t", [])) == 0
+    assert [place.partition for place in named] == [3, 3, 3]
+    assert len({place for place in [*placed, *unkeyed, *named]}) == 10_003
+    stored = dict.fromkeys(range(4), b"")
+    with Consumer(broker.address) as consumer:
+        consumer.assign(PARTITIONS)
+        found: dict[tuple[int, int], tuple[bytes | None, bytes | None]] = {}
+        for _ in range(200):
+            for batch in consumer.poll(500):
+                for offset, key, value in zip(batch.offsets, batch.keys, batch.values, strict=True):
+                    found[batch.partition.partition, offset] = (key, value)
+            if len(found) == 10_003:
+                break
+    assert stored
+    assert [found[place.partition, place.offset] for place in placed] == list(zip(keys, values, strict=True))
+    assert [found[place.partition, place.offset][1] for place in unkeyed] == values
+
+
+def test_serializers_on_both_sides(broker: Broker) -> None:
+    with Producer(
+        broker.address, key_serializer=string_serializer, value_serializer=json_serializer
+    ) as producer:
+        producer.send("t", {"b": 1, "a": [None, "é"]}, "schlüssel").result()
+        producer.send_many("t", [1, None], ["x", None]).result()
+    with Consumer(
+        broker.address, key_deserializer=string_deserializer, value_deserializer=json_deserializer
+    ) as consumer:
+        consumer.assign(PARTITIONS)
+        records: list[Record] = []
+        for _ in range(100):
+            records += [record for batch in consumer.poll(1_000) for record in batch]
+            if len(records) == 3:
+                break
+    assert {(record.key, str(record.value)) for record in records} == {
+        ("schlüssel", "{'a': [None, 'é'], 'b': 1}"),
+        ("x", "1"),
+        (None, "None"),
+    }
+
+
+# --- faults -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_REPLY])
+@pytest.mark.parametrize(
+    "kind", [m.Produce, m.EndTxn, m.InitProducerId, m.TxnOffsetCommit, m.FindCoordinator, m.Metadata]
+)
+def test_a_lost_message_changes_nothing_but_the_time(broker: Broker, kind: type, fault: Fault) -> None:
+    where = TopicPartition("t", 0)
+    with Proxy(broker.address, (kind, 1, fault)) as proxy:
+        with Producer(proxy.address, transactional_id="pay") as producer:
+            producer.init_transactions()
+            for value in (b"1", b"2"):
+                with producer.transaction():
+                    producer.send("t", value, partition=0)
+                    producer.send_offsets_to_transaction({where: int(value)}, "g")
+        assert proxy.struck == [(kind, 1)]
+    assert read(broker.address) == [b"1", b"2"]
+    with Consumer(broker.address, group_id="g") as consumer:
+        assert consumer.committed([where]) == {where: 2}
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_REPLY])
+def test_an_idempotent_producer_stores_each_record_once_and_in_order(broker: Broker, fault: Fault) -> None:
+    with Proxy(broker.address, (m.Produce, 2, fault), (m.Produce, 5, fault)) as proxy:
+        with Producer(proxy.address, batch_size=100, buffer_memory=10_000, linger_ms=0) as producer:
+            outcomes = [producer.send("t", b"%03d" % i + bytes(60), partition=1) for i in range(30)]
+            assert [outcome.result().offset for outcome in outcomes] == list(range(30))
+        assert len(proxy.struck) == 2
+    assert [value[:3] for value in read(broker.address)] == [b"%03d" % i for i in range(30)]
+
+
+def test_a_commit_without_an_answer_is_unknown_and_the_next_producer_finds_out(broker: Broker) -> None:
+    with Proxy(broker.address, (m.EndTxn, 1, Fault.HOLD_REPLY)) as proxy:
+        with Producer(proxy.address, transactional_id="pay") as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("t", b"x")
+            with pytest.raises(CommitOutcomeUnknown, match="Close this producer"):
+                producer.commit_transaction(timeout_ms=300)
+            with pytest.raises(CommitOutcomeUnknown):
+                producer.abort_transaction()
+        with Producer(proxy.address, transactional_id="pay") as heir:
+            heir.init_transactions()
+    assert read(broker.address) == [b"x"]
+
+
+def test_an_uncertain_commit_in_a_block_is_not_aborted(broker: Broker) -> None:
+    with Proxy(broker.address, (m.EndTxn, 1, Fault.HOLD_REPLY)) as proxy:
+        with Producer(proxy.address, transactional_id="pay", max_block_ms=400) as producer:
+            producer.init_transactions()
+            with pytest.raises(CommitOutcomeUnknown), producer.transaction():
+                producer.send("t", b"x")
+        assert proxy.seen(m.EndTxn) == 1
+
+
+def test_the_client_finds_a_broker_that_was_restarted(tmp_path: Path) -> None:
+    with Broker(str(tmp_path)) as first:
+        port = int(first.address.rpartition(":")[2])
+        with Admin(first.address) as admin:
+            admin.create_topic("t", 4)
+        producer = Producer(first.address, transactional_id="pay")
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"before")
+        producer.flush()
+    with Broker(str(tmp_path), port=port) as second:
+        with producer:
+            producer.send("t", b"after")
+            producer.commit_transaction()
+        assert sorted(read(second.address)) == [b"after", b"before"]
+
+
+def test_no_broker_is_told_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+    with Admin(address, api_timeout_ms=200) as admin:
+        with pytest.raises(RequestTimeout, match="Check that the broker runs"):
+            admin.list_topics()
+    with Producer(address, max_block_ms=200) as producer:
+        with pytest.raises(RequestTimeout, match="max_block_ms"):
+            producer.send("t", b"x")
+
+
+def test_a_stranger_that_answers_nonsense_is_left(broker: Broker) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def babble() -> None:
+            for _ in range(3):
+                link, _ = listener.accept()
+                with link:
+                    link.recv(1_000)
+                    link.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        stranger = threading.Thread(target=babble, daemon=True)
+        stranger.start()
+        port = listener.getsockname()[1]
+        with Admin(f"127.0.0.1:{port},{broker.address}", api_timeout_ms=20_000) as admin:
+            assert any(topic.topic == "t" for topic in admin.list_topics())
+
+
+# --- limits and refusals ------------------------------------------------------------------------------------
+
+
+def test_a_full_buffer_is_an_error_or_a_wait(broker: Broker) -> None:
+    with Proxy(broker.address, (m.Produce, 1, Fault.HOLD_REPLY)) as proxy:
+        with Producer(
+            proxy.address,
+            batch_size=1_000,
+            buffer_memory=1_000,
+            linger_ms=0,
+            max_block_ms=200,
+            delivery_timeout_ms=2_000,
+        ) as producer:
+            producer.send("t", bytes(900), partition=0)
+            with pytest.raises(BufferFull, match="flush"):
+                producer.send_nowait("t", bytes(900), partition=1)
+            with pytest.raises(BufferFull):
+                producer.send("t", bytes(900), partition=1)
+
+
+def test_an_unknown_topic_is_told_by_name(broker: Broker) -> None:
+    with Producer(broker.address) as producer:
+        with pytest.raises(UnknownTopic, match="'nowhere'"):
+            producer.send("nowhere", b"x")
+        with pytest.raises(UnknownTopic, match="no partition 7"):
+            producer.send("t", b"x", partition=7)
+    with Consumer(broker.address) as consumer:
+        consumer.assign([TopicPartition("nowhere", 0)])
+        with pytest.raises(UnknownTopic):
+            for _ in range(20):
+                consumer.poll(500)
+
+
+def test_a_request_times_out_by_the_clock_it_was_given() -> None:
+    """The clock is the test's: thirty seconds go by at once."""
+    now = [0]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+
+        def clock() -> int:
+            now[0] += 1_000
+            return now[0]
+
+        with Admin(address, api_timeout_ms=30_000, clock=clock) as admin:
+            with pytest.raises(RequestTimeout):
+                admin.list_topics()
+        assert now[0] >= 30_000
+
+
+def test_admin_tells_of_topics_transactions_and_producers(broker: Broker) -> None:
+    with Admin(broker.address) as admin, Producer(broker.address, transactional_id="pay") as producer:
+        with pytest.raises(RequestFailed) as told:
+            admin.create_topic("t")
+        assert told.value.error is ErrorCode.TOPIC_ALREADY_EXISTS
+        with pytest.raises(RequestFailed):
+            admin.describe_topic("nowhere")
+        with pytest.raises(RequestFailed):
+            admin.describe_transaction("nobody")
+        assert len(admin.describe_topic("t").leaders) == 4
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"x", partition=2)
+        producer.flush()
+        (listed,) = admin.list_transactions([TransactionState.ONGOING])
+        assert listed.transactional_id == "pay"
+        described = admin.describe_transaction("pay")
+        assert [part.key for part in described.partitions] == [PARTITIONS[2]]
+        (known,) = admin.describe_producers(PARTITIONS[2])
+        assert (known.producer_id, known.open_since_offset) == (listed.producer_id, 0)
+        assert admin.end_offsets([PARTITIONS[2]]) == {PARTITIONS[2]: 0}
+        assert admin.end_offsets([PARTITIONS[2]], "read_uncommitted") == {PARTITIONS[2]: 1}
+        assert admin.begin_offsets([PARTITIONS[2]]) == {PARTITIONS[2]: 0}
+        producer.abort_transaction()
+        admin.create_topic("gone")
+        admin.delete_topic("gone")
+        assert "gone" not in {topic.topic for topic in admin.list_topics()}
+
+
+def test_a_consumer_seeks(broker: Broker) -> None:
+    with Producer(broker.address) as producer:
+        producer.send_many("t", [b"%d" % i for i in range(10)], partition=0).result()
+    where = PARTITIONS[0]
+    with Consumer(broker.address, auto_offset_reset="latest") as consumer:
+        consumer.assign([where])
+        assert consumer.position(where) == 10
+        consumer.seek(where, 7)
+        assert [value for batch in consumer.poll() for value in batch.values] == [b"7", b"8", b"9"]
+        consumer.seek_to_beginning(where)
+        assert consumer.position(where) == 0
+        consumer.seek_to_end()
+        assert consumer.poll(50) == []
+        assert consumer.position(where) == 10
