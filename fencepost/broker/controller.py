@@ -6,7 +6,7 @@ Rule: whatever it grants is in its log first; a local broker is a cluster of one
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 import attrs
@@ -37,6 +37,7 @@ from fencepost.protocol.terms import (
     topic_name_problem,
 )
 
+NEW_LEADER_EPOCH: Final = 0  # of a partition that was just made: it has no log yet
 PRODUCER_ID_BLOCK_SIZE: Final = 1_000  # ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE
 PARTITIONS_PER_TOPIC_MAX: Final = (
     10_000  # one directory and a few open files each: beyond this it is a typing error
@@ -66,6 +67,7 @@ class Controller:
 
     topics: dict[str, Topic] = attrs.Factory(dict[str, Topic])
     names: dict[bytes, str] = attrs.Factory(dict[bytes, str])
+    removed: set[str] = attrs.Factory(set[str])  # names whose files may still lie there after a kill
     topics_made: int = 0
     next_producer_id: int = 0
 
@@ -86,14 +88,14 @@ class Controller:
             )
             for name, topic in sorted(self.topics.items())
         )
-        return (topics, self.topics_made, self.next_producer_id)
+        return (topics, tuple(sorted(self.removed)), self.topics_made, self.next_producer_id)
 
     def copy(self) -> Controller:
         """An independent copy."""
         topics = {
             name: attrs.evolve(topic, leaders=dict(topic.leaders)) for name, topic in self.topics.items()
         }
-        return attrs.evolve(self, topics=topics, names=dict(self.names))
+        return attrs.evolve(self, topics=topics, names=dict(self.names), removed=set(self.removed))
 
 
 @attrs.frozen(kw_only=True)
@@ -146,25 +148,39 @@ def _elect(topic: Topic, number: int, leader: Leader) -> tuple[LeaderChanged, As
 
 
 def create_topics(
-    state: Controller, request: CreateTopics, *, to: ReplyTo, node_id: int, internal: bool = False
+    state: Controller,
+    request: CreateTopics,
+    *,
+    to: ReplyTo,
+    node_id: int,
+    internal: bool = False,
+    leaving: Collection[str] = (),
 ) -> Decision:
-    """Topics by name and number of partitions; each is made or refused on its own."""
+    """Topics by name and number of partitions; each is made or refused on its own. `leaving` are names whose
+    deletion is not durable yet.
+    """
     records: list[ClusterRecord] = []
     effects: list[Effect] = []
     answers: list[TopicError] = []
     made: set[str] = set()
     for wanted in request.topics:
-        problem = _topic_problem(state, wanted, made, internal=internal)
+        problem = _topic_problem(state, wanted, made.union(leaving), internal=internal)
         if problem is None:
             topic_id = (state.topics_made + len(made) + 1).to_bytes(16, "big")
             made.add(wanted.topic)
             records.append(TopicCreated(topic=wanted.topic, topic_id=topic_id))
             for number in range(wanted.partition_count):
                 records.append(
-                    PartitionCreated(topic_id=topic_id, partition=number, leader_id=node_id, leader_epoch=0)
+                    PartitionCreated(
+                        topic_id=topic_id, partition=number, leader_id=node_id, leader_epoch=NEW_LEADER_EPOCH
+                    )
                 )
                 effects.append(
-                    Assign(partition=TopicPartition(wanted.topic, number), leader_id=node_id, leader_epoch=0)
+                    Assign(
+                        partition=TopicPartition(wanted.topic, number),
+                        leader_id=node_id,
+                        leader_epoch=NEW_LEADER_EPOCH,
+                    )
                 )
         refused = problem or Refused(ErrorCode.NONE)
         answers.append(TopicError(topic=wanted.topic, error=refused.error, because=refused.because))
@@ -230,10 +246,13 @@ def apply(state: Controller, records: Iterable[ClusterRecord]) -> None:
         match record:
             case TopicCreated():
                 state.topics[record.topic] = Topic(record.topic, record.topic_id)
+                state.removed.discard(record.topic)
                 state.names[record.topic_id] = record.topic
                 state.topics_made += 1
             case TopicRemoved():
-                del state.topics[state.names.pop(record.topic_id)]
+                name = state.names.pop(record.topic_id)
+                del state.topics[name]
+                state.removed.add(name)
             case PartitionCreated() | LeaderChanged():
                 topic = state.topics[state.names[record.topic_id]]
                 topic.leaders[record.partition] = Leader(record.leader_id, record.leader_epoch)

@@ -14,7 +14,7 @@ from typing import Final
 import attrs
 
 from fencepost.broker import partition, reading
-from fencepost.broker.controller import METADATA_PARTITION
+from fencepost.broker.controller import METADATA_PARTITION, NEW_LEADER_EPOCH
 from fencepost.broker.node import Node
 from fencepost.broker.routing import step
 from fencepost.broker.words import (
@@ -99,6 +99,9 @@ class Host:
         journal = self.directory.journal(METADATA_PARTITION)
         epoch = journal.leader_epoch + 1
         self._lead(Assign(partition=METADATA_PARTITION, leader_id=self.node_id, leader_epoch=epoch), now)
+        for key in self.directory.partitions():
+            if key.topic in self.node.cluster.removed:
+                self.directory.delete(key)  # a kill came between the deletion's record and the deletion
         self.inbox.append(Started(node_id=self.node_id))
 
     @property
@@ -173,6 +176,9 @@ class Host:
                 assert act.node_id == self.node_id, "this host has one node"
                 self.inbox.append(Received(act.request, to=ReplyTo(NODE, act.token)))
             case Assign():
+                if act.leader_epoch == NEW_LEADER_EPOCH and self.directory.has(act.partition):
+                    self.troubles.append(f"{act.partition}: deleted what was left of an older topic")
+                    self.directory.delete(act.partition)
                 self._lead(act, now)
             case Remove():
                 self._remove(act.partition)
@@ -255,7 +261,8 @@ class Host:
                 self._load(assign, now)
             else:
                 self.inbox.append(Lead(partition=assign.partition, leader_epoch=assign.leader_epoch))
-        except StorageError as problem:
+        except (StorageError, StaleLeader) as problem:
+            # A stale epoch: the metadata log lost its end with the power. The next elections will pass it.
             self._lose(assign.partition, problem)
 
     def _load(self, assign: Assign, now: int) -> None:

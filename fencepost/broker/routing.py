@@ -74,15 +74,17 @@ def step(node: Node, arrived: Input, now: int) -> Outcome:
 
 
 def _create_topics(node: Node, request: CreateTopics, to: ReplyTo, now: int) -> None:
-    internal = to.connection == NODE
-    _control(
-        node,
-        controller.create_topics(
-            node.cluster, request, to=to, node_id=node.settings.node_id, internal=internal
-        ),
-        to,
-        now,
+    log = node.logs.get(METADATA_PARTITION)
+    is_settled = log is not None and log.partition.high_watermark == log.partition.log_end_offset
+    decision = controller.create_topics(
+        node.cluster,
+        request,
+        to=to,
+        node_id=node.settings.node_id,
+        internal=to.connection == NODE,
+        leaving=() if is_settled else node.cluster.removed,
     )
+    _control(node, decision, to, now)
 
 
 def _delete_topics(node: Node, request: DeleteTopics, to: ReplyTo, now: int) -> None:

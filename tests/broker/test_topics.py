@@ -1,0 +1,315 @@
+"""The controller's part: topics, leader epochs that rise with every start, and producer ids granted once."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from fencepost.broker.controller import (
+    METADATA_PARTITION,
+    PARTITIONS_PER_TOPIC_MAX,
+    PRODUCER_ID_BLOCK_SIZE,
+    Controller,
+    apply,
+    create_topics,
+)
+from fencepost.broker.host import SyncPolicy
+from fencepost.broker.words import NOBODY as NO_ONE
+from fencepost.journal.simulated import SimulatedStorage
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import (
+    CreateTopic,
+    CreateTopics,
+    CreateTopicsReply,
+    DeleteTopics,
+    DeleteTopicsReply,
+    InitProducerIdReply,
+    Metadata,
+    MetadataReply,
+)
+from fencepost.protocol.terms import (
+    CONSUMER_OFFSETS_TOPIC,
+    INTERNAL_TOPICS,
+    TOPIC_NAME_LENGTH_MAX,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+)
+from tests.broker.requests import COMMIT, NOBODY, ORDERS, UNCOMMITTED, body_of, init_request, produce_request
+from tests.broker.story import Story
+
+
+def create(name: str, partitions: int = 1) -> CreateTopics:
+    return CreateTopics(topics=(CreateTopic(topic=name, partition_count=partitions),))
+
+
+def created(story: Story, name: str, partitions: int = 1) -> ErrorCode:
+    (answer,) = body_of(story.ask(create(name, partitions)), CreateTopicsReply).topics
+    return answer.error
+
+
+def deleted(story: Story, *names: str) -> list[ErrorCode]:
+    body = body_of(story.ask(DeleteTopics(topics=names)), DeleteTopicsReply)
+    return [answer.error for answer in body.topics]
+
+
+# --- topics ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ä", "x" * (TOPIC_NAME_LENGTH_MAX + 1)])
+def test_a_name_that_kafka_refuses_is_refused(name: str) -> None:
+    story = Story()
+    assert created(story, name) is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert created(story, "x" * TOPIC_NAME_LENGTH_MAX) is ErrorCode.NONE
+
+
+@pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
+def test_internal_topics_are_neither_made_nor_deleted_by_clients(name: str) -> None:
+    story = Story()
+    assert created(story, name) is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert deleted(story, name) == [ErrorCode.INVALID_TOPIC_EXCEPTION]
+
+
+@pytest.mark.parametrize("count", [-1, 0, PARTITIONS_PER_TOPIC_MAX + 1])
+def test_a_topic_has_some_partitions_and_not_too_many(count: int) -> None:
+    assert created(Story(), "more", count) is ErrorCode.INVALID_PARTITIONS
+
+
+def test_each_topic_of_a_request_has_its_own_answer() -> None:
+    story = Story()
+    wanted = ("new", "orders", "new", "bad name")
+    request = CreateTopics(topics=tuple(CreateTopic(topic=name, partition_count=1) for name in wanted))
+    answers = body_of(story.ask(request), CreateTopicsReply).topics
+    assert [answer.error for answer in answers] == [
+        ErrorCode.NONE,
+        ErrorCode.TOPIC_ALREADY_EXISTS,
+        ErrorCode.TOPIC_ALREADY_EXISTS,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+    ]
+    assert deleted(story, "new", "ghost", "new") == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def test_metadata_names_what_there_is() -> None:
+    story = Story()
+    everything = body_of(story.ask(Metadata(topics=None)), MetadataReply).topics
+    assert [(topic.topic, len(topic.partitions), topic.is_internal) for topic in everything] == [
+        (CONSUMER_OFFSETS_TOPIC, 2, True),
+        (TRANSACTION_STATE_TOPIC, 2, True),
+        ("orders", 2, False),
+    ]
+    (ghost,) = body_of(story.ask(Metadata(topics=("ghost",))), MetadataReply).topics
+    assert (ghost.error, ghost.partitions) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ())
+
+
+# --- deletion ----------------------------------------------------------------------------------------------
+
+
+def test_a_deleted_topic_is_gone_and_its_name_free() -> None:
+    story = Story()
+    story.produce(NOBODY, "old", name=None)
+    assert deleted(story, "orders") == [ErrorCode.NONE]
+    assert story.produce(NOBODY, "x", name=None).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert created(story, "orders", 2) is ErrorCode.NONE
+    assert story.visible(isolation_level=UNCOMMITTED) == ""
+    assert story.produce(NOBODY, "new", name=None).base_offset == 0
+    story.restart()
+    assert story.visible(isolation_level=UNCOMMITTED) == "new"
+
+
+def test_a_deletion_that_a_kill_interrupted_is_finished_by_the_next_start() -> None:
+    """At every place between the request and the answer: the records come back whole, or never again."""
+    outcomes = set[str]()
+    for place in range(100):
+        story = Story()
+        story.restart()
+        story.produce(NOBODY, "old", name=None)
+        to = story.offer(DeleteTopics(topics=("orders",)))
+        for _ in range(place):
+            story.work()
+        is_done = to in story.replies
+        story.restart()
+        if "orders" in story.host.node.cluster.topics:
+            outcomes.add("kept")
+            assert story.visible(isolation_level=UNCOMMITTED) == "old"
+        else:
+            outcomes.add("deleted")
+            story.create("orders", 2)
+            assert story.visible(isolation_level=UNCOMMITTED) == ""
+            assert story.produce(NOBODY, "new", name=None).base_offset == 0
+        if is_done:
+            break
+    assert outcomes == {"kept", "deleted"}
+
+
+@pytest.mark.parametrize("policy", SyncPolicy)
+def test_a_topic_that_is_deleted_and_made_again_at_once_never_shows_its_old_records(
+    policy: SyncPolicy,
+) -> None:
+    for place in range(40):
+        story = Story(policy=policy)
+        story.restart()
+        story.produce(NOBODY, "old", name=None)
+        topic_id = story.host.node.cluster.topics["orders"].topic_id
+        story.offer(DeleteTopics(topics=("orders",)))
+        again = story.offer(create("orders", 2))
+        for _ in range(place):
+            if not story.work():
+                story.sync()
+        story.restart()
+        made = False
+        if again in story.replies:
+            error = body_of(story.replies[again], CreateTopicsReply).topics[0].error
+            made = error is ErrorCode.NONE
+            assert made or error is ErrorCode.TOPIC_ALREADY_EXISTS
+        topic = story.host.node.cluster.topics.get("orders")
+        assert topic is not None or not made
+        is_old = topic is not None and topic.topic_id == topic_id
+        names = {key.topic for key in story.host.directory.partitions()}
+        assert ("orders" in names) <= (topic is not None)
+        if topic is not None:
+            assert story.visible(isolation_level=UNCOMMITTED) == ("old" if is_old else "")
+
+
+def test_a_topic_deleted_inside_a_transaction_does_not_keep_it_from_ending() -> None:
+    story = Story(topics={"orders": 2, "others": 1})
+    me = story.identity()
+    story.produce(me, "a")
+    story.produce(me, "b", key=TopicPartition("others", 0))
+    assert deleted(story, "others") == [ErrorCode.NONE]
+    heir = story.ended(me, COMMIT)
+    assert story.visible() == "a"
+    assert story.transaction().partitions == ()
+    story.produce(heir, "c")
+    story.ended(heir, COMMIT)
+    assert story.visible() == "a c"
+
+
+def test_a_topic_deleted_while_its_marker_is_on_its_way_does_not_keep_the_transaction_from_ending() -> None:
+    for place in range(30):
+        story = Story(topics={"orders": 2, "others": 1})
+        me = story.identity()
+        story.produce(me, "a")
+        story.produce(me, "b", key=TopicPartition("others", 0))
+        story.offer(DeleteTopics(topics=("others",)))
+        for _ in range(place):
+            story.work()
+        story.ended(me, COMMIT)
+        assert story.visible() == "a"
+
+
+def test_what_is_left_of_a_topic_that_the_metadata_log_forgot_is_not_the_new_topic_of_its_name() -> None:
+    """The power took the metadata log, which was never synced, and left the partition's files."""
+    storage = SimulatedStorage(lambda limit: 0)
+    story = Story(storage=storage)
+    story.restart()
+    story.produce(NOBODY, "old", name=None)
+    story.host.directory.journal(ORDERS).sync()
+    storage.lose_power()
+    story.start()
+    story.settle()
+    assert ORDERS in story.host.directory.partitions()
+    story.create("orders", 2)
+    assert story.visible(isolation_level=UNCOMMITTED) == ""
+    assert story.host.troubles
+
+
+def test_a_partition_whose_leader_epochs_the_metadata_log_forgot_is_led_all_the_same() -> None:
+    storage = SimulatedStorage(lambda limit: 0)
+    story = Story(storage=storage)
+    story.host.directory.journal(METADATA_PARTITION).sync()
+    for _ in range(3):
+        story.restart()
+    story.produce(NOBODY, "old", name=None)
+    story.host.directory.journal(ORDERS).sync()
+    storage.lose_power()
+    story.start()
+    story.settle()
+    assert story.visible(isolation_level=UNCOMMITTED) == "old"
+    assert story.partition().leader_epoch >= 3
+
+
+# --- leader epochs -------------------------------------------------------------------------------------
+
+
+def test_every_start_raises_every_leader_epoch() -> None:
+    story = Story()
+    story.produce(NOBODY, "a", name=None)
+    epochs = {key: log.partition.leader_epoch for key, log in story.host.node.logs.items()}
+    for start in range(1, 4):
+        story.restart()
+        now = {key: log.partition.leader_epoch for key, log in story.host.node.logs.items()}
+        assert now == {key: epoch + start for key, epoch in epochs.items()}
+    story.produce(NOBODY, "b", name=None)
+    assert [entry.header.leader_epoch for entry in story.log()] == [0, 3]
+    assert story.host.directory.journal(METADATA_PARTITION).leader_epoch == epochs[METADATA_PARTITION] + 3
+
+
+# --- producer ids ----------------------------------------------------------------------------------------
+
+
+def granted(story: Story, count: int) -> list[int]:
+    asked = [story.offer(init_request(None)) for _ in range(count)]
+    story.settle()
+    replies = [story.replies.pop(to) for to in asked]
+    assert {reply.error for reply in replies} <= {ErrorCode.NONE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+    return [reply.body.producer_id for reply in replies if isinstance(reply.body, InitProducerIdReply)]
+
+
+def test_no_producer_id_is_ever_granted_twice() -> None:
+    story = Story()
+    ids: list[int] = []
+    for _ in range(4):
+        for _ in range(30):
+            ids += granted(story, 100)
+        story.restart()
+    assert len(ids) == len(set(ids)) == 4 * 30 * 100
+    assert ids == sorted(ids)
+    assert all(b - a < PRODUCER_ID_BLOCK_SIZE * 3 for a, b in pairwise(ids))
+
+
+def test_a_burst_that_uses_up_a_block_is_told_to_ask_again() -> None:
+    """The next block is on its way; nobody waits inside the broker."""
+    story = Story()
+    ids = granted(story, 3 * PRODUCER_ID_BLOCK_SIZE)
+    assert PRODUCER_ID_BLOCK_SIZE <= len(ids) < 3 * PRODUCER_ID_BLOCK_SIZE
+    assert len(granted(story, 10)) == 10
+
+
+def test_a_producer_id_is_durable_before_it_is_granted() -> None:
+    story = Story(policy=SyncPolicy.COMMIT)
+    ids = granted(story, 1)
+    assert ids
+    assert story.host.node.cluster.next_producer_id >= max(ids)
+    assert story.partition(METADATA_PARTITION).high_watermark == (
+        story.partition(METADATA_PARTITION).log_end_offset
+    )
+
+
+# --- the core alone ----------------------------------------------------------------------------------------
+
+
+def test_deciding_changes_nothing() -> None:
+    state = Controller()
+    before = state.key_of_state()
+    decision = create_topics(state, create("a", 3), to=NO_ONE, node_id=1)
+    assert state.key_of_state() == before
+    copied = state.copy()
+    apply(state, decision.records)
+    assert copied.key_of_state() == before != state.key_of_state()
+    assert state.copy().key_of_state() == state.key_of_state()
+    assert state.leader(TopicPartition("a", 2)) is not None
+    assert state.leader(TopicPartition("a", 3)) is None
+
+
+def test_pipelined_requests_find_the_topic_made_just_before() -> None:
+    story = Story()
+    made = story.offer(create("late"))
+    story.settle()
+    assert made in story.replies
+    late = TopicPartition("late", 0)
+    first = story.offer(create("later"))
+    data = story.offer(produce_request(NOBODY, {TopicPartition("later", 0): "x"}, name=None))
+    story.settle()
+    assert {first, data} <= story.replies.keys()
+    assert story.partition(late).log_end_offset == 0
+    assert story.visible(ORDERS) == ""
