@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from fencepost.journal.disk import DiskStorage
 from fencepost.spark_bridge.options import ReadOptions, parse_options
 from fencepost.spark_bridge.planning import plan
-from fencepost.spark_bridge.problems import NotALog
+from fencepost.spark_bridge.problems import UnfitWorker
 from fencepost.spark_bridge.scanning import Scan
 from fencepost.spark_bridge.table import checked_names, default_schema
 
@@ -62,7 +62,7 @@ class LogReader(DataSourceReader):
         try:
             from fencepost.spark_bridge.rows import record_batches
         except ImportError as missing:
-            raise NotALog(
+            raise UnfitWorker(
                 f"a Spark worker ({sys.executable}) cannot import {missing.name}: install fencepost[spark] "
                 "for it, or point PYSPARK_PYTHON to a Python that has it"
             ) from missing

@@ -21,13 +21,13 @@ from fencepost.journal.indexes import (
 )
 from fencepost.journal.indexes import collect_aborted as collect_from
 from fencepost.journal.manifest import MANIFEST_FILE, Manifest, decode_manifest
-from fencepost.journal.names import directory_name, parse_directory_name
+from fencepost.journal.names import directory_name
 from fencepost.journal.segments import INDEX, LOG, TRANSACTION_INDEX, file_name, parse_file_name
 from fencepost.journal.storage import StorageFile, StorageReader
 from fencepost.protocol.batches import HEADER_SIZE, BatchHeader, read_header
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import TopicPartition
-from fencepost.spark_bridge.problems import CorruptLog, DataLoss, NotALog
+from fencepost.spark_bridge.problems import CorruptLog, DataLoss
 
 
 @attrs.frozen
@@ -183,14 +183,3 @@ def _check_against(manifest: Manifest, segments: tuple[SegmentFile, ...], where:
             raise DataLoss(
                 f"{where}/{file_name(summary.base_offset, LOG)} is gone: the manifest beside it lists it"
             )
-
-
-def list_partitions(storage: StorageReader) -> list[TopicPartition]:
-    """Every `<topic>-<number>` directory, sorted; NotALog when the path holds none or is no directory."""
-    partitions = sorted(filter(None, map(parse_directory_name, storage.directories())))
-    if not partitions:
-        raise NotALog(
-            f"{storage.location} holds no partition of a log (directories like orders-0): "
-            "set option path to the directory that `fencepost serve` was given"
-        )
-    return partitions

@@ -15,18 +15,14 @@ from typing import Final, NamedTuple
 
 import attrs
 
+from fencepost.journal.data_directory import check_data_directory, partitions_in
 from fencepost.journal.indexes import AbortedRange
 from fencepost.journal.storage import StorageReader
 from fencepost.protocol.terms import INTERNAL_TOPICS, IsolationLevel, TopicPartition
 from fencepost.spark_bridge.bounds import Bounds, find_bounds
 from fencepost.spark_bridge.options import EARLIEST_OFFSET, LATEST_OFFSET, Offsets, ReadOptions
-from fencepost.spark_bridge.partition_log import (
-    PartitionLog,
-    SegmentFile,
-    list_partitions,
-    open_partition_log,
-)
-from fencepost.spark_bridge.problems import DataLoss, NotALog, UnusableOption
+from fencepost.spark_bridge.partition_log import PartitionLog, SegmentFile, open_partition_log
+from fencepost.spark_bridge.problems import DataLoss, UnusableOption
 
 # A task costs 6 to 14 ms: those of 4 MB are 3 times slower, larger ones leave cores idle at the end.
 TASK_BYTES: Final = 128 << 20
@@ -57,9 +53,10 @@ class ReadTask:
 def plan(storage: StorageReader, options: ReadOptions) -> list[ReadTask]:
     """The tasks of a read in the order of partitions and offsets.
 
-    NotALog, UnusableOption or DataLoss say what is amiss.
+    NotADataDirectory, UnusableOption, DataLoss and CorruptLog say what is amiss and what to do.
     """
-    chosen = choose_partitions(list_partitions(storage), options, storage.location)
+    check_data_directory(storage)
+    chosen = choose_partitions(partitions_in(storage), options, storage.location)
     _check_named(options.starting_offsets, chosen, "startingOffsets")
     _check_named(options.ending_offsets, chosen, "endingOffsets")
     ranges = [_range(storage, partition, options) for partition in chosen]
@@ -73,7 +70,7 @@ def plan(storage: StorageReader, options: ReadOptions) -> list[ReadTask]:
 def choose_partitions(
     existing: Sequence[TopicPartition], options: ReadOptions, where: str
 ) -> list[TopicPartition]:
-    """The partitions that the options name, sorted; NotALog when one of them does not exist."""
+    """The partitions that the options name, sorted; UnusableOption when one of them does not exist."""
     topics = sorted({partition.topic for partition in existing})
     if options.assign is not None:
         wanted = list(options.assign)
@@ -85,7 +82,9 @@ def choose_partitions(
         wanted = _matching(existing, options.subscribe_pattern or "")
         missing = [] if wanted else [f"any topic matching {options.subscribe_pattern}"]
     if missing:
-        raise NotALog(f"{where} does not hold {', '.join(missing)}; its topics are {', '.join(topics)}")
+        raise UnusableOption(
+            f"{where} does not hold {', '.join(missing)}; its topics are {', '.join(topics) or 'none yet'}"
+        )
     return wanted
 
 

@@ -12,8 +12,8 @@ class UnusableOption(FencepostError):
     """An option of the reader is unknown, missing, contradictory or malformed."""
 
 
-class NotALog(FencepostError):
-    """The path is no data directory of a broker, or lacks the topic or partition that was asked for."""
+class UnfitWorker(FencepostError):
+    """A Python of a Spark worker lacks a package that reading needs."""
 
 
 class DataLoss(FencepostError):

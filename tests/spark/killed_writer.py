@@ -7,8 +7,7 @@ from pathlib import Path
 
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.journal import JournalSettings
-from tests.journal.logs import open_journal
-from tests.spark.logs import RememberedLog
+from tests.spark.logs import RememberedLog, new_log
 
 SETTINGS = JournalSettings(segment_bytes=5_000)
 
@@ -32,9 +31,7 @@ def write_history(log: RememberedLog) -> None:
 
 def main() -> None:
     directory = Path(sys.argv[1])
-    storage = DiskStorage(directory)
-    storage.lock()
-    write_history(RememberedLog(open_journal(storage, settings=SETTINGS)))
+    write_history(new_log(DiskStorage(directory), settings=SETTINGS))
     newest = max((directory / "orders-0").glob("*.log"))
     with newest.open("ab") as torn:
         torn.write(newest.read_bytes()[:100])

@@ -4,18 +4,21 @@ from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
-from fencepost.journal.journal import Journal
+from fencepost.journal.data_directory import META_FILE, DataDirectory
+from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.manifest import ManifestState
-from fencepost.journal.storage import StorageReader
+from fencepost.journal.memory import MemoryStorage
+from fencepost.journal.storage import Storage, StorageReader
 from fencepost.protocol.batches import MAGIC_COLUMNS, BatchHeader, build_batch
 from fencepost.protocol.compression import Compression
 from fencepost.protocol.records import build_data_batch
-from fencepost.protocol.terms import IsolationLevel, TransactionResult
+from fencepost.protocol.terms import IsolationLevel, TopicPartition, TransactionResult
 from fencepost.spark_bridge.options import parse_options
 from fencepost.spark_bridge.planning import ReadTask, plan
 from fencepost.spark_bridge.rows import record_batches
 from fencepost.spark_bridge.scanning import Scan
 from tests.journal.logs import Writer
+from tests.journal.logs import copy_of as copy_of_partitions
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 
@@ -102,6 +105,19 @@ class RememberedLog(Writer):
                 open_transactions=tuple(self.transactions),
             )
         )
+
+
+def new_log(storage: Storage, *, settings: JournalSettings | None = None) -> RememberedLog:
+    """The first log in a new data directory, locked by this process."""
+    directory = DataDirectory.open(storage, settings=settings)
+    return RememberedLog(directory.journal(TopicPartition("orders", 0)))
+
+
+def copy_of(storage: MemoryStorage) -> MemoryStorage:
+    """The same data directory, so that one log can be damaged many times."""
+    copied = copy_of_partitions(storage)
+    copied.replace(META_FILE, storage.read_file(META_FILE) or b"", durable=False)
+    return copied
 
 
 def _value(offset: int, size: int) -> bytes:

@@ -5,7 +5,7 @@ import pytest
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.spark_bridge.options import ReadOptions, parse_options
 from fencepost.spark_bridge.planning import choose_partitions
-from fencepost.spark_bridge.problems import NotALog, UnusableOption
+from fencepost.spark_bridge.problems import UnusableOption
 
 NEEDED = {"path": "/data", "subscribe": "orders"}
 
@@ -137,7 +137,7 @@ def test_partitions_are_chosen(option: str, value: str, chosen: list[str]) -> No
     ],
 )
 def test_what_does_not_exist_is_named(option: str, value: str, hint: str) -> None:
-    with pytest.raises(NotALog) as refused:
+    with pytest.raises(UnusableOption) as refused:
         choose_partitions(EXISTING, parse_options({"path": "/data", option: value}), "/data")
     assert hint in str(refused.value)
 

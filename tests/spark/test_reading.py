@@ -17,14 +17,16 @@ from fencepost.protocol.batches import place, walk
 from fencepost.protocol.compression import Compression
 from fencepost.protocol.terms import IsolationLevel
 from fencepost.spark_bridge.problems import CorruptLog, DataLoss
-from tests.journal.logs import DIRECTORY, copy_of, files_of, open_journal
+from tests.journal.logs import DIRECTORY, files_of
 from tests.spark.logs import (
     COMMITTED,
     UNCOMMITTED,
     Entry,
     RememberedLog,
+    copy_of,
     end_of,
     last_stable_offset,
+    new_log,
     read,
     rows_of_task,
     tasks_of,
@@ -33,13 +35,6 @@ from tests.spark.logs import (
 
 LOSSES_ALLOWED = {"failOnDataLoss": "false"}
 MANIFEST = f"{DIRECTORY}/manifest.json"
-
-
-def new_log(*, segment_bytes: int = 1 << 30) -> tuple[MemoryStorage, RememberedLog]:
-    storage = MemoryStorage()
-    return storage, RememberedLog(
-        open_journal(storage, settings=JournalSettings(segment_bytes=segment_bytes))
-    )
 
 
 Happening = tuple[Any, ...]
@@ -83,7 +78,8 @@ def perform(log: RememberedLog, happening: Happening, *, size: int = 400) -> Non
 
 
 def log_of(history: list[Happening]) -> tuple[MemoryStorage, RememberedLog]:
-    storage, log = new_log()
+    storage = MemoryStorage()
+    log = new_log(storage)
     for happening in history:
         perform(log, happening)
     return storage, log
@@ -128,7 +124,8 @@ def below(entries: list[Entry], end: int) -> list[Entry]:
 
 
 def test_a_log_torn_at_any_byte_of_its_tail_reads_as_what_is_whole() -> None:
-    storage, log = new_log()
+    storage = MemoryStorage()
+    log = new_log(storage)
     log.records(2)
     log.records(2, producer_id=1)
     log.write_manifest()
@@ -151,7 +148,8 @@ def test_a_log_torn_at_any_byte_of_its_tail_reads_as_what_is_whole() -> None:
 
 def test_records_past_a_damaged_byte_of_the_tail_are_not_there() -> None:
     """Recovery keeps the longest valid prefix; who reads before the broker has recovered sees the same."""
-    storage, log = new_log()
+    storage = MemoryStorage()
+    log = new_log(storage)
     log.write_manifest()
     for _ in range(4):
         log.records(2)
@@ -166,7 +164,8 @@ def test_records_past_a_damaged_byte_of_the_tail_are_not_there() -> None:
 @pytest.mark.parametrize("stale", ["an older offset", "an older leader"])
 def test_a_whole_batch_that_does_not_follow_is_no_part_of_the_log(stale: str) -> None:
     """What a disk may keep of former times behind the end."""
-    storage, log = new_log()
+    storage = MemoryStorage()
+    log = new_log(storage)
     log.leader_epoch = 1
     log.records(2)
     log.write_manifest()
@@ -354,7 +353,8 @@ class TestDamageBelowTheReadableEnd:
 
 
 def test_large_segments_are_cut_where_batches_begin() -> None:
-    storage, log = new_log(segment_bytes=60_000)
+    storage = MemoryStorage()
+    log = new_log(storage, settings=JournalSettings(segment_bytes=60_000))
     for _ in range(300):
         log.records(3, size=200)
         if log.journal.is_full:
@@ -369,7 +369,8 @@ def test_large_segments_are_cut_where_batches_begin() -> None:
 
 
 def test_an_index_that_lies_only_costs_time() -> None:
-    storage, log = new_log()
+    storage = MemoryStorage()
+    log = new_log(storage)
     for _ in range(200):
         log.records(3, size=200)
     log.write_manifest()

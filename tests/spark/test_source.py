@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.disk import DiskStorage
-from fencepost.journal.journal import Journal, JournalSettings
+from fencepost.journal.journal import JournalSettings
 from fencepost.journal.memory import MemoryStorage
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.spark_bridge.java import use_java
 from fencepost.spark_bridge.session import session
-from tests.journal.logs import open_journal
 from tests.spark import killed_writer
-from tests.spark.logs import COMMITTED, RememberedLog, Row, end_of, last_stable_offset, visible
+from tests.spark.logs import COMMITTED, RememberedLog, Row, end_of, last_stable_offset, new_log, visible
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,23 +41,15 @@ def spark() -> Iterator["SparkSession"]:
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, RememberedLog]]:
     """Topic `orders`: transactions of every outcome across segments, an open one ends partition 0."""
     directory = tmp_path_factory.mktemp("data")
-    storage = DiskStorage(directory)
-    storage.lock()
-    logs = {
-        number: RememberedLog(
-            Journal.open(
-                storage, TopicPartition("orders", number), settings=JournalSettings(segment_bytes=20_000)
-            )
-        )
-        for number in (0, 1)
-    }
+    data = DataDirectory.open(DiskStorage(directory), settings=JournalSettings(segment_bytes=20_000))
+    logs = {number: RememberedLog(data.journal(TopicPartition("orders", number))) for number in (0, 1)}
     for number, log in logs.items():
         _write(log, transactions=60 + 20 * number)
         if number == 0:
             log.records(3, producer_id=9)
             log.records(3)
         log.write_manifest()
-    storage.unlock()
+    data.abandon()
     return directory, logs
 
 
@@ -154,7 +146,7 @@ def test_offsets_bound_a_read_and_tasks_can_be_small(
     [
         ("nowhere", {}, "nowhere is not a directory"),
         ("", {"subscribe": "ordes"}, "does not hold ordes; its topics are orders"),
-        ("orders-0", {}, "holds no partition of a log"),
+        ("orders-0", {}, "it has no meta.json: give the directory that `fencepost serve` was started on"),
         ("", {"startOffsets": "earliest"}, "option startoffsets is unknown; there are path, subscribe"),
         (
             "",
@@ -198,8 +190,7 @@ def test_a_damaged_batch_names_file_and_offset(spark: "SparkSession", tmp_path: 
     from pyspark.errors import PySparkException
 
     storage = DiskStorage(tmp_path)
-    storage.lock()
-    log = RememberedLog(open_journal(storage))
+    log = new_log(storage)
     for _ in range(3):
         log.records(2)
     log.write_manifest()
@@ -222,7 +213,7 @@ def test_the_directory_of_a_killed_writer_is_read_right(spark: "SparkSession", t
         [sys.executable, "-m", "tests.spark.killed_writer", tmp_path], cwd=ROOT, timeout=60
     )
     assert killed.returncode == -signal.SIGKILL
-    remembered = RememberedLog(open_journal(MemoryStorage(), settings=killed_writer.SETTINGS))
+    remembered = new_log(MemoryStorage(), settings=killed_writer.SETTINGS)
     killed_writer.write_history(remembered)
     for level in IsolationLevel:
         rows = load(spark, tmp_path, isolation_level=level.name.lower()).select("offset", "value").collect()
