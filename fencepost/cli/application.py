@@ -15,15 +15,10 @@ from typing import NoReturn
 from cyclopts import App, CycloptsError
 
 from fencepost import __version__
-from fencepost.cli.failures import OK, WRONG_USAGE, report
+from fencepost.cli.failures import OK, WRONG_USAGE, Stopped, report
 from fencepost.protocol.errors import FencepostError
 
 INTERRUPTED = 128 + signal.SIGINT
-TERMINATED = 128 + signal.SIGTERM
-
-
-class _Terminated(BaseException):
-    """SIGTERM arrived: unwind as Ctrl-C does."""
 
 
 def application() -> App:
@@ -79,8 +74,8 @@ def run(arguments: Sequence[str]) -> int:
         return WRONG_USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
-    except _Terminated:
-        return TERMINATED
+    except Stopped as stopped:
+        return stopped.code
     except BrokenPipeError:
         # Whoever read us has seen enough (`fencepost consume t | head`); Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -97,4 +92,4 @@ def run_as_process(arguments: Sequence[str]) -> int:
 
 
 def _on_terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
-    raise _Terminated
+    raise Stopped(signal.SIGTERM)

@@ -5,6 +5,7 @@ Rule: what is expected to go wrong is told in two lines on stderr; the rest is a
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Final
 
@@ -32,6 +33,14 @@ class CommandFailed(FencepostError):
         super().__init__(what)
         self.then = then
         self.code = code
+
+
+class Stopped(BaseException):
+    """A signal ended the command; it unwinds as Ctrl-C does, past every `except Exception`."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.code = 128 + number  # as shells report it
 
 
 def report(problem: Exception) -> int:

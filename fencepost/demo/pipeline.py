@@ -162,16 +162,14 @@ class Pipeline:
         await time_has_come.wait()
         zombie.send(signal.SIGCONT)
         await zombie.tell(f"go {ZOMBIE_ROUNDS}")
-        committed = 0
+        last_words: list[str] = []
         while (said := await self._hear(zombie)) is not None:
-            committed += said["event"] == "committed"
+            last_words.append(str(said.get("because", said["event"])))
         if await zombie.wait() == FENCED:
             self.tally.fenced += 1
             self._stage.tell("frozen worker woke up, tried to go on, and was fenced")
         else:
-            self._stage.tell(
-                f"frozen worker woke up and was NOT fenced: it committed {committed} transactions"
-            )
+            self._stage.tell(f"frozen worker woke up and was NOT fenced: {', '.join(last_words)}")
 
     async def _transaction_is_open(self) -> bool:
         return await trio.to_thread.run_sync(transaction_is_open, self._keeper.bootstrap)

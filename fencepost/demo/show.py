@@ -5,6 +5,7 @@ Rule: leaves no process behind, and no file unless it was told where to keep the
 
 from __future__ import annotations
 
+import signal
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,7 +14,7 @@ import attrs
 import trio
 
 from fencepost.cli.agreement import disagreements, read_histories
-from fencepost.cli.failures import FAILED, OK, WRONG_USAGE, CommandFailed
+from fencepost.cli.failures import FAILED, OK, WRONG_USAGE, CommandFailed, Stopped
 from fencepost.cli.printing import print_json
 from fencepost.demo.children import Child, Children, children
 from fencepost.demo.dataset import flights_file
@@ -57,9 +58,8 @@ def show(
     ):
         data = Path(place, "data")
         source = flights_file()
-        report = trio.run(
-            perform, Show(plan=plan, data=data, source=source, broken=broken, stage=stage), Path(place)
-        )
+        the = Show(plan=plan, data=data, source=source, broken=broken, stage=stage)
+        report = trio.run(perform_unless_stopped, the, Path(place))
         if directory is not None:
             stage.tell(f"the log stays in {data}: look at it with `fencepost dump {data}`")
     stage.console.print(report.to_table())
@@ -67,6 +67,27 @@ def show(
     if as_json:
         print_json(report.to_json())
     return OK if report.ok else FAILED
+
+
+async def perform_unless_stopped(the: Show, place: Path) -> Report:
+    """The same, ended in good order by Ctrl-C and SIGTERM: Stopped after every process is gone."""
+    caught: list[int] = []
+    reports: list[Report] = []
+
+    async def watch(scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            task_status.started()
+            async for number in signals:
+                caught.append(number)
+                scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(watch, nursery.cancel_scope)
+        reports.append(await perform(the, place))
+        nursery.cancel_scope.cancel()
+    if caught:
+        raise Stopped(caught[0])
+    return reports[0]
 
 
 async def perform(the: Show, place: Path) -> Report:

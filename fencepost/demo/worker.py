@@ -25,6 +25,7 @@ from fencepost.demo.speech import (
     wait_for_word,
 )
 from fencepost.demo.transform import DELAYS, FLIGHTS, TOTALS, Output, Totals, transform
+from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition
 
 
@@ -151,8 +152,10 @@ def main() -> None:
         say("fenced", because=str(problem))
         sys.exit(FENCED)
     except CommitOutcomeUnknown as problem:
-        say("unknown", because=str(problem))
-        sys.exit(COMMIT_UNKNOWN)
+        # A commit whose answer was lost and that was refused when it was sent again: fenced, whatever came of it.
+        is_fenced = problem.error is ErrorCode.PRODUCER_FENCED
+        say("fenced" if is_fenced else "unknown", because=str(problem))
+        sys.exit(FENCED if is_fenced else COMMIT_UNKNOWN)
 
 
 if __name__ == "__main__":
