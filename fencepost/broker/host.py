@@ -113,12 +113,13 @@ class Host:
         let us.
         """
         for key in self.directory.opened():
-            log = self.node.logs.get(key)
-            if log is None:
-                self.directory.journal(key).close()
+            log, journal = self.node.logs.get(key), self.directory.journal(key)
+            # Whoever stops in the middle of things has seen appends that no log holds: a snapshot with them
+            # would answer the client that sends them again as if they were there.
+            if log is None or log.partition.log_end_offset != journal.log_end_offset:
+                journal.close()
             else:
-                state = log.partition
-                self.directory.journal(key).close(_manifest(state), partition.snapshot(state))
+                journal.close(_manifest(log.partition), partition.snapshot(log.partition))
         self.directory.close()
 
     # --- working

@@ -231,6 +231,12 @@ def fetched(reply: Reply | None) -> FetchedPartition:
     return part
 
 
+def next_offset(part: FetchedPartition) -> int:
+    """Where a reader goes on."""
+    *_, (_, last) = walk(part.records)
+    return last.next_offset
+
+
 def visible_values(part: FetchedPartition) -> list[str]:
     """What a consumer makes of an answer: no markers, and with an aborted list no aborted batches."""
     waiting = sorted(part.aborted or (), key=lambda aborted: aborted.first_offset)

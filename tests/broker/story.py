@@ -63,6 +63,7 @@ from tests.broker.requests import (
     fetched,
     identity_of,
     init_request,
+    next_offset,
     offset_request,
     produce_request,
     produced,
@@ -306,8 +307,13 @@ class Story:
         return fetched(self.ask(fetch_request(key, isolation_level, offset=offset)))
 
     def visible(self, key: TopicPartition = ORDERS, isolation_level: IsolationLevel = COMMITTED) -> str:
-        """The values that a reader sees who reads from the start, in words."""
-        return " ".join(visible_values(self.fetch(key, isolation_level)))
+        """The values that a reader sees who reads from the start to the end, in words."""
+        values: list[str] = []
+        offset = 0
+        while (part := self.fetch(key, isolation_level, offset=offset)).records:
+            values += visible_values(part)
+            offset = next_offset(part)
+        return " ".join(values)
 
     def offset(self, group: str, *, require_stable: bool = False) -> FetchedOffset:
         """The committed offset of orders-0."""

@@ -1,0 +1,90 @@
+"""A clean stop and the start after it: snapshots spare reading, and never say more than the log."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from fencepost.broker.host import SyncPolicy
+from fencepost.journal.journal import JournalSettings
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.terms import TransactionState
+from tests.broker.requests import COMMIT, NOBODY, ORDERS, UNCOMMITTED, Identity, produce_request, produced
+from tests.broker.story import Story
+
+
+def stopped_and_started(story: Story) -> None:
+    story.host.stop()
+    story.start()
+    story.settle()
+
+
+def test_a_producer_goes_on_after_a_clean_stop() -> None:
+    story = Story()
+    me = story.identity()
+    story.produce(me, "a b")
+    story.produce(me, "c", sequence=2)
+    stopped_and_started(story)
+    assert story.produce(me, "c", sequence=2).base_offset == 2  # its last batch is still known
+    assert story.produce(me, "d", sequence=3).base_offset == 3
+    story.ended(me, COMMIT)
+    assert story.visible() == "a b c d"
+
+
+def test_what_was_open_is_open_after_a_clean_stop() -> None:
+    story = Story()
+    me = story.identity()
+    story.produce(NOBODY, "plain", name=None)
+    story.produce(me, "a")
+    before = story.partition().key_of_state()
+    stopped_and_started(story)
+    assert story.partition().key_of_state() == before
+    assert (story.visible(), story.visible(isolation_level=UNCOMMITTED)) == ("plain", "plain a")
+    story.ended(me, COMMIT)
+    assert story.visible() == "plain a"
+
+
+@pytest.mark.parametrize("policy", SyncPolicy)
+def test_a_stop_in_the_middle_of_things_is_no_worse_than_a_kill(policy: SyncPolicy) -> None:
+    """An error, or a rule that holds the broker, ends it with appends that its log does not have."""
+    for place in count():
+        story = Story(policy=policy)
+        me = story.identity()
+        story.produce(me, "a")
+        request = produce_request(me, {ORDERS: "b"}, sequence=1)
+        to = story.offer(request)
+        for _ in range(place):
+            if not story.work():
+                story.sync()
+        if to in story.replies:
+            return
+        stopped_and_started(story)
+        again = produced(story.ask(request))[ORDERS]
+        assert (again.error, again.base_offset) == (ErrorCode.NONE, 1)
+        story.ended(me, COMMIT)
+        assert story.visible() == "a b"
+
+
+def test_segments_roll_under_transactions_and_nothing_is_forgotten() -> None:
+    """A log of tiny segments, killed again and again: snapshots, indexes and the log say the same."""
+    story = Story(journal=JournalSettings(segment_bytes=300))
+    me = story.identity()
+    words: list[str] = []
+    for number in range(30):
+        word = f"w{number}"
+        assert story.produce(me, word).error is ErrorCode.NONE
+        if number % 7 == 3:
+            story.restart()
+        elif number % 7 == 5:
+            stopped_and_started(story)
+        if number % 3 == 0:
+            me = story.identity()  # abandons the transaction
+        else:
+            me = story.ended(me, COMMIT)
+            words.append(word)
+    assert sum(name.endswith(".log") for name in story.storage.files("orders-0")) > 5
+    assert story.visible().split() == words
+    assert story.states()[-1] is TransactionState.COMPLETE_COMMIT
+    assert story.partition().last_stable_offset == story.partition().log_end_offset
+    assert isinstance(me, Identity)
