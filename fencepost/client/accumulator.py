@@ -158,8 +158,8 @@ class Accumulator:
     def close_lingered(self, now: int) -> bool:
         """Closes the batches that have waited `linger_ms` for company; True when there was one.
 
-        One behind others of its partition that wait to be sent goes on taking records: closing it would not send
-        it sooner.
+        One behind others of its partition that wait to be sent goes on taking records: closing it would not
+        send it sooner.
         """
         oldest_allowed = now - self.settings.linger_ms
         kept: list[Batch] = []

@@ -189,6 +189,8 @@ class AsyncProducer(AsyncClient, Sending[AsyncOutcome]):
                 raise UnknownTopic(f"topic {topic!r}: {error.meaning}", error)
             if self._clock() >= deadline:
                 raise RequestTimeout(f"no metadata about topic {topic!r} within max_block_ms")
+            now = self._clock()
+            self._wires.perform(machine.wake(now), now)
             await self._wires.wait(
                 "anything", lambda: machine.partition_count(topic) is not None, TOPIC_LOOK_MS
             )

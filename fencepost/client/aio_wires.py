@@ -127,16 +127,17 @@ class AsyncWires:
         except (OSError, anyio.ClosedResourceError):
             pass  # the peer is gone, or its request timed out: what was in flight is told below
         finally:
-            if self._links.get(node) is link:
-                del self._links[node]
-            self._drop(link)
+            if link is not None:
+                if self._links.get(node) is link:
+                    del self._links[node]
+                self._drop(link)
         if self.session.connections.get(node) is connection:
             self.session.lost(node, self.clock())
         self.push()
 
-    def _drop(self, link: socket.socket | None) -> None:
-        """Closes a socket; tasks that wait for it hear of it."""
-        if link is not None and link.fileno() >= 0:
+    def _drop(self, link: socket.socket) -> None:
+        """Closes a socket, if it is open; tasks that wait for it hear of it."""
+        if link.fileno() >= 0:
             anyio.notify_closing(link)
             link.close()
 
@@ -197,7 +198,8 @@ class AsyncWires:
         while True:
             now = self.clock()
             for node in self.session.wake(now):
-                self._drop(self._links.pop(node, None))
+                if node in self._links:
+                    self._drop(self._links.pop(node))
             self.push()
             self._wake("anything")
             wake_at = self.session.wake_at

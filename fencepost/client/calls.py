@@ -240,7 +240,7 @@ class Calls:
     # --- output ---------------------------------------------------------------------------------------------
 
     def due(self, now: int) -> list[Send]:
-        """What to send now: calls whose pause is over and whose target is known, and what they need to know."""
+        """What to send now: calls whose pause is over and whose target is known, and lookups for others."""
         for call in list(self._waiting.values()):
             if call.retry_at <= now:
                 node = self._locate(call.target)

@@ -278,7 +278,7 @@ class ConsumerMachine(AskingMachine):
                 reading.problem = refused(UnknownTopic, errors[topic], f"topic {topic!r}")
 
     def _find_positions(self) -> None:
-        """Unless somebody said where to begin: the group's committed offset, or what the reset policy says."""
+        """If nobody said where to begin: the group's committed offset, or what the reset policy says."""
         lost = [
             r for r in self.readings.values() if r.position is None and r.lookup is None and not r.problem
         ]

@@ -156,9 +156,10 @@ class Delivery:
 
     def finish(self, batch: Batch, failure: Failure | None, base_offset: int = NO_OFFSET) -> None:
         """Gives every record of a batch its outcome."""
-        self.accumulator.finish(batch)
+        # Last of all it is done: another thread may look at any time.
         batch.base_offset = base_offset
         batch.failure = failure
+        self.accumulator.finish(batch)
         self.done.append(
             BatchDone(
                 batch.number,

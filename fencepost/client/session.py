@@ -67,6 +67,11 @@ class Session:
             else:
                 self.outcomes.append(effect)
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an answer is on its way."""
+        return any(connection.deadline is not None for connection in self.connections.values())
+
     def _connection(self, node_id: int) -> Connection:
         found = self.connections.get(node_id)
         if found is None:

@@ -24,7 +24,7 @@ from fencepost.client.errors import (
     TransactionAborted,
     UnknownTopic,
 )
-from fencepost.client.outcomes import Delivered, PendingColumn, PendingRecord
+from fencepost.client.outcomes import Delivered, PendingColumn, PendingRecord, delivered
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.sending import Sending
 from fencepost.client.serializers import Serializer
@@ -49,9 +49,10 @@ class Outcome(PendingRecord["Producer"]):
 
     def result(self, timeout_ms: int | None = None) -> Delivered:
         """Where the record lies, or raises what it ended in; RequestTimeout after `timeout_ms`."""
-        if not self[1].is_done:
-            self[0].wait_for([self[1]], timeout_ms)
-        return self.outcome()
+        owner, batch, index = self
+        if not batch.is_done:
+            owner.wait_for([batch], timeout_ms)
+        return delivered(batch, index)
 
 
 class Outcomes(PendingColumn["Producer"]):
@@ -60,7 +61,7 @@ class Outcomes(PendingColumn["Producer"]):
     __slots__ = ()
 
     def result(self, timeout_ms: int | None = None) -> list[Delivered]:
-        """Where each lies, in the order given, or raises the first error; RequestTimeout after `timeout_ms`."""
+        """Where each lies, in the order given, or the first error raised; RequestTimeout after `timeout_ms`."""
         self._owner.wait_for(self.batches, timeout_ms)
         return self.outcomes()
 
@@ -202,12 +203,18 @@ class Producer(Sending[Outcome]):
                 self._push(now)
                 error = self._machine.cluster.topic_errors.get(topic)
             if found is not None:
+                self._read_answers()
                 return found
             if error is not None and now >= patience:
                 raise UnknownTopic(f"topic {topic!r}: {error.meaning}", error)
             if now >= deadline:
                 raise full or RequestTimeout(f"no metadata about topic {topic!r} within max_block_ms")
             self._wires.round(min(patience if error else deadline, deadline, now + ROUND_MS) - now)
+
+    def _read_answers(self) -> None:
+        """Takes what has come, once per batch: memory is free before it is full, and outcomes are early."""
+        if self._session.is_waiting:
+            self._wires.round(0, wait_for_turn=False)
 
     def _push(self, now: int) -> None:
         """Sends what became full; the lock is held."""

@@ -1,4 +1,5 @@
-"""A proxy between a client and a broker that loses what a test says: a request, its answer, or both connections.
+"""A proxy between a client and a broker that loses what a test says: a request, its answer, or both
+connections.
 
 Rule: it understands the frames, so a fault strikes the n-th message of a kind and not a moment in time.
 """

@@ -1,0 +1,287 @@
+"""The async shell against a real broker, each story on trio and on asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+
+import anyio
+import pytest
+
+from fencepost.client.aio import AsyncAdmin, AsyncConsumer, AsyncOutcome, AsyncProducer
+from fencepost.client.errors import (
+    BufferFull,
+    CommitOutcomeUnknown,
+    ProducerFenced,
+    RequestTimeout,
+    TransactionAborted,
+    UnknownTopic,
+    WrongState,
+)
+from fencepost.client.outcomes import Delivered
+from fencepost.client.serializers import json_deserializer, json_serializer
+from fencepost.embedded import Broker
+from fencepost.protocol import messages as m
+from fencepost.protocol.terms import TopicPartition
+from tests.client.proxy import Fault, Proxy
+
+PARTITIONS = [TopicPartition("t", number) for number in range(4)]
+HERE = PARTITIONS[0]
+
+BACKENDS = ["trio", "asyncio"]
+Story = Callable[[str], Awaitable[None]]
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+@pytest.fixture(params=BACKENDS)
+def tell(request: pytest.FixtureRequest, broker: Broker) -> Callable[[Story], None]:
+    """Runs a story on one event loop, with a topic of four partitions and a limit to its time."""
+
+    def run(story: Story) -> None:
+        anyio.run(limited, story, broker.address, backend=request.param)
+
+    return run
+
+
+async def limited(story: Story, address: str) -> None:
+    with anyio.fail_after(30):
+        async with AsyncAdmin(address) as admin:
+            await admin.create_topic("t", 4)
+        await story(address)
+
+
+async def read(address: str, isolation_level: str = "read_committed") -> list[bytes]:
+    """The values of every record up to the end, in order of partition and offset."""
+    async with (
+        AsyncAdmin(address) as admin,
+        AsyncConsumer(address, isolation_level=isolation_level) as consumer,
+    ):
+        ends = await admin.end_offsets(PARTITIONS, isolation_level)
+        consumer.assign(PARTITIONS)
+        values: dict[tuple[int, int], bytes] = {}
+        while not all([await consumer.position(where) >= end for where, end in ends.items()]):
+            for batch in await consumer.poll():
+                for offset, value in zip(batch.offsets, batch.values, strict=True):
+                    values[batch.partition.partition, offset] = value
+        return [values[place] for place in sorted(values)]
+
+
+def test_commits_are_visible_and_aborts_are_not(tell: Callable[[Story], None]) -> None:
+    async def story(address: str) -> None:
+        async with AsyncProducer(address, transactional_id="pay") as producer:
+            await producer.init_transactions()
+            async with producer.transaction():
+                outcomes = [await producer.send("t", b"yes", b"%d" % i) for i in range(10)]
+                producer.send_offsets_to_transaction({HERE: 3}, "g")
+            assert all([isinstance(await outcome, Delivered) for outcome in outcomes])
+            with pytest.raises(KeyError, match="mine"):
+                await fail_in_a_transaction(producer)
+        assert sorted(await read(address)) == [b"yes"] * 10
+        assert sorted(await read(address, "read_uncommitted")) == [b"no"] + [b"yes"] * 10
+        async with AsyncConsumer(address, group_id="g") as consumer:
+            assert await consumer.committed([HERE]) == {HERE: 3}
+            await consumer.commit({HERE: 4})
+            assert await consumer.committed([HERE]) == {HERE: 4}
+
+    tell(story)
+
+
+def test_an_heir_fences_its_former_self(tell: Callable[[Story], None]) -> None:
+    async def story(address: str) -> None:
+        async with AsyncProducer(address, transactional_id="pay") as zombie:
+            await zombie.init_transactions()
+            zombie.begin_transaction()
+            outcome = await zombie.send("t", b"zombie")
+            await outcome
+            async with AsyncProducer(address, transactional_id="pay") as heir:
+                await heir.init_transactions()
+                async with heir.transaction():
+                    await heir.send("t", b"heir")
+            with pytest.raises((ProducerFenced, TransactionAborted)):
+                await zombie.commit_transaction()
+        assert await read(address) == [b"heir"]
+
+    tell(story)
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_REPLY])
+@pytest.mark.parametrize("kind", [m.Produce, m.EndTxn])
+def test_a_lost_message_changes_nothing_but_the_time(
+    tell: Callable[[Story], None], kind: type, fault: Fault
+) -> None:
+    async def story(address: str) -> None:
+        with Proxy(address, (kind, 1, fault)) as proxy:
+            async with AsyncProducer(proxy.address, transactional_id="pay") as producer:
+                await producer.init_transactions()
+                for value in (b"1", b"2"):
+                    async with producer.transaction():
+                        await producer.send("t", value, partition=0)
+            assert proxy.struck == [(kind, 1)]
+        assert await read(address) == [b"1", b"2"]
+
+    tell(story)
+
+
+def test_a_cancelled_commit_is_unknown_and_says_so(tell: Callable[[Story], None]) -> None:
+    async def story(address: str) -> None:
+        with Proxy(address, (m.EndTxn, 1, Fault.HOLD_REPLY)) as proxy:
+            async with AsyncProducer(proxy.address, transactional_id="pay") as producer:
+                await producer.init_transactions()
+                with pytest.raises(CommitOutcomeUnknown, match="given up while its answer was awaited"):
+                    await commit_within(producer, 0.3)
+                with pytest.raises(CommitOutcomeUnknown):
+                    producer.begin_transaction()
+            assert proxy.seen(m.EndTxn) == 1, "an uncertain commit is never aborted"
+        assert await read(address) == [b"x"]
+
+    tell(story)
+
+
+def test_a_commit_that_times_out_is_unknown(tell: Callable[[Story], None]) -> None:
+    async def story(address: str) -> None:
+        with Proxy(address, (m.EndTxn, 1, Fault.HOLD_REPLY)) as proxy:
+            async with AsyncProducer(proxy.address, transactional_id="pay") as producer:
+                await producer.init_transactions()
+                producer.begin_transaction()
+                await producer.send("t", b"x")
+                with pytest.raises(CommitOutcomeUnknown):
+                    await producer.commit_transaction(timeout_ms=200)
+
+    tell(story)
+
+
+def test_a_cancelled_block_is_aborted(tell: Callable[[Story], None]) -> None:
+    async def story(address: str) -> None:
+        async with AsyncProducer(address, transactional_id="pay") as producer:
+            await producer.init_transactions()
+            with anyio.CancelScope() as scope:
+                async with producer.transaction():
+                    await (await producer.send("t", b"no"))
+                    scope.cancel()
+                    await anyio.sleep_forever()
+            assert scope.cancelled_caught
+            async with producer.transaction():
+                await producer.send("t", b"yes")
+        assert await read(address) == [b"yes"]
+
+    tell(story)
+
+
+def test_an_error_in_the_block_comes_out_as_it_is(tell: Callable[[Story], None]) -> None:
+    async def story(address: str) -> None:
+        producer = AsyncProducer(address)
+        sent: list[AsyncOutcome] = []
+        with pytest.raises(ZeroDivisionError):
+            await fail_after_sending(producer, sent)
+        assert sent[0].outcome().offset == 0, "what was sent before the error was flushed"
+        with pytest.raises(WrongState, match="async with"):
+            await producer.send("t", b"late", partition=0)
+
+    tell(story)
+
+
+async def fail_in_a_transaction(producer: AsyncProducer) -> None:
+    async with producer.transaction():
+        producer.send_nowait("t", b"no")
+        await producer.flush()
+        raise KeyError("mine")
+
+
+async def commit_within(producer: AsyncProducer, seconds: float) -> None:
+    with anyio.move_on_after(seconds):
+        async with producer.transaction():
+            await producer.send("t", b"x")
+
+
+async def fail_after_sending(producer: AsyncProducer, sent: list[AsyncOutcome]) -> None:
+    async with producer:
+        sent.append(await producer.send("t", b"x"))
+        raise ZeroDivisionError
+
+
+async def fill(producer: AsyncProducer) -> None:
+    for _ in range(40):
+        producer.send_nowait("t", bytes(900))
+
+
+def test_a_full_buffer_is_an_error_or_a_wait(tell: Callable[[Story], None]) -> None:
+    async def story(address: str) -> None:
+        async with AsyncProducer(
+            address, batch_size=1_000, buffer_memory=2_000, linger_ms=0, max_block_ms=20_000
+        ) as producer:
+            outcomes = [await producer.send("t", bytes(900), partition=i % 4) for i in range(40)]
+            with pytest.raises(BufferFull, match="send"):
+                await fill(producer)
+            assert len({await outcome for outcome in outcomes}) == 40
+
+    tell(story)
+
+
+def test_columns_and_serializers(tell: Callable[[Story], None]) -> None:
+    async def story(address: str) -> None:
+        async with AsyncProducer(
+            address, value_serializer=json_serializer, batch_size=2_000, buffer_memory=8_000
+        ) as producer:
+            values = [{"n": i} for i in range(1_000)]
+            places = await (await producer.send_many("t", values, [b"%d" % (i % 5) for i in range(1_000)]))
+        assert len(set(places)) == 1_000
+        async with AsyncConsumer(address, value_deserializer=json_deserializer) as consumer:
+            consumer.assign(PARTITIONS)
+            found: dict[tuple[int, int], object] = {}
+            while len(found) < 1_000:
+                for batch in await consumer.poll():
+                    for record in batch:
+                        found[record.partition, record.offset] = record.value
+        assert [found[place.partition, place.offset] for place in places] == values
+
+    tell(story)
+
+
+def test_several_tasks_share_a_producer(tell: Callable[[Story], None]) -> None:
+    async def story(address: str) -> None:
+        places: set[Delivered] = set()
+
+        async def work(producer: AsyncProducer, name: int) -> None:
+            for i in range(50):
+                places.add(await (await producer.send("t", b"%d-%d" % (name, i), b"%d" % i)))
+
+        async with AsyncProducer(address, linger_ms=1) as producer, anyio.create_task_group() as tasks:
+            for name in range(5):
+                tasks.start_soon(work, producer, name)
+        assert len(places) == 250
+
+    tell(story)
+
+
+def test_unknown_topics_and_absent_brokers_are_told(tell: Callable[[Story], None]) -> None:
+    async def story(address: str) -> None:
+        async with AsyncProducer(address) as producer:
+            with pytest.raises(UnknownTopic, match="'nowhere'"):
+                await producer.send("nowhere", b"x")
+        async with AsyncAdmin("127.0.0.1:9", api_timeout_ms=200) as admin:
+            with pytest.raises(RequestTimeout, match="Check that the broker runs"):
+                await admin.list_topics()
+
+    tell(story)
+
+
+def test_a_consumer_seeks(tell: Callable[[Story], None]) -> None:
+    async def story(address: str) -> None:
+        async with AsyncProducer(address) as producer:
+            await (await producer.send_many("t", [b"%d" % i for i in range(10)], partition=0))
+        async with AsyncConsumer(address, auto_offset_reset="latest") as consumer:
+            consumer.assign([HERE])
+            assert await consumer.position(HERE) == 10
+            consumer.seek(HERE, 7)
+            assert [value for batch in await consumer.poll() for value in batch.values] == [b"7", b"8", b"9"]
+            consumer.seek_to_beginning()
+            assert await consumer.position(HERE) == 0
+            consumer.seek_to_end(HERE)
+            assert await consumer.poll(50) == []
+            assert await consumer.position(HERE) == 10
+
+    tell(story)

@@ -1,0 +1,223 @@
+"""Calls that are asked until they are answered: targets, doubts, pauses and time limits, by values alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.client.calls import (
+    ANY_NODE,
+    CONTROLLER,
+    METADATA_PAUSE_MS,
+    Calls,
+    CoordinatorOf,
+    Finished,
+    OnceAnswered,
+    Target,
+)
+from fencepost.client.cluster import FIRST_BOOTSTRAP_NODE, Cluster, bootstrap_addresses
+from fencepost.client.effects import Send
+from fencepost.client.errors import RequestFailed, RequestTimeout
+from fencepost.client.remedies import REMEDIES, remedy_of
+from fencepost.client.settings import RETRY_BACKOFF_MAX_MS, backoff_ms
+from fencepost.protocol import messages as m
+from fencepost.protocol.errors import ERRORS, ErrorCode, Remedy
+from fencepost.protocol.messages import ReplyBody, Request
+from fencepost.protocol.terms import CoordinatorType, IsolationLevel, TopicPartition
+
+HERE = TopicPartition("t", 0)
+GROUP = CoordinatorOf(CoordinatorType.GROUP, "g")
+LIST = m.ListTransactions(states=(), producer_ids=(), duration_ms=-1)
+LISTED = m.ListTransactionsReply(transactions=())
+CREATE = m.CreateTopics(topics=(m.CreateTopic(topic="t", partition_count=1),))
+OFFSETS = m.ListOffsets(
+    isolation_level=IsolationLevel.READ_COMMITTED,
+    partitions=(m.ListOffsetsPartition(topic="t", partition=0, timestamp=-1),),
+)
+
+
+class Asking:
+    """Calls, their time, and what they sent."""
+
+    def __init__(self, bootstrap: str = "a:1,b:2") -> None:
+        self.calls = Calls(Cluster(tuple(bootstrap_addresses(bootstrap))))
+        self.now = 0
+        self.sent: list[Send] = []
+        self.finished: list[Finished] = []
+
+    def ask(self, request: Request, target: Target, deadline: int | None = None) -> int:
+        number = self.calls.submit(request, target, deadline)
+        self.step()
+        return number
+
+    def step(self, ms: int = 0) -> None:
+        self.now += ms
+        self.finished += self.calls.expired(self.now)
+        self.sent += self.calls.due(self.now)
+
+    def answer(self, body: ReplyBody | None, error: ErrorCode = ErrorCode.NONE) -> None:
+        """Answers the oldest request."""
+        send = self.sent.pop(0)
+        answer = self.calls.answered(send.token, error, body, self.now)
+        assert isinstance(answer, list)
+        self.finished += answer
+        self.step()
+
+    @property
+    def waiting(self) -> list[tuple[int, type]]:
+        return [(send.node_id, type(send.request)) for send in self.sent]
+
+
+def metadata(leader: int = 1, error: ErrorCode = ErrorCode.NONE, controller: int = 1) -> m.MetadataReply:
+    parts = () if error else (m.PartitionMetadata(partition=0, leader_id=leader, leader_epoch=0),)
+    return m.MetadataReply(
+        cluster_id="c",
+        controller_id=controller,
+        nodes=tuple(m.NodeAddress(node_id=i, host="h", port=i) for i in (1, 2)),
+        topics=(m.TopicMetadata(topic="t", error=error, is_internal=False, partitions=parts),),
+    )
+
+
+def offsets(error: ErrorCode) -> m.ListOffsetsReply:
+    part = m.ListedOffset(topic="t", partition=0, error=error, timestamp=-1, offset=3)
+    return m.ListOffsetsReply(partitions=(part,))
+
+
+def test_a_leader_is_found_asked_and_found_again() -> None:
+    talk = Asking()
+    talk.ask(OFFSETS, HERE)
+    assert talk.waiting == [(FIRST_BOOTSTRAP_NODE, m.Metadata)]
+    talk.answer(metadata(leader=1))
+    assert talk.waiting == [(1, m.ListOffsets)]
+    talk.answer(offsets(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    talk.step(METADATA_PAUSE_MS)
+    assert [kind for _, kind in talk.waiting] == [m.Metadata]
+    talk.answer(metadata(leader=2))
+    assert talk.waiting == [(2, m.ListOffsets)]
+    talk.answer(offsets(ErrorCode.NONE))
+    assert [finished.failure for finished in talk.finished] == [None]
+
+
+def test_a_coordinator_is_looked_up_once_for_all_who_wait() -> None:
+    talk = Asking()
+    for _ in range(3):
+        talk.ask(LIST, GROUP)
+    assert [kind for _, kind in talk.waiting] == [m.FindCoordinator]
+    talk.answer(m.FindCoordinatorReply(node_id=2, host="h", port=2))
+    assert talk.waiting == [(2, m.ListTransactions)] * 3
+    talk.answer(None, ErrorCode.NOT_COORDINATOR)
+    talk.answer(LISTED)
+    talk.step(1_000)
+    assert [kind for _, kind in talk.waiting].count(m.FindCoordinator) == 1
+
+
+def test_a_coordinator_that_cannot_be_found_fails_those_who_wait() -> None:
+    talk = Asking()
+    talk.ask(LIST, GROUP)
+    talk.ask(LIST, GROUP)
+    talk.answer(None, ErrorCode.INVALID_REQUEST)
+    assert [finished.failure is not None and finished.failure.kind for finished in talk.finished] == [
+        RequestFailed,
+        RequestFailed,
+    ]
+    talk.step(10_000)
+    assert not talk.sent
+
+
+def test_the_controller_is_found_by_metadata() -> None:
+    talk = Asking()
+    talk.ask(CREATE, CONTROLLER)
+    talk.answer(metadata(controller=2))
+    assert talk.waiting == [(2, m.CreateTopics)]
+
+
+def test_nodes_are_asked_in_turn() -> None:
+    talk = Asking()
+    talk.ask(LIST, ANY_NODE)
+    seen: list[int] = []
+    for _ in range(4):
+        seen.append(talk.waiting[0][0])
+        talk.answer(None, ErrorCode.NETWORK_EXCEPTION)
+        talk.step(RETRY_BACKOFF_MAX_MS)
+    assert seen == [FIRST_BOOTSTRAP_NODE, FIRST_BOOTSTRAP_NODE - 1] * 2
+
+
+def test_a_partition_that_nobody_leads_makes_no_storm_of_questions() -> None:
+    talk = Asking()
+    talk.ask(OFFSETS, HERE)
+    questions = 0
+    for _ in range(100):
+        if talk.sent:
+            questions += 1
+            talk.answer(metadata(leader=9))
+        wake_at = talk.calls.wake_at(talk.now)
+        assert wake_at is None or wake_at > talk.now, "a time in the past would be a busy loop"
+        talk.step(10)
+    assert 1 < questions <= 1_000 / METADATA_PAUSE_MS + 1
+
+
+def test_a_topic_in_the_making_is_asked_for_until_it_is_there() -> None:
+    talk = Asking()
+    talk.ask(OFFSETS, HERE)
+    for _ in range(3):
+        talk.answer(metadata(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        assert not talk.sent
+        talk.step(RETRY_BACKOFF_MAX_MS)
+    talk.answer(metadata())
+    assert talk.waiting == [(1, m.ListOffsets)]
+
+
+def test_time_limits_hold_while_waiting_and_while_in_flight() -> None:
+    talk = Asking()
+    talk.ask(LIST, ANY_NODE, deadline=100)
+    talk.ask(OFFSETS, HERE, deadline=200)
+    talk.step(100)
+    (first,) = talk.finished
+    assert first.failure is not None
+    assert first.failure.kind is RequestTimeout
+    assert first.call.indefinite, "it was on its way: it may have been carried out"
+    talk.answer(LISTED)
+    talk.step(100)
+    assert [finished.call.indefinite for finished in talk.finished] == [True, False]
+
+
+def test_what_is_sent_once_comes_back_untouched() -> None:
+    talk = Asking()
+    token = talk.calls.once(1, LIST)
+    talk.step()
+    answer = talk.calls.answered(token, ErrorCode.NETWORK_EXCEPTION, None, 5)
+    assert answer == OnceAnswered(token, 1, ErrorCode.NETWORK_EXCEPTION, None)
+    assert talk.calls.answered(token, ErrorCode.NONE, LISTED, 5) == [], "an answer counts once"
+
+
+def test_a_cancelled_call_is_not_heard_of_again() -> None:
+    talk = Asking()
+    number = talk.ask(LIST, ANY_NODE)
+    assert talk.calls.cancel(number) is not None
+    assert talk.calls.cancel(number) is None
+    talk.answer(LISTED)
+    assert not talk.finished
+
+
+def test_pauses_double_up_to_a_second() -> None:
+    pauses = [backoff_ms(attempts) for attempts in range(1, 12)]
+    assert pauses == sorted(pauses)
+    assert pauses[0] > 0
+    assert pauses[-1] == RETRY_BACKOFF_MAX_MS
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", ":9", "host:0", "host:70000", "host:x", "a:1,,b:2"])
+def test_a_bootstrap_address_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="host:port"):
+        bootstrap_addresses(text)
+
+
+def test_bootstrap_addresses() -> None:
+    assert bootstrap_addresses("a:1, [::1]:2") == [("a", 1), ("::1", 2)]
+
+
+def test_exceptions_to_the_error_table_are_exceptions() -> None:
+    for (request, error), remedy in REMEDIES.items():
+        assert ERRORS[error].remedy is not remedy, f"{request.__name__} {error.name} says what the table says"
+        assert remedy_of(request, error) is remedy
+    assert remedy_of(m.EndTxn, ErrorCode.INVALID_PRODUCER_EPOCH) is Remedy.FATAL
+    assert remedy_of(m.Produce, ErrorCode.INVALID_PRODUCER_EPOCH) is Remedy.ABORT

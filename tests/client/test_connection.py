@@ -1,0 +1,152 @@
+"""One connection and a session of them, by bytes and values alone: ids, order, time limits, and strangers."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.client.asking import AskingMachine
+from fencepost.client.calls import ANY_NODE
+from fencepost.client.connection import Answer, Connection
+from fencepost.client.effects import Answered, Send
+from fencepost.client.session import Session
+from fencepost.protocol import messages as m
+from fencepost.protocol.errors import ErrorCode, ProtocolViolation
+from fencepost.protocol.frames import ReplyFrame, decode_request, encode_reply
+from fencepost.protocol.messages import ReplyBody
+from fencepost.protocol.terms import INT32_MAX, CoordinatorType
+
+ASK = m.FindCoordinator(kind=CoordinatorType.GROUP, key="g")
+FOUND = m.FindCoordinatorReply(node_id=1, host="h", port=9)
+
+
+def connection() -> Connection:
+    return Connection(client_id="me", request_timeout_ms=100)
+
+
+def written(link: Connection) -> bytes:
+    """Takes what the shell would write."""
+    data = b"".join(bytes(piece) for piece in link.outbox)
+    link.outbox.clear()
+    return data
+
+
+def reply(correlation_id: int, body: ReplyBody | None = FOUND, error: ErrorCode = ErrorCode.NONE) -> bytes:
+    return b"".join(
+        bytes(piece) for piece in encode_reply(ReplyFrame(correlation_id, error=error, body=body))
+    )
+
+
+def test_answers_find_their_requests_in_any_order_and_in_any_pieces() -> None:
+    link = connection()
+    for token in (50, 60, 70):
+        link.send(Send(1, request=ASK, token=token), 0)
+    data = written(link)
+    assert decode_request(memoryview(data)[4 : len(data) // 3]).client_id == "me"
+    stream = reply(2) + reply(0) + reply(1, None, ErrorCode.NOT_COORDINATOR)
+    answers = [answer for i in range(len(stream)) for answer in link.receive(stream[i : i + 1])]
+    assert answers == [
+        Answer(70, ErrorCode.NONE, FOUND),
+        Answer(50, ErrorCode.NONE, FOUND),
+        Answer(60, ErrorCode.NOT_COORDINATOR, None),
+    ]
+    assert link.deadline is None
+
+
+STRANGE = [
+    reply(7),  # nobody asked
+    reply(0, m.EndTxnReply(producer_id=1, producer_epoch=0)),  # an answer to something else
+    b"HTTP/1.1 400 Bad Request\r\n",
+    b"\x00\x00\x00\x08\x00\x00\x00\x04abcd",
+]
+
+
+@pytest.mark.parametrize("data", STRANGE)
+def test_what_answers_nothing_that_was_asked_ends_the_connection(data: bytes) -> None:
+    link = connection()
+    link.send(Send(1, request=ASK, token=50), 0)
+    with pytest.raises(ProtocolViolation):
+        list(link.receive(data))
+    assert link.lost(1) == [Answer(50, ErrorCode.NETWORK_EXCEPTION, None)], "the request comes back once"
+    assert link.lost(2) == []
+
+
+def test_good_answers_before_a_bad_one_count() -> None:
+    link = connection()
+    link.send(Send(1, request=ASK, token=50), 0)
+    got: list[Answer] = []
+    with pytest.raises(ProtocolViolation):
+        got.extend(link.receive(reply(0) + reply(9)))
+    link.send(Send(1, request=ASK, token=51), 0)
+    answers = link.receive(reply(1) + reply(9))
+    assert next(answers).token == 51
+
+
+def test_the_oldest_request_sets_the_time_limit() -> None:
+    link = connection()
+    link.send(Send(1, request=ASK, token=1), 10)
+    link.send(Send(1, request=ASK, token=2), 50)
+    assert link.deadline == 110
+    assert link.lost(110) == [
+        Answer(1, ErrorCode.REQUEST_TIMED_OUT, None),
+        Answer(2, ErrorCode.NETWORK_EXCEPTION, None),
+    ]
+
+
+def test_correlation_ids_wrap() -> None:
+    link = connection()
+    link._next = INT32_MAX  # pyright: ignore[reportPrivateUsage] - two thousand million requests take too long
+    for token in (1, 2):
+        link.send(Send(1, request=ASK, token=token), 0)
+    assert [answer.token for answer in link.receive(reply(INT32_MAX) + reply(0))] == [1, 2]
+
+
+# --- a session ----------------------------------------------------------------------------------------------
+
+
+class Wire:
+    """A session of an asking client; plays its shell."""
+
+    def __init__(self, bootstrap: str = "a:1,b:2") -> None:
+        self.machine = AskingMachine(bootstrap)
+        self.session = Session(self.machine, client_id="", request_timeout_ms=100)
+        self.number = self.machine.ask(ASK, ANY_NODE, deadline=10_000)
+        self.session.perform(self.machine.wake(0), 0)
+
+    @property
+    def answers(self) -> list[object]:
+        return [e.reply for e in self.session.outcomes if isinstance(e, Answered) and e.number == self.number]
+
+
+def test_a_session_asks_the_next_node_when_one_is_gone() -> None:
+    wire = Wire()
+    (first,) = wire.session.to_open
+    assert wire.session.address(first) == ("a", 1)
+    wire.session.lost(first, 5)
+    assert wire.session.wake_at is not None
+    assert wire.session.wake(wire.session.wake_at) == []
+    (second,) = wire.session.to_open
+    assert wire.session.address(second) == ("b", 2)
+    assert wire.session.received(second, reply(0), 50) is None
+    assert wire.answers == [FOUND]
+
+
+def test_a_node_that_does_not_answer_in_time_is_disconnected_and_asked_again() -> None:
+    wire = Wire("a:1")
+    (node,) = wire.session.to_open
+    wire.session.to_open.clear()
+    assert wire.session.wake(99) == []
+    assert wire.session.wake(100) == [node]
+    wire.session.wake(1_000)
+    assert wire.session.to_open == [node]
+    wire.session.received(node, reply(0), 1_000)
+    assert wire.answers == [FOUND]
+
+
+def test_a_stranger_is_disconnected_with_a_reason() -> None:
+    wire = Wire()
+    node = wire.session.to_open.pop()
+    reason = wire.session.received(node, b"HTTP/1.1 400 Bad Request\r\n\r\n", 1)
+    assert reason is not None
+    assert "bytes" in reason
+    assert node not in wire.session.connections
+    assert wire.session.received(node, reply(0), 1) is not None, "what comes after its end is not heard"
