@@ -61,7 +61,7 @@ class Outcomes(PendingColumn["Producer"]):
     __slots__ = ()
 
     def result(self, timeout_ms: int | None = None) -> list[Delivered]:
-        """Where each lies, in the order given, or the first error raised; RequestTimeout after `timeout_ms`."""
+        """Where each lies, in the order given, or raises the first error; RequestTimeout when it takes long."""
         self._owner.wait_for(self.batches, timeout_ms)
         return self.outcomes()
 
