@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from fencepost.client.batch import Batch
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition
@@ -26,7 +26,8 @@ class Delivered(NamedTuple):
 
 
 # Asked for once per record: half the cost of calling the class.
-_delivered = cast("Callable[[tuple[str, int, int]], Delivered]", partial(tuple.__new__, Delivered))
+_tuple: Any = tuple
+_delivered: Callable[[tuple[str, int, int]], Delivered] = partial(_tuple.__new__, Delivered)
 
 
 class PendingRecord(tuple[OwnerT, Batch, int], Generic[OwnerT]):

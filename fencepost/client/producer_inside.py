@@ -244,7 +244,7 @@ class ProducerInside:
             self.producer_epoch = finished.body.producer_epoch
             self._end_transaction()
         elif committing and finished.call.indefinite:
-            self._lose_commit(f"an answer was lost, and asked again the coordinator said {error.name}")
+            self._lose_commit(f"an answer was lost, and asked again the coordinator said {error.name}", error)
         elif committing and finished.remedy is Remedy.ABORT:
             self._fail(refused(TransactionAborted, error, "the coordinator refused the commit"))
         else:
@@ -255,11 +255,10 @@ class ProducerInside:
         self._move(_I.ENDED)
         self._resolve()
 
-    def _lose_commit(self, why: str) -> None:
+    def _lose_commit(self, why: str, error: ErrorCode = ErrorCode.NONE) -> None:
         self._drop_calls()
-        self.failure = Failure(
-            CommitOutcomeUnknown, because=f"whether the transaction committed is unknown: {why}"
-        )
+        because = f"whether the transaction committed is unknown: {why}"
+        self.failure = Failure(CommitOutcomeUnknown, because=because, error=error)
         self._move(_I.COMMIT_LOST)
         self._resolve(self.failure)
 

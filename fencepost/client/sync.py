@@ -61,7 +61,7 @@ class Outcomes(PendingColumn["Producer"]):
     __slots__ = ()
 
     def result(self, timeout_ms: int | None = None) -> list[Delivered]:
-        """Where each lies, in the order given, or raises the first error; RequestTimeout when it takes long."""
+        """Where each lies, in the order given, or raises the first error; RequestTimeout if it takes long."""
         self._owner.wait_for(self.batches, timeout_ms)
         return self.outcomes()
 
