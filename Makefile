@@ -32,9 +32,9 @@ lint: env
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
-# Tests that share something costly, as one Spark session, name it: @pytest.mark.xdist_group("spark").
+# By file, so that tests which share something costly, as one Spark session, stay in one process.
 test: lint
-	$(BIN)/pytest -n 2 --dist loadgroup --durations 10 $(TESTS)
+	$(BIN)/pytest -n 2 --dist loadfile --durations 10 $(TESTS)
 
 format: env
 	$(BIN)/ruff check --fix .
