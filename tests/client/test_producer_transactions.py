@@ -189,7 +189,7 @@ def test_a_refusal_after_a_lost_answer_decides_nothing(error: ErrorCode) -> None
     talk.refuse(m.EndTxn, error)
     failure = talk.resolved[Operation.COMMIT]
     assert failure is not None
-    assert failure.kind is CommitOutcomeUnknown
+    assert (failure.kind, failure.error) == (CommitOutcomeUnknown, error)
 
 
 @pytest.mark.parametrize(
