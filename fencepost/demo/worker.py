@@ -152,7 +152,7 @@ def main() -> None:
         say("fenced", because=str(problem))
         sys.exit(FENCED)
     except CommitOutcomeUnknown as problem:
-        # A commit whose answer was lost and that was refused when it was sent again: fenced, whatever came of it.
+        # A commit whose answer was lost and that was refused when sent again: fenced, whatever came of it.
         is_fenced = problem.error is ErrorCode.PRODUCER_FENCED
         say("fenced" if is_fenced else "unknown", because=str(problem))
         sys.exit(FENCED if is_fenced else COMMIT_UNKNOWN)

@@ -25,8 +25,8 @@ pytestmark = pytest.mark.xdist_group("spark")
 
 NUMBERS = {
     "flights", "delays_committed", "duplicates", "lost", "worker_kills", "worker_kills_in_transaction",
-    "broker_kills", "broker_kills_between_prepare_and_complete", "aborted_transactions", "uncommitted_visible",
-    "totals_match", "ok",
+    "broker_kills", "broker_kills_between_prepare_and_complete", "aborted_transactions",
+    "uncommitted_visible", "totals_match", "ok",
 }  # fmt: skip
 
 
