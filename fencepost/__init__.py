@@ -12,21 +12,39 @@ if TYPE_CHECKING:
     from fencepost.client.aio import AsyncAdmin as AsyncAdmin
     from fencepost.client.aio import AsyncConsumer as AsyncConsumer
     from fencepost.client.aio import AsyncProducer as AsyncProducer
+    from fencepost.client.consumed import ConsumedBatch as ConsumedBatch
+    from fencepost.client.consumed import Record as Record
     from fencepost.client.errors import BufferFull as BufferFull
+    from fencepost.client.errors import ClientClosed as ClientClosed
+    from fencepost.client.errors import ClientError as ClientError
     from fencepost.client.errors import CommitOutcomeUnknown as CommitOutcomeUnknown
+    from fencepost.client.errors import CorruptRecords as CorruptRecords
+    from fencepost.client.errors import DeliveryFailed as DeliveryFailed
     from fencepost.client.errors import DeliveryTimeout as DeliveryTimeout
+    from fencepost.client.errors import OffsetOutOfRange as OffsetOutOfRange
+    from fencepost.client.errors import ProducerFailed as ProducerFailed
     from fencepost.client.errors import ProducerFenced as ProducerFenced
+    from fencepost.client.errors import RequestFailed as RequestFailed
+    from fencepost.client.errors import RequestTimeout as RequestTimeout
     from fencepost.client.errors import TransactionAborted as TransactionAborted
+    from fencepost.client.errors import UnknownTopic as UnknownTopic
+    from fencepost.client.errors import WrongState as WrongState
+    from fencepost.client.outcomes import Delivered as Delivered
+    from fencepost.client.serializers import json_deserializer as json_deserializer
+    from fencepost.client.serializers import json_serializer as json_serializer
+    from fencepost.client.serializers import string_deserializer as string_deserializer
+    from fencepost.client.serializers import string_serializer as string_serializer
     from fencepost.client.sync import Admin as Admin
     from fencepost.client.sync import Consumer as Consumer
     from fencepost.client.sync import Producer as Producer
     from fencepost.embedded import Broker as Broker
-    from fencepost.protocol.errors import BrokerError as BrokerError
     from fencepost.protocol.errors import ErrorCode as ErrorCode
     from fencepost.protocol.errors import FencepostError as FencepostError
     from fencepost.protocol.errors import ProtocolViolation as ProtocolViolation
+    from fencepost.protocol.errors import Remedy as Remedy
     from fencepost.protocol.terms import IsolationLevel as IsolationLevel
     from fencepost.protocol.terms import TopicPartition as TopicPartition
+    from fencepost.protocol.terms import TransactionState as TransactionState
 
 __version__ = "0.1.0"
 
@@ -37,19 +55,37 @@ _HOMES = {
     "AsyncConsumer": "fencepost.client.aio",
     "AsyncProducer": "fencepost.client.aio",
     "Broker": "fencepost.embedded",
-    "BrokerError": "fencepost.protocol.errors",
     "BufferFull": "fencepost.client.errors",
+    "ClientClosed": "fencepost.client.errors",
+    "ClientError": "fencepost.client.errors",
     "CommitOutcomeUnknown": "fencepost.client.errors",
+    "ConsumedBatch": "fencepost.client.consumed",
     "Consumer": "fencepost.client.sync",
+    "Delivered": "fencepost.client.outcomes",
+    "CorruptRecords": "fencepost.client.errors",
+    "DeliveryFailed": "fencepost.client.errors",
     "DeliveryTimeout": "fencepost.client.errors",
     "ErrorCode": "fencepost.protocol.errors",
     "FencepostError": "fencepost.protocol.errors",
     "IsolationLevel": "fencepost.protocol.terms",
+    "OffsetOutOfRange": "fencepost.client.errors",
     "Producer": "fencepost.client.sync",
+    "ProducerFailed": "fencepost.client.errors",
     "ProducerFenced": "fencepost.client.errors",
     "ProtocolViolation": "fencepost.protocol.errors",
+    "Record": "fencepost.client.consumed",
+    "Remedy": "fencepost.protocol.errors",
+    "RequestFailed": "fencepost.client.errors",
+    "RequestTimeout": "fencepost.client.errors",
     "TopicPartition": "fencepost.protocol.terms",
     "TransactionAborted": "fencepost.client.errors",
+    "TransactionState": "fencepost.protocol.terms",
+    "UnknownTopic": "fencepost.client.errors",
+    "WrongState": "fencepost.client.errors",
+    "json_deserializer": "fencepost.client.serializers",
+    "json_serializer": "fencepost.client.serializers",
+    "string_deserializer": "fencepost.client.serializers",
+    "string_serializer": "fencepost.client.serializers",
 }
 
 

@@ -14,7 +14,7 @@ from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
 from fencepost.cli.failures import WRONG_USAGE, CommandFailed
 from fencepost.cli.printing import Json, print_json, text_of
 from fencepost.client.consumed import Record
-from fencepost.client.sync_reading import Admin, Consumer
+from fencepost.client.sync import Admin, Consumer
 from fencepost.protocol.terms import TopicPartition
 
 POLL_MS = 500

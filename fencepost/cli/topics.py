@@ -8,7 +8,7 @@ from cyclopts import Parameter, validators
 
 from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
 from fencepost.cli.printing import print_json, print_table
-from fencepost.client.sync_reading import Admin
+from fencepost.client.sync import Admin
 from fencepost.protocol.terms import TopicPartition
 
 

@@ -6,7 +6,7 @@ import time
 
 from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
 from fencepost.cli.printing import moment, print_json, print_table
-from fencepost.client.sync_reading import Admin
+from fencepost.client.sync import Admin
 
 
 def list_transactions(*, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False) -> None:

@@ -14,7 +14,7 @@ from fencepost.protocol.terms import TopicPartition
 
 if TYPE_CHECKING:
     from fencepost.client.consumed import ConsumedBatch
-    from fencepost.client.sync_reading import Consumer
+    from fencepost.client.sync import Consumer
 
 POLL_MS = 500
 

@@ -10,8 +10,7 @@ import sys
 from itertools import count
 
 from fencepost.client.errors import CommitOutcomeUnknown, ProducerFenced, TransactionAborted
-from fencepost.client.sync import Producer
-from fencepost.client.sync_reading import Admin, Consumer
+from fencepost.client.sync import Admin, Consumer, Producer
 from fencepost.demo.intake import POLL_MS, Intake, Portion
 from fencepost.demo.plan import Point, is_aborted_on_purpose
 from fencepost.demo.speech import (
