@@ -5,13 +5,18 @@ Rule: connections, topics and the first answers are made before the clock runs.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
+from itertools import islice
 from uuid import uuid4
 
 from benchmarks.loads import KEYS, PARTITIONS, RECORDS_PER_TRANSACTION, VALUES, Load, Scale, Work
 from fencepost import Admin, Consumer, Producer, TopicPartition
 from fencepost.client.consumed import ConsumedBatch
+from fencepost.client.sync import Outcome
+
+OUTCOMES_EVERY = 1_000  # records, as the peer asks for its delivery reports
 
 
 def _fresh_topic(address: str) -> str:
@@ -21,18 +26,31 @@ def _fresh_topic(address: str) -> str:
     return topic
 
 
+def _stored(outcomes: list[Outcome]) -> int:
+    """How many records these are; raises what the first that failed ended in."""
+    for outcome in outcomes:
+        outcome.result()
+    return len(outcomes)
+
+
 @contextmanager
 def _producing(address: str, scale: Scale) -> Generator[Work]:
-    """Every record has a key and an outcome that is looked at."""
+    """Every record has a key and an outcome that is looked at, soon after it is known."""
     topic = _fresh_topic(address)
     with Producer(address) as producer:
         producer.send(topic, b"first").result()
 
         def work() -> int:
             send = producer.send
-            outcomes = [send(topic, value, key) for key, value in scale.keyed_records()]
+            records = scale.keyed_records()
+            waiting: deque[list[Outcome]] = deque()
+            stored = 0
+            while sent := [send(topic, value, key) for key, value in islice(records, OUTCOMES_EVERY)]:
+                waiting.append(sent)
+                while waiting and waiting[0][-1].done():
+                    stored += _stored(waiting.popleft())
             producer.flush()
-            return sum(outcome.result().offset >= 0 for outcome in outcomes)
+            return stored + sum(map(_stored, waiting))
 
         yield work
 
