@@ -1,0 +1,131 @@
+"""The benchmarks run, measure what they say, and write where they should; none is asked how fast it is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.loads import Load, Sample, Scale, Standing
+from benchmarks.one_run import timed
+from benchmarks.pages import BEGIN, END, Report, markdown, write_into
+from benchmarks.results import load_results, standing_results
+from benchmarks.rounds import Round
+from benchmarks.systems import System
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+RUN_SECONDS_MAX = 120
+TINY = Scale(records=2_000, transactions=3)
+
+
+def test_a_quick_run_measures_every_load_on_every_system() -> None:
+    command = ["--quick", "--rounds", "1", "--records", "2000", "--transactions", "3", "--json"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "benchmarks", *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS_MAX,
+    )
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout.splitlines()[-1])
+    here = {system.value for system in System if system.is_installed}
+    assert [load["load"] for load in found["loads"]] == [load.value for load in Load]
+    for load in found["loads"]:
+        assert set(load["rates"]) == here
+        assert all(rate["middle"] > 0 for rate in load["rates"].values())
+        assert (load["ratio"] is None) == (len(here) == 1)
+    assert {broker["system"] for broker in found["brokers"]} == here
+
+
+def _sample(rate: float, cpu_us: float | None = 1.0) -> Sample:
+    cpu_seconds = None if cpu_us is None else cpu_us * 1_000 / 1_000_000
+    return Sample(
+        operations=1_000,
+        seconds=1_000 / rate,
+        client_cpu_seconds=0.002,
+        broker_cpu_seconds=cpu_seconds,
+        client_bytes=30 << 20,
+    )
+
+
+def _round(load: Load, ours: float, theirs: float | None, cpu_us: float | None = 1.0) -> Round:
+    samples = {System.OURS: _sample(ours, cpu_us)}
+    if theirs is not None:
+        samples[System.CONFLUENT] = _sample(theirs, cpu_us)
+    standing = Standing(start_seconds=0.2, idle_bytes=20 << 20, peak_bytes=None)
+    return Round(samples={load: samples}, standing=dict.fromkeys(samples, standing))
+
+
+def test_a_ratio_is_that_of_the_same_round() -> None:
+    """The machine was slow in the second round, for both."""
+    rounds = [_round(Load.COMMITS, 300, 100), _round(Load.COMMITS, 60, 15), _round(Load.COMMITS, 200, 80)]
+    [result] = load_results(rounds)
+    assert result.ratio is not None
+    assert (result.ratio.least, result.ratio.middle, result.ratio.most) == pytest.approx((2.5, 3, 4))
+    assert result.rates[System.OURS].middle == pytest.approx(200)
+    assert result.client_cpu_us[System.OURS] == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("load", "ours", "theirs", "reached"),
+    [
+        (Load.PRODUCE, 1_500, 1_000, True),
+        (Load.PRODUCE, 1_490, 1_000, False),
+        (Load.COMMITS, 2_990, 1_000, False),
+        (Load.FETCH, 1, 1_000, None),
+        (Load.PRODUCE, 1_500, None, None),
+    ],
+)
+def test_a_goal_is_reached_by_the_median_ratio(
+    load: Load, ours: float, theirs: float | None, reached: bool | None
+) -> None:
+    [result] = load_results([_round(load, ours, theirs)])
+    assert result.is_reached is reached
+
+
+def test_a_figure_that_a_machine_does_not_give_is_a_dash() -> None:
+    rounds = [_round(Load.PRODUCE, 2_000, 1_000, cpu_us=None)]
+    page = markdown(_report(rounds))
+    assert "| produce, records/s | 2,000 | 1,000 | 2.00× | ≥ 1.5× reached | 2 / 2 | - / - | 30 / 30 |" in page
+    assert "| fencepost | 200 ms | 20 | - |" in page
+
+
+def _report(rounds: list[Round]) -> Report:
+    return Report(loads=load_results(rounds), standing=standing_results(rounds), scale=TINY, rounds=1)
+
+
+def test_only_the_marked_section_of_a_page_is_written(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    write_into(page, _report([_round(Load.PRODUCE, 2_000, 1_000)]))
+    text = page.read_text()
+    assert text.startswith(f"before\n{BEGIN}\n")
+    assert text.endswith(f"\n{END}\nafter\n")
+    assert "old" not in text
+    assert "2.00×" in text
+
+
+def test_a_page_without_marks_is_left_alone(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("words\n")
+    with pytest.raises(ValueError, match="no section"):
+        write_into(page, _report([_round(Load.PRODUCE, 2_000, 1_000)]))
+    assert page.read_text() == "words\n"
+
+
+def test_a_load_that_was_not_all_done_is_no_sample() -> None:
+    with pytest.raises(AssertionError, match="9 of 10 operations"):
+        timed(lambda: 9, 10, broker_process_id=1)
+
+
+def test_what_is_fetched_fits_into_the_memory_of_the_peer() -> None:
+    """librdkafka's mock cluster drops what a partition holds beyond 5 MB."""
+    for records in (1, 100_000, 1_000_000):
+        scale = Scale(records=records)
+        longest = max(len(key) + len(value) for key, value in Scale(records=1_000).keyed_records())
+        partitions = 4 * len(scale.fetch_topics)
+        assert records * longest / partitions < 5_000_000
