@@ -1,0 +1,273 @@
+"""Readers: what a Fetch and a ListOffsets may see, and those who wait for more."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from fencepost.broker.words import ReplyTo
+from fencepost.protocol.batches import walk
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import (
+    DeleteTopics,
+    Fetch,
+    FetchReply,
+    ListOffsets,
+    ListOffsetsPartition,
+    ListOffsetsReply,
+)
+from fencepost.protocol.terms import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    NO_OFFSET,
+    NO_TIMESTAMP,
+    IsolationLevel,
+    TopicPartition,
+)
+from tests.broker.requests import (
+    ABORT,
+    COMMIT,
+    COMMITTED,
+    NOBODY,
+    NOON,
+    ORDERS,
+    OTHERS,
+    UNCOMMITTED,
+    Identity,
+    batch,
+    body_of,
+    end_request,
+    fetch_request,
+    fetched,
+    produce_batches,
+    produce_request,
+    visible_values,
+)
+from tests.broker.story import Story
+
+MISSING = TopicPartition("missing", 0)
+WAIT_MS = 500
+
+
+def listed(story: Story, timestamp: int, level: IsolationLevel = UNCOMMITTED) -> tuple[int, int]:
+    part = ListOffsetsPartition(topic=ORDERS.topic, partition=ORDERS.partition, timestamp=timestamp)
+    request = ListOffsets(isolation_level=level, partitions=(part,))
+    (found,) = body_of(story.ask(request), ListOffsetsReply).partitions
+    assert found.error is ErrorCode.NONE
+    return found.offset, found.timestamp
+
+
+def waiting(story: Story, request: Fetch, connection: int = 1) -> ReplyTo:
+    """A Fetch that finds nothing now."""
+    to = story.offer(request, connection=connection)
+    story.run()
+    assert to not in story.replies
+    return to
+
+
+# --- bounds ----------------------------------------------------------------------------------------------
+
+
+def test_an_undecided_transaction_ends_what_a_committed_reader_sees() -> None:
+    """testReadCommittedConsumerShouldNotSeeUndecidedData: two producers, the older one open."""
+    story = Story()
+    one, two = story.identity("one"), story.identity("two")
+    story.produce(NOBODY, "plain", name=None)
+    story.produce(one, "x", name="one")
+    story.produce(two, "y", name="two")
+    story.ended(two, COMMIT, "two")
+    assert story.visible() == "plain"
+    assert story.visible(isolation_level=UNCOMMITTED) == "plain x y"
+    assert listed(story, LATEST_TIMESTAMP, COMMITTED) == (1, NO_TIMESTAMP)
+    assert listed(story, LATEST_TIMESTAMP) == (4, NO_TIMESTAMP)
+    assert listed(story, EARLIEST_TIMESTAMP, COMMITTED) == (0, NO_TIMESTAMP)
+    story.ended(one, COMMIT, "one")
+    assert story.visible() == "plain x y"
+
+
+def test_beyond_its_bound_a_reader_finds_nothing_and_beyond_the_log_an_error() -> None:
+    story = Story()
+    me = story.identity()
+    story.produce(me, "a b c")
+    inside = story.fetch(offset=2)
+    assert (inside.error, bytes(inside.records), inside.last_stable_offset) == (ErrorCode.NONE, b"", 0)
+    assert inside.aborted == ()
+    assert story.fetch(offset=3).error is ErrorCode.NONE
+    for offset in (-1, 4):
+        beyond = story.fetch(offset=offset)
+        assert (beyond.error, beyond.high_watermark) == (ErrorCode.OFFSET_OUT_OF_RANGE, NO_OFFSET)
+    assert story.fetch(MISSING).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_fetch_from_inside_a_batch_gets_the_batch() -> None:
+    story = Story()
+    story.produce(NOBODY, "a b c", name=None)
+    part = story.fetch(offset=1)
+    assert [header.base_offset for _, header in walk(part.records)] == [0]
+    assert (part.high_watermark, part.last_stable_offset, part.log_start_offset) == (3, 3, 0)
+
+
+def test_one_batch_comes_whole_however_little_is_asked_for() -> None:
+    story = Story()
+    story.produce(NOBODY, "a" * 1_000, name=None)
+    story.produce(NOBODY, "b" * 1_000, name=None)
+    part = fetched(story.ask(fetch_request(ORDERS, max_bytes=10)))
+    assert visible_values(part) == ["a" * 1_000]
+    assert len(visible_values(fetched(story.ask(fetch_request(ORDERS, max_bytes=1 << 20))))) == 2
+
+
+def test_a_reader_of_uncommitted_data_is_told_of_no_aborted_transactions() -> None:
+    story = Story()
+    me = story.identity()
+    story.produce(me, "a")
+    story.ended(me, ABORT)
+    assert story.fetch(isolation_level=UNCOMMITTED).aborted is None
+    assert story.fetch().aborted
+    assert story.fetch(offset=2).aborted == ()
+
+
+# --- timestamps --------------------------------------------------------------------------------------------
+
+
+def test_the_first_offset_at_or_after_a_time_that_the_isolation_level_allows() -> None:
+    story = Story()
+    me = story.identity()
+    for number, word in enumerate(("a", "b")):
+        records = batch(NOBODY, word, transactional=False, timestamp=NOON + 10 * number)
+        story.ask(produce_batches({ORDERS: records}, name=None))
+    story.ask(produce_batches({ORDERS: batch(me, "c", timestamp=NOON + 20)}, name="pay"))
+    assert listed(story, NOON) == (0, NOON)
+    assert listed(story, NOON + 1) == (1, NOON + 10)
+    assert listed(story, NOON + 11) == (2, NOON + 20)
+    assert listed(story, NOON + 11, COMMITTED) == (NO_OFFSET, NO_TIMESTAMP)
+    assert listed(story, NOON + 10_000_000) == (NO_OFFSET, NO_TIMESTAMP)
+
+
+# --- waiting -------------------------------------------------------------------------------------------
+
+
+def test_a_waiting_reader_gets_what_comes() -> None:
+    story = Story()
+    to = waiting(story, fetch_request(ORDERS, UNCOMMITTED, max_wait_ms=WAIT_MS))
+    story.offer(produce_request(NOBODY, {OTHERS: "elsewhere"}, name=None))
+    story.run()
+    assert to not in story.replies
+    story.offer(produce_request(NOBODY, {ORDERS: "news"}, name=None))
+    story.run()
+    assert visible_values(fetched(story.replies[to])) == ["news"]
+
+
+def test_a_reader_of_committed_data_waits_for_the_last_stable_offset() -> None:
+    story = Story()
+    me = story.identity()
+    story.produce(me, "a")
+    to = waiting(story, fetch_request(ORDERS, max_wait_ms=WAIT_MS))
+    story.offer(produce_request(me, {ORDERS: "b"}, sequence=1))
+    story.run()
+    assert to not in story.replies
+    story.offer(end_request(me, COMMIT))
+    story.run()
+    assert visible_values(fetched(story.replies[to])) == ["a", "b"]
+
+
+def test_what_a_waiting_reader_gets_names_its_aborted_transactions() -> None:
+    """testDelayedFetchIncludesAbortedTransaction."""
+    story = Story()
+    me = story.identity()
+    story.produce(me, "a")
+    to = waiting(story, fetch_request(ORDERS, max_wait_ms=WAIT_MS))
+    story.offer(end_request(me, ABORT))
+    story.run()
+    part = fetched(story.replies[to])
+    assert part.aborted is not None
+    assert [aborted.producer_id for aborted in part.aborted] == [me.producer_id]
+    assert visible_values(part) == []
+
+
+def test_a_waiting_reader_is_answered_when_its_time_is_up() -> None:
+    story = Story()
+    to = waiting(story, fetch_request(ORDERS, max_wait_ms=WAIT_MS))
+    story.now += WAIT_MS - 1
+    story.run()
+    assert to not in story.replies
+    story.now += 1
+    story.run()
+    assert bytes(fetched(story.replies[to]).records) == b""
+    assert (story.host.node.fetches, story.host.node.readers) == ({}, {})
+
+
+def test_readers_wait_each_for_their_own_time() -> None:
+    story = Story()
+    asked = [waiting(story, fetch_request(ORDERS, max_wait_ms=ms)) for ms in (300, 100, 200)]
+    answered: list[int] = []
+    for _ in range(4):
+        story.run()
+        answered += [n for n, to in enumerate(asked) if to in story.replies and n not in answered]
+        story.now += 100
+    assert answered == [1, 2, 0]
+
+
+def test_a_reader_that_leaves_is_forgotten() -> None:
+    story = Story()
+    waiting(story, fetch_request(ORDERS, max_wait_ms=WAIT_MS), connection=7)
+    stays = waiting(story, fetch_request(ORDERS, max_wait_ms=WAIT_MS), connection=8)
+    story.disconnect(7)
+    assert [parked.to.connection for parked in story.host.node.fetches.values()] == [8]
+    story.disconnect(9)
+    story.offer(produce_request(NOBODY, {ORDERS: "news"}, name=None))
+    story.run()
+    assert stays in story.replies
+    assert {to.connection for to in story.replies} == {1, 8}
+    assert story.host.node.readers == {}
+
+
+def test_a_reader_of_several_partitions_is_woken_by_any() -> None:
+    story = Story()
+    one = fetch_request(ORDERS, max_wait_ms=WAIT_MS)
+    other = fetch_request(OTHERS, max_wait_ms=WAIT_MS)
+    to = waiting(story, attrs.evolve(one, partitions=one.partitions + other.partitions))
+    story.offer(produce_request(NOBODY, {OTHERS: "news"}, name=None))
+    story.run()
+    parts = body_of(story.replies[to], FetchReply).partitions
+    assert [visible_values(part) for part in parts] == [[], ["news"]]
+
+
+def test_a_reader_of_a_topic_that_is_deleted_learns_of_it() -> None:
+    story = Story()
+    to = waiting(story, fetch_request(ORDERS, max_wait_ms=WAIT_MS))
+    story.offer(DeleteTopics(topics=("orders",)))
+    story.run()
+    assert fetched(story.replies[to]).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("reason", ["data", "error", "no wait", "no bytes"])
+def test_who_need_not_wait_does_not(reason: str) -> None:
+    story = Story()
+    request = fetch_request(MISSING if reason == "error" else ORDERS, max_wait_ms=WAIT_MS)
+    if reason == "data":
+        story.produce(NOBODY, "a", name=None)
+    elif reason == "no wait":
+        request = attrs.evolve(request, max_wait_ms=0)
+    elif reason == "no bytes":
+        request = attrs.evolve(request, min_bytes=0)
+    to = story.offer(request)
+    story.run()
+    assert to in story.replies
+
+
+# --- producing without asking for an answer ---------------------------------------------------------------
+
+
+def test_who_wants_no_answer_gets_none() -> None:
+    story = Story()
+    to = story.offer(produce_request(NOBODY, {ORDERS: "a"}, name=None, acks=0))
+    story.settle()
+    assert to not in story.replies
+    assert story.visible() == "a"
+
+
+def test_other_acks_are_refused() -> None:
+    story = Story()
+    request = attrs.evolve(produce_request(Identity(), {ORDERS: "a"}, name=None), acks=2)
+    story.ask(request)
+    assert story.visible() == ""
