@@ -10,8 +10,8 @@ from collections import deque
 from itertools import islice
 from zlib import crc32
 
-from fencepost.client.batch import NO_BATCH, Batch, Headers, PartitionQueue, record_size
-from fencepost.client.errors import BufferFull
+from fencepost.client.batch import NO_BATCH, RECORD_SIZE_MAX, Batch, Headers, PartitionQueue, record_size
+from fencepost.client.errors import BufferFull, RecordTooLarge
 from fencepost.client.settings import ProducerSettings
 from fencepost.protocol.terms import TopicPartition
 
@@ -97,6 +97,8 @@ class Accumulator:
         for it.
         """
         size = record_size(value, key, headers)
+        if size > min(RECORD_SIZE_MAX, self.settings.buffer_memory):
+            raise RecordTooLarge(f"a record of {size} bytes does not fit into buffer_memory or a request")
         batch = route.open[partition]
         if batch is not NO_BATCH and batch.size + size > self.settings.batch_size:
             self.close(batch)

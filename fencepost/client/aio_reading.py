@@ -58,8 +58,12 @@ class _AsyncAsking(AsyncClient):
         number = self._asking.ask(request, target, deadline=self._clock() + self._api_timeout_ms)
         self._step()
         answers = self._wires.answers
-        await self._wires.wait(("answer", number), lambda: number in answers)
-        answer = answers.pop(number)
+        try:
+            await self._wires.wait(("answer", number), lambda: number in answers)
+        finally:
+            self._asking.calls.cancel(number)  # whoever was cancelled does not want it any more
+            answer = answers.pop(number, None)
+        assert answer is not None, "every question is answered, if only by its deadline"
         if answer.failure is not None:
             raise answer.failure.exception()
         return answer.reply

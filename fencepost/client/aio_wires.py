@@ -33,6 +33,8 @@ class AsyncWires:
         self._tasks: TaskGroup | None = None
         self._waiters: defaultdict[Hashable, list[anyio.Event]] = defaultdict(list)
         self._sleeps_until: float = 0
+        self._buffer = bytearray(READ_SIZE)
+        self._view = memoryview(self._buffer)
         self._alarm = anyio.Event()
         self._draining: set[Connection] = set()
         self.resolved: dict[Operation, Failure | None] = {}
@@ -159,18 +161,24 @@ class AsyncWires:
 
     async def _read(self, node: int, link: socket.socket) -> None:
         """Reads until the connection ends or says something that is no protocol."""
-        buffer = bytearray(READ_SIZE)
-        view = memoryview(buffer)
         while True:
             await anyio.wait_readable(link)
-            try:
-                count = link.recv_into(buffer)
-            except BlockingIOError:
-                continue
-            if not count or self.session.received(node, view[:count], self.clock()) is not None:
+            if not self._receive(node, link):
                 return
-            self.push()
-            self._wake("anything")
+
+    def _receive(self, node: int, link: socket.socket) -> bool:
+        """Hands over what has come; False when the connection is over."""
+        try:
+            count = link.recv_into(self._buffer)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        if not count or self.session.received(node, self._view[:count], self.clock()) is not None:
+            return False
+        self.push()
+        self._wake("anything")
+        return True
 
     def _write(self, node: int, connection: Connection) -> None:
         try:
@@ -196,6 +204,10 @@ class AsyncWires:
     async def _keep_time(self) -> None:
         """Wakes the session when something in it is due."""
         while True:
+            for node, link in list(self._links.items()):
+                # A program that did not yield for long finds its answers here, not its time limits.
+                if not self._receive(node, link):
+                    self._drop(self._links.pop(node))  # its task hears of it and tells the session
             now = self.clock()
             for node in self.session.wake(now):
                 if node in self._links:

@@ -15,6 +15,7 @@ from fencepost.protocol.batches import renumber
 from fencepost.protocol.compression import Compression
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import (
+    INT64_MAX,
     NO_OFFSET,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -111,7 +112,7 @@ class Batch:
             self.timestamps.append(self.base_timestamp if timestamp_ms is None else timestamp_ms)
         if self.headers is not None or headers is not None:
             each: list[Headers | None] = self.headers or [None] * index
-            each.append(headers)
+            each.append(None if headers is None else [(name, content) for name, content in headers])
             self.headers = each
         if self.timestamps is None and self.headers is None:
             self.room = self.limit - size
@@ -157,6 +158,27 @@ class Batch:
     def key(self) -> tuple[object, ...]:
         """Equal for batches that will fare alike."""
         return tuple(_hashable(getattr(self, name)) for name in Batch.__slots__)
+
+
+# Far above the broker's message.max.bytes, and far below what a frame may hold.
+RECORD_SIZE_MAX: Final = 64 * 1024 * 1024
+
+
+def check_record(topic: object, value: object, key: object, timestamp_ms: object, headers: object) -> None:
+    """Refuses what no batch can hold, before it is taken: TypeError, ValueError or RecordTooLarge."""
+    if type(topic) is not str:
+        raise TypeError(f"a topic is a string, not {type(topic).__name__}")
+    for what, content in (("value", value), ("key", key)):
+        if content is not None and type(content) is not bytes:
+            raise TypeError(
+                f"a {what} is bytes or None, not {type(content).__name__}: give a {what}_serializer"
+            )
+    if timestamp_ms is not None and (not isinstance(timestamp_ms, int) or not 0 <= timestamp_ms <= INT64_MAX):
+        raise ValueError(f"timestamp_ms is milliseconds since 1970, not {timestamp_ms!r}")
+    for header in cast("Headers", headers or ()):
+        name, content = header
+        if type(name) is not str or (content is not None and type(content) is not bytes):
+            raise TypeError(f"a header is a string and bytes or None, not {header!r}")
 
 
 def record_size(value: bytes | None, key: bytes | None, headers: Headers | None = None) -> int:

@@ -116,14 +116,16 @@ class ConsumerMachine(AskingMachine):
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """The next record to read is the one at `offset`."""
-        self.reading(partition).begin_at(offset)
+        reading = self.reading(partition)
+        self._forget(reading)
+        reading.begin_at(offset)
 
     def seek_to(self, partition: TopicPartition, timestamp: int) -> None:
         """The next record is the one that ListOffsets names; LATEST_TIMESTAMP and EARLIEST_TIMESTAMP are
         ends.
         """
         reading = self.reading(partition)
-        reading.forget()
+        self._forget(reading)
         self._look_up(reading, timestamp)
 
     def take(self) -> list[ConsumedBatch]:
@@ -225,8 +227,15 @@ class ConsumerMachine(AskingMachine):
         if timestamp is None:
             reading.problem = Failure(OffsetOutOfRange, because=because, error=ErrorCode.OFFSET_OUT_OF_RANGE)
             return
-        reading.forget()
+        self._forget(reading)
         self._look_up(reading, timestamp)
+
+    def _forget(self, reading: Reading) -> None:
+        """The position is unknown again. Where to begin is no question any more, unless others wait for it."""
+        number = reading.lookup
+        reading.forget()
+        if number is not None and all(other.lookup != number for other in self.readings.values()):
+            self.calls.cancel(number)
 
     def _finished(self, finished: Finished) -> None:
         number = finished.call.number
@@ -278,7 +287,7 @@ class ConsumerMachine(AskingMachine):
                 reading.problem = refused(UnknownTopic, errors[topic], f"topic {topic!r}")
 
     def _find_positions(self) -> None:
-        """If nobody said where to begin: the group's committed offset, or what the reset policy says."""
+        """If nobody said where to begin: the group's committed offset, or what the policy says."""
         lost = [
             r for r in self.readings.values() if r.position is None and r.lookup is None and not r.problem
         ]

@@ -42,6 +42,12 @@ class BufferFull(ClientError):
     advice = "Use send(), which waits for room, or flush()"
 
 
+class RecordTooLarge(ClientError):
+    """One record is larger than this producer can ever send; it was not taken."""
+
+    advice = "Split it, or store it elsewhere and send where it is"
+
+
 class TransactionAborted(ClientError):
     """Something in this transaction failed, so it cannot commit; nothing of it will be visible to
     read_committed.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fencepost.client.accumulator import Place, Route
-from fencepost.client.batch import Headers
+from fencepost.client.batch import Headers, check_record
 from fencepost.client.cluster import Cluster
 from fencepost.client.effects import Effect, Operation
 from fencepost.client.errors import ClientClosed, Failure, TransactionAborted, UnknownTopic, refused
@@ -102,7 +102,7 @@ class ProducerMachine(ProducerInside):
         """Takes one record; call `wake` after it. None while the topic is not known yet; BufferFull when
         there is no room.
         """
-        _check_bytes(value, key)
+        check_record(topic, value, key, timestamp_ms, headers)
         route = self.route(topic)
         if route is None:
             return None
@@ -217,11 +217,3 @@ class ProducerMachine(ProducerInside):
             tuple((group, tuple(sorted(offsets.items()))) for group, offsets in self._offsets.items()),
             self.delivery.key(),
         )
-
-
-def _check_bytes(value: object, key: object) -> None:
-    for what, content in (("value", value), ("key", key)):
-        if content is not None and type(content) is not bytes:
-            raise TypeError(
-                f"a {what} is bytes or None, not {type(content).__name__}: give a {what}_serializer"
-            )

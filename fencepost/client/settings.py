@@ -90,12 +90,15 @@ class ConsumerSettings:
             raise ValueError("a group_id is a name, or None for a consumer that commits nothing")
 
 
+# Kafka's snappy has no well-kept package for Python.
+_COMPRESSIONS: Final = ("none", "gzip", "lz4", "zstd")
+
+
 def compression_named(name: str) -> Compression:
     """The compression called "none", "gzip", "lz4" or "zstd"."""
-    try:
-        return Compression[name.upper()]
-    except KeyError:
-        raise ValueError(f"compression is none, gzip, lz4 or zstd, not {name!r}") from None
+    if name not in _COMPRESSIONS:
+        raise ValueError(f"compression is none, gzip, lz4 or zstd, not {name!r}")
+    return Compression[name.upper()]
 
 
 def isolation_named(name: str) -> IsolationLevel:

@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from fencepost.client.aio import AsyncAdmin, AsyncConsumer, AsyncOutcome, AsyncProducer
+from fencepost.client.connection import Connection
 from fencepost.client.errors import (
     BufferFull,
     CommitOutcomeUnknown,
@@ -19,6 +20,7 @@ from fencepost.client.errors import (
 )
 from fencepost.client.outcomes import Delivered
 from fencepost.client.serializers import json_deserializer, json_serializer
+from fencepost.client.sync import Consumer
 from fencepost.embedded import Broker
 from fencepost.protocol import messages as m
 from fencepost.protocol.terms import TopicPartition
@@ -237,6 +239,30 @@ def test_columns_and_serializers(tell: Callable[[Story], None]) -> None:
                     for record in batch:
                         found[record.partition, record.offset] = record.value
         assert [found[place.partition, place.offset] for place in places] == values
+
+    tell(story)
+
+
+def test_a_program_that_did_not_yield_for_long_finds_its_answers(tell: Callable[[Story], None]) -> None:
+    """Time limits and answers are found at once when the tasks run again, in an order that is not ours."""
+
+    async def story(address: str) -> None:
+        async with AsyncProducer(address, linger_ms=0, request_timeout_ms=100) as producer:
+            await (await producer.send("t", b"0", partition=0))
+
+            def connections() -> list[Connection]:
+                return list(producer._wires.session.connections.values())  # pyright: ignore[reportPrivateUsage] - inside
+
+            before = connections()
+            for count in range(2, 8):
+                outcome = await producer.send("t", b"x", partition=0)
+                with Consumer(address) as blocking:  # the event loop stands still, and the time limit passes
+                    blocking.assign([HERE])
+                    while blocking.position(HERE) < count:
+                        blocking.poll()
+                    assert blocking.poll(120) == []
+                await outcome
+                assert connections() == before, "a connection was given up though its answer was there"
 
     tell(story)
 

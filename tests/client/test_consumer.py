@@ -10,7 +10,7 @@ import pytest
 
 from fencepost.client.consumed import AbortedFilter, ConsumedBatch, Decoding, select
 from fencepost.client.consumer import ConsumerMachine
-from fencepost.client.effects import Effect, Send, WakeMe
+from fencepost.client.effects import Answered, Effect, Send, WakeMe
 from fencepost.client.errors import ClientError, CorruptRecords, OffsetOutOfRange, UnknownTopic, WrongState
 from fencepost.client.serializers import json_deserializer, json_serializer, string_deserializer
 from fencepost.client.settings import ConsumerSettings, Reset
@@ -170,6 +170,7 @@ class Reader:
         self.machine.assign(partitions or (HERE,))
         self.now = 1_000
         self.sent: list[Send] = []
+        self.answered: list[Answered] = []
         self.wake_at: int | None = None
         self.unknown: ErrorCode = ErrorCode.NONE
         self.wake()
@@ -189,8 +190,10 @@ class Reader:
                     self.sent.append(effect)
                 case WakeMe():
                     self.wake_at = effect.at
+                case Answered():
+                    self.answered.append(effect)
                 case _:
-                    pass
+                    raise AssertionError(effect)
 
     def metadata(self) -> m.MetadataReply:
         parts = (m.PartitionMetadata(partition=0, leader_id=1, leader_epoch=0),)
@@ -275,6 +278,15 @@ def test_an_answer_from_before_a_seek_is_dropped() -> None:
     assert reader.machine.take() == []
     reader.fetched(Log().add(1, 5).data)
     assert offsets(reader.machine.take()) == [3, 4]
+
+
+def test_a_question_where_to_begin_is_dropped_by_a_seek() -> None:
+    reader = Reader(ConsumerSettings())
+    reader.machine.seek(HERE, 3)
+    reader.wake()
+    reader.start_at(0)
+    assert reader.machine.positions == {HERE: 3}
+    assert not reader.answered, "nobody waits for that answer any more"
 
 
 @pytest.mark.parametrize(("reset", "timestamp"), [("earliest", -2), ("latest", -1)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fencepost.client.errors import (
@@ -9,6 +11,7 @@ from fencepost.client.errors import (
     ClientClosed,
     DeliveryFailed,
     DeliveryTimeout,
+    RecordTooLarge,
     UnknownTopic,
     WrongState,
 )
@@ -326,12 +329,27 @@ def test_memory_is_bounded_and_given_back() -> None:
     assert talk.machine.accumulator.used <= 250
 
 
-def test_what_is_no_bytes_is_refused_before_it_is_taken() -> None:
-    talk = started()
-    with pytest.raises(TypeError, match="value_serializer"):
-        talk.machine.append("t", "text", now=0, wall_ms=0)  # pyright: ignore[reportArgumentType] - the point of the test
-    with pytest.raises(UnknownTopic, match="no partition 9"):
-        append(talk, b"x", partition=9)
+WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"value": "text"}, TypeError, "value_serializer"),
+    ({"key": 7}, TypeError, "key_serializer"),
+    ({"topic": 3}, TypeError, "a topic is a string"),
+    ({"partition": 9}, UnknownTopic, "no partition 9"),
+    ({"timestamp_ms": -5}, ValueError, "milliseconds since 1970"),
+    ({"timestamp_ms": 2**63}, ValueError, "milliseconds since 1970"),
+    ({"headers": [("h", "text")]}, TypeError, "a header is"),
+    ({"headers": [(b"h", b"x")]}, TypeError, "a header is"),
+    ({"value": bytes(2_000_000)}, RecordTooLarge, "Split it"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "kind", "words"), WRONG)
+def test_what_no_batch_can_hold_is_refused_before_it_is_taken(
+    wrong: dict[str, Any], kind: type[Exception], words: str
+) -> None:
+    talk = started(buffer_memory=1_000_000)
+    record: dict[str, Any] = {"topic": "t", "value": b"v", "now": 0, "wall_ms": 0} | wrong
+    with pytest.raises(kind, match=words):
+        talk.machine.append(**record)
     assert not talk.machine.accumulator.batches
 
 

@@ -1,0 +1,42 @@
+"""Settings are checked when a client is made, and each refusal says what would be right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fencepost.client.settings import ConsumerSettings, ProducerSettings, compression_named, isolation_named
+
+WRONG: list[tuple[type[Any], dict[str, Any], str]] = [
+    (ProducerSettings, {"transactional_id": ""}, "a name, or None"),
+    (ProducerSettings, {"max_in_flight": 6}, "1 to 5"),
+    (ProducerSettings, {"max_in_flight": 0}, "1 to 5"),
+    (ProducerSettings, {"batch_size": 0}, "above 0"),
+    (ProducerSettings, {"linger_ms": -1}, "not be below 0"),
+    (ProducerSettings, {"buffer_memory": 10}, "at least one batch_size"),
+    (ConsumerSettings, {"group_id": ""}, "a name, or None"),
+    (ConsumerSettings, {"auto_offset_reset": "newest"}, "earliest, latest or error"),
+    (ConsumerSettings, {"fetch_max_bytes": 0}, "above 0"),
+]
+
+
+@pytest.mark.parametrize(("settings", "wrong", "words"), WRONG)
+def test_settings_that_make_no_sense_are_refused(
+    settings: type[Any], wrong: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        settings(**wrong)
+    assert settings() == settings()
+
+
+@pytest.mark.parametrize("name", ["snappy", "brotli", ""])
+def test_a_compression_that_nobody_can_read_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="none, gzip, lz4 or zstd"):
+        compression_named(name)
+
+
+def test_names_of_isolation_levels() -> None:
+    assert isolation_named("read_committed").value == 1
+    with pytest.raises(ValueError, match="read_uncommitted"):
+        isolation_named("committed")
