@@ -231,7 +231,7 @@ class ConsumerMachine(AskingMachine):
         self._look_up(reading, timestamp)
 
     def _forget(self, reading: Reading) -> None:
-        """The position is unknown again. Where to begin is no question any more, unless others wait for it."""
+        """The position is unknown. Where to begin is no question any more, unless others wait for it."""
         number = reading.lookup
         reading.forget()
         if number is not None and all(other.lookup != number for other in self.readings.values()):
