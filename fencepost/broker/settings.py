@@ -5,6 +5,7 @@ Rule: one frozen value per node, given at birth; nothing below reads an environm
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Final
 
 import attrs
@@ -40,7 +41,7 @@ class NodeSettings:
     reelection_backoff_ms: int = 1_000  # a disk that failed gets this long before its log is read again
     marker_retry_backoff_ms: int = 100  # retry.backoff.ms of TransactionMarkerChannelManager's sender
 
-    @property
+    @cached_property
     def rules(self) -> Rules:
         """What this node's transaction coordinators go by."""
         return Rules(

@@ -208,10 +208,10 @@ def _structure(kind: Any) -> tuple[Encode, Decode]:
     def decode_structure(value: Any, payload: Payload) -> Any:
         if type(value) is not list or len(cast("list[Any]", value)) != len(decoders):
             raise ProtocolViolation(f"{kind.__name__} has {len(decoders)} fields, got {_short(value)}")
-        values = cast("list[Any]", value)
-        return kind(
-            **{name: read(item, payload) for (name, read), item in zip(decoders, values, strict=True)}
-        )
+        fields: dict[str, Any] = {}
+        for (name, read), item in zip(decoders, cast("list[Any]", value), strict=True):
+            fields[name] = read(item, payload)
+        return kind(**fields)
 
     return encode_structure, decode_structure
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum, IntEnum
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 NO_PRODUCER_ID: Final = -1
@@ -97,6 +98,7 @@ def java_hash(text: str) -> int:
     return code - 2**32 if code >= 2**31 else code
 
 
+@lru_cache(maxsize=1024)  # asked several times per transaction, and the hash costs a step per character
 def coordinator_partition(key: str, partition_count: int) -> int:
     """The partition of `__transaction_state` or `__consumer_offsets` that owns an id or group (Utils.abs)."""
     code = java_hash(key)
