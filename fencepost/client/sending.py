@@ -55,26 +55,24 @@ class Sending(Generic[OutcomeT]):
         if self._serializes:
             key, value = self._serialize(key, value)
         route = self._hot.get(topic)
-        if (
-            route is None
-            or partition is not None
-            or timestamp_ms is not None
-            or headers is not None
-            or type(value) is not bytes
-        ):
+        if route is None or timestamp_ms is not None or headers is not None or type(value) is not bytes:
             return self._put_slowly(topic, value, key, partition, timestamp_ms, headers)
         open_batches = route.open
+        where = partition
+        if where is None:
+            where = route.sticky if key is None else crc32(key) % len(open_batches)
+        elif not 0 <= where < len(open_batches):
+            return self._put_slowly(topic, value, key, partition, timestamp_ms, headers)
+        batch = open_batches[where]
+        keys = batch.keys
         if key is None:
-            batch = open_batches[route.sticky]
             room = batch.room - len(value) - RECORD_OVERHEAD
             if room < 0:
                 return self._put_slowly(topic, value, key, partition, timestamp_ms, headers)
-            if batch.keys is not None:
-                batch.keys.append(None)
+            if keys is not None:
+                keys.append(None)
         else:
-            batch = open_batches[crc32(key) % len(open_batches)]
             room = batch.room - len(value) - len(key) - RECORD_OVERHEAD
-            keys = batch.keys
             if room < 0 or keys is None:
                 return self._put_slowly(topic, value, key, partition, timestamp_ms, headers)
             keys.append(key)
@@ -83,7 +81,7 @@ class Sending(Generic[OutcomeT]):
         index = len(values)
         values.append(value)
         if batch.is_closed:
-            return self._put_again(batch, index, topic, value, key)
+            return self._put_again(batch, index, topic, value, key, partition)
         return self._outcome((self, batch, index))
 
     def _put_run(self, topic: str, share: Share, start: int) -> Run:
@@ -113,11 +111,13 @@ class Sending(Generic[OutcomeT]):
             keys = list(map(self._key_serializer, keys))
         return values, keys
 
-    def _put_again(self, batch: Batch, index: int, topic: str, value: bytes, key: bytes | None) -> OutcomeT:
+    def _put_again(
+        self, batch: Batch, index: int, topic: str, value: bytes, key: bytes | None, partition: int | None
+    ) -> OutcomeT:
         """The keeper closed the batch while a record went in: was it before the mark was set?"""
         if index < self._count_of(batch):
             return self._outcome((self, batch, index))
-        return self._put_slowly(topic, value, key, None, None, None)
+        return self._put_slowly(topic, value, key, partition, None, None)
 
     def _serialize(self, key: Any, value: Any) -> tuple[Any, Any]:
         return (
