@@ -30,6 +30,7 @@ class Connection:
     frames: FrameReader = attrs.Factory(FrameReader)
     unsent: deque[memoryview] = attrs.Factory(deque[memoryview])
     unsent_bytes: int = 0
+    fetches: int = 0  # that wait for their answer
     is_closed: bool = False
     room: trio.lowlevel.ParkingLot = attrs.Factory(trio.lowlevel.ParkingLot)
     work: trio.lowlevel.ParkingLot = attrs.Factory(trio.lowlevel.ParkingLot)

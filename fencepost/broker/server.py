@@ -37,10 +37,12 @@ from fencepost.journal.storage import StorageError
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import ErrorCode, FencepostError, ProtocolViolation
 from fencepost.protocol.frames import ReplyFrame, UnsupportedVersion, decode_request, encode_reply
+from fencepost.protocol.messages import Fetch, FetchReply
 
 RECEIVE_SIZE: Final = (
     1 << 20
 )  # one wake-up takes in at most this much, so that every connection gets its turn
+FETCHES_MAX: Final = 4  # of one connection at a time: each may be answered with `fetch.max.bytes`
 IDLE_WAKE_MS: Final = 3_600_000
 
 
@@ -153,6 +155,9 @@ class Server:
                 connection.close()
             else:
                 connection.send(_encode(answer))
+                if type(answer.body) is FetchReply:
+                    connection.fetches -= 1
+                    connection.room.unpark_all()
 
     # --- connections
 
@@ -206,12 +211,22 @@ class Server:
                 return
             try:
                 for frame in connection.frames.feed(view[:size]):
+                    if connection.fetches >= FETCHES_MAX:
+                        await self._make_room(connection)
                     self._receive(connection, frame)
             except ProtocolViolation as problem:
                 print(f"closing a connection: {problem}", file=sys.stderr, flush=True)
                 return
             finally:
                 self.turn()
+
+    async def _make_room(self, connection: Connection) -> None:
+        """Fetches that come in one go are answered a few at a time, as their answers are taken."""
+        self.turn()
+        while not connection.is_closed and (
+            connection.fetches >= FETCHES_MAX or connection.unsent_bytes > UNSENT_BYTES_MAX
+        ):
+            await connection.room.park()
 
     def _receive(self, connection: Connection, frame: memoryview) -> None:
         try:
@@ -221,6 +236,8 @@ class Server:
             connection.send(encode_reply(refused))
             return
         to = ReplyTo(connection.number, arrived.correlation_id)
+        if type(arrived.request) is Fetch:
+            connection.fetches += 1
         if self.lose_reply is not None and self.lose_reply.fires(arrived.request):
             self.lost.add(to)
         self.host.offer(Received(arrived.request, to=to, version=arrived.version))

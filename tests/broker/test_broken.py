@@ -14,7 +14,6 @@ from tests.broker.requests import COMMIT, NOBODY, ORDERS, OTHERS, identity_of
 from tests.broker.story import SETTINGS, Story
 
 
-
 def broken(*protections: str) -> Story:
     return Story(settings=attrs.evolve(SETTINGS, broken=frozenset(protections)))
 
