@@ -16,7 +16,7 @@ from rich.console import Console
 
 from benchmarks.loads import Load, Scale
 from benchmarks.pages import Report, show, write_into
-from benchmarks.results import as_json, load_results, standing_results
+from benchmarks.results import as_json, import_trio, load_results, standing_results
 from benchmarks.rounds import measure
 from benchmarks.systems import System
 
@@ -67,7 +67,7 @@ def run(
     if write:
         write_into(PAGE, report)
     if as_json_line:
-        print(json.dumps(as_json(report.loads, report.standing)))
+        print(json.dumps(as_json(report.loads, report.standing, report.import_trio)))
 
 
 def measured_report(loads: list[Load], scale: Scale, *, rounds: int) -> Report:
@@ -78,7 +78,13 @@ def measured_report(loads: list[Load], scale: Scale, *, rounds: int) -> Report:
         Console(stderr=True).status("starting") as status,
     ):
         results = measure(systems, loads, scale, rounds=rounds, data=Path(data), tell=status.update)
-    return Report(loads=load_results(results), standing=standing_results(results), scale=scale, rounds=rounds)
+    return Report(
+        loads=load_results(results),
+        standing=standing_results(results),
+        import_trio=import_trio(results),
+        scale=scale,
+        rounds=rounds,
+    )
 
 
 if __name__ == "__main__":

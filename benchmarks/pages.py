@@ -34,6 +34,7 @@ class Report:
 
     loads: Sequence[LoadResult]
     standing: Sequence[StandingResult]
+    import_trio: Spread
     scale: Scale
     rounds: int
 
@@ -67,7 +68,10 @@ def grids(report: Report) -> list[Grid]:
         Grid(
             "Brokers",
             columns=("broker", "first answer after", "idle MiB", "peak MiB"),
-            rows=[_standing_row(result) for result in report.standing],
+            rows=[
+                *(_standing_row(result) for result in report.standing),
+                ["a Python that only imports trio", _milliseconds(report.import_trio), "-", "-"],
+            ],
         ),
     ]
 
@@ -90,13 +94,16 @@ def _load_row(result: LoadResult) -> list[str]:
 
 def _standing_row(result: StandingResult) -> list[str]:
     name = "mock cluster of librdkafka" if result.system is PEER else result.system.value
-    milliseconds = Spread(*(1000 * figure for figure in attrs.astuple(result.start_seconds)))
     return [
         name,
-        _spread(milliseconds, "{:.0f} ms"),
+        _milliseconds(result.start_seconds),
         _number(result.idle_bytes, "{:.0f}", unit=MEBIBYTE),
         _number(result.peak_bytes, "{:.0f}", unit=MEBIBYTE),
     ]
+
+
+def _milliseconds(seconds: Spread) -> str:
+    return _spread(Spread(*(1000 * figure for figure in attrs.astuple(seconds))), "{:.0f} ms")
 
 
 def _rate(spread: Spread | None) -> str:

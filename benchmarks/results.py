@@ -116,9 +116,15 @@ def _median_of(figures: Sequence[float | None]) -> float | None:
     return median(known) if len(known) == len(figures) else None
 
 
-def as_json(loads: Sequence[LoadResult], standing: Sequence[StandingResult]) -> dict[str, Any]:
+def import_trio(rounds: Sequence[Round]) -> Spread:
+    """Seconds of a Python that only imports trio."""
+    return Spread.of([measured.import_trio_seconds for measured in rounds])
+
+
+def as_json(loads: Sequence[LoadResult], standing: Sequence[StandingResult], trio: Spread) -> dict[str, Any]:
     """The same for machines."""
     return {
+        "import_trio_seconds": attrs.asdict(trio),
         "loads": [{**_plain(each), "goal": each.goal, "is_reached": each.is_reached} for each in loads],
         "brokers": [_plain(each) for each in standing],
     }

@@ -17,7 +17,7 @@ import attrs
 from benchmarks.loads import Load, Sample, Scale, Standing
 from benchmarks.one_run import FILL
 from benchmarks.processes import resident_bytes
-from benchmarks.systems import RunningBroker, System, running
+from benchmarks.systems import RunningBroker, System, environment, running, seconds_to_import_trio
 
 RUN_SECONDS_MAX = 300.0
 FETCHES = {Load.FETCH, Load.FETCH_VALUES}
@@ -31,12 +31,17 @@ class Round:
 
     samples: Mapping[Load, Mapping[System, Sample]]
     standing: Mapping[System, Standing]
+    import_trio_seconds: float
 
 
 def measure(
     systems: Sequence[System], loads: Sequence[Load], scale: Scale, *, rounds: int, data: Path, tell: Tell
 ) -> list[Round]:
     """Runs every round. `tell` hears what is being done; logs lie under `data` while their broker runs."""
+    tell("first starts, not measured")
+    for system in systems:
+        with running(system, data):
+            pass
     return [
         _measure_once(
             systems[:: 1 if number % 2 == 0 else -1],
@@ -54,28 +59,30 @@ def _measure_once(
 ) -> Round:
     with ExitStack() as stack:
         tell("brokers")
+        import_trio_seconds = seconds_to_import_trio(data)
         brokers = {system: stack.enter_context(running(system, data)) for system in systems}
         samples: dict[Load, dict[System, Sample]] = {}
         if FETCHES.intersection(loads):
             for system, broker in brokers.items():
                 tell(f"records to fetch, {system.value}")
-                _run(system, FILL, broker, scale)
+                _run(system, FILL, broker, scale, data)
         for load in loads:
             for system, broker in brokers.items():
                 tell(f"{load.value}, {system.value}")
-                sample = Sample(**json.loads(_run(system, load.value, broker, scale)))
+                sample = Sample(**json.loads(_run(system, load.value, broker, scale, data)))
                 samples.setdefault(load, {})[system] = sample
         standing = {system: _standing(broker) for system, broker in brokers.items()}
-    return Round(samples=samples, standing=standing)
+    return Round(samples=samples, standing=standing, import_trio_seconds=import_trio_seconds)
 
 
-def _run(system: System, load: str, broker: RunningBroker, scale: Scale) -> str:
+def _run(system: System, load: str, broker: RunningBroker, scale: Scale, data: Path) -> str:
     """What one load in a process of its own printed."""
     sizes = (str(scale.records), str(scale.transactions))
     command = [sys.executable, "-m", "benchmarks.one_run"]
     ended = subprocess.run(
         [*command, system.value, load, broker.address, str(broker.process_id), *sizes],
         stdout=subprocess.PIPE,
+        env=environment(data),
         text=True,
         timeout=RUN_SECONDS_MAX,
         check=True,

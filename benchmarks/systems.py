@@ -6,6 +6,7 @@ Rule: none outlives the benchmark; a broker counts as started when it has answer
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -39,6 +40,12 @@ class System(Enum):
         return self is System.OURS or find_spec("confluent_kafka") is not None
 
 
+def environment(data: Path) -> dict[str, str]:
+    """That of every process here: bytecode is kept, as where a package is installed, but under `data`."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPYCACHEPREFIX": str(data / "bytecode")}
+
+
 @attrs.frozen(kw_only=True)
 class RunningBroker:
     """A broker that answers, and what its start took."""
@@ -51,22 +58,30 @@ class RunningBroker:
 
 def running(system: System, data: Path) -> AbstractContextManager[RunningBroker]:
     """A fresh broker, gone afterwards. Ours keeps its log under `data`; the mock cluster keeps nothing."""
-    return _fencepost(data) if system is System.OURS else _mock_cluster()
+    return _fencepost(data) if system is System.OURS else _mock_cluster(data)
+
+
+def seconds_to_import_trio(data: Path) -> float:
+    """What a Python that only imports trio takes from its spawn to its end: no trio program starts sooner."""
+    begun = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "import trio"], env=environment(data), check=True)
+    return time.perf_counter() - begun
 
 
 @contextmanager
 def _fencepost(data: Path) -> Generator[RunningBroker]:
     with TemporaryDirectory(dir=data) as directory:
         begun = time.perf_counter()
-        with _speaking("fencepost", "serve", directory, "--port", "0", "--with-parent") as (process, ready):
+        command = ("fencepost", "serve", directory, "--port", "0", "--with-parent")
+        with _speaking(*command, data=data) as (process, ready):
             _ask_for_metadata(ready["host"], ready["port"])
             yield _started(f"{ready['host']}:{ready['port']}", process, begun)
 
 
 @contextmanager
-def _mock_cluster() -> Generator[RunningBroker]:
+def _mock_cluster(data: Path) -> Generator[RunningBroker]:
     begun = time.perf_counter()
-    with _speaking("benchmarks.mock_cluster") as (process, ready):
+    with _speaking("benchmarks.mock_cluster", data=data) as (process, ready):
         yield _started(ready["address"], process, begun)
 
 
@@ -80,10 +95,10 @@ def _started(address: str, process: subprocess.Popen[bytes], begun: float) -> Ru
 
 
 @contextmanager
-def _speaking(*module: str) -> Generator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
+def _speaking(*module: str, data: Path) -> Generator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
     """`python -m module ...` and the JSON line that it says when it is ready; it ends when its stdin does."""
     with subprocess.Popen(
-        [sys.executable, "-m", *module], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-m", *module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(data)
     ) as process:
         assert process.stdin is not None, "its input is ours"
         assert process.stdout is not None, "its output is ours"

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.loads import Load, Sample, Scale, Standing
 from benchmarks.one_run import timed
 from benchmarks.pages import BEGIN, END, Report, markdown, write_into
-from benchmarks.results import load_results, standing_results
+from benchmarks.results import import_trio, load_results, standing_results
 from benchmarks.rounds import Round
 from benchmarks.systems import System
 
@@ -57,7 +57,7 @@ def _round(load: Load, ours: float, theirs: float | None, cpu_us: float | None =
     if theirs is not None:
         samples[System.CONFLUENT] = _sample(theirs, cpu_us)
     standing = Standing(start_seconds=0.2, idle_bytes=20 << 20, peak_bytes=None)
-    return Round(samples={load: samples}, standing=dict.fromkeys(samples, standing))
+    return Round(samples={load: samples}, standing=dict.fromkeys(samples, standing), import_trio_seconds=0.1)
 
 
 def test_a_ratio_is_that_of_the_same_round() -> None:
@@ -92,10 +92,17 @@ def test_a_figure_that_a_machine_does_not_give_is_a_dash() -> None:
     page = markdown(_report(rounds))
     assert "| produce, records/s | 2,000 | 1,000 | 2.00× | ≥ 1.5× reached | 2 / 2 | - / - | 30 / 30 |" in page
     assert "| fencepost | 200 ms | 20 | - |" in page
+    assert "| a Python that only imports trio | 100 ms | - | - |" in page
 
 
 def _report(rounds: list[Round]) -> Report:
-    return Report(loads=load_results(rounds), standing=standing_results(rounds), scale=TINY, rounds=1)
+    return Report(
+        loads=load_results(rounds),
+        standing=standing_results(rounds),
+        import_trio=import_trio(rounds),
+        scale=TINY,
+        rounds=1,
+    )
 
 
 def test_only_the_marked_section_of_a_page_is_written(tmp_path: Path) -> None:
