@@ -144,7 +144,7 @@ class ProducerInside:
             if self.accumulator.close_lingered(now):  # some had waited behind what went out just now
                 self._drain(now)
             self._submit_offsets()
-        elif self.state is ProducerState.ABORTING_TRANSACTION:
+        elif self.state in (ProducerState.ABORTABLE_ERROR, ProducerState.ABORTING_TRANSACTION):
             # Answers of what is in flight are awaited; what would go again, or never went, is given up.
             self.delivery.fail(self.failure or _ABORTED, also_in_flight=False)
         self._end_if_done()

@@ -101,6 +101,18 @@ def test_abort_sends_nothing_more_and_waits_for_what_is_on_its_way() -> None:
     assert talk.resolved[Operation.ABORT] is None
 
 
+def test_what_would_go_again_in_a_spoiled_transaction_is_given_up() -> None:
+    """Else flush() waits for a batch that nobody sends any more."""
+    talk = transactional()
+    talk.machine.begin()
+    talk.send(b"refused", partition=0)
+    talk.send(b"lost", partition=1)
+    talk.store(error=ErrorCode.INVALID_PRODUCER_EPOCH)
+    assert talk.machine.state is ProducerState.ABORTABLE_ERROR
+    talk.lose(m.Produce)
+    assert [batch.failure and batch.failure.kind for batch in talk.done] == [TransactionAborted] * 2
+
+
 def test_offsets_travel_with_the_batches_and_hold_the_commit() -> None:
     talk = transactional()
     talk.machine.begin()
