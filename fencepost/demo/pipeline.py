@@ -66,8 +66,8 @@ class Pipeline:
         self._events = deque(event for event in plan.events if event.blow is not Blow.KILL_BROKER_AT_PREPARE)
         self._flights = 0
         self._rounds = 0  # begun by all workers before the present one
-        self._heir_commits = 0
-        self._wake = trio.Event()
+        self._commits = 0
+        self._sleepers: list[tuple[int, trio.Event]] = []  # (commits at which one wakes up, its alarm)
 
     async def run(self) -> None:
         """Until a worker says that all flights are done, and every frozen one has had its end."""
@@ -75,7 +75,7 @@ class Pipeline:
             while not await self._life(nursery):
                 if self.tally.unplanned_ends > UNPLANNED_ENDS_MAX:
                     raise PipelineFailed(f"the worker failed {self.tally.unplanned_ends} times")
-            self._wake.set()
+            self._wake_sleepers(everyone=True)
 
     async def _life(self, nursery: trio.Nursery) -> bool:
         """One worker from start to end; True when it was the last."""
@@ -130,9 +130,13 @@ class Pipeline:
             return
         self._flights += said["flights"]
         self._act.reach(min(self._flights, self._plan.flights))
-        self._heir_commits += 1
-        if self._heir_commits >= HEIR_ROUNDS:
-            self._wake.set()
+        self._commits += 1
+        self._wake_sleepers()
+
+    def _wake_sleepers(self, *, everyone: bool = False) -> None:
+        for due, alarm in self._sleepers:
+            if everyone or self._commits >= due:
+                alarm.set()
 
     async def _strike(self, worker: Child, event: Event, point: Point, nursery: trio.Nursery) -> bool:
         """Does what the plan says; True when the worker lives on."""
@@ -153,13 +157,14 @@ class Pipeline:
             worker.send(signal.SIGSTOP)
             self.tally.frozen += 1
             self._stage.tell(f"worker frozen: {point.value}; an heir takes over")
-            self._heir_commits, self._wake = 0, trio.Event()
-            nursery.start_soon(self._wake_up, worker, self._wake)
+            alarm = trio.Event()
+            self._sleepers.append((self._commits + HEIR_ROUNDS, alarm))
+            nursery.start_soon(self._wake_up, worker, alarm)
         return False
 
-    async def _wake_up(self, zombie: Child, time_has_come: trio.Event) -> None:
+    async def _wake_up(self, zombie: Child, alarm: trio.Event) -> None:
         """Lets a frozen worker go on, as if nothing had happened, and sees what becomes of it."""
-        await time_has_come.wait()
+        await alarm.wait()
         zombie.send(signal.SIGCONT)
         await zombie.tell(f"go {ZOMBIE_ROUNDS}")
         last_words: list[str] = []
