@@ -197,6 +197,18 @@ def test_the_retry_of_a_rotation_must_show_the_last_epoch() -> None:
     assert outcome(story, Identity(producer_id, LAST_GRANTED_EPOCH - 1)) is ErrorCode.PRODUCER_FENCED
 
 
+def test_a_former_producer_id_counts_for_its_last_epoch_alone() -> None:
+    story = Story()
+    story.identity()
+    old = story.age(LAST_GRANTED_EPOCH)
+    new = story.identity()
+    story.produce(new, "a")
+    assert outcome(story, Identity(old.producer_id, LAST_GRANTED_EPOCH - 1)) is ErrorCode.PRODUCER_FENCED
+    assert story.transaction().state is TransactionState.ONGOING
+    assert outcome(story, old) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert story.transaction().state is TransactionState.COMPLETE_ABORT
+
+
 def test_the_lost_answer_to_the_last_possible_bump_cannot_be_repeated() -> None:
     """Recorded of Kafka 4.3.1: an internal error there, and told as one here."""
     story, producer_id = at_epoch(LAST_GRANTED_EPOCH - 1)

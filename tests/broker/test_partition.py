@@ -152,6 +152,17 @@ def test_while_an_earlier_batch_is_asked_about_later_ones_are_out_of_order() -> 
     assert led.data(7, sequence=5, transactional=True) == 5
 
 
+def test_a_repetition_that_is_asked_about_holds_back_what_follows() -> None:
+    """The lowest sequence in question counts, whichever was asked about first."""
+    for order in ((5, 3), (3, 5)):
+        led = Led()
+        led.data(7, 3)
+        led.data(7, 2, sequence=3)
+        guards = {led.ask(7, sequence=sequence) for sequence in order}
+        assert len(guards) == 1
+        assert led.data(7, sequence=5, transactional=True, guard=guards.pop()) is OUT_OF_ORDER
+
+
 def test_a_newer_epoch_has_a_question_of_its_own() -> None:
     led = Led()
     old = led.ask(7, sequence=3)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from crc32c import crc32c
 
+from fencepost.broker.words import Answered, Received, ReplyTo
 from fencepost.protocol.batches import CONTROL_BIT, CRC_START
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
@@ -23,6 +24,7 @@ from fencepost.protocol.terms import (
     TopicPartition,
 )
 from tests.broker.requests import (
+    ABORT,
     COMMIT,
     NOBODY,
     ORDERS,
@@ -149,6 +151,47 @@ def test_what_is_no_topic_of_clients_is_not_added_to_a_transaction(key: TopicPar
     story.ended(me, COMMIT)
     story.restart()
     assert story.visible() == "a"
+
+
+@pytest.mark.parametrize("what", ["data", "offsets"])
+def test_what_a_marker_overtakes_while_the_coordinator_is_asked_does_not_get_in(what: str) -> None:
+    """KAFKA-14884: the coordinator has said yes, and before the append the transaction ends."""
+    story = Story()
+    me = story.identity()
+    key = ORDERS if what == "data" else offsets_log_of("readers")
+    request = (
+        produce_request(me, {ORDERS: "late"})
+        if what == "data"
+        else offset_request(me, "readers", {ORDERS: 5})
+    )
+    to = story.offer(request)
+    while not any(isinstance(arrived, Answered) for arrived in story.host.inbox):
+        assert story.work()
+    marker = Received(marker_request(me, ABORT, key, transaction_version=0), to=ReplyTo(9, 1))
+    story.host.inbox.appendleft(marker)
+    story.run()
+    body = story.replies[to].body
+    assert isinstance(body, ProduceReply | TxnOffsetCommitReply)
+    (part,) = body.partitions
+    assert part.error is ErrorCode.INVALID_TXN_STATE
+    assert len(story.log(key)) == 1
+    assert story.partition(key).last_stable_offset == 1
+
+
+@pytest.mark.parametrize("what", ["data", "offsets"])
+def test_a_former_owner_is_refused_before_the_coordinator_is_asked(what: str) -> None:
+    """Recorded of Kafka 4.3.1: and no question of his is left behind."""
+    story = Story()
+    old = story.identity()
+    story.produce(old, "a")
+    story.commit_offset(old, "readers", 1)
+    story.identity()
+    if what == "data":
+        assert story.produce(old, "b", sequence=1).error is ErrorCode.INVALID_PRODUCER_EPOCH
+    else:
+        assert story.commit_offset(old, "readers", 2) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert story.partition(ORDERS).verifying == {}
+    assert story.partition(offsets_log_of("readers")).verifying == {}
 
 
 def test_offsets_of_two_groups_may_be_sent_at_once() -> None:

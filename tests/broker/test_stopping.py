@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
+import attrs
 import pytest
 
 from fencepost.broker.host import SyncPolicy
@@ -64,6 +65,27 @@ def test_a_stop_in_the_middle_of_things_is_no_worse_than_a_kill(policy: SyncPoli
         assert (again.error, again.base_offset) == (ErrorCode.NONE, 1)
         story.ended(me, COMMIT)
         assert story.visible() == "a b"
+
+
+def test_a_segment_that_fills_up_in_the_middle_of_a_step_takes_no_snapshot_of_the_rest() -> None:
+    """Two batches of one request, the first of which fills the segment; killed at every place in between."""
+    place = 0
+    for place in count():
+        story = Story(journal=JournalSettings(segment_bytes=1))
+        me = story.identity()
+        story.produce(me, "a")
+        two = [produce_request(me, {ORDERS: word}, sequence=n) for n, word in ((1, "b"), (2, "c"))]
+        request = attrs.evolve(two[0], partitions=two[0].partitions + two[1].partitions)
+        to = story.offer(request)
+        for _ in range(place):
+            story.work()
+        if to in story.replies:
+            break
+        story.restart()
+        story.ask(request)
+        story.ended(me, COMMIT)
+        assert story.visible() == "a b c", place
+    assert place > 2
 
 
 def test_segments_roll_under_transactions_and_nothing_is_forgotten() -> None:

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.broker.words import Answered, Resign
+from fencepost.broker import transactions
+from fencepost.broker.host import SyncPolicy
+from fencepost.broker.words import Answered, Resign, StorageFailed, Tick
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import WriteTxnMarkersReply
 from fencepost.protocol.terms import LAST_GRANTED_EPOCH, TransactionState
-from tests.broker.requests import ABORT, COMMIT, ORDERS, OTHERS, Identity, end_request, identity_of
-from tests.broker.story import SCAN_MS, Story
+from tests.broker.requests import (
+    ABORT,
+    COMMIT,
+    ORDERS,
+    OTHERS,
+    Identity,
+    add_request,
+    end_request,
+    identity_of,
+    marker_request,
+)
+from tests.broker.story import SCAN_MS, Story, transaction_log_of
 
 TIMEOUT_MS = 5_000
 
@@ -133,6 +146,31 @@ def test_an_idle_node_asks_for_no_waking() -> None:
     assert story.host.wakes_at_ms is None
 
 
+def test_a_transaction_may_use_its_time_to_the_last_millisecond() -> None:
+    story = Story()
+    opened(story)
+    deadline = story.transaction().start_ms + TIMEOUT_MS
+    assert list(transactions.timed_out(story.coordinator(), now=deadline)) == []
+    assert list(transactions.timed_out(story.coordinator(), now=deadline + 1)) == ["pay"]
+
+
+def test_a_transaction_whose_last_step_is_not_safe_yet_is_for_the_next_scan() -> None:
+    story = Story(policy=SyncPolicy.COMMIT)
+    me = opened(story)
+    story.now += TIMEOUT_MS + 1
+    added = story.offer(add_request(me, OTHERS))
+    story.run()
+    story.host.offer(Tick())
+    story.run()
+    assert story.states()[-1] is TransactionState.ONGOING
+    story.sync()
+    story.run()
+    assert story.replies[added].error is ErrorCode.NONE
+    story.wait(2 * SCAN_MS)
+    assert story.states()[-1] is TransactionState.COMPLETE_ABORT
+    assert story.written(OTHERS) == f"abort {me.producer_id}/{me.producer_epoch + 1}"
+
+
 # --- markers ---------------------------------------------------------------------------------------------
 
 
@@ -162,21 +200,58 @@ def test_markers_whose_answer_was_lost_are_written_again_and_do_no_harm() -> Non
     story = Story()
     me = opened(story)
     story.offer(end_request(me, COMMIT))
-    while not any(isinstance(arrived, Answered) and arrived.body is not None for arrived in story.host.inbox):
-        assert story.work()
-    answers = [arrived for arrived in story.host.inbox if isinstance(arrived, Answered)]
-    while story.states()[-1] is not TransactionState.PREPARE_COMMIT or "commit" not in story.written():
-        assert story.work()
-    answers = [arrived for arrived in story.host.inbox if isinstance(arrived, Answered)]
-    assert len(answers) == 1
-    story.host.inbox.remove(answers[0])
-    story.host.offer(Answered(token=answers[0].token, error=ErrorCode.NETWORK_EXCEPTION, body=None))
+    lost = held_answer(story)
+    story.host.offer(Answered(token=lost.token, error=ErrorCode.NETWORK_EXCEPTION, body=None))
     story.wait(5 * SCAN_MS)
     assert story.states()[-1] is TransactionState.COMPLETE_COMMIT
     marker = f"commit {me.producer_id}/{me.producer_epoch + 1}"
     assert story.written() == f"a | {marker} | {marker}"
     assert story.visible() == "a"
     assert story.partition().last_stable_offset == 3
+
+
+def test_an_answer_to_the_markers_of_a_past_transaction_says_nothing_of_this_one() -> None:
+    """It came late: the coordinator had lost its log, led it again and finished without that answer."""
+    story = Story()
+    me = opened(story)
+    story.offer(end_request(me, COMMIT))
+    late = held_answer(story)
+    story.host.offer(StorageFailed(partition=transaction_log_of("pay")))
+    story.wait(5 * SCAN_MS)
+    assert story.states()[-1] is TransactionState.COMPLETE_COMMIT
+    me = Identity(me.producer_id, me.producer_epoch + 1)
+    story.produce(me, "b")
+    story.offer(end_request(me, COMMIT))
+    mine = held_answer(story)
+    story.host.offer(late)
+    story.run()
+    assert story.states()[-1] is TransactionState.PREPARE_COMMIT
+    story.host.offer(mine)
+    story.settle()
+    assert story.states()[-1] is TransactionState.COMPLETE_COMMIT
+    assert story.visible() == "a b"
+
+
+def held_answer(story: Story) -> Answered:
+    """The answer to markers that were written, taken from the wire."""
+    while True:
+        for arrived in story.host.inbox:
+            if isinstance(arrived, Answered) and isinstance(arrived.body, WriteTxnMarkersReply):
+                story.host.inbox.remove(arrived)
+                return arrived
+        assert story.work()
+
+
+def test_a_coordinator_gives_up_when_a_partition_knows_a_newer_owner() -> None:
+    """Recorded of Kafka 4.3.1: the transaction is stuck until somebody looks at it."""
+    story = Story()
+    me = opened(story)
+    story.ask(marker_request(Identity(me.producer_id, 9), ABORT, ORDERS, coordinator_epoch=3))
+    assert story.end(me, COMMIT).error is ErrorCode.NONE
+    story.wait(5 * SCAN_MS)
+    assert story.states()[-1] is TransactionState.PREPARE_COMMIT
+    assert story.host.node.marker_retries == {}
+    assert story.end(me, COMMIT).error is ErrorCode.CONCURRENT_TRANSACTIONS
 
 
 @pytest.mark.parametrize("result", [COMMIT, ABORT])

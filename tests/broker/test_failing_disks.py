@@ -1,0 +1,150 @@
+"""Disks that fail: who waits learns that the outcome is in doubt, and the log is led again."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.broker.controller import METADATA_PARTITION
+from fencepost.broker.host import MetadataLost, SyncPolicy
+from fencepost.journal.simulated import APPEND, SYNC
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import CreateTopic, CreateTopics
+from fencepost.protocol.terms import TransactionResult, TransactionState
+from tests.broker.disks import Disk, fail_syncs, simulated
+from tests.broker.requests import (
+    ABORT,
+    COMMIT,
+    ORDERS,
+    OTHERS,
+    UNCOMMITTED,
+    Identity,
+    end_request,
+    identity_of,
+    offset_request,
+    produce_request,
+    produced,
+)
+from tests.broker.story import SCAN_MS, offsets_log_of, transaction_log_of
+
+
+@pytest.mark.parametrize("operation", [APPEND, SYNC])
+def test_who_waits_for_a_log_that_fails_learns_that_the_outcome_is_in_doubt(operation: str) -> None:
+    disk = Disk()
+    story = simulated(SyncPolicy.ALL, disk)
+    story.produce(Identity(), "safe", name=None)
+    epoch = story.partition().leader_epoch
+    disk.fail(operation, ORDERS)
+    to = story.offer(produce_request(Identity(), {ORDERS: "doubtful"}, name=None))
+    story.run()
+    fail_syncs(story)
+    story.run()
+    assert produced(story.replies[to])[ORDERS].error is ErrorCode.KAFKA_STORAGE_ERROR
+    disk.mend()
+    story.settle()
+    assert disk.failures == 1
+    assert story.partition().leader_epoch == epoch + 1
+    story.check_recovery()
+    assert story.produce(Identity(), "after", name=None).error is ErrorCode.NONE
+    assert story.visible(isolation_level=UNCOMMITTED).split() in (
+        ["safe", "after"],
+        ["safe", "doubtful", "after"],
+    )
+
+
+@pytest.mark.parametrize("operation", [APPEND, SYNC])
+@pytest.mark.parametrize("result", [COMMIT, ABORT])
+def test_a_decision_that_a_disk_swallowed_can_be_made_again(
+    operation: str, result: TransactionResult
+) -> None:
+    """The coordinator's own log fails under PREPARE_*: asked again, it decides again."""
+    disk = Disk()
+    story = simulated(SyncPolicy.COMMIT, disk)
+    me = story.identity()
+    story.produce(me, "a")
+    disk.fail(operation, transaction_log_of("pay"))
+    to = story.offer(end_request(me, result))
+    story.run()
+    fail_syncs(story)
+    story.run()
+    assert story.replies[to].error is ErrorCode.NOT_COORDINATOR
+    disk.mend()
+    story.settle()
+    again = story.end(me, result)
+    assert identity_of(again) == Identity(me.producer_id, me.producer_epoch + 1)
+    story.settle()
+    assert story.visible() == ("a" if result is COMMIT else "")
+    assert story.partition().last_stable_offset == story.partition().log_end_offset
+    assert story.coordinator().coordinator_epoch == story.partition(transaction_log_of("pay")).leader_epoch
+
+
+@pytest.mark.parametrize("operation", [APPEND, SYNC])
+def test_markers_are_asked_for_until_the_partition_has_its_disk_again(operation: str) -> None:
+    disk = Disk()
+    story = simulated(SyncPolicy.COMMIT, disk)
+    me = story.identity()
+    story.produce(me, "a")
+    story.produce(me, "b", key=OTHERS)
+    disk.fail(operation, ORDERS)
+    to = story.offer(end_request(me, COMMIT))
+    for _ in range(20):
+        story.run()
+        fail_syncs(story)
+        story.now += SCAN_MS
+    assert story.replies[to].error is ErrorCode.NONE
+    assert story.states()[-1] is TransactionState.PREPARE_COMMIT
+    assert disk.failures > 1
+    assert story.partition(OTHERS).last_stable_offset == 2
+    disk.mend()
+    story.wait(10 * SCAN_MS)
+    assert story.states()[-1] is TransactionState.COMPLETE_COMMIT
+    assert (story.visible(), story.visible(OTHERS)) == ("a", "b")
+    assert any("cannot" in trouble for trouble in story.host.troubles)
+
+
+def test_the_offsets_of_a_log_that_fails_are_not_taken() -> None:
+    disk = Disk()
+    story = simulated(SyncPolicy.ALL, disk)
+    me = story.identity()
+    story.commit_offset(me, "readers", 1)
+    disk.fail(SYNC, offsets_log_of("readers"))
+    to = story.offer(offset_request(me, "readers", {ORDERS: 2}))
+    story.run()
+    fail_syncs(story)
+    story.run()
+    assert story.replies[to].error is ErrorCode.NOT_COORDINATOR
+    disk.mend()
+    story.settle()
+    assert story.commit_offset(me, "readers", 3) is ErrorCode.NONE
+    story.ended(me, COMMIT)
+    assert story.offset("readers").offset == 3
+
+
+def test_a_node_without_its_metadata_stops() -> None:
+    disk = Disk()
+    story = simulated(SyncPolicy.ALL, disk)
+    disk.fail(APPEND, METADATA_PARTITION)
+    story.offer(CreateTopics(topics=(CreateTopic(topic="late", partition_count=1),)))
+    with pytest.raises(MetadataLost, match="metadata"):
+        story.run()
+
+
+def test_a_disk_that_keeps_failing_does_not_keep_the_broker_from_others() -> None:
+    disk = Disk()
+    story = simulated(SyncPolicy.NONE, disk)
+    me = story.identity()
+    story.produce(me, "a")
+    story.offer(end_request(me, COMMIT))
+    while story.states()[-1] is not TransactionState.PREPARE_COMMIT:
+        story.work()
+    disk.fail(APPEND, transaction_log_of("pay"))  # COMPLETE_COMMIT cannot be written
+    for _ in range(20):
+        story.run()  # comes to rest
+        story.now += SCAN_MS
+    assert 1 < disk.failures <= 20
+    to = story.offer(produce_request(Identity(), {OTHERS: "b"}, name=None))
+    story.run()
+    assert produced(story.replies[to])[OTHERS].error is ErrorCode.NONE
+    disk.mend()
+    story.wait(10 * SCAN_MS)
+    assert story.states()[-1] is TransactionState.COMPLETE_COMMIT
+    assert story.visible() == "a"
