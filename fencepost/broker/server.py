@@ -96,6 +96,8 @@ class Server:
         self.hold_at = None if settings.hold_at is None else HoldAt.parse(settings.hold_at)
         self.lose_reply = None if settings.lose_reply is None else LoseReply.parse(settings.lose_reply)
         self.lost: set[ReplyTo] = set()
+        # One buffer serves every connection: what came is copied into frames before anybody else receives.
+        self._received = memoryview(bytearray(RECEIVE_SIZE))
         self._unsynced = trio.lowlevel.ParkingLot()
         self._alarm = trio.lowlevel.ParkingLot()
         self._alarm_at_ms = 0
@@ -194,15 +196,13 @@ class Server:
 
     async def _read(self, connection: Connection) -> None:
         """Requests in, until the peer leaves or sends what is no request; then only this connection ends."""
-        buffer = bytearray(RECEIVE_SIZE)
-        view = memoryview(buffer)
         while not connection.is_closed:
             if connection.unsent_bytes > UNSENT_BYTES_MAX:
                 await connection.room.park()
                 continue
             try:
                 await trio.lowlevel.wait_readable(connection.socket)
-                size = connection.socket.recv_into(buffer)
+                size = connection.socket.recv_into(self._received)
             except BlockingIOError:
                 continue
             except (OSError, trio.ClosedResourceError):
@@ -210,7 +210,7 @@ class Server:
             if size == 0:
                 return
             try:
-                for frame in connection.frames.feed(view[:size]):
+                for frame in connection.frames.feed(self._received[:size]):
                     if connection.fetches >= FETCHES_MAX:
                         await self._make_room(connection)
                     self._receive(connection, frame)
