@@ -144,6 +144,7 @@ class Batch:
             producer_epoch=producer_epoch,
             base_sequence=self.base_sequence,
             transactional=transactional,
+            checked=True,
         )
         self.values, self.keys, self.timestamps, self.headers = [], None, None, None
 

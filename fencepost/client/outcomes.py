@@ -27,7 +27,7 @@ class Delivered(NamedTuple):
 
 # Asked for once per record: half the cost of calling the class.
 _tuple: Any = tuple
-_delivered: Callable[[tuple[str, int, int]], Delivered] = partial(_tuple.__new__, Delivered)
+make_delivered: Callable[[tuple[str, int, int]], Delivered] = partial(_tuple.__new__, Delivered)
 
 
 class PendingRecord(tuple[OwnerT, Batch, int], Generic[OwnerT]):
@@ -57,7 +57,7 @@ def delivered(batch: Batch, index: int) -> Delivered:
     """The outcome of one record of a batch that is done."""
     base_offset = batch.base_offset
     if base_offset >= 0:
-        return _delivered((batch.topic, batch.partition, base_offset + index))
+        return make_delivered((batch.topic, batch.partition, base_offset + index))
     if batch.failure is not None:
         raise batch.failure.exception()
     assert batch.is_done, "the outcome of a batch that is still on its way"

@@ -58,7 +58,12 @@ class Sending(Generic[OutcomeT]):
             route = self._hot[topic]
         except KeyError:
             return self._put_slowly(topic, value, key, partition, timestamp_ms, headers)
-        if timestamp_ms is not None or headers is not None or type(value) is not bytes:
+        if (
+            type(value) is not bytes
+            or (key is not None and type(key) is not bytes)
+            or timestamp_ms is not None
+            or headers is not None
+        ):
             return self._put_slowly(topic, value, key, partition, timestamp_ms, headers)
         open_batches = route.open
         where = partition

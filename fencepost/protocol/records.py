@@ -71,15 +71,17 @@ def build_data_batch(
     producer_epoch: int = NO_PRODUCER_EPOCH,
     base_sequence: int = NO_SEQUENCE,
     transactional: bool = False,
+    checked: bool = False,
 ) -> bytearray:
     """A whole batch of msgpack columns. Times in ms; TypeError or ValueError when nobody could read it back.
 
     `max_timestamp` is worked out when not given. `last_offset_delta` is for compaction, which keeps it.
+    `checked` says that keys and values are surely bytes or None, looked at one by one when they came.
     """
     _check_lengths(len(values), keys, timestamp_deltas, headers, offset_deltas)
-    _check_bytes(values)
-    if keys is not None:
-        _check_bytes(keys)
+    if not checked:
+        _check_bytes(values)
+        _check_bytes(keys or ())
     if offset_deltas is not None:
         _check_integers(offset_deltas)
     if headers is not None:

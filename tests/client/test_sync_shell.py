@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -314,6 +315,19 @@ def test_a_full_buffer_is_an_error_or_a_wait(broker: Broker) -> None:
                 producer.send_nowait("t", bytes(900), partition=1)
             with pytest.raises(BufferFull):
                 producer.send("t", bytes(900), partition=1)
+
+
+@pytest.mark.parametrize("partition", [None, 0])
+@pytest.mark.parametrize("key", ["text", bytearray(b"k"), array("b", [1]), 7])
+def test_a_key_that_is_no_bytes_is_refused_on_the_short_way_too(
+    broker: Broker, key: object, partition: int | None
+) -> None:
+    with Producer(broker.address, linger_ms=60_000) as producer:
+        producer.send("t", b"opens a batch", b"k", partition=partition)
+        with pytest.raises(TypeError):
+            producer.send("t", b"v", key, partition=partition)
+        producer.flush()
+    assert read(broker.address) == [b"opens a batch"]
 
 
 def test_an_unknown_topic_is_told_by_name(broker: Broker) -> None:
