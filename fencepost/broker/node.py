@@ -38,7 +38,12 @@ from fencepost.protocol.messages import (
 )
 from fencepost.protocol.stored import TransactionRecord, read_offsets, read_transactions, transaction_batch
 from fencepost.protocol.stored_cluster import ClusterRecord, cluster_batch, read_cluster_records
-from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from fencepost.protocol.terms import (
+    CONSUMER_OFFSETS_TOPIC,
+    NO_OFFSET,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+)
 
 Coordinator = Transactions | Groups | Controller
 
@@ -149,6 +154,8 @@ class Node:
             order.partition, leader_epoch=order.leader_epoch, log_start_offset=order.log_start_offset
         )
         state.log_end_offset = order.log_start_offset
+        # A question asked under an earlier leadership has a guard that no question of this one has.
+        state.guards_given = order.leader_epoch << 32
         log = Log(state, self._coordinator_for(order))
         if order.snapshot is not None:
             offset, entries = order.snapshot
@@ -271,7 +278,7 @@ class Node:
         for _, effects in log.waiting:
             for effect in effects:
                 if isinstance(effect, Collect):
-                    self.collect(attrs.evolve(effect, result=attrs.evolve(effect.result, error=error)))
+                    self.collect(attrs.evolve(effect, result=_failed(effect.result, error)))
                 elif isinstance(effect, Reply):
                     self.reply(effect.to, refused)
         self.movable.add(log.partition.key)
@@ -357,6 +364,12 @@ class Node:
         self.producer_ids.is_asked = False
         if block is not None:
             self.producer_ids.next_block = (block.first_producer_id, block.first_producer_id + block.count)
+
+
+def _failed(part: ProducedPartition | PartitionError, error: ErrorCode) -> ProducedPartition | PartitionError:
+    if isinstance(part, ProducedPartition):
+        return attrs.evolve(part, error=error, base_offset=NO_OFFSET)
+    return attrs.evolve(part, error=error)
 
 
 def _writable(batch: Buffer) -> bytearray | memoryview:

@@ -13,8 +13,9 @@ from typing import Final
 from fencepost.broker.node import Node, ParkedFetch
 from fencepost.broker.words import FetchPlan, OffsetPlan, ReplyFetched, ReplyListed, ReplyTo
 from fencepost.journal.journal import Journal
+from fencepost.journal.storage import StorageError
 from fencepost.protocol.batches import Buffer, read_header
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import ErrorCode, FencepostError, ProtocolViolation
 from fencepost.protocol.messages import (
     AbortedTransaction,
     Fetch,
@@ -161,25 +162,32 @@ def complete_fetch(reply: ReplyFetched, journal: OpenJournal) -> FetchReply:
     left = reply.max_bytes
     parts: list[FetchedPartition] = []
     for plan in reply.plans:
-        records: Buffer = b""
-        if plan.error is ErrorCode.NONE and plan.fetch_offset < plan.before and left > 0:
-            size = min(plan.max_bytes, left)
-            records = journal(plan.partition).read(plan.fetch_offset, max_bytes=size, before=plan.before)
-            left -= len(records)
-        parts.append(_fetched(plan, records, reply.isolation_level, journal))
+        error, records, aborted = plan.error, b"", None
+        try:
+            if error is ErrorCode.NONE and plan.fetch_offset < plan.before and left > 0:
+                size = min(plan.max_bytes, left)
+                records = journal(plan.partition).read(plan.fetch_offset, max_bytes=size, before=plan.before)
+            if error is ErrorCode.NONE and reply.isolation_level is IsolationLevel.READ_COMMITTED:
+                aborted = _aborted(plan, records, journal) if records else ()
+        except (StorageError, ProtocolViolation) as problem:
+            error, records = _unreadable(problem), b""
+        left -= len(records)
+        parts.append(_fetched(plan, error, records, aborted))
     return FetchReply(partitions=tuple(parts))
 
 
+def _unreadable(problem: FencepostError) -> ErrorCode:
+    """What a reader is told when a disk, or what lies on it, cannot be read; nobody else notices."""
+    return ErrorCode.KAFKA_STORAGE_ERROR if isinstance(problem, StorageError) else ErrorCode.CORRUPT_MESSAGE
+
+
 def _fetched(
-    plan: FetchPlan, records: Buffer, isolation_level: IsolationLevel, journal: OpenJournal
+    plan: FetchPlan, error: ErrorCode, records: Buffer, aborted: tuple[AbortedTransaction, ...] | None
 ) -> FetchedPartition:
-    aborted: tuple[AbortedTransaction, ...] | None = None
-    if isolation_level is IsolationLevel.READ_COMMITTED and plan.error is ErrorCode.NONE:
-        aborted = _aborted(plan, records, journal) if records else ()
     return FetchedPartition(
         topic=plan.partition.topic,
         partition=plan.partition.partition,
-        error=plan.error,
+        error=error,
         high_watermark=plan.high_watermark,
         last_stable_offset=plan.last_stable_offset,
         log_start_offset=plan.log_start_offset,
@@ -206,15 +214,18 @@ def complete_list(reply: ReplyListed, journal: OpenJournal) -> ListOffsetsReply:
 
 
 def _listed(plan: OffsetPlan, journal: OpenJournal) -> ListedOffset:
-    timestamp, offset = NO_TIMESTAMP, plan.offset
+    error, timestamp, offset = plan.error, NO_TIMESTAMP, plan.offset
     if plan.is_lookup:
-        found = journal(plan.partition).offset_for_timestamp(plan.timestamp)
+        try:
+            found = journal(plan.partition).offset_for_timestamp(plan.timestamp)
+        except (StorageError, ProtocolViolation) as problem:
+            error, found = _unreadable(problem), None
         if found is not None and found[1] < plan.before:
             timestamp, offset = found
     return ListedOffset(
         topic=plan.partition.topic,
         partition=plan.partition.partition,
-        error=plan.error,
+        error=error,
         timestamp=timestamp,
         offset=offset,
     )

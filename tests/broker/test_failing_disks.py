@@ -6,10 +6,11 @@ import pytest
 
 from fencepost.broker.controller import METADATA_PARTITION
 from fencepost.broker.host import MetadataLost, SyncPolicy
+from fencepost.broker.words import Answered, StorageFailed
 from fencepost.journal.simulated import APPEND, SYNC
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import CreateTopic, CreateTopics
-from fencepost.protocol.terms import TransactionResult, TransactionState
+from fencepost.protocol.terms import NO_OFFSET, TransactionResult, TransactionState
 from tests.broker.disks import Disk, fail_syncs, simulated
 from tests.broker.requests import (
     ABORT,
@@ -20,11 +21,12 @@ from tests.broker.requests import (
     Identity,
     end_request,
     identity_of,
+    marker_request,
     offset_request,
     produce_request,
     produced,
 )
-from tests.broker.story import SCAN_MS, offsets_log_of, transaction_log_of
+from tests.broker.story import SCAN_MS, Story, offsets_log_of, transaction_log_of
 
 
 @pytest.mark.parametrize("operation", [APPEND, SYNC])
@@ -38,7 +40,8 @@ def test_who_waits_for_a_log_that_fails_learns_that_the_outcome_is_in_doubt(oper
     story.run()
     fail_syncs(story)
     story.run()
-    assert produced(story.replies[to])[ORDERS].error is ErrorCode.KAFKA_STORAGE_ERROR
+    part = produced(story.replies[to])[ORDERS]
+    assert (part.error, part.base_offset) == (ErrorCode.KAFKA_STORAGE_ERROR, NO_OFFSET)
     disk.mend()
     story.settle()
     assert disk.failures == 1
@@ -117,6 +120,34 @@ def test_the_offsets_of_a_log_that_fails_are_not_taken() -> None:
     assert story.commit_offset(me, "readers", 3) is ErrorCode.NONE
     story.ended(me, COMMIT)
     assert story.offset("readers").offset == 3
+
+
+def test_an_answer_to_a_question_of_an_earlier_leadership_lets_nothing_in() -> None:
+    """The log was lost and led again while the coordinator was asked, and a marker came."""
+    story = Story()
+    me = story.identity()
+    late = story.offer(produce_request(me, {ORDERS: "late"}))
+    first = _held(story)
+    story.host.offer(StorageFailed(partition=ORDERS))
+    story.settle()
+    story.ask(marker_request(me, ABORT, ORDERS, transaction_version=0))
+    again = story.offer(produce_request(me, {ORDERS: "again"}))
+    second = _held(story)
+    story.host.offer(first)
+    story.host.offer(second)
+    story.settle()
+    assert produced(story.replies[late])[ORDERS].error is ErrorCode.INVALID_TXN_STATE
+    assert produced(story.replies[again])[ORDERS].error is ErrorCode.NONE
+    assert story.written().endswith("| again")
+
+
+def _held(story: Story) -> Answered:
+    """The coordinator's answer, taken from the wire."""
+    while not any(isinstance(arrived, Answered) for arrived in story.host.inbox):
+        assert story.work()
+    (answer,) = [arrived for arrived in story.host.inbox if isinstance(arrived, Answered)]
+    story.host.inbox.remove(answer)
+    return answer
 
 
 def test_a_node_without_its_metadata_stops() -> None:

@@ -6,7 +6,10 @@ import attrs
 import pytest
 
 from fencepost.broker.words import ReplyTo
-from fencepost.protocol.batches import walk
+from fencepost.journal.journal import JournalSettings
+from fencepost.journal.memory import MemoryFile
+from fencepost.journal.storage import StorageError
+from fencepost.protocol.batches import build_batch, walk
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     DeleteTopics,
@@ -43,7 +46,7 @@ from tests.broker.requests import (
     produce_request,
     visible_values,
 )
-from tests.broker.story import Story
+from tests.broker.story import Memory, Story
 
 MISSING = TopicPartition("missing", 0)
 WAIT_MS = 500
@@ -141,6 +144,56 @@ def test_the_first_offset_at_or_after_a_time_that_the_isolation_level_allows() -
     assert listed(story, NOON + 11) == (2, NOON + 20)
     assert listed(story, NOON + 11, COMMITTED) == (NO_OFFSET, NO_TIMESTAMP)
     assert listed(story, NOON + 10_000_000) == (NO_OFFSET, NO_TIMESTAMP)
+
+
+# --- what cannot be read -------------------------------------------------------------------------------
+
+
+def nonsense(timestamp: int) -> bytearray:
+    """A batch whose header is right and whose records are not: the broker reads headers alone."""
+    return build_batch(
+        b"nonsense", magic=109, attributes=0, record_count=1, last_offset_delta=0, base_timestamp=timestamp,
+        max_timestamp=timestamp, producer_id=-1, producer_epoch=-1, base_sequence=-1,
+    )  # fmt: skip
+
+
+def test_records_that_nobody_can_read_do_no_harm_to_the_broker() -> None:
+    story = Story()
+    story.ask(produce_batches({ORDERS: nonsense(NOON)}, name=None))
+    assert len(story.fetch(isolation_level=UNCOMMITTED).records) > 0  # the reader finds out by itself
+    part = ListOffsetsPartition(topic=ORDERS.topic, partition=ORDERS.partition, timestamp=NOON)
+    request = ListOffsets(isolation_level=UNCOMMITTED, partitions=(part,))
+    (found,) = body_of(story.ask(request), ListOffsetsReply).partitions
+    assert (found.error, found.offset) == (ErrorCode.CORRUPT_MESSAGE, NO_OFFSET)
+    assert story.produce(NOBODY, "a", name=None).base_offset == 1
+
+
+class Unreadable(Memory):
+    """A disk with a spot that cannot be read."""
+
+    is_broken = False
+
+    def open(self, path: str, *, create: bool = False) -> MemoryFile:
+        if self.is_broken and path.startswith("orders-0/") and path.endswith(".log"):
+            raise StorageError(f"cannot read {path}")
+        return super().open(path, create=create)
+
+
+def test_a_log_that_cannot_be_read_is_an_error_of_its_partition_alone() -> None:
+    storage = Unreadable()
+    story = Story(storage=storage, journal=JournalSettings(segment_bytes=1))
+    for word in ("a", "b", "c"):
+        story.produce(NOBODY, word, name=None)
+    storage.is_broken = True
+    one, other = fetch_request(ORDERS), fetch_request(OTHERS)
+    parts = body_of(story.ask(attrs.evolve(one, partitions=one.partitions + other.partitions)), FetchReply)
+    assert [part.error for part in parts.partitions] == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
+    part = ListOffsetsPartition(topic=ORDERS.topic, partition=ORDERS.partition, timestamp=1)
+    request = ListOffsets(isolation_level=UNCOMMITTED, partitions=(part,))
+    (found,) = body_of(story.ask(request), ListOffsetsReply).partitions
+    assert found.error is ErrorCode.KAFKA_STORAGE_ERROR
+    storage.is_broken = False
+    assert story.visible() == "a b c"
 
 
 # --- waiting -------------------------------------------------------------------------------------------
