@@ -110,6 +110,7 @@ class Pipeline:
             bootstrap=self._keeper.bootstrap,
             seed=self._plan.seed,
             records_per_transaction=self._plan.records_per_transaction,
+            abort_share=self._plan.abort_share,
             read_uncommitted=self._read_uncommitted,
             pauses=pauses,
         )

@@ -11,7 +11,8 @@ from enum import Enum
 import attrs
 
 RECORDS_PER_TRANSACTION_MAX = 400
-ABORT_SHARE = 0.04  # of all transactions, on purpose
+ABORT_SHARE = 0.04  # of the transactions of a long run, on purpose
+ABORTS = 4  # about so many at least in a short one
 
 
 class Point(Enum):
@@ -60,6 +61,7 @@ class Plan:
     flights: int = attrs.field(kw_only=True)
     records_per_transaction: int = attrs.field(kw_only=True)
     lose_every: int = attrs.field(kw_only=True)
+    abort_share: float = attrs.field(kw_only=True)
     events: tuple[Event, ...] = attrs.field(kw_only=True)
 
     def count(self, *blows: Blow) -> int:
@@ -89,6 +91,7 @@ def draw_plan(*, seed: int, flights: int, kills: int) -> Plan:
         flights=flights,
         records_per_transaction=per_transaction,
         lose_every=max(3, rounds // 40),
+        abort_share=max(ABORT_SHARE, ABORTS / rounds),
         events=tuple(events),
     )
 
@@ -113,6 +116,6 @@ def draw_blows(chance: random.Random, kills: int) -> list[tuple[Blow, Point]]:
     return blows
 
 
-def is_aborted_on_purpose(seed: int, offsets: tuple[int, ...], attempt: int) -> bool:
+def is_aborted_on_purpose(seed: int, offsets: tuple[int, ...], *, share: float, attempt: int) -> bool:
     """Whether the worker gives up the transaction that ends at these offsets; its first attempt only."""
-    return attempt == 0 and random.Random(f"abort {seed} {offsets}").random() < ABORT_SHARE
+    return attempt == 0 and random.Random(f"abort {seed} {offsets}").random() < share

@@ -29,6 +29,7 @@ class Task:
     bootstrap: str
     seed: int
     records_per_transaction: int
+    abort_share: float
     read_uncommitted: bool = False
     pauses: tuple[tuple[int, Point], ...] = ()
 

@@ -69,7 +69,9 @@ class Worker:
             self._producer.send_offsets_to_transaction(portion.offsets, GROUP)
             self._reach(Point.OFFSETS)
             ends = tuple(portion.offsets.values())
-            on_purpose = is_aborted_on_purpose(self._task.seed, ends, attempt)
+            on_purpose = is_aborted_on_purpose(
+                self._task.seed, ends, share=self._task.abort_share, attempt=attempt
+            )
             if on_purpose:
                 self._producer.flush()  # all of it gets into the log, for read_committed to leave out
             else:

@@ -40,6 +40,6 @@ def test_a_run_too_short_for_its_blows_is_refused() -> None:
 
 
 def test_some_transactions_are_aborted_on_purpose_and_only_once() -> None:
-    first = [is_aborted_on_purpose(7, (offset, 3), 0) for offset in range(2_000)]
+    first = [is_aborted_on_purpose(7, (offset, 3), share=0.04, attempt=0) for offset in range(2_000)]
     assert 20 < sum(first) < 200
-    assert not any(is_aborted_on_purpose(7, (offset, 3), 1) for offset in range(2_000))
+    assert not any(is_aborted_on_purpose(7, (offset, 3), share=1, attempt=1) for offset in range(2_000))
