@@ -7,7 +7,6 @@ Rule: the hot path (`Sending.put`) does nothing per record but put it into its c
 from __future__ import annotations
 
 from collections import deque
-from itertools import islice
 from zlib import crc32
 
 from fencepost.client.batch import NO_BATCH, RECORD_SIZE_MAX, Batch, Headers, PartitionQueue, record_size
@@ -214,15 +213,21 @@ class Accumulator:
 
     def wake_at(self, now: int) -> int | None:
         """When the next batch has lingered long enough, may be retried, or expires."""
-        retries = [queue.retry_at() for queue in self.active.values()]
-        times = [time for time in retries if time is not None and time > now]
-        # What is due already waits for an answer, not for a time.
-        due = (batch.opened_at + self.settings.linger_ms for batch in self.lingering if self.is_open(batch))
-        times += islice(filter(now.__lt__, due), 1)
-        if self.batches:
-            oldest = next(iter(self.batches.values()))
-            times.append(oldest.opened_at + self.settings.delivery_timeout_ms)
-        return min(times, default=None)
+        if not self.batches:
+            return None
+        oldest = next(iter(self.batches.values()))
+        times = [oldest.opened_at + self.settings.delivery_timeout_ms]
+        for queue in self.active.values():
+            retry_at = queue.retry_at()
+            if retry_at is not None and retry_at > now:
+                times.append(retry_at)
+        for batch in self.lingering:
+            # What is due already waits for an answer, not for a time.
+            due = batch.opened_at + self.settings.linger_ms
+            if due > now and self.is_open(batch):
+                times.append(due)
+                break
+        return min(times)
 
     def copy(self) -> Accumulator:
         """A copy that shares nothing that changes."""

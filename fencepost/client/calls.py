@@ -297,10 +297,12 @@ class Calls:
         """When something here is due that no answer will bring; what waits for an answer has no time of its
         own.
         """
-        times = [call.retry_at for call in self._waiting.values() if call.retry_at > now]
-        if self._lacks_metadata():
-            times.append(self._metadata_at)
-        times += [call.deadline for call in self._waiting.values() if call.deadline is not None]
+        times = [self._metadata_at] if self._lacks_metadata() else list[int]()
+        for call in self._waiting.values():
+            if call.retry_at > now:
+                times.append(call.retry_at)
+            if call.deadline is not None:
+                times.append(call.deadline)
         times += [
             call.deadline
             for call in self._tokens.values()

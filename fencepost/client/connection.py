@@ -14,7 +14,7 @@ from typing import NamedTuple
 from fencepost.client.effects import Send
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
-from fencepost.protocol.frames import FrameReader, decode_reply, encode_request, reply_correlation_id
+from fencepost.protocol.frames import FrameReader, decode_reply_of, encode_request
 from fencepost.protocol.messages import API_BY_REQUEST, Api, ReplyBody
 from fencepost.protocol.terms import INT32_MAX
 
@@ -52,7 +52,9 @@ class Connection:
         """When the oldest request in flight times out; insertion order is time order, for all have one
         timeout.
         """
-        return next(iter(self._in_flight.values())).deadline if self._in_flight else None
+        for expected in self._in_flight.values():
+            return expected.deadline
+        return None
 
     def send(self, effect: Send, now: int) -> None:
         """Puts a request into the outbox and expects its answer."""
@@ -71,13 +73,15 @@ class Connection:
             yield self._answer(frame)
 
     def _answer(self, frame: memoryview) -> Answer:
-        correlation_id = reply_correlation_id(frame)
+        reply = decode_reply_of(frame, self._api_of)
+        expected = self._in_flight.pop(reply.correlation_id)
+        return Answer(expected.token, reply.error, reply.body)
+
+    def _api_of(self, correlation_id: int) -> Api:
         expected = self._in_flight.get(correlation_id)
         if expected is None:
             raise ProtocolViolation(f"a reply to request {correlation_id}, which is not in flight")
-        reply = decode_reply(frame, expected.api)
-        del self._in_flight[correlation_id]
-        return Answer(expected.token, reply.error, reply.body)
+        return expected.api
 
     def lost(self, now: int) -> list[Answer]:
         """What becomes of everything in flight when the connection ends: nobody knows whether it was done."""

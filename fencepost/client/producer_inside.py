@@ -162,8 +162,9 @@ class ProducerInside:
             self._added = True
 
     def _announce_wake(self, now: int) -> None:
-        times = [self.accumulator.wake_at(now), self.calls.wake_at(now)]
-        at = min((time for time in times if time is not None), default=None)
+        at, of_calls = self.accumulator.wake_at(now), self.calls.wake_at(now)
+        if at is None or (of_calls is not None and of_calls < at):
+            at = of_calls
         if at != self._woken_at:
             self._woken_at = at
             if at is not None:

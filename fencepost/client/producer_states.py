@@ -27,6 +27,8 @@ class ProducerState(Enum):
     COMMIT_OUTCOME_UNKNOWN = "commit outcome unknown"
     CLOSED = "closed"
 
+    __hash__ = object.__hash__  # the one of Enum is written in Python, and tables are looked up often
+
 
 class ProducerInput(Enum):
     """Calls of the user, then what happens to the producer."""
@@ -44,6 +46,8 @@ class ProducerInput(Enum):
     RENEW = "sequence lost"
     FATAL = "fatal failure"
     COMMIT_LOST = "commit given up"
+
+    __hash__ = object.__hash__
 
 
 Cell = ProducerState | ErrorCode

@@ -124,5 +124,9 @@ class Session:
     @property
     def wake_at(self) -> int | None:
         """The next time at which `wake` has something to do."""
-        times = [connection.deadline for connection in self.connections.values()]
-        return min((t for t in [self._machine_wake, *times] if t is not None), default=None)
+        earliest = self._machine_wake
+        for connection in self.connections.values():
+            deadline = connection.deadline
+            if deadline is not None and (earliest is None or deadline < earliest):
+                earliest = deadline
+        return earliest

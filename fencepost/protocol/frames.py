@@ -6,6 +6,7 @@ Rule: a frame is bounded before it is read; what is not a message is a ProtocolV
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 import attrs
@@ -100,9 +101,15 @@ def reply_correlation_id(frame: Buffer) -> int:
 
 def decode_reply(frame: Buffer, api: Api) -> ReplyFrame:
     """The reply in a frame (its bytes after the length) to a request of `api`, or ProtocolViolation."""
+    return decode_reply_of(frame, lambda _: api)
+
+
+def decode_reply_of(frame: Buffer, api_of: Callable[[int], Api]) -> ReplyFrame:
+    """The same, with the API of the request of that correlation id; `api_of` may raise ProtocolViolation."""
     fields, payload = _open(frame, field_count=3)
     correlation_id, error, body = fields
     _check_correlation_id(correlation_id)
+    api = api_of(correlation_id)
     code = decode(ErrorCode, error, payload)
     decoded = None if body is None else decode(api.reply, body, payload)
     if decoded is None and code is ErrorCode.NONE:
