@@ -300,7 +300,10 @@ class Host:
         for key in self.changed:
             log = self.node.logs.get(key)
             if log is not None and self.directory.has(key):
-                self.directory.journal(key).write_manifest(_manifest(log.partition))
+                try:
+                    self.directory.journal(key).write_manifest(_manifest(log.partition))
+                except StorageError as problem:
+                    self._lose(key, problem)
         self.changed.clear()
 
 

@@ -76,13 +76,14 @@ def serve(
         hold_at=hold_at,
         lose_reply=lose_reply,
     )
-    if with_parent:
-        Thread(target=_end_with_parent, daemon=True).start()
-    trio.run(partial(serve_until_signalled, settings, on_ready=partial(_tell_ready, settings)))
+    tell = partial(_tell_ready, settings, with_parent=with_parent)
+    trio.run(partial(serve_until_signalled, settings, on_ready=tell))
     return OK
 
 
-def _tell_ready(settings: BrokerSettings, ready: Ready) -> None:
+def _tell_ready(settings: BrokerSettings, ready: Ready, *, with_parent: bool) -> None:
+    if with_parent:  # not before: until now a signal would not have ended the broker in order
+        Thread(target=_end_with_parent, daemon=True).start()
     place = f"data in {settings.directory}" if settings.directory else "data in memory"
     print(f"Fencepost is ready on {ready.address}, {place} (sync {settings.sync.value}). Ctrl-C stops it.")
     facts = {"host": ready.host, "port": ready.port, "directory": settings.directory, "pid": os.getpid()}

@@ -7,11 +7,11 @@ import pytest
 from fencepost.broker.controller import METADATA_PARTITION
 from fencepost.broker.host import MetadataLost, SyncPolicy
 from fencepost.broker.words import Answered, StorageFailed
-from fencepost.journal.simulated import APPEND, SYNC
+from fencepost.journal.simulated import APPEND, SYNC, SimulatedStorage
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import CreateTopic, CreateTopics
 from fencepost.protocol.terms import NO_OFFSET, TransactionResult, TransactionState
-from tests.broker.disks import Disk, fail_syncs, simulated
+from tests.broker.disks import Disk, fail_syncs, keeps_nothing, simulated
 from tests.broker.requests import (
     ABORT,
     COMMIT,
@@ -148,6 +148,21 @@ def _held(story: Story) -> Answered:
     (answer,) = [arrived for arrived in story.host.inbox if isinstance(arrived, Answered)]
     story.host.inbox.remove(answer)
     return answer
+
+
+def test_a_manifest_that_cannot_be_written_costs_its_partition_its_leader_and_nothing_else() -> None:
+    full = set[str]()
+    storage = SimulatedStorage(keeps_nothing, breaks=lambda _operation, path: path in full)
+    story = Story(storage=storage)
+    story.produce(Identity(), "a", name=None)
+    epoch = story.partition().leader_epoch
+    full.add("orders-0/manifest.json")
+    story.host.write_manifests()
+    full.clear()
+    story.settle()
+    assert story.partition().leader_epoch == epoch + 1
+    assert story.visible() == "a"
+    assert any("manifest" in trouble for trouble in story.host.troubles)
 
 
 def test_a_node_without_its_metadata_stops() -> None:
