@@ -12,7 +12,13 @@ from fencepost.journal.storage import Storage, StorageReader
 from fencepost.protocol.batches import MAGIC_COLUMNS, BatchHeader, build_batch
 from fencepost.protocol.compression import Compression
 from fencepost.protocol.records import build_data_batch
-from fencepost.protocol.terms import IsolationLevel, TopicPartition, TransactionResult
+from fencepost.protocol.terms import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    IsolationLevel,
+    TopicPartition,
+    TransactionResult,
+)
 from fencepost.spark_bridge.options import parse_options
 from fencepost.spark_bridge.planning import ReadTask, plan
 from fencepost.spark_bridge.rows import record_batches
@@ -141,7 +147,6 @@ def _batch(
     compression: Compression,
 ) -> bytearray:
     first = rows[0].timestamp
-    identity = {} if producer_id is None else {"producer_id": producer_id, "producer_epoch": 0}
     return build_data_batch(
         [row.value for row in rows],
         keys=[row.key for row in rows] if any(row.key is not None for row in rows) else None,
@@ -154,7 +159,8 @@ def _batch(
         base_timestamp=first,
         compression=compression,
         transactional=producer_id is not None,
-        **identity,
+        producer_id=NO_PRODUCER_ID if producer_id is None else producer_id,
+        producer_epoch=NO_PRODUCER_EPOCH if producer_id is None else 0,
     )
 
 
