@@ -232,8 +232,9 @@ class Refused:
 class Outcome:
     """What one input led to; the shell performs appends in order, then effects in order."""
 
-    appends: list[Append] = attrs.Factory(list[Append])
-    effects: list[Effect] = attrs.Factory(list[Effect])
+    # `list[Append]` as a factory costs eight times a plain list, and every step makes one of these
+    appends: list[Append] = attrs.field(factory=list)
+    effects: list[Effect] = attrs.field(factory=list)
 
 
 @attrs.frozen(kw_only=True)
