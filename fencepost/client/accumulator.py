@@ -1,5 +1,5 @@
-"""Where records wait to become batches: one open batch per partition, bounded memory, lingering and delivery
-deadlines.
+"""Where records wait to become batches: one open batch per
+partition, bounded memory, lingering and delivery deadlines.
 
 Rule: the hot path (`Sending.put`) does nothing per record but put it into its columns; all else is per batch.
 """
@@ -92,9 +92,7 @@ class Accumulator:
         now: int,
         wall_ms: int,
     ) -> Place:
-        """Puts any record into a batch of `partition`, opened if need be; BufferFull when there is no room
-        for it.
-        """
+        """Puts any record into a batch of `partition`, opened if need be; BufferFull without room."""
         size = record_size(value, key, headers)
         if size > min(RECORD_SIZE_MAX, self.settings.buffer_memory):
             raise RecordTooLarge(f"a record of {size} bytes does not fit into buffer_memory or a request")

@@ -65,9 +65,7 @@ def describe_topic(name: str) -> Question[TopicDescription]:
 
 
 def offset_of(partition: TopicPartition, timestamp: int, isolation: IsolationLevel) -> Question[int]:
-    """The offset that a timestamp, LATEST_TIMESTAMP or EARLIEST_TIMESTAMP stands for; -1 when none is as
-    late.
-    """
+    """The offset for a timestamp, LATEST_TIMESTAMP or EARLIEST_TIMESTAMP; -1 when none is as late."""
     asked = m.ListOffsetsPartition(topic=partition.topic, partition=partition.partition, timestamp=timestamp)
     request = m.ListOffsets(isolation_level=isolation, partitions=(asked,))
     return Question(request, target=partition, read=lambda reply: reply.partitions[0].offset)

@@ -1,7 +1,7 @@
 """The async producer, on trio and on asyncio: the cores with sockets, and no thread.
 
-Rule: sending never waits unless there is no room, and then says so; nothing per record awaits or is
-scheduled.
+Rule: sending never waits unless there is no room, and then
+says so; nothing per record awaits or is scheduled.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from fencepost.protocol.terms import TopicPartition
 
 __all__ = ["AsyncAdmin", "AsyncConsumer", "AsyncOutcome", "AsyncOutcomes", "AsyncProducer"]
 
-# How long leaving `async with` waits for what is on its way, and how long a cancelled task waits for its
-# abort.
+# How long leaving `async with` waits for what is on its way, and
+# how long a cancelled task waits for its abort.
 CLOSE_TIMEOUT_MS = 30_000
 ABORT_GRACE_MS = 5_000
 # A topic that is not known yet is looked for this often; its metadata is asked for by the core.
@@ -71,9 +71,7 @@ class AsyncOutcomes(PendingColumn["AsyncProducer"]):
 
 
 class AsyncProducer(AsyncClient, Sending[AsyncOutcome]):
-    """A producer for one event loop; enter it with `async with`, which connects, and leave it there, which
-    flushes.
-    """
+    """A producer for one event loop: `async with` connects it, and flushes when it is left."""
 
     def __init__(
         self,
@@ -108,6 +106,7 @@ class AsyncProducer(AsyncClient, Sending[AsyncOutcome]):
             client_id=client_id,
         )
         self._clock = clock
+        self._unfinished: Operation | None = None  # timed out or cancelled for its caller, and goes on
         self._machine = ProducerMachine(bootstrap, self.settings)
         super().__init__(
             self._machine.accumulator,
@@ -133,9 +132,7 @@ class AsyncProducer(AsyncClient, Sending[AsyncOutcome]):
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
     ) -> AsyncOutcome:
-        """Takes one record; waits only while there is no room or the topic is not known, and is no checkpoint
-        otherwise.
-        """
+        """Takes one record. Waits for room and for a topic that is new, and is no checkpoint else."""
         while True:
             try:
                 return self.put(
@@ -172,9 +169,7 @@ class AsyncProducer(AsyncClient, Sending[AsyncOutcome]):
         return outcomes
 
     async def _room_for(self, topic: str) -> None:
-        """Waits until a topic is known and there is room for a batch; BufferFull, RequestTimeout or
-        UnknownTopic.
-        """
+        """Waits for a topic to be known and for room; BufferFull, RequestTimeout or UnknownTopic."""
         self._check_running()
         machine = self._machine
 
@@ -245,9 +240,7 @@ class AsyncProducer(AsyncClient, Sending[AsyncOutcome]):
     # --- transactions ---------------------------------------------------------------------------------------
 
     async def init_transactions(self) -> None:
-        """Takes over the transactional id; fences a former owner. RequestTimeout after max_block_ms: call it
-        again.
-        """
+        """Takes over the transactional id and fences a former owner. After RequestTimeout call it again."""
         await self._operate(self._machine.init_transactions, Operation.INIT_TRANSACTIONS)
 
     def begin_transaction(self) -> None:
@@ -270,8 +263,10 @@ class AsyncProducer(AsyncClient, Sending[AsyncOutcome]):
             await self._operate(self._machine.commit, Operation.COMMIT, timeout_ms)
         except anyio.get_cancelled_exc_class() as cancelled:
             self._give_up_commit()
-            failure = self._wires.resolved.pop(Operation.COMMIT, None)
-            if failure is not None and failure.kind is CommitOutcomeUnknown:
+            failure = self._wires.resolved.pop(Operation.COMMIT)
+            if failure is None:
+                return  # its answer came in the same moment: it is done
+            if failure.kind is CommitOutcomeUnknown:
                 raise failure.exception() from cancelled
             raise
 
@@ -284,27 +279,29 @@ class AsyncProducer(AsyncClient, Sending[AsyncOutcome]):
     ) -> None:
         self._check_running()
         resolved = self._wires.resolved
-        resolved.pop(operation, None)
-        now = self._clock()
-        self._wires.perform(start(now), now)
+        if self._unfinished is not operation:  # the same call again waits on, or finds what came meanwhile
+            resolved.pop(operation, None)
+            now = self._clock()
+            self._wires.perform(start(now), now)
+        self._unfinished = operation
         timeout_ms = self.settings.max_block_ms if timeout_ms is None else timeout_ms
         if not await self._wires.wait(operation, lambda: operation in resolved, timeout_ms):
             if operation is not Operation.COMMIT:
                 raise RequestTimeout(f"{operation.value}() was not done within {timeout_ms} ms")
             self._give_up_commit()
+        self._unfinished = None
         failure = resolved.pop(operation)
         if failure is not None:
             raise failure.exception()
 
     def _give_up_commit(self) -> None:
+        self._unfinished = None
         now = self._clock()
         self._wires.perform(self._machine.give_up_commit(now), now)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[AsyncProducer]:
-        """Begins; commits at the end of the block; aborts when it raises. Never aborts after an uncertain
-        commit.
-        """
+        """Begins; commits at the end, aborts when the block raises, never after an uncertain commit."""
         self.begin_transaction()
         try:
             yield self

@@ -118,9 +118,7 @@ class AsyncConsumer(_AsyncAsking):
         )
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Reads these partitions, from the group's committed offsets or as `auto_offset_reset` says, unless
-        sought.
-        """
+        """Reads these, from the group's committed offsets or as `auto_offset_reset` says, unless sought."""
         self._machine.assign(partitions)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
@@ -155,9 +153,7 @@ class AsyncConsumer(_AsyncAsking):
         return reading.position
 
     async def poll(self, timeout_ms: int = 1_000) -> list[ConsumedBatch]:
-        """The batches that are there, or those that come within `timeout_ms`; asks for the next before they
-        are read.
-        """
+        """The batches that come within `timeout_ms`; the next are asked for before these are read."""
         taken: list[ConsumedBatch] = []
 
         def is_over() -> bool:
@@ -170,9 +166,7 @@ class AsyncConsumer(_AsyncAsking):
         return taken
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """The group's committed offsets, None where there is none. read_committed waits for transactions that
-        move them.
-        """
+        """The group's committed offsets or None; read_committed waits for transactions that move them."""
         wanted = list(partitions)
         reply: m.OffsetFetchReply = await self._ask(self._machine.committed_request(wanted), self._group())
         offsets = {TopicPartition(entry.topic, entry.partition): entry.offset for entry in reply.offsets}
@@ -213,9 +207,7 @@ class AsyncAdmin(_AsyncAsking):
         )
 
     async def create_topic(self, name: str, partitions: int = 1) -> None:
-        """Makes a topic; RequestFailed with TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION or
-        INVALID_PARTITIONS.
-        """
+        """Makes a topic; RequestFailed when it exists, or its name or number of partitions is not allowed."""
         await self._question(ask.create_topic(name, partitions))
 
     async def delete_topic(self, name: str) -> None:

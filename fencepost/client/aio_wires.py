@@ -1,5 +1,5 @@
-"""Sockets of the async shell, on trio and asyncio alike: one task per connection, one for the time, direct
-writes.
+"""Sockets of the async shell, on trio and asyncio alike: one
+task per connection, one for the time, direct writes.
 
 Rule: no streams, no locks, no task per request. Whoever calls writes at once; a task reads, hands over all
 that is there, and wakes those whose answer came.

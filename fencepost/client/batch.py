@@ -203,9 +203,7 @@ NO_BATCH: Final = Batch(0, TopicPartition("", -1), limit=NO_ROOM, opened_at=0, t
 
 
 class PartitionQueue:
-    """The batches of one partition after they were closed: `ready` wait for a sequence, `unacked` have one,
-    in order.
-    """
+    """The closed batches of one partition: `ready` wait for a sequence, `unacked` have one, in order."""
 
     __slots__ = (
         "is_broken",
@@ -229,9 +227,7 @@ class PartitionQueue:
         """
 
     def next_to_send(self, now: int) -> Batch | None:
-        """The batch that may go now. While one waits for its retry only the lowest sequence goes, so order
-        holds.
-        """
+        """The batch that may go now: while one waits for a retry, only the lowest sequence."""
         waiting = [batch for batch in self.unacked if not batch.is_refused]
         retried = next((batch for batch in waiting if not batch.in_flight), None)
         if retried is not None:
@@ -244,9 +240,7 @@ class PartitionQueue:
         return None if waiting is None or waiting.in_flight else waiting.retry_at
 
     def adopt(self, producer_id: int, producer_epoch: int) -> None:
-        """Takes a new identity once nothing under the old one can still arrive; refused batches are numbered
-        anew.
-        """
+        """Takes a new identity once nothing of the old one can still arrive; numbers refused batches anew."""
         if (self.producer_id, self.producer_epoch) == (producer_id, producer_epoch):
             return
         if not all(batch.is_refused for batch in self.unacked):

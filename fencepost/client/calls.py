@@ -1,5 +1,5 @@
-"""Requests that are asked until they are answered: found leaders and coordinators, retries with backoff,
-deadlines.
+"""Requests that are asked until they are answered: found leaders
+and coordinators, retries with backoff, deadlines.
 
 Rule: one place decides what an error of a whole request means. Produce and Fetch, whose batches have fates of
 their own, pass through `once` and come back untouched.
@@ -117,9 +117,7 @@ class Calls:
         self._out: list[Send] = []
 
     def submit(self, request: Request, target: Target, deadline: int | None = None) -> int:
-        """Asks `request` of `target` until it is answered, refused for good, or `deadline` is past; its
-        number.
-        """
+        """Asks until there is an answer, a refusal for good, or `deadline` is past; the call's number."""
         number = self._number()
         self._waiting[number] = Call(number, request=request, target=target, deadline=deadline)
         return number
@@ -148,9 +146,7 @@ class Calls:
     def answered(
         self, token: int, error: ErrorCode, body: ReplyBody | None, now: int
     ) -> list[Finished] | OnceAnswered:
-        """Takes the answer to `token`: what ended by it; nothing when it will be asked again or was
-        cancelled.
-        """
+        """Takes the answer to `token`: what ended by it, nothing when it is asked again or was cancelled."""
         call = self._tokens.pop(token, _CANCELLED)
         if error is ErrorCode.NETWORK_EXCEPTION or error is ErrorCode.REQUEST_TIMED_OUT:
             self.cluster.turn += 1
@@ -294,9 +290,7 @@ class Calls:
         return found
 
     def wake_at(self, now: int) -> int | None:
-        """When something here is due that no answer will bring; what waits for an answer has no time of its
-        own.
-        """
+        """When something is due that no answer will bring; what waits for an answer has no time."""
         times = [self._metadata_at] if self._lacks_metadata() else list[int]()
         for call in self._waiting.values():
             if call.retry_at > now:

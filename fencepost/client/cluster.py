@@ -1,7 +1,7 @@
 """What a client knows of the cluster: nodes, leaders, coordinators, and what it must ask again.
 
-Rule: knowledge only. It is replaced whole by replies and doubted by `forget_*`; who asks, and when, is
-decided in calls.py.
+Rule: knowledge only. It is replaced whole by replies and doubted by
+`forget_*`; who asks, and when, is decided in calls.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The bulk path of `send_many`: whole stretches of columns into a batch at once, counted and checked by C
-loops.
+"""The bulk path of `send_many`: whole stretches of columns into
+a batch at once, counted and checked by C loops.
 
-Rule: what a stretch cannot take goes the long way record by record, so that `send_many` accepts what `send`
-accepts.
+Rule: what a stretch cannot take goes the long way record by
+record, so that `send_many` accepts what `send` accepts.
 """
 
 from __future__ import annotations
@@ -44,9 +44,7 @@ def shares(
 
 
 def fill(batch: Batch, share: Share, start: int) -> Run | None:
-    """Puts as many records from `start` on as there is room for into an open batch; None when not even one
-    goes in.
-    """
+    """Puts as many records from `start` on as there is room for into an open batch; None for not even one."""
     values, keys = share.values, share.keys
     if batch.room <= 0 or (keys is not None and batch.keys is None):
         return None

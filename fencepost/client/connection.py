@@ -1,8 +1,8 @@
-"""One connection to one node without its socket: requests to bytes, bytes to answers, and how long an answer
-may take.
+"""One connection to one node without its socket: requests to
+bytes, bytes to answers, and how long an answer may take.
 
-Rule: every request that went out comes back exactly once, as an answer, as NETWORK_EXCEPTION or as
-REQUEST_TIMED_OUT.
+Rule: every request that went out comes back exactly once, as an
+answer, as NETWORK_EXCEPTION or as REQUEST_TIMED_OUT.
 """
 
 from __future__ import annotations
@@ -49,9 +49,7 @@ class Connection:
 
     @property
     def deadline(self) -> int | None:
-        """When the oldest request in flight times out; insertion order is time order, for all have one
-        timeout.
-        """
+        """When the oldest request in flight times out: insertion order is time order, the timeout is one."""
         for expected in self._in_flight.values():
             return expected.deadline
         return None
@@ -66,9 +64,7 @@ class Connection:
         self.outbox.extend(filter(len, pieces))  # an empty piece would never leave: sending it moves nothing
 
     def receive(self, chunk: Buffer) -> Iterator[Answer]:
-        """The answers that `chunk` completes, one by one; ProtocolViolation at the first that answers nothing
-        asked.
-        """
+        """The answers that `chunk` completes, one by one; ProtocolViolation at one that nobody asked for."""
         for frame in self._reader.feed(chunk):
             yield self._answer(frame)
 

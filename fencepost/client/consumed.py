@@ -1,8 +1,7 @@
-"""What a consumer hands out: batches as views over the bytes that were fetched, and records only when asked
-for.
+"""What a consumer hands out: batches as views over the bytes
+that were fetched, and records only when asked for.
 
-Rule: the filter of aborted transactions is Kafka's (facts of KIP-98): a heap of first offsets, a set of
-producer ids.
+Rule: the filter of aborted transactions is Kafka's (KIP-98): a heap of first offsets, a set of producer ids.
 """
 
 from __future__ import annotations
@@ -158,9 +157,7 @@ class ConsumedBatch:
 
 
 def _without_first(columns: Columns, skipped: int) -> Columns:
-    """The records whose offset delta is at least `skipped`: a fetch begins with the batch that holds its
-    offset.
-    """
+    """The records from delta `skipped` on: a fetch begins with the batch that holds its offset."""
     deltas = columns.offset_deltas
     count = skipped if deltas is None else sum(1 for delta in deltas if delta < skipped)
 
@@ -187,9 +184,7 @@ class AbortedFilter:
         self._aborted: set[int] = set()
 
     def drops(self, header: BatchHeader, data: memoryview, at: int) -> bool:
-        """Whether read_committed leaves this data batch out; an ABORT marker ends its producer's aborted
-        range.
-        """
+        """Whether read_committed leaves this batch out; an ABORT marker ends its producer's aborted range."""
         while self._coming and self._coming[0][0] <= header.last_offset:
             self._aborted.add(heappop(self._coming)[1])
         if header.is_control:

@@ -1,8 +1,8 @@
-"""The consumer: positions, fetches ahead of the reader, resets, and what read_committed leaves out, as a
-machine over values.
+"""The consumer: positions, fetches ahead of the reader, resets, and
+what read_committed leaves out, as a machine over values.
 
-Rule: a position moves only over what was handed out or must never be handed out. Stale answers, from before a
-seek, are dropped.
+Rule: a position moves only over what was handed out or must never be
+handed out. Stale answers, from before a seek, are dropped.
 """
 
 from __future__ import annotations
@@ -121,17 +121,13 @@ class ConsumerMachine(AskingMachine):
         reading.begin_at(offset)
 
     def seek_to(self, partition: TopicPartition, timestamp: int) -> None:
-        """The next record is the one that ListOffsets names; LATEST_TIMESTAMP and EARLIEST_TIMESTAMP are
-        ends.
-        """
+        """The next record is the one that ListOffsets names for a timestamp, which may stand for an end."""
         reading = self.reading(partition)
         self._forget(reading)
         self._look_up(reading, timestamp)
 
     def take(self) -> list[ConsumedBatch]:
-        """What was fetched and not yet handed out; raises what is wrong with a partition once the rest is
-        handed out.
-        """
+        """What was fetched and not handed out; once that is nothing, raises what is wrong with a reading."""
         batches: list[ConsumedBatch] = []
         for reading in self.readings.values():
             for selection in reading.fetched:

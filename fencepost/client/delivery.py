@@ -1,7 +1,7 @@
 """Batches on the wire: which may go to which node, and what an answer makes of each.
 
-Rule: order and identity of a partition's batches are kept here; what a failed batch means for its producer is
-not decided here.
+Rule: order and identity of a partition's batches are kept here; what a
+failed batch means for its producer is not decided here.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode, Remedy
 from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID, TopicPartition
 
-# One request carries at most one batch per partition, and no more than this (Kafka's max.request.size is 1
-# MiB).
+# One request carries at most one batch per partition, and no
+# more than this (Kafka's max.request.size is 1 MiB).
 REQUEST_SIZE_MAX: Final = 4 * 1024 * 1024
 
 ACKS_ALL: Final = -1

@@ -1,8 +1,8 @@
-"""What a client core wants done, as values: send a request, be woken at a time, tell whoever waits how
-something ended.
+"""What a client core wants done, as values: send a request, be
+woken at a time, tell whoever waits how something ended.
 
-Rule: a core touches nothing. A shell or a simulator performs effects in their order and hands back what comes
-of them.
+Rule: a core touches nothing. A shell or a simulator performs
+effects in their order and hands back what comes of them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ class Operation(Enum):
 
 @attrs.frozen
 class Send:
-    """Send `request` to a node; its answer, or the loss of its connection, comes back under `token`, at most
-    once.
-    """
+    """Send `request` to a node; its answer, or its loss, comes back under `token`, at most once."""
 
     node_id: int
     request: Request = attrs.field(kw_only=True)
@@ -37,9 +35,7 @@ class Send:
 
 @attrs.frozen
 class WakeMe:
-    """Call `wake` at `at` milliseconds of the clock whose times the inputs carry; a later WakeMe replaces
-    this one.
-    """
+    """Call `wake` at `at`, in milliseconds of the clock of the inputs; a later WakeMe replaces this one."""
 
     at: int
 
@@ -66,9 +62,7 @@ class BatchDone:
 
 @attrs.frozen
 class Answered:
-    """A call of a consumer or admin ended: its reply, or why there is none. `number` is what submitting it
-    returned.
-    """
+    """A question of a consumer or admin ended: its reply, or why there is none. `number` is from `ask`."""
 
     number: int
     reply: object = attrs.field(kw_only=True)

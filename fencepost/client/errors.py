@@ -1,7 +1,7 @@
 """What a client raises: one class per thing that the caller can do next, and the sentence that says so.
 
-Rule: cores keep failures as values (`Failure`), shells raise them; an outcome that is not known is never
-called a failure.
+Rule: cores keep failures as values (`Failure`), shells raise them;
+an outcome that is not known is never called a failure.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from fencepost.protocol.errors import ErrorCode, FencepostError
 
 
 class ClientError(FencepostError):
-    """Parent of what a client raises; `error` is the row of the error table behind it (NONE when no broker
-    said it).
-    """
+    """Parent of what a client raises; `error` is what a broker said, NONE when none said anything."""
 
     advice: ClassVar[str] = ""
 
@@ -49,9 +47,7 @@ class RecordTooLarge(ClientError):
 
 
 class TransactionAborted(ClientError):
-    """Something in this transaction failed, so it cannot commit; nothing of it will be visible to
-    read_committed.
-    """
+    """Something in this transaction failed, so it cannot commit; read_committed will see nothing of it."""
 
     advice = "Call abort_transaction(), then begin again"
 
@@ -71,9 +67,7 @@ class ProducerFailed(ClientError):
 
 
 class CommitOutcomeUnknown(ClientError):
-    """The commit was cancelled or timed out after it had been sent: the transaction may be committed or
-    aborted.
-    """
+    """The commit was given up after it had been sent: the transaction may be committed or aborted."""
 
     advice = (
         "Close this producer; init_transactions() of a new one with the same transactional id waits until "

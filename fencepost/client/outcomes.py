@@ -1,8 +1,8 @@
-"""What `send` gives back: where a record is on its way, and where it ended, without an object until somebody
-asks.
+"""What `send` gives back: where a record is on its way, and
+where it ended, without an object until somebody asks.
 
-Rule: an outcome is a tuple of its client, its batch and its index there, so that making one costs what a
-tuple costs.
+Rule: an outcome is a tuple of its client, its batch and its index
+there, so that making one costs what a tuple costs.
 """
 
 from __future__ import annotations

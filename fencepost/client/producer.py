@@ -1,5 +1,5 @@
-"""The producer: an idempotent or transactional sender as a machine over values (KIP-98, KIP-360, KIP-890 part
-2).
+"""The producer: an idempotent or transactional sender as a
+machine over values (KIP-98, KIP-360, KIP-890 part 2).
 
 Rule: no clock, no socket, no waiting. Calls, answers and time go in; sends, outcomes and a time to be woken
 come out. A commit that was sent and not answered is never called failed: it is CommitOutcomeUnknown.
@@ -24,9 +24,7 @@ _S, _I = ProducerState, ProducerInput
 
 
 class ProducerMachine(ProducerInside):
-    """One producer. Every input returns the effects that it causes, in order; illegal calls raise and change
-    nothing.
-    """
+    """One producer. Inputs return the effects that they cause, in order; illegal calls change nothing."""
 
     __slots__ = ()
 
@@ -65,9 +63,7 @@ class ProducerMachine(ProducerInside):
         self._added = False
 
     def partition_count(self, topic: str) -> int | None:
-        """How many partitions a topic has; None until metadata tells (the topic is asked for). UnknownTopic
-        if impossible.
-        """
+        """How many partitions a topic has; None until metadata tells. UnknownTopic when it cannot exist."""
         cluster = self.calls.cluster
         cluster.want(topic)
         error = cluster.topic_errors.get(topic, ErrorCode.NONE)
@@ -76,9 +72,7 @@ class ProducerMachine(ProducerInside):
         return cluster.partition_counts.get(topic)
 
     def route(self, topic: str) -> Route | None:
-        """Where records of a topic go; None until metadata tells. Begins sending, as far as the state allows
-        it.
-        """
+        """Where records of a topic go, None until metadata tells; begins sending if the state allows it."""
         self._call(_I.SEND)
         count = self.partition_count(topic)
         if count is None:
@@ -99,9 +93,7 @@ class ProducerMachine(ProducerInside):
         now: int,
         wall_ms: int,
     ) -> Place | None:
-        """Takes one record; call `wake` after it. None while the topic is not known yet; BufferFull when
-        there is no room.
-        """
+        """Takes one record; call `wake` after it. None while the topic is new; BufferFull without room."""
         check_record(topic, value, key, timestamp_ms, headers)
         route = self.route(topic)
         if route is None:
@@ -128,9 +120,7 @@ class ProducerMachine(ProducerInside):
         return self._step(now)
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], group_id: str, now: int) -> list[Effect]:
-        """Commits a group's offsets with this transaction; they go out at once, and commit waits for their
-        answer.
-        """
+        """Commits a group's offsets with this transaction; sent at once, and commit waits for the answer."""
         self._call(_I.SEND_OFFSETS)
         if offsets:
             self._offsets.setdefault(group_id, {}).update(offsets)
@@ -151,9 +141,7 @@ class ProducerMachine(ProducerInside):
         return self._step(now)
 
     def give_up_commit(self, now: int) -> list[Effect]:
-        """The caller of commit waits no longer. Unless the decision was never sent, nobody knows what became
-        of it.
-        """
+        """The caller of commit waits no longer. Unless it was never sent, nobody knows what became of it."""
         if self.state is not _S.COMMITTING_TRANSACTION:
             return []
         if self._end_call is None:

@@ -1,5 +1,5 @@
-"""What goes on inside a producer: its state and identity, the end of its transactions, and what a failure
-means.
+"""What goes on inside a producer: its state and identity, the
+end of its transactions, and what a failure means.
 
 Rule: states move by the table alone; only a first answer to a commit is definite.
 """
@@ -217,9 +217,7 @@ class ProducerInside:
     # --- the end of a transaction ---------------------------------------------------------------------------
 
     def _end_if_done(self) -> None:
-        """EndTxn goes out when every batch and every offset has its answer, and not at all when nothing was
-        added.
-        """
+        """EndTxn goes out when all batches and offsets are answered, and not at all when none was sent."""
         if self.state not in _RESULTS or self._end_call is not None:
             return
         if self.accumulator.batches or self._offset_calls or self._offsets:

@@ -1,8 +1,8 @@
-"""What to do about an error, where the request it answers matters: the error table first, then these few
-exceptions.
+"""What to do about an error, where the request it answers
+matters: the error table first, then these few exceptions.
 
-Rule: no handler compares codes; all `match remedy_of(request, error)`. Each exception below says why it is
-one.
+Rule: no handler compares codes; all `match remedy_of(request,
+error)`. Each exception below says why it is one.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ REMEDIES: Final[dict[tuple[type[Request], ErrorCode], Remedy]] = {
     (m.Produce, _E.INVALID_REQUEST): Remedy.ABORT,
     (m.Produce, _E.INVALID_TXN_STATE): Remedy.ABORT,
     (m.Produce, _E.INVALID_PRODUCER_ID_MAPPING): Remedy.ABORT,
-    # The coordinator itself saying "older epoch" means: fenced (TransactionManager.handleResponse converts 47
-    # to 90).
+    # The coordinator itself saying "older epoch" means: fenced
+    # (TransactionManager.handleResponse converts 47 to 90).
     (m.InitProducerId, _E.INVALID_PRODUCER_EPOCH): Remedy.FATAL,
     (m.EndTxn, _E.INVALID_PRODUCER_EPOCH): Remedy.FATAL,
     # With an epoch per transaction a commit finds this when the coordinator timed the transaction out, and an

@@ -1,5 +1,5 @@
-"""The hot path of `send`, which both shells share: a record into its batch, an outcome back, and nothing
-else.
+"""The hot path of `send`, which both shells share: a record
+into its batch, an outcome back, and nothing else.
 
 Rule: no lock, no call and no object per record but its outcome. It is made for one sending thread; a keeper
 thread that closes a batch in the middle of it is noticed afterwards.

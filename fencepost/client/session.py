@@ -1,7 +1,7 @@
 """A client without its sockets: a machine, its connections, and what a shell must do for them.
 
-Rule: the shell opens, reads, writes and closes what this says and tells what happened; every decision is made
-here.
+Rule: the shell opens, reads, writes and closes what this says and
+tells what happened; every decision is made here.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ class Machine(Protocol):
 
 
 class Session:
-    """The connections of one client. `wake_at` is when to call `wake`; `outcomes` is what the shell hands to
-    its callers.
-    """
+    """The connections of one client. `wake_at` is when to call `wake`; `outcomes` is for the callers."""
 
     __slots__ = (
         "_client_id",
@@ -81,9 +79,7 @@ class Session:
         return found
 
     def received(self, node_id: int, chunk: Buffer, now: int) -> str | None:
-        """Takes bytes from a node. When they are no protocol, the connection is over: says why, the shell
-        closes it.
-        """
+        """Takes bytes from a node. Says why the connection is over, for the shell to close it, when it is."""
         connection = self.connections.get(node_id)
         if connection is None:
             return "the connection is over"

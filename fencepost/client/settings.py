@@ -1,5 +1,5 @@
-"""The settings of producers and consumers, checked once when a client is made. Names and defaults are Kafka's
-where it has them.
+"""The settings of producers and consumers, checked once when a client
+is made. Names and defaults are Kafka's where it has them.
 
 Rule: one frozen value per client; times are milliseconds, sizes are bytes.
 """
@@ -17,8 +17,8 @@ from fencepost.protocol.terms import IsolationLevel
 RETRY_BACKOFF_MS: Final = 10
 RETRY_BACKOFF_MAX_MS: Final = 1_000
 
-# How long a topic may stay unknown before its user hears of it: covers a topic that is being created right
-# now.
+# How long a topic may stay unknown before its user hears of it:
+# covers a topic that is being created right now.
 UNKNOWN_TOPIC_PATIENCE_MS: Final = 1_000
 
 Reset = Literal["earliest", "latest", "error"]
@@ -67,9 +67,7 @@ class ProducerSettings:
 
 @attrs.frozen(kw_only=True)
 class ConsumerSettings:
-    """Settings of one consumer. `filters_aborted` off shows what read_committed would be without its second
-    half.
-    """
+    """Settings of one consumer. `filters_aborted` off shows read_committed without its second half."""
 
     group_id: str | None = None
     isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED

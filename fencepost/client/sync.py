@@ -1,5 +1,5 @@
-"""The blocking shell, for notebooks and scripts: the cores with sockets, a clock and a lock, and no event
-loop.
+"""The blocking shell, for notebooks and scripts: the cores with
+sockets, a clock and a lock, and no event loop.
 
 Rule: whoever calls does the input and output of all. Nothing that was sent waits for the next call: while the
 caller is away, a keeper thread sends what lingers, reads answers and retries.
@@ -41,6 +41,9 @@ ResultT = TypeVar("ResultT")
 # How long close() waits for what is on its way.
 CLOSE_TIMEOUT_MS = 30_000
 
+# The same when the block that used the producer raised.
+ABORT_GRACE_MS = 5_000
+
 
 class Outcome(PendingRecord["Producer"]):
     """One record that was sent; `result()` waits for its acknowledgement."""
@@ -69,9 +72,7 @@ class Outcomes(PendingColumn["Producer"]):
 
 
 class Producer(Sending[Outcome]):
-    """A producer that blocks. Not for several threads at once: give each its own, or guard it by a lock of
-    yours.
-    """
+    """A producer that blocks. Not for several threads at once: give each its own, or guard it by a lock."""
 
     def __init__(
         self,
@@ -118,6 +119,7 @@ class Producer(Sending[Outcome]):
         self._session = session
         self._wires = Wires(session, lock=self._lock, clock=clock)
         self._resolved: dict[Operation, Failure | None] = {}
+        self._unfinished: Operation | None = None  # timed out for its caller, and goes on
         self._keeper = Keeper(self._wires, self._has_work, tick_ms=linger_ms)
 
     # --- records --------------------------------------------------------------------------------------------
@@ -134,9 +136,7 @@ class Producer(Sending[Outcome]):
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
     ) -> Outcome:
-        """As `send`, but never waits: BufferFull when there is no room, UnknownTopic while the topic is not
-        known yet.
-        """
+        """As `send`, but never waits: BufferFull without room, UnknownTopic while the topic is not known."""
         key, value = self._serialize(key, value)
         with self._lock:
             try:
@@ -278,9 +278,7 @@ class Producer(Sending[Outcome]):
     # --- transactions ---------------------------------------------------------------------------------------
 
     def init_transactions(self) -> None:
-        """Takes over the transactional id; fences a former owner. RequestTimeout after max_block_ms: call it
-        again.
-        """
+        """Takes over the transactional id and fences a former owner. After RequestTimeout call it again."""
         self._operate(self._machine.init_transactions, Operation.INIT_TRANSACTIONS)
 
     def begin_transaction(self) -> None:
@@ -297,13 +295,12 @@ class Producer(Sending[Outcome]):
             self._keeper.want()
 
     def commit_transaction(self, timeout_ms: int | None = None) -> None:
-        """Commits: all of it is visible, or an error says what to do. CommitOutcomeUnknown when no answer
-        came in time.
-        """
+        """Commits: all is visible, or an error says what to do: CommitOutcomeUnknown without an answer."""
         try:
             self._operate(self._machine.commit, Operation.COMMIT, timeout_ms)
         except BaseException:
             # Also Ctrl-C: whoever does not wait for the answer cannot know it.
+            self._unfinished = None
             with self._lock:
                 now = self._clock()
                 self._perform(self._machine.give_up_commit(now), now)
@@ -311,26 +308,30 @@ class Producer(Sending[Outcome]):
 
     def abort_transaction(self) -> None:
         """Aborts; nothing of it will be visible. RequestTimeout after max_block_ms: call it again."""
-        self._operate(self._machine.abort, Operation.ABORT)
+        self._abort(None)
+
+    def _abort(self, timeout_ms: int | None) -> None:
+        self._operate(self._machine.abort, Operation.ABORT, timeout_ms)
 
     def _operate(
         self, start: Callable[[int], list[Effect]], operation: Operation, timeout_ms: int | None = None
     ) -> None:
-        with self._lock:
-            now = self._clock()
-            self._resolved.pop(operation, None)
-            self._perform(start(now), now)
+        if self._unfinished is not operation:  # the same call again waits on, or finds what came meanwhile
+            self._look(lambda: self._resolved.pop(operation, None) is None)
+            with self._lock:
+                now = self._clock()
+                self._perform(start(now), now)
+        self._unfinished = operation
         timeout_ms = self.settings.max_block_ms if timeout_ms is None else timeout_ms
         if not self._rounds_until(lambda: operation in self._resolved, timeout_ms):
             self._time_out(operation, timeout_ms)
+        self._unfinished = None
         failure = self._resolved.pop(operation)
         if failure is not None:
             raise failure.exception()
 
     def _time_out(self, operation: Operation, timeout_ms: int) -> None:
-        """A commit that timed out is given up, and its failure says what is known; other calls can be made
-        again.
-        """
+        """A commit that timed out is given up and fails with what is known; other calls can be made again."""
         if operation is not Operation.COMMIT:
             raise RequestTimeout(f"{operation.value}() was not done within {timeout_ms} ms")
         with self._lock:
@@ -340,9 +341,7 @@ class Producer(Sending[Outcome]):
 
     @contextmanager
     def transaction(self) -> Generator[Producer]:
-        """Begins; commits at the end of the block; aborts when it raises. Never aborts after an uncertain
-        commit.
-        """
+        """Begins; commits at the end, aborts when the block raises, never after an uncertain commit."""
         self.begin_transaction()
         try:
             yield self
@@ -360,7 +359,8 @@ class Producer(Sending[Outcome]):
         if not self._machine.may_abort:
             return
         try:
-            self.abort_transaction()
+            # Whoever pressed Ctrl-C does not want to wait for a broker that is gone.
+            self._abort(None if isinstance(problem, Exception) else ABORT_GRACE_MS)
         except ClientError as second:
             problem.add_note(f"and abort_transaction() failed: {second}")
 
@@ -373,12 +373,10 @@ class Producer(Sending[Outcome]):
         return bool(self._machine.accumulator.batches) or self._machine.is_waiting
 
     def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
-        """Sends what is left, aborts an open transaction, and closes. What has no outcome after that gets
-        none.
-        """
+        """Sends what is left, aborts an open transaction, closes. Records without an outcome get none."""
         try:
             if self._machine.may_abort:
-                self.abort_transaction()
+                self._abort(timeout_ms)
             elif not self._machine.is_over:
                 self.flush(timeout_ms)
         finally:
@@ -391,5 +389,11 @@ class Producer(Sending[Outcome]):
     def __enter__(self) -> Producer:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _kind: object, problem: BaseException | None, _trace: object) -> None:
+        if problem is None:
+            self.close()
+            return
+        try:
+            self.close(ABORT_GRACE_MS)
+        except ClientError as second:
+            problem.add_note(f"and closing the producer failed: {second}")

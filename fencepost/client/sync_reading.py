@@ -1,7 +1,7 @@
 """The blocking consumer and admin: the cores with sockets and a clock, and no event loop.
 
-Rule: input and output happen in the calls alone; what was asked ahead waits in the socket until the next
-call.
+Rule: input and output happen in the calls alone; what was
+asked ahead waits in the socket until the next call.
 """
 
 from __future__ import annotations
@@ -143,9 +143,7 @@ class Consumer(_Asking):
         )
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Reads these partitions, from the group's committed offsets or as `auto_offset_reset` says, unless
-        sought.
-        """
+        """Reads these, from the group's committed offsets or as `auto_offset_reset` says, unless sought."""
         self._machine.assign(partitions)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
@@ -178,9 +176,7 @@ class Consumer(_Asking):
         return reading.position
 
     def poll(self, timeout_ms: int = 1_000) -> list[ConsumedBatch]:
-        """The batches that are there, or those that come within `timeout_ms`; asks for the next before they
-        are read.
-        """
+        """The batches that come within `timeout_ms`; the next are asked for before these are read."""
         taken: list[ConsumedBatch] = []
 
         def is_over() -> bool:
@@ -195,9 +191,7 @@ class Consumer(_Asking):
         return taken
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """The group's committed offsets, None where there is none. read_committed waits for transactions that
-        move them.
-        """
+        """The group's committed offsets or None; read_committed waits for transactions that move them."""
         wanted = list(partitions)
         request = self._machine.committed_request(wanted)
         reply: m.OffsetFetchReply = self._ask(request, self._group())
@@ -238,9 +232,7 @@ class Admin(_Asking):
         )
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
-        """Makes a topic; RequestFailed with TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION or
-        INVALID_PARTITIONS.
-        """
+        """Makes a topic; RequestFailed when it exists, or its name or number of partitions is not allowed."""
         self._question(ask.create_topic(name, partitions))
 
     def delete_topic(self, name: str) -> None:

@@ -1,5 +1,5 @@
-"""Sockets of the blocking shell: one selector round at a time, and the keeper thread that does rounds when
-nobody calls.
+"""Sockets of the blocking shell: one selector round at a time, and
+the keeper thread that does rounds when nobody calls.
 
 Rule: the lock guards the session and is never held while waiting; one thread at a time waits for the sockets.
 """
@@ -19,8 +19,8 @@ from fencepost.client.session import Session
 
 Clock = Callable[[], int]
 
-# The longest wait in one round: when two threads wait, the answer of one can arrive in the round of the
-# other.
+# The longest wait in one round: when two threads wait, the
+# answer of one can arrive in the round of the other.
 ROUND_MS = 100
 
 READ_SIZE = 262_144
@@ -122,9 +122,7 @@ class Wires:
             self._selector.modify(link, wanted, node)
 
     def round(self, timeout_ms: int, *, wait_for_turn: bool = True) -> None:
-        """Waits up to `timeout_ms` for something to happen and deals with it; the lock is not held by the
-        caller.
-        """
+        """Waits up to `timeout_ms` for something to happen and deals with it; the caller holds no lock."""
         if not self._pumping.acquire(blocking=wait_for_turn):
             return
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from fencepost.client.aio import AsyncAdmin, AsyncConsumer, AsyncOutcome, AsyncProducer
@@ -152,6 +153,26 @@ def test_a_commit_that_times_out_is_unknown(tell: Callable[[Story], None]) -> No
                 await producer.send("t", b"x")
                 with pytest.raises(CommitOutcomeUnknown):
                     await producer.commit_transaction(timeout_ms=200)
+
+    tell(story)
+
+
+def test_a_call_that_was_cancelled_is_made_again_and_finds_its_answer(tell: Callable[[Story], None]) -> None:
+    async def story(address: str) -> None:
+        with Proxy(address, (m.InitProducerId, 1, Fault.HOLD_REPLY)) as proxy:
+            async with AsyncProducer(
+                proxy.address, transactional_id="pay", max_block_ms=10_000, request_timeout_ms=300
+            ) as producer:
+                with anyio.move_on_after(0.1) as scope:
+                    await producer.init_transactions()
+                assert scope.cancelled_caught
+                async with AsyncAdmin(address) as admin:
+                    while (await admin.describe_transaction("pay")).producer_epoch < 1:
+                        await anyio.lowlevel.checkpoint()
+                await producer.init_transactions()
+                async with producer.transaction():
+                    await producer.send("t", b"x")
+        assert await read(address) == [b"x"]
 
     tell(story)
 

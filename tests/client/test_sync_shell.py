@@ -13,6 +13,7 @@ import pytest
 from fencepost.client.consumed import Record
 from fencepost.client.errors import (
     BufferFull,
+    ClientClosed,
     CommitOutcomeUnknown,
     ProducerFenced,
     RequestFailed,
@@ -250,6 +251,56 @@ def test_an_uncertain_commit_in_a_block_is_not_aborted(broker: Broker) -> None:
             with pytest.raises(CommitOutcomeUnknown), producer.transaction():
                 producer.send("t", b"x")
         assert proxy.seen(m.EndTxn) == 1
+
+
+def test_a_call_that_timed_out_is_made_again_and_finds_its_answer(broker: Broker) -> None:
+    with Proxy(broker.address, (m.InitProducerId, 1, Fault.HOLD_REPLY)) as proxy:
+        with Producer(
+            proxy.address, transactional_id="pay", max_block_ms=100, request_timeout_ms=300, linger_ms=1
+        ) as producer:
+            with pytest.raises(RequestTimeout, match="call again"):
+                producer.init_transactions()
+            with Admin(broker.address) as admin:  # the keeper asks again while the caller is away
+                for _ in range(10_000):
+                    if admin.describe_transaction("pay").producer_epoch > 0:
+                        break
+            for _ in range(50):
+                try:
+                    producer.init_transactions()
+                    break
+                except RequestTimeout:
+                    continue
+            with producer.transaction():
+                producer.send("t", b"x")
+    assert read(broker.address) == [b"x"]
+
+
+def test_a_block_that_raised_is_not_held_up_by_a_broker_that_is_gone(tmp_path: Path) -> None:
+    with Broker(str(tmp_path)) as gone:
+        with Admin(gone.address) as admin:
+            admin.create_topic("t", 1)
+        producer = Producer(gone.address, transactional_id="pay")
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"x").result()
+    with pytest.raises(RequestTimeout):
+        producer.close(timeout_ms=100)
+    with pytest.raises(ClientClosed):
+        producer.begin_transaction()
+
+
+def test_a_commit_that_is_given_up_leaves_nothing_behind_for_the_next(broker: Broker) -> None:
+    with Proxy(broker.address, (m.Produce, 1, Fault.HOLD_REPLY)) as proxy:
+        with Producer(proxy.address, transactional_id="pay", request_timeout_ms=400) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("t", b"no")
+            with pytest.raises(TransactionAborted, match="before it was sent"):
+                producer.commit_transaction(timeout_ms=100)
+            producer.abort_transaction()
+            with producer.transaction():
+                producer.send("t", b"yes")
+    assert read(broker.address) == [b"yes"]
 
 
 def test_the_client_finds_a_broker_that_was_restarted(tmp_path: Path) -> None:
