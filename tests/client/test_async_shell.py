@@ -150,7 +150,7 @@ def test_a_commit_that_times_out_is_unknown(tell: Callable[[Story], None]) -> No
             async with AsyncProducer(proxy.address, transactional_id="pay") as producer:
                 await producer.init_transactions()
                 producer.begin_transaction()
-                await producer.send("t", b"x")
+                await (await producer.send("t", b"x"))
                 with pytest.raises(CommitOutcomeUnknown):
                     await producer.commit_transaction(timeout_ms=200)
 
@@ -215,9 +215,10 @@ async def fail_in_a_transaction(producer: AsyncProducer) -> None:
 
 
 async def commit_within(producer: AsyncProducer, seconds: float) -> None:
-    with anyio.move_on_after(seconds):
+    with anyio.CancelScope() as scope:
         async with producer.transaction():
-            await producer.send("t", b"x")
+            await (await producer.send("t", b"x"))
+            scope.deadline = anyio.current_time() + seconds
 
 
 async def fail_after_sending(producer: AsyncProducer, sent: list[AsyncOutcome]) -> None:

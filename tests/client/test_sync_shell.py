@@ -234,7 +234,7 @@ def test_a_commit_without_an_answer_is_unknown_and_the_next_producer_finds_out(b
         with Producer(proxy.address, transactional_id="pay") as producer:
             producer.init_transactions()
             producer.begin_transaction()
-            producer.send("t", b"x")
+            producer.send("t", b"x").result()
             with pytest.raises(CommitOutcomeUnknown, match="Close this producer"):
                 producer.commit_transaction(timeout_ms=300)
             with pytest.raises(CommitOutcomeUnknown):
@@ -246,17 +246,17 @@ def test_a_commit_without_an_answer_is_unknown_and_the_next_producer_finds_out(b
 
 def test_an_uncertain_commit_in_a_block_is_not_aborted(broker: Broker) -> None:
     with Proxy(broker.address, (m.EndTxn, 1, Fault.HOLD_REPLY)) as proxy:
-        with Producer(proxy.address, transactional_id="pay", max_block_ms=400) as producer:
+        with Producer(proxy.address, transactional_id="pay", max_block_ms=1_500) as producer:
             producer.init_transactions()
             with pytest.raises(CommitOutcomeUnknown), producer.transaction():
-                producer.send("t", b"x")
+                producer.send("t", b"x").result()
         assert proxy.seen(m.EndTxn) == 1
 
 
 def test_a_call_that_timed_out_is_made_again_and_finds_its_answer(broker: Broker) -> None:
     with Proxy(broker.address, (m.InitProducerId, 1, Fault.HOLD_REPLY)) as proxy:
         with Producer(
-            proxy.address, transactional_id="pay", max_block_ms=100, request_timeout_ms=300, linger_ms=1
+            proxy.address, transactional_id="pay", max_block_ms=1_000, request_timeout_ms=1_500, linger_ms=1
         ) as producer:
             with pytest.raises(RequestTimeout, match="call again"):
                 producer.init_transactions()
@@ -358,8 +358,8 @@ def test_a_full_buffer_is_an_error_or_a_wait(broker: Broker) -> None:
             batch_size=1_000,
             buffer_memory=1_000,
             linger_ms=0,
-            max_block_ms=200,
-            delivery_timeout_ms=2_000,
+            max_block_ms=1_000,
+            delivery_timeout_ms=3_000,
         ) as producer:
             producer.send("t", bytes(900), partition=0)
             with pytest.raises(BufferFull, match="flush"):
