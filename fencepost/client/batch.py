@@ -133,9 +133,10 @@ class Batch:
         base = self.base_timestamp if self.timestamps is None else self.timestamps[0]
         count, keys = self.record_count, self.keys
         self.data = build_data_batch(
-            # A record that came in while the batch was being closed is not part of it; its sender knows.
-            self.values if len(self.values) == count else self.values[:count],
-            keys=keys if keys is None or len(keys) == count else keys[:count],
+            # Copies, for a record may come in while the batch is being closed and even while it is being built:
+            # it is no part of the batch, and its sender notices.
+            self.values[:count],
+            keys=None if keys is None else keys[:count],
             timestamp_deltas=None if self.timestamps is None else [time - base for time in self.timestamps],
             headers=self.headers,
             base_timestamp=base,

@@ -18,6 +18,7 @@ from fencepost.client.errors import (
 from fencepost.client.producer_states import ProducerState
 from fencepost.protocol import messages as m
 from fencepost.protocol.batches import read_batch
+from fencepost.protocol.compression import Compression
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.records import read_columns
 from tests.client.conversation import ProducerTalk, idempotent, transactional
@@ -315,6 +316,23 @@ def test_null_keys_values_headers_and_timestamps_survive_in_one_batch() -> None:
         9_000,
     ]
     assert columns.headers == [None, None, None, [("h", b"1"), ("n", None)]]
+
+
+def test_a_record_that_comes_in_while_its_batch_is_closed_is_sent_once() -> None:
+    """What a sending thread and the keeper do between two instructions of the other, step by step."""
+    talk = started(linger_ms=1_000)
+    append(talk, b"in", b"k", partition=0)
+    (batch,) = talk.machine.accumulator.batches.values()
+    assert batch.keys is not None
+    batch.keys.append(b"k")  # the sender is in the middle of its record ...
+    batch.close()  # ... when the keeper sets the mark ...
+    batch.values.append(b"late")  # ... and goes on
+    assert batch.record_count == 1, "so the sender sends it again"
+    batch.base_sequence = 1
+    batch.build(producer_id=7, producer_epoch=0, transactional=False, compression=Compression.NONE)
+    assert batch.data is not None
+    columns = read_columns(batch.data, read_batch(batch.data))
+    assert (columns.keys, columns.values) == ([b"k"], [b"in"])
 
 
 def test_memory_is_bounded_and_given_back() -> None:
