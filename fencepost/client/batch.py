@@ -133,8 +133,8 @@ class Batch:
         base = self.base_timestamp if self.timestamps is None else self.timestamps[0]
         count, keys = self.record_count, self.keys
         self.data = build_data_batch(
-            # Copies, for a record may come in while the batch is being closed and even while it is being built:
-            # it is no part of the batch, and its sender notices.
+            # Copies, for a record may come in while the batch is being closed, or even while it is being
+            # built: it is no part of the batch, and its sender notices.
             self.values[:count],
             keys=None if keys is None else keys[:count],
             timestamp_deltas=None if self.timestamps is None else [time - base for time in self.timestamps],
@@ -147,7 +147,8 @@ class Batch:
             transactional=transactional,
             checked=True,
         )
-        self.values, self.keys, self.timestamps, self.headers = [], None, None, None
+        self.keys = self.timestamps = self.headers = None
+        self.values = [None] * count  # its length still tells a late record that it is no part of the batch
 
     def copy(self) -> Batch:
         """A copy that shares nothing that changes."""

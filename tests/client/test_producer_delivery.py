@@ -333,6 +333,9 @@ def test_a_record_that_comes_in_while_its_batch_is_closed_is_sent_once() -> None
     assert batch.data is not None
     columns = read_columns(batch.data, read_batch(batch.data))
     assert (columns.keys, columns.values) == ([b"k"], [b"in"])
+    assert len(batch.values) >= batch.record_count, (
+        "one that comes later still must not take itself for a part"
+    )
 
 
 def test_memory_is_bounded_and_given_back() -> None:
