@@ -136,8 +136,9 @@ class Accumulator:
         if route.sticky == batch.partition:
             route.sticky = (route.sticky + 1) % len(route.open)
         batch.close()
-        self.used += batch.size - batch.reserved
-        batch.reserved = batch.size
+        size = batch.size  # looked at once: a sender that is in the middle of a record may still change it
+        self.used += size - batch.reserved
+        batch.reserved = size
         queue = self.queue(TopicPartition(batch.topic, batch.partition))
         queue.ready.append(batch)
         self.active[queue.partition] = queue
