@@ -11,9 +11,10 @@ from typing import Final
 import attrs
 
 from fencepost.broker import identities, transactions
-from fencepost.broker.node import Log, Node
+from fencepost.broker.node import Node
 from fencepost.broker.producing import has_no_transactions
 from fencepost.broker.transactions import PREPARED, RESULT_OF, Decision, Transactions
+from fencepost.broker.waiting import Log
 from fencepost.broker.words import Answered, Refused, Reply, ReplyTo
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (

@@ -77,11 +77,7 @@ def metadata(node: Node, request: Metadata, to: ReplyTo, now: int) -> None:
         nodes=(NodeAddress(node_id=settings.node_id, host=settings.host, port=settings.port),),
         topics=tuple(_topic(name, node.cluster.topics.get(name)) for name in names),
     )
-    log = node.logs.get(METADATA_PARTITION)
-    if log is None:
-        node.outcome.effects.append(Reply(to, body=body))
-    else:
-        node.after(log, (Reply(to, body=body),))
+    node.after_all((METADATA_PARTITION,), Reply(to, body=body))
 
 
 def _topic(name: str, topic: Topic | None) -> TopicMetadata:
@@ -147,7 +143,7 @@ def _answer_coordinator(node: Node, request: FindCoordinator, to: ReplyTo) -> No
         return
     settings = node.settings
     body = FindCoordinatorReply(node_id=leader.node_id, host=settings.host, port=settings.port)
-    node.outcome.effects.append(Reply(to, body=body))
+    node.after_all((METADATA_PARTITION,), Reply(to, body=body))
 
 
 # --- producers and transactions (KIP-664) ----------------------------------------------------------------
@@ -156,7 +152,8 @@ def _answer_coordinator(node: Node, request: FindCoordinator, to: ReplyTo) -> No
 def describe_producers(node: Node, request: DescribeProducers, to: ReplyTo, now: int) -> None:
     """What partition leaders know of their producers."""
     parts = tuple(_producers(node, part.key) for part in request.partitions)
-    node.outcome.effects.append(Reply(to, body=DescribeProducersReply(partitions=parts)))
+    reply = Reply(to, body=DescribeProducersReply(partitions=parts))
+    node.after_all((part.key for part in request.partitions), reply)
 
 
 def _producers(node: Node, key: TopicPartition) -> DescribedProducers:
@@ -188,7 +185,7 @@ def _producer(producer_id: int, producer: Producer) -> ProducerDescription:
 def describe_transactions(node: Node, request: DescribeTransactions, to: ReplyTo, now: int) -> None:
     """Where each transaction stands; during PREPARE only the partitions whose marker is missing."""
     found = tuple(_transaction(node, name) for name in request.transactional_ids)
-    node.outcome.effects.append(Reply(to, body=DescribeTransactionsReply(transactions=found)))
+    node.after_all(_coordinated(node), Reply(to, body=DescribeTransactionsReply(transactions=found)))
 
 
 def _transaction(node: Node, name: str) -> TransactionDescription:
@@ -250,4 +247,9 @@ def list_transactions(node: Node, request: ListTransactions, to: ReplyTo, now: i
         ListedTransaction(transactional_id=name, producer_id=record.producer_id, state=record.state)
         for name, record in found
     )
-    node.outcome.effects.append(Reply(to, body=ListTransactionsReply(transactions=listed)))
+    node.after_all(_coordinated(node), Reply(to, body=ListTransactionsReply(transactions=listed)))
+
+
+def _coordinated(node: Node) -> list[TopicPartition]:
+    """The logs that this node's transaction coordinators stand on."""
+    return [key for key, log in node.logs.items() if isinstance(log.coordinator, Transactions)]

@@ -8,7 +8,6 @@ it; a decision without appends waits just so for everything that it saw. Request
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -20,13 +19,22 @@ from fencepost.broker.groups import Groups, OffsetEntry
 from fencepost.broker.partition import Partition
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions import Transactions, WriteMarkers
-from fencepost.broker.words import Append, Effect, Lead, Outcome, Refused, Reply, ReplyTo, Send, WakeMe
+from fencepost.broker.waiting import (
+    Behind,
+    Collect,
+    Coordinator,
+    Gathering,
+    Inner,
+    Log,
+    ParkedFetch,
+    ProducerIds,
+)
+from fencepost.broker.words import Append, Lead, Outcome, Refused, Reply, ReplyTo, Send, WakeMe
 from fencepost.protocol.batches import BatchHeader, Buffer, place, read_header
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     AllocateProducerIds,
     AllocateProducerIdsReply,
-    Fetch,
     PartitionError,
     Produce,
     ProducedPartition,
@@ -45,68 +53,8 @@ from fencepost.protocol.terms import (
     TopicPartition,
 )
 
-Coordinator = Transactions | Groups | Controller
-
 # ProducerIdManager.PID_PREFETCH_THRESHOLD: the next block is asked for when nine tenths of this one are used.
 PREFETCH_BELOW: Final = controller.PRODUCER_ID_BLOCK_SIZE // 10
-
-
-@attrs.frozen
-class Collect:
-    """Effect inside the node: one partition's part of an answer that spans several is ready."""
-
-    ticket: int
-    index: int = attrs.field(kw_only=True)
-    result: ProducedPartition | PartitionError = attrs.field(kw_only=True)
-
-
-Inner = Effect | WriteMarkers | Collect
-
-
-@attrs.define(eq=False)
-class Log:
-    """A partition that this node leads, the coordinator on top, and the effects that wait for it to be
-    durable.
-    """
-
-    partition: Partition
-    coordinator: Coordinator | None = None
-    waiting: deque[tuple[int, tuple[Inner, ...]]] = attrs.Factory(deque[tuple[int, tuple[Inner, ...]]])
-
-
-@attrs.define(eq=False)
-class Gathering:
-    """An answer that is put together from several partitions; `producer_ids` names the marker that each
-    part belongs to.
-    """
-
-    to: ReplyTo
-    kind: type[Produce | WriteTxnMarkers]
-    parts: list[ProducedPartition | PartitionError | None]
-    producer_ids: tuple[int, ...] = ()
-
-
-@attrs.frozen(kw_only=True)
-class ParkedFetch:
-    """A Fetch that found nothing and waits for data until its time is up."""
-
-    to: ReplyTo
-    request: Fetch
-    until_ms: int
-
-
-@attrs.define(eq=False)
-class ProducerIds:
-    """The rest of the block that the controller granted, and the block after it once that is here."""
-
-    next_id: int = 0
-    end: int = 0
-    next_block: tuple[int, int] | None = None
-    is_asked: bool = False
-
-    @property
-    def is_empty(self) -> bool:
-        return self.next_id >= self.end
 
 
 @attrs.define(eq=False)
@@ -244,6 +192,16 @@ class Node:
         else:
             log.waiting.append((state.log_end_offset, tuple(effects)))
 
+    def after_all(self, keys: Iterable[TopicPartition], reply: Reply) -> None:
+        """The same for an answer that tells of several logs."""
+        ahead = tuple(keys)
+        for at, key in enumerate(ahead):
+            log = self.logs.get(key)
+            if log is not None and log.partition.high_watermark < log.partition.log_end_offset:
+                self.after(log, (Behind(ahead[at + 1 :], reply),))
+                return
+        self.outcome.effects.append(reply)
+
     def release(self, log: Log, effects: Iterable[Inner]) -> None:
         """What had to wait happens now; effects inside the node lead on to others."""
         for effect in effects:
@@ -251,9 +209,10 @@ class Node:
                 case Collect():
                     self.collect(effect)
                 case WriteMarkers():
-                    self.marker_retries[log.partition.key, effect.transactional_id] = (
-                        0  # due at once, in this very step
-                    )
+                    # Due at once, in this very step.
+                    self.marker_retries[log.partition.key, effect.transactional_id] = 0
+                case Behind():
+                    self.after_all(effect.keys, effect.reply)
                 case _:
                     self.outcome.effects.append(effect)
 
@@ -281,6 +240,8 @@ class Node:
                     self.collect(attrs.evolve(effect, result=_failed(effect.result, error)))
                 elif isinstance(effect, Reply):
                     self.reply(effect.to, refused)
+                elif isinstance(effect, Behind):
+                    self.reply(effect.reply.to, refused)
         self.movable.add(log.partition.key)
 
     # --- answering and asking

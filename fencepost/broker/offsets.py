@@ -12,8 +12,9 @@ import attrs
 
 from fencepost.broker import groups, partition
 from fencepost.broker.groups import Groups
-from fencepost.broker.node import Log, Node
+from fencepost.broker.node import Node
 from fencepost.broker.producing import add_request, ask_coordinator
+from fencepost.broker.waiting import Log
 from fencepost.broker.words import Answered, Refused, Reply, ReplyTo
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (

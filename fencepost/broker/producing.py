@@ -13,7 +13,8 @@ import attrs
 
 from fencepost.broker import batch_checks, partition
 from fencepost.broker.batch_checks import Duplicate
-from fencepost.broker.node import Collect, Log, Node
+from fencepost.broker.node import Node
+from fencepost.broker.waiting import Collect, Log
 from fencepost.broker.words import NOBODY, Answered, Refused, ReplyTo
 from fencepost.protocol.batches import BatchHeader, Buffer, build_marker, checksum_matches, read_header
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from fencepost.broker.node import Node, ParkedFetch
+from fencepost.broker.node import Node
+from fencepost.broker.waiting import ParkedFetch
 from fencepost.broker.words import FetchPlan, OffsetPlan, ReplyFetched, ReplyListed, ReplyTo
 from fencepost.journal.journal import Journal
 from fencepost.journal.storage import StorageError

@@ -11,9 +11,13 @@ from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     CreateTopic,
     CreateTopics,
+    DescribeProducers,
+    DescribeTransactions,
     InitProducerIdReply,
+    ListTransactions,
     Metadata,
     OffsetFetch,
+    PartitionName,
     Request,
     TxnOffsetCommitReply,
 )
@@ -238,3 +242,23 @@ def test_a_transaction_is_busy_until_its_last_step_is_safe(policy: SyncPolicy) -
     assert produced(story.replies[data])[OTHERS].error is ErrorCode.NOT_ENOUGH_REPLICAS
     assert produced(story.replies[first])[ORDERS].error is ErrorCode.NONE
     assert story.transaction().state is TransactionState.ONGOING
+
+
+@pytest.mark.parametrize("policy", SYNCING)
+def test_a_description_waits_for_all_that_it_tells(policy: SyncPolicy) -> None:
+    """Also one that looks into several logs; what is not led any more is answered all the same."""
+    story = simulated(policy)
+    me = story.identity()
+    story.produce(me, "a")
+    partitions = tuple(PartitionName(topic=key.topic, partition=key.partition) for key in (ORDERS, OTHERS))
+    questions: tuple[Request, ...] = (
+        DescribeTransactions(transactional_ids=("app",)),
+        ListTransactions(states=(), producer_ids=(), duration_ms=-1),
+        DescribeProducers(partitions=partitions),
+    )
+    story.offer(produce_request(me, {ORDERS: "b", OTHERS: "c"}, sequence=1, name="app"))
+    story.offer(end_request(me, COMMIT))
+    asked = [story.offer(question) for question in questions]
+    assert [is_answered(story, to) for to in asked] == [False, False, False]
+    story.settle()
+    assert [story.replies[to].error for to in asked] == [ErrorCode.NONE] * 3

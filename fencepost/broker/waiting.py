@@ -1,0 +1,87 @@
+"""What a node keeps beside its logs: effects that wait for them, answers in parts, parked fetches, producer
+ids.
+
+Rule: all of it are notes; a restart forgets them, and whoever waited asks again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import attrs
+
+from fencepost.broker.controller import Controller
+from fencepost.broker.groups import Groups
+from fencepost.broker.partition import Partition
+from fencepost.broker.transactions import Transactions, WriteMarkers
+from fencepost.broker.words import Effect, Reply, ReplyTo
+from fencepost.protocol.messages import Fetch, PartitionError, Produce, ProducedPartition, WriteTxnMarkers
+from fencepost.protocol.terms import TopicPartition
+
+Coordinator = Transactions | Groups | Controller
+
+
+@attrs.frozen
+class Collect:
+    """Effect inside the node: one partition's part of an answer that spans several is ready."""
+
+    ticket: int
+    index: int = attrs.field(kw_only=True)
+    result: ProducedPartition | PartitionError = attrs.field(kw_only=True)
+
+
+@attrs.frozen
+class Behind:
+    """Effect inside the node: an answer that tells of several logs waits for one after the other."""
+
+    keys: tuple[TopicPartition, ...]
+    reply: Reply
+
+
+Inner = Effect | WriteMarkers | Collect | Behind
+
+
+@attrs.define(eq=False)
+class Log:
+    """A partition that this node leads, the coordinator on top, and the effects that wait for it to be
+    durable.
+    """
+
+    partition: Partition
+    coordinator: Coordinator | None = None
+    waiting: deque[tuple[int, tuple[Inner, ...]]] = attrs.Factory(deque[tuple[int, tuple[Inner, ...]]])
+
+
+@attrs.define(eq=False)
+class Gathering:
+    """An answer that is put together from several partitions; `producer_ids` names the marker that each
+    part belongs to.
+    """
+
+    to: ReplyTo
+    kind: type[Produce | WriteTxnMarkers]
+    parts: list[ProducedPartition | PartitionError | None]
+    producer_ids: tuple[int, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class ParkedFetch:
+    """A Fetch that found nothing and waits for data until its time is up."""
+
+    to: ReplyTo
+    request: Fetch
+    until_ms: int
+
+
+@attrs.define(eq=False)
+class ProducerIds:
+    """The rest of the block that the controller granted, and the block after it once that is here."""
+
+    next_id: int = 0
+    end: int = 0
+    next_block: tuple[int, int] | None = None
+    is_asked: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        return self.next_id >= self.end
