@@ -300,9 +300,10 @@ def _listen(settings: BrokerSettings) -> socket.socket:
         listener.bind((settings.host, settings.port))
     except OSError as problem:
         listener.close()
+        is_unknown_host = isinstance(problem, socket.gaierror)
+        advice = "choose another --host" if is_unknown_host else "choose another --port, or 0 for a free one"
         raise CannotListen(
-            f"cannot listen on {settings.host}:{settings.port}: {problem.strerror}; "
-            "choose another --port, or 0 for a free one"
+            f"cannot listen on {settings.host}:{settings.port}: {problem.strerror}; {advice}"
         ) from problem
     listener.listen(1024)
     listener.setblocking(False)

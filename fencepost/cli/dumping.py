@@ -51,12 +51,27 @@ def dump(
     check_is_log(path)
     if check:
         return check_agreement(path, as_json=as_json)
+    check_topics(path, topic)
     for directory, files in parts(path, topics=topic, indexes=indexes):
         if not as_json and directory is not None:
             print(f"\n{directory.name}")
         for file in files:
             dump_file(file, records=records, as_json=as_json, titled=directory is not None)
     return OK
+
+
+def check_topics(path: Path, topics: tuple[str, ...]) -> None:
+    """CommandFailed when a directory has no partition of a topic that was asked for."""
+    if not topics:
+        return
+    partitions = partition_directories(path) if path.is_dir() else []
+    present = {partition.topic for partition, _ in partitions}
+    for topic in topics:
+        if topic not in present:
+            raise CommandFailed(
+                f"{path} has no topic {topic}",
+                then=f"it has {', '.join(sorted(present))}" if present else "--topic is for data directories",
+            )
 
 
 def parts(path: Path, *, topics: tuple[str, ...], indexes: bool) -> Iterator[tuple[Path | None, list[Path]]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import attrs
 
+from fencepost.cli.failures import CommandFailed
 from fencepost.cli.log_files import Batch, Torn, partition_of, read_batches
 from fencepost.cli.printing import Json, text_of
 from fencepost.journal.indexes import AbortedRange, OffsetIndex, TimeIndex, TransactionIndex
@@ -34,13 +35,18 @@ Fact = dict[str, Json]
 
 
 def facts_of_file(path: Path, *, records: bool = False) -> Iterator[Fact]:
-    """Every fact in one file, whatever kind it is; a file that cannot be read is a fact of kind "damage"."""
+    """Every fact in one file, whatever kind it is; a file that cannot be read is a fact of kind "damage".
+    CommandFailed when its name is none that a log's file has.
+    """
     where: Fact = {"log": str(partition_of(path.parent.resolve()) or ""), "file": path.name}
     base_offset, kind = parse_file_name(path.name)
     reader = READERS.get(kind or path.name)
     if reader is None:
-        yield {"kind": "unknown", **where, "because": "no file of a log"}
-        return
+        raise CommandFailed(
+            f"{path} is no file of a log",
+            then="name a data directory, one partition in it, or one file: .log, .index, .timeindex, "
+            ".txnindex, .snapshot, manifest.json",
+        )
     try:
         for fact in facts_of_log(path, records=records) if kind == LOG else reader(path, base_offset):
             yield {"kind": fact.pop("kind"), **where, **fact}

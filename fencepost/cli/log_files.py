@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fencepost.cli.failures import CommandFailed
+from fencepost.journal.data_directory import META_FILE
 from fencepost.journal.segments import LOG, parse_file_name
 from fencepost.protocol.batches import BatchHeader, checksum_matches, read_header
 from fencepost.protocol.errors import ProtocolViolation
@@ -90,8 +91,20 @@ def check_is_log(path: Path) -> None:
         raise CommandFailed(
             f"there is no {path}", then="name a data directory, one partition in it, or one file"
         )
-    if path.is_dir() and not partition_directories(path) and not segment_files(path):
+    if path.is_dir() and not holds_log(path):
+        inside = path / "data"  # where `fencepost demo --directory` puts it
         raise CommandFailed(
-            f"{path} is no data directory: it holds neither <topic>-<partition> directories nor .log files",
-            then="`fencepost serve DIR` prints which directory it writes",
+            f"{path} is no data directory: it holds no partition (<topic>-<number>) with .log files",
+            then=f"try `fencepost dump {inside}`"
+            if inside.is_dir() and holds_log(inside)
+            else "`fencepost serve DIR` prints which directory it writes",
         )
+
+
+def holds_log(directory: Path) -> bool:
+    """Whether it is a partition, or a data directory: a broker writes META_FILE before any partition."""
+    return (
+        (directory / META_FILE).exists()
+        or bool(segment_files(directory))
+        or any(segment_files(path) for _, path in partition_directories(directory))
+    )

@@ -114,10 +114,6 @@ def damage(fact: AnyFact) -> str:
     return f"{'':15}  DAMAGED or unfinished: {where}{fact['because']}"
 
 
-def unknown(fact: AnyFact) -> str:
-    return f"{'':15}  {fact['because']}"
-
-
 WORDS: dict[str, Callable[[AnyFact], str]] = {
     "batch": batch,
     "marker": marker,
@@ -131,5 +127,4 @@ WORDS: dict[str, Callable[[AnyFact], str]] = {
     "producer": snapshot,
     "manifest": manifest,
     "damage": damage,
-    "unknown": unknown,
 }

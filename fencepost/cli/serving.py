@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
 from fencepost.cli.failures import OK, WRONG_USAGE, CommandFailed
 
@@ -32,7 +32,7 @@ def serve(
     *,
     memory: Annotated[bool, Parameter(negative="")] = False,
     host: str = "127.0.0.1",
-    port: int = DEFAULT_PORT,
+    port: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65535))] = DEFAULT_PORT,
     sync: Literal["none", "commit", "all"] = "none",
     break_: Annotated[tuple[Literal["fencing", "dedup"], ...], Parameter("--break", show=False)] = (),
     hold_at: Annotated[str | None, _Hidden] = None,

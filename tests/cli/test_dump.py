@@ -103,18 +103,29 @@ def test_damage_is_told(tmp_path: Path, capsys: Output) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "what"), [("nothing", "there is no"), ("empty", "is no data directory"), ("notes.txt", "")]
+    ("name", "what"),
+    [
+        ("nothing", "there is no"),
+        ("empty", "is no data directory"),
+        ("stranger", "is no data directory"),
+        ("notes.txt", "is no file of a log"),
+        ("demo", "demo/data"),
+    ],
 )
 def test_what_is_no_log_is_refused_with_advice(tmp_path: Path, capsys: Output, name: str, what: str) -> None:
     (tmp_path / "empty").mkdir()
+    (tmp_path / "stranger" / "polkit-1").mkdir(parents=True)
     (tmp_path / "notes.txt").write_text("no log")
-    code = run(["dump", str(tmp_path / name)])
+    write_partition(tmp_path / "demo" / "data", "orders-0", [data_batch([b"one"], epoch=0)])
+    assert run(["dump", str(tmp_path / name)]) == 1
     said = capsys.readouterr()
-    if what:
-        assert code == 1
-        assert what in said.err
-    else:
-        assert "no file of a log" in said.out
+    assert what in said.err
+    assert said.out == ""
+
+
+def test_a_topic_that_is_not_in_the_directory_is_told(tmp_path: Path, capsys: Output) -> None:
+    assert run(["dump", str(build_story(tmp_path)), "--topic", "nope"]) == 1
+    assert "no topic nope" in capsys.readouterr().err
 
 
 def test_a_log_that_tells_one_story(tmp_path: Path, capsys: Output) -> None:

@@ -100,6 +100,8 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
         (["serve", "--prot", "1"], 2, "--port"),
         (["serve"], 2, "either a directory or --memory"),
         (["serve", "here", "--memory"], 2, "either a directory or --memory"),
+        (["serve", "--memory", "--port", "99999"], 2, "--port"),
+        (["serve", "--memory", "--host", "nowhere.invalid"], 1, "choose another --host"),
         (["topic", "list", "--bootstrap", "127.0.0.1:1"], 3, "fencepost serve"),
         (["topic", "list", "--bootstrap", "nowhere"], 2, "host:port"),
         (["produce", "fruit", "--records-per-transaction", "5"], 2, "--transactional-id"),
