@@ -84,6 +84,8 @@ class DeliveryTimeout(ClientError):
 class DeliveryFailed(ClientError):
     """The broker refused the batch that held this record."""
 
+    advice = "Mend what it names, then send the record again"
+
 
 class RequestTimeout(ClientError):
     """No broker answered in time; what was asked goes on if the same call is made again."""
@@ -111,6 +113,8 @@ class CorruptRecords(ClientError):
 
 class RequestFailed(ClientError):
     """The broker refused a request; `error` says why."""
+
+    advice = "Mend what it names, then ask again"
 
 
 @attrs.frozen

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from fencepost.client import errors as errors_module
+from fencepost.client.errors import ClientError, DeliveryTimeout
 from fencepost.client.settings import ConsumerSettings, ProducerSettings, compression_named, isolation_named
 
 WRONG: list[tuple[type[Any], dict[str, Any], str]] = [
@@ -34,6 +36,15 @@ def test_settings_that_make_no_sense_are_refused(
 def test_a_compression_that_nobody_can_read_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="none, gzip, lz4 or zstd"):
         compression_named(name)
+
+
+def test_every_error_says_what_to_do_next() -> None:
+    errors = [kind for kind in vars(errors_module).values() if isinstance(kind, type)]
+    kinds = [kind for kind in errors if issubclass(kind, ClientError)]
+    assert len(kinds) > 10
+    # WrongState says it in its reason, which differs from state to state.
+    assert [kind.__name__ for kind in kinds if not kind.advice] == ["ClientError", "WrongState"]
+    assert str(DeliveryTimeout("t-0: late")).startswith("t-0: late. Outside a transaction")
 
 
 def test_names_of_isolation_levels() -> None:
