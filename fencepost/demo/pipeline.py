@@ -87,6 +87,7 @@ class Pipeline:
                     self._count(said)
                 case "at":
                     point = Point[said["point"]]
+                    self._keeper.rounds = self._rounds + said["round"]
                     if not await self._strike(worker, self._events.popleft(), point, nursery):
                         return False
                 case "finished":
@@ -141,12 +142,11 @@ class Pipeline:
 
     async def _strike(self, worker: Child, event: Event, point: Point, nursery: trio.Nursery) -> bool:
         """Does what the plan says; True when the worker lives on."""
-        self._keeper.rounds = event.round
         if event.blow is Blow.KILL_BROKER:
             await self._keeper.kill(f"the worker stood at: {point.value}")
             await worker.tell("on")
             return True
-        self._rounds = event.round
+        self._rounds = self._keeper.rounds
         if event.blow is Blow.KILL_WORKER:
             await worker.end()
             is_open = await self._transaction_is_open()

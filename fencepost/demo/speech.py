@@ -24,7 +24,7 @@ COMMIT_UNKNOWN = 5
 
 @attrs.frozen(kw_only=True)
 class Task:
-    """What the worker is told at its start; `pauses` are (round, point) at which it waits for its parent."""
+    """What the worker is told at its start; `pauses` are (round, point), in order, at which it waits."""
 
     bootstrap: str
     seed: int

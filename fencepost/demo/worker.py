@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import deque
 from itertools import count
 
 from fencepost.client.errors import CommitOutcomeUnknown, ProducerFenced, TransactionAborted
@@ -41,7 +42,7 @@ class Worker:
         self._producer = producer
         self._intake = intake
         self._totals = totals
-        self._pauses = dict.fromkeys(task.pauses)
+        self._pauses = deque(task.pauses)
         self._rounds = count(1)
         self._round = 0
         self._last_round: int | None = None
@@ -90,18 +91,26 @@ class Worker:
     def _write(self, output: Output) -> None:
         half = len(output.values) // 2
         for index, (key, value) in enumerate(zip(output.keys, output.values, strict=True)):
-            if index == half and (self._round, Point.HALF) in self._pauses:
+            if index == half and self._pauses_at(Point.HALF):
                 self._producer.flush()
                 self._reach(Point.HALF)
             self._producer.send(DELAYS, value, key)
         for carrier, total in output.totals.items():
             self._producer.send(TOTALS, json.dumps(total).encode(), carrier.encode())
-        if not self._pauses.keys().isdisjoint({(self._round, Point.PRODUCED), (self._round, Point.OFFSETS)}):
+        if self._pauses_at(Point.PRODUCED) or self._pauses_at(Point.OFFSETS):
             self._producer.flush()  # whoever strikes there wants to find the transaction open
+
+    def _pauses_at(self, point: Point) -> bool:
+        """Whether the next pause is here; a round that was aborted leaves its pause to the next one."""
+        if not self._pauses:
+            return False
+        due, where = self._pauses[0]
+        return self._round >= due and point is where
 
     def _reach(self, point: Point) -> None:
         """Waits here if this is where the parent wants to strike: for the end, or for a word to go on."""
-        if (self._round, point) in self._pauses:
+        if self._pauses_at(point):
+            self._pauses.popleft()
             say("at", round=self._round, point=point.name)
             match wait_for_word().split():
                 case ["go", rounds]:

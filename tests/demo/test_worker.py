@@ -1,0 +1,72 @@
+"""The worker in this process: it does aborted rounds again, stops where told, and starts from the log."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fencepost.demo.dataset import flights_file, rows
+from fencepost.demo.loader import load
+from fencepost.demo.plan import Point
+from fencepost.demo.speech import Task
+from fencepost.demo.transform import Totals
+from fencepost.demo.truth import compute_truth
+from fencepost.demo.worker import read_totals, run
+from fencepost.embedded import Broker
+
+Output = pytest.CaptureFixture[str]
+FLIGHTS = 60
+
+
+@pytest.fixture
+def bootstrap() -> Iterator[str]:
+    with Broker() as broker:
+        load(broker.address, enumerate(rows(flights_file(), limit=FLIGHTS), start=1))
+        yield broker.address
+
+
+def work(bootstrap: str, capsys: Output, *pauses: tuple[int, Point], abort_share: float = 0) -> list[Any]:
+    """One life of the worker; what it said."""
+    capsys.readouterr()
+    task = Task(
+        bootstrap=bootstrap, seed=1, records_per_transaction=20, abort_share=abort_share, pauses=pauses
+    )
+    run(Task.from_json(task.to_json()))
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def truth() -> Totals:
+    return compute_truth(rows(flights_file(), limit=FLIGHTS)).totals
+
+
+def test_an_aborted_round_is_done_again(bootstrap: str, capsys: Output) -> None:
+    said = [word["event"] for word in work(bootstrap, capsys, abort_share=1)]
+    assert said == ["ready", *["aborted", "committed"] * 3, "finished"]
+    assert read_totals(bootstrap, isolation_level="read_committed") == truth()
+
+
+def test_a_pause_that_its_round_never_reached_waits_in_the_next(
+    bootstrap: str, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first round is aborted, so it never gets to COMMITTED."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("on\non\n"))
+    pauses = ((1, Point.COMMITTED), (2, Point.READ))
+    said = work(bootstrap, capsys, *pauses, abort_share=1)
+    stops = [(word["round"], word["point"]) for word in said if word["event"] == "at"]
+    assert stops == [(2, "COMMITTED"), (3, "READ")]
+
+
+def test_who_is_told_to_go_on_for_some_rounds_ends_then(
+    bootstrap: str, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("go 1\n"))
+    said = [word["event"] for word in work(bootstrap, capsys, (1, Point.HALF), (2, Point.HALF))]
+    assert said == ["ready", "at", "committed", "committed", "finished"]
+    heir = work(bootstrap, capsys)
+    assert heir[0]["carriers"] > 0, "totals come from the log"
+    assert [word["event"] for word in heir] == ["ready", "committed", "finished"]
+    assert read_totals(bootstrap, isolation_level="read_committed") == truth()
