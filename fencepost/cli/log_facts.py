@@ -50,7 +50,7 @@ def facts_of_file(path: Path, *, records: bool = False) -> Iterator[Fact]:
     try:
         for fact in facts_of_log(path, records=records) if kind == LOG else reader(path, base_offset):
             yield {"kind": fact.pop("kind"), **where, **fact}
-    except (FencepostError, json.JSONDecodeError) as problem:
+    except (FencepostError, ValueError) as problem:  # bytes that are no JSON may be no UTF-8 either
         yield {"kind": "damage", **where, "because": str(problem)}
 
 

@@ -49,8 +49,11 @@ def as_words(cell: object) -> str:
 
 
 def moment(milliseconds: int) -> str:
-    """A timestamp of the log as ISO 8601 in UTC, to the millisecond."""
-    stamp = datetime.fromtimestamp(milliseconds / 1000, tz=UTC)
+    """A timestamp of the log as ISO 8601 in UTC, to the millisecond; beyond the calendar the bare number."""
+    try:
+        stamp = datetime.fromtimestamp(milliseconds / 1000, tz=UTC)
+    except (ValueError, OverflowError, OSError):  # producers choose timestamps: any 64 bits may stand there
+        return f"{milliseconds} ms"
     return stamp.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
