@@ -91,11 +91,12 @@ class Report:
 
     def _lines(self) -> list[tuple[str, object, str, bool]]:
         """(what, how many, what it means, whether it is damage)."""
+        isolation = "read_uncommitted" if self.broken == "isolation" else "read_committed"
         return [
             ("flights in", self.flights, "rows of the CSV", False),
             ("  loaded", self.flights_loaded, "records of the input topic `flights`",
              self.flights_loaded != self.flights),
-            ("records out", self.delays_committed, "visible in `delays` to read_committed",
+            ("records out", self.delays_committed, f"visible in `delays` to {isolation}",
              self.delays_committed != self.flights),
             ("duplicates", self.duplicates, "flights counted more than once", self.duplicates > 0),
             ("lost", self.lost, "flights that never came out", self.lost > 0),

@@ -1,0 +1,28 @@
+"""The table of the demonstration says what was counted, also of a run with a protection turned off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+from rich.console import Console
+
+from fencepost.demo.report import Report
+
+
+@pytest.mark.parametrize(
+    ("broken", "label"),
+    [
+        (None, "visible in `delays` to read_committed"),
+        ("fencing", "visible in `delays` to read_committed"),
+        ("isolation", "visible in `delays` to read_uncommitted"),
+    ],
+)
+def test_the_table_names_the_isolation_that_was_read_under(broken: str | None, label: str) -> None:
+    counts: dict[str, Any] = {field.name: 0 for field in attrs.fields(Report)}
+    counts["broken"] = broken
+    console = Console(width=150)
+    with console.capture() as said:
+        console.print(Report(**counts).to_table())
+    assert label in said.get()
