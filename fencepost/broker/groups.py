@@ -72,6 +72,16 @@ class Groups:
         )
 
 
+def offset_keys(state: Groups) -> list[OffsetKey]:
+    """Every offset that is committed or pending, sorted."""
+    committed = {
+        OffsetKey(group_id, partition.topic, partition.partition)
+        for group_id, offsets in state.committed.items()
+        for partition in offsets
+    }
+    return sorted(committed.union(*state.pending.values()))
+
+
 def check_member(state: Groups, request: OffsetCommit | TxnOffsetCommit) -> Refused | None:
     """A caller with a member's identity is refused while the group has no members (KIP-447); without one it
     is a simple consumer.

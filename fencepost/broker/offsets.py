@@ -11,7 +11,8 @@ from typing import Final
 import attrs
 
 from fencepost.broker import groups, partition
-from fencepost.broker.groups import Groups
+from fencepost.broker.controller import METADATA_PARTITION
+from fencepost.broker.groups import Groups, OffsetEntry
 from fencepost.broker.node import Node
 from fencepost.broker.producing import add_request, ask_coordinator
 from fencepost.broker.waiting import Log
@@ -174,3 +175,19 @@ def fetch(node: Node, request: OffsetFetch, to: ReplyTo, now: int) -> None:
         node.reply(to, log)
     else:
         node.after(log, (Reply(to, body=OffsetFetchReply(offsets=groups.fetch(_groups(log), request))),))
+
+
+def forget_deleted(node: Node, log: Log, now: int) -> None:
+    """Tombstones for offsets in topics that are gone, or a new topic of that name would be read from the
+    middle (GroupCoordinatorService.onPartitionsDeleted).
+    """
+    if METADATA_PARTITION not in node.logs:
+        return  # a node that is told of topics by others must not take what it has not heard of for deleted
+    gone = [
+        key
+        for key in groups.offset_keys(_groups(log))
+        if node.cluster.leader(TopicPartition(key.topic, key.partition)) is None
+    ]
+    if gone:
+        entries: list[OffsetEntry] = [(key, None) for key in gone]
+        node.append_offsets(log, offsets_batch(entries, timestamp=now), entries)

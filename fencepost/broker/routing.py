@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from fencepost.broker import controller, coordinating, describing, offsets, producing, reading
 from fencepost.broker.controller import METADATA_PARTITION
+from fencepost.broker.groups import Groups
 from fencepost.broker.node import Node
 from fencepost.broker.transactions import Transactions
 from fencepost.broker.words import (
@@ -154,12 +155,17 @@ def _lead(node: Node, arrived: Lead, now: int) -> None:
     log = node.lead(arrived)
     if isinstance(log.coordinator, Transactions):
         coordinating.resume(node, log, now)
+    elif isinstance(log.coordinator, Groups):
+        offsets.forget_deleted(node, log, now)
 
 
 def _resign(node: Node, arrived: Resign, now: int) -> None:
     log = node.logs.get(arrived.partition)
     if log is not None:
         node.drop(log, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    if node.cluster.leader(arrived.partition) is None:
+        for log in [log for log in node.logs.values() if isinstance(log.coordinator, Groups)]:
+            offsets.forget_deleted(node, log, now)
 
 
 def _storage_failed(node: Node, arrived: StorageFailed, now: int) -> None:

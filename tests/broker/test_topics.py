@@ -31,6 +31,7 @@ from fencepost.protocol.messages import (
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
+    NO_OFFSET,
     TOPIC_NAME_LENGTH_MAX,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
@@ -313,3 +314,38 @@ def test_pipelined_requests_find_the_topic_made_just_before() -> None:
     assert {first, data} <= story.replies.keys()
     assert story.partition(late).log_end_offset == 0
     assert story.visible(ORDERS) == ""
+
+
+def test_offsets_of_a_deleted_topic_are_forgotten() -> None:
+    """Or a consumer of the next topic of that name would skip its first records (OffsetMetadataManager)."""
+    story = Story()
+    me = story.identity()
+    story.commit_offset(me, "readers", 3)
+    story.ended(me, COMMIT)
+    other = story.identity("other")
+    story.commit_offset(other, "waiters", 5, "other")  # stays pending
+    story.settle()
+    assert story.offset("readers").offset == 3
+    assert deleted(story, ORDERS.topic) == [ErrorCode.NONE]
+    assert created(story, ORDERS.topic) is ErrorCode.NONE
+    story.ended(other, COMMIT, "other")
+    story.settle()
+    assert [story.offset(group).offset for group in ("readers", "waiters")] == [NO_OFFSET, NO_OFFSET]
+    story.check_recovery()
+
+
+def test_offsets_of_a_topic_that_was_deleted_just_before_a_kill_are_forgotten_at_the_next_start() -> None:
+    for stop_after in range(30):
+        story = Story()
+        me = story.identity()
+        story.commit_offset(me, "readers", 3)
+        story.ended(me, COMMIT)
+        story.settle()
+        story.offer(DeleteTopics(topics=(ORDERS.topic,)))
+        for _ in range(stop_after):
+            story.work()
+        story.kill()
+        story.restart()
+        story.settle()
+        is_there = created(story, ORDERS.topic) is ErrorCode.TOPIC_ALREADY_EXISTS
+        assert story.offset("readers").offset == (3 if is_there else NO_OFFSET), f"after {stop_after} things"
