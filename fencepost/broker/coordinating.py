@@ -14,7 +14,7 @@ from fencepost.broker import identities, transactions
 from fencepost.broker.node import Node
 from fencepost.broker.producing import has_no_transactions
 from fencepost.broker.transactions import PREPARED, RESULT_OF, Decision, Transactions
-from fencepost.broker.waiting import Log
+from fencepost.broker.waiting import AskedMarkers, Log
 from fencepost.broker.words import Answered, Refused, Reply, ReplyTo
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
@@ -48,16 +48,6 @@ MARKER_GIVE_UP: Final = frozenset(
 NO_PRODUCER_IDS: Final = Refused(
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the controller is being asked for producer ids"
 )
-
-
-@attrs.frozen(kw_only=True)
-class AskedMarkers:
-    """A leader was asked to write this transaction's markers."""
-
-    log_key: TopicPartition
-    transactional_id: str
-    producer_epoch: int
-    partitions: frozenset[TopicPartition]
 
 
 def coordinator_log(node: Node, transactional_id: str) -> Log | Refused:

@@ -6,13 +6,12 @@ for a coordinator.
 
 from __future__ import annotations
 
-import attrs
-
 from fencepost.broker.controller import METADATA_PARTITION, Topic
 from fencepost.broker.coordinating import coordinator_log, transactions_of
 from fencepost.broker.node import Node
 from fencepost.broker.partition import Producer
 from fencepost.broker.transactions import PREPARED, Transactions
+from fencepost.broker.waiting import AskedForTopic
 from fencepost.broker.words import Answered, Refused, Reply, ReplyTo
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
@@ -94,14 +93,6 @@ def _topic(name: str, topic: Topic | None) -> TopicMetadata:
 
 
 # --- coordinators ----------------------------------------------------------------------------------------
-
-
-@attrs.frozen(kw_only=True)
-class AskedForTopic:
-    """Somebody looks for a coordinator whose internal topic is being made."""
-
-    request: FindCoordinator
-    to: ReplyTo
 
 
 def find_coordinator(node: Node, request: FindCoordinator, to: ReplyTo, now: int) -> None:

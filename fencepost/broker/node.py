@@ -20,6 +20,8 @@ from fencepost.broker.partition import Partition
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions import Transactions, WriteMarkers
 from fencepost.broker.waiting import (
+    Asked,
+    AskedForProducerIds,
     Behind,
     Collect,
     Coordinator,
@@ -66,7 +68,7 @@ class Node:
     cluster: Controller = attrs.Factory(Controller)
     producer_ids: ProducerIds = attrs.Factory(ProducerIds)
     gatherings: dict[int, Gathering] = attrs.Factory(dict[int, Gathering])
-    asked: dict[int, Any] = attrs.Factory(dict[int, Any])
+    asked: dict[int, Asked] = attrs.Factory(dict[int, Asked])
     fetches: dict[int, ParkedFetch] = attrs.Factory(dict[int, ParkedFetch])
     readers: dict[TopicPartition, set[int]] = attrs.Factory(dict[TopicPartition, set[int]])
     marker_retries: dict[tuple[TopicPartition, str], int] = attrs.Factory(
@@ -279,7 +281,7 @@ class Node:
         else:
             self.outcome.effects.append(Reply(gathering.to, body=_written(gathering)))
 
-    def ask(self, node_id: int, request: Request, why: Any) -> None:
+    def ask(self, node_id: int, request: Request, why: Asked) -> None:
         """Send a request to a node, this one included; `why` says what to do with the answer."""
         self.tickets += 1
         self.asked[self.tickets] = why
@@ -317,7 +319,7 @@ class Node:
             self.ask(
                 node_id if leader is None else leader.node_id,
                 AllocateProducerIds(node_id=node_id),
-                AllocateProducerIds,
+                AskedForProducerIds(),
             )
 
     def take_producer_ids(self, block: AllocateProducerIdsReply | None) -> None:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
-import attrs
-
 from fencepost.broker import groups, partition
 from fencepost.broker.controller import METADATA_PARTITION
 from fencepost.broker.groups import Groups, OffsetEntry
 from fencepost.broker.node import Node
 from fencepost.broker.producing import add_request, ask_coordinator
-from fencepost.broker.waiting import Log
+from fencepost.broker.waiting import AskedToAddOffsets, Log
 from fencepost.broker.words import Answered, Refused, Reply, ReplyTo
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
@@ -46,15 +44,6 @@ ADD_ERRORS: Final = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
 }
-
-
-@attrs.frozen(kw_only=True)
-class AskedToAddOffsets:
-    """This commit waits for the coordinator to take the group's offsets partition into the transaction."""
-
-    request: TxnOffsetCommit
-    to: ReplyTo
-    guard: int
 
 
 def _group_log(node: Node, group_id: str) -> Log | Refused:

@@ -14,9 +14,9 @@ import attrs
 from fencepost.broker import batch_checks, partition
 from fencepost.broker.batch_checks import Duplicate
 from fencepost.broker.node import Node
-from fencepost.broker.waiting import Collect, Log
+from fencepost.broker.waiting import Asked, AskedToAdd, Collect, Incoming, Log
 from fencepost.broker.words import NOBODY, Answered, Refused, ReplyTo
-from fencepost.protocol.batches import BatchHeader, Buffer, build_marker, checksum_matches, read_header
+from fencepost.protocol.batches import BatchHeader, build_marker, checksum_matches, read_header
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.messages import (
     AddPartitionsToTxn,
@@ -55,25 +55,6 @@ ADD_ERRORS: Final = {
 INTERNAL: Final = Refused(
     ErrorCode.INVALID_TOPIC_EXCEPTION, "only the broker itself writes into its internal topics"
 )
-
-
-@attrs.frozen(kw_only=True)
-class Incoming:
-    """One batch of a Produce on its way into a log."""
-
-    ticket: int
-    index: int
-    key: TopicPartition
-    header: BatchHeader
-    records: Buffer = attrs.field(repr=False)
-    guard: int = 0
-
-
-@attrs.frozen
-class AskedToAdd:
-    """These batches wait for the coordinator to take their partitions into the transaction."""
-
-    batches: tuple[Incoming, ...]
 
 
 def produce(node: Node, request: Produce, to: ReplyTo, now: int) -> None:
@@ -190,7 +171,7 @@ def add_request(
     )
 
 
-def ask_coordinator(node: Node, request: AddPartitionsToTxn, why: object) -> bool:
+def ask_coordinator(node: Node, request: AddPartitionsToTxn, why: Asked) -> bool:
     """Send to the transaction coordinator of the request's id; False when there is none."""
     count = node.settings.transaction_state_log_num_partitions
     number = coordinator_partition(request.transactional_id, count)

@@ -14,6 +14,13 @@ from fencepost.broker.controller import METADATA_PARTITION
 from fencepost.broker.groups import Groups
 from fencepost.broker.node import Node
 from fencepost.broker.transactions import Transactions
+from fencepost.broker.waiting import (
+    AskedForProducerIds,
+    AskedForTopic,
+    AskedMarkers,
+    AskedToAdd,
+    AskedToAddOffsets,
+)
 from fencepost.broker.words import (
     NODE,
     Answered,
@@ -138,15 +145,15 @@ def _received(node: Node, arrived: Received, now: int) -> None:
 
 def _answered(node: Node, arrived: Answered, now: int) -> None:
     match node.asked.pop(arrived.token):
-        case producing.AskedToAdd() as asked:
+        case AskedToAdd() as asked:
             producing.answer_to_add(node, asked, arrived)
-        case offsets.AskedToAddOffsets() as asked:
+        case AskedToAddOffsets() as asked:
             offsets.answer_to_add(node, asked, arrived, now)
-        case coordinating.AskedMarkers() as asked:
+        case AskedMarkers() as asked:
             coordinating.answer_markers(node, asked, arrived, now)
-        case describing.AskedForTopic() as asked:
+        case AskedForTopic() as asked:
             describing.answer_topic(node, asked, arrived)
-        case _:
+        case AskedForProducerIds():
             body = arrived.body
             node.take_producer_ids(body if isinstance(body, AllocateProducerIdsReply) else None)
 

@@ -15,7 +15,16 @@ from fencepost.broker.groups import Groups
 from fencepost.broker.partition import Partition
 from fencepost.broker.transactions import Transactions, WriteMarkers
 from fencepost.broker.words import Effect, Reply, ReplyTo
-from fencepost.protocol.messages import Fetch, PartitionError, Produce, ProducedPartition, WriteTxnMarkers
+from fencepost.protocol.batches import BatchHeader, Buffer
+from fencepost.protocol.messages import (
+    Fetch,
+    FindCoordinator,
+    PartitionError,
+    Produce,
+    ProducedPartition,
+    TxnOffsetCommit,
+    WriteTxnMarkers,
+)
 from fencepost.protocol.terms import TopicPartition
 
 Coordinator = Transactions | Groups | Controller
@@ -85,3 +94,60 @@ class ProducerIds:
     @property
     def is_empty(self) -> bool:
         return self.next_id >= self.end
+
+
+# --- what was asked of a node, and what the answer is for ----------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class Incoming:
+    """One batch of a Produce on its way into a log."""
+
+    ticket: int
+    index: int
+    key: TopicPartition
+    header: BatchHeader
+    records: Buffer = attrs.field(repr=False)
+    guard: int = 0
+
+
+@attrs.frozen
+class AskedToAdd:
+    """These batches wait for the coordinator to take their partitions into the transaction."""
+
+    batches: tuple[Incoming, ...]
+
+
+@attrs.frozen(kw_only=True)
+class AskedToAddOffsets:
+    """This commit waits for the coordinator to take the group's offsets partition into the transaction."""
+
+    request: TxnOffsetCommit
+    to: ReplyTo
+    guard: int
+
+
+@attrs.frozen(kw_only=True)
+class AskedMarkers:
+    """A leader was asked to write this transaction's markers."""
+
+    log_key: TopicPartition
+    transactional_id: str
+    producer_epoch: int
+    partitions: frozenset[TopicPartition]
+
+
+@attrs.frozen(kw_only=True)
+class AskedForTopic:
+    """Somebody looks for a coordinator whose internal topic is being made."""
+
+    request: FindCoordinator
+    to: ReplyTo
+
+
+@attrs.frozen
+class AskedForProducerIds:
+    """The controller was asked for a block of producer ids."""
+
+
+Asked = AskedToAdd | AskedToAddOffsets | AskedMarkers | AskedForTopic | AskedForProducerIds
