@@ -98,21 +98,27 @@ def _plan(
     )
 
 
-def wake_readers(node: Node, now: int) -> None:
-    """Fetches that wait for a partition that moved, or whose time is up, are looked at again."""
+def wake_readers(node: Node) -> None:
+    """Fetches that wait for a partition that moved are looked at again."""
     tickets = {ticket for key in node.movable for ticket in node.readers.get(key, ())}
     node.movable.clear()
-    for ticket, parked in list(node.fetches.items()) if node.fetches else ():
-        if ticket in tickets or parked.until_ms <= now:
-            plans = tuple(
-                _plan_fetch(node, part, parked.request.isolation_level) for part in parked.request.partitions
-            )
-            if parked.until_ms <= now or any(plan.error or plan.fetch_offset < plan.before for plan in plans):
-                forget_fetch(node, ticket)
-                _answer(node, parked.request, parked.to, plans)
+    for ticket in sorted(tickets):
+        request = node.fetches[ticket].request
+        plans = tuple(_plan_fetch(node, part, request.isolation_level) for part in request.partitions)
+        if any(plan.error or plan.fetch_offset < plan.before for plan in plans):
+            _answer(node, request, forget_fetch(node, ticket).to, plans)
 
 
-def forget_fetch(node: Node, ticket: int) -> None:
+def end_waits(node: Node, now: int) -> None:
+    """Fetches whose time is up are answered with what there is, which is nothing."""
+    for ticket in [ticket for ticket, parked in node.fetches.items() if parked.until_ms <= now]:
+        parked = forget_fetch(node, ticket)
+        request = parked.request
+        plans = tuple(_plan_fetch(node, part, request.isolation_level) for part in request.partitions)
+        _answer(node, request, parked.to, plans)
+
+
+def forget_fetch(node: Node, ticket: int) -> ParkedFetch:
     """A parked fetch is answered, or nobody waits for it any more."""
     parked = node.fetches.pop(ticket)
     for part in parked.request.partitions:
@@ -120,6 +126,7 @@ def forget_fetch(node: Node, ticket: int) -> None:
         node.readers[key].discard(ticket)
         if not node.readers[key]:
             del node.readers[key]
+    return parked
 
 
 def list_offsets(node: Node, request: ListOffsets, to: ReplyTo, now: int) -> None:

@@ -74,7 +74,7 @@ def step(node: Node, arrived: Input, now: int) -> Outcome:
     if node.marker_retries:
         coordinating.send_due_markers(node, now)
     if node.movable:
-        reading.wake_readers(node, now)
+        reading.wake_readers(node)
     return outcome
 
 
@@ -220,7 +220,7 @@ def _tick(node: Node, arrived: Tick, now: int) -> None:
     node.wakes_at_ms = None
     coordinating.abort_timed_out(node, now)
     _reelect_due(node, now)
-    reading.wake_readers(node, now)
+    reading.end_waits(node, now)
     waits_end_ms = [parked.until_ms for parked in node.fetches.values()]
     for due_ms in (*node.marker_retries.values(), *node.reelections.values(), *waits_end_ms):
         if due_ms > now:
