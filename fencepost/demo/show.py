@@ -25,6 +25,7 @@ from fencepost.demo.report import Report
 from fencepost.demo.stage import Stage
 from fencepost.demo.verify import Verdict
 from fencepost.protocol.terms import TransactionState
+from fencepost.spark_bridge.session import require_spark
 
 
 @attrs.frozen(kw_only=True)
@@ -50,6 +51,7 @@ def show(
         ) from problem
     if directory is not None and directory.exists() and any(directory.iterdir()):
         raise CommandFailed(f"{directory} is not empty", then="name a new directory", code=WRONG_USAGE)
+    require_spark()
     stage = Stage()
     with (
         tempfile.TemporaryDirectory(prefix="fencepost-demo-")

@@ -12,6 +12,10 @@ class UnusableOption(FencepostError):
     """An option of the reader is unknown, missing, contradictory or malformed."""
 
 
+class SparkMissing(FencepostError):
+    """PySpark is not installed; the message says how to get it."""
+
+
 class UnfitWorker(FencepostError):
     """A Python of a Spark worker lacks a package that reading needs."""
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fencepost.spark_bridge.java import use_java
+from fencepost.spark_bridge.problems import SparkMissing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,13 +30,24 @@ DEFAULTS: Final = {
 }
 
 
+def require_spark() -> None:
+    """SparkMissing, before anything else is begun, when PySpark is not installed."""
+    try:
+        import_module("pyspark")
+    except ImportError as problem:
+        raise SparkMissing(
+            "PySpark is not installed: `pip install 'fencepost[spark]'` brings it along"
+        ) from problem
+
+
 def session(
     app_name: str = "fencepost", *, master: str = "local[*]", settings: dict[str, str] | None = None
 ) -> SparkSession:
     """A Spark session (the running one, if there is one) that can read `format("fencepost")`.
 
-    `settings` are Spark's.
+    `settings` are Spark's. SparkMissing without PySpark.
     """
+    require_spark()
     from pyspark.sql import SparkSession
 
     from fencepost.spark_bridge.registration import register
