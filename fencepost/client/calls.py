@@ -339,8 +339,17 @@ def worst_error(body: ReplyBody) -> tuple[ErrorCode, str]:
         for part in getattr(body, name, ()):
             error = getattr(part, "error", ErrorCode.NONE)
             if error is not ErrorCode.NONE:
-                return error, getattr(part, "because", "")
+                return error, getattr(part, "because", "") or f"{error.meaning} ({_name_of(part)})"
     return ErrorCode.NONE, ""
+
+
+def _name_of(part: object) -> str:
+    """What a part of a reply is about: a transactional id, a topic, or one partition of it."""
+    for name in ("transactional_id", "topic"):
+        if hasattr(part, name):
+            number = getattr(part, "partition", None)
+            return getattr(part, name) if number is None else f"{getattr(part, name)}-{number}"
+    raise AssertionError(f"{part} has an error and no name")
 
 
 def _timed_out(call: Call) -> Failure:

@@ -96,7 +96,7 @@ class RequestTimeout(ClientError):
 class UnknownTopic(ClientError):
     """The cluster has no such topic or partition."""
 
-    advice = "Create it with Admin.create_topic()"
+    advice = "Name one that exists; Admin.create_topic() makes a topic"
 
 
 class OffsetOutOfRange(ClientError):

@@ -13,6 +13,7 @@ from fencepost.client.calls import (
     Finished,
     OnceAnswered,
     Target,
+    worst_error,
 )
 from fencepost.client.cluster import FIRST_BOOTSTRAP_NODE, Cluster, bootstrap_addresses
 from fencepost.client.effects import Send
@@ -221,3 +222,12 @@ def test_exceptions_to_the_error_table_are_exceptions() -> None:
         assert remedy_of(request, error) is remedy
     assert remedy_of(m.EndTxn, ErrorCode.INVALID_PRODUCER_EPOCH) is Remedy.FATAL
     assert remedy_of(m.Produce, ErrorCode.INVALID_PRODUCER_EPOCH) is Remedy.ABORT
+
+
+def test_a_refusal_names_what_it_is_about() -> None:
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    topic = m.TopicMetadata(topic="nope", error=unknown, is_internal=False, partitions=())
+    body = m.MetadataReply(cluster_id="", controller_id=1, nodes=(), topics=(topic,))
+    assert worst_error(body) == (unknown, f"{unknown.meaning} (nope)")
+    part = m.PartitionError(topic="nope", partition=3, error=unknown)
+    assert worst_error(m.OffsetCommitReply(partitions=(part,)))[1] == f"{unknown.meaning} (nope-3)"
