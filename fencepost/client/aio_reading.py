@@ -12,6 +12,7 @@ from fencepost.client import admin as ask
 from fencepost.client.admin import Question, TopicDescription
 from fencepost.client.aio_wires import AsyncClient, AsyncWires
 from fencepost.client.asking import AskingMachine
+from fencepost.client.assigning import Assigning
 from fencepost.client.calls import CoordinatorOf, Target
 from fencepost.client.consumed import ConsumedBatch, Decoding
 from fencepost.client.consumer import ConsumerMachine
@@ -76,7 +77,7 @@ class _AsyncAsking(AsyncClient):
         self._wires.perform(self._asking.wake(now), now)
 
 
-class AsyncConsumer(_AsyncAsking):
+class AsyncConsumer(_AsyncAsking, Assigning):
     """A consumer of assigned partitions. Yields batches; records are made only when asked for."""
 
     def __init__(
@@ -116,26 +117,6 @@ class AsyncConsumer(_AsyncAsking):
             api_timeout_ms=api_timeout_ms,
             clock=clock,
         )
-
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Reads these, from the group's committed offsets or as `auto_offset_reset` says, unless sought."""
-        self._machine.assign(partitions)
-
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """The next record is the one at `offset`."""
-        self._machine.seek(partition, offset)
-
-    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """The next record is the first of the log; of all assigned partitions when none is named."""
-        self._seek_to(partitions, EARLIEST_TIMESTAMP)
-
-    def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """The next record is one that is not there yet: after the end that the isolation level allows."""
-        self._seek_to(partitions, LATEST_TIMESTAMP)
-
-    def _seek_to(self, partitions: Iterable[TopicPartition], timestamp: int) -> None:
-        for partition in list(partitions) or list(self._machine.readings):
-            self._machine.seek_to(partition, timestamp)
 
     async def position(self, partition: TopicPartition) -> int:
         """The offset of the next record that poll() gives; RequestTimeout when it cannot be found out."""

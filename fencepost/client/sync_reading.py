@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from fencepost.client import admin as ask
 from fencepost.client.admin import Question, TopicDescription
 from fencepost.client.asking import AskingMachine
+from fencepost.client.assigning import Assigning
 from fencepost.client.calls import CoordinatorOf, Target
 from fencepost.client.consumed import ConsumedBatch, Decoding
 from fencepost.client.consumer import ConsumerMachine
@@ -101,7 +102,7 @@ class _Asking:
         self.close()
 
 
-class Consumer(_Asking):
+class Consumer(_Asking, Assigning):
     """A consumer of assigned partitions that blocks. Yields batches; records are made only when asked for."""
 
     def __init__(
@@ -141,26 +142,6 @@ class Consumer(_Asking):
             api_timeout_ms=api_timeout_ms,
             clock=clock,
         )
-
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Reads these, from the group's committed offsets or as `auto_offset_reset` says, unless sought."""
-        self._machine.assign(partitions)
-
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """The next record is the one at `offset`."""
-        self._machine.seek(partition, offset)
-
-    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """The next record is the first of the log; of all assigned partitions when none is named."""
-        self._seek_to(partitions, EARLIEST_TIMESTAMP)
-
-    def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """The next record is one that is not there yet: after the end that the isolation level allows."""
-        self._seek_to(partitions, LATEST_TIMESTAMP)
-
-    def _seek_to(self, partitions: Iterable[TopicPartition], timestamp: int) -> None:
-        for partition in list(partitions) or list(self._machine.readings):
-            self._machine.seek_to(partition, timestamp)
 
     def position(self, partition: TopicPartition) -> int:
         """The offset of the next record that poll() gives; RequestTimeout when it cannot be found out."""
