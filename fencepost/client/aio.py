@@ -29,7 +29,13 @@ from fencepost.client.outcomes import Delivered, PendingColumn, PendingRecord
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.sending import Sending
 from fencepost.client.serializers import Serializer
-from fencepost.client.settings import UNKNOWN_TOPIC_PATIENCE_MS, ProducerSettings, compression_named
+from fencepost.client.settings import (
+    ABORT_GRACE_MS,
+    CLOSE_TIMEOUT_MS,
+    UNKNOWN_TOPIC_PATIENCE_MS,
+    ProducerSettings,
+    compression_named,
+)
 from fencepost.client.wires import Clock, monotonic_ms, wall_ms
 from fencepost.protocol.terms import TopicPartition
 
@@ -37,8 +43,6 @@ __all__ = ["AsyncAdmin", "AsyncConsumer", "AsyncOutcome", "AsyncOutcomes", "Asyn
 
 # How long leaving `async with` waits for what is on its way, and
 # how long a cancelled task waits for its abort.
-CLOSE_TIMEOUT_MS = 30_000
-ABORT_GRACE_MS = 5_000
 # A topic that is not known yet is looked for this often; its metadata is asked for by the core.
 TOPIC_LOOK_MS = 20
 

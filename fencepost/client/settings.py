@@ -21,6 +21,10 @@ RETRY_BACKOFF_MAX_MS: Final = 1_000
 # covers a topic that is being created right now.
 UNKNOWN_TOPIC_PATIENCE_MS: Final = 1_000
 
+# How long close() waits for what is on its way, and how long when the block that used the producer raised.
+CLOSE_TIMEOUT_MS: Final = 30_000
+ABORT_GRACE_MS: Final = 5_000
+
 Reset = Literal["earliest", "latest", "error"]
 
 

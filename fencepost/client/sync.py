@@ -29,7 +29,13 @@ from fencepost.client.producer import ProducerMachine
 from fencepost.client.sending import Sending
 from fencepost.client.serializers import Serializer
 from fencepost.client.session import Session
-from fencepost.client.settings import UNKNOWN_TOPIC_PATIENCE_MS, ProducerSettings, compression_named
+from fencepost.client.settings import (
+    ABORT_GRACE_MS,
+    CLOSE_TIMEOUT_MS,
+    UNKNOWN_TOPIC_PATIENCE_MS,
+    ProducerSettings,
+    compression_named,
+)
 from fencepost.client.sync_reading import Admin, Consumer
 from fencepost.client.wires import ROUND_MS, Clock, Keeper, Wires, monotonic_ms, wall_ms
 from fencepost.protocol.terms import TopicPartition
@@ -37,12 +43,6 @@ from fencepost.protocol.terms import TopicPartition
 __all__ = ["Admin", "Consumer", "Outcome", "Outcomes", "Producer"]
 
 ResultT = TypeVar("ResultT")
-
-# How long close() waits for what is on its way.
-CLOSE_TIMEOUT_MS = 30_000
-
-# The same when the block that used the producer raised.
-ABORT_GRACE_MS = 5_000
 
 
 class Outcome(PendingRecord["Producer"]):
