@@ -1,0 +1,111 @@
+"""What happened in a world, as values: the only thing that pictures, marks and readers of a run go by.
+
+Rule: built only when somebody watches; an event names a batch by partition and offsets, never by its bytes.
+Times are integer nanoseconds of the world's own clock, which no node or client can see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from fencepost.protocol.terms import TopicPartition, TransactionResult, TransactionState
+
+
+@attrs.frozen
+class Sent:
+    """A message left; `number` is its own, and `label` says what it is: "Produce t-0 a 5/0", "EndTxn NONE"."""
+
+    at: int
+    number: int = attrs.field(kw_only=True)
+    source: str = attrs.field(kw_only=True)
+    target: str = attrs.field(kw_only=True)
+    label: str = attrs.field(kw_only=True)
+
+
+@attrs.frozen
+class Arrived:
+    """The message with this number reached its target."""
+
+    at: int
+    number: int
+
+
+@attrs.frozen
+class Lost:
+    """The message with this number never arrives: its connection, or whoever it was for, is gone."""
+
+    at: int
+    number: int
+    because: str = attrs.field(kw_only=True)
+
+
+@attrs.frozen(kw_only=True)
+class Appended:
+    """A batch entered a partition's log: `result` for a control marker, `label` for people ("a b", "commit")."""
+
+    at: int
+    node: str
+    partition: TopicPartition
+    base_offset: int
+    next_offset: int
+    producer_id: int
+    producer_epoch: int
+    result: TransactionResult | None
+    is_transactional: bool
+    label: str
+
+
+@attrs.frozen(kw_only=True)
+class Bounded:
+    """What readers of a partition may see has moved."""
+
+    at: int
+    partition: TopicPartition
+    last_stable_offset: int
+    high_watermark: int
+
+
+@attrs.frozen(kw_only=True)
+class Coordinated:
+    """A transaction has come to a state at its coordinator."""
+
+    at: int
+    node: str
+    transactional_id: str
+    state: TransactionState
+    producer_id: int
+    producer_epoch: int
+
+
+@attrs.frozen
+class Called:
+    """A client's process began something, or learned how it ended: "commit", "commit: ok", "fenced"."""
+
+    at: int
+    lane: str = attrs.field(kw_only=True)
+    label: str = attrs.field(kw_only=True)
+
+
+@attrs.frozen
+class Struck:
+    """A fault happened, or ended: "crash", "restart", "pause", "clock +3 s"; `lane` is who it hit, "" for the network."""
+
+    at: int
+    lane: str = attrs.field(kw_only=True)
+    label: str = attrs.field(kw_only=True)
+
+
+Event = Sent | Arrived | Lost | Appended | Bounded | Coordinated | Called | Struck
+Watch = Callable[[Event], None]
+
+
+@attrs.frozen(kw_only=True)
+class History:
+    """A whole run. `lanes` are clients and nodes in the order in which they should stand, `end` is its last time."""
+
+    title: str
+    lanes: tuple[str, ...]
+    events: tuple[Event, ...]
+    end: int

@@ -1,0 +1,1 @@
+"""Judges: what must hold at each step, what must hold of whole histories, and what a run has reached."""
