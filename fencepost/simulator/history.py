@@ -15,13 +15,17 @@ from fencepost.protocol.terms import TopicPartition, TransactionResult, Transact
 
 @attrs.frozen
 class Sent:
-    """A message left; `number` is its own, and `label` says what it is: "Produce t-0 a 5/0", "EndTxn NONE"."""
+    """A message left; `number` is its own, and `label` says what it is: "Produce t-0 a 5/0", "EndTxn NONE".
+
+    `answers` is the number of the request to which it is the reply.
+    """
 
     at: int
     number: int = attrs.field(kw_only=True)
     source: str = attrs.field(kw_only=True)
     target: str = attrs.field(kw_only=True)
     label: str = attrs.field(kw_only=True)
+    answers: int | None = attrs.field(default=None, kw_only=True)
 
 
 @attrs.frozen
@@ -68,6 +72,16 @@ class Bounded:
 
 
 @attrs.frozen(kw_only=True)
+class Truncated:
+    """A partition's log came back from a restart without what was not durable: it ends at `next_offset` now."""
+
+    at: int
+    node: str
+    partition: TopicPartition
+    next_offset: int
+
+
+@attrs.frozen(kw_only=True)
 class Coordinated:
     """A transaction has come to a state at its coordinator."""
 
@@ -90,14 +104,19 @@ class Called:
 
 @attrs.frozen
 class Struck:
-    """A fault happened, or ended: "crash", "restart", "pause", "clock +3 s"; `lane` is who it hit, "" for the network."""
+    """A fault happened, or ended: "crash", "pause", "clock +3 s"; `lane` is who it hit, "" for the network.
+
+    Its first word says what it does: "crash" and "pause" silence the lane until "restart" or "resume".
+    `number` is the message that it holds, lets go or destroys.
+    """
 
     at: int
     lane: str = attrs.field(kw_only=True)
     label: str = attrs.field(kw_only=True)
+    number: int | None = attrs.field(default=None, kw_only=True)
 
 
-Event = Sent | Arrived | Lost | Appended | Bounded | Coordinated | Called | Struck
+Event = Sent | Arrived | Lost | Appended | Bounded | Truncated | Coordinated | Called | Struck
 Watch = Callable[[Event], None]
 
 
