@@ -47,7 +47,9 @@ class Lost:
 
 @attrs.frozen(kw_only=True)
 class Appended:
-    """A batch entered a partition's log: `result` for a control marker, `label` for people ("a b", "commit")."""
+    """A batch entered a partition's log: `result` for a control marker, `label` for people ("a b",
+    "commit").
+    """
 
     at: int
     node: str
@@ -73,7 +75,9 @@ class Bounded:
 
 @attrs.frozen(kw_only=True)
 class Truncated:
-    """A partition's log came back from a restart without what was not durable: it ends at `next_offset` now."""
+    """A partition's log came back from a restart without what was not durable: it ends at `next_offset`
+    now.
+    """
 
     at: int
     node: str
@@ -122,7 +126,9 @@ Watch = Callable[[Event], None]
 
 @attrs.frozen(kw_only=True)
 class History:
-    """A whole run. `lanes` are clients and nodes in the order in which they should stand, `end` is its last time."""
+    """A whole run. `lanes` are clients and nodes in the order in which they should stand, `end` is its last
+    time.
+    """
 
     title: str
     lanes: tuple[str, ...]
