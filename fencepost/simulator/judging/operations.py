@@ -1,0 +1,74 @@
+"""What clients saw of a run, as values: operations of sequential processes, in the order in which they ended.
+
+Rule: nothing in here knows of logs, markers or brokers: the black-box rules go by what a client can see. Values are
+unique per partition, so that whoever reads one knows who wrote it. Tuples, since a run builds them by the thousand.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from fencepost.protocol.terms import IsolationLevel, TopicPartition
+
+Record = tuple[int, bytes]  # an offset and the value that stood there
+
+
+class Outcome(Enum):
+    """What a process learned of its operation (Jepsen's ok, fail and info)."""
+
+    OK = "ok"  # all of it has happened
+    FAIL = "fail"  # its writes definitely did not happen: aborted, or its commit was never asked for
+    INFO = "info"  # unknown; of a transaction all of its writes have happened or none, else any of them
+
+
+class Write(NamedTuple):
+    """A value sent to a partition, and the offset that was acknowledged for it, if one was."""
+
+    partition: TopicPartition
+    value: bytes
+    offset: int | None = None
+
+
+class Poll(NamedTuple):
+    """What one poll returned of one partition, in the order in which it came."""
+
+    partition: TopicPartition
+    records: tuple[Record, ...]
+
+
+class Placed(NamedTuple):
+    """The consumer's position was set, by an assignment or a seek: whatever it reads next continues nothing.
+
+    `leaves_unread` says that records which nobody had read were left out on purpose (seek_to_end,
+    auto.offset.reset=latest): none of that partition is called lost only because it lies before what was read.
+    """
+
+    partition: TopicPartition
+    leaves_unread: bool = False
+
+
+Action = Write | Poll | Placed
+
+
+class Operation(NamedTuple):
+    """One step of a process; a transaction with all of its polls and writes is one.
+
+    The process is sequential: its operations stand in the history in its own order, and one that was restarted has
+    another name or places its positions anew. What polls returned counts whatever became of the operation, since no
+    abort takes it back. `commit_asked_at` is when a transaction's commit was first sent: before that it cannot have
+    been decided. Times are integer nanoseconds.
+    """
+
+    process: str
+    number: int
+    outcome: Outcome
+    actions: tuple[Action, ...]
+    invoked_at: int
+    completed_at: int
+    transactional: bool = False
+    isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
+    commit_asked_at: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.process}#{self.number}"
