@@ -257,3 +257,9 @@ class Accumulator:
             tuple((r.topic, r.sticky, tuple(b.number for b in r.open)) for r in self._routes.values()),
             self._is_hot,
         )
+
+    def key_at(self, now: int) -> tuple[object, ...]:
+        """Equal for accumulators that will act alike, however long what is not due at `now` still takes."""
+        _, _, *rest = self.key()
+        lingering = tuple(batch.opened_at + self.settings.linger_ms <= now for batch in self.lingering)
+        return (tuple(batch.key_at(now) for batch in self.batches.values()), lingering, *rest)

@@ -162,6 +162,13 @@ class Batch:
         """Equal for batches that will fare alike."""
         return tuple(_hashable(getattr(self, name)) for name in Batch.__slots__)
 
+    def key_at(self, now: int) -> tuple[object, ...]:
+        """Equal for batches that will fare alike, however long what is not due at `now` still takes."""
+        plain = tuple(_hashable(getattr(self, name)) for name in _TIMELESS)
+        return (*plain, self.retry_at <= now)
+
+
+_TIMELESS: Final = tuple(n for n in Batch.__slots__ if n not in ("attempts", "opened_at", "retry_at"))
 
 # Far above the broker's message.max.bytes, and far below what a frame may hold.
 RECORD_SIZE_MAX: Final = 64 * 1024 * 1024

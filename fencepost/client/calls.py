@@ -73,6 +73,10 @@ class Call:
             self.indefinite,
         )
 
+    def key_at(self, now: int) -> tuple[object, ...]:
+        """The same for calls that differ in their number, and in how long they still pause."""
+        return (self.request, self.target, self.deadline, self.retry_at <= now, self.node, self.indefinite)
+
 
 class Finished(NamedTuple):
     """A call with its answer, or with the failure that ended it."""
@@ -330,6 +334,33 @@ class Calls:
             self._metadata_call,
             self._metadata_at,
             tuple(sorted(self._looking_up.items())),
+        )
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """What an answer is awaited for, oldest first."""
+        return tuple(self._tokens)
+
+    def ranks(self) -> dict[int, int]:
+        """The numbers and tokens that are still of use, each with its place among them."""
+        numbers = {call.number for call in self._tokens.values() if isinstance(call, Call)}
+        return {
+            number: rank for rank, number in enumerate(sorted(numbers.union(self._waiting, self._tokens)))
+        }
+
+    def key_at(self, now: int) -> tuple[object, ...]:
+        """Equal for calls that will act alike, but for their numbers and for how long they pause."""
+        ranks = self.ranks()
+        return (
+            self.cluster.key(),
+            tuple((ranks[number], call.key_at(now)) for number, call in self._waiting.items()),
+            tuple(
+                (ranks[token], c if isinstance(c, int) else (ranks[c.number], c.key_at(now)))
+                for token, c in self._tokens.items()
+            ),
+            None if self._metadata_call is None else ranks[self._metadata_call],
+            self._metadata_at <= now,
+            tuple(sorted((*key, ranks[number]) for key, number in self._looking_up.items())),
         )
 
 

@@ -189,3 +189,9 @@ class Delivery:
     def key(self) -> tuple[object, ...]:
         """Equal for deliveries that will act alike."""
         return (self.accumulator.key(), self.calls.key(), tuple(sorted(self._requests.items())))
+
+    def key_at(self, now: int) -> tuple[object, ...]:
+        """The same but for numbers of calls, and for times that are not due at `now`."""
+        ranks = self.calls.ranks()
+        requests = tuple((ranks[token], what) for token, what in sorted(self._requests.items()))
+        return (self.accumulator.key_at(now), self.calls.key_at(now), requests)

@@ -192,16 +192,17 @@ class ProducerMachine(ProducerInside):
 
     def key(self) -> tuple[object, ...]:
         """Equal for producers that will act alike."""
-        return (
-            self.state,
-            self.producer_id,
-            self.producer_epoch,
-            self.failure,
-            self.operation,
-            self._added,
-            self._init_call,
-            self._end_call,
-            tuple(sorted(self._offset_calls.items())),
-            tuple((group, tuple(sorted(offsets.items()))) for group, offsets in self._offsets.items()),
-            self.delivery.key(),
-        )
+        calls = (self._init_call, self._end_call, tuple(sorted(self._offset_calls.items())))
+        return (*self._key_of_transaction(), *calls, self.delivery.key())
+
+    def key_at(self, now: int) -> tuple[object, ...]:
+        """The same but for numbers of calls, and for how long what is not due at `now` still takes."""
+        ranks = self.calls.ranks()
+        offset_calls = tuple(sorted((ranks[n], group) for n, group in self._offset_calls.items()))
+        calls = (*(None if n is None else ranks[n] for n in (self._init_call, self._end_call)), offset_calls)
+        return (*self._key_of_transaction(), *calls, self.delivery.key_at(now))
+
+    def _key_of_transaction(self) -> tuple[object, ...]:
+        offsets = ((group, tuple(sorted(offsets.items()))) for group, offsets in self._offsets.items())
+        own = (self.producer_id, self.producer_epoch, self.failure, self.operation, self._added)
+        return (self.state, *own, tuple(offsets))
