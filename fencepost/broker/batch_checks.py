@@ -16,6 +16,12 @@ from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, sequence_after
 
+NO_GUARD: Final = 0
+"""What a batch shows whose producer nobody asked the coordinator about."""
+
+UNGUARDED: Final = -1
+"""What a batch shows where nobody ever asks (transaction.partition.verification.enable off)."""
+
 
 @attrs.frozen
 class Duplicate:
@@ -52,7 +58,9 @@ def _check_guard(partition: Partition, header: BatchHeader, producer: Producer, 
     """A marker between the coordinator's yes and this append removed the guard: the batch belongs to the
     past (KAFKA-14884).
     """
-    if not header.is_transactional or partition.is_open(header.producer_id, header.producer_epoch):
+    if guard == UNGUARDED or not header.is_transactional:
+        return None
+    if partition.is_open(header.producer_id, header.producer_epoch):
         return None
     entry = partition.verifying.get(header.producer_id)
     if entry is None or entry.guard != guard:
@@ -67,10 +75,10 @@ def _check_sequence(partition: Partition, header: BatchHeader, producer: Produce
     at 0.
     """
     entry = partition.verifying.get(header.producer_id)
-    if entry is not None and (
-        (not producer.batches and header.base_sequence != 0) or header.base_sequence > entry.lowest_sequence
-    ):
-        return _out_of_order(header, expected=0 if not producer.batches else entry.lowest_sequence)
+    if entry is not None and entry.starts_at_zero and not producer.batches and header.base_sequence != 0:
+        return _out_of_order(header, expected=0)
+    if entry is not None and header.base_sequence > entry.lowest_sequence:
+        return _out_of_order(header, expected=entry.lowest_sequence)
     if producer.producer_epoch == NO_PRODUCER_EPOCH or header.producer_epoch == NO_PRODUCER_EPOCH:
         return None  # since KIP-360 a producer that is unknown here may start anywhere
     fresh = header.producer_epoch != producer.producer_epoch or not producer.batches
@@ -135,7 +143,7 @@ def judge_marker(
     coordinator_epoch: int,
     transaction_version: int,
 ) -> Refused | None:
-    """Whether a coordinator's marker may be appended (facts of KIP-98, KIP-1228 and KAFKA-19999)."""
+    """Whether a coordinator's marker may be appended (KIP-98; stricter since KIP-1228 and KAFKA-19999)."""
     producer = partition.producers.get(producer_id, UNKNOWN_PRODUCER)
     # Since version 2 a marker carries the next epoch. An equal one with nothing open is the repetition of
     # one that was written.

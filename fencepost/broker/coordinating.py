@@ -13,6 +13,7 @@ import attrs
 from fencepost.broker import identities, transactions
 from fencepost.broker.node import Node
 from fencepost.broker.producing import has_no_transactions
+from fencepost.broker.transaction_tables import OLDEST, Generation
 from fencepost.broker.transactions import PREPARED, RESULT_OF, Decision, Transactions
 from fencepost.broker.waiting import AskedMarkers, Log
 from fencepost.broker.words import Answered, Refused, Reply, ReplyTo
@@ -107,7 +108,7 @@ def init_producer_id(node: Node, request: InitProducerId, to: ReplyTo, now: int)
     _answer(node, log, decided, to, now)
 
 
-def add_partitions(node: Node, request: AddPartitionsToTxn, to: ReplyTo, now: int) -> None:
+def add_partitions(node: Node, request: AddPartitionsToTxn, to: ReplyTo, now: int, asked: Generation) -> None:
     """From partition leaders on behalf of a producer (KIP-890), or from a client; all partitions or none."""
     problems = [_add_problem(node, part.key) for part in request.partitions]
     if any(problems):
@@ -123,9 +124,13 @@ def add_partitions(node: Node, request: AddPartitionsToTxn, to: ReplyTo, now: in
     if isinstance(log, Refused):
         node.reply(to, log)
         return
-    decided = transactions.add_partitions(
-        transactions_of(log), request, to=to, now=now, rules=node.settings.rules
-    )
+    state, rules = transactions_of(log), node.settings.rules
+    if request.verify_only:
+        decided = transactions.verify_partitions(state, request, to=to, rules=rules)
+    elif asked.adds_implicitly and not rules.generation.adds_implicitly:
+        decided = Refused(ErrorCode.UNSUPPORTED_VERSION, "transaction.version 2 is not finalized here")
+    else:
+        decided = transactions.add_partitions(state, request, to=to, now=now, rules=rules, asked=asked)
     _answer(node, log, decided, to, now)
 
 
@@ -137,7 +142,7 @@ def _add_problem(node: Node, key: TopicPartition) -> ErrorCode:
 
 
 def add_offsets(node: Node, request: AddOffsetsToTxn, to: ReplyTo, now: int) -> None:
-    """The same as adding the one partition that holds the group's offsets."""
+    """The same as adding the one partition that holds the group's offsets; only older clients ask for it."""
     log = coordinator_log(node, request.transactional_id)
     if isinstance(log, Refused):
         node.reply(to, log)
@@ -151,22 +156,23 @@ def add_offsets(node: Node, request: AddOffsetsToTxn, to: ReplyTo, now: int) -> 
         partitions=(PartitionName(topic=CONSUMER_OFFSETS_TOPIC, partition=number),),
     )
     decided = transactions.add_partitions(
-        transactions_of(log), add, to=to, now=now, rules=node.settings.rules
+        transactions_of(log), add, to=to, now=now, rules=node.settings.rules, asked=OLDEST
     )
     if isinstance(decided, Decision):
         decided = attrs.evolve(decided, effects=(Reply(to, body=AddOffsetsToTxnReply()),))
     _answer(node, log, decided, to, now)
 
 
-def end_transaction(node: Node, request: EndTxn, to: ReplyTo, now: int) -> None:
+def end_transaction(node: Node, request: EndTxn, to: ReplyTo, now: int, asked: Generation) -> None:
     """Commit or abort: answered once the decision is durable, before any marker is written."""
     log = coordinator_log(node, request.transactional_id)
     fresh = node.fresh_producer_id()
     if isinstance(log, Refused) or fresh is None:
         node.reply(to, log if isinstance(log, Refused) else NO_PRODUCER_IDS)
         return
+    state, rules = transactions_of(log), node.settings.rules
     decided = transactions.end_transaction(
-        transactions_of(log), request, to=to, now=now, fresh_producer_id=fresh, rules=node.settings.rules
+        state, request, to=to, now=now, fresh_producer_id=fresh, rules=rules, asked=asked
     )
     _answer(node, log, decided, to, now)
 
@@ -217,19 +223,17 @@ def _send_markers(node: Node, log: Log, name: str, now: int) -> None:
             producer_epoch=record.producer_epoch,
             partitions=frozenset(keys),
         )
-        node.ask(node_id, WriteTxnMarkers(markers=(_marker(node, state, record, keys),)), why)
+        node.ask(node_id, WriteTxnMarkers(markers=(_marker(state, record, keys),)), why)
     _finish(node, log, name, now)
 
 
-def _marker(
-    node: Node, state: Transactions, record: TransactionRecord, keys: list[TopicPartition]
-) -> TransactionMarker:
+def _marker(state: Transactions, record: TransactionRecord, keys: list[TopicPartition]) -> TransactionMarker:
     return TransactionMarker(
         producer_id=record.producer_id,
         producer_epoch=record.producer_epoch,
         result=RESULT_OF[record.state],
         coordinator_epoch=state.coordinator_epoch,
-        transaction_version=node.settings.generation.transaction_version,
+        transaction_version=record.client_version,
         partitions=tuple(PartitionName(topic=key.topic, partition=key.partition) for key in keys),
     )
 

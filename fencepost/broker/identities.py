@@ -57,7 +57,10 @@ def init_producer_id(
         return Refused(ErrorCode.PRODUCER_FENCED, f"{name} belongs to producer {record.producer_id} now")
     if cell is TransactionState.PREPARE_ABORT:
         refused = Reply(to, error=ErrorCode.CONCURRENT_TRANSACTIONS)
-        return prepare(name, record, cell, now=now, fresh_producer_id=fresh_producer_id, effects=(refused,))
+        return prepare(
+            name, record, cell, now=now, fresh_producer_id=fresh_producer_id, generation=rules.generation,
+            effects=(refused,),
+        )  # fmt: skip
     return _next_identity(state, name, record, request, to=to, now=now, fresh_producer_id=fresh_producer_id)
 
 

@@ -13,6 +13,7 @@ from fencepost.broker.controller import METADATA_PARTITION
 from fencepost.broker.groups import Groups, OffsetEntry
 from fencepost.broker.node import Node
 from fencepost.broker.producing import add_request, ask_coordinator
+from fencepost.broker.transaction_tables import Generation
 from fencepost.broker.waiting import AskedToAddOffsets, Log
 from fencepost.broker.words import Answered, Refused, Reply, ReplyTo
 from fencepost.protocol.errors import ErrorCode
@@ -91,7 +92,9 @@ def commit(node: Node, request: OffsetCommit, to: ReplyTo, now: int) -> None:
     node.after(log, (Reply(to, body=OffsetCommitReply(partitions=_answers(request, errors))),))
 
 
-def commit_in_transaction(node: Node, request: TxnOffsetCommit, to: ReplyTo, now: int) -> None:
+def commit_in_transaction(
+    node: Node, request: TxnOffsetCommit, to: ReplyTo, now: int, asked: Generation
+) -> None:
     """Offsets that count when the producer's transaction commits; the first of a transaction adds the
     partition to it.
     """
@@ -103,15 +106,32 @@ def commit_in_transaction(node: Node, request: TxnOffsetCommit, to: ReplyTo, now
     producer = state.producers.get(request.producer_id, partition.UNKNOWN_PRODUCER)
     if request.producer_epoch < producer.producer_epoch and "fencing" not in node.settings.broken:
         _refuse(node, request, to, ErrorCode.INVALID_PRODUCER_EPOCH)
-    elif state.is_open(request.producer_id, request.producer_epoch):
+    elif state.is_open(request.producer_id, request.producer_epoch) or not _asks(node, asked):
         _append(node, log, request, to, now)
     else:
         guard = partition.start_verification(
-            state, request.producer_id, producer_epoch=request.producer_epoch, sequence=NO_SEQUENCE
+            state,
+            request.producer_id,
+            producer_epoch=request.producer_epoch,
+            sequence=NO_SEQUENCE,
+            starts_at_zero=asked.adds_implicitly,
         )
-        add = add_request(request.transactional_id, request.producer_id, request.producer_epoch, [state.key])
+        add = add_request(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            [state.key],
+            verify_only=not asked.adds_implicitly,
+        )
         if not ask_coordinator(node, add, AskedToAddOffsets(request=request, to=to, guard=guard)):
             _refuse(node, request, to, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+def _asks(node: Node, asked: Generation) -> bool:
+    """Without verification a coordinator is asked only to add the partition, where clusters do that."""
+    return node.settings.partition_verification or (
+        asked.adds_implicitly and node.settings.generation.adds_implicitly
+    )
 
 
 def answer_to_add(node: Node, asked: AskedToAddOffsets, answer: Answered, now: int) -> None:

@@ -76,6 +76,8 @@ class Verification(NamedTuple):
     guard: int
     producer_epoch: int
     lowest_sequence: int
+    starts_at_zero: bool
+    """Whether the client's epoch is that of its transaction alone, so that its first sequence here is 0."""
 
 
 class Undurable(NamedTuple):
@@ -154,7 +156,9 @@ class Partition:
 # --- Changing state --------------------------------------------------------------------------------------
 
 
-def start_verification(partition: Partition, producer_id: int, *, producer_epoch: int, sequence: int) -> int:
+def start_verification(
+    partition: Partition, producer_id: int, *, producer_epoch: int, sequence: int, starts_at_zero: bool
+) -> int:
     """Note: the coordinator is asked about this producer. Returns the guard that the append must show."""
     known = partition.verifying.get(producer_id)
     if known is not None and known.producer_epoch >= producer_epoch:
@@ -164,7 +168,9 @@ def start_verification(partition: Partition, producer_id: int, *, producer_epoch
         partition.verifying[producer_id] = known._replace(lowest_sequence=lowest)
         return known.guard
     partition.guards_given += 1
-    partition.verifying[producer_id] = Verification(partition.guards_given, producer_epoch, sequence)
+    partition.verifying[producer_id] = Verification(
+        partition.guards_given, producer_epoch, sequence, starts_at_zero
+    )
     return partition.guards_given
 
 

@@ -1,8 +1,8 @@
 """Produce and WriteTxnMarkers: how batches and markers get into the logs that a node leads.
 
 Rule: checks run in Kafka's order. A transactional batch whose transaction is not open here is parked while
-the coordinator is asked to add the partition (KIP-890); it is appended only if nothing ended the
-transaction in the meantime.
+the coordinator is asked to add the partition, or, for an older client, whether it did (KIP-890); it is
+appended only if nothing ended the transaction in the meantime.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Final
 import attrs
 
 from fencepost.broker import batch_checks, partition
-from fencepost.broker.batch_checks import Duplicate
+from fencepost.broker.batch_checks import NO_GUARD, UNGUARDED, Duplicate
 from fencepost.broker.node import Node
+from fencepost.broker.transaction_tables import Generation
 from fencepost.broker.waiting import Asked, AskedToAdd, Collect, Incoming, Log
 from fencepost.broker.words import NOBODY, Answered, Refused, ReplyTo
 from fencepost.protocol.batches import BatchHeader, build_marker, checksum_matches, read_header
@@ -57,7 +58,7 @@ INTERNAL: Final = Refused(
 )
 
 
-def produce(node: Node, request: Produce, to: ReplyTo, now: int) -> None:
+def produce(node: Node, request: Produce, to: ReplyTo, now: int, asked: Generation) -> None:
     """Append one batch per partition, each with its own outcome (KafkaApis.handleProduceRequest,
     ReplicaManager.appendRecords).
     """
@@ -66,6 +67,7 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int) -> None:
     headers = [header for header in parsed if isinstance(header, BatchHeader) and header.is_transactional]
     refused = _request_problem(request, headers)
     to_add: list[Incoming] = []
+    asks = asked.adds_implicitly or node.settings.partition_verification
     for index, (part, header) in enumerate(zip(request.partitions, parsed, strict=True)):
         key = TopicPartition(part.topic, part.partition)
         log = node.logs.get(key)
@@ -76,14 +78,18 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int) -> None:
             assert problem is not None, "a batch without log or header has a problem"
             node.collect(_part(ticket, index, key, problem.error))
             continue
-        incoming = Incoming(ticket=ticket, index=index, key=key, header=header, records=part.records)
-        if header.is_transactional and not log.partition.is_open(header.producer_id, header.producer_epoch):
-            _start_adding(node, log, incoming, to_add)
+        guard = NO_GUARD if asks else UNGUARDED
+        incoming = Incoming(
+            ticket=ticket, index=index, key=key, header=header, records=part.records, guard=guard
+        )
+        is_open = log.partition.is_open(header.producer_id, header.producer_epoch)
+        if header.is_transactional and asks and not is_open:
+            _start_adding(node, log, incoming, to_add, asked)
         else:
             _append(node, log, incoming)
     if to_add:
         assert request.transactional_id is not None, "a transactional batch without its id was refused above"
-        _ask_to_add(node, request.transactional_id, to_add)
+        _ask_to_add(node, request.transactional_id, to_add, asked)
 
 
 def _parse(part: ProducePartition) -> BatchHeader | Refused:
@@ -133,7 +139,9 @@ def _part(
 # --- adding the partition to the transaction -------------------------------------------------------------
 
 
-def _start_adding(node: Node, log: Log, incoming: Incoming, to_add: list[Incoming]) -> None:
+def _start_adding(
+    node: Node, log: Log, incoming: Incoming, to_add: list[Incoming], asked: Generation
+) -> None:
     known = log.partition.producers.get(incoming.header.producer_id)
     epoch = incoming.header.producer_epoch
     if known is not None and epoch < known.producer_epoch and "fencing" not in node.settings.broken:
@@ -144,29 +152,39 @@ def _start_adding(node: Node, log: Log, incoming: Incoming, to_add: list[Incomin
         incoming.header.producer_id,
         producer_epoch=epoch,
         sequence=incoming.header.base_sequence,
+        starts_at_zero=asked.adds_implicitly,
     )
     to_add.append(attrs.evolve(incoming, guard=guard))
 
 
-def _ask_to_add(node: Node, transactional_id: str, batches: list[Incoming]) -> None:
+def _ask_to_add(node: Node, transactional_id: str, batches: list[Incoming], asked: Generation) -> None:
     header = batches[0].header
-    asked = AskedToAdd(tuple(batches))
+    why = AskedToAdd(tuple(batches))
     request = add_request(
-        transactional_id, header.producer_id, header.producer_epoch, [b.key for b in batches]
+        transactional_id,
+        header.producer_id,
+        header.producer_epoch,
+        [b.key for b in batches],
+        verify_only=not asked.adds_implicitly,
     )
-    if not ask_coordinator(node, request, asked):
-        answer_to_add(node, asked, Answered(token=0, error=ErrorCode.COORDINATOR_NOT_AVAILABLE, body=None))
+    if not ask_coordinator(node, request, why):
+        answer_to_add(node, why, Answered(token=0, error=ErrorCode.COORDINATOR_NOT_AVAILABLE, body=None))
 
 
 def add_request(
-    transactional_id: str, producer_id: int, producer_epoch: int, partitions: list[TopicPartition]
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: list[TopicPartition],
+    *,
+    verify_only: bool,
 ) -> AddPartitionsToTxn:
-    """The request with which a partition leader has its partitions added to the transaction."""
+    """What a partition leader asks: that its partitions be added to the transaction, or whether they are."""
     return AddPartitionsToTxn(
         transactional_id=transactional_id,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
-        verify_only=False,
+        verify_only=verify_only,
         partitions=tuple(PartitionName(topic=key.topic, partition=key.partition) for key in partitions),
     )
 

@@ -1,4 +1,4 @@
-"""`step`: one input into a node, out come appends and effects. Two tables say who handles what.
+"""`step`: one input into a node, out come appends and effects. Three tables say who handles what.
 
 Rule: a step never waits. What a handler lets happen inside the node (markers that are due, readers that can
 go on) happens before the step ends, so that nothing is left to do that no input would ever trigger.
@@ -13,6 +13,7 @@ from fencepost.broker import controller, coordinating, describing, offsets, prod
 from fencepost.broker.controller import METADATA_PARTITION
 from fencepost.broker.groups import Groups
 from fencepost.broker.node import Node
+from fencepost.broker.transaction_tables import Generation, spoken
 from fencepost.broker.transactions import Transactions
 from fencepost.broker.waiting import (
     AskedForProducerIds,
@@ -63,6 +64,7 @@ from fencepost.protocol.messages import (
 )
 
 Handler = Callable[[Node, Any, ReplyTo, int], None]
+HandlerOfGeneration = Callable[[Node, Any, ReplyTo, int, Generation], None]
 
 
 def step(node: Node, arrived: Input, now: int) -> Outcome:
@@ -113,7 +115,6 @@ def _control(node: Node, decision: controller.Decision, to: ReplyTo, now: int) -
 
 
 REQUESTS: Final[dict[type[Any], Handler]] = {
-    Produce: producing.produce,
     Fetch: reading.fetch,
     ListOffsets: reading.list_offsets,
     Metadata: describing.metadata,
@@ -124,15 +125,20 @@ REQUESTS: Final[dict[type[Any], Handler]] = {
     CreateTopics: _create_topics,
     DeleteTopics: _delete_topics,
     InitProducerId: coordinating.init_producer_id,
-    AddPartitionsToTxn: coordinating.add_partitions,
     AddOffsetsToTxn: coordinating.add_offsets,
-    EndTxn: coordinating.end_transaction,
     WriteTxnMarkers: producing.write_markers,
-    TxnOffsetCommit: offsets.commit_in_transaction,
     DescribeProducers: describing.describe_producers,
     DescribeTransactions: describing.describe_transactions,
     ListTransactions: describing.list_transactions,
     AllocateProducerIds: _allocate_producer_ids,
+}
+
+# Those whose version says which generation the client speaks.
+REQUESTS_OF_GENERATIONS: Final[dict[type[Any], HandlerOfGeneration]] = {
+    Produce: producing.produce,
+    AddPartitionsToTxn: coordinating.add_partitions,
+    EndTxn: coordinating.end_transaction,
+    TxnOffsetCommit: offsets.commit_in_transaction,
 }
 
 
@@ -140,7 +146,12 @@ REQUESTS: Final[dict[type[Any], Handler]] = {
 
 
 def _received(node: Node, arrived: Received, now: int) -> None:
-    REQUESTS[type(arrived.request)](node, arrived.request, arrived.to, now)
+    kind = type(arrived.request)
+    handler = REQUESTS_OF_GENERATIONS.get(kind)
+    if handler is None:
+        REQUESTS[kind](node, arrived.request, arrived.to, now)
+    else:
+        handler(node, arrived.request, arrived.to, now, spoken(kind, arrived.version))
 
 
 def _answered(node: Node, arrived: Answered, now: int) -> None:

@@ -31,7 +31,8 @@ class NodeSettings:
     host: str = "127.0.0.1"
     port: int = 0
     cluster_id: str = "fencepost"
-    generation: Generation = NEWEST
+    generation: Generation = NEWEST  # transaction.version, as finalized in the cluster
+    partition_verification: bool = True  # transaction.partition.verification.enable (KIP-890 part 1)
     broken: frozenset[str] = attrs.field(factory=frozenset[str], validator=_known_protections)
     transaction_state_log_num_partitions: int = 50
     offsets_topic_num_partitions: int = 50

@@ -1,8 +1,8 @@
 """The coordinator's machine as tables: what EndTxn and InitProducerId do in each state, one pair per
-generation.
+generation; and which generation a request speaks.
 
 Rule: a cell is the next state, the same state (already done: answer again), or the error that refuses;
-nothing else decides.
+nothing else decides. What differs between generations is a row of GENERATIONS, never a test of a version.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final
 import attrs
 
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import AddPartitionsToTxn, EndTxn, Produce, TxnOffsetCommit
 from fencepost.protocol.terms import TransactionState
 
 
@@ -79,6 +80,18 @@ END_VERSION_2: Final[EndTable] = {
     },
 }
 
+# Before KIP-890 part 2 transactions share an epoch, so nothing tells a retry of an end from a new one: one
+# that comes late ends whatever is open by then (KAFKA-17754). Hence no columns for retries.
+END_VERSION_0: Final[EndTable] = {
+    EMPTY: {EndInput.COMMIT: _WRONG, EndInput.ABORT: _WRONG},
+    ONGOING: {EndInput.COMMIT: PREPARE_COMMIT, EndInput.ABORT: PREPARE_ABORT},
+    PREPARE_COMMIT: {EndInput.COMMIT: _BUSY, EndInput.ABORT: _BUSY},
+    PREPARE_ABORT: {EndInput.COMMIT: _BUSY, EndInput.ABORT: _BUSY},
+    COMPLETE_COMMIT: {EndInput.COMMIT: COMPLETE_COMMIT, EndInput.ABORT: _WRONG},
+    COMPLETE_ABORT: {EndInput.COMMIT: _WRONG, EndInput.ABORT: COMPLETE_ABORT},
+}
+
+# The same in every generation: they differ in who sends ADD, and in what an end makes of the epoch.
 MOVES: Final[MoveTable] = {
     EMPTY: {CoordinatorInput.INIT: EMPTY, CoordinatorInput.ADD: ONGOING},
     ONGOING: {
@@ -103,16 +116,65 @@ MOVES: Final[MoveTable] = {
 
 @attrs.frozen(kw_only=True)
 class Generation:
-    """A protocol generation: its number in `transaction.version` and its tables."""
+    """A protocol generation: its number in `transaction.version`, its tables, and what else it brought."""
 
     transaction_version: int
     end: EndTable
-    moves: MoveTable
+    moves: MoveTable = MOVES
+    client_version: int
+    """What the log says of clients that speak it, and the markers of their transactions carry."""
+    renews_identity: bool
+    """Each end raises the epoch and tells the producer, so that an end says which transaction it means."""
+    adds_implicitly: bool
+    """Partition leaders add the partition at a transaction's first batch; clients never ask for it."""
     persists_identity_history: bool
+    """The log keeps the producer id before a rotation, so that a lost reply can be told after a failover."""
 
 
-# The tables of versions 0 and 1 take their place here.
 GENERATIONS: Final = {
-    2: Generation(transaction_version=2, end=END_VERSION_2, moves=MOVES, persists_identity_history=True)
+    0: Generation(
+        transaction_version=0,
+        end=END_VERSION_0,
+        client_version=0,
+        renews_identity=False,
+        adds_implicitly=False,
+        persists_identity_history=False,
+    ),
+    1: Generation(  # the flexible log record of KIP-890, and nothing else
+        transaction_version=1,
+        end=END_VERSION_0,
+        client_version=0,
+        renews_identity=False,
+        adds_implicitly=False,
+        persists_identity_history=True,
+    ),
+    2: Generation(
+        transaction_version=2,
+        end=END_VERSION_2,
+        client_version=2,
+        renews_identity=True,
+        adds_implicitly=True,
+        persists_identity_history=True,
+    ),
 }
+OLDEST: Final = GENERATIONS[0]
 NEWEST: Final = GENERATIONS[2]
+
+# The request versions from which on a client speaks the newest generation (TransactionVersion,
+# AddPartitionsToTxnManager): an older client is served as ever, by any cluster.
+NEWEST_SPOKEN_FROM: Final[dict[type, int]] = {
+    Produce: 12,
+    AddPartitionsToTxn: 4,  # from partition leaders; up to 3 from clients themselves
+    EndTxn: 5,
+    TxnOffsetCommit: 5,
+}
+
+
+def spoken(request: type, version: int) -> Generation:
+    """The generation that a request of this version speaks."""
+    return NEWEST if version >= NEWEST_SPOKEN_FROM[request] else OLDEST
+
+
+def served(cluster: Generation, asked: Generation) -> Generation:
+    """The generation by which a cluster serves one who speaks `asked`: the older of the two."""
+    return min(cluster, asked, key=lambda generation: generation.transaction_version)

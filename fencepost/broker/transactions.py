@@ -15,7 +15,7 @@ import attrs
 from attrs import evolve
 from sortedcontainers import SortedSet
 
-from fencepost.broker.transaction_tables import NEWEST, Cell, CoordinatorInput, EndInput, Generation
+from fencepost.broker.transaction_tables import NEWEST, Cell, CoordinatorInput, EndInput, Generation, served
 from fencepost.broker.words import Effect, Refused, Reply, ReplyTo
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
@@ -29,6 +29,7 @@ from fencepost.protocol.stored import TransactionRecord
 from fencepost.protocol.terms import (
     INT16_MAX,
     LAST_GRANTED_EPOCH,
+    NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     TopicPartition,
     TransactionResult,
@@ -93,7 +94,7 @@ class Transactions:
 
 @attrs.frozen(kw_only=True)
 class Rules:
-    """What one node's coordinators go by."""
+    """What one node's coordinators go by; `generation` is the one that is finalized in the cluster."""
 
     generation: Generation = NEWEST
     transaction_max_timeout_ms: int = 900_000
@@ -104,24 +105,28 @@ class Rules:
 
 
 def add_partitions(
-    state: Transactions, request: AddPartitionsToTxn, *, to: ReplyTo, now: int, rules: Rules
+    state: Transactions,
+    request: AddPartitionsToTxn,
+    *,
+    to: ReplyTo,
+    now: int,
+    rules: Rules,
+    asked: Generation,
 ) -> Decision | Refused:
-    """Take partitions into the transaction, opening it at need; with `verify_only` just say which are in it
-    (KIP-890).
-    """
+    """Take partitions into the transaction, opening it at need."""
     name = request.transactional_id
     partitions = {partition.key for partition in request.partitions}
     found = _find(state, name)
     if isinstance(found, Refused):
         return found
+    if name in state.pending:
+        return busy(name)
     cell = rules.generation.moves[found.state][CoordinatorInput.ADD]
     if isinstance(cell, ErrorCode):
         return Refused(cell, f"{name} is in {found.state.title}")
     refused = _check_identity(found, request.producer_id, request.producer_epoch, rules)
     if refused is not None:
         return refused
-    if request.verify_only:
-        return Decision(name, effects=(Reply(to, body=_verified(request, found)),))
     reply = Reply(to, body=_added(request))
     if found.state is TransactionState.ONGOING and partitions.issubset(found.partitions):
         return Decision(name, effects=(reply,))
@@ -129,9 +134,26 @@ def add_partitions(
     start_ms = found.start_ms if found.state is TransactionState.ONGOING else now
     record = evolve(
         found, state=cell, partitions=joined, start_ms=start_ms, update_ms=now,
-        client_version=rules.generation.transaction_version,
+        client_version=asked.client_version,
     )  # fmt: skip
     return Decision(name, record=record, effects=(reply,))
+
+
+def verify_partitions(
+    state: Transactions, request: AddPartitionsToTxn, *, to: ReplyTo, rules: Rules
+) -> Decision | Refused:
+    """Say which partitions are in the transaction: a leader asks before it lets an older client's batch in
+    (KIP-890 part 1).
+    """
+    found = _find(state, request.transactional_id)
+    if isinstance(found, Refused):
+        return found
+    refused = _check_identity(found, request.producer_id, request.producer_epoch, rules)
+    if refused is not None:
+        return refused
+    if found.state in PREPARED:
+        return busy(request.transactional_id)
+    return Decision(request.transactional_id, effects=(Reply(to, body=_verified(request, found)),))
 
 
 def _find(state: Transactions, name: str) -> TransactionRecord | Refused:
@@ -140,11 +162,11 @@ def _find(state: Transactions, name: str) -> TransactionRecord | Refused:
     record = state.records.get(name)
     if record is None:
         return Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"nobody owns the transactional id {name}")
-    return busy(name) if name in state.pending else record
+    return record
 
 
 def busy(name: str) -> Refused:
-    return Refused(ErrorCode.CONCURRENT_TRANSACTIONS, f"the last step of {name} is not durable yet")
+    return Refused(ErrorCode.CONCURRENT_TRANSACTIONS, f"the last step of {name} is not finished yet")
 
 
 def _check_identity(
@@ -184,37 +206,55 @@ def _verified(request: AddPartitionsToTxn, record: TransactionRecord) -> AddPart
 
 
 def end_transaction(
-    state: Transactions, request: EndTxn, *, to: ReplyTo, now: int, fresh_producer_id: int, rules: Rules
+    state: Transactions,
+    request: EndTxn,
+    *,
+    to: ReplyTo,
+    now: int,
+    fresh_producer_id: int,
+    rules: Rules,
+    asked: Generation,
 ) -> Decision | Refused:
-    """Decide the transaction: from PREPARE_* on it ends that way, whatever crashes (KIP-98; the table is
-    KIP-890's).
+    """Decide the transaction: from PREPARE_* on it ends that way, whatever crashes (KIP-98; the table is that
+    of the generation that the request asks in, or of the cluster's if that is older).
     """
     name = request.transactional_id
+    generation = served(rules.generation, asked)
     found = _find(state, name)
     if isinstance(found, Refused):
         return found
-    cell = _end_cell(found, request, rules)
+    cell = _end_cell(state, found, request, rules, generation)
     if isinstance(cell, Refused):
         return cell
     if cell is found.state:
-        return Decision(name, effects=(Reply(to, body=_identity(found)),))
-    decision = prepare(name, found, cell, now=now, fresh_producer_id=fresh_producer_id)
+        return Decision(name, effects=(Reply(to, body=_identity(found, generation)),))
+    decision = prepare(
+        name, found, cell, now=now, fresh_producer_id=fresh_producer_id, generation=generation, fences=False
+    )
     assert decision.record is not None, "a transaction that ends writes its decision"
-    return evolve(decision, effects=(Reply(to, body=_identity(decision.record)), *decision.effects))
+    reply = Reply(to, body=_identity(decision.record, generation))
+    return evolve(decision, effects=(reply, *decision.effects))
 
 
-def _end_cell(record: TransactionRecord, request: EndTxn, rules: Rules) -> TransactionState | Refused:
-    if record.state in PREPARED:  # busy whoever asks: the identity is about to change (KAFKA-18464)
-        return Refused(
-            ErrorCode.CONCURRENT_TRANSACTIONS, f"{request.transactional_id} is in {record.state.title}"
-        )
+def _end_cell(
+    state: Transactions, record: TransactionRecord, request: EndTxn, rules: Rules, generation: Generation
+) -> TransactionState | Refused:
+    is_busy = request.transactional_id in state.pending or record.state in PREPARED
+    if is_busy and generation.renews_identity:  # whoever asks: the identity is about to change (KAFKA-18464)
+        return busy(request.transactional_id)
     # With fencing broken a former owner in the middle of a transaction is no retry: he ends whatever is open.
-    is_retry = _is_retry(record, request) and ("fencing" not in rules.broken or record.state in COMPLETED)
+    is_retry = (
+        generation.renews_identity
+        and _is_retry(record, request)
+        and ("fencing" not in rules.broken or record.state in COMPLETED)
+    )
     if not is_retry and (
         refused := _check_identity(record, request.producer_id, request.producer_epoch, rules)
     ):
         return refused
-    cell: Cell = rules.generation.end[record.state][_end_input(request.result, is_retry=is_retry)]
+    if is_busy:
+        return busy(request.transactional_id)
+    cell: Cell = generation.end[record.state][_end_input(request.result, is_retry=is_retry)]
     return (
         Refused(cell, f"{request.transactional_id} is in {record.state.title}")
         if isinstance(cell, ErrorCode)
@@ -238,8 +278,10 @@ def _is_retry(record: TransactionRecord, request: EndTxn) -> bool:
     return rotated and record.state in COMPLETED and request.producer_epoch == LAST_GRANTED_EPOCH
 
 
-def _identity(record: TransactionRecord) -> EndTxnReply:
-    """Who the producer is in its next transaction."""
+def _identity(record: TransactionRecord, generation: Generation) -> EndTxnReply:
+    """Who the producer is in its next transaction; an older client is not told, for it stays who it is."""
+    if not generation.renews_identity:
+        return EndTxnReply(producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH)
     if record.next_producer_id != NO_PRODUCER_ID:
         return EndTxnReply(producer_id=record.next_producer_id, producer_epoch=0)
     return EndTxnReply(producer_id=record.producer_id, producer_epoch=record.producer_epoch)
@@ -252,25 +294,39 @@ def prepare(
     *,
     now: int,
     fresh_producer_id: int,
+    generation: Generation,
+    fences: bool = True,
     effects: tuple[Effect, ...] = (),
 ) -> Decision:
-    """PREPARE_* under the next epoch; the last epoch of a producer id hands over to a fresh id when it
-    completes.
+    """PREPARE_*, and its epoch, which the markers carry: the next one if identities are renewed or if this
+    fences the owner. The last epoch of a producer id hands over to a fresh id when the transaction completes.
     """
-    rotates = record.producer_epoch >= LAST_GRANTED_EPOCH
+    raises = generation.renews_identity or fences
+    rotates = generation.renews_identity and record.producer_epoch >= LAST_GRANTED_EPOCH
     was_open = record.state is TransactionState.ONGOING
     prepared = evolve(
         record,
         state=target,
-        producer_epoch=INT16_MAX if rotates else record.producer_epoch + 1,
+        producer_epoch=min(record.producer_epoch + 1, INT16_MAX) if raises else record.producer_epoch,
         next_producer_id=fresh_producer_id if rotates else NO_PRODUCER_ID,
         partitions=record.partitions if was_open else (),
         start_ms=record.start_ms if was_open else now,
         update_ms=now,
+        client_version=generation.client_version,
     )
     return Decision(
-        name, record=prepared, last_epoch=record.producer_epoch, effects=(*effects, WriteMarkers(name))
+        name,
+        record=prepared,
+        last_epoch=_last_epoch(record, generation, fences=fences),
+        effects=(*effects, WriteMarkers(name)),
     )
+
+
+def _last_epoch(record: TransactionRecord, generation: Generation, *, fences: bool) -> int | None:
+    """By which epoch a fenced owner is still known once identities are renewed; before, by none."""
+    if generation.renews_identity:
+        return record.producer_epoch
+    return NO_PRODUCER_EPOCH if fences else None
 
 
 def complete(state: Transactions, name: str, *, now: int, rules: Rules) -> Decision:
@@ -310,7 +366,9 @@ def abort_timed_out(
     record = state.records[name]
     cell = rules.generation.moves[record.state][CoordinatorInput.TIMEOUT]
     assert isinstance(cell, TransactionState), "only an open transaction has a deadline"
-    return prepare(name, record, cell, now=now, fresh_producer_id=fresh_producer_id)
+    return prepare(
+        name, record, cell, now=now, fresh_producer_id=fresh_producer_id, generation=rules.generation
+    )
 
 
 # --- Changing state --------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ class Incoming:
     key: TopicPartition
     header: BatchHeader
     records: Buffer = attrs.field(repr=False)
-    guard: int = 0
+    guard: int
 
 
 @attrs.frozen

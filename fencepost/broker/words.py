@@ -16,7 +16,7 @@ from fencepost.journal.snapshots import ProducerSnapshot
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import ReplyBody, Request
-from fencepost.protocol.terms import IsolationLevel, TopicPartition
+from fencepost.protocol.terms import INT16_MAX, IsolationLevel, TopicPartition
 
 
 class ReplyTo(NamedTuple):
@@ -34,16 +34,20 @@ NOBODY: Final = ReplyTo(-2, 0)
 """
 
 
+NEWEST_VERSION: Final = INT16_MAX
+"""Stands for the newest version of any request: nodes among themselves speak no other."""
+
+
 # --- Input: what reaches a node --------------------------------------------------------------------------
 
 
 @attrs.frozen
 class Received:
-    """A request from a client or a node."""
+    """A request from a client or a node, in Kafka's version of it."""
 
     request: Request
     to: ReplyTo = attrs.field(kw_only=True)
-    version: int = attrs.field(kw_only=True, default=0)
+    version: int = attrs.field(kw_only=True, default=NEWEST_VERSION)
 
 
 @attrs.frozen(kw_only=True)
