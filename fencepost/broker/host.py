@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from typing import Final
+from typing import Final, Protocol
 
 import attrs
 
@@ -36,12 +36,10 @@ from fencepost.broker.words import (
     Resign,
     Send,
     Started,
-    Step,
     StorageFailed,
     Tick,
     WakeMe,
 )
-from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.journal import Journal, StaleLeader
 from fencepost.journal.manifest import ManifestState
 from fencepost.journal.open_transactions import OpenTransaction
@@ -65,7 +63,30 @@ class SyncPolicy(Enum):
 
 MANIFEST_INTERVAL_MS: Final = 200  # readers without a broker see at most this much less than there is
 
-Watch = Callable[[Step], None]
+Watch = Callable[[Input, Outcome], None]
+"""Sees each step: the input that the node took, and what it led to."""
+
+
+class Journals(Protocol):
+    """The logs that a host works on: a DataDirectory, or what a simulator puts in its place."""
+
+    def journal(self, partition: TopicPartition) -> Journal: ...
+
+    def has(self, partition: TopicPartition) -> bool: ...
+
+    def partitions(self) -> list[TopicPartition]: ...
+
+    def opened(self) -> list[TopicPartition]: ...
+
+    def holds(self, journal: Journal) -> bool: ...
+
+    def give_up(self, partition: TopicPartition) -> None: ...
+
+    def delete(self, partition: TopicPartition) -> None: ...
+
+    def close(self) -> None: ...
+
+    def abandon(self) -> None: ...
 
 
 class MetadataLost(StorageError):
@@ -79,7 +100,7 @@ class Host:
     """
 
     node: Node
-    directory: DataDirectory
+    directory: Journals
     policy: SyncPolicy = SyncPolicy.NONE
     watch: Watch | None = None
     inbox: deque[Input] = attrs.Factory(deque[Input])
@@ -146,7 +167,7 @@ class Host:
             outcome = step(self.node, arrived, now)
             self._schedule(outcome)
             if self.watch is not None:
-                self.watch(_step(now, self.node_id, arrived, outcome))
+                self.watch(arrived, outcome)
 
     def work_until_idle(self, now: int) -> None:
         """Do everything that can be done at time `now` (milliseconds)."""
@@ -336,14 +357,4 @@ def _manifest(state: partition.Partition) -> ManifestState:
         last_stable_offset=state.last_stable_offset,
         high_watermark=state.high_watermark,
         open_transactions=tuple(opened),
-    )
-
-
-def _step(now: int, node_id: int, arrived: Input, outcome: Outcome) -> Step:
-    return Step(
-        at_ms=now,
-        node_id=node_id,
-        input=arrived,
-        appends=tuple((append.partition, append.header) for append in outcome.appends),
-        effects=tuple(outcome.effects),
     )
