@@ -1,0 +1,299 @@
+"""Connections between clients and nodes: FIFO each way, unordered among each other, as TCP is.
+
+Rule: a message is delivered once, or its connection dies with it. What was on its way when a caller gave up
+may still arrive: the receiver cannot know.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from heapq import heappush
+from typing import Any, Final, Protocol
+
+import attrs
+
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.frames import ReplyFrame, decode_reply, decode_request, encode_reply, encode_request
+from fencepost.protocol.messages import API_BY_REQUEST, Api, ReplyBody, Request
+
+LENGTH_BYTES: Final = 4  # the length before a frame, which a reader of frames takes off
+
+
+@attrs.frozen
+class Question:
+    """A request on its way."""
+
+    token: int
+    request: Request
+    version: int
+
+
+@attrs.frozen
+class Answer:
+    """The answer to the question with this token, on its way back."""
+
+    token: int
+    error: ErrorCode
+    body: ReplyBody | None
+
+
+@attrs.frozen
+class Goodbye:
+    """The caller closed the connection; it arrives behind whatever was sent before."""
+
+
+GOODBYE: Final = Goodbye()
+Message = Question | Answer | Goodbye
+
+
+class Caller(Protocol):
+    """Whoever asks: a port of a client process, or a node."""
+
+    @property
+    def lane(self) -> str: ...
+
+    @property
+    def is_paused(self) -> bool: ...
+
+    @property
+    def stash(self) -> list[tuple[Channel, Message]]: ...
+
+    def answered(self, connection: Connection, answer: Answer) -> None: ...
+
+    def lost(self, connection: Connection) -> None: ...
+
+
+class Server(Protocol):
+    """Whoever answers: a node."""
+
+    @property
+    def lane(self) -> str: ...
+
+    @property
+    def is_paused(self) -> bool: ...
+
+    @property
+    def stash(self) -> list[tuple[Channel, Message]]: ...
+
+    def asked(self, connection: Connection, message: Question | Goodbye) -> None: ...
+
+    def disconnected(self, connection: Connection) -> None: ...
+
+
+class Channel:
+    """One direction of a connection. `held` is what a partition, a hold or a pause keeps from arriving."""
+
+    __slots__ = ("connection", "held", "is_dead", "is_held", "is_to_server", "last_at", "source", "target")
+
+    def __init__(self, connection: Connection, source: str, target: str, *, is_to_server: bool) -> None:
+        self.connection = connection
+        self.source = source
+        self.target = target
+        self.is_to_server = is_to_server
+        self.is_dead = self.is_held = False
+        self.last_at = 0
+        self.held: deque[Message] = deque()
+
+
+class Connection:
+    """A caller's connection to a node. `in_flight` is what it asked and was not answered, by token."""
+
+    __slots__ = ("caller", "in_flight", "number", "server", "to_caller", "to_server")
+
+    def __init__(self, number: int, caller: Caller, server: Server) -> None:
+        self.number = number
+        self.caller = caller
+        self.server = server
+        self.to_server = Channel(self, caller.lane, server.lane, is_to_server=True)
+        self.to_caller = Channel(self, server.lane, caller.lane, is_to_server=False)
+        self.in_flight: dict[int, Api] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the caller may still be answered."""
+        return not self.to_caller.is_dead
+
+
+class Timeline(Protocol):
+    """What the network needs of a world: its time, its queue, and how long things take."""
+
+    now: int
+    queue: list[tuple[int, int, Callable[[Any], None], Any]]
+    happened: int
+
+    def latency(self, source: str) -> int: ...
+
+
+class Observer(Protocol):
+    """Who hears of messages: pictures, and faults that wait for one."""
+
+    def sent(self, channel: Channel, message: Message) -> None: ...
+
+    def arrived(self, channel: Channel, message: Message) -> None: ...
+
+    def lost(self, channel: Channel, message: Message, because: str) -> None: ...
+
+
+Holds = Callable[[Channel, Message], bool]
+
+
+@attrs.define(eq=False)
+class Network:
+    """All connections. `blocked` are pairs (source, target) of lanes that nothing passes between; `holds`
+    says of a message that reaches its target whether it, and all behind it, must wait.
+    """
+
+    timeline: Timeline
+    encodes: bool = False
+    observer: Observer | None = None
+    holds: Holds | None = None
+    connections: dict[int, Connection] = attrs.Factory(dict[int, Connection])
+    blocked: set[tuple[str, str]] = attrs.Factory(set[tuple[str, str]])
+    made: int = 0
+
+    # --- sending --------------------------------------------------------------------------------------------
+
+    def connect(self, caller: Caller, server: Server) -> Connection:
+        self.made += 1
+        connection = Connection(self.made, caller, server)
+        self.connections[connection.number] = connection
+        return connection
+
+    def ask(self, connection: Connection, question: Question) -> None:
+        """Send a question; its answer, or the loss of the connection, reaches the caller."""
+        connection.in_flight[question.token] = API_BY_REQUEST[type(question.request)]
+        self._send(connection.to_server, _recoded_question(question) if self.encodes else question)
+
+    def answer(self, connection: Connection, answer: Answer) -> None:
+        """Send an answer, unless the caller is gone."""
+        channel = connection.to_caller
+        if not channel.is_dead:
+            if self.encodes and answer.token in connection.in_flight:
+                answer = _recoded_answer(answer, connection.in_flight[answer.token])
+            self._send(channel, answer)
+
+    def _send(self, channel: Channel, message: Message) -> None:
+        if self.observer is not None:
+            self.observer.sent(channel, message)
+        timeline = self.timeline
+        at = timeline.now + timeline.latency(channel.source)
+        if at < channel.last_at:
+            at = channel.last_at
+        channel.last_at = at
+        timeline.happened += 1
+        heappush(timeline.queue, (at, timeline.happened, self.arrive, (channel, message)))
+
+    # --- arriving -------------------------------------------------------------------------------------------
+
+    def arrive(self, arriving: tuple[Channel, Message]) -> None:
+        """A message is there: it is taken, or waits behind what holds it up."""
+        channel, message = arriving
+        if channel.is_dead:
+            self._lost(channel, message, "the connection is gone")
+            return
+        if (
+            channel.is_held
+            or channel.held
+            or (self.blocked and (channel.source, channel.target) in self.blocked)
+        ):
+            channel.held.append(message)
+            return
+        if self.holds is not None and self.holds(channel, message):
+            channel.held.append(message)
+            return
+        self._hand_over(channel, message)
+
+    def _hand_over(self, channel: Channel, message: Message) -> None:
+        connection = channel.connection
+        target = connection.server if channel.is_to_server else connection.caller
+        if target.is_paused:
+            target.stash.append((channel, message))
+            return
+        if self.observer is not None:
+            self.observer.arrived(channel, message)
+        if isinstance(message, Answer):
+            if message.token in connection.in_flight:
+                del connection.in_flight[message.token]
+                connection.caller.answered(connection, message)
+        else:
+            if message is GOODBYE:
+                channel.is_dead = True
+                self.connections.pop(connection.number, None)
+            connection.server.asked(connection, message)
+
+    def resume(self, target: Server | Caller) -> None:
+        """Whoever was paused takes what came meanwhile, in its order."""
+        waiting = list(target.stash)
+        target.stash.clear()
+        for channel, message in waiting:
+            if channel.is_dead or target.is_paused:
+                self._lost(channel, message, "the connection is gone")
+            else:
+                self._hand_over(channel, message)
+
+    def hold(self, channel: Channel) -> None:
+        """Nothing more arrives on this channel until it is released."""
+        channel.is_held = True
+
+    def release(self, channel: Channel) -> None:
+        """What was held goes on, one after the other."""
+        channel.is_held = False
+        held, channel.held = channel.held, deque()
+        for message in held:
+            timeline = self.timeline
+            timeline.happened += 1
+            channel.last_at = max(channel.last_at, timeline.now)
+            heappush(timeline.queue, (timeline.now, timeline.happened, self.arrive, (channel, message)))
+
+    def unblock(self, pairs: tuple[tuple[str, str], ...]) -> None:
+        """A partition heals: what TCP kept sending arrives now."""
+        self.blocked.difference_update(pairs)
+        for connection in list(self.connections.values()):
+            for channel in (connection.to_server, connection.to_caller):
+                if channel.held and (channel.source, channel.target) in pairs:
+                    self.release(channel)
+
+    # --- ending ---------------------------------------------------------------------------------------------
+
+    def give_up(self, connection: Connection) -> None:
+        """The caller closes: no answer reaches it any more, but what it sent before may still arrive."""
+        self._kill(connection.to_caller, "the caller gave up")
+        connection.in_flight.clear()
+        if not connection.to_server.is_dead:
+            self._send(connection.to_server, GOODBYE)
+
+    def reset(self, connection: Connection, *, server_is_gone: bool = False) -> None:
+        """The connection breaks: whatever is on its way is lost, and both ends hear of it."""
+        self.connections.pop(connection.number, None)
+        was_open = connection.is_open
+        self._kill(connection.to_server, "the connection broke")
+        self._kill(connection.to_caller, "the connection broke")
+        if not server_is_gone:
+            connection.server.disconnected(connection)
+        if was_open:
+            connection.caller.lost(connection)
+
+    def _kill(self, channel: Channel, because: str) -> None:
+        channel.is_dead = True
+        while channel.held:
+            self._lost(channel, channel.held.popleft(), because)
+
+    def _lost(self, channel: Channel, message: Message, because: str) -> None:
+        if self.observer is not None:
+            self.observer.lost(channel, message, because)
+
+
+def _recoded_question(question: Question) -> Question:
+    """The question as whoever reads its bytes has it."""
+    frame = b"".join(
+        encode_request(question.request, correlation_id=question.token, version=question.version)
+    )
+    arrived = decode_request(memoryview(bytearray(frame))[LENGTH_BYTES:])
+    return Question(arrived.correlation_id, arrived.request, arrived.version)
+
+
+def _recoded_answer(answer: Answer, api: Api) -> Answer:
+    frame = b"".join(encode_reply(ReplyFrame(answer.token, error=answer.error, body=answer.body)))
+    arrived = decode_reply(memoryview(bytearray(frame))[LENGTH_BYTES:], api)
+    return Answer(arrived.correlation_id, arrived.error, arrived.body)
