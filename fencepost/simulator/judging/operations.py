@@ -1,7 +1,9 @@
-"""What clients saw of a run, as values: operations of sequential processes, in the order in which they ended.
+"""What clients saw of a run, as values: operations of sequential processes, in the order in which they
+ended.
 
-Rule: nothing in here knows of logs, markers or brokers: the black-box rules go by what a client can see. Values are
-unique per partition, so that whoever reads one knows who wrote it. Tuples, since a run builds them by the thousand.
+Rule: nothing in here knows of logs, markers or brokers: the black-box rules go by what a client can see.
+Values are unique per partition, so that whoever reads one knows who wrote it. Tuples, since a run builds
+them by the thousand.
 """
 
 from __future__ import annotations
@@ -38,10 +40,12 @@ class Poll(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """The consumer's position was set, by an assignment or a seek: whatever it reads next continues nothing.
+    """The consumer's position was set, by an assignment or a seek: whatever it reads next continues
+    nothing.
 
     `leaves_unread` says that records which nobody had read were left out on purpose (seek_to_end,
-    auto.offset.reset=latest): none of that partition is called lost only because it lies before what was read.
+    auto.offset.reset=latest): none of that partition is called lost only because it lies before what was
+    read.
     """
 
     partition: TopicPartition
@@ -54,10 +58,10 @@ Action = Write | Poll | Placed
 class Operation(NamedTuple):
     """One step of a process; a transaction with all of its polls and writes is one.
 
-    The process is sequential: its operations stand in the history in its own order, and one that was restarted has
-    another name or places its positions anew. What polls returned counts whatever became of the operation, since no
-    abort takes it back. `commit_asked_at` is when a transaction's commit was first sent: before that it cannot have
-    been decided. Times are integer nanoseconds.
+    The process is sequential: its operations stand in the history in its own order, and one that was
+    restarted has another name or places its positions anew. What polls returned counts whatever became of
+    the operation, since no abort takes it back. `commit_asked_at` is when a transaction's commit was first
+    sent: before that it cannot have been decided. Times are integer nanoseconds.
     """
 
     process: str
