@@ -33,6 +33,8 @@ def copy_of(node: Node) -> Node:
         logs=logs,
         # A node that leads the metadata log looks at the cluster through the coordinator on top of it.
         cluster=above if isinstance(above, Controller) else node.cluster.copy(),
+        following=attrs.evolve(node.following),
+        news=list(node.news),
         producer_ids=attrs.evolve(node.producer_ids),
         gatherings={
             ticket: attrs.evolve(gathering, parts=list(gathering.parts))
@@ -61,6 +63,8 @@ def key_of(node: Node) -> tuple[Any, ...]:
     return (
         tuple((key, _key_of_log(node.logs[key], tickets, guards[key])) for key in sorted(node.logs)),
         node.cluster.key_of_state() if METADATA_PARTITION not in node.logs else (),
+        node.following.key(),
+        tuple(node.news),
         (ids.next_id, ids.end, ids.next_block, ids.is_asked),
         tuple(
             (gathering.to, gathering.kind.__name__, tuple(gathering.parts), gathering.producer_ids)

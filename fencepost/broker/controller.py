@@ -1,12 +1,13 @@
-"""The controller over `__cluster_metadata-0`: topics, leadership with rising epochs, and blocks of producer
-ids.
+"""The controller over `__cluster_metadata-0`: nodes, topics, leadership with rising epochs, and blocks of
+producer ids.
 
-Rule: whatever it grants is in its log first; a local broker is a cluster of one and asks itself.
+Rule: whatever it grants is in its log first, and every node hears of it from there alone (`following.py`); a
+local broker is a cluster of one and asks itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final
 
 import attrs
@@ -15,14 +16,20 @@ from fencepost.broker.words import Assign, Effect, Refused, Remove, Reply, Reply
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     AllocateProducerIdsReply,
+    BrokerRegistrationReply,
     CreateTopic,
     CreateTopics,
     CreateTopicsReply,
     DeleteTopics,
     DeleteTopicsReply,
+    ElectLeaders,
+    ElectLeadersReply,
+    NodeAddress,
+    PartitionError,
     TopicError,
 )
 from fencepost.protocol.stored_cluster import (
+    BrokerRegistered,
     ClusterRecord,
     LeaderChanged,
     PartitionCreated,
@@ -33,11 +40,11 @@ from fencepost.protocol.stored_cluster import (
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,
+    NO_LEADER_EPOCH,
     TopicPartition,
     topic_name_problem,
 )
 
-NEW_LEADER_EPOCH: Final = 0  # of a partition that was just made: it has no log yet
 PRODUCER_ID_BLOCK_SIZE: Final = 1_000  # ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE
 PARTITIONS_PER_TOPIC_MAX: Final = (
     10_000  # one directory and a few open files each: beyond this it is a typing error
@@ -67,7 +74,9 @@ class Controller:
 
     topics: dict[str, Topic] = attrs.Factory(dict[str, Topic])
     names: dict[bytes, str] = attrs.Factory(dict[bytes, str])
-    removed: set[str] = attrs.Factory(set[str])  # names whose files may still lie there after a kill
+    brokers: dict[int, NodeAddress] = attrs.Factory(dict[int, NodeAddress])
+    # Names whose files may still lie there after a kill, and the newest leader epoch that they had.
+    removed: dict[str, int] = attrs.Factory(dict[str, int])
     topics_made: int = 0
     next_producer_id: int = 0
 
@@ -75,6 +84,14 @@ class Controller:
         """Who leads, None for an unknown partition."""
         topic = self.topics.get(partition.topic)
         return None if topic is None else topic.leaders.get(partition.partition)
+
+    def is_gone(self, partition: TopicPartition) -> bool:
+        """Whether a partition that was there once is deleted; one that nobody has heard of yet is not."""
+        topic = self.topics.get(partition.topic)
+        # A topic has all its partitions from its first batch on: one that it lacks was of an older topic.
+        if topic is not None:
+            return partition.partition not in topic.leaders
+        return partition.topic in self.removed
 
     def key_of_state(self) -> tuple[Any, ...]:
         """What the log determines: everything."""
@@ -88,63 +105,84 @@ class Controller:
             )
             for name, topic in sorted(self.topics.items())
         )
-        return (topics, tuple(sorted(self.removed)), self.topics_made, self.next_producer_id)
+        brokers = tuple(self.brokers[node_id] for node_id in sorted(self.brokers))
+        removed = tuple(sorted(self.removed.items()))
+        return (topics, brokers, removed, self.topics_made, self.next_producer_id)
 
     def copy(self) -> Controller:
         """An independent copy."""
         topics = {
             name: attrs.evolve(topic, leaders=dict(topic.leaders)) for name, topic in self.topics.items()
         }
-        return attrs.evolve(self, topics=topics, names=dict(self.names), removed=set(self.removed))
+        return attrs.evolve(
+            self,
+            topics=topics,
+            names=dict(self.names),
+            brokers=dict(self.brokers),
+            removed=dict(self.removed),
+        )
 
 
 @attrs.frozen(kw_only=True)
 class Decision:
-    """Records for the metadata log as one batch, and what happens when they are durable."""
+    """Records for the metadata log as one batch, and what happens when they are durable, besides what they
+    mean for nodes.
+    """
 
     records: tuple[ClusterRecord, ...] = ()
     effects: tuple[Effect, ...] = ()
 
 
-def start_node(state: Controller, node_id: int) -> Decision:
-    """Every partition of a node that starts gets the next leader epoch, so that what it did before is of
-    the past.
+def register(state: Controller, node: NodeAddress, *, broker_epoch: int, to: ReplyTo | None) -> Decision:
+    """A node starts: its address is known from now on, and every partition of it gets the next leader
+    epoch, so that what it did before is of the past. `to` is None for the controller's own node.
+    """
+    registered = BrokerRegistered(node.node_id, broker_epoch=broker_epoch, host=node.host, port=node.port)
+    changes = [
+        _elect(topic, number, node.node_id)
+        for topic in state.topics.values()
+        for number, leader in topic.leaders.items()
+        if leader.node_id == node.node_id
+    ]
+    body = BrokerRegistrationReply(broker_epoch=broker_epoch)
+    return Decision(records=(registered, *changes), effects=() if to is None else (Reply(to, body=body),))
+
+
+def elect_again(state: Controller, request: ElectLeaders, *, node_id: int, to: ReplyTo) -> Decision:
+    """A leader lost its logs (a failed disk): it may lead again, from what they hold, under new epochs,
+    unless somebody else leads by now.
     """
     records: list[ClusterRecord] = []
-    effects: list[Effect] = []
-    for topic in state.topics.values():
-        for number, leader in topic.leaders.items():
-            if leader.node_id == node_id:
-                change, assign = _elect(topic, number, Leader(node_id, leader.leader_epoch + 1))
-                records.append(change)
-                effects.append(assign)
-    return Decision(records=tuple(records), effects=tuple(effects))
+    answers: list[PartitionError] = []
+    for part in request.partitions:
+        leader, error = state.leader(part.key), ErrorCode.NONE
+        if leader is None:
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif leader.node_id != node_id:
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        else:
+            records.append(_elect(state.topics[part.topic], part.partition, node_id))
+        answers.append(PartitionError(topic=part.topic, partition=part.partition, error=error))
+    reply = Reply(to, body=ElectLeadersReply(partitions=tuple(answers)))
+    return Decision(records=tuple(records), effects=(reply,))
 
 
-def reelect(state: Controller, partition: TopicPartition) -> Decision | Refused:
-    """The leader lost its log (a failed disk): the same node may lead again, from what the log holds, under
-    a new epoch.
-    """
-    leader = state.leader(partition)
-    if leader is None:
-        return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    topic = state.topics[partition.topic]
-    change, assign = _elect(
-        topic, partition.partition, attrs.evolve(leader, leader_epoch=leader.leader_epoch + 1)
+def move(state: Controller, partition: TopicPartition, *, node_id: int) -> Decision | Refused:
+    """Another node, or the same one again, leads the partition from now on."""
+    if state.leader(partition) is None:
+        return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition} to move")
+    if node_id not in state.brokers:
+        return Refused(ErrorCode.INVALID_REQUEST, f"no node {node_id} is registered to lead {partition}")
+    return Decision(records=(_elect(state.topics[partition.topic], partition.partition, node_id),))
+
+
+def _elect(topic: Topic, number: int, node_id: int) -> LeaderChanged:
+    return LeaderChanged(
+        topic_id=topic.topic_id,
+        partition=number,
+        leader_id=node_id,
+        leader_epoch=topic.leaders[number].leader_epoch + 1,
     )
-    return Decision(records=(change,), effects=(assign,))
-
-
-def _elect(topic: Topic, number: int, leader: Leader) -> tuple[LeaderChanged, Assign]:
-    change = LeaderChanged(
-        topic_id=topic.topic_id, partition=number, leader_id=leader.node_id, leader_epoch=leader.leader_epoch
-    )
-    assign = Assign(
-        partition=TopicPartition(topic.name, number),
-        leader_id=leader.node_id,
-        leader_epoch=leader.leader_epoch,
-    )
-    return change, assign
 
 
 def create_topics(
@@ -152,7 +190,6 @@ def create_topics(
     request: CreateTopics,
     *,
     to: ReplyTo,
-    node_id: int,
     internal: bool = False,
     leaving: Collection[str] = (),
 ) -> Decision:
@@ -160,32 +197,33 @@ def create_topics(
     deletion is not durable yet.
     """
     records: list[ClusterRecord] = []
-    effects: list[Effect] = []
     answers: list[TopicError] = []
     made: set[str] = set()
     for wanted in request.topics:
         problem = _topic_problem(state, wanted, made.union(leaving), internal=internal)
         if problem is None:
-            topic_id = (state.topics_made + len(made) + 1).to_bytes(16, "big")
+            records.extend(_new_topic(state, wanted, at=state.topics_made + len(made)))
             made.add(wanted.topic)
-            records.append(TopicCreated(topic=wanted.topic, topic_id=topic_id))
-            for number in range(wanted.partition_count):
-                records.append(
-                    PartitionCreated(
-                        topic_id=topic_id, partition=number, leader_id=node_id, leader_epoch=NEW_LEADER_EPOCH
-                    )
-                )
-                effects.append(
-                    Assign(
-                        partition=TopicPartition(wanted.topic, number),
-                        leader_id=node_id,
-                        leader_epoch=NEW_LEADER_EPOCH,
-                    )
-                )
         refused = problem or Refused(ErrorCode.NONE)
         answers.append(TopicError(topic=wanted.topic, error=refused.error, because=refused.because))
-    effects.append(Reply(to, body=CreateTopicsReply(topics=tuple(answers))))
-    return Decision(records=tuple(records), effects=tuple(effects))
+    return Decision(
+        records=tuple(records), effects=(Reply(to, body=CreateTopicsReply(topics=tuple(answers))),)
+    )
+
+
+def _new_topic(state: Controller, wanted: CreateTopic, *, at: int) -> Iterator[ClusterRecord]:
+    """The topic with number `at`: its partitions go around the nodes, and each topic begins at another."""
+    assert state.brokers, "the controller's node registers itself before anybody asks it"
+    node_ids = sorted(state.brokers)
+    topic_id = (at + 1).to_bytes(16, "big")
+    yield TopicCreated(topic=wanted.topic, topic_id=topic_id)
+    # Not from 0 when there was a topic of this name: whoever still believes to lead that one is refused.
+    leader_epoch = state.removed.get(wanted.topic, NO_LEADER_EPOCH) + 1
+    for number in range(wanted.partition_count):
+        leader_id = node_ids[(at + number) % len(node_ids)]
+        yield PartitionCreated(
+            topic_id=topic_id, partition=number, leader_id=leader_id, leader_epoch=leader_epoch
+        )
 
 
 def _topic_problem(
@@ -208,7 +246,6 @@ def _topic_problem(
 def delete_topics(state: Controller, request: DeleteTopics, *, to: ReplyTo) -> Decision:
     """Topics by name, with their data; internal ones stay."""
     records: list[ClusterRecord] = []
-    effects: list[Effect] = []
     answers: list[TopicError] = []
     for name in dict.fromkeys(request.topics):
         topic = state.topics.get(name)
@@ -222,10 +259,9 @@ def delete_topics(state: Controller, request: DeleteTopics, *, to: ReplyTo) -> D
             )
         else:
             records.append(TopicRemoved(topic_id=topic.topic_id))
-            effects.extend(Remove(partition=TopicPartition(name, number)) for number in topic.leaders)
             answers.append(_topic_error(name, ErrorCode.NONE, ""))
-    effects.append(Reply(to, body=DeleteTopicsReply(topics=tuple(answers))))
-    return Decision(records=tuple(records), effects=tuple(effects))
+    reply = Reply(to, body=DeleteTopicsReply(topics=tuple(answers)))
+    return Decision(records=tuple(records), effects=(reply,))
 
 
 def _topic_error(name: str, error: ErrorCode, because: str) -> TopicError:
@@ -240,24 +276,45 @@ def allocate_producer_ids(state: Controller, *, node_id: int, to: ReplyTo) -> De
     return Decision(records=(record,), effects=(Reply(to, body=body),))
 
 
-def apply(state: Controller, records: Iterable[ClusterRecord]) -> None:
-    """The metadata log now holds these records, live and at recovery."""
+def apply(state: Controller, records: Iterable[ClusterRecord]) -> list[Assign | Remove]:
+    """The metadata log now holds these records, live and at recovery. Returns what they mean for nodes, once
+    they are durable.
+    """
+    news: list[Assign | Remove] = []
     for record in records:
         match record:
             case TopicCreated():
                 state.topics[record.topic] = Topic(record.topic, record.topic_id)
-                state.removed.discard(record.topic)
+                state.removed.pop(record.topic, None)
                 state.names[record.topic_id] = record.topic
                 state.topics_made += 1
             case TopicRemoved():
-                name = state.names.pop(record.topic_id)
-                del state.topics[name]
-                state.removed.add(name)
+                news.extend(_remove(state, state.names.pop(record.topic_id)))
             case PartitionCreated() | LeaderChanged():
-                topic = state.topics[state.names[record.topic_id]]
-                topic.leaders[record.partition] = Leader(record.leader_id, record.leader_epoch)
+                news.append(_assign(state, record))
             case ProducerIdsAllocated():
                 state.next_producer_id = record.next_producer_id
+            case BrokerRegistered():
+                address = NodeAddress(node_id=record.node_id, host=record.host, port=record.port)
+                state.brokers[record.node_id] = address
+    return news
+
+
+def _remove(state: Controller, name: str) -> list[Assign | Remove]:
+    leaders = state.topics.pop(name).leaders
+    state.removed[name] = max(leader.leader_epoch for leader in leaders.values())
+    return [Remove(partition=TopicPartition(name, number)) for number in leaders]
+
+
+def _assign(state: Controller, record: PartitionCreated | LeaderChanged) -> Assign:
+    topic = state.topics[state.names[record.topic_id]]
+    topic.leaders[record.partition] = Leader(record.leader_id, record.leader_epoch)
+    return Assign(
+        partition=TopicPartition(topic.name, record.partition),
+        leader_id=record.leader_id,
+        leader_epoch=record.leader_epoch,
+        is_new=isinstance(record, PartitionCreated),
+    )
 
 
 METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)

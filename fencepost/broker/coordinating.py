@@ -210,12 +210,13 @@ def _send_markers(node: Node, log: Log, name: str, now: int) -> None:
     by_node: dict[int, list[TopicPartition]] = {}
     for key in sorted(owed):
         leader = node.cluster.leader(key)
-        if leader is None:
-            owed.discard(
-                key
-            )  # deleted: nobody is left to tell (TransactionMarkerChannelManager, unknown partition)
-        else:
+        if leader is not None:
             by_node.setdefault(leader.node_id, []).append(key)
+        elif node.cluster.is_gone(key):
+            # Nobody is left to tell (TransactionMarkerChannelManager, unknown partition).
+            owed.discard(key)
+        else:
+            _retry_markers(node, log, name, now)
     for node_id, keys in by_node.items():
         why = AskedMarkers(
             log_key=log.partition.key,
@@ -256,10 +257,14 @@ def answer_markers(node: Node, asked: AskedMarkers, answer: Answered, now: int) 
         errors = {TopicPartition(part.topic, part.partition): part.error for part in parts}
     owed -= {key for key, error in errors.items() if error is ErrorCode.NONE}
     if any(error and error not in MARKER_GIVE_UP for error in errors.values()):
-        due_ms = now + node.settings.marker_retry_backoff_ms
-        node.marker_retries[asked.log_key, name] = due_ms
-        node.wake_at(due_ms)
+        _retry_markers(node, log, name, now)
     _finish(node, log, name, now)
+
+
+def _retry_markers(node: Node, log: Log, name: str, now: int) -> None:
+    due_ms = now + node.settings.marker_retry_backoff_ms
+    node.marker_retries[log.partition.key, name] = due_ms
+    node.wake_at(due_ms)
 
 
 def _finish(node: Node, log: Log, name: str, now: int) -> None:

@@ -33,7 +33,6 @@ from fencepost.protocol.messages import (
     ListTransactionsReply,
     Metadata,
     MetadataReply,
-    NodeAddress,
     PartitionMetadata,
     PartitionName,
     ProducerDescription,
@@ -68,12 +67,11 @@ def api_versions(node: Node, request: ApiVersions, to: ReplyTo, now: int) -> Non
 def metadata(node: Node, request: Metadata, to: ReplyTo, now: int) -> None:
     """Topics with their leaders; a topic that does not exist is an error of its own, never made by asking."""
     names = sorted(node.cluster.topics) if request.topics is None else list(request.topics)
-    settings = node.settings
-    leader = node.cluster.leader(METADATA_PARTITION)
+    brokers = node.cluster.brokers
     body = MetadataReply(
-        cluster_id=settings.cluster_id,
-        controller_id=settings.node_id if leader is None else leader.node_id,
-        nodes=(NodeAddress(node_id=settings.node_id, host=settings.host, port=settings.port),),
+        cluster_id=node.settings.cluster_id,
+        controller_id=node.settings.controller_id,
+        nodes=tuple(brokers[node_id] for node_id in sorted(brokers)),
         topics=tuple(_topic(name, node.cluster.topics.get(name)) for name in names),
     )
     node.after_all((METADATA_PARTITION,), Reply(to, body=body))
@@ -103,13 +101,11 @@ def find_coordinator(node: Node, request: FindCoordinator, to: ReplyTo, now: int
         _answer_coordinator(node, request, to)
     else:
         wanted = CreateTopics(topics=(_internal_topic(node, request),))
-        leader = node.cluster.leader(METADATA_PARTITION)
-        node_id = node.settings.node_id if leader is None else leader.node_id
-        node.ask(node_id, wanted, AskedForTopic(request=request, to=to))
+        node.ask(node.settings.controller_id, wanted, AskedForTopic(request=request, to=to))
 
 
 def answer_topic(node: Node, asked: AskedForTopic, answer: Answered) -> None:
-    """The internal topic is there, made now or by somebody else in the meantime."""
+    """The internal topic is there, made now or by somebody else in the meantime, and heard of or not yet."""
     if _internal_topic(node, asked.request).topic in node.cluster.topics:
         _answer_coordinator(node, asked.request, asked.to)
     else:
@@ -129,11 +125,11 @@ def _answer_coordinator(node: Node, request: FindCoordinator, to: ReplyTo) -> No
     wanted = _internal_topic(node, request)
     number = coordinator_partition(request.key, wanted.partition_count)
     leader = node.cluster.leader(TopicPartition(wanted.topic, number))
-    if leader is None:
+    address = None if leader is None else node.cluster.brokers.get(leader.node_id)
+    if address is None:
         node.reply(to, Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         return
-    settings = node.settings
-    body = FindCoordinatorReply(node_id=leader.node_id, host=settings.host, port=settings.port)
+    body = FindCoordinatorReply(node_id=address.node_id, host=address.host, port=address.port)
     node.after_all((METADATA_PARTITION,), Reply(to, body=body))
 
 

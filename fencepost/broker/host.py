@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final
 
 import attrs
 
 from fencepost.broker import partition, reading
-from fencepost.broker.controller import METADATA_PARTITION, NEW_LEADER_EPOCH
+from fencepost.broker.controller import METADATA_PARTITION
+from fencepost.broker.holding import Held, Journals, manifest_of, may_use_snapshot
 from fencepost.broker.node import Node
 from fencepost.broker.routing import step
 from fencepost.broker.words import (
@@ -24,6 +25,7 @@ from fencepost.broker.words import (
     Assign,
     Durable,
     Effect,
+    Ignored,
     Input,
     Lead,
     Outcome,
@@ -41,16 +43,9 @@ from fencepost.broker.words import (
     WakeMe,
 )
 from fencepost.journal.journal import Journal, StaleLeader
-from fencepost.journal.manifest import ManifestState
-from fencepost.journal.open_transactions import OpenTransaction
 from fencepost.journal.storage import StorageError
 from fencepost.protocol.batches import BatchHeader
-from fencepost.protocol.terms import (
-    CLUSTER_METADATA_TOPIC,
-    INTERNAL_TOPICS,
-    TRANSACTION_STATE_TOPIC,
-    TopicPartition,
-)
+from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 
 
 class SyncPolicy(Enum):
@@ -67,36 +62,14 @@ Watch = Callable[[Input, Outcome], None]
 """Sees each step: the input that the node took, and what it led to."""
 
 
-class Journals(Protocol):
-    """The logs that a host works on: a DataDirectory, or what a simulator puts in its place."""
-
-    def journal(self, partition: TopicPartition) -> Journal: ...
-
-    def has(self, partition: TopicPartition) -> bool: ...
-
-    def partitions(self) -> list[TopicPartition]: ...
-
-    def opened(self) -> list[TopicPartition]: ...
-
-    def holds(self, journal: Journal) -> bool: ...
-
-    def give_up(self, partition: TopicPartition) -> None: ...
-
-    def delete(self, partition: TopicPartition) -> None: ...
-
-    def close(self) -> None: ...
-
-    def abandon(self) -> None: ...
-
-
 class MetadataLost(StorageError):
     """The log of the cluster's metadata failed; a node cannot go on without it and stops."""
 
 
 @attrs.define(eq=False)
 class Host:
-    """One node over one data directory. `answers` is for the shell to send, `unsynced` for it to sync,
-    `troubles` for it to tell people.
+    """One node over one data directory, which nodes of a simulated cluster share. `answers` and `outbox` are
+    for the shell to send, `unsynced` for it to sync, `troubles` for it to tell people.
     """
 
     node: Node
@@ -106,6 +79,9 @@ class Host:
     inbox: deque[Input] = attrs.Factory(deque[Input])
     to_do: deque[Append | Effect] = attrs.Factory(deque[Append | Effect])
     answers: list[Reply] = attrs.Factory(list[Reply])
+    outbox: list[Send] = attrs.Factory(list[Send])
+    carries_own: bool = True  # False: what the node asks itself leaves by the outbox, too
+    held: dict[TopicPartition, Held] = attrs.Factory(dict[TopicPartition, Held])
     unsynced: set[TopicPartition] = attrs.Factory(set[TopicPartition])
     changed: set[TopicPartition] = attrs.Factory(set[TopicPartition])
     written: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
@@ -116,13 +92,15 @@ class Host:
     # --- starting and stopping
 
     def start(self, now: int) -> None:
-        """Take over the data directory: the metadata log first, then every partition that it says is ours."""
-        journal = self.directory.journal(METADATA_PARTITION)
-        epoch = journal.leader_epoch + 1
-        self._lead(Assign(partition=METADATA_PARTITION, leader_id=self.node_id, leader_epoch=epoch), now)
-        for key in self.directory.partitions():
-            if key.topic in self.node.cluster.removed:
-                self.directory.delete(key)  # a kill came between the deletion's record and the deletion
+        """Take over the metadata log, if this is the controller's node; then every partition that it says is
+        ours.
+        """
+        if self.node_id == self.node.settings.controller_id:
+            epoch = self.directory.journal(METADATA_PARTITION).leader_epoch + 1
+            self._lead(Assign(partition=METADATA_PARTITION, leader_id=self.node_id, leader_epoch=epoch), now)
+            for key in self.directory.partitions():
+                if key.topic in self.node.cluster.removed:
+                    self.directory.delete(key)  # a kill came between the deletion's record and the deletion
         self.inbox.append(Started(node_id=self.node_id))
 
     @property
@@ -130,17 +108,19 @@ class Host:
         return self.node.settings.node_id
 
     def stop(self) -> None:
-        """Close every journal so that the next start need not read it. StorageError when a disk does not
-        let us.
+        """Close the journals that this node leads so that the next start need not read them. StorageError
+        when a disk does not let us.
         """
-        for key in self.directory.opened():
-            log, journal = self.node.logs.get(key), self.directory.journal(key)
+        for key in sorted(self.held):
+            log, (journal, _) = self.node.logs.get(key), self.held[key]
+            if log is None or not self._still_writes(key):
+                continue
             # Whoever stops in the middle of things has seen appends that no log holds: a snapshot with them
             # would answer the client that sends them again as if they were there.
-            if log is None or log.partition.log_end_offset != journal.log_end_offset:
+            if log.partition.log_end_offset != journal.log_end_offset:
                 journal.close()
             else:
-                journal.close(_manifest(log.partition), partition.snapshot(log.partition))
+                journal.close(manifest_of(log.partition), partition.snapshot(log.partition))
         self.directory.close()
 
     # --- working
@@ -164,10 +144,7 @@ class Host:
             arrived = self.inbox.popleft()
             if type(arrived) is Received and arrived.to.connection != NODE:
                 self.requests_waiting -= 1
-            outcome = step(self.node, arrived, now)
-            self._schedule(outcome)
-            if self.watch is not None:
-                self.watch(arrived, outcome)
+            self._take(arrived, now)
 
     def work_until_idle(self, now: int) -> None:
         """Do everything that can be done at time `now` (milliseconds)."""
@@ -180,9 +157,12 @@ class Host:
             self.wakes_at_ms = None
             self.inbox.append(Tick())
 
-    def _schedule(self, outcome: Outcome) -> None:
+    def _take(self, arrived: Input, now: int) -> None:
+        outcome = step(self.node, arrived, now)
         self.to_do.extend(outcome.appends)
         self.to_do.extend(outcome.effects)
+        if self.watch is not None:
+            self.watch(arrived, outcome)
 
     def _perform(self, act: Append | Effect, now: int) -> None:
         match act:
@@ -191,22 +171,27 @@ class Host:
             case Reply():
                 self._answer(act)
             case ReplyFetched():
-                self._answer(Reply(act.to, body=reading.complete_fetch(act, self.directory.journal)))
+                self._answer(Reply(act.to, body=reading.complete_fetch(act, self._journal)))
             case ReplyListed():
-                self._answer(Reply(act.to, body=reading.complete_list(act, self.directory.journal)))
+                self._answer(Reply(act.to, body=reading.complete_list(act, self._journal)))
             case Send():
-                assert act.node_id == self.node_id, "this host has one node"
-                self.inbox.append(Received(act.request, to=ReplyTo(NODE, act.token)))
+                self._send(act)
             case Assign():
-                if act.leader_epoch == NEW_LEADER_EPOCH and self.directory.has(act.partition):
-                    self.troubles.append(f"{act.partition}: deleted what was left of an older topic")
-                    self.directory.delete(act.partition)
                 self._lead(act, now)
             case Remove():
                 self._remove(act.partition)
             case WakeMe():
                 earlier = self.wakes_at_ms
                 self.wakes_at_ms = act.at_ms if earlier is None else min(earlier, act.at_ms)
+            case Ignored():
+                self.troubles.append(act.because)
+
+    def _send(self, send: Send) -> None:
+        if send.node_id == self.node_id and self.carries_own:
+            to = ReplyTo(NODE, send.token)
+            self.inbox.append(Received(send.request, to=to, version=send.version, from_node=self.node_id))
+        else:
+            self.outbox.append(send)
 
     def _answer(self, reply: Reply) -> None:
         if reply.to.connection == NODE:
@@ -216,15 +201,34 @@ class Host:
 
     # --- logs
 
+    def _hold(self, key: TopicPartition, leader_epoch: int) -> Held:
+        """The log as this leadership found it. Whoever was replaced and does not know it yet must not come
+        upon the log of a later leader, or of a later topic, under the same name.
+        """
+        held = self.held[key] = Held(self.directory.journal(key), leader_epoch)
+        return held
+
+    def _journal(self, key: TopicPartition) -> Journal:
+        """The log of a partition that this node leads."""
+        held = self.held.get(key)
+        if held is None:
+            held = self._hold(key, self.node.logs[key].partition.leader_epoch)
+        return held.journal
+
+    def _still_writes(self, key: TopicPartition) -> bool:
+        """Whether this host is the newest to lead the partition, and its log neither deleted nor given up."""
+        held = self.held.get(key)
+        return held is not None and held.is_newest and self.directory.holds(held.journal)
+
     def _write(self, append: Append) -> None:
         """Write one batch; the policy says whether that is safe enough for those who wait."""
         key = append.partition
-        journal = self.directory.journal(key)
         try:
-            journal.append(
+            held = self.held.get(key) or self._hold(key, append.leader_epoch)
+            held.journal.append(
                 append.batch, append.header, leader_epoch=append.leader_epoch, aborted=append.aborted
             )
-            self._roll(journal)
+            self._roll(held.journal)
         except StorageError as problem:
             self._lose(key, problem)
             return
@@ -253,7 +257,8 @@ class Host:
         """A sync of this partition's log has ended well: it survives the loss of power up to `offset`."""
         if self.written.get(key, 0) <= offset:
             self.unsynced.discard(key)
-        self.inbox.append(Durable(partition=key, offset=offset))
+        # A log that others lead by now may be safe further than this host wrote: that is not about its own.
+        self.inbox.append(Durable(partition=key, offset=min(offset, self.written.get(key, 0))))
 
     def sync_failed(self, key: TopicPartition, problem: Exception) -> None:
         """Nobody knows what a second sync would have written: leadership is given up and the log read
@@ -266,7 +271,9 @@ class Host:
             raise MetadataLost(f"the log of the cluster's metadata failed: {problem}") from problem
         self.troubles.append(f"{key}: {problem}")
         self._drop_appends(key)
-        self.directory.give_up(key)
+        if key not in self.held or self._still_writes(key):
+            self.directory.give_up(key)
+        self.held.pop(key, None)
         self.inbox.appendleft(StorageFailed(partition=key))
 
     def _drop_appends(self, key: TopicPartition) -> None:
@@ -276,27 +283,51 @@ class Host:
         )
         self.unsynced.discard(key)
 
+    @property
+    def is_alone(self) -> bool:
+        """Nobody else ever led what this node leads, nor will: a log need not be there before the first
+        append.
+        """
+        return len(self.node.cluster.brokers) <= 1
+
     def _lead(self, assign: Assign, now: int) -> None:
         """Bring the partition's log to the node that leads it now."""
+        key = assign.partition
+        self.held.pop(key, None)
         try:
-            if self.directory.has(assign.partition):
+            if assign.is_new:
+                self._clear_away(assign)
+            if self.directory.has(key) or not self.is_alone:
                 self._load(assign, now)
             else:
-                self.inbox.append(Lead(partition=assign.partition, leader_epoch=assign.leader_epoch))
-        except (StorageError, StaleLeader) as problem:
-            # A stale epoch: the metadata log lost its end with the power. The next elections will pass it.
-            self._lose(assign.partition, problem)
+                self._take(Lead(partition=key, leader_epoch=assign.leader_epoch), now)
+        except StorageError as problem:
+            self._lose(key, problem)
+        except StaleLeader as problem:
+            # The metadata log lost its end with the power, and the next elections will pass this epoch; or
+            # there was an election that this node has not heard of, and the controller will tell.
+            self.troubles.append(f"{key}: {problem}")
+            self.inbox.appendleft(StorageFailed(partition=key))
+
+    def _clear_away(self, assign: Assign) -> None:
+        """A new partition has no records yet, unless another node leads it already and this one is late."""
+        key = assign.partition
+        if self.directory.has(key) and (
+            self.is_alone or self.directory.journal(key).leader_epoch < assign.leader_epoch
+        ):
+            self.troubles.append(f"{key}: deleted what was left of an older topic")
+            self.directory.delete(key)
 
     def _load(self, assign: Assign, now: int) -> None:
         key = assign.partition
-        journal = self.directory.journal(key)
+        journal = self._hold(key, assign.leader_epoch).journal
         if journal.dropped is not None:
             self.troubles.append(f"{key}: {journal.dropped}")
             journal.dropped = None
         journal.lead(assign.leader_epoch)
         if self.policy is not SyncPolicy.NONE:
             journal.sync()  # what recovery found in the file is promised to readers again
-        found = journal.newest_snapshot(journal.log_end_offset) if _may_use_snapshot(key) else None
+        found = journal.newest_snapshot(journal.log_end_offset) if may_use_snapshot(key) else None
         order = Lead(
             partition=key,
             leader_epoch=assign.leader_epoch,
@@ -305,12 +336,12 @@ class Host:
             batches=journal.batches(journal.log_start_offset if found is None else found[0]),
         )
         # The node reads the log in this very step: nothing else may be written to it in between.
-        self._schedule(step(self.node, order, now))
+        self._take(order, now)
         self.written[key] = journal.log_end_offset
         self.changed.add(key)
 
     def _remove(self, key: TopicPartition) -> None:
-        self.inbox.appendleft(Resign(partition=key))
+        self.held.pop(key, None)
         self.changed.discard(key)
         self.unsynced.discard(key)
         if self.directory.has(key):
@@ -320,9 +351,9 @@ class Host:
         """Tell readers without a broker how far each changed log goes now."""
         for key in self.changed:
             log = self.node.logs.get(key)
-            if log is not None and self.directory.has(key):
+            if log is not None and self._still_writes(key):
                 try:
-                    self.directory.journal(key).write_manifest(_manifest(log.partition))
+                    self.held[key].journal.write_manifest(manifest_of(log.partition))
                 except StorageError as problem:
                     self._lose(key, problem)
         self.changed.clear()
@@ -336,25 +367,4 @@ def _waits(policy: SyncPolicy, key: TopicPartition, header: BatchHeader) -> bool
     """Whether an acknowledgement of this batch waits for a sync."""
     return policy is SyncPolicy.ALL or (
         policy is SyncPolicy.COMMIT and (header.is_transactional or key.topic in _COORDINATION)
-    )
-
-
-def _may_use_snapshot(key: TopicPartition) -> bool:
-    """A coordinator's state is in no snapshot: what lies under one is read from the start of its log."""
-    return key.topic not in INTERNAL_TOPICS
-
-
-def _manifest(state: partition.Partition) -> ManifestState:
-    opened = [
-        OpenTransaction(
-            first_offset=offset,
-            producer_id=producer_id,
-            producer_epoch=state.producers[producer_id].producer_epoch,
-        )
-        for offset, producer_id in state.open_transactions.items()
-    ]
-    return ManifestState(
-        last_stable_offset=state.last_stable_offset,
-        high_watermark=state.high_watermark,
-        open_transactions=tuple(opened),
     )

@@ -25,13 +25,25 @@ from fencepost.broker.waiting import (
     Behind,
     Collect,
     Coordinator,
+    Following,
     Gathering,
     Inner,
     Log,
     ParkedFetch,
     ProducerIds,
 )
-from fencepost.broker.words import Append, Lead, Outcome, Refused, Reply, ReplyTo, Send, WakeMe
+from fencepost.broker.words import (
+    Append,
+    Assign,
+    Lead,
+    Outcome,
+    Refused,
+    Remove,
+    Reply,
+    ReplyTo,
+    Send,
+    WakeMe,
+)
 from fencepost.protocol.batches import BatchHeader, Buffer, place, read_header
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
@@ -66,6 +78,8 @@ class Node:
     settings: NodeSettings
     logs: dict[TopicPartition, Log] = attrs.Factory(dict[TopicPartition, Log])
     cluster: Controller = attrs.Factory(Controller)
+    following: Following = attrs.Factory(Following)
+    news: list[Assign | Remove] = attrs.Factory(list[Assign | Remove])  # durable, and not acted upon yet
     producer_ids: ProducerIds = attrs.Factory(ProducerIds)
     gatherings: dict[int, Gathering] = attrs.Factory(dict[int, Gathering])
     asked: dict[int, Asked] = attrs.Factory(dict[int, Asked])
@@ -177,12 +191,11 @@ class Node:
             groups.apply(log.coordinator, header, batch, ())
         self.movable.add(log.partition.key)
 
-    def append_cluster(self, records: tuple[ClusterRecord, ...], *, now: int) -> None:
-        """The controller's decision enters the metadata log."""
+    def append_cluster(self, log: Log, records: tuple[ClusterRecord, ...], *, now: int) -> None:
+        """The controller's decision enters the metadata log; what it means is done once that is durable."""
         if records:
-            log = self.logs[METADATA_PARTITION]
             self.append(log, cluster_batch(records, timestamp=now))
-            controller.apply(self.cluster, records)
+            self.after(log, controller.apply(self.cluster, records))
 
     # --- waiting until it is safe
 
@@ -215,6 +228,8 @@ class Node:
                     self.marker_retries[log.partition.key, effect.transactional_id] = 0
                 case Behind():
                     self.after_all(effect.keys, effect.reply)
+                case Assign() | Remove():
+                    self.news.append(effect)  # acted upon as the step ends
                 case _:
                     self.outcome.effects.append(effect)
 
@@ -312,15 +327,10 @@ class Node:
 
     def ask_for_producer_ids(self) -> None:
         """Ask the controller for a block, once at a time."""
-        leader = self.cluster.leader(METADATA_PARTITION)
         if not self.producer_ids.is_asked:
             self.producer_ids.is_asked = True
-            node_id = self.settings.node_id
-            self.ask(
-                node_id if leader is None else leader.node_id,
-                AllocateProducerIds(node_id=node_id),
-                AskedForProducerIds(),
-            )
+            request = AllocateProducerIds(node_id=self.settings.node_id)
+            self.ask(self.settings.controller_id, request, AskedForProducerIds())
 
     def take_producer_ids(self, block: AllocateProducerIdsReply | None) -> None:
         """The controller's answer; without one the next request that needs an id asks again."""

@@ -6,10 +6,10 @@ group last (KIP-447, KIP-890).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from fencepost.broker import groups, partition
-from fencepost.broker.controller import METADATA_PARTITION
 from fencepost.broker.groups import Groups, OffsetEntry
 from fencepost.broker.node import Node
 from fencepost.broker.producing import add_request, ask_coordinator
@@ -186,17 +186,11 @@ def fetch(node: Node, request: OffsetFetch, to: ReplyTo, now: int) -> None:
         node.after(log, (Reply(to, body=OffsetFetchReply(offsets=groups.fetch(_groups(log), request))),))
 
 
-def forget_deleted(node: Node, log: Log, now: int) -> None:
-    """Tombstones for offsets in topics that are gone, or a new topic of that name would be read from the
+def forget_topics(node: Node, log: Log, topics: Collection[str], now: int) -> None:
+    """Tombstones for offsets in topics that are deleted, or a new topic of that name would be read from the
     middle (GroupCoordinatorService.onPartitionsDeleted).
     """
-    if METADATA_PARTITION not in node.logs:
-        return  # a node that is told of topics by others must not take what it has not heard of for deleted
-    gone = [
-        key
-        for key in groups.offset_keys(_groups(log))
-        if node.cluster.leader(TopicPartition(key.topic, key.partition)) is None
-    ]
+    gone = [key for key in groups.offset_keys(_groups(log)) if key.topic in topics]
     if gone:
         entries: list[OffsetEntry] = [(key, None) for key in gone]
         node.append_offsets(log, offsets_batch(entries, timestamp=now), entries)

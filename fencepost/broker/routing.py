@@ -9,29 +9,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from fencepost.broker import controller, coordinating, describing, offsets, producing, reading
+from fencepost.broker import controlling, coordinating, describing, following, offsets, producing, reading
 from fencepost.broker.controller import METADATA_PARTITION
 from fencepost.broker.groups import Groups
 from fencepost.broker.node import Node
 from fencepost.broker.transaction_tables import Generation, spoken
 from fencepost.broker.transactions import Transactions
 from fencepost.broker.waiting import (
+    AskedForNews,
     AskedForProducerIds,
     AskedForTopic,
     AskedMarkers,
     AskedToAdd,
     AskedToAddOffsets,
+    AskedToElect,
+    AskedToRegister,
 )
 from fencepost.broker.words import (
-    NODE,
     Answered,
     Disconnected,
     Durable,
     Input,
     Lead,
+    Move,
     Outcome,
     Received,
-    Refused,
     ReplyTo,
     Resign,
     Started,
@@ -45,10 +47,12 @@ from fencepost.protocol.messages import (
     AllocateProducerIds,
     AllocateProducerIdsReply,
     ApiVersions,
+    BrokerRegistration,
     CreateTopics,
     DeleteTopics,
     DescribeProducers,
     DescribeTransactions,
+    ElectLeaders,
     EndTxn,
     Fetch,
     FindCoordinator,
@@ -73,6 +77,8 @@ def step(node: Node, arrived: Input, now: int) -> Outcome:
     """
     node.outcome = outcome = Outcome()
     INPUTS[type(arrived)](node, arrived, now)
+    if node.news:
+        following.act_on_news(node, now)
     if node.marker_retries:
         coordinating.send_due_markers(node, now)
     if node.movable:
@@ -80,39 +86,7 @@ def step(node: Node, arrived: Input, now: int) -> Outcome:
     return outcome
 
 
-# --- requests to the controller --------------------------------------------------------------------------
-
-
-def _create_topics(node: Node, request: CreateTopics, to: ReplyTo, now: int) -> None:
-    log = node.logs.get(METADATA_PARTITION)
-    is_settled = log is not None and log.partition.high_watermark == log.partition.log_end_offset
-    decision = controller.create_topics(
-        node.cluster,
-        request,
-        to=to,
-        node_id=node.settings.node_id,
-        internal=to.connection == NODE,
-        leaving=() if is_settled else node.cluster.removed,
-    )
-    _control(node, decision, to, now)
-
-
-def _delete_topics(node: Node, request: DeleteTopics, to: ReplyTo, now: int) -> None:
-    _control(node, controller.delete_topics(node.cluster, request, to=to), to, now)
-
-
-def _allocate_producer_ids(node: Node, request: AllocateProducerIds, to: ReplyTo, now: int) -> None:
-    _control(node, controller.allocate_producer_ids(node.cluster, node_id=request.node_id, to=to), to, now)
-
-
-def _control(node: Node, decision: controller.Decision, to: ReplyTo, now: int) -> None:
-    log = node.logs.get(METADATA_PARTITION)
-    if log is None:
-        node.reply(to, Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        return
-    node.append_cluster(decision.records, now=now)
-    node.after(log, decision.effects)
-
+# --- requests ---------------------------------------------------------------------------------------------
 
 REQUESTS: Final[dict[type[Any], Handler]] = {
     Fetch: reading.fetch,
@@ -122,15 +96,17 @@ REQUESTS: Final[dict[type[Any], Handler]] = {
     OffsetFetch: offsets.fetch,
     FindCoordinator: describing.find_coordinator,
     ApiVersions: describing.api_versions,
-    CreateTopics: _create_topics,
-    DeleteTopics: _delete_topics,
+    CreateTopics: controlling.create_topics,
+    DeleteTopics: controlling.delete_topics,
     InitProducerId: coordinating.init_producer_id,
     AddOffsetsToTxn: coordinating.add_offsets,
     WriteTxnMarkers: producing.write_markers,
     DescribeProducers: describing.describe_producers,
     DescribeTransactions: describing.describe_transactions,
     ListTransactions: describing.list_transactions,
-    AllocateProducerIds: _allocate_producer_ids,
+    AllocateProducerIds: controlling.allocate_producer_ids,
+    BrokerRegistration: controlling.refuse_client,
+    ElectLeaders: controlling.refuse_client,
 }
 
 # Those whose version says which generation the client speaks.
@@ -141,12 +117,22 @@ REQUESTS_OF_GENERATIONS: Final[dict[type[Any], HandlerOfGeneration]] = {
     TxnOffsetCommit: offsets.commit_in_transaction,
 }
 
+# What nodes alone may ask for, or may ask for more of.
+REQUESTS_OF_NODES: Final[dict[type[Any], Callable[[Node, Received, int], None]]] = {
+    CreateTopics: controlling.create_any_topics,
+    BrokerRegistration: controlling.register,
+    ElectLeaders: controlling.elect_leaders,
+}
+
 
 # --- inputs ----------------------------------------------------------------------------------------------
 
 
 def _received(node: Node, arrived: Received, now: int) -> None:
     kind = type(arrived.request)
+    if arrived.from_node is not None and kind in REQUESTS_OF_NODES:
+        REQUESTS_OF_NODES[kind](node, arrived, now)
+        return
     handler = REQUESTS_OF_GENERATIONS.get(kind)
     if handler is None:
         REQUESTS[kind](node, arrived.request, arrived.to, now)
@@ -167,6 +153,12 @@ def _answered(node: Node, arrived: Answered, now: int) -> None:
         case AskedForProducerIds():
             body = arrived.body
             node.take_producer_ids(body if isinstance(body, AllocateProducerIdsReply) else None)
+        case AskedToRegister():
+            following.answer_registration(node, arrived, now)
+        case AskedForNews():
+            following.answer_news(node, arrived, now)
+        case AskedToElect() as asked:
+            following.answer_election(node, asked, arrived, now)
 
 
 def _lead(node: Node, arrived: Lead, now: int) -> None:
@@ -174,16 +166,13 @@ def _lead(node: Node, arrived: Lead, now: int) -> None:
     if isinstance(log.coordinator, Transactions):
         coordinating.resume(node, log, now)
     elif isinstance(log.coordinator, Groups):
-        offsets.forget_deleted(node, log, now)
+        offsets.forget_topics(node, log, node.cluster.removed, now)
 
 
 def _resign(node: Node, arrived: Resign, now: int) -> None:
     log = node.logs.get(arrived.partition)
     if log is not None:
         node.drop(log, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    if node.cluster.leader(arrived.partition) is None:
-        for log in [log for log in node.logs.values() if isinstance(log.coordinator, Groups)]:
-            offsets.forget_deleted(node, log, now)
 
 
 def _storage_failed(node: Node, arrived: StorageFailed, now: int) -> None:
@@ -193,15 +182,6 @@ def _storage_failed(node: Node, arrived: StorageFailed, now: int) -> None:
     # Not at once: a disk that goes on failing must not keep the node from everything else.
     node.reelections[arrived.partition] = due_ms = now + node.settings.reelection_backoff_ms
     node.wake_at(due_ms)
-
-
-def _reelect_due(node: Node, now: int) -> None:
-    for key in [key for key, due_ms in node.reelections.items() if due_ms <= now]:
-        del node.reelections[key]
-        decided = controller.reelect(node.cluster, key)
-        if isinstance(decided, controller.Decision) and METADATA_PARTITION in node.logs:
-            node.append_cluster(decided.records, now=now)
-            node.after(node.logs[METADATA_PARTITION], decided.effects)
 
 
 def _durable(node: Node, arrived: Durable, now: int) -> None:
@@ -218,9 +198,10 @@ def _disconnected(node: Node, arrived: Disconnected, now: int) -> None:
 
 
 def _started(node: Node, arrived: Started, now: int) -> None:
-    decision = controller.start_node(node.cluster, arrived.node_id)
-    node.append_cluster(decision.records, now=now)
-    node.after(node.logs[METADATA_PARTITION], decision.effects)
+    if METADATA_PARTITION in node.logs:
+        controlling.start(node, now)
+    else:
+        following.register(node)
     node.ask_for_producer_ids()
 
 
@@ -230,7 +211,8 @@ def _tick(node: Node, arrived: Tick, now: int) -> None:
     """
     node.wakes_at_ms = None
     coordinating.abort_timed_out(node, now)
-    _reelect_due(node, now)
+    following.ask_again_if_due(node, now)
+    following.reelect_due(node, now)
     reading.end_waits(node, now)
     waits_end_ms = [parked.until_ms for parked in node.fetches.values()]
     for due_ms in (*node.marker_retries.values(), *node.reelections.values(), *waits_end_ms):
@@ -248,4 +230,5 @@ INPUTS: Final[dict[type[Any], Callable[[Node, Any, int], None]]] = {
     Disconnected: _disconnected,
     Started: _started,
     Tick: _tick,
+    Move: controlling.move,
 }

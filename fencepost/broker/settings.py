@@ -23,11 +23,18 @@ def _known_protections(_: object, __: object, broken: frozenset[str]) -> None:
         )
 
 
+def _own_id(settings: NodeSettings) -> int:
+    return settings.node_id
+
+
 @attrs.frozen(kw_only=True)
 class NodeSettings:
     """Settings of one node. `broken` turns protections off, to show what they are for."""
 
     node_id: int = 1
+    controller_id: int = attrs.field(
+        default=attrs.Factory(_own_id, takes_self=True)
+    )  # who leads the metadata
     host: str = "127.0.0.1"
     port: int = 0
     cluster_id: str = "fencepost"
@@ -40,6 +47,8 @@ class NodeSettings:
     transaction_max_timeout_ms: int = 900_000
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
     reelection_backoff_ms: int = 1_000  # a disk that failed gets this long before its log is read again
+    controller_quorum_retry_backoff_ms: int = 20  # controller.quorum.retry.backoff.ms
+    metadata_max_wait_ms: int = 500  # KafkaRaftClient.MAX_FETCH_WAIT_MS: how long a node waits for news
     marker_retry_backoff_ms: int = 100  # retry.backoff.ms of TransactionMarkerChannelManager's sender
 
     @cached_property

@@ -25,7 +25,7 @@ from fencepost.protocol.messages import (
     TxnOffsetCommit,
     WriteTxnMarkers,
 )
-from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.terms import NO_OFFSET, TopicPartition
 
 Coordinator = Transactions | Groups | Controller
 
@@ -96,6 +96,21 @@ class ProducerIds:
         return self.next_id >= self.end
 
 
+@attrs.define(eq=False)
+class Following:
+    """How far a node has come in the controller's log: `offset` is the next one that it asks for. What lies
+    before `broker_epoch`, where its own registration is, was said to an earlier incarnation of it.
+    """
+
+    broker_epoch: int = NO_OFFSET
+    offset: int = 0
+    due_ms: int | None = None  # when it asks again after a failure
+
+    def key(self) -> tuple[int, int, int | None]:
+        """All of it, as a value."""
+        return (self.broker_epoch, self.offset, self.due_ms)
+
+
 # --- what was asked of a node, and what the answer is for ----------------------------------------------
 
 
@@ -150,4 +165,24 @@ class AskedForProducerIds:
     """The controller was asked for a block of producer ids."""
 
 
-Asked = AskedToAdd | AskedToAddOffsets | AskedMarkers | AskedForTopic | AskedForProducerIds
+@attrs.frozen
+class AskedToRegister:
+    """The controller was told where this node is."""
+
+
+@attrs.frozen
+class AskedForNews:
+    """The controller was asked for what its log holds behind what this node knows."""
+
+
+@attrs.frozen
+class AskedToElect:
+    """The controller was asked for new leader epochs of partitions whose logs this node lost."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+Asked = (
+    AskedToAdd | AskedToAddOffsets | AskedMarkers | AskedForTopic | AskedForProducerIds
+    | AskedToRegister | AskedForNews | AskedToElect
+)  # fmt: skip

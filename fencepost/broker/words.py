@@ -48,6 +48,7 @@ class Received:
     request: Request
     to: ReplyTo = attrs.field(kw_only=True)
     version: int = attrs.field(kw_only=True, default=NEWEST_VERSION)
+    from_node: int | None = attrs.field(kw_only=True, default=None)  # None: from a client
 
 
 @attrs.frozen(kw_only=True)
@@ -111,7 +112,15 @@ class Tick:
     """Time has passed: deadlines are looked at."""
 
 
-Input = Received | Answered | Lead | Resign | Durable | StorageFailed | Disconnected | Started | Tick
+@attrs.frozen(kw_only=True)
+class Move:
+    """To the controller's node: whoever watches over the cluster wants this partition led by that node."""
+
+    partition: TopicPartition
+    node_id: int
+
+
+Input = Received | Answered | Lead | Resign | Durable | StorageFailed | Disconnected | Started | Tick | Move
 
 
 # --- Append and Effect: what leaves a node ---------------------------------------------------------------
@@ -194,17 +203,19 @@ class Send:
     node_id: int
     request: Request
     token: int
+    version: int = NEWEST_VERSION
 
 
 @attrs.frozen(kw_only=True)
 class Assign:
     """The controller says: this node leads the partition under this epoch. The shell brings the log along
-    (Lead).
+    (Lead); what lies there of a partition that `is_new` is of an older topic.
     """
 
     partition: TopicPartition
     leader_id: int
     leader_epoch: int
+    is_new: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -221,7 +232,14 @@ class WakeMe:
     at_ms: int
 
 
-Effect = Reply | ReplyFetched | ReplyListed | Send | Assign | Remove | WakeMe
+@attrs.frozen
+class Ignored:
+    """Nothing comes of an input that nobody waits for an answer to; `because` is for people."""
+
+    because: str
+
+
+Effect = Reply | ReplyFetched | ReplyListed | Send | Assign | Remove | WakeMe | Ignored
 
 
 @attrs.frozen

@@ -31,6 +31,7 @@ from fencepost.protocol.primitives import (
 )
 from fencepost.protocol.records import read_keys_and_values
 from fencepost.protocol.stored_cluster import (
+    BrokerRegistered,
     ClusterRecord,
     LeaderChanged,
     PartitionCreated,
@@ -43,6 +44,7 @@ from fencepost.protocol.stored_cluster import (
 from fencepost.protocol.terms import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition, TransactionState
 
 __all__ = [
+    "BrokerRegistered",
     "ClusterRecord",
     "LeaderChanged",
     "OffsetKey",

@@ -1,4 +1,5 @@
-"""What `__cluster_metadata` holds: topics, leaders, blocks of producer ids, in KRaft's framing and schemas.
+"""What `__cluster_metadata` holds: nodes, topics, leaders, blocks of producer ids, in KRaft's framing and
+schemas.
 
 Rule: a record is frame version 1, API key and version as unsigned varints, then the flexible message
 (MetadataRecordSerde.java); kinds that Fencepost does not keep are passed over, as KRaft's own records are.
@@ -29,9 +30,12 @@ from fencepost.protocol.terms import NO_LEADER_EPOCH
 
 _LEADERSHIP = struct.Struct(">iii")  # leader, leader epoch, partition epoch
 _PRODUCER_IDS = struct.Struct(">iqq")  # node, its epoch, next producer id
+_BROKER = struct.Struct(">i16sq")  # node, id of its incarnation, its epoch
+_PORT = struct.Struct(">Hh")  # port, security protocol
 
 FRAME_VERSION: Final = 1
 _RECORD_VERSION: Final = 0  # the first version of each says all that a cluster without replicas needs
+REGISTER_BROKER_RECORD: Final = 0
 TOPIC_RECORD: Final = 2
 PARTITION_RECORD: Final = 3
 PARTITION_CHANGE_RECORD: Final = 5
@@ -45,6 +49,11 @@ _TAG_LEADER_EPOCH: Final = 1_000
 _NO_LEADER_CHANGE: Final = -2
 _UNKNOWN_BROKER_EPOCH: Final = -1
 _FIRST_PARTITION_EPOCH: Final = 0
+_NO_INCARNATION: Final = bytes(UUID_SIZE)
+_LISTENER: Final = "PLAINTEXT"  # the one endpoint of each node, and SecurityProtocol.PLAINTEXT
+_PLAINTEXT: Final = 0
+_FEATURE_VERSIONS_SIZE: Final = 4
+_FENCED_SIZE: Final = 1
 
 
 def _check_topic_id(_record: object, _field: object, topic_id: bytes) -> None:
@@ -94,7 +103,19 @@ class ProducerIdsAllocated:
     next_producer_id: int = attrs.field(kw_only=True)
 
 
-ClusterRecord = TopicCreated | TopicRemoved | PartitionCreated | LeaderChanged | ProducerIdsAllocated
+@attrs.frozen
+class BrokerRegistered:
+    """RegisterBrokerRecord of a node that is up at once; `broker_epoch` is the offset of its batch."""
+
+    node_id: int
+    broker_epoch: int = attrs.field(kw_only=True)
+    host: str = attrs.field(kw_only=True)
+    port: int = attrs.field(kw_only=True)
+
+
+ClusterRecord = (
+    TopicCreated | TopicRemoved | PartitionCreated | LeaderChanged | ProducerIdsAllocated | BrokerRegistered
+)
 
 
 def cluster_batch(records: Sequence[ClusterRecord], *, timestamp: int) -> bytearray:
@@ -130,6 +151,8 @@ def _content(record: ClusterRecord) -> tuple[int, bytes, list[tuple[int, bytes]]
         case ProducerIdsAllocated(node_id, next_producer_id=next_producer_id):
             content = _PRODUCER_IDS.pack(node_id, _UNKNOWN_BROKER_EPOCH, next_producer_id)
             return PRODUCER_IDS_RECORD, content, []
+        case BrokerRegistered():
+            return REGISTER_BROKER_RECORD, _broker_content(record), []
 
 
 def _partition_content(record: PartitionCreated) -> bytes:
@@ -139,6 +162,19 @@ def _partition_content(record: PartitionCreated) -> bytes:
     for node_ids in (replicas, in_sync, (), ()):  # the last two: replicas being removed and added
         put_compact_int32s(out, node_ids)
     out += _LEADERSHIP.pack(record.leader_id, record.leader_epoch, _FIRST_PARTITION_EPOCH)
+    return bytes(out)
+
+
+def _broker_content(record: BrokerRegistered) -> bytes:
+    out = bytearray(_BROKER.pack(record.node_id, _NO_INCARNATION, record.broker_epoch))
+    put_unsigned_varint(out, 1 + 1)  # one endpoint: lengths of compact arrays are stored plus one
+    put_compact_string(out, _LISTENER)
+    put_compact_string(out, record.host)
+    out += _PORT.pack(record.port, _PLAINTEXT)
+    put_tagged_fields(out, [])
+    put_unsigned_varint(out, 0 + 1)  # no features
+    put_unsigned_varint(out, 0)  # no rack
+    out.append(False)  # fenced
     return bytes(out)
 
 
@@ -206,10 +242,36 @@ def _read_producer_ids(fields: Fields) -> ClusterRecord:
     return ProducerIdsAllocated(node_id, next_producer_id=next_producer_id)
 
 
+def _read_broker(fields: Fields) -> ClusterRecord:
+    node_id, _incarnation, broker_epoch = fields.fixed(_BROKER)
+    addresses = [_read_endpoint(fields) for _ in range(fields.compact_array_length())]
+    for _ in range(fields.compact_array_length()):
+        fields.compact_string()
+        fields.take(_FEATURE_VERSIONS_SIZE)
+        fields.tagged_fields()
+    rack_size = fields.unsigned_varint()
+    fields.take(max(0, rack_size - 1))
+    fields.take(_FENCED_SIZE)
+    fields.tagged_fields()
+    if not addresses:
+        fields.fail("a broker without an endpoint")
+    host, port = addresses[0]
+    return BrokerRegistered(node_id, broker_epoch=broker_epoch, host=host, port=port)
+
+
+def _read_endpoint(fields: Fields) -> tuple[str, int]:
+    fields.compact_string()
+    host = fields.compact_string()
+    port, _security_protocol = fields.fixed(_PORT)
+    fields.tagged_fields()
+    return host, port
+
+
 _READERS: Final[dict[int, Callable[[Fields], ClusterRecord]]] = {
     TOPIC_RECORD: _read_topic,
     PARTITION_RECORD: _read_partition,
     PARTITION_CHANGE_RECORD: _read_partition_change,
     REMOVE_TOPIC_RECORD: _read_removed_topic,
     PRODUCER_IDS_RECORD: _read_producer_ids,
+    REGISTER_BROKER_RECORD: _read_broker,
 }

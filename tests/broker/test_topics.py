@@ -28,6 +28,7 @@ from fencepost.protocol.messages import (
     Metadata,
     MetadataReply,
 )
+from fencepost.protocol.stored_cluster import BrokerRegistered
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
@@ -291,8 +292,9 @@ def test_a_producer_id_is_durable_before_it_is_granted() -> None:
 
 def test_deciding_changes_nothing() -> None:
     state = Controller()
+    apply(state, [BrokerRegistered(1, broker_epoch=0, host="node", port=1)])
     before = state.key_of_state()
-    decision = create_topics(state, create("a", 3), to=NO_ONE, node_id=1)
+    decision = create_topics(state, create("a", 3), to=NO_ONE)
     assert state.key_of_state() == before
     copied = state.copy()
     apply(state, decision.records)

@@ -61,6 +61,18 @@ PARTITION_CHANGE_WITH_EPOCH: Final = bytes.fromhex(
 )
 PARTITION_CHANGE: Final = bytes.fromhex("01050000000003000102030405060708090a0b0c0d0e0f01010400000001")
 PRODUCER_IDS: Final = bytes.fromhex("010f0000000001ffffffffffffffff0000000000001f4000")
+REGISTER_BROKER: Final = bytes.fromhex(
+    "0100000000000100000000000000000000000000000000000000000000000702"
+    "0a504c41494e54455854056e6f6465238400000001000000"
+)
+# With an incarnation id, two endpoints, a feature and a rack, as a broker of Kafka writes it.
+REGISTER_BROKER_OF_KAFKA: Final = bytes.fromhex(
+    "01000000000001000102030405060708090a0b0c0d0e0f000000000000000703"
+    "0a504c41494e54455854056e6f64652384000000"
+    "0453534c056f746865238500010002"
+    "0e6b726166742e76657273696f6e0000000100"
+    "05726f6f6d0000"
+)
 NO_OP: Final = bytes.fromhex("01140000")
 
 # Three records at offset 77: headers, a null key, 300 zero bytes, a null value, a time before the first.

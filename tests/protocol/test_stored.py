@@ -14,6 +14,7 @@ from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.stored import (
+    BrokerRegistered,
     ClusterRecord,
     LeaderChanged,
     OffsetKey,
@@ -78,6 +79,7 @@ ORDERS_3 = OffsetKey("group0323", "orders", 3)
 OFFSET = OffsetRecord(987654321012, leader_epoch=4, metadata="né", commit_ms=UPDATED)
 OFFSET_WITHOUT_EPOCH = OffsetRecord(1, leader_epoch=-1, metadata="", commit_ms=UPDATED)
 
+NODE_1 = BrokerRegistered(1, broker_epoch=7, host="node", port=9092)
 CLUSTER = [
     pytest.param(TopicCreated("orders", topic_id=TOPIC_ID), kafka_bytes.TOPIC, id="topic"),
     pytest.param(TopicRemoved(TOPIC_ID), kafka_bytes.REMOVE_TOPIC, id="removed topic"),
@@ -94,6 +96,7 @@ CLUSTER = [
     pytest.param(
         ProducerIdsAllocated(1, next_producer_id=8_000), kafka_bytes.PRODUCER_IDS, id="producer ids"
     ),
+    pytest.param(NODE_1, kafka_bytes.REGISTER_BROKER, id="node"),
 ]
 
 
@@ -231,6 +234,10 @@ def test_kinds_of_records_that_are_not_kept_are_passed_over() -> None:
     assert cluster_records_in(kafka_bytes.NO_OP, kafka_bytes.REMOVE_TOPIC) == [TopicRemoved(TOPIC_ID)]
 
 
+def test_what_kafka_says_of_a_broker_beyond_its_first_address_is_passed_over() -> None:
+    assert cluster_records_in(kafka_bytes.REGISTER_BROKER_OF_KAFKA) == [NODE_1]
+
+
 topic_ids = st.binary(min_size=16, max_size=16)
 leaderships: dict[str, st.SearchStrategy[int]] = {
     "partition": int32s,
@@ -246,6 +253,7 @@ cluster_records = st.one_of(
     st.builds(PartitionCreated, topic_ids, **leaderships),
     leaders_changed,
     st.builds(ProducerIdsAllocated, int32s, next_producer_id=int64s),
+    st.builds(BrokerRegistered, int32s, broker_epoch=int64s, host=words, port=st.integers(0, 65_535)),
 )
 
 

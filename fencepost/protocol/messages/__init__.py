@@ -16,11 +16,15 @@ from fencepost.protocol.messages.cluster import (
     ApiVersionRange,
     ApiVersions,
     ApiVersionsReply,
+    BrokerRegistration,
+    BrokerRegistrationReply,
     CreateTopic,
     CreateTopics,
     CreateTopicsReply,
     DeleteTopics,
     DeleteTopicsReply,
+    ElectLeaders,
+    ElectLeadersReply,
     FindCoordinator,
     FindCoordinatorReply,
     Metadata,
@@ -85,14 +89,14 @@ Request = (
     Produce | Fetch | ListOffsets | Metadata | OffsetCommit | OffsetFetch | FindCoordinator | ApiVersions
     | CreateTopics | DeleteTopics | InitProducerId | AddPartitionsToTxn | AddOffsetsToTxn | EndTxn
     | WriteTxnMarkers | TxnOffsetCommit | DescribeProducers | DescribeTransactions | ListTransactions
-    | AllocateProducerIds
+    | AllocateProducerIds | BrokerRegistration | ElectLeaders
 )  # fmt: skip
 ReplyBody = (
     ProduceReply | FetchReply | ListOffsetsReply | MetadataReply | OffsetCommitReply | OffsetFetchReply
     | FindCoordinatorReply | ApiVersionsReply | CreateTopicsReply | DeleteTopicsReply | InitProducerIdReply
     | AddPartitionsToTxnReply | AddOffsetsToTxnReply | EndTxnReply | WriteTxnMarkersReply
     | TxnOffsetCommitReply | DescribeProducersReply | DescribeTransactionsReply | ListTransactionsReply
-    | AllocateProducerIdsReply
+    | AllocateProducerIdsReply | BrokerRegistrationReply | ElectLeadersReply
 )  # fmt: skip
 
 
@@ -133,7 +137,9 @@ APIS: Final[tuple[Api, ...]] = (
     _api(26, EndTxn, EndTxnReply, (5, 5)),
     _api(27, WriteTxnMarkers, WriteTxnMarkersReply, (2, 2)),
     _api(28, TxnOffsetCommit, TxnOffsetCommitReply, (5, 5)),
+    _api(43, ElectLeaders, ElectLeadersReply, (2, 2)),
     _api(61, DescribeProducers, DescribeProducersReply, (0, 0)),
+    _api(62, BrokerRegistration, BrokerRegistrationReply, (0, 0)),
     _api(65, DescribeTransactions, DescribeTransactionsReply, (0, 0)),
     _api(66, ListTransactions, ListTransactionsReply, (1, 1)),
     _api(67, AllocateProducerIds, AllocateProducerIdsReply, (0, 0)),
@@ -156,6 +162,8 @@ __all__ = [
     "ApiVersionRange",
     "ApiVersions",
     "ApiVersionsReply",
+    "BrokerRegistration",
+    "BrokerRegistrationReply",
     "CreateTopic",
     "CreateTopics",
     "CreateTopicsReply",
@@ -166,6 +174,8 @@ __all__ = [
     "DescribeTransactions",
     "DescribeTransactionsReply",
     "DescribedProducers",
+    "ElectLeaders",
+    "ElectLeadersReply",
     "EndTxn",
     "EndTxnReply",
     "Fetch",

@@ -9,6 +9,7 @@ import attrs
 
 from fencepost.protocol.codec import Int16, Int32, Int64
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages.common import PartitionError, PartitionName
 from fencepost.protocol.terms import CoordinatorType
 
 
@@ -122,3 +123,31 @@ class AllocateProducerIds:
 class AllocateProducerIdsReply:
     first_producer_id: Int64
     count: Int32
+
+
+@attrs.frozen(kw_only=True)
+class BrokerRegistration:
+    """A node that starts tells the controller where it is; only nodes may."""
+
+    node_id: Int32
+    host: str
+    port: Int32
+
+
+@attrs.frozen(kw_only=True)
+class BrokerRegistrationReply:
+    """`broker_epoch` is the offset in the metadata log where the registration lies."""
+
+    broker_epoch: Int64
+
+
+@attrs.frozen(kw_only=True)
+class ElectLeaders:
+    """A leader that lost its logs asks the controller for new leader epochs; only nodes may."""
+
+    partitions: tuple[PartitionName, ...]
+
+
+@attrs.frozen(kw_only=True)
+class ElectLeadersReply:
+    partitions: tuple[PartitionError, ...]
