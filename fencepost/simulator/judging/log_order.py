@@ -165,7 +165,8 @@ def _settle(seen: Observations, log: PartitionLog) -> None:
     values, places, conflicts = log.values, log.places, log.conflicts
     for record in _known(seen, log):
         offset, value = record
-        if values.setdefault(offset, value) != value or places.setdefault(value, offset) != offset:
+        there, elsewhere = values.setdefault(offset, value), places.setdefault(value, offset)
+        if there != value or elsewhere != offset:
             conflicts[record] = None
     if committed := log.committed.first_readers:
         # What should not have been read is no reproach to those who did not read it.

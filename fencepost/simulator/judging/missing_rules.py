@@ -146,7 +146,7 @@ def _torn(seen: Observations, position: int, count: _Count) -> Anomaly:
     lacking = ", ".join(f"{missed.value!r} of {missed.partition}" for missed in count.missed)
     return Anomaly(
         TORN_TRANSACTION,
-        text=f"{writer} is committed, since {count.read} of its {count.written} writes were read; not {lacking}",
+        text=f"{count.read} of {count.written} writes of {writer} were read, but not {lacking}",
         operations=(writer,),
         records=_records(count.missed),
     )

@@ -21,7 +21,6 @@ from fencepost.simulator.judging.anomalies import (
     Anomaly,
 )
 from fencepost.simulator.judging.log_order import Observations, PartitionLog, Readings
-from fencepost.simulator.judging.operations import Operation
 
 
 def judge_polls(seen: Observations, log: PartitionLog) -> Iterator[Anomaly]:
@@ -44,8 +43,8 @@ def judge_polls(seen: Observations, log: PartitionLog) -> Iterator[Anomaly]:
         last[operation.process] = (position, offsets[-1])
         start = readings.index.get(offsets[0])
         if start is None or readings.order[start : start + len(offsets)] != offsets:
-            since = operation if before is None else seen.operations[before[0]]
-            yield from _judge_steps(log, readings, offsets, since=since, operation=operation)
+            since = position if before is None else before[0]
+            yield from _judge_steps(seen, log, readings, offsets, since=since, position=position)
     seen.sometimes[INTERNAL_POLL_SKIP.name] += within
     seen.sometimes[INTERNAL_NONMONOTONIC_POLL.name] += within
     seen.sometimes[POLL_SKIP.name] += across
@@ -53,15 +52,22 @@ def judge_polls(seen: Observations, log: PartitionLog) -> Iterator[Anomaly]:
 
 
 def _judge_steps(
-    log: PartitionLog, readings: Readings, offsets: list[int], *, since: Operation, operation: Operation
+    seen: Observations,
+    log: PartitionLog,
+    readings: Readings,
+    offsets: list[int],
+    *,
+    since: int,
+    position: int,
 ) -> Iterator[Anomaly]:
     """Step by step through offsets that are no part of the order as they stand; the first of them was read by
-    `since`, the others by `operation`.
+    the operation at `since`, the others by the one at `position`.
     """
+    operation = seen.operations[position]
     for before, after in pairwise(offsets):
         order = readings.order
         skipped = order[bisect_right(order, before) : bisect_left(order, after)]
-        is_internal = since is operation
+        is_internal = since == position
         if after <= before:
             rule = INTERNAL_NONMONOTONIC_POLL if is_internal else NONMONOTONIC_POLL
             what = f"went back from {log.partition} offset {before} to {after}"
@@ -75,10 +81,10 @@ def _judge_steps(
                 rule,
                 text=f"{operation} {what}" + (f" and {len(skipped) - 1} more" if len(skipped) > 1 else ""),
                 partition=log.partition,
-                operations=(operation,) if is_internal else (since, operation),
+                operations=(operation,) if is_internal else (seen.operations[since], operation),
                 records=tuple((offset, log.values[offset]) for offset in [before, *skipped, after]),
             )
-        since = operation
+        since = position
 
 
 def judge_sends(seen: Observations, log: PartitionLog) -> Iterator[Anomaly]:
