@@ -1,4 +1,4 @@
-"""Each rule of the black-box judge has a history that breaks it alone, and a neighbour that breaks nothing."""
+"""Each rule of the black-box judge has a history that breaks it alone, and a neighbour that breaks none."""
 
 from __future__ import annotations
 
