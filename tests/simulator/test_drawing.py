@@ -5,15 +5,20 @@ Rule: the histories are written by hand, so no picture depends on how the cores 
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
+from xml.etree.ElementTree import Element, fromstring
 
+import attrs
 import pytest
 from rich.cells import cell_len
 
-from fencepost.protocol.terms import TransactionState
+from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition, TransactionState
+from fencepost.simulator.drawing.logs import Fate, read_logs
 from fencepost.simulator.drawing.messages import follow
+from fencepost.simulator.drawing.svg import draw
 from fencepost.simulator.drawing.text import space_time
-from fencepost.simulator.drawing.wording import note
+from fencepost.simulator.drawing.wording import note, sentence
 from fencepost.simulator.history import Arrived, History, Sent
 from tests.simulator.histories import (
     ABORT,
@@ -22,6 +27,7 @@ from tests.simulator.histories import (
     Chronicle,
     crash_between_prepare_and_markers,
     late_end_txn,
+    long_run,
 )
 
 STORIES = [late_end_txn(), crash_between_prepare_and_markers()]
@@ -114,3 +120,103 @@ def test_a_message_that_never_left_cannot_arrive() -> None:
     told.arrive(3)
     with pytest.raises(KeyError):
         space_time(told.history("nonsense", "p"), width=80)
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def titles(picture: str) -> Counter[str]:
+    """How often each title stands in a picture; raises when it is not XML."""
+    root = fromstring(picture)
+    assert root.get("role") == "img"
+    return Counter(title.text or "" for title in root.iter(f"{SVG}title"))
+
+
+def texts(picture: str) -> list[str]:
+    return [element.text or "" for element in fromstring(picture).iter(f"{SVG}text")]
+
+
+def kinds(picture: str, kind: str) -> list[Element]:
+    """The elements of a class."""
+    return [element for element in fromstring(picture).iter() if kind in element.get("class", "").split()]
+
+
+@pytest.mark.parametrize("history", STORIES, ids=lambda history: history.title)
+def test_every_event_has_its_title_in_the_picture(history: History) -> None:
+    found = titles(draw(history))
+    messages = follow(history.events)
+    expected = Counter(sentence(event, messages) for event in history.events)
+    assert expected - found == Counter()
+    assert len(kinds(draw(history), "event")) == len(history.events)
+
+
+@pytest.mark.parametrize("history", STORIES, ids=lambda history: history.title)
+def test_the_same_history_gives_the_same_bytes(history: History) -> None:
+    assert draw(history) == draw(attrs.evolve(history, events=tuple(history.events)))
+
+
+def test_a_late_message_is_marked_by_word_and_weight() -> None:
+    picture = draw(late_end_txn())
+    assert texts(picture).count("LATE") == 1
+    assert "5 EndTxn COMMIT 7/0, after 6" in texts(picture)
+    assert "6 EndTxn COMMIT 7/0 AGAIN (as 5)" in texts(picture)
+    # One line each in the lanes, one in the legend.
+    assert [len(kinds(picture, kind)) for kind in ("late", "again", "lost")] == [2, 2, 2]
+    assert len(kinds(picture, "late-band")) == 1
+    assert len(kinds(picture, "fault-band")) == 2
+
+
+def test_a_lost_message_ends_in_a_cross_and_one_under_way_does_not() -> None:
+    picture = draw(small())
+    assert len(kinds(picture, "cross")) == 2
+    assert len(kinds(picture, "under-way")) == 2
+    assert "3 lost: reset" in texts(picture)
+
+
+def test_a_silent_lane_is_a_broken_lifeline() -> None:
+    picture = draw(crash_between_prepare_and_markers())
+    assert len(kinds(picture, "silent")) == 2  # the crash until its restart, the pause until the end
+    assert len(kinds(draw(late_end_txn()), "silent")) == 0
+
+
+def test_the_foot_of_a_log_says_what_became_of_each_batch() -> None:
+    found = titles(draw(crash_between_prepare_and_markers()))
+    assert "t-0 at the end: 0 aborted of 7/0, 1 an abort marker of 7/0" in found
+    assert "t-1 at the end: 0-1 outside of transactions" in found, "2 was truncated"
+
+
+def test_undecided_data_is_not_drawn_as_committed() -> None:
+    told = Chronicle()
+    told.append(ORDERS, 0, "a")
+    told.append(ORDERS, 1, "b", producer_id=8)
+    told.append(ORDERS, 2, result=ABORT)
+    (aborted, undecided, _) = read_logs(told.events)[ORDERS].batches
+    assert (aborted.fate, undecided.fate) == (Fate.ABORTED, Fate.OPEN)
+    picture = draw(told.history("two producers", NODE))
+    assert len(kinds(picture, "undecided")) == 3  # its row, the foot, the legend
+
+
+def test_a_long_run_is_cut_and_says_so() -> None:
+    history = long_run(10)
+    count = len(history.events)
+    picture = draw(history, events_max=50)
+    assert f"the last 50 of {count} events: the first {count - 50} are not drawn" in texts(picture)
+    assert len(kinds(picture, "event")) == 50
+    messages = follow(history.events)
+    found = titles(picture)
+    assert all(found[sentence(event, messages)] for event in history.events[-50:])
+    assert not any("not drawn" in text for text in texts(draw(history)))
+
+
+def test_what_no_xml_may_hold_is_drawn_all_the_same() -> None:
+    told = Chronicle()
+    told.call("<p>", 'send "\x00\x1b" & \ud800')
+    assert '0.000 ms: <p>: send "\ufffd\ufffd" & \ufffd' in titles(draw(told.history("a & b", "<p>")))
+
+
+def test_logs_that_only_the_cluster_reads_have_no_lane() -> None:
+    told = Chronicle()
+    told.append(TopicPartition(TRANSACTION_STATE_TOPIC, 3), 0, "pay")
+    picture = draw(told.history("internal", NODE))
+    assert f"[{TRANSACTION_STATE_TOPIC}-3 0]" in texts(picture)
+    assert not any(text.startswith("log ") for text in texts(picture))

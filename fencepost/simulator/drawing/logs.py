@@ -39,7 +39,7 @@ _DECIDED = {TransactionResult.COMMIT: Fate.COMMITTED, TransactionResult.ABORT: F
 
 @attrs.frozen(kw_only=True)
 class Batch:
-    """One batch: the place of its append among the events, and what it is in the end; `is_gone`: truncated."""
+    """One batch: the place of its append in the run, and what it is in the end; `is_gone`: truncated."""
 
     place: int
     appended: Appended

@@ -1,0 +1,50 @@
+"""All that a picture is drawn from: the run, what became of its messages and logs, and where everything
+stands.
+
+Rule: what is drawn of an event is one group, titled with the event's whole sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import attrs
+
+from fencepost.protocol.terms import TopicPartition
+from fencepost.simulator.drawing.layout import Layout, lay_out
+from fencepost.simulator.drawing.logs import Log, read_logs
+from fencepost.simulator.drawing.marks import tag, words
+from fencepost.simulator.drawing.messages import Message, follow
+from fencepost.simulator.drawing.wording import sentence
+from fencepost.simulator.history import Event, History
+
+
+@attrs.frozen(kw_only=True)
+class Scene:
+    """A run and its layout."""
+
+    history: History
+    messages: Mapping[int, Message]
+    logs: Mapping[TopicPartition, Log]
+    layout: Layout
+
+    @classmethod
+    def of(cls, history: History, *, events_max: int) -> Scene:
+        """Reads the run and lays out its last `events_max` events."""
+        messages, logs = follow(history.events), read_logs(history.events)
+        layout = lay_out(history.events, history.lanes, messages=messages, logs=logs, events_max=events_max)
+        return cls(history=history, messages=messages, logs=logs, layout=layout)
+
+    def drawn(self) -> Iterator[tuple[int, Event]]:
+        """The events that have a row, each with its place in the history."""
+        first = self.layout.first
+        return enumerate(self.history.events[first:], start=first)
+
+    def is_drawn(self, place: int | None) -> bool:
+        """Whether an event has a row; None is an event that did not happen yet."""
+        return place is not None and place >= self.layout.first
+
+    def told(self, place: int, *marks: str, kind: str = "event") -> str:
+        """The marks of one event, under its sentence."""
+        title = tag("title", words(sentence(self.history.events[place], self.messages)))
+        return tag("g", title, *marks, class_=kind)
