@@ -94,6 +94,7 @@ class AsyncProducer(AsyncClient, Sending[AsyncOutcome]):
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
         client_id: str = "",
+        transaction_version: int = 2,
         clock: Clock = monotonic_ms,
     ) -> None:
         self.settings = ProducerSettings(
@@ -108,6 +109,7 @@ class AsyncProducer(AsyncClient, Sending[AsyncOutcome]):
             max_block_ms=max_block_ms,
             compression=compression_named(compression),
             client_id=client_id,
+            transaction_version=transaction_version,
         )
         self._clock = clock
         self._unfinished: Operation | None = None  # timed out or cancelled for its caller, and goes on

@@ -7,6 +7,7 @@ their own, pass through `once` and come back untouched.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, cast
 
 import attrs
@@ -19,7 +20,7 @@ from fencepost.client.settings import backoff_ms
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode, Remedy
 from fencepost.protocol.messages import ReplyBody, Request
-from fencepost.protocol.terms import CoordinatorType, TopicPartition
+from fencepost.protocol.terms import NEWEST_VERSION, CoordinatorType, TopicPartition
 
 Anywhere = Literal["any node", "controller"]
 ANY_NODE: Final[Anywhere] = "any node"
@@ -106,12 +107,14 @@ class Calls:
         "_next",
         "_out",
         "_tokens",
+        "_versions",
         "_waiting",
         "cluster",
     )
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, versions: Mapping[type[Request], int] | None = None) -> None:
         self.cluster = cluster
+        self._versions = versions or {}  # of the requests that do not go out in the newest
         self._next = 0
         self._waiting: dict[int, Call] = {}  # not in flight, by number
         self._tokens: dict[int, Call | int] = {}  # in flight: the call, or the node of a request sent once
@@ -130,8 +133,12 @@ class Calls:
         """Sends a request that is never asked again from here; its token."""
         token = self._number()
         self._tokens[token] = node_id
-        self._out.append(Send(node_id, request=request, token=token))
+        self._send(node_id, request, token)
         return token
+
+    def _send(self, node_id: int, request: Request, token: int) -> None:
+        version = self._versions.get(type(request), NEWEST_VERSION)
+        self._out.append(Send(node_id, request=request, token=token, version=version))
 
     def cancel(self, number: int) -> Call | None:
         """Stops asking; an answer that still comes is dropped. None when the call is over."""
@@ -272,7 +279,7 @@ class Calls:
         call.node = node
         token = self._number()
         self._tokens[token] = call
-        self._out.append(Send(node, request=call.request, token=token))
+        self._send(node, call.request, token)
 
     def _locate(self, target: Target) -> int | None:
         if isinstance(target, TopicPartition):
@@ -312,7 +319,7 @@ class Calls:
 
     def copy(self) -> Calls:
         """A copy that shares nothing that changes."""
-        twin = Calls(self.cluster.copy())
+        twin = Calls(self.cluster.copy(), self._versions)
         twin._next = self._next
         twin._waiting = {number: attrs.evolve(call) for number, call in self._waiting.items()}
         twin._tokens = {

@@ -60,7 +60,9 @@ class Connection:
         self._next = (correlation_id + 1) & INT32_MAX
         expected = _Expected(effect.token, API_BY_REQUEST[type(effect.request)], now + self._timeout_ms)
         self._in_flight[correlation_id] = expected
-        pieces = encode_request(effect.request, correlation_id=correlation_id, client_id=self._client_id)
+        pieces = encode_request(
+            effect.request, correlation_id=correlation_id, client_id=self._client_id, version=effect.version
+        )
         self.outbox.extend(filter(len, pieces))  # an empty piece would never leave: sending it moves nothing
 
     def receive(self, chunk: Buffer) -> Iterator[Answer]:

@@ -6,7 +6,7 @@ failed batch means for its producer is not decided here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final, NamedTuple
 
 from fencepost.client.accumulator import Accumulator
@@ -49,13 +49,17 @@ class Delivery:
 
     # --- out ------------------------------------------------------------------------------------------------
 
-    def drain(self, now: int, producer_id: int, producer_epoch: int) -> bool:
-        """Sends what may go now; True when anything went."""
+    def drain(
+        self, now: int, producer_id: int, producer_epoch: int, only: Container[TopicPartition] | None = None
+    ) -> bool:
+        """Sends what may go now, to `only` these partitions if told; True when anything went."""
         if producer_id == NO_PRODUCER_ID:
             return False
         by_node: dict[int, list[PartitionQueue]] = {}
         for queue in self.accumulator.active.values():
             queue.adopt(producer_id, producer_epoch)
+            if only is not None and queue.partition not in only:
+                continue
             if queue.next_to_send(now) is not None:
                 leader = self.calls.cluster.leader(queue.partition)
                 if leader is not None:
@@ -156,6 +160,8 @@ class Delivery:
 
     def finish(self, batch: Batch, failure: Failure | None, base_offset: int = NO_OFFSET) -> None:
         """Gives every record of a batch its outcome."""
+        if failure is not None and batch.was_sent:
+            self.accumulator.queue(TopicPartition(batch.topic, batch.partition)).is_broken = True
         # Last of all it is done: another thread may look at any time.
         batch.base_offset = base_offset
         batch.failure = failure

@@ -13,6 +13,7 @@ import attrs
 
 from fencepost.client.errors import Failure
 from fencepost.protocol.messages import Request
+from fencepost.protocol.terms import NEWEST_VERSION
 
 
 class Operation(Enum):
@@ -26,11 +27,14 @@ class Operation(Enum):
 
 @attrs.frozen
 class Send:
-    """Send `request` to a node; its answer, or its loss, comes back under `token`, at most once."""
+    """Send `request`, in Kafka's `version` of it, to a node; its answer, or its loss, comes back under
+    `token`, at most once.
+    """
 
     node_id: int
     request: Request = attrs.field(kw_only=True)
     token: int = attrs.field(kw_only=True)
+    version: int = attrs.field(kw_only=True, default=NEWEST_VERSION)
 
 
 @attrs.frozen

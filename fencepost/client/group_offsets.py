@@ -26,3 +26,24 @@ def offsets_to_commit(offsets: Mapping[TopicPartition, int]) -> tuple[m.OffsetTo
         )
         for where, offset in sorted(offsets.items())
     )
+
+
+def commit_in_transaction(
+    offsets: Mapping[TopicPartition, int],
+    group_id: str,
+    *,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+) -> m.TxnOffsetCommit:
+    """A group's offsets that count when the transaction commits."""
+    return m.TxnOffsetCommit(
+        transactional_id=transactional_id,
+        group_id=group_id,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        generation_id=NO_GENERATION,
+        member_id="",
+        group_instance_id=None,
+        offsets=offsets_to_commit(offsets),
+    )

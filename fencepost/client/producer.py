@@ -43,11 +43,6 @@ class ProducerMachine(ProducerInside):
         """Whether only close() is left."""
         return self.state in LAST_STATES
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether an answer other than to records is awaited."""
-        return bool(self._offset_calls or self._offsets) or (self._init_call or self._end_call) is not None
-
     # --- calls of the user ----------------------------------------------------------------------------------
 
     def init_transactions(self, now: int) -> list[Effect]:
@@ -61,6 +56,8 @@ class ProducerMachine(ProducerInside):
         """Opens a transaction; nothing is sent for it."""
         self._call(_I.BEGIN)
         self._added = False
+        if self._joining is not None:
+            self._joining.forget()
 
     def partition_count(self, topic: str) -> int | None:
         """How many partitions a topic has; None until metadata tells. UnknownTopic when it cannot exist."""
@@ -137,7 +134,7 @@ class ProducerMachine(ProducerInside):
         """Ends the transaction; records that were not sent yet never are. Resolve(ABORT) says how it went."""
         self._call(_I.ABORT)
         self.operation = Operation.ABORT
-        self._drop_offsets()
+        self._drop_offsets(also_asked=self._dialect.renews_identity)
         return self._step(now)
 
     def give_up_commit(self, now: int) -> list[Effect]:
@@ -185,6 +182,7 @@ class ProducerMachine(ProducerInside):
             setattr(twin, name, getattr(self, name))
         twin.delivery = self.delivery.copy()
         twin.accumulator, twin.calls = twin.delivery.accumulator, twin.delivery.calls
+        twin._joining = None if self._joining is None else self._joining.copy(twin.calls)
         twin._offset_calls = dict(self._offset_calls)
         twin._offsets = {group: dict(offsets) for group, offsets in self._offsets.items()}
         twin._out = list(self._out)
@@ -192,17 +190,21 @@ class ProducerMachine(ProducerInside):
 
     def key(self) -> tuple[object, ...]:
         """Equal for producers that will act alike."""
-        calls = (self._init_call, self._end_call, tuple(sorted(self._offset_calls.items())))
+        joining = None if self._joining is None else self._joining.call
+        calls = (self._init_call, self._end_call, joining, tuple(sorted(self._offset_calls.items())))
         return (*self._key_of_transaction(), *calls, self.delivery.key())
 
     def key_at(self, now: int) -> tuple[object, ...]:
         """The same but for numbers of calls, and for how long what is not due at `now` still takes."""
         ranks = self.calls.ranks()
         offset_calls = tuple(sorted((ranks[n], group) for n, group in self._offset_calls.items()))
-        calls = (*(None if n is None else ranks[n] for n in (self._init_call, self._end_call)), offset_calls)
+        joining = None if self._joining is None else self._joining.call
+        single = (self._init_call, self._end_call, joining)
+        calls = (*(None if n is None else ranks[n] for n in single), offset_calls)
         return (*self._key_of_transaction(), *calls, self.delivery.key_at(now))
 
     def _key_of_transaction(self) -> tuple[object, ...]:
         offsets = ((group, tuple(sorted(offsets.items()))) for group, offsets in self._offsets.items())
         own = (self.producer_id, self.producer_epoch, self.failure, self.operation, self._added)
-        return (self.state, *own, tuple(offsets))
+        joined = None if self._joining is None else self._joining.key()
+        return (self.state, *own, tuple(offsets), joined)

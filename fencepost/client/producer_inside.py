@@ -28,7 +28,8 @@ from fencepost.client.errors import (
     WrongState,
     refused,
 )
-from fencepost.client.group_offsets import NO_GENERATION, offsets_to_commit
+from fencepost.client.group_offsets import commit_in_transaction
+from fencepost.client.joining import Joining
 from fencepost.client.producer_states import (
     IDEMPOTENT,
     LAST_STATES,
@@ -55,11 +56,7 @@ _RESULTS = {
     _S.COMMITTING_TRANSACTION: TransactionResult.COMMIT,
     _S.ABORTING_TRANSACTION: TransactionResult.ABORT,
 }
-
-
-_ABORTED: Final = Failure(
-    TransactionAborted, because="the transaction was aborted before this record was stored"
-)
+_ABORTED: Final = Failure(TransactionAborted, because="aborted before this record was stored")
 
 
 class ProducerInside:
@@ -67,8 +64,10 @@ class ProducerInside:
 
     __slots__ = (
         "_added",
+        "_dialect",
         "_end_call",
         "_init_call",
+        "_joining",
         "_offset_calls",
         "_offsets",
         "_out",
@@ -89,15 +88,18 @@ class ProducerInside:
         self.settings = settings
         self._table = IDEMPOTENT if settings.transactional_id is None else TRANSACTIONAL
         self.state = _S.UNINITIALIZED
-        self.producer_id = NO_PRODUCER_ID
-        self.producer_epoch = NO_PRODUCER_EPOCH
+        self.producer_id, self.producer_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
         self.failure: Failure | None = None
         """Why the transaction or the producer is spoiled."""
         self.operation: Operation | None = None
         """What a caller waits for."""
         self.accumulator = Accumulator(settings)
-        self.calls = Calls(Cluster(tuple(bootstrap_addresses(bootstrap))))
+        self._dialect = settings.dialect
+        self.calls = Calls(Cluster(tuple(bootstrap_addresses(bootstrap))), self._dialect.versions)
         self.delivery = Delivery(settings, self.accumulator, self.calls)
+        self._joining: Joining | None = None  # an older client's, in transactions
+        if settings.transactional_id is not None and self._dialect.asks_to_add:
+            self._joining = Joining(self.calls, settings.transactional_id)
         self._init_call: int | None = None
         self._end_call: int | None = None
         self._offset_calls: dict[int, str] = {}
@@ -105,6 +107,13 @@ class ProducerInside:
         self._added = False  # something of this transaction went out, so the coordinator must hear its end
         self._out: list[Effect] = []
         self._woken_at: int | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an answer other than to records is awaited."""
+        joining = None if self._joining is None else self._joining.call
+        is_adding = bool(self._offset_calls or self._offsets)
+        return is_adding or (self._init_call or self._end_call or joining) is not None
 
     # --- machinery ------------------------------------------------------------------------------------------
 
@@ -158,8 +167,13 @@ class ProducerInside:
         return effects
 
     def _drain(self, now: int) -> None:
-        if self.delivery.drain(now, self.producer_id, self.producer_epoch):
-            self._added = True
+        identity = (self.producer_id, self.producer_epoch)
+        joined = None
+        if self._joining is not None:
+            joined = self._joining.partitions
+            waiting = (queue.partition for queue in self.accumulator.active.values() if queue.ready)
+            self._added |= self._joining.ask(identity, waiting, self._offsets)
+        self._added |= self.delivery.drain(now, *identity, joined)
 
     def _announce_wake(self, now: int) -> None:
         at, of_calls = self.accumulator.wake_at(now), self.calls.wake_at(now)
@@ -178,14 +192,15 @@ class ProducerInside:
     # --- identity -------------------------------------------------------------------------------------------
 
     def _ask_identity(self) -> None:
+        """A first one, or the one after this: the expectation tells a retry from a stranger (KIP-360)."""
         if self._init_call is not None:
             return
         name = self.settings.transactional_id
         request = m.InitProducerId(
             transactional_id=name,
             transaction_timeout_ms=self.settings.transaction_timeout_ms,
-            producer_id=NO_PRODUCER_ID,
-            producer_epoch=NO_PRODUCER_EPOCH,
+            producer_id=NO_PRODUCER_ID if name is None else self.producer_id,
+            producer_epoch=NO_PRODUCER_EPOCH if name is None else self.producer_epoch,
         )
         target = ANY_NODE if name is None else CoordinatorOf(CoordinatorType.TRANSACTION, name)
         self._init_call = self.calls.submit(request, target)
@@ -200,12 +215,18 @@ class ProducerInside:
             self._ended(finished)
         elif number in self._offset_calls:
             del self._offset_calls[number]
-            self._offsets_answered(finished)
+            self._added_answered(finished, "the offsets were refused")
+        elif self._joining is not None and number == self._joining.call:
+            self._joining.answered(is_in=finished.failure is None)
+            self._added_answered(finished, "the transaction was not extended")
+
+    def _adopt(self, granted: m.InitProducerIdReply | m.EndTxnReply) -> None:
+        self.producer_id, self.producer_epoch = granted.producer_id, granted.producer_epoch
 
     def _initialized(self, finished: Finished) -> None:
         if isinstance(finished.body, m.InitProducerIdReply):
-            self.producer_id = finished.body.producer_id
-            self.producer_epoch = finished.body.producer_epoch
+            self._adopt(finished.body)
+            self.failure = None
             self._move(_I.INITIALIZED)
             self._resolve()
         elif finished.remedy is Remedy.ABORT and self.settings.transactional_id is not None:
@@ -218,9 +239,7 @@ class ProducerInside:
 
     def _end_if_done(self) -> None:
         """EndTxn goes out when all batches and offsets are answered, and not at all when none was sent."""
-        if self.state not in _RESULTS or self._end_call is not None:
-            return
-        if self.accumulator.batches or self._offset_calls or self._offsets:
+        if self.state not in _RESULTS or self.accumulator.batches or self.is_waiting:
             return
         name = self.settings.transactional_id
         if not self._added or name is None:
@@ -239,15 +258,22 @@ class ProducerInside:
         committing = self.state is _S.COMMITTING_TRANSACTION
         error = finished.failure.error if finished.failure else ErrorCode.NONE
         if isinstance(finished.body, m.EndTxnReply):
-            self.producer_id = finished.body.producer_id
-            self.producer_epoch = finished.body.producer_epoch
-            self._end_transaction()
+            self._go_on_as(finished.body)
         elif committing and finished.call.indefinite:
             self._lose_commit(f"an answer was lost, and asked again the coordinator said {error.name}", error)
         elif committing and finished.remedy is Remedy.ABORT:
             self._fail(refused(TransactionAborted, error, "the coordinator refused the commit"))
         else:
             self._fatal(_fatal_failure(finished))
+
+    def _go_on_as(self, reply: m.EndTxnReply) -> None:
+        """Who it is from now on: an older client stays who it is, or asks anew if a sequence is missing."""
+        if self._dialect.renews_identity:
+            self._adopt(reply)
+        elif any(queue.is_broken for queue in self.accumulator.queues.values()):
+            self._ask_identity()
+            return
+        self._end_transaction()
 
     def _end_transaction(self) -> None:
         self.failure = None
@@ -264,30 +290,28 @@ class ProducerInside:
     def _submit_offsets(self) -> None:
         """One TxnOffsetCommit per group at a time, so that earlier offsets cannot overtake later ones."""
         name = self.settings.transactional_id
-        for group in [group for group in self._offsets if group not in self._offset_calls.values()]:
+        busy = self._offset_calls.values()
+        joined = self._offsets if self._joining is None else self._joining.groups
+        for group in [group for group in self._offsets if group not in busy and group in joined]:
             assert name is not None, "only a transactional producer takes offsets"
-            offsets = self._offsets.pop(group)
-            request = m.TxnOffsetCommit(
+            request = commit_in_transaction(
+                self._offsets.pop(group),
+                group,
                 transactional_id=name,
-                group_id=group,
                 producer_id=self.producer_id,
                 producer_epoch=self.producer_epoch,
-                generation_id=NO_GENERATION,
-                member_id="",
-                group_instance_id=None,
-                offsets=offsets_to_commit(offsets),
             )
             number = self.calls.submit(request, CoordinatorOf(CoordinatorType.GROUP, group))
             self._offset_calls[number] = group
             self._added = True
 
-    def _offsets_answered(self, finished: Finished) -> None:
+    def _added_answered(self, finished: Finished, because: str) -> None:
         if finished.failure is None:
             return
         if finished.remedy is Remedy.FATAL:
             self._fatal(_fatal_failure(finished))
         else:
-            self._fail(refused(TransactionAborted, finished.failure.error, "the offsets were refused"))
+            self._fail(refused(TransactionAborted, finished.failure.error, because))
 
     # --- failures -------------------------------------------------------------------------------------------
 
@@ -337,7 +361,7 @@ class ProducerInside:
             return
         self.failure = self.failure or failure
         self._move(_I.FAILED)
-        self._drop_offsets()
+        self._drop_offsets(also_asked=self._dialect.renews_identity)
         self.delivery.fail(self.failure, also_in_flight=False)
         if self.operation is Operation.COMMIT:
             self._resolve(self.failure)
@@ -352,15 +376,18 @@ class ProducerInside:
         self.delivery.fail(failure, also_in_flight=True)
         self._resolve(failure)
 
-    def _drop_offsets(self) -> None:
-        """Late offsets are harmless: they carry the epoch of a transaction that ended."""
-        for number in self._offset_calls:
-            self.calls.cancel(number)
-        self._offset_calls.clear()
+    def _drop_offsets(self, *, also_asked: bool) -> None:
+        """What is on its way is awaited, unless it carries the epoch of what ends: then it is harmless."""
         self._offsets.clear()
+        if also_asked:
+            for number in self._offset_calls:
+                self.calls.cancel(number)
+            self._offset_calls.clear()
 
     def _drop_calls(self) -> None:
-        self._drop_offsets()
+        self._drop_offsets(also_asked=True)
+        if self._joining is not None:
+            self._joining.cancel()
         for number in (self._init_call, self._end_call):
             if number is not None:
                 self.calls.cancel(number)

@@ -111,6 +111,7 @@ TRANSACTIONAL: Final[ProducerTable] = {
     _S.ABORTING_TRANSACTION: {
         **_calls(_BUSY, ABORT=_S.ABORTING_TRANSACTION),
         _I.ENDED: _S.READY,
+        _I.INITIALIZED: _S.READY,  # an older client that lost a batch asks for a new epoch (KIP-360)
         _I.FAILED: _S.ABORTING_TRANSACTION,  # already on the way out (KAFKA-14831)
         _I.FATAL: _S.FATAL_ERROR,
     },

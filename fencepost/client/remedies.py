@@ -33,6 +33,8 @@ REMEDIES: Final[dict[tuple[type[Request], ErrorCode], Remedy]] = {
     # (TransactionManager.handleResponse converts 47 to 90).
     (m.InitProducerId, _E.INVALID_PRODUCER_EPOCH): Remedy.FATAL,
     (m.EndTxn, _E.INVALID_PRODUCER_EPOCH): Remedy.FATAL,
+    (m.AddPartitionsToTxn, _E.INVALID_PRODUCER_EPOCH): Remedy.FATAL,
+    (m.AddOffsetsToTxn, _E.INVALID_PRODUCER_EPOCH): Remedy.FATAL,
     # With an epoch per transaction a commit finds this when the coordinator timed the transaction out, and an
     # abort
     # then succeeds and gives the next identity (KIP-890 part 2, recorded from Apache Kafka 4.3.1).

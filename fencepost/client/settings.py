@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 import attrs
 
+from fencepost.client.dialects import DIALECTS, Dialect
 from fencepost.protocol.compression import Compression
 from fencepost.protocol.terms import IsolationLevel
 
@@ -58,6 +59,8 @@ class ProducerSettings:
     max_block_ms: int = attrs.field(default=60_000, validator=_positive)
     compression: Compression = Compression.NONE
     client_id: str = ""
+    transaction_version: int = attrs.field(default=2, validator=attrs.validators.in_(DIALECTS))
+    """The generation to speak, 2 or 0: Kafka's client learns it from the features that ApiVersions tells."""
 
     def __attrs_post_init__(self) -> None:
         if self.transactional_id == "":
@@ -67,6 +70,11 @@ class ProducerSettings:
             raise ValueError(f"max_in_flight is 1 to 5, not {self.max_in_flight}")
         if self.buffer_memory < self.batch_size:
             raise ValueError("buffer_memory must hold at least one batch_size")
+
+    @property
+    def dialect(self) -> Dialect:
+        """How to speak, by `transaction_version`."""
+        return DIALECTS[self.transaction_version]
 
 
 @attrs.frozen(kw_only=True)

@@ -91,6 +91,7 @@ class Producer(Sending[Outcome]):
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
         client_id: str = "",
+        transaction_version: int = 2,
         clock: Clock = monotonic_ms,
     ) -> None:
         self.settings = ProducerSettings(
@@ -105,6 +106,7 @@ class Producer(Sending[Outcome]):
             max_block_ms=max_block_ms,
             compression=compression_named(compression),
             client_id=client_id,
+            transaction_version=transaction_version,
         )
         self._clock = clock
         self._lock = threading.Lock()
@@ -115,9 +117,8 @@ class Producer(Sending[Outcome]):
             key_serializer=key_serializer,
             value_serializer=value_serializer,
         )
-        session = Session(self._machine, client_id=client_id, request_timeout_ms=request_timeout_ms)
-        self._session = session
-        self._wires = Wires(session, lock=self._lock, clock=clock)
+        self._session = Session(self._machine, client_id=client_id, request_timeout_ms=request_timeout_ms)
+        self._wires = Wires(self._session, lock=self._lock, clock=clock)
         self._resolved: dict[Operation, Failure | None] = {}
         self._unfinished: Operation | None = None  # timed out for its caller, and goes on
         self._keeper = Keeper(self._wires, self._has_work, tick_ms=linger_ms)

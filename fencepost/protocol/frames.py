@@ -16,6 +16,7 @@ from fencepost.protocol.batches import Buffer
 from fencepost.protocol.codec import ARRAY_LENGTH_MAX, Payload, decode, encode
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.messages import API_BY_KEY, API_BY_REQUEST, Api, ReplyBody, Request
+from fencepost.protocol.terms import NEWEST_VERSION
 
 # Kafka's socket.request.max.bytes: large enough for a fetch of many partitions, small enough for a laptop.
 FRAME_SIZE_MAX: Final = 100 * 1024 * 1024
@@ -53,12 +54,14 @@ class UnsupportedVersion(ProtocolViolation):
         self.correlation_id = correlation_id
 
 
-def encode_request(request: Request, *, correlation_id: int, client_id: str = "") -> list[Buffer]:
+def encode_request(
+    request: Request, *, correlation_id: int, client_id: str = "", version: int = NEWEST_VERSION
+) -> list[Buffer]:
     """The pieces of a request frame, ready for sendmsg; record batches are not copied."""
     api = API_BY_REQUEST[type(request)]
     payload: list[Buffer] = []
     body = encode(request, payload)
-    return _frame([api.key, api.maximum, correlation_id, client_id, body], payload)
+    return _frame([api.key, min(version, api.maximum), correlation_id, client_id, body], payload)
 
 
 def encode_reply(reply: ReplyFrame) -> list[Buffer]:

@@ -24,6 +24,8 @@ INT64_MAX: Final = 2**63 - 1
 # One epoch is held back so that the coordinator can always fence (TransactionMetadata.isEpochExhausted).
 LAST_GRANTED_EPOCH: Final = INT16_MAX - 1
 
+NEWEST_VERSION: Final = INT16_MAX  # of a request: the newest that there is, whichever that be
+
 LATEST_TIMESTAMP: Final = -1  # ListOffsets: the end that the isolation level allows
 EARLIEST_TIMESTAMP: Final = -2  # ListOffsets: the log start offset
 
