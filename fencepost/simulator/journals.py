@@ -45,8 +45,10 @@ class ClusterJournals:
                 disk.kill()
 
     def delete(self, partition: TopicPartition) -> None:
-        """The log is gone with its records."""
-        self.opened.pop(partition, None)
+        """The log is gone with its records, also for whoever still holds it."""
+        journal = self.opened.pop(partition, None)
+        if journal is not None:
+            journal.abandon()
         self.disks.pop(partition, None)
 
 
