@@ -1,0 +1,34 @@
+"""Values by small numbers, so that a world is a tuple of integers and two worlds are compared as such.
+
+Rule: equal keys get the same number, and the first value that came with a key stands for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+ValueT = TypeVar("ValueT")
+
+
+class Interned(Generic[ValueT]):
+    """Numbers from 0 on, in the order in which their keys first came."""
+
+    __slots__ = ("_numbers", "values")
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self.values: list[ValueT] = []
+
+    def number(self, key: Hashable, value: ValueT) -> int:
+        """The number of `key`; `value` is kept when nothing was kept for it before."""
+        found = self._numbers.setdefault(key, len(self.values))
+        if found == len(self.values):
+            self.values.append(value)
+        return found
+
+    def __getitem__(self, number: int) -> ValueT:
+        return self.values[number]
+
+    def __len__(self) -> int:
+        return len(self.values)

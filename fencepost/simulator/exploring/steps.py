@@ -1,0 +1,123 @@
+"""The local steps of an explored world, each taken once by the real core and then looked up.
+
+Rule: what one actor does depends on its own state and on what reaches it, on nothing else; so a step is a
+pair of numbers, and a world of thousands of states needs the cores only for the few that differ.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+from fencepost.broker.words import NOBODY
+from fencepost.client.cluster import FIRST_BOOTSTRAP_NODE
+from fencepost.simulator.exploring.broker import Answer, Broker, Message, Posted
+from fencepost.simulator.exploring.interning import Interned
+from fencepost.simulator.exploring.process import Process
+from fencepost.simulator.exploring.wires import Inner, Wires
+
+NODE_ID: Final = 1
+PLACES: Final = (NODE_ID, FIRST_BOOTSTRAP_NODE)
+"""The nodes that a client knows: the one there is, and the address that it began with, which is the same."""
+
+NO_MESSAGE: Final = -1
+STRAY: Final = NOBODY.connection
+
+
+class Event(IntEnum):
+    """What reaches a process."""
+
+    HEARS = 0
+    LOSES = 1
+    GIVES_UP = 2
+    WAKES = 3
+
+
+Routed = tuple[int, int]
+"""Where a message goes, and its number."""
+BrokerMove = tuple[int, tuple[Routed, ...]]
+ProcessMove = tuple[int, tuple[Routed, ...]]
+
+
+class Steps:
+    """Every local state that was met, and what came of every step that was taken in it."""
+
+    __slots__ = ("_of_broker", "_of_process", "brokers", "inners", "messages", "processes", "taken", "wires")
+
+    def __init__(self) -> None:
+        self.brokers: Interned[Broker] = Interned()
+        self.processes: Interned[Process] = Interned()
+        self.messages: Interned[Message] = Interned()
+        self.wires: Interned[Wires] = Interned()
+        self.inners: Interned[Inner] = Interned()
+        self._of_broker: dict[tuple[int, int, int], BrokerMove] = {}
+        self._of_process: dict[tuple[int, Event, int, int], tuple[ProcessMove, ...]] = {}
+        self.taken = 0
+
+    # --- the broker
+
+    def broker(self, broker: int, connection: int, message: int) -> BrokerMove:
+        """A message arrives at the broker; NO_MESSAGE: it dies and starts again."""
+        key = (broker, connection, message)
+        found = self._of_broker.get(key)
+        if found is None:
+            found = self._of_broker[key] = self._take(broker, connection, message)
+        return found
+
+    def _take(self, number: int, connection: int, message: int) -> BrokerMove:
+        self.taken += 1
+        broker = self.brokers[number].copy()
+        if message == NO_MESSAGE:
+            posted = broker.restart()
+        else:
+            arrived = self.messages[message]
+            if isinstance(arrived, Answer):
+                posted = broker.hear(arrived)
+            else:
+                slot = 0 if connection == STRAY else arrived.slot
+                posted = broker.receive(arrived._replace(slot=slot), connection)
+        return self.keep_broker(broker), self._routed(posted)
+
+    def keep_broker(self, broker: Broker) -> int:
+        """The number of this state of the broker."""
+        return self.brokers.number(broker.key(), broker)
+
+    def _routed(self, posted: list[Posted]) -> tuple[Routed, ...]:
+        return tuple(
+            (where, self.messages.number(message, message)) for where, message in posted if where != STRAY
+        )
+
+    # --- processes
+
+    def process(self, process: int, event: Event, place: int, message: int) -> tuple[ProcessMove, ...]:
+        """What reaches a process leads to one state, or to one for each way that its script can decide."""
+        key = (process, event, place, message)
+        found = self._of_process.get(key)
+        if found is None:
+            found = self._of_process[key] = self._react(process, event, place, message)
+        return found
+
+    def _react(self, number: int, event: Event, place: int, message: int) -> tuple[ProcessMove, ...]:
+        self.taken += 1
+        process = self.processes[number].copy()
+        match event:
+            case Event.HEARS:
+                answer = self.messages[message]
+                assert isinstance(answer, Answer), "a client is asked nothing"
+                ways = process.hear(PLACES[place], answer)
+            case Event.LOSES:
+                ways = process.lose(PLACES[place])
+            case Event.GIVES_UP:
+                process.retries -= 1
+                ways = process.lose(PLACES[place])
+            case Event.WAKES:
+                ways = process.wake()
+        return tuple(self.keep_process(way) for way in ways)
+
+    def keep_process(self, process: Process) -> ProcessMove:
+        """The number of this state of a process, and what it has just sent."""
+        sent = tuple(
+            (PLACES.index(node), self.messages.number(question, question)) for node, question in process.sent
+        )
+        process.sent.clear()
+        return self.processes.number(process.key(), process), sent
