@@ -190,7 +190,7 @@ def test_undecided_data_is_not_drawn_as_committed() -> None:
     told.append(ORDERS, 0, "a")
     told.append(ORDERS, 1, "b", producer_id=8)
     told.append(ORDERS, 2, result=ABORT)
-    (aborted, undecided, _) = read_logs(told.events)[ORDERS].batches
+    (aborted, undecided, _) = read_logs(told.events)[ORDERS].batches.values()
     assert (aborted.fate, undecided.fate) == (Fate.ABORTED, Fate.OPEN)
     picture = draw(told.history("two producers", NODE))
     assert len(kinds(picture, "undecided")) == 3  # its row, the foot, the legend
@@ -220,3 +220,26 @@ def test_logs_that_only_the_cluster_reads_have_no_lane() -> None:
     picture = draw(told.history("internal", NODE))
     assert f"[{TRANSACTION_STATE_TOPIC}-3 0]" in texts(picture)
     assert not any(text.startswith("log ") for text in texts(picture))
+
+
+def test_a_label_steps_aside_for_a_message_that_would_cross_it() -> None:
+    """The late EndTxn runs beside the node when it answers the second Produce, and not when it answers the
+    first.
+    """
+    found = {
+        element.text: element.get("text-anchor")
+        for element in fromstring(draw(late_end_txn())).iter(f"{SVG}text")
+    }
+    assert (found["4 Produce NONE @0"], found["13 Produce NONE @2"]) == ("end", "start")
+
+
+def test_only_what_left_later_overtakes() -> None:
+    told = Chronicle()
+    first, second = told.send("p", NODE, "a"), told.send("p", NODE, "b")
+    other = told.deliver(NODE, "p", "c")
+    told.arrive(second)
+    told.arrive(first)
+    third = told.deliver("p", NODE, "a")
+    found = follow(told.events)
+    assert [found[number].overtaken_by for number in (first, second, other, third)] == [(second,), (), (), ()]
+    assert found[third].repeats is None, "the first one has come"

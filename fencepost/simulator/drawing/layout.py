@@ -124,7 +124,7 @@ def _half(event: Event) -> float:
 
 def _log_lane(log: Log, *, x: float, first_place: int) -> LogLane:
     """Offsets from the first that the drawn part speaks of to the end of the log."""
-    shown = [batch for batch in log.batches if batch.place >= first_place]
+    shown = [batch for batch in log.batches.values() if batch.place >= first_place]
     offsets = [batch.appended.base_offset for batch in shown] + [
         bound.last_stable_offset for place, bound in log.bounds if place >= first_place
     ]

@@ -25,13 +25,6 @@ _NOBODYS = "#8c959f"  # data without a producer id
 _MARKERS = {Fate.COMMIT_MARKER: ("commit", "C"), Fate.ABORT_MARKER: ("abort", "A")}
 
 
-def colours(scene: Scene) -> dict[int, int]:
-    """A place in the palette for each producer id, in the order of appearance."""
-    appended = [event for event in scene.history.events if isinstance(event, Appended)]
-    ids = [event.producer_id for event in appended if event.producer_id != NO_PRODUCER_ID]
-    return {name: place % len(PALETTE) for place, name in enumerate(dict.fromkeys(ids))}
-
-
 def hatches() -> str:
     """A hatching in each colour, for data that was aborted."""
     return tag(
@@ -89,7 +82,7 @@ def marks(scene: Scene, place: int, event: Appended | Bounded | Truncated) -> li
     lane = scene.layout.logs[event.partition]
     match event:
         case Appended():
-            batch = next(batch for batch in scene.logs[event.partition].batches if batch.place == place)
+            batch = scene.logs[event.partition].batches[place]
             text = " ".join(filter(None, (offsets(event), content(event), producer(event))))
             return [
                 *_origin(scene, y, event.node, end=lane.at(event.base_offset)),
@@ -132,7 +125,7 @@ def _drawn(scene: Scene, batch: Batch, lane: LogLane, y: float) -> list[str]:
         kind, letter = _MARKERS[batch.fate]
         letters = [label(x + width / 2, y + 4, letter, kind=f"{kind}-letter", anchor="middle")]
         return [box(*where, kind=f"{kind}-marker"), *(letters if width >= _LETTER_MIN else []), *gone]
-    place = colours(scene).get(event.producer_id)
+    place = scene.colours.get(event.producer_id)
     colour = _NOBODYS if place is None else PALETTE[place]
     more = {"fill": f"url(#hatch-{place})" if batch.fate is Fate.ABORTED else colour, "stroke": colour}
     kind = {Fate.OPEN: "undecided", Fate.PLAIN: "outside"}.get(batch.fate, "decided")
@@ -144,7 +137,7 @@ def feet(scene: Scene) -> Iterator[str]:
     y = scene.layout.bottom + 24
     for partition, lane in scene.layout.logs.items():
         log = scene.logs[partition]
-        shown = [b for b in log.batches if not b.is_gone and b.appended.base_offset >= lane.first]
+        shown = [b for b in log.batches.values() if not b.is_gone and b.appended.base_offset >= lane.first]
         inside = [mark for batch in shown for mark in _drawn(scene, batch, lane, y)]
         title = tag("title", f"{partition} at the end: " + ", ".join(_fate(batch) for batch in shown))
         yield tag("g", title, *inside, label(lane.at(lane.end) + 7, y + 4, "at the end", kind="halo small"))

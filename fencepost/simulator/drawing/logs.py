@@ -5,7 +5,7 @@ Rule: a batch is aborted by the next abort marker of its producer in its own par
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
 import attrs
@@ -49,12 +49,12 @@ class Batch:
 
 @attrs.frozen(kw_only=True)
 class Log:
-    """One partition: batches, moves of its bounds and truncations, each with its place among the events."""
+    """One partition: its batches by their place in the run, and the moves of its bounds, each with its
+    place.
+    """
 
-    partition: TopicPartition
-    batches: tuple[Batch, ...] = ()
-    bounds: tuple[tuple[int, Bounded], ...] = ()
-    truncations: tuple[tuple[int, Truncated], ...] = ()
+    batches: Mapping[int, Batch]
+    bounds: tuple[tuple[int, Bounded], ...]
 
 
 def has_lane(partition: TopicPartition) -> bool:
@@ -64,46 +64,52 @@ def has_lane(partition: TopicPartition) -> bool:
     return partition.topic not in _UNDRAWN_TOPICS
 
 
+@attrs.define
+class _Reading:
+    """A log as far as it has been read; `undecided` are the places in `batches` of each producer's open
+    data.
+    """
+
+    batches: list[Batch] = attrs.Factory(list[Batch])
+    bounds: list[tuple[int, Bounded]] = attrs.Factory(list[tuple[int, Bounded]])
+    undecided: dict[int, list[int]] = attrs.Factory(dict[int, list[int]])
+
+    def append(self, place: int, event: Appended) -> None:
+        """A batch comes in; a marker decides what its producer left open."""
+        fate = Fate.OPEN if event.is_transactional else Fate.PLAIN
+        if event.result is not None:
+            fate = _MARKERS[event.result]
+            # The epoch says nothing: since KIP-890 a marker bears the next one.
+            for index in self.undecided.pop(event.producer_id, []):
+                self.batches[index] = attrs.evolve(self.batches[index], fate=_DECIDED[event.result])
+        elif fate is Fate.OPEN:
+            self.undecided.setdefault(event.producer_id, []).append(len(self.batches))
+        self.batches.append(Batch(place=place, appended=event, fate=fate))
+
+    def truncate(self, next_offset: int) -> None:
+        """The log ends earlier now."""
+        for index, batch in enumerate(self.batches):
+            if batch.appended.next_offset > next_offset:
+                self.batches[index] = attrs.evolve(batch, is_gone=True)
+        for producer_id, places in self.undecided.items():
+            self.undecided[producer_id] = [index for index in places if not self.batches[index].is_gone]
+
+
 def read_logs(events: Iterable[Event]) -> dict[TopicPartition, Log]:
     """The logs that are drawn, by partition, sorted by name."""
-    logs: dict[TopicPartition, Log] = {}
+    logs: dict[TopicPartition, _Reading] = {}
     for place, event in enumerate(events):
         if not isinstance(event, Appended | Bounded | Truncated) or not has_lane(event.partition):
             continue
-        log = logs.get(event.partition, Log(partition=event.partition))
+        log = logs.setdefault(event.partition, _Reading())
         match event:
             case Appended():
-                logs[event.partition] = _appended(log, place, event)
+                log.append(place, event)
             case Bounded():
-                logs[event.partition] = attrs.evolve(log, bounds=(*log.bounds, (place, event)))
+                log.bounds.append((place, event))
             case Truncated(next_offset=next_offset):
-                logs[event.partition] = attrs.evolve(
-                    log,
-                    truncations=(*log.truncations, (place, event)),
-                    batches=tuple(_truncated(batch, next_offset) for batch in log.batches),
-                )
-    return dict(sorted(logs.items()))
-
-
-def _appended(log: Log, place: int, event: Appended) -> Log:
-    batches = log.batches
-    if event.result is not None:
-        fate = _MARKERS[event.result]
-        decided = _DECIDED[event.result]
-        batches = tuple(
-            attrs.evolve(batch, fate=decided) if _is_decided_by(batch, event) else batch for batch in batches
-        )
-    else:
-        fate = Fate.OPEN if event.is_transactional else Fate.PLAIN
-    return attrs.evolve(log, batches=(*batches, Batch(place=place, appended=event, fate=fate)))
-
-
-def _is_decided_by(batch: Batch, marker: Appended) -> bool:
-    # The epoch says nothing: since KIP-890 a marker bears the next one.
-    return batch.fate is Fate.OPEN and not batch.is_gone and batch.appended.producer_id == marker.producer_id
-
-
-def _truncated(batch: Batch, next_offset: int) -> Batch:
-    if batch.appended.next_offset > next_offset:
-        return attrs.evolve(batch, is_gone=True)
-    return batch
+                log.truncate(next_offset)
+    return {
+        partition: Log(batches={batch.place: batch for batch in log.batches}, bounds=tuple(log.bounds))
+        for partition, log in sorted(logs.items())
+    }

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import attrs
-
 from fencepost.simulator.drawing.layout import TIME_WIDTH
 from fencepost.simulator.drawing.marks import (
     CHARACTER_WIDTH,
@@ -27,6 +25,7 @@ from fencepost.simulator.drawing.marks import (
 )
 from fencepost.simulator.drawing.messages import Message
 from fencepost.simulator.drawing.scene import Scene
+from fencepost.simulator.drawing.ways import LOOP, Way, crossings, kind_of
 from fencepost.simulator.drawing.wording import (
     SILENT_FROM,
     SPEAKS_FROM,
@@ -37,62 +36,7 @@ from fencepost.simulator.drawing.wording import (
 )
 from fencepost.simulator.history import Arrived, Called, Event, Lost, Sent, Struck
 
-_LOST_AT = 0.6  # of the way: where the cross stands
-_UNDER_WAY_AT = 0.45
-_LOOP = 34  # how far a node's message to itself swings out
 _NEAR = 3  # rows: a message that takes no longer needs no label where it comes
-
-
-@attrs.frozen
-class Way:
-    """The straight line of a message, in pixels."""
-
-    x1: float
-    y1: float
-    x2: float
-    y2: float
-
-    def x_at(self, y: float) -> float:
-        """Where the line is at this height; its end when it is beyond."""
-        if self.y2 <= self.y1:
-            return self.x2
-        share = min(max((y - self.y1) / (self.y2 - self.y1), 0.0), 1.0)
-        return self.x1 + (self.x2 - self.x1) * share
-
-    def crosses(self, left: float, right: float, *, top: float, low: float) -> bool:
-        """Whether the line touches a box."""
-        if self.y2 < top or self.y1 > low:
-            return False
-        ends = sorted((self.x_at(top), self.x_at(low)))
-        return ends[0] <= right and ends[1] >= left
-
-
-def ways(scene: Scene) -> dict[int, Way]:
-    """The line of each message of which something is drawn, by number."""
-    layout = scene.layout
-    found: dict[int, Way] = {}
-    for message in scene.messages.values():
-        if message.ended is not None and not scene.is_drawn(message.ended):
-            continue
-        start, end = layout.lanes[message.source], layout.lanes[message.target]
-        share = (
-            1.0 if message.arrived is not None else _LOST_AT if message.lost is not None else _UNDER_WAY_AT
-        )
-        reach = (end - start if end != start else _LOOP) * share
-        found[message.number] = Way(start, layout.y(message.sent), start + reach, layout.y(message.ended))
-    return found
-
-
-def _kind(message: Message) -> str:
-    if message.ended is None:
-        return "under-way"
-    if message.lost is not None:
-        return "lost"
-    if message.is_late:
-        return "late"
-    if message.repeats is not None:
-        return "again"
-    return "message" if message.answers is None else "answer"
 
 
 def arrows(scene: Scene, lines: dict[int, Way]) -> Iterator[str]:
@@ -100,7 +44,7 @@ def arrows(scene: Scene, lines: dict[int, Way]) -> Iterator[str]:
     order = sorted(lines, key=lambda number: scene.messages[number].is_late)
     for number in order:
         message, way = scene.messages[number], lines[number]
-        kind = _kind(message)
+        kind = kind_of(message)
         title = tag("title", words(sentence(scene.history.events[message.sent], scene.messages)))
         if message.source == message.target and message.arrived is not None:
             yield tag("g", title, *_loop(way, layout_x=scene.layout.lanes[message.source], kind=kind))
@@ -113,7 +57,7 @@ def arrows(scene: Scene, lines: dict[int, Way]) -> Iterator[str]:
 
 def _loop(way: Way, *, layout_x: float, kind: str) -> tuple[str, str]:
     """A node's message to itself: out to the right and back."""
-    lane, out = f"{layout_x:.1f}", f"{layout_x + _LOOP:.1f}"
+    lane, out = f"{layout_x:.1f}", f"{layout_x + LOOP:.1f}"
     start, end = f"{way.y1:.1f}", f"{way.y2:.1f}"
     curve = f"M{lane} {start}C{out} {start} {out} {end} {lane} {end}"
     return (
@@ -193,7 +137,7 @@ def _departure(scene: Scene, message: Message, y: float, lines: dict[int, Way]) 
     places = [(forward, y - 4), (-forward, y + 4)]
     rooms = [_room(scene, x, side) for side, _ in places]
     costs = [
-        (_crossings(scene, message, x, side, text=words_, baseline=low, lines=lines), width_of(words_) > room)
+        (crossings(scene, message, x, side, text=words_, baseline=low, lines=lines), width_of(words_) > room)
         for (side, low), room in zip(places, rooms, strict=True)
     ]
     best = 1 if (costs[1][1], costs[1][0]) < (costs[0][1], costs[0][0]) else 0
@@ -209,19 +153,6 @@ def _departure(scene: Scene, message: Message, y: float, lines: dict[int, Way]) 
 def _room(scene: Scene, x: float, side: int) -> float:
     """How far a label may reach from a lane before it leaves the lanes."""
     return (scene.layout.lanes_end - x if side > 0 else x - TIME_WIDTH) - 14
-
-
-def _crossings(
-    scene: Scene, message: Message, x: float, side: int, *, text: str, baseline: float, lines: dict[int, Way]
-) -> int:
-    """How many other messages and lifelines run through a label's box."""
-    ends = sorted((x + 8 * side, x + (8 + width_of(text)) * side))
-    top, low = baseline - 9, baseline + 2
-    hit = sum(
-        number != message.number and way.crosses(ends[0], ends[1], top=top, low=low)
-        for number, way in lines.items()
-    )
-    return hit + sum(ends[0] <= lane <= ends[1] for lane in scene.layout.lanes.values())
 
 
 def _arrival(scene: Scene, message: Message, y: float) -> list[str]:

@@ -18,7 +18,8 @@ class Message:
     """One message. `sent`, `arrived`, `lost` are places in the run's events; None: that has not happened.
 
     `overtaken_by` are the numbers of those that left the same source later and reached the same target first,
-    `repeats` is the number of an equal one that was lost or still under way, `is_struck`: a fault hit it.
+    `repeats` is the number of the equal one before it, when that was lost or under way; `is_struck`: a fault
+    hit it.
     """
 
     number: int
@@ -48,23 +49,22 @@ class Message:
 def follow(events: Iterable[Event]) -> dict[int, Message]:
     """Every message by its number, in the order of leaving; KeyError when one arrives that never left."""
     found: dict[int, Message] = {}
+    latest: dict[tuple[str, str, str], int] = {}  # by source, target and label
     under_way: dict[tuple[str, str], list[int]] = {}
     for place, event in enumerate(events):
         match event:
-            case Sent(number=number, source=source, target=target):
-                found[number] = _left(event, place=place, before=found.values())
-                under_way.setdefault((source, target), []).append(number)
+            case Sent(number=number):
+                same = (event.source, event.target, event.label)
+                earlier = latest.get(same)
+                is_again = earlier is not None and found[earlier].arrived is None
+                found[number] = _left(event, place=place, repeats=earlier if is_again else None)
+                latest[same] = number
+                under_way.setdefault((event.source, event.target), []).append(number)
             case Arrived(number=number):
-                message = attrs.evolve(found[number], arrived=place)
-                found[number] = message
-                waiting = under_way[message.source, message.target]
-                for earlier in waiting[: waiting.index(number)]:
-                    overtaken = found[earlier]
-                    found[earlier] = attrs.evolve(overtaken, overtaken_by=(*overtaken.overtaken_by, number))
-                waiting.remove(number)
+                found[number] = message = attrs.evolve(found[number], arrived=place)
+                _overtake(found, message, under_way[message.source, message.target])
             case Lost(number=number, because=because):
-                message = attrs.evolve(found[number], lost=place, because=because)
-                found[number] = message
+                found[number] = message = attrs.evolve(found[number], lost=place, because=because)
                 under_way[message.source, message.target].remove(number)
             case Struck(number=int(number)):
                 found[number] = attrs.evolve(found[number], is_struck=True)
@@ -73,13 +73,15 @@ def follow(events: Iterable[Event]) -> dict[int, Message]:
     return found
 
 
-def _left(event: Sent, *, place: int, before: Iterable[Message]) -> Message:
-    route = (event.source, event.target, event.label)
-    repeated = [
-        message.number
-        for message in before
-        if message.arrived is None and (message.source, message.target, message.label) == route
-    ]
+def _overtake(found: dict[int, Message], message: Message, waiting: list[int]) -> None:
+    """A message has come: whatever left before it on the same way and has not come is overtaken."""
+    for number in waiting[: waiting.index(message.number)]:
+        overtaken = found[number]
+        found[number] = attrs.evolve(overtaken, overtaken_by=(*overtaken.overtaken_by, message.number))
+    waiting.remove(message.number)
+
+
+def _left(event: Sent, *, place: int, repeats: int | None) -> Message:
     return Message(
         number=event.number,
         source=event.source,
@@ -87,5 +89,5 @@ def _left(event: Sent, *, place: int, before: Iterable[Message]) -> Message:
         label=event.label,
         answers=event.answers,
         sent=place,
-        repeats=repeated[-1] if repeated else None,
+        repeats=repeats,
     )

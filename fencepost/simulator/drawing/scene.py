@@ -10,30 +10,31 @@ from collections.abc import Iterator, Mapping
 
 import attrs
 
-from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.terms import NO_PRODUCER_ID, TopicPartition
 from fencepost.simulator.drawing.layout import Layout, lay_out
 from fencepost.simulator.drawing.logs import Log, read_logs
-from fencepost.simulator.drawing.marks import tag, words
+from fencepost.simulator.drawing.marks import PALETTE, tag, words
 from fencepost.simulator.drawing.messages import Message, follow
 from fencepost.simulator.drawing.wording import sentence
-from fencepost.simulator.history import Event, History
+from fencepost.simulator.history import Appended, Event, History
 
 
 @attrs.frozen(kw_only=True)
 class Scene:
-    """A run and its layout."""
+    """A run and its layout; `colours` are the places in the palette of the producer ids."""
 
     history: History
     messages: Mapping[int, Message]
     logs: Mapping[TopicPartition, Log]
     layout: Layout
+    colours: Mapping[int, int]
 
     @classmethod
     def of(cls, history: History, *, events_max: int) -> Scene:
         """Reads the run and lays out its last `events_max` events."""
         messages, logs = follow(history.events), read_logs(history.events)
         layout = lay_out(history.events, history.lanes, messages=messages, logs=logs, events_max=events_max)
-        return cls(history=history, messages=messages, logs=logs, layout=layout)
+        return cls(history=history, messages=messages, logs=logs, layout=layout, colours=_colours(history))
 
     def drawn(self) -> Iterator[tuple[int, Event]]:
         """The events that have a row, each with its place in the history."""
@@ -48,3 +49,10 @@ class Scene:
         """The marks of one event, under its sentence."""
         title = tag("title", words(sentence(self.history.events[place], self.messages)))
         return tag("g", title, *marks, class_=kind)
+
+
+def _colours(history: History) -> dict[int, int]:
+    """A colour for each producer id, in the order of appearance."""
+    appended = [event for event in history.events if isinstance(event, Appended)]
+    ids = dict.fromkeys(event.producer_id for event in appended if event.producer_id != NO_PRODUCER_ID)
+    return {producer_id: place % len(PALETTE) for place, producer_id in enumerate(ids)}

@@ -23,6 +23,7 @@ from fencepost.simulator.drawing.marks import (
     words,
 )
 from fencepost.simulator.drawing.scene import Scene
+from fencepost.simulator.drawing.ways import Way, ways
 from fencepost.simulator.drawing.wording import milliseconds
 from fencepost.simulator.history import Appended, Bounded, Coordinated, Event, History, Truncated
 
@@ -36,7 +37,7 @@ def draw(history: History, *, events_max: int = EVENTS_MAX) -> str:
     layout = scene.layout
     signs = list(_legend(layout.width, top=layout.bottom + _FEET_HEIGHT))
     width, height = layout.width, layout.bottom + _FEET_HEIGHT + _LEGEND_LINE * signs[-1][0]
-    lines = message_lanes.ways(scene)
+    lines = ways(scene)
     inside = [
         tag("title", words(history.title)),
         tag("style", words(STYLE)),
@@ -86,7 +87,7 @@ def _names(scene: Scene) -> Iterator[str]:
         yield label(lane.x, y, f"log {partition}", kind="halo name")
 
 
-def _rows(scene: Scene, lines: dict[int, message_lanes.Way]) -> Iterator[str]:
+def _rows(scene: Scene, lines: dict[int, Way]) -> Iterator[str]:
     """Every event that is drawn, each with its time where that has moved on."""
     before = ""
     for place, event in scene.drawn():
@@ -103,7 +104,7 @@ def _rows(scene: Scene, lines: dict[int, message_lanes.Way]) -> Iterator[str]:
     yield label(TIME_WIDTH - 10, y + 4, f"{milliseconds(scene.history.end)} ms", kind="small", anchor="end")
 
 
-def _marks(scene: Scene, place: int, event: Event, lines: dict[int, message_lanes.Way]) -> list[str]:
+def _marks(scene: Scene, place: int, event: Event, lines: dict[int, Way]) -> list[str]:
     match event:
         case Appended() | Bounded() | Truncated():
             return log_lanes.marks(scene, place, event)
