@@ -1,7 +1,7 @@
 """A cluster to tell stories with: hosts over one data directory, messages that are carried one at a time.
 
-Nothing here waits or reads a clock. A link that is cut keeps what is sent on it; a node that is killed answers
-nobody, and whoever asked it learns that the connection went.
+Nothing here waits or reads a clock. A link that is cut keeps what is sent on it; a node that is killed
+answers nobody, and whoever asked it learns that the connection went.
 """
 
 from __future__ import annotations
@@ -24,9 +24,13 @@ from fencepost.protocol.messages import (
     CreateTopics,
     CreateTopicsReply,
     FindCoordinator,
+    OffsetFetch,
+    OffsetFetchReply,
+    PartitionName,
     ProducedPartition,
     ReplyBody,
     Request,
+    TxnOffsetCommitReply,
 )
 from fencepost.protocol.stored import TransactionRecord, read_transactions
 from fencepost.protocol.terms import CoordinatorType, IsolationLevel, TopicPartition, TransactionResult
@@ -42,11 +46,12 @@ from tests.broker.requests import (
     identity_of,
     init_request,
     next_offset,
+    offset_request,
     produce_request,
     produced,
     visible_values,
 )
-from tests.broker.story import SETTINGS, LogEntry, transaction_log_of
+from tests.broker.story import SETTINGS, LogEntry, offsets_log_of, transaction_log_of
 
 CONTROLLER: Final = 1
 CLIENT: Final = 1  # the connection of whoever asks
@@ -253,7 +258,7 @@ class Cluster:
             if reply.error is ErrorCode.NONE:
                 return identity_of(reply)
             self.wait(100)
-        raise AssertionError(f"nobody is granted an identity for {name}: {reply}")
+        raise AssertionError(f"nobody is granted an identity for {name}")
 
     def produce(
         self,
@@ -268,6 +273,21 @@ class Cluster:
         """One batch with the words of `values`, to the leader or to the node that is named."""
         request = produce_request(who, {key: values}, sequence=sequence, name=name)
         return produced(self.ask(at or self.leader(key), request))[key]
+
+    def commit_offset(self, who: Identity, group: str, offset: int, *, at: int | None = None) -> ErrorCode:
+        """An offset of orders-0 inside the transaction."""
+        request = offset_request(who, group, {ORDERS: offset})
+        (part,) = body_of(
+            self.ask(at or self.leader(offsets_log_of(group)), request), TxnOffsetCommitReply
+        ).partitions
+        return part.error
+
+    def offset(self, group: str) -> int:
+        """The committed offset of orders-0."""
+        partitions = (PartitionName(topic=ORDERS.topic, partition=ORDERS.partition),)
+        request = OffsetFetch(group_id=group, require_stable=False, partitions=partitions)
+        (found,) = body_of(self.ask(self.leader(offsets_log_of(group)), request), OffsetFetchReply).offsets
+        return found.offset
 
     def end(
         self, who: Identity, result: TransactionResult, name: str = "pay", *, at: int | None = None

@@ -1,0 +1,310 @@
+"""How nodes follow the controller: registered again and again, late, cut off, and while it is down."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.broker.controller import METADATA_PARTITION
+from fencepost.broker.host import SyncPolicy
+from fencepost.broker.words import Move, StorageFailed
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import (
+    BrokerRegistration,
+    CreateTopic,
+    CreateTopics,
+    CreateTopicsReply,
+    DeleteTopics,
+    DeleteTopicsReply,
+    ElectLeaders,
+    FindCoordinator,
+    FindCoordinatorReply,
+    Metadata,
+    MetadataReply,
+    PartitionName,
+    Request,
+)
+from fencepost.protocol.terms import (
+    NO_OFFSET,
+    TRANSACTION_STATE_TOPIC,
+    CoordinatorType,
+    TopicPartition,
+    TransactionResult,
+    TransactionState,
+)
+from tests.broker.cluster import CONTROLLER, Cluster
+from tests.broker.requests import ABORT, COMMIT, NOBODY, ORDERS, OTHERS, body_of, plain_offset_request
+from tests.broker.story import offsets_log_of, transaction_log_of
+
+PAY = transaction_log_of("pay")
+READERS = offsets_log_of("readers")
+SPREAD = {PAY: 2, ORDERS: 3, OTHERS: 1, READERS: 3}
+LATE = TopicPartition("late", 0)
+
+
+def delete(cluster: Cluster, topic: str) -> None:
+    (answer,) = body_of(cluster.ask(CONTROLLER, DeleteTopics(topics=(topic,))), DeleteTopicsReply).topics
+    assert answer.error is ErrorCode.NONE, answer
+
+
+def epoch(cluster: Cluster, key: TopicPartition) -> int:
+    leader = cluster.hosts[CONTROLLER].node.cluster.leader(key)
+    assert leader is not None
+    return leader.leader_epoch
+
+
+# --- nodes that start --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("node_id", [1, 2, 3])
+@pytest.mark.parametrize("policy", SyncPolicy)
+def test_a_node_that_restarts_leads_what_it_led_under_newer_epochs(policy: SyncPolicy, node_id: int) -> None:
+    cluster = Cluster(policy=policy, leaders=SPREAD)
+    me = cluster.identity()
+    cluster.produce(me, "a")
+    cluster.produce(me, "b", key=OTHERS)
+    before = {key: epoch(cluster, key) for key in SPREAD}
+    cluster.restart(node_id)
+    cluster.check_leaders()
+    for key, leader in SPREAD.items():
+        assert epoch(cluster, key) == before[key] + (leader == node_id)
+    cluster.produce(me, "c", sequence=1)
+    cluster.end(me, COMMIT)
+    cluster.wait(200)
+    assert (cluster.visible(), cluster.visible(OTHERS)) == ("a c", "b")
+
+
+def test_a_node_that_starts_without_the_controller_waits_for_it() -> None:
+    cluster = Cluster(leaders=SPREAD)
+    cluster.produce(NOBODY, "a", name=None)
+    cluster.kill(CONTROLLER)
+    cluster.restart(3)
+    cluster.wait(5_000)
+    assert not cluster.hosts[3].node.logs
+    assert cluster.produce(NOBODY, "x", name=None, at=3).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    cluster.start(CONTROLLER)
+    cluster.wait(1_000)
+    cluster.check_leaders()
+    cluster.produce(NOBODY, "b", name=None)
+    assert cluster.visible() == "a b"
+
+
+def test_a_registration_whose_answer_is_lost_is_made_again() -> None:
+    cluster = Cluster(leaders=SPREAD)
+    before = epoch(cluster, ORDERS)
+    cluster.kill(3)
+    cluster.cut.add((CONTROLLER, 3))
+    cluster.start(3)
+    cluster.run()
+    assert epoch(cluster, ORDERS) == before + 1
+    cluster.restart(CONTROLLER)
+    cluster.heal()
+    assert epoch(cluster, ORDERS) == before + 2
+    cluster.check_leaders()
+
+
+# --- the controller ----------------------------------------------------------------------------------------
+
+
+def test_transactions_go_on_while_the_controller_is_down() -> None:
+    cluster = Cluster(leaders=SPREAD)
+    me = cluster.identity()
+    cluster.kill(CONTROLLER)
+    cluster.produce(me, "a", at=3)
+    heir = cluster.end(me, COMMIT, at=2)
+    assert heir.error is ErrorCode.NONE
+    cluster.wait(1_000)
+    assert cluster.visible(at=3) == "a"
+    found = body_of(
+        cluster.ask(2, FindCoordinator(kind=CoordinatorType.TRANSACTION, key="pay")), FindCoordinatorReply
+    )
+    assert (found.node_id, found.port) == (2, 2)
+    cluster.start(CONTROLLER)
+    cluster.wait(1_000)
+    cluster.check_leaders()
+    assert cluster.leader(ORDERS) == 3
+
+
+def test_what_the_controller_decided_before_it_died_is_heard_of_after() -> None:
+    for place in range(8):
+        cluster = Cluster(leaders=SPREAD, policy=SyncPolicy.ALL)
+        host = cluster.hosts[CONTROLLER]
+        host.offer(Move(partition=ORDERS, node_id=2))
+        for _ in range(place):
+            host.work(cluster.now)
+        cluster.restart(CONTROLLER)
+        cluster.check_leaders()
+        assert cluster.leader(ORDERS) in (2, 3)
+        cluster.produce(NOBODY, "a", name=None)
+        assert cluster.visible() == "a"
+
+
+@pytest.mark.parametrize(
+    ("key", "node_id", "because"),
+    [
+        (TopicPartition("ghost", 0), 2, "there is no partition"),
+        (TopicPartition("orders", 7), 2, "there is no partition"),
+        (ORDERS, 9, "no node 9 is registered"),
+    ],
+)
+def test_a_move_that_cannot_be_is_ignored_with_a_reason(
+    key: TopicPartition, node_id: int, because: str
+) -> None:
+    cluster = Cluster(leaders=SPREAD)
+    cluster.move(key, node_id)
+    assert [trouble for trouble in cluster.hosts[CONTROLLER].troubles if because in trouble]
+    cluster.hosts[2].offer(Move(partition=ORDERS, node_id=2))
+    cluster.run()
+    assert [trouble for trouble in cluster.hosts[2].troubles if "only the controller" in trouble]
+    assert cluster.leader(ORDERS) == 3
+
+
+@pytest.mark.parametrize("node_id", [1, 2])
+@pytest.mark.parametrize(
+    "request_",
+    [
+        BrokerRegistration(node_id=3, host="here", port=1),
+        ElectLeaders(partitions=(PartitionName(topic="orders", partition=0),)),
+    ],
+)
+def test_what_only_nodes_may_ask_is_refused_to_clients(node_id: int, request_: Request) -> None:
+    cluster = Cluster(leaders=SPREAD)
+    assert cluster.ask(node_id, request_).error is ErrorCode.INVALID_REQUEST
+    assert cluster.leader(ORDERS) == 3
+
+
+def test_topics_are_made_by_the_controller_alone() -> None:
+    cluster = Cluster()
+    wanted = CreateTopics(topics=(CreateTopic(topic="late", partition_count=1),))
+    assert cluster.ask(2, wanted).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert cluster.ask(3, DeleteTopics(topics=("orders",))).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    internal = CreateTopics(topics=(CreateTopic(topic=TRANSACTION_STATE_TOPIC, partition_count=1),))
+    (answer,) = body_of(cluster.ask(CONTROLLER, internal), CreateTopicsReply).topics
+    assert answer.error is ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+# --- nodes that are late -----------------------------------------------------------------------------------
+
+
+def test_a_node_that_hears_late_of_a_new_partition_leaves_its_heirs_log_alone() -> None:
+    cluster = Cluster()
+    cluster.cut_off(3)
+    for number in range(3):
+        cluster.create(f"late{number}")
+    late = next(
+        key for key in (TopicPartition(f"late{number}", 0) for number in range(3)) if cluster.leader(key) == 3
+    )
+    cluster.move(late, 1)
+    cluster.produce(NOBODY, "a", name=None, key=late)
+    cluster.heal()
+    assert cluster.visible(late) == "a"
+    cluster.check_leaders()
+
+
+def test_a_leader_that_has_not_heard_of_a_deletion_cannot_write_into_the_next_topic_of_the_name() -> None:
+    for values in ("", "old", "old older"):
+        cluster = Cluster(leaders=SPREAD)
+        for value in values.split():
+            cluster.produce(NOBODY, value, name=None)
+        cluster.cut_off(3)
+        before = epoch(cluster, ORDERS)
+        delete(cluster, "orders")
+        cluster.create("orders", 2)
+        assert epoch(cluster, ORDERS) > before
+        cluster.move(ORDERS, 1)
+        cluster.produce(NOBODY, "new", name=None)
+        lost = cluster.produce(NOBODY, "lost", name=None, at=3)
+        assert lost.error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR)
+        cluster.heal()
+        cluster.produce(NOBODY, "newer", name=None)
+        assert cluster.visible() == cluster.written().replace(" |", "") == "new newer"
+        cluster.check_leaders()
+
+
+def test_a_deleted_topic_is_gone_everywhere_and_its_transactions_end() -> None:
+    cluster = Cluster(leaders=SPREAD)
+    cluster.create("late")
+    me = cluster.identity()
+    cluster.produce(me, "a")
+    cluster.produce(me, "b", key=LATE)
+    cluster.cut.add((CONTROLLER, 2))  # the coordinator has not heard of it when the transaction ends
+    delete(cluster, "late")
+    assert cluster.end(me, COMMIT).error is ErrorCode.NONE
+    cluster.wait(300)
+    cluster.heal()
+    assert cluster.records()[-1].state is TransactionState.COMPLETE_COMMIT
+    assert LATE not in cluster.directory.partitions()
+    assert cluster.visible() == "a"
+    cluster.check_leaders()
+
+
+def test_offsets_of_a_deleted_topic_are_forgotten_by_a_coordinator_elsewhere() -> None:
+    cluster = Cluster(leaders=SPREAD)
+    for _ in range(2):
+        cluster.ask(3, plain_offset_request("readers", {ORDERS: 5}))
+        assert cluster.offset("readers") == 5
+        cluster.cut_off(3)  # it hears of both in one go
+        delete(cluster, "orders")
+        cluster.create("orders", 2)
+        cluster.heal()
+        assert cluster.offset("readers") == NO_OFFSET
+
+
+@pytest.mark.parametrize("result", [COMMIT, ABORT])
+def test_a_coordinator_that_has_lost_sight_of_a_partition_does_not_take_it_for_deleted(
+    result: TransactionResult,
+) -> None:
+    """The metadata log is gone: the coordinator has to begin anew, and knows of no topic at all."""
+    cluster = Cluster(leaders=SPREAD)
+    me = cluster.identity()
+    cluster.produce(me, "a")
+    cluster.cut.add((2, 3))
+    assert cluster.end(me, result).error is ErrorCode.NONE
+    cluster.kill(3)
+    cluster.kill(CONTROLLER)
+    cluster.directory.delete(METADATA_PARTITION)
+    cluster.start(CONTROLLER)
+    cluster.wait(2_000)
+    assert not cluster.hosts[2].node.cluster.topics
+    assert cluster.records()[-1].state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+
+
+# --- disks -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_controller_down", [False, True])
+def test_a_node_whose_disk_failed_leads_again_under_a_new_epoch(is_controller_down: bool) -> None:
+    cluster = Cluster(leaders=SPREAD)
+    cluster.produce(NOBODY, "a", name=None)
+    before = epoch(cluster, ORDERS)
+    if is_controller_down:
+        cluster.kill(CONTROLLER)
+    cluster.hosts[3].offer(StorageFailed(partition=ORDERS))
+    cluster.wait(500)
+    if is_controller_down:
+        assert ORDERS not in cluster.hosts[3].node.logs
+        cluster.start(CONTROLLER)
+    cluster.wait(1_000)
+    assert epoch(cluster, ORDERS) == before + 1
+    cluster.produce(NOBODY, "b", name=None)
+    assert cluster.visible() == "a b"
+    cluster.check_leaders()
+
+
+def test_a_node_whose_disk_failed_when_it_had_been_replaced_stays_replaced() -> None:
+    cluster = Cluster(leaders=SPREAD)
+    cluster.cut_off(3)
+    cluster.move(ORDERS, 1)
+    after = epoch(cluster, ORDERS)
+    cluster.hosts[3].sync_failed(ORDERS, OSError("the disk is on fire"))
+    cluster.run()
+    cluster.heal()
+    assert (cluster.leader(ORDERS), epoch(cluster, ORDERS)) == (1, after)
+    cluster.produce(NOBODY, "a", name=None)
+    assert cluster.visible() == "a"
+    cluster.check_leaders()
+
+
+def test_everybody_names_the_same_controller() -> None:
+    cluster = Cluster()
+    answers = [body_of(cluster.ask(node_id, Metadata(topics=())), MetadataReply) for node_id in (1, 2, 3)]
+    assert [answer.controller_id for answer in answers] == [CONTROLLER] * 3
