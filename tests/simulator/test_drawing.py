@@ -62,7 +62,7 @@ small
 2.500 │             ◆              pay PrepareAbort 7/0
 3.000 │             A              [t-0 5 ABORT] 7/0
 3.500 │             │              t-0 LSO 6 HW 6
-4.000 │         ══1▶│              LATE (after 2) 1 EndTxn ABORT
+4.000 │         ══1▶│              LATE (after its retry 2) 1 EndTxn ABORT
 4.500 │          ╷╌3●              3 EndTxn NONE
 5.000 │✗3╌╌         │              LOST 3 EndTxn NONE: reset
 5.500 │             ⚡             ⚡ n1: crash
@@ -107,7 +107,7 @@ def test_a_late_message_says_what_overtook_it() -> None:
     late = [line for line in lines if "LATE (" in line]
     assert len(late) == 1
     assert "══5▶" in late[0]
-    assert late[0].endswith("LATE (after 6 and 2 more) 5 EndTxn COMMIT 7/0")
+    assert late[0].endswith("LATE (after its retry 6) 5 EndTxn COMMIT 7/0")
 
 
 def test_a_retry_names_the_message_that_it_repeats() -> None:
@@ -158,7 +158,7 @@ def test_the_same_history_gives_the_same_bytes(history: History) -> None:
 def test_a_late_message_is_marked_by_word_and_weight() -> None:
     picture = draw(late_end_txn())
     assert texts(picture).count("LATE") == 1
-    assert "5 EndTxn COMMIT 7/0, after 6" in texts(picture)
+    assert "5 EndTxn COMMIT 7/0, after its retry 6" in texts(picture)
     assert "6 EndTxn COMMIT 7/0 AGAIN (as 5)" in texts(picture)
     # One line each in the lanes, one in the legend.
     assert [len(kinds(picture, kind)) for kind in ("late", "again", "lost")] == [2, 2, 2]

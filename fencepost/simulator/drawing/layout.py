@@ -22,6 +22,7 @@ EVENTS_MAX = 2_000  # as many rows as a browser still scrolls with ease
 TIME_WIDTH = 80
 _HEAD = 78  # title, what is left out, and the names of the lanes
 _ROW = 21
+_HIGH_ROW = 25  # a departure: its label stands above its line
 _LOW_ROW = 15  # a bound that moved: one small number
 _GAP_MIN = 130
 _GAP_MAX = 270
@@ -87,7 +88,7 @@ def lay_out(
     gap = min(max([*notes, _GAP_MIN]), _GAP_MAX)
     margin = min(max([*(_half(event) for event in drawn), _MARGIN_MIN]), _MARGIN_MAX)
     columns = {lane: TIME_WIDTH + margin + place * gap for place, lane in enumerate(lanes)}
-    lanes_end = max(columns.values(), default=TIME_WIDTH) + max(margin, gap * 0.75)
+    lanes_end = max(columns.values(), default=TIME_WIDTH) + max(margin, gap)
     ids = list(dict.fromkeys(event.transactional_id for event in events if isinstance(event, Coordinated)))
     coordinators = {name: lanes_end + place * _COORDINATOR_WIDTH for place, name in enumerate(ids)}
     x = lanes_end + len(ids) * _COORDINATOR_WIDTH + 10
@@ -112,7 +113,7 @@ def _rows(drawn: Sequence[Event]) -> tuple[tuple[float, ...], float]:
     rows: list[float] = []
     y = float(_HEAD)
     for event in drawn:
-        y += _LOW_ROW if isinstance(event, Bounded) else _ROW
+        y += _LOW_ROW if isinstance(event, Bounded) else _HIGH_ROW if isinstance(event, Sent) else _ROW
         rows.append(y)
     return tuple(rows), y + _ROW
 

@@ -31,6 +31,7 @@ from fencepost.simulator.drawing.wording import (
     SPEAKS_FROM,
     fault_word,
     note,
+    overtakers,
     sentence,
     shortened,
 )
@@ -169,7 +170,7 @@ def _arrival(scene: Scene, message: Message, y: float) -> list[str]:
         badge = "LATE"
         wide = width_of(badge) + 8
         left = x + 8 if side > 0 else x - 8 - wide
-        text = f"{text}, after {message.overtaken_by[0]}"
+        text = f"{text}, {overtakers(message, scene.messages)}"
         return [
             box(left, y - 8, wide, 16, kind="badge", rx=3),
             label(left + wide / 2, y + 4, badge, kind="badge-text", anchor="middle"),

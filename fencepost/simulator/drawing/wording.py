@@ -63,6 +63,12 @@ def producer(event: Appended | Coordinated) -> str:
     return f"{event.producer_id}/{event.producer_epoch}"
 
 
+def overtakers(message: Message, messages: Mapping[int, Message]) -> str:
+    """What came before a late message, its own retry first: "after its retry 6"."""
+    retry = next((n for n in message.overtaken_by if messages[n].repeats == message.number), None)
+    return f"after {message.overtaken_by[0]}" if retry is None else f"after its retry {retry}"
+
+
 def note(event: Event, messages: Mapping[int, Message]) -> str:
     """One event in the few words that stand beside its place in a lane."""
     match event:
@@ -70,7 +76,7 @@ def note(event: Event, messages: Mapping[int, Message]) -> str:
             return f"{number} {event.label}{_marks(messages[number])}"
         case Arrived(number=number):
             message = messages[number]
-            late = f"LATE (after {_numbers(message)}) " if message.is_late else ""
+            late = f"LATE ({overtakers(message, messages)}) " if message.is_late else ""
             return f"{late}{number} {message.label}"
         case Lost(number=number, because=because):
             return f"LOST {number} {messages[number].label}: {because}"
@@ -92,11 +98,6 @@ def note(event: Event, messages: Mapping[int, Message]) -> str:
 def _marks(message: Message) -> str:
     again = "" if message.repeats is None else f" AGAIN (as {message.repeats})"
     return f"{again} ⚡" if message.is_struck else again
-
-
-def _numbers(message: Message) -> str:
-    first, *more = message.overtaken_by
-    return f"{first} and {len(more)} more" if len(more) > 1 else " ".join(map(str, message.overtaken_by))
 
 
 def sentence(event: Event, messages: Mapping[int, Message]) -> str:
