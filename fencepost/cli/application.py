@@ -52,6 +52,11 @@ def application() -> App:
         "fencepost.cli.dumping:dump", name="dump", help="Say in words what lies in a log file or directory."
     )
     app.command(
+        "fencepost.cli.exploring:explore",
+        name="explore",
+        help="Look at every state that a small world can come to.",
+    )
+    app.command(
         "fencepost.cli.showing:demo",
         name="demo",
         help="A pipeline over real data that is killed again and again.",

@@ -1,0 +1,119 @@
+"""`fencepost explore`: every future of a small world, looked at one by one.
+
+Rule: exit code 1 when something is found, as a linter's; without a finding the world is proven within its
+bounds, or the words say that the search was cut short.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter, validators
+
+from fencepost.cli.failures import FAILED, OK
+from fencepost.cli.printing import print_json
+
+if TYPE_CHECKING:
+    from fencepost.simulator.exploring import ExploreConfig, Explored
+
+_Count = Annotated[int, Parameter(validator=validators.Number(gte=0, lte=9))]
+_AtLeastOne = Annotated[int, Parameter(validator=validators.Number(gte=1, lte=9))]
+
+
+def explore(
+    *,
+    producers: _AtLeastOne = 1,
+    transactions: _AtLeastOne = 2,
+    retries: _Count = 1,
+    transaction_version: Literal[0, 1, 2] = 2,
+    partitions: _AtLeastOne = 1,
+    crashes: _Count = 0,
+    partition_verification: bool | None = None,
+    max_states: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 1_000_000,
+    as_json: Annotated[bool, Parameter("--json", negative="")] = False,
+) -> int:
+    """Look at every state that a small world can come to, and stop at the first that is wrong.
+
+    The world is the real broker and real producers: each begins its transactions one after the other,
+    writes one record into every partition, and commits or aborts: both are tried. Exit code 1 when
+    something is found.
+
+    Parameters
+    ----------
+    producers
+        How many producers, each with a transactional id of its own.
+    transactions
+        How many transactions each of them makes.
+    retries
+        How often each may give up a connection; what it had sent there can still arrive, at any time.
+    transaction_version
+        The protocol: 2 is KIP-890's with an epoch per transaction, 0 is KIP-98's.
+    partitions
+        Partitions of the one topic; every transaction writes into all of them.
+    crashes
+        How often the broker may die, at any moment, and start again from its logs.
+    partition_verification
+        Whether partition leaders ask the coordinator about batches of older clients; else as that version was
+        shipped: not in version 0.
+    max_states
+        Where the search is cut short.
+    as_json
+        Print the result once more as JSON, as the last line.
+    """
+    from fencepost.simulator.exploring import ExploreConfig
+    from fencepost.simulator.exploring import explore as search
+
+    config = ExploreConfig(
+        producers=producers,
+        transactions=transactions,
+        retries=retries,
+        partitions=partitions,
+        transaction_version=transaction_version,
+        partition_verification=partition_verification,
+        crashes=crashes,
+        max_states=max_states,
+    )
+    began = time.perf_counter()
+    explored = search(config, report=_tell_progress if sys.stderr.isatty() else None)
+    seconds = time.perf_counter() - began
+    _tell(explored, seconds)
+    if as_json:
+        print_json(_as_json(config, explored, seconds))
+    return OK if explored.violation is None else FAILED
+
+
+def _tell_progress(states: int, waiting: int) -> None:
+    print(f"\r{states:,} states, {waiting:,} to look at ", end="", file=sys.stderr, flush=True)
+
+
+def _tell(explored: Explored, seconds: float) -> None:
+    for number, step in enumerate(explored.trace, start=1):
+        print(f"{number:>4}  {step.label}")
+    counted = f"{explored.states:,} states and {explored.transitions:,} steps between them in {seconds:.2f} s"
+    if explored.violation is not None:
+        print(f"{explored.violation} after {len(explored.trace)} steps: {explored.because} ({counted}).")
+    elif explored.complete:
+        print(f"Nothing wrong in any state of this world: {counted}, {explored.ends} ways to end.")
+    else:
+        print(f"Nothing found, and not all looked at: {counted}. --max-states lets the search go on.")
+
+
+def _as_json(
+    config: ExploreConfig, explored: Explored, seconds: float
+) -> dict[str, bool | int | float | str | list[str] | None]:
+    return {
+        "violation": explored.violation,
+        "because": explored.because,
+        "steps": len(explored.trace),
+        "trace": [step.label for step in explored.trace],
+        "states": explored.states,
+        "transitions": explored.transitions,
+        "complete": explored.complete,
+        "core_steps": explored.core_steps,
+        "ends": explored.ends,
+        "seconds": round(seconds, 3),
+        "states_per_second": round(explored.states / seconds),
+        "transaction_version": config.transaction_version,
+    }
