@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from fencepost.broker.transaction_tables import END_VERSION_2, MOVES
+from fencepost.broker.transaction_tables import END_VERSION_0, END_VERSION_2, MOVES
 from fencepost.client.producer_states import IDEMPOTENT, TRANSACTIONAL, ProducerState
 from fencepost.protocol import tables
 from fencepost.protocol.errors import ERRORS
-from fencepost.protocol.messages import APIS
+from fencepost.protocol.messages import APIS, Api
 from fencepost.protocol.tables import Table
 from fencepost.protocol.terms import TransactionState
 
@@ -45,9 +45,13 @@ def _error_table() -> str:
 
 def _api_table() -> str:
     rows = [
-        (str(api.key), api.name, str(api.maximum), (api.request.__doc__ or "").split("\n")[0]) for api in APIS
+        (str(api.key), api.name, _versions(api), (api.request.__doc__ or "").split("\n")[0]) for api in APIS
     ]
     return tables.markdown_table(("key", "request", "version", "what it says"), rows)
+
+
+def _versions(api: Api) -> str:
+    return str(api.maximum) if api.minimum == api.maximum else f"{api.minimum} to {api.maximum}"
 
 
 def _diagram(table: Table, start: ProducerState | TransactionState) -> str:
@@ -56,6 +60,7 @@ def _diagram(table: Table, start: ProducerState | TransactionState) -> str:
 
 SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "end-table": lambda: tables.markdown(END_VERSION_2),
+    "old-end-table": lambda: tables.markdown(END_VERSION_0),
     "moves-table": lambda: tables.markdown(MOVES),
     "coordinator-diagram": lambda: _diagram(coordinator_table(), TransactionState.EMPTY),
     "producer-table": lambda: tables.markdown(TRANSACTIONAL),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fencepost import docs
-from fencepost.broker.transaction_tables import END_VERSION_2, MOVES, CoordinatorInput
+from fencepost.broker.transaction_tables import END_VERSION_0, END_VERSION_2, MOVES, CoordinatorInput
 from fencepost.protocol import tables
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TransactionState
@@ -75,8 +75,9 @@ def test_gaps_are_found() -> None:
 
 
 def test_the_coordinator_answers_every_end() -> None:
-    assert list(END_VERSION_2) == list(TransactionState)
-    assert tables.gaps(END_VERSION_2) == []
+    for table in (END_VERSION_0, END_VERSION_2):
+        assert list(table) == list(TransactionState)
+        assert tables.gaps(table) == []
 
 
 def test_the_coordinator_is_never_asked_the_impossible() -> None:

@@ -68,10 +68,13 @@ def _carry_out(node: Node, log: Log, decision: Decision, now: int) -> None:
     state = transactions_of(log)
     if decision.last_epoch is not None:
         state.last_epochs[decision.transactional_id] = decision.last_epoch
-    if decision.record is not None:
-        node.use_producer_id(decision.record)
-        node.append_transaction(log, decision.transactional_id, decision.record)
-        if decision.record.state is TransactionState.ONGOING:
+    record = decision.record
+    if record is not None:
+        node.use_producer_id(record)
+        if not node.settings.generation.persists_identity_history:
+            record = transactions.without_history(state, decision.transactional_id, record)
+        node.append_transaction(log, decision.transactional_id, record)
+        if record.state is TransactionState.ONGOING:
             schedule_timeouts(node, state, now)
     node.after(log, decision.effects)
 

@@ -53,7 +53,8 @@ def init_producer_id(
     cell = rules.generation.moves[record.state][CoordinatorInput.INIT]
     if isinstance(cell, ErrorCode):
         return Refused(cell, f"{name} is in {record.state.title}")
-    if not _expectation_is_plausible(record, request):
+    previous = state.previous_ids.get(name, record.previous_producer_id)
+    if not _expectation_is_plausible(request, record.producer_id, previous):
         return Refused(ErrorCode.PRODUCER_FENCED, f"{name} belongs to producer {record.producer_id} now")
     if cell is TransactionState.PREPARE_ABORT:
         refused = Reply(to, error=ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -79,12 +80,12 @@ def _new_record(request: InitProducerId, producer_id: int, now: int) -> Transact
     )
 
 
-def _expectation_is_plausible(record: TransactionRecord, request: InitProducerId) -> bool:
+def _expectation_is_plausible(request: InitProducerId, producer_id: int, previous_producer_id: int) -> bool:
     """Only the id is looked at here; the epoch matters once nothing is open
     (TransactionCoordinator.prepareInitProducerIdTransit).
     """
-    return request.producer_id in (NO_PRODUCER_ID, record.producer_id) or (
-        request.producer_id == record.previous_producer_id and request.producer_epoch >= LAST_GRANTED_EPOCH
+    return request.producer_id in (NO_PRODUCER_ID, producer_id) or (
+        request.producer_id == previous_producer_id and request.producer_epoch >= LAST_GRANTED_EPOCH
     )
 
 

@@ -3,7 +3,7 @@ TransactionMetadata).
 
 Rule: each function below decides from state, request and clock alone; `apply` takes what the log then
 holds. What the log does not hold (the epoch before the last one, markers not answered yet, appends not
-durable yet) is a note and dies with the node.
+durable yet) is a note and dies with the node; before KIP-890 the producer id before a rotation is one too.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ class Transactions:
     records: dict[str, TransactionRecord] = attrs.Factory(dict[str, TransactionRecord])
     deadlines: SortedSet[tuple[int, str]] = attrs.Factory(SortedSet[tuple[int, str]])
     last_epochs: dict[str, int] = attrs.Factory(dict[str, int])
+    previous_ids: dict[str, int] = attrs.Factory(dict[str, int])  # where the log does not hold them
     pending: dict[str, int] = attrs.Factory(dict[str, int])
     owed: dict[str, set[TopicPartition]] = attrs.Factory(dict[str, set[TopicPartition]])
 
@@ -87,6 +88,7 @@ class Transactions:
             records=dict(self.records),
             deadlines=self.deadlines.copy(),
             last_epochs=dict(self.last_epochs),
+            previous_ids=dict(self.previous_ids),
             pending=dict(self.pending),
             owed={name: set(partitions) for name, partitions in self.owed.items()},
         )
@@ -346,6 +348,15 @@ def complete(state: Transactions, name: str, *, now: int, rules: Rules) -> Decis
             next_producer_id=NO_PRODUCER_ID,
         )
     return Decision(name, record=done)
+
+
+def without_history(state: Transactions, name: str, record: TransactionRecord) -> TransactionRecord:
+    """The record as a log of old holds it (TransactionLogValue version 0); what it leaves out becomes a
+    note.
+    """
+    if record.previous_producer_id != NO_PRODUCER_ID:
+        state.previous_ids[name] = record.previous_producer_id
+    return evolve(record, previous_producer_id=NO_PRODUCER_ID)
 
 
 def timed_out(state: Transactions, *, now: int) -> Iterator[str]:

@@ -16,7 +16,7 @@ from fencepost.journal.snapshots import ProducerSnapshot
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import ReplyBody, Request
-from fencepost.protocol.terms import INT16_MAX, IsolationLevel, TopicPartition
+from fencepost.protocol.terms import NEWEST_VERSION, IsolationLevel, TopicPartition
 
 
 class ReplyTo(NamedTuple):
@@ -32,10 +32,6 @@ NODE: Final = -1
 NOBODY: Final = ReplyTo(-2, 0)
 """Where the answer goes that nobody waits for: Produce with acks 0, and what a node asks on its own behalf.
 """
-
-
-NEWEST_VERSION: Final = INT16_MAX
-"""Stands for the newest version of any request: nodes among themselves speak no other."""
 
 
 # --- Input: what reaches a node --------------------------------------------------------------------------

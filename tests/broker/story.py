@@ -43,6 +43,7 @@ from fencepost.protocol.records import read_columns
 from fencepost.protocol.stored import TransactionRecord, read_transactions, transaction_batch
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
+    NEWEST_VERSION,
     TRANSACTION_STATE_TOPIC,
     CoordinatorType,
     IsolationLevel,
@@ -134,9 +135,11 @@ class Story:
         storage: Killable | None = None,
         journal: JournalSettings | None = None,
         topics: Mapping[str, int] = {"orders": 2},
+        versions: Mapping[type[Request], int] = {},
     ) -> None:
         self.storage: Killable = storage or Memory()
         self.policy, self.settings, self.journal = policy, settings, journal
+        self.versions = versions  # in which clients speak, where that is not the newest
         self.now = NOON
         self.asked = 0
         self.replies: dict[ReplyTo, Reply] = {}
@@ -220,7 +223,8 @@ class Story:
         """Send a request; nothing happens yet."""
         self.asked += 1
         to = ReplyTo(connection, self.asked)
-        self.host.offer(Received(request, to=to))
+        version = self.versions.get(type(request), NEWEST_VERSION)
+        self.host.offer(Received(request, to=to, version=version))
         return to
 
     def disconnect(self, connection: int) -> None:

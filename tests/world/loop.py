@@ -69,7 +69,9 @@ class Port:
         for effect in effects:
             match effect:
                 case Send():
-                    frame = b"".join(encode_request(effect.request, correlation_id=effect.token))
+                    frame = b"".join(
+                        encode_request(effect.request, correlation_id=effect.token, version=effect.version)
+                    )
                     self.in_flight[effect.token] = API_BY_REQUEST[type(effect.request)]
                     self.outgoing.append((effect.token, frame))
                 case WakeMe():

@@ -68,7 +68,7 @@ class EndTxn:
 
 @attrs.frozen(kw_only=True)
 class EndTxnReply:
-    """The identity for the next transaction: an epoch per transaction since KIP-890 part 2."""
+    """The identity for the next transaction, an epoch each (KIP-890 part 2); -1 for clients from before."""
 
     producer_id: Int64
     producer_epoch: Int16
