@@ -59,15 +59,38 @@ def test_an_anomaly_tells_who_saw_what_where() -> None:
     assert [operation.process for operation in verdict.violations[0].operations] == ["c"]
 
 
+def test_a_missing_record_is_told_with_where_it_should_be() -> None:
+    torn = check(
+        [
+            transaction("p", write("a", 0), write("b", 0, to=B), write("c", to=B), outcome=INFO),
+            plain("q", write("d", 2, to=B)),
+            plain("c", poll((0, "a")), poll((2, "d"), of=B)),
+        ],
+        finally_read=(B,),
+    )
+    assert [(str(anomaly), anomaly.records) for anomaly in torn.violations] == [
+        ("torn-transaction: 1 of 3 writes of p#0 were read, but not b'b' of b-0, b'c' of b-0", ((0, b"b"),))
+    ]
+    lost = check([ABC, plain("c", poll((1, "b"), (2, "c")))])
+    assert list(map(str, lost.violations)) == [
+        "lost-write: b'a' of p#0 at a-0 offset 0 was never read, though readers went past it"
+    ]
+    unseen = check([plain("p", write("a"))], finally_read=(A,))
+    assert list(map(str, unseen.violations)) == [
+        "unseen: b'a' of p#0 at a-0 was never read, though the partition was read to its end"
+    ]
+
+
 def test_the_same_value_twice_is_no_history() -> None:
     with pytest.raises(ValueError, match="need unique values"):
         check([plain("p", write("a", 0)), plain("p", write("a", 1))])
 
 
-def test_an_empty_history_is_clean_and_the_judge_was_idle() -> None:
-    verdict = check([], finally_read=(A,))
-    assert verdict.anomalies == ()
-    assert not any(verdict.sometimes.values())
+def test_where_nothing_was_read_all_is_clean_and_the_judge_was_idle() -> None:
+    idle = check([transaction("p", write("a", 0), outcome=FAIL), plain("c", poll())], finally_read=(A,))
+    for verdict in (check([], finally_read=(A,)), idle):
+        assert verdict.anomalies == ()
+        assert not any(verdict.sometimes.values())
 
 
 def test_what_the_judge_looked_at_is_counted() -> None:
@@ -103,3 +126,23 @@ def test_what_the_judge_looked_at_is_counted() -> None:
         "G1c": 1,
         "G0": 2,
     }
+
+
+def test_what_could_not_have_gone_wrong_is_not_counted() -> None:
+    verdict = check(
+        [
+            transaction("p", write("a", 0), outcome=FAIL),
+            transaction("p", write("b", 1), outcome=INFO),  # nobody reads it, nobody knows
+            transaction("q", write("c", 4)),  # there is nothing to tear
+            plain("s", write("d", 5), write("e", 6)),
+            transaction("p", write("f", 7), outcome=FAIL),  # nobody has come there
+            transaction("p", write("g"), outcome=FAIL),
+            transaction("q", write("h", 9), write("i", 10), outcome=INFO),
+            transaction("q", write("j", 12), write("k", 13)),  # nobody has come there
+            plain("c", poll((4, "c")), poll((5, "d"), (6, "e"))),
+        ]
+    )
+    assert verdict.anomalies == ()
+    names = ("G1a", "torn-transaction", "lost-write", "unseen", "holes", "int-poll-skip", "poll-skip")
+    assert [verdict.sometimes[name] for name in names] == [1, 0, 3, 0, 0, 2, 0]
+    assert [verdict.sometimes[name] for name in ("nonmonotonic-send", "int-nonmonotonic-send")] == [1, 2]
