@@ -14,8 +14,7 @@ BEGIN_MS = 1_000_000  # what an undisturbed clock shows when a world begins
 
 @attrs.define(eq=False)
 class Clock:
-    """`drift_ppm`: how many microseconds too many it counts in a second; `offset_ns`: the sum of its jumps.
-    """
+    """`drift_ppm`: microseconds that it gains in a second; `offset_ns`: the sum of its jumps."""
 
     drift_ppm: int = 0
     offset_ns: int = BEGIN_MS * NS_PER_MS

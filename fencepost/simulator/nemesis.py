@@ -1,0 +1,268 @@
+"""Faults that strike at random: each kind with how it is done and how it is undone.
+
+Rule: a fault only does what could happen to a real cluster, and whatever it did is undone when all must be
+well again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Final
+
+import attrs
+
+from fencepost.broker.controller import METADATA_PARTITION
+from fencepost.journal.simulated import APPEND, SYNC
+from fencepost.simulator.clock import NS_PER_MS
+from fencepost.simulator.nodes import SimulatedNode, led_by
+from fencepost.simulator.world import World
+
+Undo = Callable[[], None]
+
+DURATIONS_MS: Final = (1, 5, 20, 50, 120, 300, 700, 1_700)
+SLOWNESS: Final = (5, 20, 100)
+JUMPS_MS: Final = (50, 400, 3_000, -20, -300, 70_000)
+THINGS_BEFORE_DEATH: Final = 12
+
+
+class FaultKind(Enum):
+    """What can go wrong. The names are those of scenarios and of the coverage table."""
+
+    DROP = "drop"  # one connection breaks, with all that is on its way
+    HOLD = "hold"  # what one connection carries one way stops, and goes on later
+    PARTITION = "partition"  # two lanes, one way or both ways
+    ISOLATION = "isolation"  # a node from everybody
+    PAUSE = "pause"  # a node or a process stands still and does not know it
+    CRASH = "crash"  # a node dies between two things that it does, and starts again
+    POWER_LOSS = "power loss"  # the same, and what it had not synced may be gone or torn
+    FAILOVER = "failover"  # a node dies, and others lead what it led
+    MOVE = "move"  # a partition gets another leader while its old one lives
+    CLOCK_JUMP = "clock jump"
+    SLOW = "slow"  # whatever a lane sends is late for a while
+    DISK = "disk failure"  # appends or syncs of one partition fail for a while
+    KILL = "kill"  # a client process dies, and another one takes its place
+
+
+@attrs.define(eq=False)
+class Nemesis:
+    """Strikes `strikes_left` times, about every `pause` nanoseconds, with the kinds that it was given."""
+
+    world: World
+    kinds: tuple[FaultKind, ...]
+    strikes_left: int
+    pause: int
+    respawn: Callable[[str], None]
+    undos: dict[int, Undo] = attrs.Factory(dict[int, Undo])
+    made: int = 0
+
+    def start(self) -> None:
+        """From now on."""
+        if self.kinds and self.strikes_left:
+            self._plan_next()
+
+    def _plan_next(self) -> None:
+        world = self.world
+        world.at(world.now + self.pause * (1 + world.choices.below(16)) // 8, self._strike)
+
+    def _strike(self, _: object) -> None:
+        if self.strikes_left > 0:
+            self.strikes_left -= 1
+            kind = self.world.choices.one_of(self.kinds)
+            undo = _STRIKES[kind](self)
+            if undo is not None:
+                self.world.marks[f"fault: {kind.value}"] += 1
+                self._undo_later(undo)
+            self._plan_next()
+
+    def _undo_later(self, undo: Undo) -> None:
+        self.made += 1
+        self.undos[self.made] = undo
+        world = self.world
+        world.at(world.now + world.choices.one_of(DURATIONS_MS) * NS_PER_MS, self._undo, self.made)
+
+    def _undo(self, number: int) -> None:
+        undo = self.undos.pop(number, None)
+        if undo is not None:
+            undo()
+
+    def heal(self) -> None:
+        """No more strikes, and whatever is broken is mended: from now on everything must come to its end."""
+        self.strikes_left = 0
+        while self.undos:
+            self._undo(next(iter(self.undos)))
+        for node in self.world.nodes:
+            node.dies_in = None
+            if node.host is None:
+                node.start()
+
+
+def _nothing() -> None:
+    """A fault that is over at once has nothing to undo."""
+
+
+# --- the network --------------------------------------------------------------------------------------------
+
+
+def _drop(nemesis: Nemesis) -> Undo | None:
+    world = nemesis.world
+    connections = list(world.network.connections.values())
+    if not connections:
+        return None
+    world.network.reset(world.choices.one_of(connections))
+    return _nothing
+
+
+def _hold(nemesis: Nemesis) -> Undo | None:
+    """Everything of one direction of one connection stops."""
+    world = nemesis.world
+    connections = list(world.network.connections.values())
+    if not connections:
+        return None
+    connection = world.choices.one_of(connections)
+    channel = world.choices.one_of((connection.to_caller, connection.to_server))
+    world.network.hold(channel)
+    return lambda: world.network.release(channel)
+
+
+def _lanes(world: World) -> list[str]:
+    return [node.lane for node in world.nodes] + [p.lane for p in world.processes if not p.is_over]
+
+
+def _partition(nemesis: Nemesis) -> Undo | None:
+    world = nemesis.world
+    one, other = world.choices.one_of(_lanes(world)), world.choices.one_of(_lanes(world))
+    pairs = ((one, other), (other, one)) if world.choices.below(2) else ((one, other),)
+    return _block(world, pairs) if one != other else None
+
+
+def _isolate(nemesis: Nemesis) -> Undo | None:
+    world = nemesis.world
+    lane = world.choices.one_of(world.nodes).lane
+    others = [other for other in _lanes(world) if other != lane]
+    return _block(world, tuple(pair for other in others for pair in ((lane, other), (other, lane))))
+
+
+def _block(world: World, pairs: tuple[tuple[str, str], ...]) -> Undo:
+    fresh = tuple(pair for pair in pairs if pair not in world.network.blocked)
+    world.network.blocked.update(fresh)
+    return lambda: world.network.unblock(fresh)
+
+
+# --- nodes and processes ------------------------------------------------------------------------------------
+
+
+def _up(world: World) -> list[SimulatedNode]:
+    return [node for node in world.nodes if node.host is not None and not node.is_paused]
+
+
+def _pause(nemesis: Nemesis) -> Undo | None:
+    world = nemesis.world
+    able = [*_up(world), *(p for p in world.processes if not p.is_over and not p.is_paused)]
+    if not able:
+        return None
+    chosen = world.choices.one_of(able)
+    chosen.pause()
+    return chosen.resume
+
+
+def _crash(nemesis: Nemesis, *, power_is_lost: bool = False) -> Undo | None:
+    """Not at once, but some things later: most deaths find a node in the middle of something."""
+    world = nemesis.world
+    able = _up(world)
+    if not able:
+        return None
+    node = world.choices.one_of(able)
+    node.loses_power = power_is_lost
+    node.dies_in = world.choices.below(THINGS_BEFORE_DEATH)
+    return lambda: _start_again(node)
+
+
+def _start_again(node: SimulatedNode) -> None:
+    if node.host is None:
+        node.start()
+    node.dies_in = None
+
+
+def _lose_power(nemesis: Nemesis) -> Undo | None:
+    return _crash(nemesis, power_is_lost=True)
+
+
+def _fail_over(nemesis: Nemesis) -> Undo | None:
+    world = nemesis.world
+    able = [node for node in _up(world) if node is not world.nodes[0]]
+    if not able or world.nodes[0].host is None:
+        return None
+    node = world.choices.one_of(able)
+    assert node.host is not None, "a node that is up has a host"
+    led = led_by(node.host)
+    node.kill()
+    for key in led:
+        world.move(key, world.choices.one_of(world.nodes).settings.node_id)
+    return lambda: _start_again(node)
+
+
+def _move(nemesis: Nemesis) -> Undo | None:
+    world = nemesis.world
+    able = [key for node in _up(world) if node.host is not None for key in led_by(node.host)]
+    able = [key for key in able if key != METADATA_PARTITION]
+    if not able or world.nodes[0].host is None or len(world.nodes) == 1:
+        return None
+    world.move(world.choices.one_of(able), world.choices.one_of(world.nodes).settings.node_id)
+    return _nothing
+
+
+def _kill(nemesis: Nemesis) -> Undo | None:
+    world = nemesis.world
+    able = [process for process in world.processes if not process.is_over]
+    if not able:
+        return None
+    process = world.choices.one_of(able)
+    process.kill()
+    return lambda: nemesis.respawn(process.lane)
+
+
+def _jump(nemesis: Nemesis) -> Undo | None:
+    world = nemesis.world
+    chosen = world.choices.one_of([*world.nodes, *(p for p in world.processes if not p.is_over)])
+    chosen.clock.offset_ns += world.choices.one_of(JUMPS_MS) * NS_PER_MS
+    chosen.look_at_clock()
+    return _nothing
+
+
+def _slow(nemesis: Nemesis) -> Undo | None:
+    world = nemesis.world
+    lane = world.choices.one_of(_lanes(world))
+    if lane in world.speeds:
+        return None
+    world.speeds[lane] = world.choices.one_of(SLOWNESS)
+    return lambda: world.speeds.__delitem__(lane)
+
+
+def _break_disk(nemesis: Nemesis) -> Undo | None:
+    world = nemesis.world
+    able = sorted(key for key in world.journals.disks if key != METADATA_PARTITION)
+    if not able:
+        return None
+    broken = (world.choices.one_of((SYNC, APPEND)), str(world.choices.one_of(able)))
+    if broken in world.broken_disks:
+        return None
+    world.broken_disks.add(broken)
+    return lambda: world.broken_disks.discard(broken)
+
+
+_STRIKES: Final[dict[FaultKind, Callable[[Nemesis], Undo | None]]] = {
+    FaultKind.DROP: _drop,
+    FaultKind.HOLD: _hold,
+    FaultKind.PARTITION: _partition,
+    FaultKind.ISOLATION: _isolate,
+    FaultKind.PAUSE: _pause,
+    FaultKind.CRASH: _crash,
+    FaultKind.POWER_LOSS: _lose_power,
+    FaultKind.FAILOVER: _fail_over,
+    FaultKind.MOVE: _move,
+    FaultKind.CLOCK_JUMP: _jump,
+    FaultKind.SLOW: _slow,
+    FaultKind.DISK: _break_disk,
+    FaultKind.KILL: _kill,
+}

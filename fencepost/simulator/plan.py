@@ -1,0 +1,120 @@
+"""What a fuzzed world is like: how many of what, which faults, how slow. Drawn anew for each seed (swarm
+testing).
+
+Rule: a plan is a value; everything random in it was decided when it was drawn.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from fencepost.broker.host import SyncPolicy
+from fencepost.broker.settings import NodeSettings
+from fencepost.broker.transaction_tables import GENERATIONS
+from fencepost.journal.journal import JournalSettings
+from fencepost.simulator.choices import Choices
+from fencepost.simulator.clock import NS_PER_MS
+from fencepost.simulator.nemesis import FaultKind
+from fencepost.simulator.world import WorldSettings
+
+PARTITIONS: Final = 2
+SCAN_MS: Final = 100  # how often a coordinator looks for transactions that are open for too long
+TIMEOUTS_MS: Final = (60_000, 60_000, 60_000, 300)
+LONG_MS: Final = 60_000
+
+# Not every fault says something about every policy: without syncs nobody promises anything about a loss of
+# power.
+_WITH_POWER: Final = (SyncPolicy.COMMIT, SyncPolicy.ALL)
+
+
+@attrs.frozen(kw_only=True)
+class PayerPlan:
+    """One process that writes transactions. Two with one id fight for it."""
+
+    name: str
+    transactional_id: str
+    transactions: int
+    transaction_timeout_ms: int
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """One seed's world, its workload and its faults. Times are nanoseconds."""
+
+    world: WorldSettings
+    transaction_version: int = 2
+    payers: tuple[PayerPlan, ...] = ()
+    feeds: int = (
+        0  # records that a plain producer writes into each partition of the input, for copiers to copy
+    )
+    copiers: tuple[str, ...] = ()  # names; they all share one transactional id
+    reads_uncommitted: bool = False
+    kinds: tuple[FaultKind, ...] = ()
+    strikes: int = 0
+    pause: int = 40 * NS_PER_MS  # between two strikes, about
+    drifts_ppm: tuple[int, ...] = ()  # of the nodes' clocks, in their order
+    slow_lanes: int = 0  # PCT: so many times a lane becomes the slowest
+
+
+def draw(
+    choices: Choices, *, transaction_version: int = 2, node_settings: NodeSettings | None = None
+) -> Plan:
+    """A plan at random, the calmest first: what the first choices of a seed are for."""
+    nodes = choices.one_of((1, 2, 3))
+    policy = choices.one_of((SyncPolicy.NONE, SyncPolicy.COMMIT, SyncPolicy.ALL))
+    settings = attrs.evolve(
+        node_settings or NodeSettings(),
+        generation=GENERATIONS[transaction_version],
+        transaction_state_log_num_partitions=choices.one_of((1, 2)),
+        offsets_topic_num_partitions=1,
+        transaction_abort_timed_out_transaction_cleanup_interval_ms=SCAN_MS,
+        reelection_backoff_ms=20,
+        marker_retry_backoff_ms=10,
+    )
+    world = WorldSettings(
+        nodes=nodes,
+        node_settings=settings,
+        policy=policy,
+        journals=JournalSettings(segment_bytes=choices.one_of((65_536, 2_000, 600))),
+        latency=choices.one_of((100_000, 1_000_000)),
+        sync_latency=choices.one_of((200_000, 3_000_000)),
+        encodes=choices.happens(50),
+    )
+    copies = choices.happens(500)
+    able = tuple(kind for kind in FaultKind if _applies(kind, world, copies=copies))
+    kinds = choices.some_of(able)
+    return Plan(
+        world=world,
+        transaction_version=transaction_version,
+        payers=_draw_payers(choices),
+        feeds=4 + choices.below(12) if copies else 0,
+        copiers=("copier",) if copies else (),
+        reads_uncommitted=choices.happens(250),
+        kinds=kinds,
+        strikes=choices.one_of((2, 4, 8, 16)) if kinds else 0,
+        pause=choices.one_of((120, 40, 15)) * NS_PER_MS,
+        drifts_ppm=tuple(choices.one_of((0, 200, -200)) for _ in range(nodes)),
+        slow_lanes=choices.one_of((0, 0, 1, 3)),
+    )
+
+
+def _applies(kind: FaultKind, world: WorldSettings, *, copies: bool) -> bool:
+    if kind is FaultKind.POWER_LOSS:  # what a plain producer wrote is only promised by the strictest policy
+        return world.policy is SyncPolicy.ALL or (world.policy is SyncPolicy.COMMIT and not copies)
+    if kind in (FaultKind.FAILOVER, FaultKind.MOVE):
+        return world.nodes > 1
+    return True
+
+
+def _draw_payers(choices: Choices) -> tuple[PayerPlan, ...]:
+    return tuple(
+        PayerPlan(
+            name=f"payer-{number + 1}",
+            transactional_id=choices.one_of((f"payer-{number + 1}", "payers")),
+            transactions=3 + choices.below(8),
+            transaction_timeout_ms=choices.one_of(TIMEOUTS_MS),
+        )
+        for number in range(1 + choices.below(3))
+    )

@@ -1,0 +1,236 @@
+"""What runs in a fuzzed world: payers that write transactions, copiers that consume, transform and produce,
+and readers that only look.
+
+Rule: every value is written once and by one process, so that a judge can tell where each came from.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from fencepost.client.consumer import Reading
+from fencepost.client.errors import ProducerFenced
+from fencepost.client.settings import ConsumerSettings, ProducerSettings
+from fencepost.protocol.terms import IsolationLevel, TopicPartition
+from fencepost.simulator.acting import (
+    BATCH_BYTES,
+    REQUEST_TIMEOUT_MS,
+    Receiver,
+    Sender,
+    Transaction,
+    can_go_on,
+    polls_of,
+    receiver,
+    sender,
+)
+from fencepost.simulator.choices import Choices
+from fencepost.simulator.judging.operations import Action, Operation, Outcome, Placed
+from fencepost.simulator.processes import Process, Script
+from fencepost.simulator.world import World
+
+PAYMENTS: Final = "payments"
+INPUT: Final = "in"
+OUTPUT: Final = "out"
+GROUP: Final = "copiers"
+RECORDS_MAX: Final = 4
+PATIENCE_MS: Final = 20  # what a process waits at most between two things that it does
+
+
+@attrs.define(eq=False)
+class Runner:
+    """One client process of a workload, with what it did for the judges."""
+
+    world: World
+    process: Process
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 60_000
+    transactions: list[Transaction] = attrs.Factory(list[Transaction])
+    operations: list[Operation] = attrs.Factory(list[Operation])
+    readings: dict[TopicPartition, Reading] = attrs.Factory(dict[TopicPartition, Reading])
+    transaction_version: int = 2
+
+    def all_operations(self, now: int) -> list[Operation]:
+        """What this process did, in its own order; what is not over ends now."""
+        name = self.process.lane
+        ended = [transaction.operation(name, at, now=now) for at, transaction in enumerate(self.transactions)]
+        return [*ended, *self.operations]
+
+    @property
+    def choices(self) -> Choices:
+        return self.world.choices
+
+    def sender(self) -> Sender:
+        settings = ProducerSettings(
+            transactional_id=self.transactional_id,
+            transaction_timeout_ms=self.transaction_timeout_ms,
+            transaction_version=self.transaction_version,
+            linger_ms=0,
+            batch_size=BATCH_BYTES,
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+        )
+        return sender(self.process, settings, self.world.bootstrap, self.transactions)
+
+    def receiver(self, *, isolation_level: IsolationLevel, group_id: str | None = None) -> Receiver:
+        settings = ConsumerSettings(
+            group_id=group_id, isolation_level=isolation_level, request_timeout_ms=REQUEST_TIMEOUT_MS
+        )
+        return receiver(self.process, settings, self.world.bootstrap)
+
+    def rests(self) -> Script[None]:
+        """A pause of no or a few milliseconds."""
+        pause = self.choices.below(PATIENCE_MS + 1) if self.choices.happens(300) else 0
+        if pause:
+            yield pause
+
+
+def _own(runner: Runner) -> Script[Sender | None]:
+    """A producer that owns the transactional id; None when somebody else took it meanwhile."""
+    while True:
+        made = runner.sender()
+        failure = yield from made.init()
+        if failure is None:
+            return made
+        if failure.kind is ProducerFenced:
+            runner.world.marks["fenced at init"] += 1
+            return None
+        yield PATIENCE_MS
+
+
+# --- payers -----------------------------------------------------------------------------------------------
+
+
+def payer(runner: Runner, partitions: tuple[TopicPartition, ...], count: int) -> Script[None]:
+    """Writes `count` transactions of a few records into some of the partitions; one in four is aborted."""
+    made: Sender | None = None
+    for number in range(count):
+        if made is None:
+            made = yield from _own(runner)
+            if made is None:
+                return
+        transaction = made.begin()
+        for record in range(1 + runner.choices.below(RECORDS_MAX)):
+            where = runner.choices.one_of(partitions)
+            value = f"{runner.process.lane} {number}.{record}".encode()
+            if not (yield from made.send(transaction, where, value)):
+                break
+            yield from runner.rests()
+        if not (yield from _end(runner, made, transaction)):
+            runner.world.marks["producer given up"] += 1
+            made = None
+
+
+def _end(runner: Runner, made: Sender, transaction: Transaction) -> Script[bool]:
+    """Commits or aborts; False when this producer is done."""
+    yield from runner.rests()
+    machine, marks = made.machine, runner.world.marks
+    if machine.is_over:
+        return False
+    if machine.failure is None and not runner.choices.happens(250):
+        failure = yield from made.commit(transaction)
+        marks[f"commit: {'ok' if failure is None else failure.kind.__name__}"] += 1
+        if failure is None:
+            return True
+        if not can_go_on(failure):
+            return False
+    failure = yield from made.abort(transaction)
+    marks[f"abort: {'ok' if failure is None else failure.kind.__name__}"] += 1
+    return can_go_on(failure)
+
+
+# --- plain producers --------------------------------------------------------------------------------------
+
+
+def feeder(runner: Runner, partitions: tuple[TopicPartition, ...], count: int) -> Script[None]:
+    """Writes `count` records into each partition, idempotent and without transactions."""
+    made = runner.sender()
+    for number in range(count):
+        for where in partitions:
+            transaction = Transaction(runner.world.now, is_transactional=False)
+            transaction.outcome = Outcome.INFO
+            runner.transactions.append(transaction)
+            value = f"{runner.process.lane} {number}-{where.partition}".encode()
+            if not (yield from made.send(transaction, where, value)):
+                return
+        yield from runner.rests()
+    places = [place for transaction in runner.transactions for _, _, place in transaction.written]
+    yield lambda: all(batch.is_done for batch, _ in places)
+    for transaction in runner.transactions:
+        if all(batch.failure is None for _, _, (batch, _) in transaction.written):
+            transaction.outcome = Outcome.OK
+
+
+# --- copiers ----------------------------------------------------------------------------------------------
+
+
+def transform(value: bytes) -> bytes:
+    """What a copier makes of a record."""
+    return value.upper()
+
+
+def copier(
+    runner: Runner, inputs: tuple[TopicPartition, ...], settled: dict[TopicPartition, int]
+) -> Script[None]:
+    """Copies INPUT to OUTPUT, partition by partition, with the offsets in the transaction, until it is
+    killed or somebody takes its id. `settled` is how far it knows its copies to be committed.
+    """
+    made = yield from _own(runner)
+    if made is None:
+        return
+    consumer = runner.receiver(isolation_level=IsolationLevel.READ_COMMITTED, group_id=GROUP)
+    consumer.assign(inputs)
+    machine = consumer.machine
+    yield lambda: len(machine.positions) == len(inputs)
+    settled.update(machine.positions)
+    read: list[Action] = [Placed(where) for where in inputs]
+    while True:
+        batches = yield from consumer.poll()
+        if not batches:
+            settled.update(machine.positions)  # nothing but control records and aborted ones lay between
+            continue
+        transaction = made.begin()
+        transaction.read += [*read, *polls_of(batches)]
+        read = []
+        for where, value in [(batch.partition, value) for batch in batches for value in batch.values]:
+            if not (
+                yield from made.send(transaction, TopicPartition(OUTPUT, where.partition), transform(value))
+            ):
+                break
+            yield from runner.rests()
+        if not made.machine.is_over and made.machine.failure is None:
+            made.send_offsets(machine.positions, GROUP)
+        if not (yield from _end(runner, made, transaction)):
+            runner.world.marks["copier given up"] += 1
+            return
+        if transaction.outcome is Outcome.OK:
+            settled.update(machine.positions)
+        else:
+            consumer.seek(settled)
+            read = [Placed(where) for where in inputs]
+
+
+# --- readers ----------------------------------------------------------------------------------------------
+
+
+def reader(
+    runner: Runner, partitions: tuple[TopicPartition, ...], isolation_level: IsolationLevel
+) -> Script[None]:
+    """Reads everything from the beginning, an operation per poll, until it is killed."""
+    consumer = runner.receiver(isolation_level=isolation_level)
+    consumer.assign(partitions)
+    runner.readings = consumer.machine.readings
+    while True:
+        invoked_at = runner.world.now
+        batches = yield from consumer.poll()
+        if batches:
+            operation = Operation(
+                runner.process.lane,
+                len(runner.operations),
+                Outcome.OK,
+                polls_of(batches),
+                invoked_at,
+                runner.world.now,
+                isolation_level=isolation_level,
+            )
+            runner.operations.append(operation)
