@@ -81,6 +81,27 @@ def test_a_missing_record_is_told_with_where_it_should_be() -> None:
     ]
 
 
+def test_a_cycle_is_told_step_by_step_and_a_long_one_in_part() -> None:
+    ring = [
+        transaction(
+            f"p{number}", write(f"r{number}", number), poll(((number + 1) % 10, f"r{(number + 1) % 10}"))
+        )
+        for number in range(10)
+    ]
+    short = check(
+        [
+            transaction("p", write("a", 0), poll((0, "b"), of=B)),
+            transaction("q", poll((0, "a")), write("b", 0, to=B)),
+        ]
+    )
+    assert [str(anomaly) for anomaly in short.violations] == [
+        "G1c: p#0 -> (b'a' of a-0) -> q#0 -> (b'b' of b-0) -> p#0, of 2 in all"
+    ]
+    (long,) = check(ring).violations
+    assert long.text.endswith("-> 2 more -> p0#0, of 10 in all")
+    assert len(long.operations) == len(long.records) == 10
+
+
 def test_the_same_value_twice_is_no_history() -> None:
     with pytest.raises(ValueError, match="need unique values"):
         check([plain("p", write("a", 0)), plain("p", write("a", 1))])

@@ -23,6 +23,8 @@ from fencepost.simulator.judging.log_order import Observations, PartitionLog
 from fencepost.simulator.judging.operations import Poll, Record, Write
 
 # from writer to the one after it, and what shows it
+SHOWN_MAX = 8  # edges of a cycle that its text names; all of them are in its records
+
 Edges = dict[int, dict[int, tuple[PartitionLog, Record]]]
 
 
@@ -88,11 +90,14 @@ def _cycles(rule: Rule, seen: Observations, edges: Edges) -> Iterator[Anomaly]:
     for component in components(graph):
         cycle = shortest_cycle(graph, component)
         steps = [(position, *edges[position][after]) for position, after in pairwise([*cycle, cycle[0]])]
-        names = [str(seen.operations[position]) for position in cycle]
-        shown = ", ".join(f"{record[1]!r} of {log.partition}" for _, log, record in steps)
+        shown = [
+            f"{seen.operations[position]} -> ({record[1]!r} of {log.partition})"
+            for position, log, record in steps[:SHOWN_MAX]
+        ]
+        left_out = f" -> {len(cycle) - SHOWN_MAX} more" if len(cycle) > SHOWN_MAX else ""
         yield Anomaly(
             rule,
-            text=f"{' -> '.join([*names, names[0]])} by {shown}; {len(component)} transactions are in it",
+            text=f"{' -> '.join(shown)}{left_out} -> {seen.operations[cycle[0]]}, of {len(component)} in all",
             operations=tuple(seen.operations[position] for position in cycle),
             records=tuple(record for _, _, record in steps),
         )
