@@ -29,6 +29,7 @@ COPIERS_ID: Final = "copiers"
 
 PERIODS: Final = 8  # the pauses of a nemesis within which a lane may become the slowest
 SLOWEST: Final = 400
+FINAL_READER: Final = "final"
 
 
 def partitions_of(topic: str) -> tuple[TopicPartition, ...]:
@@ -159,7 +160,7 @@ class Simulation:
 
     def _read_all(self) -> None:
         """One last reader, from the beginning to the end of everything."""
-        final = self._spawn(reader_role("final", IsolationLevel.READ_COMMITTED))
+        final = self._spawn(reader_role(FINAL_READER, IsolationLevel.READ_COMMITTED))
         ends = {where: self._end(where) for where in ALL_PARTITIONS}
 
         def has_read() -> bool:

@@ -34,6 +34,7 @@ PAYMENTS: Final = "payments"
 INPUT: Final = "in"
 OUTPUT: Final = "out"
 GROUP: Final = "copiers"
+MARK: Final = b"@"
 RECORDS_MAX: Final = 4
 PATIENCE_MS: Final = 20  # what a process waits at most between two things that it does
 
@@ -169,6 +170,16 @@ def transform(value: bytes) -> bytes:
     return value.upper()
 
 
+def _marked(value: bytes, runner: Runner, number: int) -> bytes:
+    """A copy that was aborted is made again: who made it, and when, keeps every value of its own."""
+    return b"%s%s%s.%d" % (value, MARK, runner.process.lane.encode(), number)
+
+
+def without_mark(value: bytes) -> bytes:
+    """A copy as an application would have written it."""
+    return value.partition(MARK)[0]
+
+
 def copier(
     runner: Runner, inputs: tuple[TopicPartition, ...], settled: dict[TopicPartition, int]
 ) -> Script[None]:
@@ -193,9 +204,8 @@ def copier(
         transaction.read += [*read, *polls_of(batches)]
         read = []
         for where, value in [(batch.partition, value) for batch in batches for value in batch.values]:
-            if not (
-                yield from made.send(transaction, TopicPartition(OUTPUT, where.partition), transform(value))
-            ):
+            copy = _marked(transform(value), runner, len(runner.transactions))
+            if not (yield from made.send(transaction, TopicPartition(OUTPUT, where.partition), copy)):
                 break
             yield from runner.rests()
         if not made.machine.is_over and made.machine.failure is None:

@@ -1,0 +1,125 @@
+"""One seed on trial: a plan is drawn, its world runs, and every judge looks at it.
+
+Rule: the choices that were taken are the whole trial. Tried again with them, it ends the same way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+
+from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.terms import TopicPartition
+from fencepost.simulator.choices import Choices
+from fencepost.simulator.judging.black_box import check
+from fencepost.simulator.judging.exactly_once import exactly_once
+from fencepost.simulator.judging.operations import Operation, Poll
+from fencepost.simulator.judging.violation import Violation
+from fencepost.simulator.plan import Plan, draw
+from fencepost.simulator.simulation import ALL_PARTITIONS, FINAL_READER, Simulation
+from fencepost.simulator.workloads import INPUT, OUTPUT, transform, without_mark
+from fencepost.simulator.world import Disordered, World
+
+Planner = Callable[[Choices], Plan]
+CORE_FAILED = "a core failed"
+NOT_LIVE = "liveness"
+ENDED = ("commit: ok", "abort: ok")  # marks of transactions that their process saw the end of
+
+
+@attrs.frozen(kw_only=True)
+class Trial:
+    """How a run went. `choices` replay it; `digest` is equal for equal histories, in any process."""
+
+    choices: tuple[int, ...]
+    plan: Plan
+    violation: Violation | None
+    digest: str
+    marks: Mapping[str, int]
+    transactions: int
+    events: int
+    elapsed: int
+    """Virtual nanoseconds."""
+
+
+def try_seed(seed: int, planner: Planner = draw) -> Trial:
+    """Run what a seed says."""
+    return _try(Choices(seed), planner)
+
+
+def replay(choices: Sequence[int], planner: Planner = draw) -> Trial:
+    """Run it again; choices that are missing are the calmest ones."""
+    return _try(Choices(recorded=choices), planner)
+
+
+def _try(choices: Choices, planner: Planner) -> Trial:
+    plan = planner(choices)
+    world = World(plan.world, choices)
+    simulation = Simulation(plan, world)
+    violation = _judge(simulation)
+    return Trial(
+        choices=tuple(choices.taken),
+        plan=plan,
+        violation=violation,
+        digest=world.digest,
+        marks=world.marks,
+        transactions=sum(world.marks[ended] for ended in ENDED),
+        events=world.happened,
+        elapsed=world.now,
+    )
+
+
+def _judge(simulation: Simulation) -> Violation | None:
+    """Run, and say what was broken first: a rule at some step, progress, or what clients saw."""
+    try:
+        simulation.run()
+        _judge_clients(simulation.operations, simulation.world.marks)
+    except Violation as violation:
+        return violation
+    except Disordered as problem:
+        return Violation(NOT_LIVE, str(problem))
+    except (AssertionError, LookupError, TypeError, ValueError, ProtocolViolation) as problem:
+        # The cores hold their own assumptions by assertion: a broken one is a finding with a seed, as any
+        # other.
+        where = _place(problem)
+        return Violation(CORE_FAILED, f"{type(problem).__name__} in {where}: {problem}")
+    return None
+
+
+def _place(problem: BaseException) -> str:
+    trace = problem.__traceback__
+    assert trace is not None, "what was raised has a traceback"
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    code = trace.tb_frame.f_code
+    return f"{code.co_qualname}, line {trace.tb_lineno}"
+
+
+def _judge_clients(operations: Sequence[Operation], marks: Counter[str]) -> None:
+    """The black box, and what was copied."""
+    verdict = check(operations, finally_read=ALL_PARTITIONS)
+    marks.update({f"looked: {name}": count for name, count in verdict.sometimes.items()})
+    final = _read(operations, FINAL_READER)
+    inputs = {where: values for where, values in final.items() if where.topic == INPUT}
+    outputs = {
+        where: [without_mark(value) for value in values]
+        for where, values in final.items()
+        if where.topic == OUTPUT
+    }
+    copied = exactly_once(
+        inputs, outputs, lambda where, value: [(TopicPartition(OUTPUT, where.partition), transform(value))]
+    )
+    marks.update({f"looked: {name}": count for name, count in copied.sometimes.items()})
+    for anomaly in (*verdict.violations, *copied.violations):
+        raise Violation(anomaly.rule.name, anomaly.text)
+
+
+def _read(operations: Sequence[Operation], process: str) -> dict[TopicPartition, list[bytes]]:
+    values: dict[TopicPartition, list[bytes]] = {}
+    for operation in operations:
+        if operation.process == process:
+            for action in operation.actions:
+                if isinstance(action, Poll):
+                    values.setdefault(action.partition, []).extend(value for _, value in action.records)
+    return values
