@@ -146,7 +146,7 @@ class Network:
 
     timeline: Timeline
     encodes: bool = False
-    observer: Observer | None = None
+    observers: list[Observer] = attrs.Factory(list[Observer])
     holds: Holds | None = None
     connections: dict[int, Connection] = attrs.Factory(dict[int, Connection])
     blocked: set[tuple[str, str]] = attrs.Factory(set[tuple[str, str]])
@@ -174,8 +174,8 @@ class Network:
             self._send(channel, answer)
 
     def _send(self, channel: Channel, message: Message) -> None:
-        if self.observer is not None:
-            self.observer.sent(channel, message)
+        for observer in self.observers:
+            observer.sent(channel, message)
         timeline = self.timeline
         at = timeline.now + timeline.latency(channel.source)
         if at < channel.last_at:
@@ -201,8 +201,10 @@ class Network:
             return
         if self.holds is not None and self.holds(channel, message):
             channel.held.append(message)
-            return
-        self._hand_over(channel, message)
+        elif channel.is_dead:  # whoever was asked broke it
+            self._lost(channel, message, "the connection broke")
+        else:
+            self._hand_over(channel, message)
 
     def _hand_over(self, channel: Channel, message: Message) -> None:
         connection = channel.connection
@@ -210,8 +212,8 @@ class Network:
         if target.is_paused:
             target.stash.append((channel, message))
             return
-        if self.observer is not None:
-            self.observer.arrived(channel, message)
+        for observer in self.observers:
+            observer.arrived(channel, message)
         if isinstance(message, Answer):
             if message.token in connection.in_flight:
                 del connection.in_flight[message.token]
@@ -280,8 +282,8 @@ class Network:
             self._lost(channel, channel.held.popleft(), because)
 
     def _lost(self, channel: Channel, message: Message, because: str) -> None:
-        if self.observer is not None:
-            self.observer.lost(channel, message, because)
+        for observer in self.observers:
+            observer.lost(channel, message, because)
 
 
 def _recoded_question(question: Question) -> Question:

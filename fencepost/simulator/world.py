@@ -31,6 +31,8 @@ from fencepost.simulator.processes import Process
 # Most messages are quick and few are very late: multiples of the quickest, by an even choice.
 LATENCIES: Final = (1, 1, 1, 1, 1, 2, 2, 3, 3, 4, 6, 8, 12, 20, 60, 250)
 
+FIRST: Final = 2**60  # taken off a number, it comes before all others of its time
+
 
 class Disordered(Exception):
     """A run does not end: too much happened, or nothing is left that could."""
@@ -94,6 +96,11 @@ class World:
         """Let `act(argument)` happen at a time (nanoseconds), behind what happens then already."""
         self.happened += 1
         heappush(self.queue, (time, self.happened, act, argument))
+
+    def next(self, act: Callable[[Any], None], argument: object = None) -> None:
+        """Let `act(argument)` happen right after what happens now, before anything else."""
+        self.happened += 1
+        heappush(self.queue, (self.now, self.happened - FIRST, act, argument))
 
     def latency(self, source: str) -> int:
         """How long a message of this lane takes."""
