@@ -12,14 +12,12 @@ from typing import Final
 
 import attrs
 
-from fencepost.client.asking import AskingMachine
-from fencepost.client.calls import CONTROLLER
-from fencepost.protocol.messages import CreateTopic, CreateTopics
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.simulator.judging.operations import Operation
 from fencepost.simulator.nemesis import Nemesis
 from fencepost.simulator.plan import LONG_MS, PARTITIONS, PayerPlan, Plan
 from fencepost.simulator.processes import Script
+from fencepost.simulator.topics import create_topics
 from fencepost.simulator.workloads import INPUT, OUTPUT, PAYMENTS, Runner, copier, feeder, payer, reader
 from fencepost.simulator.world import World
 
@@ -83,7 +81,7 @@ class Simulation:
         for node, drift_ppm in zip(world.nodes, self.plan.drifts_ppm, strict=False):
             node.clock.drift_ppm = drift_ppm
         world.start()
-        self._create_topics()
+        create_topics(world, [(name, PARTITIONS) for name in TOPICS])
         for role in roles_of(self.plan, self.settled):
             self._spawn(role)
         self.nemesis.start()
@@ -93,23 +91,6 @@ class Simulation:
         world.speeds.clear()
         world.run_until(self._is_done)
         self._read_all()
-
-    def _create_topics(self) -> None:
-        world = self.world
-        process = world.process("admin")
-        machine = AskingMachine(world.bootstrap)
-        port = process.port(machine, request_timeout_ms=LONG_MS)
-
-        def script() -> Script[None]:
-            topics = tuple(CreateTopic(topic=name, partition_count=PARTITIONS) for name in TOPICS)
-            number = machine.ask(CreateTopics(topics=topics), CONTROLLER, deadline=port.now + LONG_MS)
-            port.wake()
-            yield lambda: number in port.answers
-            assert port.answers[number].failure is None, "topics are made before anything strikes"
-
-        process.start(script())
-        world.run_until(lambda: process.is_over)
-        world.processes.remove(process)
 
     def _slow_down(self) -> None:
         """Priorities that change a few times (PCT): the slowest lets everybody else overtake it."""

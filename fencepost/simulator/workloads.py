@@ -181,15 +181,20 @@ def without_mark(value: bytes) -> bytes:
 
 
 def copier(
-    runner: Runner, inputs: tuple[TopicPartition, ...], settled: dict[TopicPartition, int]
+    runner: Runner,
+    inputs: tuple[TopicPartition, ...],
+    settled: dict[TopicPartition, int],
+    *,
+    output: str = OUTPUT,
+    group: str = GROUP,
 ) -> Script[None]:
-    """Copies INPUT to OUTPUT, partition by partition, with the offsets in the transaction, until it is
-    killed or somebody takes its id. `settled` is how far it knows its copies to be committed.
+    """Copies its inputs to the topic `output`, partition by partition, with the offsets in the transaction,
+    until it is killed or somebody takes its id. `settled` is how far it knows its copies to be committed.
     """
     made = yield from _own(runner)
     if made is None:
         return
-    consumer = runner.receiver(isolation_level=IsolationLevel.READ_COMMITTED, group_id=GROUP)
+    consumer = runner.receiver(isolation_level=IsolationLevel.READ_COMMITTED, group_id=group)
     consumer.assign(inputs)
     machine = consumer.machine
     yield lambda: len(machine.positions) == len(inputs)
@@ -205,11 +210,11 @@ def copier(
         read = []
         for where, value in [(batch.partition, value) for batch in batches for value in batch.values]:
             copy = _marked(transform(value), runner, len(runner.transactions))
-            if not (yield from made.send(transaction, TopicPartition(OUTPUT, where.partition), copy)):
+            if not (yield from made.send(transaction, TopicPartition(output, where.partition), copy)):
                 break
             yield from runner.rests()
         if not made.machine.is_over and made.machine.failure is None:
-            made.send_offsets(machine.positions, GROUP)
+            made.send_offsets(machine.positions, group)
         if not (yield from _end(runner, made, transaction)):
             runner.world.marks["copier given up"] += 1
             return
