@@ -92,8 +92,6 @@ def answer_news(node: Node, answer: Answered, now: int) -> None:
 def _learn(node: Node, found: FetchedPartition) -> None:
     following = node.following
     for at, header in walk(found.records):
-        if header.base_offset < following.offset:
-            continue
         batch = memoryview(found.records)[at : at + header.size]
         news = controller.apply(node.cluster, read_cluster_records(batch, header))
         if header.base_offset >= following.broker_epoch:

@@ -209,10 +209,14 @@ class Host:
         return held
 
     def _journal(self, key: TopicPartition) -> Journal:
-        """The log of a partition that this node leads."""
+        """The log of a partition that this node leads; StorageError when it is deleted, or died with an
+        heir.
+        """
         held = self.held.get(key)
         if held is None:
             held = self._hold(key, self.node.logs[key].partition.leader_epoch)
+        elif not self.directory.holds(held.journal):
+            raise StorageError(f"{key}: the log that this node led is gone")
         return held.journal
 
     def _still_writes(self, key: TopicPartition) -> bool:

@@ -17,6 +17,7 @@ from fencepost.broker.node import Node
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.words import Answered, Disconnected, Move, Received, Reply, ReplyTo
 from fencepost.journal.data_directory import DataDirectory
+from fencepost.journal.journal import JournalSettings
 from fencepost.journal.memory import MemoryStorage
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
@@ -80,10 +81,11 @@ class Cluster:
         nodes: int = 3,
         policy: SyncPolicy = SyncPolicy.NONE,
         settings: NodeSettings = SETTINGS,
+        journals: JournalSettings | None = None,
         leaders: Mapping[TopicPartition, int] | None = None,
     ) -> None:
         self.policy, self.settings = policy, settings
-        self.directory = DataDirectory.open(MemoryStorage())
+        self.directory = DataDirectory.open(MemoryStorage(), settings=journals)
         self.hosts: dict[int, Host] = {}
         self.links: dict[tuple[int, int], deque[Question | Answer]] = {}
         self.cut: set[tuple[int, int]] = set()

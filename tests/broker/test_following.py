@@ -7,6 +7,7 @@ import pytest
 from fencepost.broker.controller import METADATA_PARTITION
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.words import Move, StorageFailed
+from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     BrokerRegistration,
@@ -32,7 +33,17 @@ from fencepost.protocol.terms import (
     TransactionState,
 )
 from tests.broker.cluster import CONTROLLER, Cluster
-from tests.broker.requests import ABORT, COMMIT, NOBODY, ORDERS, OTHERS, body_of, plain_offset_request
+from tests.broker.requests import (
+    ABORT,
+    COMMIT,
+    NOBODY,
+    ORDERS,
+    OTHERS,
+    body_of,
+    fetch_request,
+    fetched,
+    plain_offset_request,
+)
 from tests.broker.story import offsets_log_of, transaction_log_of
 
 PAY = transaction_log_of("pay")
@@ -198,6 +209,75 @@ def test_a_node_that_hears_late_of_a_new_partition_leaves_its_heirs_log_alone() 
     cluster.heal()
     assert cluster.visible(late) == "a"
     cluster.check_leaders()
+
+
+def test_a_node_that_hears_late_of_a_new_partition_alone_does_not_take_its_heirs_log_for_an_old_one() -> None:
+    """What it is told had been true when it was sent: that the partition is new, and its own."""
+    cluster = Cluster()
+    cluster.create("one")
+    cluster.create("two")
+    cluster.cut.add((CONTROLLER, 3))
+    cluster.create("late")
+    assert cluster.leader(LATE) == 3
+    cluster.move(LATE, 1)
+    cluster.produce(NOBODY, "a", name=None, key=LATE)
+    cluster.heal()
+    assert cluster.visible(LATE) == "a"
+    cluster.check_leaders()
+
+
+def test_a_node_that_led_for_a_moment_and_did_not_hear_of_it_in_time_does_not_begin_to() -> None:
+    cluster = Cluster(leaders={ORDERS: 1})
+    cluster.cut.add((3, CONTROLLER))
+    cluster.create("last")  # that it hears of, and then its next question stays on the way
+    cluster.move(ORDERS, 3)
+    cluster.move(ORDERS, 1)
+    cluster.produce(NOBODY, "a", name=None)
+    after = epoch(cluster, ORDERS)
+    cluster.heal()
+    assert (epoch(cluster, ORDERS), cluster.hosts[3].troubles) == (after, [])
+    cluster.check_leaders()
+
+
+def test_a_node_that_restarts_reads_its_past_piece_by_piece_and_acts_on_none_of_it() -> None:
+    cluster = Cluster(leaders=SPREAD, journals=JournalSettings(segment_bytes=1))
+    for node_id in (1, 3, 2, 3):
+        cluster.move(ORDERS, node_id)
+    cluster.create("late", 5)
+    delete(cluster, "late")
+    cluster.create("late", 5)
+    cluster.produce(NOBODY, "a", name=None)
+    before = epoch(cluster, ORDERS)
+    cluster.restart(3)
+    assert (epoch(cluster, ORDERS), cluster.hosts[3].troubles) == (before + 1, [])
+    cluster.produce(NOBODY, "b", name=None)
+    assert cluster.visible() == "a b"
+    cluster.check_leaders()
+
+
+def test_nobody_leads_by_a_decision_that_is_not_durable() -> None:
+    cluster = Cluster(leaders=SPREAD, policy=SyncPolicy.ALL)
+    cluster.hosts[CONTROLLER].offer(Move(partition=ORDERS, node_id=CONTROLLER))
+    cluster.work(CONTROLLER)
+    assert cluster.leader(ORDERS) == CONTROLLER
+    assert ORDERS not in cluster.hosts[CONTROLLER].node.logs
+    assert ORDERS in cluster.hosts[3].node.logs
+    cluster.run()
+    cluster.check_leaders()
+
+
+def test_a_leader_that_has_not_heard_of_a_deletion_shows_nothing_of_the_next_topic() -> None:
+    cluster = Cluster(leaders=SPREAD)
+    cluster.produce(NOBODY, "old", name=None)
+    cluster.produce(NOBODY, "older", name=None)
+    cluster.cut_off(3)
+    delete(cluster, "orders")
+    cluster.create("orders", 2)
+    cluster.move(ORDERS, 1)
+    cluster.produce(NOBODY, "new", name=None)
+    part = fetched(cluster.ask(3, fetch_request(ORDERS)))
+    assert b"new" not in bytes(part.records)
+    assert part.error is ErrorCode.KAFKA_STORAGE_ERROR or b"old" in bytes(part.records)
 
 
 def test_a_leader_that_has_not_heard_of_a_deletion_cannot_write_into_the_next_topic_of_the_name() -> None:
