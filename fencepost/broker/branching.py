@@ -52,7 +52,7 @@ def copy_of(node: Node) -> Node:
 
 def _copy_of_log(log: Log) -> Log:
     above = None if log.coordinator is None else log.coordinator.copy()
-    return attrs.evolve(log, partition=log.partition.copy(), coordinator=above, waiting=deque(log.waiting))
+    return Log(log.partition.copy(), above, deque(log.waiting))
 
 
 def key_of(node: Node) -> tuple[Any, ...]:
@@ -129,6 +129,8 @@ def _key_of_effect(effect: Inner, tickets: Ranks) -> Inner:
 
 def _ranks_of_guards(node: Node, key: TopicPartition, state: Partition) -> Ranks:
     """The guards of one partition that somebody still holds, in the order in which they were given."""
+    if not (state.verifying or node.asked):
+        return {}
     held = {entry.guard for entry in state.verifying.values()}
     for why in node.asked.values():
         held.update(guard for place, guard in _guards_in(node, why) if place == key)

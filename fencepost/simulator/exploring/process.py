@@ -15,13 +15,16 @@ import attrs
 from fencepost.client.effects import Effect, Operation, Resolve, Send
 from fencepost.client.errors import TransactionAborted
 from fencepost.client.producer import ProducerMachine
+from fencepost.client.settings import RETRY_BACKOFF_MAX_MS
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import Produce, Request
 from fencepost.protocol.terms import TransactionResult
 from fencepost.simulator.exploring.broker import NOW, Answer, Question
 
 TOPIC: Final = "t"
-PATIENCE_MS: Final = 60_000  # what a client waits for longer than this is a timeout, not a pause
+PAUSE_MAX_MS: Final = (
+    RETRY_BACKOFF_MAX_MS  # what a client waits for longer than this is a timeout, not a pause
+)
 
 
 class Outcome(Enum):
@@ -118,19 +121,16 @@ class Process:
         return self.go_on()
 
     def wake(self) -> list[Process]:
-        """The pause that ends first is over."""
-        at = self.wakes_at
-        assert at is not None, "who pauses knows how long"
-        self.now = at
+        """Every pause is over: which ends first is not told apart, for how long they take is not known here."""
+        self.now += PAUSE_MAX_MS
         self._perform(self.machine.wake(self.now))
         return self.go_on()
 
     @property
-    def wakes_at(self) -> int | None:
-        """When a pause is over that no message can end."""
+    def pauses(self) -> bool:
+        """Whether something waits for nothing but time."""
         times = (self.machine.accumulator.wake_at(self.now), self.machine.calls.wake_at(self.now))
-        soon = [at for at in times if at is not None and at <= self.now + PATIENCE_MS]
-        return min(soon, default=None)
+        return any(at is not None and at <= self.now + PAUSE_MAX_MS for at in times)
 
     def awaits(self, node: int) -> bool:
         """Whether an answer of this node is awaited."""

@@ -31,6 +31,7 @@ Report = Callable[[int, int], None]
 """Told from time to time how many states are known, and how many of them are still to be looked at."""
 
 REPORT_EVERY: Final = 10_000
+NEVER_MS: Final = 10**12  # no client ever gives up on a record: that is not among the faults of these worlds
 INTRODUCTION_STEPS_MAX: Final = 100
 
 
@@ -200,7 +201,9 @@ def root(config: ExploreConfig, steps: Steps) -> World:
 def _process(name: str, config: ExploreConfig, plan: Plan) -> Process:
     # Version 1 changed the log alone: its clients speak as those of version 0 do.
     dialect = max(version for version in DIALECTS if version <= config.transaction_version)
-    settings = ProducerSettings(transactional_id=name, linger_ms=0, transaction_version=dialect)
+    settings = ProducerSettings(
+        transactional_id=name, linger_ms=0, delivery_timeout_ms=NEVER_MS, transaction_version=dialect
+    )
     machine = ProducerMachine("127.0.0.1:1", settings)
     return Process(name=name, machine=machine, plan=plan, retries=config.retries)
 

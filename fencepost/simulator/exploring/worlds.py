@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
+import attrs
+
 from fencepost.broker.words import NODE
 from fencepost.simulator.exploring.broker import ANSWERS
-from fencepost.simulator.exploring.steps import NO_MESSAGE, PLACES, STRAY, Event, ProcessMove, Steps
+from fencepost.simulator.exploring.steps import NO_MESSAGE, PLACES, STRAY, Event, Steps
 from fencepost.simulator.exploring.wires import Inner, Wires
 
 World = tuple[int, ...]
@@ -51,67 +53,97 @@ class Action(NamedTuple):
 Way = tuple[Action, World]
 
 
+@attrs.frozen
+class ClientWays:
+    """What one client's part of a world leads to, whatever the rest of it is."""
+
+    own: tuple[tuple[Action, int, int], ...]
+    """Steps that it takes alone: the process and the wires after each."""
+    requests: tuple[tuple[Action, int, int, int], ...]
+    """Requests that reach the broker: the wires after each, the connection and the message."""
+
+
 class Worlds:
     """What follows from what. `clients` is how many there are."""
 
-    __slots__ = ("clients", "steps")
+    __slots__ = ("_inner", "_routes", "_ways", "clients", "steps")
 
     def __init__(self, steps: Steps, clients: int) -> None:
         self.steps = steps
         self.clients = clients
+        self._ways: dict[tuple[int, int, int], ClientWays] = {}
+        self._inner: dict[int, tuple[tuple[Action, int, int, int], ...]] = {}
+        self._routes: dict[tuple[int, int, int], int] = {}
 
     def after(self, world: World) -> Iterator[Way]:
         """Every world that one step leads to."""
         for client in range(self.clients):
-            yield from self._of_client(world, client)
-        inner = self.steps.inners[world[INNER]]
-        if inner.questions:
-            message = inner.questions[0]
-            rest = self._put(world, INNER, self._inner(inner._replace(questions=inner.questions[1:])))
-            yield Action(Kind.ASK_SELF, message=message), self._to_broker(rest, NODE, message)
-        if inner.answers:
-            message = inner.answers[0]
-            rest = self._put(world, INNER, self._inner(inner._replace(answers=inner.answers[1:])))
-            yield Action(Kind.ANSWER_SELF, message=message), self._to_broker(rest, ANSWERS, message)
+            at = FIRST_CLIENT + 2 * client
+            process, wires = world[at], world[at + 1]
+            ways = self._ways.get((client, process, wires))
+            if ways is None:
+                ways = self._ways[client, process, wires] = self._ways_of(client, process, wires)
+            head, tail = world[:at], world[at + 2 :]
+            for action, after, left in ways.own:
+                yield action, (*head, after, left, *tail)
+            for action, left, connection, message in ways.requests:
+                yield action, self._to_broker((*head, process, left, *tail), connection, message)
+        inner = self._inner.get(world[INNER])
+        if inner is None:
+            inner = self._inner[world[INNER]] = tuple(self._ways_inside(world[INNER]))
+        for action, left, where, message in inner:
+            yield action, self._to_broker((world[BROKER], left, *world[INNER + 1 :]), where, message)
         if world[CRASHES]:
             yield Action(Kind.CRASH), self._crash(world)
 
+    def _ways_inside(self, number: int) -> Iterator[tuple[Action, int, int, int]]:
+        """The oldest of what the node asked itself, and the oldest answer to that."""
+        inner = self.steps.inners[number]
+        if inner.questions:
+            message, left = inner.questions[0], inner._replace(questions=inner.questions[1:])
+            yield Action(Kind.ASK_SELF, message=message), self._number_of(left), NODE, message
+        if inner.answers:
+            message, left = inner.answers[0], inner._replace(answers=inner.answers[1:])
+            yield Action(Kind.ANSWER_SELF, message=message), self._number_of(left), ANSWERS, message
+
     # --- one client
 
-    def _of_client(self, world: World, client: int) -> Iterator[Way]:
-        at = FIRST_CLIENT + 2 * client
-        steps, wires = self.steps, self.steps.wires[world[at + 1]]
-        process = steps.processes[world[at]]
+    def _ways_of(self, client: int, process: int, number: int) -> ClientWays:
+        wires = self.steps.wires[number]
+        return ClientWays(
+            own=tuple(self._own_ways(client, process, wires)), requests=tuple(self._requests(client, wires))
+        )
+
+    def _own_ways(self, client: int, number: int, wires: Wires) -> Iterator[tuple[Action, int, int]]:
+        process = self.steps.processes[number]
+        for place, line in enumerate(wires.lines):
+            if line.incoming:
+                action = Action(Kind.ANSWER, client, place, line.incoming[0])
+                yield from self._react(action, number, Event.HEARS, wires.heard(place))
+            if line.is_broken:
+                left = wires.given_up(place)
+                yield from self._react(Action(Kind.BREAK, client, place), number, Event.LOSES, left)
+            elif process.retries and process.awaits(PLACES[place]):
+                left = wires.given_up(place)
+                yield from self._react(Action(Kind.GIVE_UP, client, place), number, Event.GIVES_UP, left)
+        if process.pauses:
+            yield from self._react(Action(Kind.WAKE, client), number, Event.WAKES, wires)
+
+    def _react(
+        self, action: Action, process: int, event: Event, left: Wires
+    ) -> Iterator[tuple[Action, int, int]]:
+        for way, (after, sent) in enumerate(self.steps.process(process, event, action.place, action.message)):
+            yield action._replace(way=way), after, self._number_of(left.sent(sent) if sent else left)
+
+    def _requests(self, client: int, wires: Wires) -> Iterator[tuple[Action, int, int, int]]:
         for place, line in enumerate(wires.lines):
             if line.outgoing:
-                message = line.outgoing[0]
-                rest = self._put(world, at + 1, self._wires(wires.delivered(place)))
+                message, left = line.outgoing[0], self._number_of(wires.delivered(place))
                 connection = self.connection(client, place, line.generation)
-                yield Action(Kind.REQUEST, client, place, message), self._to_broker(rest, connection, message)
-            if line.incoming:
-                message, left = line.incoming[0], wires.heard(place)
-                ways = steps.process(world[at], Event.HEARS, place, message)
-                yield from self._ways(Action(Kind.ANSWER, client, place, message), world, ways, left)
-            if line.is_broken:
-                ways = steps.process(world[at], Event.LOSES, place, NO_MESSAGE)
-                yield from self._ways(Action(Kind.BREAK, client, place), world, ways, wires.given_up(place))
-            elif process.retries and process.awaits(PLACES[place]):
-                ways = steps.process(world[at], Event.GIVES_UP, place, NO_MESSAGE)
-                yield from self._ways(Action(Kind.GIVE_UP, client, place), world, ways, wires.given_up(place))
+                yield Action(Kind.REQUEST, client, place, message), left, connection, message
         for index, stray in enumerate(wires.strays):
-            rest = self._put(world, at + 1, self._wires(wires.strayed(index)))
-            yield (Action(Kind.STRAY, client, index, stray[0]), self._to_broker(rest, STRAY, stray[0]))
-        if process.wakes_at is not None:
-            ways = steps.process(world[at], Event.WAKES, 0, NO_MESSAGE)
-            yield from self._ways(Action(Kind.WAKE, client), world, ways, wires)
-
-    def _ways(
-        self, action: Action, world: World, ways: tuple[ProcessMove, ...], wires: Wires
-    ) -> Iterator[Way]:
-        at = FIRST_CLIENT + 2 * action.client
-        for way, (process, sent) in enumerate(ways):
-            after = self._wires(wires.sent(sent) if sent else wires)
-            yield action._replace(way=way), (*world[:at], process, after, *world[at + 2 :])
+            left = self._number_of(wires.strayed(index))
+            yield Action(Kind.STRAY, client, index, stray[0]), left, STRAY, stray[0]
 
     # --- the broker
 
@@ -127,41 +159,41 @@ class Worlds:
 
     def _to_broker(self, world: World, connection: int, message: int) -> World:
         broker, posted = self.steps.broker(world[BROKER], connection, message)
-        after = self._put(world, BROKER, broker)
+        after = (broker, *world[INNER:])
         for where, answer in posted:
             after = self._route(after, where, answer)
         return after
 
     def _route(self, world: World, where: int, message: int) -> World:
-        if where in (NODE, ANSWERS):
-            inner = self.steps.inners[world[INNER]]
-            if where == NODE:
-                inner = inner._replace(questions=(*inner.questions, message))
-            else:
-                inner = inner._replace(answers=(*inner.answers, message))
-            return self._put(world, INNER, self._inner(inner))
-        client, place, generation = self.whose(where)
-        at = FIRST_CLIENT + 2 * client + 1
-        wires = self.steps.wires[world[at]].answered(place, generation, message)
-        return self._put(world, at, self._wires(wires))
+        """A message of the broker leaves for a client, or for the node itself."""
+        at = INNER if where in (NODE, ANSWERS) else FIRST_CLIENT + 2 * self.whose(where)[0] + 1
+        key = (world[at], where, message)
+        after = self._routes.get(key)
+        if after is None:
+            after = self._routes[key] = self._posted(*key)
+        return (*world[:at], after, *world[at + 1 :])
+
+    def _posted(self, number: int, where: int, message: int) -> int:
+        if where == NODE:
+            inner = self.steps.inners[number]
+            return self._number_of(inner._replace(questions=(*inner.questions, message)))
+        if where == ANSWERS:
+            inner = self.steps.inners[number]
+            return self._number_of(inner._replace(answers=(*inner.answers, message)))
+        _, place, generation = self.whose(where)
+        return self._number_of(self.steps.wires[number].answered(place, generation, message))
 
     def _crash(self, world: World) -> World:
         broker, posted = self.steps.broker(world[BROKER], STRAY, NO_MESSAGE)
-        after = [broker, self._inner(Inner()), world[CRASHES] - 1, *world[FIRST_CLIENT:]]
+        after = [broker, self._number_of(Inner()), world[CRASHES] - 1, *world[FIRST_CLIENT:]]
         for at in range(FIRST_CLIENT + 1, len(world), 2):
-            after[at] = self._wires(self.steps.wires[world[at]].broken())
+            after[at] = self._number_of(self.steps.wires[world[at]].broken())
         crashed = tuple(after)
         for where, message in posted:
             crashed = self._route(crashed, where, message)
         return crashed
 
-    # --- numbers
-
-    def _put(self, world: World, at: int, number: int) -> World:
-        return (*world[:at], number, *world[at + 1 :])
-
-    def _wires(self, wires: Wires) -> int:
-        return self.steps.wires.number(wires, wires)
-
-    def _inner(self, inner: Inner) -> int:
-        return self.steps.inners.number(inner, inner)
+    def _number_of(self, what: Wires | Inner) -> int:
+        if isinstance(what, Wires):
+            return self.steps.wires.number(what, what)
+        return self.steps.inners.number(what, what)
