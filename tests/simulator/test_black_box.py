@@ -6,6 +6,7 @@ import pytest
 
 from fencepost.simulator.judging.anomalies import RULES
 from fencepost.simulator.judging.black_box import check
+from fencepost.simulator.judging.operations import Placed
 from tests.simulator.client_stories import (
     ABC,
     FAIL,
@@ -57,6 +58,48 @@ def test_an_anomaly_tells_who_saw_what_where() -> None:
         (A, ((0, b"a"), (1, b"b"), (2, b"c")))
     ]
     assert [operation.process for operation in verdict.violations[0].operations] == ["c"]
+
+
+def test_a_record_that_may_not_be_read_is_told_with_its_writer() -> None:
+    verdict = check(
+        [
+            transaction("p", write("a", 0), outcome=FAIL),
+            transaction("q", write("b", 2), poll((2, "b"))),
+            plain("c", poll((0, "a"), (1, "?"))),
+            plain("c", Placed(A), poll((2, "b"), (3, "b"))),
+        ]
+    )
+    assert list(map(str, verdict.violations)) == [
+        "duplicate: b'b' stands at a-0 offsets 2 and 3",
+        "G1a: c#0 read b'a' of p#0 at a-0 offset 0, whose write had failed",
+        "phantom: c#0 read b'?' at a-0 offset 1, which nobody wrote there",
+        "precommitted-read: q#0 read its own b'b' at a-0 offset 2",
+    ]
+    assert [len(anomaly.operations) for anomaly in verdict.violations] == [0, 2, 1, 1]
+
+
+def test_order_is_told_with_both_ends() -> None:
+    verdict = check(
+        [
+            plain("p", write("c", 2), write("a", 0)),
+            plain("p", write("b", 1), write("d", 3)),
+            plain("all", poll((0, "a"), (1, "b"), (2, "c"), (3, "d"))),
+            plain("c", poll((0, "a"))),
+            plain("c", poll((3, "d"))),
+            plain("c", poll((1, "b"))),
+        ]
+    )
+    assert [(str(anomaly), anomaly.records) for anomaly in verdict.violations] == [
+        (
+            "poll-skip: c#0 went from a-0 offset 0 to 3 and left out 1 and 1 more",
+            ((0, b"a"), (1, b"b"), (2, b"c"), (3, b"d")),
+        ),
+        ("nonmonotonic-poll: c#0 went back from a-0 offset 3 to 1", ((3, b"d"), (1, b"b"))),
+        (
+            "int-nonmonotonic-send: p#0 wrote b'a' at a-0 offset 0, after b'c' of p#0 at 2",
+            ((2, b"c"), (0, b"a")),
+        ),
+    ]
 
 
 def test_a_missing_record_is_told_with_where_it_should_be() -> None:
