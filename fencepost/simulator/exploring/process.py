@@ -121,7 +121,9 @@ class Process:
         return self.go_on()
 
     def wake(self) -> list[Process]:
-        """Every pause is over: which ends first is not told apart, for how long they take is not known here."""
+        """Every pause is over: which ends first is not told apart, for how long they take is not known
+        here.
+        """
         self.now += PAUSE_MAX_MS
         self._perform(self.machine.wake(self.now))
         return self.go_on()

@@ -1,0 +1,199 @@
+"""Small worlds, looked at whole: what the search finds, how short its way there is, and what it proves.
+
+The cores are the real ones. State counts are exact: when a core changes what it does they change, and are to be
+looked at anew.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import attrs
+import pytest
+
+from fencepost.broker.settings import PROTECTIONS
+from fencepost.simulator.exploring import ExploreConfig, search
+from fencepost.simulator.exploring.search import explore
+from fencepost.simulator.exploring.worlds import Kind, Way, World, Worlds
+from fencepost.simulator.history import Appended, Arrived, Lost, Sent
+
+LATE_END = ExploreConfig(producers=1, transactions=2, retries=1, transaction_version=0)
+SAME_IN_VERSION_2 = attrs.evolve(LATE_END, transaction_version=2)
+TWO_PRODUCERS = ExploreConfig(producers=2, transactions=1, retries=0)
+CRASHING = ExploreConfig(transactions=1, retries=0, crashes=1)
+
+
+# --- KAFKA-17754 --------------------------------------------------------------------------------------------
+
+
+def test_a_late_end_decides_the_next_transaction_before_kip_890() -> None:
+    found = explore(LATE_END)
+    assert found.violation == "G1a"
+    assert found.states < 5_000
+    assert [step.label for step in found.trace] == [
+        "AddPartitionsToTxn t-0 of p0 reaches the coordinator",
+        "p0 hears NONE for AddPartitionsToTxn t-0",
+        "Produce p0.1.0 to t-0 of p0 reaches the leader of t-0",
+        "p0 hears NONE for Produce p0.1.0 to t-0 [commit]",
+        "p0 waits no longer and gives up its first connection",
+        "a pause of p0 is over",
+        "FindCoordinator of p0 reaches the broker (first connection)",
+        "p0 hears NONE for FindCoordinator",
+        "EndTxn commit (epoch 0) of p0 reaches the coordinator (second connection)",
+        "p0 hears NONE -1/-1 for EndTxn commit (epoch 0) [commit: ok, begin]",
+        "WriteTxnMarkers commit to t-0 reaches the leader of t-0",
+        "the answer to WriteTxnMarkers commit to t-0 comes back: NONE",
+        "AddPartitionsToTxn t-0 of p0 reaches the coordinator (second connection)",
+        "p0 hears NONE for AddPartitionsToTxn t-0",
+        "Produce p0.2.0 to t-0 of p0 reaches the leader of t-0 (second connection)",
+        "p0 hears NONE for Produce p0.2.0 to t-0 [abort]",
+        "EndTxn commit (epoch 0) of p0 reaches the coordinator late (first connection)",
+        "WriteTxnMarkers commit to t-0 reaches the leader of t-0",
+    ]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_asking_the_coordinator_about_batches_does_not_help(version: int) -> None:
+    found = explore(attrs.evolve(LATE_END, transaction_version=version, partition_verification=True))
+    assert found.violation == "G1a"
+    assert len(found.trace) == 22
+
+
+def test_without_a_retry_nothing_is_late() -> None:
+    found = explore(attrs.evolve(LATE_END, retries=0))
+    assert (found.violation, found.complete) == (None, True)
+
+
+def test_an_epoch_per_transaction_is_the_cure() -> None:
+    proof = explore(SAME_IN_VERSION_2)
+    assert (proof.violation, proof.complete, proof.trace) == (None, True, ())
+    assert (proof.states, proof.transitions, proof.ends) == (3_313, 6_968, 24)
+
+
+@pytest.mark.parametrize(
+    ("config", "states"),
+    [
+        (ExploreConfig(transactions=1, retries=0), 18),
+        (ExploreConfig(partitions=2), 3_834),
+        (CRASHING, 3_816),
+        (TWO_PRODUCERS, 2_755),
+    ],
+)
+def test_other_worlds_of_version_2(config: ExploreConfig, states: int) -> None:
+    proof = explore(config)
+    assert (proof.violation, proof.complete, proof.states) == (None, True, states)
+    assert proof.ends > 0, "some world of these ends well"
+
+
+# --- the search itself --------------------------------------------------------------------------------------
+
+
+def test_the_way_there_is_the_shortest() -> None:
+    """Breadth first keeps the depths in order; a depth-first look at the same worlds finds none that is wrong
+    nearer to the root.
+    """
+    found = explore(LATE_END)
+    assert _nearest_wrong_depth(LATE_END, at_most=len(found.trace) - 1) is None
+    assert _nearest_wrong_depth(LATE_END, at_most=len(found.trace)) == len(found.trace)
+
+
+def _nearest_wrong_depth(config: ExploreConfig, *, at_most: int) -> int | None:
+    """Depth first, with a bound: each world is looked at again when it is met with more steps left."""
+    one = search.Search(config)
+    best: dict[World, int] = {}
+    todo: list[tuple[World, int]] = [(one.root, 0)]
+    nearest: int | None = None
+    while todo:
+        world, depth = todo.pop()
+        if depth > at_most or best.get(world, at_most + 1) <= depth:
+            continue
+        best[world] = depth
+        if one.wrong(world) is not None:
+            nearest = depth if nearest is None else min(nearest, depth)
+            continue
+        todo += [(after, depth + 1) for _, after in one.worlds.after(world)]
+    return nearest
+
+
+class Backwards(Worlds):
+    """The same worlds, met in another order."""
+
+    __slots__ = ()
+
+    def after(self, world: World) -> Iterator[Way]:
+        yield from reversed(list(super().after(world)))
+
+
+@pytest.mark.parametrize("config", [SAME_IN_VERSION_2, TWO_PRODUCERS, CRASHING])
+def test_states_that_count_as_equal_go_on_alike(
+    config: ExploreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If equal keys could act differently, what is met first would decide what is found."""
+    forwards = explore(config)
+    monkeypatch.setattr(search, "Worlds", Backwards)
+    backwards = explore(config)
+    assert (forwards.states, forwards.transitions, forwards.ends) == (
+        backwards.states,
+        backwards.transitions,
+        backwards.ends,
+    )
+
+
+def test_a_search_that_is_cut_short_proves_nothing() -> None:
+    cut = explore(attrs.evolve(SAME_IN_VERSION_2, max_states=100))
+    assert (cut.violation, cut.complete) == (None, False)
+
+
+PROGRAM = """
+import sys
+from fencepost.simulator.exploring import ExploreConfig, explore
+for version in (0, 2):
+    found = explore(ExploreConfig(transaction_version=version))
+    print(found.states, found.transitions, found.core_steps, found.ends, [step.label for step in found.trace])
+"""
+
+
+def test_hash_seeds_change_nothing() -> None:
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            text=True,
+            timeout=60,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(outputs) == 1
+
+
+# --- what it can find ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protection", sorted(PROTECTIONS))
+def test_without_a_protection_something_is_found(protection: str) -> None:
+    found = explore(attrs.evolve(SAME_IN_VERSION_2, broken=frozenset({protection})))
+    assert found.violation is not None
+    assert found.trace
+
+
+def test_a_trace_is_a_history_to_draw() -> None:
+    found = explore(LATE_END)
+    history = found.history
+    assert history.lanes == ("p0", "broker")
+    sent = [event.number for event in history.events if isinstance(event, Sent)]
+    over = [event.number for event in history.events if isinstance(event, Arrived | Lost)]
+    assert len(set(sent)) == len(sent)
+    assert set(over) <= set(sent)
+    arrived = sum(isinstance(event, Arrived) for event in history.events)
+    quiet = sum(step.kind in (Kind.WAKE, Kind.GIVE_UP) for step in found.trace)
+    assert arrived == len(found.trace) - quiet, "every other step delivers one message"
+    markers = [event.label for event in history.events if isinstance(event, Appended) and event.result]
+    assert markers == ["commit", "commit"]
+    times = [event.at for event in history.events]
+    assert times == sorted(times)
+    assert history.end > times[-1]
