@@ -91,8 +91,12 @@ class Sender:
         self.transactions.append(transaction)
         return transaction
 
-    def send(self, transaction: Transaction, partition: TopicPartition, value: bytes) -> Script[bool]:
-        """Hands one record over; False when the producer takes none any more."""
+    def send(
+        self, transaction: Transaction, partition: TopicPartition, value: bytes, *, at_once: bool = True
+    ) -> Script[bool]:
+        """Hands one record over; False when the producer takes none any more. Unless it goes `at_once`, it
+        goes with the next that does, or with the commit.
+        """
         machine = self.machine
         while not machine.is_over and machine.failure is None:
             now = self.now
@@ -101,7 +105,8 @@ class Sender:
             )
             if place is not None:
                 transaction.written.append((partition, value, place))
-            self.port.wake()
+            if place is None or at_once:
+                self.port.wake()
             if place is not None:
                 return True
             yield (

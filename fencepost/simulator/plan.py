@@ -89,7 +89,7 @@ def draw(
         world=world,
         transaction_version=transaction_version,
         payers=_draw_payers(choices),
-        feeds=4 + choices.below(12) if copies else 0,
+        feeds=4 + choices.below(20) if copies else 0,
         copiers=("copier",) if copies else (),
         reads_uncommitted=choices.happens(250),
         kinds=kinds,
@@ -113,7 +113,7 @@ def _draw_payers(choices: Choices) -> tuple[PayerPlan, ...]:
         PayerPlan(
             name=f"payer-{number + 1}",
             transactional_id=choices.one_of((f"payer-{number + 1}", "payers")),
-            transactions=3 + choices.below(8),
+            transactions=5 + choices.below(25),
             transaction_timeout_ms=choices.one_of(TIMEOUTS_MS),
         )
         for number in range(1 + choices.below(3))

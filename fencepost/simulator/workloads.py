@@ -36,6 +36,8 @@ OUTPUT: Final = "out"
 GROUP: Final = "copiers"
 MARK: Final = b"@"
 RECORDS_MAX: Final = 4
+FETCH_WAIT_MS: Final = 5_000
+READER_RESTS_MS: Final = (200, 50, 5)  # between two polls
 PATIENCE_MS: Final = 20  # what a process waits at most between two things that it does
 
 
@@ -68,14 +70,17 @@ class Runner:
             transaction_timeout_ms=self.transaction_timeout_ms,
             transaction_version=self.transaction_version,
             linger_ms=0,
-            batch_size=BATCH_BYTES,
+            batch_size=self.choices.one_of((8 * BATCH_BYTES, 8 * BATCH_BYTES, BATCH_BYTES)),
             request_timeout_ms=REQUEST_TIMEOUT_MS,
         )
         return sender(self.process, settings, self.world.bootstrap, self.transactions)
 
     def receiver(self, *, isolation_level: IsolationLevel, group_id: str | None = None) -> Receiver:
         settings = ConsumerSettings(
-            group_id=group_id, isolation_level=isolation_level, request_timeout_ms=REQUEST_TIMEOUT_MS
+            group_id=group_id,
+            isolation_level=isolation_level,
+            max_wait_ms=FETCH_WAIT_MS,
+            request_timeout_ms=2 * FETCH_WAIT_MS,
         )
         return receiver(self.process, settings, self.world.bootstrap)
 
@@ -114,9 +119,11 @@ def payer(runner: Runner, partitions: tuple[TopicPartition, ...], count: int) ->
         for record in range(1 + runner.choices.below(RECORDS_MAX)):
             where = runner.choices.one_of(partitions)
             value = f"{runner.process.lane} {number}.{record}".encode()
-            if not (yield from made.send(transaction, where, value)):
+            at_once = runner.choices.happens(300)
+            if not (yield from made.send(transaction, where, value, at_once=at_once)):
                 break
-            yield from runner.rests()
+            if at_once:
+                yield from runner.rests()
         if not (yield from _end(runner, made, transaction)):
             runner.world.marks["producer given up"] += 1
             made = None
@@ -249,3 +256,4 @@ def reader(
                 isolation_level=isolation_level,
             )
             runner.operations.append(operation)
+        yield runner.choices.one_of(READER_RESTS_MS)

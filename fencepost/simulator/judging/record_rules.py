@@ -36,10 +36,12 @@ def judge_places(seen: Observations, log: PartitionLog) -> Iterator[Anomaly]:
                 records=((offset, there), (offset, value)),
             )
         if elsewhere != offset:
+            write = log.writes.get(value)
             yield Anomaly(
                 DUPLICATE,
                 text=f"{value!r} stands at {log.partition} offsets {elsewhere} and {offset}",
                 partition=log.partition,
+                operations=() if write is None else (seen.operations[write[0]],),
                 records=((elsewhere, value), (offset, value)),
             )
 
