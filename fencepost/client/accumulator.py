@@ -200,6 +200,14 @@ class Accumulator:
         batch.is_done = True
         batch.data = None
 
+    def has_lost(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether a sequence of this identity is missing in some partition, or perhaps is."""
+        identity = (producer_id, producer_epoch)
+        return any(
+            queue.is_broken and (queue.producer_id, queue.producer_epoch) == identity
+            for queue in self.queues.values()
+        )
+
     def expired(self, now: int) -> list[Batch]:
         """The batches past their delivery timeout: oldest first, so one look tells that there is none."""
         oldest_allowed = now - self.settings.delivery_timeout_ms

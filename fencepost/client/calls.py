@@ -148,6 +148,10 @@ class Calls:
                 return call
         return self._waiting.pop(number, None)
 
+    def withdraw(self, number: int) -> bool:
+        """Stops asking what waits to be asked again; False for what is on its way."""
+        return self._waiting.pop(number, None) is not None
+
     def _number(self) -> int:
         self._next += 1
         return self._next

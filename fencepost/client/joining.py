@@ -69,16 +69,17 @@ class Joining:
 
     def answered(self, *, is_in: bool) -> None:
         """The coordinator has taken in what it was asked for, or refused to."""
-        self._call = None
         if is_in:
             self.partitions.update(self._asked)
             self.groups.update(() if self._asked_group is None else (self._asked_group,))
+        self._call, self._asked, self._asked_group = None, (), None
 
-    def cancel(self) -> None:
-        """Nobody wants the answer any more."""
-        if self._call is not None:
-            self.calls.cancel(self._call)
-            self._call = None
+    def give_up(self, *, also_in_flight: bool) -> None:
+        """The transaction ends: nothing is asked again, and an answer awaited only if the end may be too."""
+        if self._call is None:
+            return
+        if self.calls.withdraw(self._call) or (also_in_flight and self.calls.cancel(self._call)):
+            self.answered(is_in=False)
 
     # --- for simulators -------------------------------------------------------------------------------------
 

@@ -134,7 +134,6 @@ class ProducerMachine(ProducerInside):
         """Ends the transaction; records that were not sent yet never are. Resolve(ABORT) says how it went."""
         self._call(_I.ABORT)
         self.operation = Operation.ABORT
-        self._drop_offsets(also_asked=self._dialect.renews_identity)
         return self._step(now)
 
     def give_up_commit(self, now: int) -> list[Effect]:

@@ -156,6 +156,7 @@ class ProducerInside:
         elif self.state in (ProducerState.ABORTABLE_ERROR, ProducerState.ABORTING_TRANSACTION):
             # Answers of what is in flight are awaited; what would go again, or never went, is given up.
             self.delivery.fail(self.failure or _ABORTED, also_in_flight=False)
+            self._give_up_adding(also_in_flight=self._dialect.renews_identity)
         self._end_if_done()
         self._out += self.calls.due(now)
         done = self.delivery.done
@@ -270,7 +271,7 @@ class ProducerInside:
         """Who it is from now on: an older client stays who it is, or asks anew if a sequence is missing."""
         if self._dialect.renews_identity:
             self._adopt(reply)
-        elif any(queue.is_broken for queue in self.accumulator.queues.values()):
+        elif self.accumulator.has_lost(self.producer_id, self.producer_epoch):
             self._ask_identity()
             return
         self._end_transaction()
@@ -361,7 +362,6 @@ class ProducerInside:
             return
         self.failure = self.failure or failure
         self._move(_I.FAILED)
-        self._drop_offsets(also_asked=self._dialect.renews_identity)
         self.delivery.fail(self.failure, also_in_flight=False)
         if self.operation is Operation.COMMIT:
             self._resolve(self.failure)
@@ -376,18 +376,16 @@ class ProducerInside:
         self.delivery.fail(failure, also_in_flight=True)
         self._resolve(failure)
 
-    def _drop_offsets(self, *, also_asked: bool) -> None:
+    def _give_up_adding(self, *, also_in_flight: bool) -> None:
         """What is on its way is awaited, unless it carries the epoch of what ends: then it is harmless."""
         self._offsets.clear()
-        if also_asked:
-            for number in self._offset_calls:
-                self.calls.cancel(number)
-            self._offset_calls.clear()
+        drop = self.calls.cancel if also_in_flight else self.calls.withdraw
+        self._offset_calls = {number: g for number, g in self._offset_calls.items() if not drop(number)}
+        if self._joining is not None:
+            self._joining.give_up(also_in_flight=also_in_flight)
 
     def _drop_calls(self) -> None:
-        self._drop_offsets(also_asked=True)
-        if self._joining is not None:
-            self._joining.cancel()
+        self._give_up_adding(also_in_flight=True)
         for number in (self._init_call, self._end_call):
             if number is not None:
                 self.calls.cancel(number)

@@ -180,6 +180,43 @@ def test_who_lost_a_batch_asks_for_the_next_epoch() -> None:
     assert [(h.producer_epoch, h.base_sequence) for _, h in talk.batches()][-1] == (1, 0)
 
 
+def test_what_was_lost_under_an_epoch_is_of_no_concern_to_the_next() -> None:
+    talk = old(delivery_timeout_ms=1_000)
+    talk.send(b"1")
+    take_in(talk)
+    talk.after(2_000)
+    talk.abort()
+    end(talk)
+    talk.grant(epoch=1)
+    talk.machine.begin()
+    talk.send(b"2", partition=1)
+    take_in(talk)
+    talk.lose(m.Produce)
+    talk.store()
+    talk.commit()
+    end(talk)
+    assert talk.resolved[Operation.COMMIT] is None
+    assert not talk.waiting(m.InitProducerId)
+
+
+@pytest.mark.parametrize("kind", [m.AddPartitionsToTxn, m.AddOffsetsToTxn, m.TxnOffsetCommit])
+def test_what_would_be_asked_again_is_given_up_by_an_abort(kind: type) -> None:
+    """Offsets of a topic that does not exist are asked for ever; the abort does not wait for that."""
+    talk = old()
+    if kind is m.AddPartitionsToTxn:
+        talk.send(b"1")
+    else:
+        talk.hear(talk.machine.send_offsets({HERE: 5}, "g", talk.now))
+    if kind is m.TxnOffsetCommit:
+        talk.reply(talk.first(m.AddOffsetsToTxn), m.AddOffsetsToTxnReply())
+    talk.abort()
+    assert talk.machine.is_waiting
+    assert not talk.waiting(m.EndTxn)
+    talk.refuse(kind, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    assert end(talk).result is TransactionResult.ABORT
+    assert talk.machine.state is ProducerState.READY
+
+
 def test_an_abort_that_lost_nothing_keeps_the_epoch() -> None:
     talk = old()
     talk.send(b"1")
