@@ -206,6 +206,13 @@ CYCLES = [
         transaction("q", write("b", 1), write("d", 3)),
     ),
     case(
+        "... of which one was aborted",
+        "",
+        transaction("p", write("a", 0), write("c", 2)),
+        transaction("q", write("b", 1), write("d", 3), outcome=FAIL),
+        peek("u", poll((0, "a"), (1, "b"), (2, "c"), (3, "d"))),
+    ),
+    case(
         "... in two partitions",
         "G0",
         transaction("p", write("a", 0), write("c", 1, to=B)),
