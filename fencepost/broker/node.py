@@ -119,7 +119,7 @@ class Node:
         )
         state.log_end_offset = order.log_start_offset
         # A question asked under an earlier leadership has a guard that no question of this one has.
-        state.guards_given = order.leader_epoch << 32
+        state.guards_given = order.leader_epoch << partition.GUARD_BITS
         log = Log(state, self._coordinator_for(order))
         if order.snapshot is not None:
             offset, entries = order.snapshot

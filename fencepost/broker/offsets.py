@@ -140,7 +140,7 @@ def answer_to_add(node: Node, asked: AskedToAddOffsets, answer: Answered, now: i
     if isinstance(answer.body, AddPartitionsToTxnReply):
         error = answer.body.partitions[0].error
     log = _group_log(node, asked.request.group_id)
-    if error is ErrorCode.NONE and isinstance(log, Log):
+    if error is ErrorCode.NONE and isinstance(log, Log) and log.partition.gave(asked.guard):
         request = asked.request
         entry = log.partition.verifying.get(request.producer_id)
         # Another group's offsets, asked about at the same time, may have opened the transaction already.

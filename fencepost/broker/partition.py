@@ -32,6 +32,9 @@ from fencepost.protocol.terms import (
 CACHED_BATCHES_MAX: Final = 5
 
 
+GUARD_BITS: Final = 32  # of a guard count the questions of one leadership; above them is its epoch
+
+
 class CachedBatch(NamedTuple):
     """What is remembered of a producer's recent batch, so that its repetition is recognised."""
 
@@ -130,6 +133,10 @@ class Partition:
         """
         producer = self.producers.get(producer_id, UNKNOWN_PRODUCER)
         return producer.open_since != NO_OFFSET and producer.producer_epoch == producer_epoch
+
+    def gave(self, guard: int) -> bool:
+        """Whether the question with this guard was asked under this leadership, not under an earlier one."""
+        return guard >> GUARD_BITS == self.leader_epoch
 
     def key_of_state(self) -> tuple[Any, ...]:
         """What the log alone determines, as a value: equal after recovery and after forgetting notes."""

@@ -149,7 +149,8 @@ class Cluster:
         answer = Answered(token=token, error=ErrorCode.NETWORK_EXCEPTION, body=None)
         self.hosts[source].offer(answer)
 
-    def _collect(self, node_id: int) -> None:
+    def collect(self, node_id: int) -> None:
+        """Take what a host wants to send, and put it on its links."""
         host = self.hosts[node_id]
         sends, host.outbox = host.outbox, []
         for send in sends:
@@ -188,7 +189,7 @@ class Cluster:
         host = self.hosts[node_id]
         host.tick(self.now)
         host.work_until_idle(self.now)
-        self._collect(node_id)
+        self.collect(node_id)
 
     def run(self) -> None:
         """Everything happens that can happen without time: work, messages, syncs."""

@@ -136,7 +136,7 @@ def test_an_answer_to_a_question_of_an_earlier_leadership_lets_nothing_in() -> N
     story.host.offer(first)
     story.host.offer(second)
     story.settle()
-    assert produced(story.replies[late])[ORDERS].error is ErrorCode.INVALID_TXN_STATE
+    assert produced(story.replies[late])[ORDERS].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert produced(story.replies[again])[ORDERS].error is ErrorCode.NONE
     assert story.written().endswith("| again")
 

@@ -8,8 +8,8 @@ import pytest
 
 from fencepost.broker.host import SyncPolicy
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import FetchReply
-from fencepost.protocol.terms import TransactionResult, TransactionState
+from fencepost.protocol.messages import FetchReply, ProduceReply, TxnOffsetCommitReply
+from fencepost.protocol.terms import TopicPartition, TransactionResult, TransactionState
 from tests.broker.cluster import CONTROLLER, Cluster
 from tests.broker.requests import (
     ABORT,
@@ -23,6 +23,7 @@ from tests.broker.requests import (
     fetch_request,
     identity_of,
     init_request,
+    offset_request,
     produce_request,
     produced,
 )
@@ -233,6 +234,25 @@ def test_a_batch_that_waits_for_the_coordinator_is_refused_when_the_leader_moves
     cluster.end(me, COMMIT)
     cluster.wait(200)
     assert cluster.visible() == "a"
+
+
+@pytest.mark.parametrize("key", [ORDERS, READERS])
+def test_a_question_of_an_earlier_leadership_is_asked_again(key: TopicPartition) -> None:
+    """The node leads again when the coordinator's yes arrives: to the producer that is a new leader."""
+    cluster = Cluster(leaders=SPREAD)
+    me = cluster.identity()
+    cluster.cut.add((2, 3))
+    request = (
+        produce_request(me, {ORDERS: "a"}) if key == ORDERS else offset_request(me, "readers", {ORDERS: 5})
+    )
+    to = cluster.offer(3, request)
+    cluster.run()
+    cluster.move(key, 1)
+    cluster.move(key, 3)
+    cluster.heal()
+    body = cluster.replies[to].body
+    assert isinstance(body, ProduceReply | TxnOffsetCommitReply)
+    assert body.partitions[0].error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR)
 
 
 def test_a_leader_that_dies_while_its_marker_is_on_the_way_gets_it_again() -> None:
