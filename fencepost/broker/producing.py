@@ -44,13 +44,14 @@ from fencepost.protocol.terms import (
 # without a refresh.
 ADD_ERRORS: Final = {
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
-    ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_ENOUGH_REPLICAS,
 }
+# Clients that add partitions themselves do not expect this one from a partition leader.
+VERIFY_ERRORS: Final = {**ADD_ERRORS, ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.NOT_ENOUGH_REPLICAS}
 
 
 INTERNAL: Final = Refused(
@@ -159,7 +160,7 @@ def _start_adding(
 
 def _ask_to_add(node: Node, transactional_id: str, batches: list[Incoming], asked: Generation) -> None:
     header = batches[0].header
-    why = AskedToAdd(tuple(batches))
+    why = AskedToAdd(tuple(batches), adds=asked.adds_implicitly)
     request = add_request(
         transactional_id,
         header.producer_id,
@@ -206,11 +207,11 @@ def answer_to_add(node: Node, asked: AskedToAdd, answer: Answered) -> None:
     for incoming in asked.batches:
         error = answer.error or errors.get(incoming.key, ErrorCode.UNKNOWN_SERVER_ERROR)
         log = node.logs.get(incoming.key)
-        # A leader that lost the log in the meantime, and has it again, does not know what came in between.
-        if error is ErrorCode.NONE and log is not None and log.partition.gave(incoming.guard):
+        if error is ErrorCode.NONE and log is not None:
             _append(node, log, incoming)
         else:
-            error = ADD_ERRORS.get(error, error) if error else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            meanings = ADD_ERRORS if asked.adds else VERIFY_ERRORS
+            error = meanings.get(error, error) if error else ErrorCode.NOT_LEADER_OR_FOLLOWER
             node.collect(_part(incoming.ticket, incoming.index, incoming.key, error))
 
 

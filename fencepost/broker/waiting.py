@@ -128,9 +128,12 @@ class Incoming:
 
 @attrs.frozen
 class AskedToAdd:
-    """These batches wait for the coordinator to take their partitions into the transaction."""
+    """These batches wait for the coordinator to take their partitions into the transaction (`adds`), or to
+    say that they are in it.
+    """
 
     batches: tuple[Incoming, ...]
+    adds: bool = attrs.field(kw_only=True)
 
 
 @attrs.frozen(kw_only=True)

@@ -239,7 +239,7 @@ def test_a_transaction_is_busy_until_its_last_step_is_safe(policy: SyncPolicy) -
     assert body_of(story.replies[offset], TxnOffsetCommitReply).partitions[0].error is (
         ErrorCode.CONCURRENT_TRANSACTIONS
     )
-    assert produced(story.replies[data])[OTHERS].error is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert produced(story.replies[data])[OTHERS].error is ErrorCode.CONCURRENT_TRANSACTIONS
     assert produced(story.replies[first])[ORDERS].error is ErrorCode.NONE
     assert story.transaction().state is TransactionState.ONGOING
 

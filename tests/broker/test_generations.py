@@ -252,6 +252,21 @@ def test_a_partition_that_was_not_added_is_refused_to_a_client_of_old(version: i
     assert story.produce(me, "b", sequence=1).error is ErrorCode.NONE, "once open, nobody asks again"
 
 
+@pytest.mark.parametrize(
+    ("client", "error"), [(0, ErrorCode.NOT_ENOUGH_REPLICAS), (2, ErrorCode.CONCURRENT_TRANSACTIONS)]
+)
+def test_while_markers_are_written_each_client_is_told_in_its_own_words(
+    client: int, error: ErrorCode
+) -> None:
+    """Both come again; older ones know CONCURRENT_TRANSACTIONS from the coordinator alone."""
+    story, me = in_state(PREPARE_COMMIT, 2)
+    story.versions = {} if client == 2 else OLD
+    to = story.offer(produce_request(me, {OTHERS: "b"}))
+    while to not in story.replies:
+        assert story.work()
+    assert produced(story.replies.pop(to))[OTHERS].error is error
+
+
 def test_without_verification_nobody_asks() -> None:
     story = story_of(0, verification=False)
     me = story.identity()

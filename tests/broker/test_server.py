@@ -331,7 +331,7 @@ async def test_a_broker_holds_at_the_decision_it_was_told(capsys: pytest.Capture
         me = await wire.identity()
         for word in ("a", "b"):
             reply = await wire.ask_until_done(produce_request(me, {ORDERS: word}))
-            while produced(reply)[ORDERS].error is ErrorCode.NOT_ENOUGH_REPLICAS:
+            while produced(reply)[ORDERS].error is ErrorCode.CONCURRENT_TRANSACTIONS:
                 reply = await wire.ask(produce_request(me, {ORDERS: word}))
             (number,) = await wire.send(end_request(me, COMMIT))
             if word == "a":
