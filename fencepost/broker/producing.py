@@ -207,7 +207,8 @@ def answer_to_add(node: Node, asked: AskedToAdd, answer: Answered) -> None:
     for incoming in asked.batches:
         error = answer.error or errors.get(incoming.key, ErrorCode.UNKNOWN_SERVER_ERROR)
         log = node.logs.get(incoming.key)
-        if error is ErrorCode.NONE and log is not None:
+        # A leader that lost the log in the meantime, and has it again, does not know what came in between.
+        if error is ErrorCode.NONE and log is not None and log.partition.gave(incoming.guard):
             _append(node, log, incoming)
         else:
             meanings = ADD_ERRORS if asked.adds else VERIFY_ERRORS
