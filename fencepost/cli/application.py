@@ -15,10 +15,13 @@ from typing import NoReturn
 from cyclopts import App, CycloptsError
 
 from fencepost import __version__
-from fencepost.cli.failures import OK, WRONG_USAGE, Stopped, report
+from fencepost.cli.failures import INTERRUPTED, OK, WRONG_USAGE, Stopped, report
 from fencepost.protocol.errors import FencepostError
 
-INTERRUPTED = 128 + signal.SIGINT
+SIMULATOR = (
+    ("fencepost.cli.playing:run", "run", "Play scenarios: stories of clients, nodes and faults."),
+    ("fencepost.cli.exploring:explore", "explore", "Look at every state that a small world can come to."),
+)
 
 
 def application() -> App:
@@ -51,11 +54,8 @@ def application() -> App:
     app.command(
         "fencepost.cli.dumping:dump", name="dump", help="Say in words what lies in a log file or directory."
     )
-    app.command(
-        "fencepost.cli.exploring:explore",
-        name="explore",
-        help="Look at every state that a small world can come to.",
-    )
+    for place, name, text in SIMULATOR:
+        app.command(place, name=name, help=text)
     app.command(
         "fencepost.cli.showing:demo",
         name="demo",

@@ -1,0 +1,165 @@
+"""`fencepost run`: plays scenarios and says whether each came out as it should.
+
+Rule: exit code 1 when one did not; the same files give the same words, whenever and wherever they are run.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from fencepost.cli.failures import FAILED, OK, WRONG_USAGE, CommandFailed
+from fencepost.cli.printing import Json, print_json
+
+if TYPE_CHECKING:
+    from fencepost.simulator.history import History
+    from fencepost.simulator.scenarios.model import Case, Scenario
+    from fencepost.simulator.scenarios.runner import Report
+
+NS_PER_MS = 1_000_000
+WIDTH_MIN = 60
+WIDTH_IN_PIPE = 160
+SVG = ".svg"
+
+
+def run(
+    *files: Path,
+    as_json: Annotated[bool, Parameter("--json", negative="")] = False,
+    text: Annotated[bool, Parameter(negative="")] = False,
+    svg: Path | None = None,
+) -> int:
+    """Play scenarios: TOML files that say who takes part, what goes wrong, and what must come of it.
+
+    Exit code 1 when one of them does not come out as it says.
+
+    Parameters
+    ----------
+    files
+        The scenarios; without any, those that come with fencepost.
+    as_json
+        One JSON object per run, and one for all of them at the end.
+    text
+        Print what happened as a table: a column per client and node, time downwards.
+    svg
+        Draw what happened into this file; with several runs, each into its own: NAME-2.svg, NAME-3.svg.
+    """
+    from fencepost.simulator.scenarios.model import cases
+
+    began = time.perf_counter()
+    scenarios = [read(path) for path in (files or shipped())]
+    reports: list[Report] = []
+    for scenario in scenarios:
+        for case in cases(scenario):
+            report = _play(case, as_json=as_json, text=text, svg=svg, number=len(reports) + 1)
+            reports.append(report)
+    failed = [report for report in reports if not report.passed]
+    summary: dict[str, Json] = {
+        "scenarios": len(scenarios),
+        "runs": len(reports),
+        "passed": len(reports) - len(failed),
+        "failed": len(failed),
+        "seconds": round(time.perf_counter() - began, 3),
+    }
+    if as_json:
+        print_json(summary)
+    else:
+        print(
+            f"{summary['passed']} of {summary['runs']} runs of {summary['scenarios']} scenarios came out "
+            f"as expected, in {summary['seconds']} s"
+        )
+    return FAILED if failed else OK
+
+
+def read(path: Path) -> Scenario:
+    """The scenario in a file; an error says what is wrong and where."""
+    from fencepost.simulator.scenarios.reading import scenario_of
+    from fencepost.simulator.scenarios.tables import BadScenario
+
+    try:
+        return scenario_of(path.read_text(encoding="utf-8"), str(path))
+    except FileNotFoundError:
+        raise CommandFailed(
+            f"there is no file {path}",
+            then="fencepost run without a file plays those that come with it",
+            code=WRONG_USAGE,
+        ) from None
+    except IsADirectoryError:
+        raise CommandFailed(
+            f"{path} is a directory", then=f"fencepost run {path}/*.toml", code=WRONG_USAGE
+        ) from None
+    except UnicodeDecodeError as problem:
+        raise CommandFailed(
+            f"{path} is not UTF-8: {problem}", then="a scenario is a TOML file", code=WRONG_USAGE
+        ) from None
+    except BadScenario as problem:
+        raise CommandFailed(
+            str(problem), then="scenarios/README.md says what a scenario may hold", code=WRONG_USAGE
+        ) from None
+
+
+def shipped() -> list[Path]:
+    """The scenarios that come with fencepost: in the wheel beside this package, in a checkout above it."""
+    package = Path(__file__).parent.parent
+    found = [package / "scenarios", package.parent / "scenarios"]
+    return sorted(path for folder in found for path in folder.glob("*.toml"))
+
+
+def _play(case: Case, *, as_json: bool, text: bool, svg: Path | None, number: int) -> Report:
+    from fencepost.simulator.scenarios.runner import record_case, run_case
+
+    if not text and svg is None:
+        report = run_case(case)
+    else:
+        report, history = record_case(case)
+        _show(history, text=text, svg=svg, number=number)
+    if as_json:
+        print_json(_as_json(report))
+    else:
+        _print(report)
+    return report
+
+
+def _show(history: History, *, text: bool, svg: Path | None, number: int) -> None:
+    from rich.console import Console
+
+    from fencepost.simulator.drawing.svg import draw
+    from fencepost.simulator.drawing.text import space_time
+
+    if text:
+        width = Console().width if sys.stdout.isatty() else WIDTH_IN_PIPE
+        print(space_time(history, width=max(width, WIDTH_MIN)))
+    if svg is not None:
+        target = svg if number == 1 else svg.with_name(f"{svg.stem}-{number}{svg.suffix or SVG}")
+        target.write_text(draw(history), encoding="utf-8")
+
+
+def _as_json(report: Report) -> dict[str, Json]:
+    return {
+        "scenario": report.name,
+        "passed": report.passed,
+        "problems": report.problems,
+        "expected": report.expected,
+        "reached": report.reached,
+        "fired": report.fired,
+        "broken": report.broken,
+        "digest": report.digest,
+        "events": report.events,
+        "virtual_ms": round(report.elapsed / NS_PER_MS, 3),
+    }
+
+
+def _print(report: Report) -> None:
+    print(f"{'pass' if report.passed else 'FAIL'}  {report.name}")
+    for heading, lines in (
+        ("", report.problems),
+        ("expected: ", report.expected),
+        ("reached:  ", report.reached),
+        ("fired:    ", report.fired),
+        ("broken:   ", report.broken),
+    ):
+        for line in lines:
+            print(f"      {heading}{line}")

@@ -1,0 +1,125 @@
+"""Messages in a few words: "Produce t-0 a 5/0", "EndTxn COMMIT 5/0", "WriteTxnMarkers t-0 COMMIT".
+
+Rule: equal messages have equal words, and two that differ in what they do have different ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from fencepost.protocol.batches import Buffer, read_header, walk
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import (
+    AddOffsetsToTxn,
+    AddPartitionsToTxn,
+    AddPartitionsToTxnReply,
+    Api,
+    EndTxn,
+    EndTxnReply,
+    InitProducerId,
+    InitProducerIdReply,
+    OffsetFetch,
+    OffsetFetchReply,
+    Produce,
+    ProduceReply,
+    ReplyBody,
+    Request,
+    TxnOffsetCommit,
+    TxnOffsetCommitReply,
+    WriteTxnMarkers,
+    WriteTxnMarkersReply,
+)
+from fencepost.protocol.records import read_columns
+from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID
+
+UNTOLD: Final = frozenset(
+    {"Fetch", "Metadata", "ListOffsets", "ApiVersions", "FindCoordinator", "CreateTopics"}
+    | {"BrokerRegistration", "AllocateProducerIds", "ElectLeaders"}
+)
+"""Requests by which everybody finds and follows everybody: in a picture they only stand in the way."""
+
+
+def request_label(request: Request) -> str:
+    """A request in a few words."""
+    return " ".join(filter(None, (type(request).__name__, *_of_request(request))))
+
+
+def reply_label(api: Api, error: ErrorCode, body: ReplyBody | None) -> str:
+    """A reply in a few words: its error, or what it grants."""
+    if error is not ErrorCode.NONE:
+        return f"{api.name} {error.name}"
+    return " ".join(filter(None, (api.name, *_of_reply(body))))
+
+
+def values_of(batch: Buffer) -> str:
+    """The values of a data batch, as people read them."""
+    header = read_header(batch)
+    return " ".join(_text(value) for value in read_columns(batch, header).values)
+
+
+def _text(value: Buffer | None) -> str:
+    return "null" if value is None else bytes(value).decode("utf-8", "replace")
+
+
+def _identity(producer_id: int, producer_epoch: int) -> str:
+    return "" if producer_id == NO_PRODUCER_ID else f"{producer_id}/{producer_epoch}"
+
+
+def _of_request(request: Request) -> Iterator[str]:
+    match request:
+        case Produce():
+            for part in request.partitions:
+                for at, header in walk(part.records):
+                    batch = memoryview(part.records)[at : at + header.size]
+                    identity = _identity(header.producer_id, header.producer_epoch)
+                    yield f"{part.topic}-{part.partition} {values_of(batch)} {identity}".rstrip()
+        case InitProducerId():
+            yield request.transactional_id or ""
+            yield _identity(request.producer_id, request.producer_epoch)
+        case AddPartitionsToTxn():
+            yield "verify" if request.verify_only else ""
+            yield from (str(part.key) for part in request.partitions)
+            yield _identity(request.producer_id, request.producer_epoch)
+        case EndTxn():
+            yield request.result.name
+            yield _identity(request.producer_id, request.producer_epoch)
+        case WriteTxnMarkers():
+            for marker in request.markers:
+                yield from (str(part.key) for part in marker.partitions)
+                yield f"{marker.result.name} {_identity(marker.producer_id, marker.producer_epoch)}"
+        case TxnOffsetCommit():
+            yield request.group_id
+            yield from (f"{part.topic}-{part.partition}@{part.offset}" for part in request.offsets)
+        case AddOffsetsToTxn() | OffsetFetch():
+            yield request.group_id
+        case _:
+            pass
+
+
+def _of_reply(body: ReplyBody | None) -> Iterator[str]:
+    match body:
+        case ProduceReply():
+            for part in body.partitions:
+                yield (
+                    part.error.name
+                    if part.base_offset == NO_OFFSET
+                    else f"{part.error.name} @{part.base_offset}"
+                )
+        case InitProducerIdReply() | EndTxnReply():
+            yield f"NONE {_identity(body.producer_id, body.producer_epoch)}"
+        case AddPartitionsToTxnReply() | TxnOffsetCommitReply():
+            yield _errors(part.error for part in body.partitions)
+        case WriteTxnMarkersReply():
+            yield _errors(part.error for marker in body.markers for part in marker.partitions)
+        case OffsetFetchReply():
+            yield _errors(part.error for part in body.offsets)
+            yield from (f"{part.topic}-{part.partition}@{part.offset}" for part in body.offsets)
+        case _:
+            yield "NONE"
+
+
+def _errors(found: Iterable[ErrorCode]) -> str:
+    """Every error once; NONE when there is no other."""
+    names = list(dict.fromkeys(error.name for error in found if error is not ErrorCode.NONE))
+    return " ".join(names) or ErrorCode.NONE.name

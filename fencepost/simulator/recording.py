@@ -1,0 +1,206 @@
+"""Writes down what happens in a world as a history: for pictures, and for whoever reads a run.
+
+Rule: it looks and never touches; a world runs the same with it and without it.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from fencepost.broker.host import Host
+from fencepost.broker.words import Append, Effect, Input, Lead, Outcome
+from fencepost.client.effects import Resolve
+from fencepost.protocol.batches import read_marker
+from fencepost.protocol.stored import read_offsets, read_transactions
+from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from fencepost.simulator.drawing.logs import has_lane
+from fencepost.simulator.history import (
+    Appended,
+    Arrived,
+    Bounded,
+    Called,
+    Coordinated,
+    Event,
+    History,
+    Lost,
+    Sent,
+    Struck,
+    Truncated,
+)
+from fencepost.simulator.labels import UNTOLD, reply_label, request_label, values_of
+from fencepost.simulator.network import Answer, Channel, Goodbye, Message, Question
+from fencepost.simulator.nodes import Moment, SimulatedNode
+from fencepost.simulator.processes import Process
+from fencepost.simulator.world import World
+
+
+@attrs.define(eq=False)
+class Recorder:
+    """What has happened so far. `unseen` are lanes of which nothing is told."""
+
+    world: World
+    unseen: tuple[str, ...] = ()
+    events: list[Event] = attrs.Factory(list[Event])
+    numbers: dict[int, tuple[Message, int]] = attrs.Factory(dict[int, tuple[Message, int]])  # by identity
+    asked: dict[tuple[int, int], int] = attrs.Factory(dict[tuple[int, int], int])
+    ends: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
+    bounds: dict[TopicPartition, tuple[int, int]] = attrs.Factory(dict[TopicPartition, tuple[int, int]])
+
+    def attach(self) -> None:
+        """From now on. Nodes must be observed for their logs to be seen."""
+        self.world.network.observers.append(self)
+        self.world.on_performing.append(self._performs)
+        self.world.on_resolved.append(self._resolves)
+        self.world.judges.append(self)
+
+    def history(self, title: str, lanes: tuple[str, ...]) -> History:
+        """Everything so far."""
+        return History(title=title, lanes=lanes, events=tuple(self.events), end=self.world.now)
+
+    def called(self, lane: str, label: str) -> None:
+        """A process begins something, or learned something."""
+        if lane not in self.unseen:
+            self.events.append(Called(self.world.now, lane=lane, label=label))
+
+    def struck(self, lane: str, label: str, message: Message | None) -> None:
+        """A fault happened, or ended."""
+        known = self.numbers.get(id(message))
+        number = None if message is None or known is None else known[1]
+        self.events.append(Struck(self.world.now, lane=lane, label=label, number=number))
+
+    # --- messages -------------------------------------------------------------------------------------------
+
+    def sent(self, channel: Channel, message: Message) -> None:
+        """A message left."""
+        label = self._label(channel, message)
+        if label is None or channel.source in self.unseen or channel.target in self.unseen:
+            return
+        number = len(self.numbers) + 1
+        self.numbers[id(message)] = (message, number)  # kept, so that no other takes its identity
+        answers = None
+        if isinstance(message, Answer):
+            answers = self.asked.get((channel.connection.number, message.token))
+        elif isinstance(message, Question):
+            self.asked[channel.connection.number, message.token] = number
+        self.events.append(
+            Sent(
+                self.world.now,
+                number=number,
+                source=channel.source,
+                target=channel.target,
+                label=label,
+                answers=answers,
+            )
+        )
+
+    def _label(self, channel: Channel, message: Message) -> str | None:
+        if isinstance(message, Goodbye):
+            return None
+        if isinstance(message, Question):
+            return None if type(message.request).__name__ in UNTOLD else request_label(message.request)
+        api = channel.connection.in_flight.get(message.token)
+        return None if api is None or api.name in UNTOLD else reply_label(api, message.error, message.body)
+
+    def arrived(self, channel: Channel, message: Message) -> None:
+        """A message is taken."""
+        known = self.numbers.get(id(message))
+        if known is not None:
+            self.events.append(Arrived(self.world.now, number=known[1]))
+
+    def lost(self, channel: Channel, message: Message, because: str) -> None:
+        """A message will never be taken."""
+        known = self.numbers.get(id(message))
+        if known is not None:
+            self.events.append(Lost(self.world.now, number=known[1], because=because))
+
+    # --- nodes ----------------------------------------------------------------------------------------------
+
+    def _performs(self, node: SimulatedNode, act: Append | Effect, moment: Moment) -> None:
+        if moment is Moment.AFTER and isinstance(act, Append):
+            if act.partition.topic == TRANSACTION_STATE_TOPIC:
+                self._coordinated(node, act)
+            elif has_lane(act.partition):
+                self._appended(node, act)
+
+    def _coordinated(self, node: SimulatedNode, append: Append) -> None:
+        for name, record in read_transactions(append.batch, append.header):
+            if record is not None:
+                self.events.append(
+                    Coordinated(
+                        at=self.world.now,
+                        node=node.lane,
+                        transactional_id=name,
+                        state=record.state,
+                        producer_id=record.producer_id,
+                        producer_epoch=record.producer_epoch,
+                    )
+                )
+
+    def _appended(self, node: SimulatedNode, append: Append) -> None:
+        header = append.header
+        self.ends[append.partition] = header.next_offset
+        self.events.append(
+            Appended(
+                at=self.world.now,
+                node=node.lane,
+                partition=append.partition,
+                base_offset=header.base_offset,
+                next_offset=header.next_offset,
+                producer_id=header.producer_id,
+                producer_epoch=header.producer_epoch,
+                result=read_marker(append.batch).result if header.is_control else None,
+                is_transactional=header.is_transactional,
+                label=_inside(append),
+            )
+        )
+
+    def took(self, node: SimulatedNode, arrived: Input, outcome: Outcome) -> None:
+        """A node took an input: what readers may see, or how far a log goes, may have changed."""
+        host = node.host
+        if host is None:
+            return
+        if isinstance(arrived, Lead) and arrived.partition in self.ends:
+            self._led(node, arrived.partition, host)
+        for where, log in host.node.logs.items():
+            if has_lane(where):
+                bounds = (log.partition.last_stable_offset, log.partition.high_watermark)
+                if self.bounds.get(where, (0, 0)) != bounds and self._is_leader(host, where):
+                    self.bounds[where] = bounds
+                    self.events.append(
+                        Bounded(
+                            at=self.world.now,
+                            partition=where,
+                            last_stable_offset=bounds[0],
+                            high_watermark=bounds[1],
+                        )
+                    )
+
+    def _is_leader(self, host: Host, where: TopicPartition) -> bool:
+        """Whether no later leader has the log, as far as it is open."""
+        journal = self.world.journals.opened.get(where)
+        return journal is None or journal.leader_epoch <= host.node.logs[where].partition.leader_epoch
+
+    def _led(self, node: SimulatedNode, where: TopicPartition, host: Host) -> None:
+        end = host.node.logs[where].partition.log_end_offset
+        if end < self.ends[where]:
+            self.ends[where] = end
+            self.events.append(Truncated(at=self.world.now, node=node.lane, partition=where, next_offset=end))
+
+    def died(self, node: SimulatedNode, host: Host, *, power_is_lost: bool) -> None:
+        """Told by whoever killed it."""
+
+    def _resolves(self, process: Process, what: Resolve) -> None:
+        outcome = "ok" if what.failure is None else what.failure.kind.__name__
+        self.called(process.lane, f"{what.operation.value}: {outcome}")
+
+
+def _inside(append: Append) -> str:
+    if append.header.is_control:
+        return read_marker(append.batch).result.name.lower()
+    if append.partition.topic == CONSUMER_OFFSETS_TOPIC:
+        found = read_offsets(append.batch, append.header)
+        return " ".join(
+            f"{key.group_id} {key.topic}-{key.partition}@{'-' if record is None else record.offset}"
+            for key, record in found
+        )
+    return values_of(append.batch)

@@ -1,0 +1,211 @@
+"""Scenarios from TOML.
+
+Rule: what is read is what was written, or an error that names the place, the key and what is possible
+there.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from typing import Final
+
+from fencepost.broker.host import SyncPolicy
+from fencepost.broker.settings import PROTECTIONS
+from fencepost.protocol.terms import IsolationLevel, TopicPartition
+from fencepost.simulator.scenarios.actions import action
+from fencepost.simulator.scenarios.checking import Inconsistent, check
+from fencepost.simulator.scenarios.model import (
+    Cluster,
+    ConsumerPart,
+    CopierPart,
+    Expectation,
+    Fault,
+    Part,
+    ProducerPart,
+    Scenario,
+    Variant,
+)
+from fencepost.simulator.scenarios.points import point
+from fencepost.simulator.scenarios.scripts import line, partition_named
+from fencepost.simulator.scenarios.tables import TOP, BadScenario, Table
+from fencepost.simulator.scenarios.verdicts import RULE_NAMES
+
+TRANSACTION_VERSIONS: Final = (0, 1, 2)
+AT_ONCE: Final = "at once"
+ON_REQUEST: Final = "on request"
+NODES_MAX: Final = 9
+
+
+def scenario_of(text: str, source: str = "scenario") -> Scenario:
+    """The scenario that a TOML text says; `source` is its name in errors. BadScenario when it says none."""
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as problem:
+        raise BadScenario(f"{source} is not TOML: {problem}") from None
+    top = Table(TOP, values, source, text.splitlines())
+    cluster = _cluster(top.table("cluster"), Cluster())
+    expect_table = top.table("expect")
+    scenario = Scenario(
+        name=top.text("name"),
+        lesson=" ".join(top.text("lesson", "").split()),
+        cluster=cluster,
+        parts=tuple(_parts(top)),
+        faults=tuple(_fault(table) for table in top.tables("fault")),
+        expect=_expectation(expect_table, Expectation()),
+        also_with=tuple(_variants(top, expect_table, cluster)),
+        choices=top.counts("choices"),
+    )
+    expect_table.finish()
+    top.finish()
+    try:
+        check(scenario)
+    except Inconsistent as problem:
+        place = Table(problem.place, {}, source, top.lines)
+        raise place.wrong(problem.key, str(problem), problem.possible) from None
+    return scenario
+
+
+# --- the cluster --------------------------------------------------------------------------------------------
+
+
+def _cluster(table: Table, usual: Cluster) -> Cluster:
+    """What a table says of a cluster, over what it is without that."""
+    made = _cluster_keys(table, usual)
+    table.finish()
+    return made
+
+
+def _cluster_keys(table: Table, usual: Cluster) -> Cluster:
+    nodes = table.positive("nodes", usual.nodes)
+    if nodes > NODES_MAX:
+        raise table.wrong("nodes", f"is {nodes}, but the story of more than {NODES_MAX} cannot be followed")
+    broken = table.texts("broken") if table.has("broken") else usual.broken
+    table.named("broken", broken, sorted(PROTECTIONS))
+    policies = {policy.value: policy for policy in SyncPolicy}
+    return Cluster(
+        nodes=nodes,
+        topics=_topics(table) if table.has("topics") else usual.topics,
+        transaction_version=table.one_of(
+            "transaction_version", TRANSACTION_VERSIONS, usual.transaction_version
+        ),
+        partition_verification=table.flag("partition_verification", usual.partition_verification),
+        coordinators=table.positive("coordinators", usual.coordinators),
+        timeout_scan_ms=table.positive("timeout_scan_ms", usual.timeout_scan_ms),
+        sync=policies[table.one_of("sync", list(policies), usual.sync.value)],
+        segment_bytes=table.positive("segment_bytes", usual.segment_bytes),
+        broken=broken,
+    )
+
+
+def _topics(table: Table) -> tuple[tuple[str, int], ...]:
+    topics = table.table("topics", f"{table.name} topics")
+    return tuple((name, topics.positive(name, 1)) for name in topics.values)
+
+
+# --- people -------------------------------------------------------------------------------------------------
+
+
+def _parts(top: Table) -> Iterator[Part]:
+    for table in top.tables("producer"):
+        yield _producer(table)
+    for table in top.tables("consumer"):
+        yield _consumer(table)
+    for table in top.tables("copier"):
+        yield _copier(table)
+
+
+def _is_called(table: Table) -> bool:
+    return table.one_of("starts", (AT_ONCE, ON_REQUEST), AT_ONCE) == ON_REQUEST
+
+
+def _optional(table: Table, key: str) -> str | None:
+    return table.text(key) if table.has(key) else None
+
+
+def _producer(table: Table) -> ProducerPart:
+    usual = ProducerPart(name="")
+    made = ProducerPart(
+        name=table.text("name"),
+        transactional_id=_optional(table, "transactional_id"),
+        script=table.words("script", line),
+        is_called=_is_called(table),
+        transaction_timeout_ms=table.positive("transaction_timeout_ms", usual.transaction_timeout_ms),
+        request_timeout_ms=table.positive("request_timeout_ms", usual.request_timeout_ms),
+        delivery_timeout_ms=table.positive("delivery_timeout_ms", usual.delivery_timeout_ms),
+        max_in_flight=table.one_of("max_in_flight", (1, 2, 3, 4, 5), usual.max_in_flight),
+    )
+    table.finish()
+    return made
+
+
+def _consumer(table: Table) -> ConsumerPart:
+    levels = {level.name.lower(): level for level in IsolationLevel}
+    made = ConsumerPart(
+        name=table.text("name"),
+        reads=table.words("reads", partition_named),
+        isolation_level=levels[table.one_of("isolation", list(levels), "read_committed")],
+        group=_optional(table, "group"),
+        is_called=_is_called(table),
+    )
+    table.finish()
+    return made
+
+
+def _copier(table: Table) -> CopierPart:
+    name = table.text("name")
+    made = CopierPart(
+        name=name,
+        transactional_id=table.text("transactional_id", name),
+        reads=table.words("reads", partition_named),
+        writes=table.text("writes"),
+        group=table.text("group", "copiers"),
+        is_called=_is_called(table),
+    )
+    table.finish()
+    return made
+
+
+# --- faults and expectations --------------------------------------------------------------------------------
+
+
+def _fault(table: Table) -> Fault:
+    if not table.has("when"):
+        raise table.wrong("when", "is missing; it is a protocol point, or a list of them")
+    made = Fault(
+        when=table.words("when", point),
+        do=table.phrase("do", action),
+        until=table.phrase("until", point) if table.has("until") else None,
+        times=table.positive("times", 1),
+    )
+    table.finish()
+    return made
+
+
+def _expectation(table: Table, usual: Expectation) -> Expectation:
+    """What a table expects, over what is expected anyway; who says what is broken says what is kept, too."""
+    judged = table.has("holds") or table.has("violates")
+    holds, violates = table.texts("holds"), table.texts("violates")
+    table.named("holds", holds, RULE_NAMES)
+    table.named("violates", violates, RULE_NAMES)
+    return Expectation(
+        holds=holds if judged else usual.holds,
+        violates=violates if judged else usual.violates,
+        reaches=table.words("reaches", point) if table.has("reaches") else usual.reaches,
+        visible=_values(table, "visible") if table.has("visible") else usual.visible,
+        logs=_values(table, "logs") if table.has("logs") else usual.logs,
+    )
+
+
+def _values(table: Table, key: str) -> tuple[tuple[TopicPartition, tuple[str, ...]], ...]:
+    inner = table.table(key, f"{table.name} {key}")
+    return tuple((table.understood(key, name, partition_named), inner.texts(name)) for name in inner.values)
+
+
+def _variants(top: Table, expect: Table, cluster: Cluster) -> Iterator[Variant]:
+    """Rows of `also_with`: keys of a cluster and of an expectation side by side."""
+    usual = _expectation(expect, Expectation())
+    for row in expect.tables("also_with", "[expect] also_with"):
+        made = Variant(cluster=_cluster_keys(row, cluster), expect=_expectation(row, usual))
+        row.finish()
+        yield made

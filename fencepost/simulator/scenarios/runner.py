@@ -1,0 +1,97 @@
+"""Runs scenarios and reports: what was expected, what was reached, which faults struck, and what is wrong.
+
+Rule: a report says everything that a reader needs to believe it; the same case gives the same report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from fencepost.simulator.history import History
+from fencepost.simulator.recording import Recorder
+from fencepost.simulator.scenarios.checking import FINAL_READER
+from fencepost.simulator.scenarios.model import Case, Expectation, ProducerPart, Scenario, cases
+from fencepost.simulator.scenarios.playing import Play, stage
+from fencepost.simulator.scenarios.verdicts import judge, problems
+
+
+@attrs.frozen(kw_only=True)
+class Report:
+    """How one case went. `problems` is empty for one that passed; `digest` is equal for equal runs;
+    `elapsed` is virtual nanoseconds.
+    """
+
+    name: str
+    problems: tuple[str, ...]
+    expected: tuple[str, ...]
+    reached: tuple[str, ...]
+    fired: tuple[str, ...]
+    broken: tuple[str, ...]
+    digest: str
+    events: int
+    elapsed: int
+
+    @property
+    def passed(self) -> bool:
+        return not self.problems
+
+
+def run(scenario: Scenario) -> Iterator[Report]:
+    """Every case of a scenario, one after the other."""
+    for case in cases(scenario):
+        yield run_case(case)
+
+
+def run_case(case: Case) -> Report:
+    """One case, from the first node's start to the verdict."""
+    return finish(stage(case))
+
+
+def record_case(case: Case) -> tuple[Report, History]:
+    """The same, with everything that happened."""
+    play = stage(case)
+    recorder = Recorder(play.world, unseen=("admin", FINAL_READER))
+    recorder.attach()
+    play.watch = recorder
+    report = finish(play)
+    return report, recorder.history(case.name, _lanes(play))
+
+
+def _lanes(play: Play) -> tuple[str, ...]:
+    """Who writes, then the nodes, then who reads."""
+    writers = [process.lane for part, process, _ in play.cast if isinstance(part, ProducerPart)]
+    readers = [
+        process.lane
+        for part, process, _ in play.cast
+        if not isinstance(part, ProducerPart) and part.name != FINAL_READER
+    ]
+    return (*writers, *(node.lane for node in play.world.nodes), *readers)
+
+
+def finish(play: Play) -> Report:
+    """Runs what is on stage, and says what it came to."""
+    play.run()
+    findings = judge(play)
+    case, world = play.case, play.world
+    strikes = play.striker.strikes
+    return Report(
+        name=case.name,
+        problems=tuple(problems(play, findings)),
+        expected=tuple(_in_words(case.expect)),
+        reached=tuple(str(heard.point) for heard in play.reached if heard.is_over),
+        fired=tuple(f"{strike.fault.do} ({strike.fault.when[0]})" for strike in strikes if strike.fired),
+        broken=findings.broken,
+        digest=world.digest,
+        events=world.happened,
+        elapsed=world.now,
+    )
+
+
+def _in_words(expect: Expectation) -> Iterator[str]:
+    yield from (f"holds {name}" for name in expect.holds)
+    yield from (f"violates {name}" for name in expect.violates)
+    yield from (f"reaches {point}" for point in expect.reaches)
+    yield from (f"{where} shows [{', '.join(values)}]" for where, values in expect.visible)
+    yield from (f"log of {where} holds [{', '.join(words)}]" for where, words in expect.logs)

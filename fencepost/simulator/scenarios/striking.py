@@ -1,0 +1,312 @@
+"""Faults at their points: each waits, strikes, and is undone when its time has come.
+
+Rule: a fault does what could happen to a real cluster. It strikes at the very moment where that is
+possible, and else right after whatever is going on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+
+from fencepost.journal.simulated import APPEND, SYNC
+from fencepost.simulator.clock import NS_PER_MS
+from fencepost.simulator.network import Message
+from fencepost.simulator.nodes import SimulatedNode
+from fencepost.simulator.processes import Process
+from fencepost.simulator.scenarios.actions import ENDS_ITSELF, Action, ActionKind
+from fencepost.simulator.scenarios.anchors import SAME, Anchors, Happening, Listener
+from fencepost.simulator.scenarios.model import LASTS_MS, Fault
+from fencepost.simulator.scenarios.points import Point, PointKind
+from fencepost.simulator.world import World
+
+Undo = Callable[[], None]
+_AT_LEISURE: Final = Point(kind=PointKind.LATER, time_ms=LASTS_MS)
+# What a node can bear in the middle of its own work, and what touches nobody's work.
+_OF_ITSELF: Final = frozenset({ActionKind.CRASH, ActionKind.CUT_POWER, ActionKind.PAUSE})
+_HARMLESS: Final = frozenset({ActionKind.HOLD, ActionKind.FAIL_APPENDS, ActionKind.FAIL_SYNCS})
+
+
+@attrs.define(eq=False)
+class Strike:
+    """One fault of a run: how often it struck, how often that was undone, and whether its end never came."""
+
+    fault: Fault
+    fired: int = 0
+    ended: int = 0
+    never_ended: bool = False
+    undos: list[Undo] = attrs.Factory(list[Undo])
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it struck as often as it should, and nothing of it is left."""
+        return self.fired == self.fault.times and self.ended == self.fired
+
+
+@attrs.define(eq=False)
+class Striker:
+    """All faults of a run. `call` starts a process by name, `replace` another one in the place of a dead
+    one; `watch` hears of each strike: the lane, what was done, the message.
+    """
+
+    world: World
+    anchors: Anchors
+    call: Callable[[str], None]
+    replace: Callable[[str], None]
+    watch: Callable[[str, str, Message | None], None]
+    strikes: list[Strike] = attrs.Factory(list[Strike])
+    waiting: list[Listener] = attrs.Factory(list[Listener])
+
+    def plan(self, faults: tuple[Fault, ...]) -> None:
+        """From now on each fault waits for its point."""
+        for fault in faults:
+            strike = Strike(fault)
+            self.strikes.append(strike)
+            (when,) = fault.when
+            if when.is_time:
+                at = self.world.now + when.time_ms * NS_PER_MS
+                self.world.at(at, self._at_time, strike)
+            else:
+                hear = _bound(self._reached, strike)
+                self.waiting.append(self.anchors.listen(when, hear, times=fault.times))
+
+    @property
+    def is_over(self) -> bool:
+        return all(strike.is_over for strike in self.strikes)
+
+    def heal(self) -> None:
+        """No fault strikes any more, and whatever is broken is mended."""
+        for listener in self.waiting:
+            listener.is_over = True
+        for strike in self.strikes:
+            while strike.undos:
+                strike.never_ended = strike.never_ended or not (strike.fault.until or _AT_LEISURE).is_time
+                strike.undos[0]()
+        for node in self.world.nodes:
+            if node.host is None:
+                node.start()
+
+    # --- striking -------------------------------------------------------------------------------------------
+
+    def _at_time(self, strike: Strike) -> None:
+        self._strike(strike, Happening(PointKind.AT, "", is_between=True))
+
+    def _reached(self, strike: Strike, happening: Happening) -> None:
+        kind = strike.fault.do.kind
+        is_own = kind in _OF_ITSELF and self.node(strike.fault.do.who) is happening.node
+        if happening.is_between or is_own or kind in _HARMLESS:
+            self._strike(strike, happening)
+        else:
+            self.world.next(lambda _: self._strike(strike, happening))
+
+    def _strike(self, strike: Strike, happening: Happening) -> None:
+        fault = strike.fault
+        strike.fired += 1
+        undo = _DEEDS[fault.do.kind](self, fault.do, happening)
+        if fault.do.kind in ENDS_ITSELF:
+            strike.ended += 1
+            return
+
+        def end(_: object = None) -> None:
+            if end in strike.undos:
+                strike.undos.remove(end)
+                strike.ended += 1
+                undo()
+
+        strike.undos.append(end)
+        until = fault.until or _AT_LEISURE
+        if until.is_time:
+            self.world.at(self.world.now + until.time_ms * NS_PER_MS, end)
+        else:
+            self.anchors.listen(until, lambda _: self.world.next(end))
+
+    def node(self, name: str) -> SimulatedNode | None:
+        lane = self.anchors.lane(name)
+        return next((node for node in self.world.nodes if node.lane == lane), None)
+
+    def somebody(self, name: str) -> SimulatedNode | Process | None:
+        """Who bears this name now: a node, or the newest process of that name that is alive."""
+        alive = (process for process in reversed(self.world.processes) if not process.is_over)
+        return self.node(name) or next(
+            (process for process in alive if process.lane.partition(SAME)[0] == name), None
+        )
+
+    def told(self, point: PointKind, lane: str, what: str) -> None:
+        """Something was done to somebody, or is over: pictures and other faults hear of it."""
+        self.watch(lane, what, None)
+        self.anchors.tell(Happening(point, lane, is_between=False))
+
+
+def _bound(act: Callable[[Strike, Happening], None], strike: Strike) -> Callable[[Happening], None]:
+    return lambda happening: act(strike, happening)
+
+
+def _nothing() -> None:
+    """Nothing is left to undo."""
+
+
+# --- what is done to messages -------------------------------------------------------------------------------
+
+
+def _hold(striker: Striker, action: Action, happening: Happening) -> Undo:
+    """The message waits where it arrives, and all that comes behind it on its connection."""
+    assert happening.carried is not None, "only what is anchored at a message holds one"
+    channel, message = happening.carried
+    striker.anchors.held.append(message)
+    striker.watch("", str(action), message)
+
+    def release() -> None:
+        striker.anchors.held[:] = [held for held in striker.anchors.held if held is not message]
+        striker.watch("", "release", message)
+        if not channel.is_dead:
+            striker.world.network.release(channel)
+
+    return release
+
+
+def _drop(striker: Striker, action: Action, happening: Happening) -> Undo:
+    """The connection breaks, with this message and all else that is on its way."""
+    assert happening.carried is not None, "only what is anchored at a message loses one"
+    channel, message = happening.carried
+    striker.watch("", str(action), message)
+    if not channel.is_dead:
+        striker.world.network.reset(channel.connection)
+    return _nothing
+
+
+# --- what is done to nodes and processes --------------------------------------------------------------------
+
+
+def _crash(striker: Striker, action: Action, _: Happening) -> Undo:
+    node = striker.node(action.who)
+    assert node is not None, "who crashes is a node"
+    return _kill_node(striker, node, power_is_lost=action.kind is ActionKind.CUT_POWER)
+
+
+def _kill_node(striker: Striker, node: SimulatedNode, *, power_is_lost: bool) -> Undo:
+    node.kill(power_is_lost=power_is_lost)
+    striker.told(PointKind.CRASHES, node.lane, "crash: power is cut" if power_is_lost else "crash")
+
+    def restart() -> None:
+        if node.host is None:
+            node.start()
+            striker.told(PointKind.RESTARTS, node.lane, "restart")
+
+    return restart
+
+
+def _kill(striker: Striker, action: Action, _: Happening) -> Undo:
+    process = striker.somebody(action.who)
+    if not isinstance(process, Process):
+        return _nothing
+    process.kill()
+    striker.told(PointKind.DIES, process.lane, "crash: killed")
+    return lambda: striker.replace(action.who)
+
+
+def _pause(striker: Striker, action: Action, _: Happening) -> Undo:
+    somebody = striker.somebody(action.who)
+    if somebody is None:
+        return _nothing
+    somebody.pause()
+    striker.told(PointKind.PAUSES, somebody.lane, "pause")
+
+    def resume() -> None:
+        if somebody.is_paused:
+            somebody.resume()
+            striker.told(PointKind.RESUMES, somebody.lane, "resume")
+
+    return resume
+
+
+def _start(striker: Striker, action: Action, _: Happening) -> Undo:
+    striker.call(action.who)
+    return _nothing
+
+
+def _clock(striker: Striker, action: Action, _: Happening) -> Undo:
+    somebody = striker.somebody(action.who)
+    if somebody is not None:
+        somebody.clock.offset_ns += action.amount * NS_PER_MS
+        striker.watch(somebody.lane, str(action), None)
+        somebody.look_at_clock()
+    return _nothing
+
+
+def _slow(striker: Striker, action: Action, _: Happening) -> Undo:
+    lane, speeds = striker.anchors.lane(action.who), striker.world.speeds
+    speeds[lane] = action.amount
+    striker.watch(lane, str(action), None)
+
+    def as_quick_as_ever() -> None:
+        speeds.pop(lane, None)
+        striker.watch(lane, "quick again", None)
+
+    return as_quick_as_ever
+
+
+# --- what is done to partitions and between lanes -----------------------------------------------------------
+
+
+def _move(striker: Striker, action: Action, _: Happening) -> Undo:
+    target = striker.node(action.whom)
+    assert target is not None, "a partition is moved to a node"
+    striker.watch(target.lane, str(action), None)
+    striker.world.move(striker.anchors.partition(action.who), target.settings.node_id)
+    return _nothing
+
+
+def _part(striker: Striker, action: Action, _: Happening) -> Undo:
+    one, other = striker.anchors.lane(action.who), striker.anchors.lane(action.whom)
+    both = action.kind is ActionKind.PARTITION
+    return _block(striker, str(action), ((one, other), (other, one)) if both else ((one, other),))
+
+
+def _isolate(striker: Striker, action: Action, _: Happening) -> Undo:
+    lane = striker.anchors.lane(action.who)
+    lanes = [each.lane for each in (*striker.world.nodes, *striker.world.processes) if each.lane != lane]
+    pairs = tuple(pair for other in lanes for pair in ((lane, other), (other, lane)))
+    return _block(striker, str(action), pairs)
+
+
+def _block(striker: Striker, what: str, pairs: tuple[tuple[str, str], ...]) -> Undo:
+    network = striker.world.network
+    fresh = tuple(pair for pair in pairs if pair not in network.blocked)
+    network.blocked.update(fresh)
+    striker.watch(pairs[0][0], what, None)
+
+    def heal() -> None:
+        network.unblock(fresh)
+        striker.watch(pairs[0][0], f"healed: {what}", None)
+
+    return heal
+
+
+def _break_disk(striker: Striker, action: Action, _: Happening) -> Undo:
+    where = striker.anchors.partition(action.who)
+    broken = (APPEND if action.kind is ActionKind.FAIL_APPENDS else SYNC, str(where))
+    disks = striker.world.broken_disks
+    disks.add(broken)
+    striker.watch(striker.anchors.lane(f"leader of {where}"), str(action), None)
+    return lambda: disks.discard(broken)
+
+
+_DEEDS: Final[dict[ActionKind, Callable[[Striker, Action, Happening], Undo]]] = {
+    ActionKind.HOLD: _hold,
+    ActionKind.DROP: _drop,
+    ActionKind.CRASH: _crash,
+    ActionKind.CUT_POWER: _crash,
+    ActionKind.KILL: _kill,
+    ActionKind.PAUSE: _pause,
+    ActionKind.START: _start,
+    ActionKind.MOVE: _move,
+    ActionKind.PARTITION: _part,
+    ActionKind.BLOCK: _part,
+    ActionKind.ISOLATE: _isolate,
+    ActionKind.CLOCK: _clock,
+    ActionKind.SLOW: _slow,
+    ActionKind.FAIL_APPENDS: _break_disk,
+    ActionKind.FAIL_SYNCS: _break_disk,
+}

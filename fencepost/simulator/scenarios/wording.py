@@ -1,0 +1,59 @@
+"""Words of scenarios that cannot be understood, times, and what was probably meant.
+
+Rule: who wrote something wrong is told what it is, what was perhaps meant, and what is possible.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Final
+
+_TIME: Final = re.compile(r"(?P<sign>[+-]?)(?P<count>\d+) ?(?P<unit>ms|s|min)")
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "min": 60_000}
+
+
+class BadWords(ValueError):
+    """A phrase that means nothing; `possible` is what may stand there."""
+
+    def __init__(self, what: str, *, possible: Iterable[str] = ()) -> None:
+        super().__init__(what)
+        self.possible = tuple(possible)
+
+
+def quoted(text: str) -> str:
+    """As it stands in a TOML file."""
+    return f'"{text}"'
+
+
+def suggestion(text: str, vocabulary: Sequence[str]) -> str:
+    """ "; did you mean ...?" with each word that is nearly a known one replaced by it; empty without any."""
+    words = text.split(" ")
+    better = [word if word in vocabulary else (_nearest(word, vocabulary) or word) for word in words]
+    return "" if better == words else f"; did you mean {quoted(' '.join(better))}?"
+
+
+def _nearest(word: str, vocabulary: Sequence[str]) -> str | None:
+    if len(word) < 4:  # names of people in a story are short: nearly every one resembles some word
+        return None
+    by_lower = {known.lower(): known for known in vocabulary}
+    found = get_close_matches(word.lower(), list(by_lower), n=1, cutoff=0.7)
+    return by_lower[found[0]] if found else None
+
+
+def milliseconds(text: str) -> int:
+    """A time such as "300 ms", "3 s", "-20 ms" or "2 min"."""
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        raise BadWords(f"{quoted(text)} is no time", possible=["300 ms", "3 s", "2 min"])
+    count = int(match["count"]) * _UNITS_MS[match["unit"]]
+    return -count if match["sign"] == "-" else count
+
+
+def time_text(count_ms: int) -> str:
+    """The same in the largest unit that is exact."""
+    for unit in ("min", "s"):
+        if count_ms and count_ms % _UNITS_MS[unit] == 0:
+            return f"{count_ms // _UNITS_MS[unit]} {unit}"
+    return f"{count_ms} ms"
