@@ -103,6 +103,7 @@ class Segment:
     __slots__ = (
         "_directory",
         "_file",
+        "_located",
         "_max_timestamp_offset",
         "_saved_offsets",
         "_saved_times",
@@ -123,6 +124,7 @@ class Segment:
         self._storage = storage
         self._directory = directory
         self._file: StorageFile | None = None
+        self._located = (base_offset, 0)  # the batch found last, since most readers go on from there
         self.base_offset = base_offset
         self.end_offset = base_offset
         self.size = 0
@@ -266,8 +268,12 @@ class Segment:
         if offset >= self.end_offset:
             return self.size
         start = self.offset_index.position_before(max(0, offset - self.base_offset))
+        known_offset, known_position = self._located
+        if known_offset <= offset:
+            start = max(start, known_position)
         for position, header in self.headers(start):
             if header.last_offset >= offset:
+                self._located = (header.base_offset, position)
                 return position
         return self.size
 
