@@ -97,9 +97,12 @@ class Channel:
 
 
 class Connection:
-    """A caller's connection to a node. `in_flight` is what it asked and was not answered, by token."""
+    """A caller's connection to a node. `in_flight` is what it asked, and when, and was not answered, by token.
 
-    __slots__ = ("caller", "in_flight", "number", "server", "to_caller", "to_server")
+    `is_timed` while somebody will look whether the oldest question is too old.
+    """
+
+    __slots__ = ("caller", "in_flight", "is_timed", "number", "server", "to_caller", "to_server")
 
     def __init__(self, number: int, caller: Caller, server: Server) -> None:
         self.number = number
@@ -107,7 +110,13 @@ class Connection:
         self.server = server
         self.to_server = Channel(self, caller.lane, server.lane, is_to_server=True)
         self.to_caller = Channel(self, server.lane, caller.lane, is_to_server=False)
-        self.in_flight: dict[int, Api] = {}
+        self.in_flight: dict[int, tuple[Api, int]] = {}
+        self.is_timed = False
+
+    def api_of(self, token: int) -> Api | None:
+        """What a question that is not answered yet asks for."""
+        asked = self.in_flight.get(token)
+        return None if asked is None else asked[0]
 
     @property
     def is_open(self) -> bool:
@@ -162,7 +171,7 @@ class Network:
 
     def ask(self, connection: Connection, question: Question) -> None:
         """Send a question; its answer, or the loss of the connection, reaches the caller."""
-        connection.in_flight[question.token] = API_BY_REQUEST[type(question.request)]
+        connection.in_flight[question.token] = (API_BY_REQUEST[type(question.request)], self.timeline.now)
         self._send(connection.to_server, _recoded_question(question) if self.encodes else question)
 
     def answer(self, connection: Connection, answer: Answer) -> None:
@@ -170,7 +179,7 @@ class Network:
         channel = connection.to_caller
         if not channel.is_dead:
             if self.encodes and answer.token in connection.in_flight:
-                answer = _recoded_answer(answer, connection.in_flight[answer.token])
+                answer = _recoded_answer(answer, connection.in_flight[answer.token][0])
             self._send(channel, answer)
 
     def _send(self, channel: Channel, message: Message) -> None:

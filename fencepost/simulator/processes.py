@@ -103,8 +103,8 @@ class Port:
                 world.at(world.now, self._nobody, send.token)
                 return
             connection = self.connections[send.node_id] = world.network.connect(self, server)
-        if not connection.in_flight:
-            self._limit(connection, send.token)
+        if not connection.is_timed:
+            self._time(connection, world.now)
         world.network.ask(connection, Question(send.token, send.request, send.version))
 
     def _nobody(self, token: int) -> None:
@@ -112,21 +112,22 @@ class Port:
             self.perform(self.machine.on_reply(token, ErrorCode.NETWORK_EXCEPTION, None, self.now))
             self.process.advance()
 
-    def _limit(self, connection: Connection, token: int) -> None:
+    def _time(self, connection: Connection, asked_at: int) -> None:
         """The oldest question of a connection has so long to be answered."""
-        world = self.process.world
-        at = world.now + self.request_timeout_ms * NS_PER_MS
-        world.at(at, self._time_out, (connection, token))
+        connection.is_timed = True
+        at = asked_at + self.request_timeout_ms * NS_PER_MS
+        self.process.world.at(at, self._time_out, connection)
 
-    def _time_out(self, what: tuple[Connection, int]) -> None:
-        connection, token = what
-        oldest = next(iter(connection.in_flight), None)
+    def _time_out(self, connection: Connection) -> None:
+        connection.is_timed = False
+        oldest = next(iter(connection.in_flight.values()), None)
         if oldest is None or self.process.is_over:
             return
-        if oldest == token:
-            self.give_up(connection)
+        asked_at = oldest[1]
+        if asked_at + self.request_timeout_ms * NS_PER_MS > self.process.world.now:
+            self._time(connection, asked_at)
         else:
-            self._limit(connection, oldest)
+            self.give_up(connection)
 
     def give_up(self, connection: Connection) -> None:
         """Nobody waits on this connection any longer; what it carried may still be carried out."""

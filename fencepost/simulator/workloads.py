@@ -38,6 +38,8 @@ MARK: Final = b"@"
 RECORDS_MAX: Final = 4
 FETCH_WAIT_MS: Final = 5_000
 READER_RESTS_MS: Final = (200, 50, 5)  # between two polls
+# A next transaction that begins at once often meets the markers of the last one.
+BETWEEN_TRANSACTIONS_MS: Final = (300, 100, 20, 0)
 PATIENCE_MS: Final = 20  # what a process waits at most between two things that it does
 
 
@@ -127,6 +129,7 @@ def payer(runner: Runner, partitions: tuple[TopicPartition, ...], count: int) ->
         if not (yield from _end(runner, made, transaction)):
             runner.world.marks["producer given up"] += 1
             made = None
+        yield runner.choices.one_of(BETWEEN_TRANSACTIONS_MS)
 
 
 def _end(runner: Runner, made: Sender, transaction: Transaction) -> Script[bool]:
