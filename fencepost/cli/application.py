@@ -19,6 +19,7 @@ from fencepost.cli.failures import INTERRUPTED, OK, WRONG_USAGE, Stopped, report
 from fencepost.protocol.errors import FencepostError
 
 SIMULATOR = (
+    ("fencepost.cli.fuzzing:fuzz", "fuzz", "Try worlds at random until a rule is broken."),
     ("fencepost.cli.playing:run", "run", "Play scenarios: stories of clients, nodes and faults."),
     ("fencepost.cli.exploring:explore", "explore", "Look at every state that a small world can come to."),
 )

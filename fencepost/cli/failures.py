@@ -16,6 +16,7 @@ OK: Final = 0
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
 NO_BROKER: Final = 3
+INTERRUPTED: Final = 128 + signal.SIGINT  # as shells report Ctrl-C
 
 # What someone at a terminal can do about what a broker refused.
 ADVICE: Final = {
