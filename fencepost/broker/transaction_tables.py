@@ -119,8 +119,8 @@ class Generation:
     """A protocol generation: its number in `transaction.version`, its tables, and what else it brought."""
 
     transaction_version: int
-    end: EndTable
-    moves: MoveTable = MOVES
+    end: EndTable = attrs.field(repr=False)
+    moves: MoveTable = attrs.field(default=MOVES, repr=False)
     client_version: int
     """What the log says of clients that speak it, and the markers of their transactions carry."""
     renews_identity: bool
