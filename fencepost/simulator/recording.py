@@ -11,6 +11,7 @@ from fencepost.broker.host import Host
 from fencepost.broker.words import Append, Effect, Input, Lead, Outcome
 from fencepost.client.effects import Resolve
 from fencepost.protocol.batches import read_marker
+from fencepost.protocol.messages import FetchReply
 from fencepost.protocol.stored import read_offsets, read_transactions
 from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.simulator.drawing.logs import has_lane
@@ -98,7 +99,7 @@ class Recorder:
             return None
         if isinstance(message, Question):
             return None if type(message.request).__name__ in UNTOLD else request_label(message.request)
-        api = channel.connection.in_flight.get(message.token)
+        api = channel.connection.api_of(message.token)
         return None if api is None or api.name in UNTOLD else reply_label(api, message.error, message.body)
 
     def arrived(self, channel: Channel, message: Message) -> None:
@@ -188,6 +189,9 @@ class Recorder:
 
     def died(self, node: SimulatedNode, host: Host, *, power_is_lost: bool) -> None:
         """Told by whoever killed it."""
+
+    def fetched(self, node: SimulatedNode, reply: FetchReply) -> None:
+        """What readers get they say themselves."""
 
     def _resolves(self, process: Process, what: Resolve) -> None:
         outcome = "ok" if what.failure is None else what.failure.kind.__name__

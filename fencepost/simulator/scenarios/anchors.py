@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, cast
 
 import attrs
 
+from fencepost.broker.host import Host
 from fencepost.broker.words import Append, Effect, Input, Lead, Outcome
 from fencepost.client.effects import Operation, Resolve
 from fencepost.client.errors import (
@@ -22,7 +23,7 @@ from fencepost.client.errors import (
 )
 from fencepost.protocol.batches import read_marker
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import API_BY_REQUEST
+from fencepost.protocol.messages import API_BY_REQUEST, FetchReply
 from fencepost.protocol.stored import read_transactions
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
@@ -31,7 +32,7 @@ from fencepost.protocol.terms import (
     coordinator_partition,
 )
 from fencepost.simulator.network import Answer, Channel, Message, Question
-from fencepost.simulator.nodes import Host, Moment, SimulatedNode
+from fencepost.simulator.nodes import Moment, SimulatedNode
 from fencepost.simulator.processes import Process
 from fencepost.simulator.scenarios.points import Point, PointKind
 from fencepost.simulator.scenarios.scripts import partition_named
@@ -222,13 +223,16 @@ class Anchors:
     def died(self, node: SimulatedNode, host: Host, *, power_is_lost: bool) -> None:
         """Told of by whoever killed it."""
 
+    def fetched(self, node: SimulatedNode, reply: FetchReply) -> None:
+        """What readers get they say themselves."""
+
 
 def api_of(channel: Channel, message: Message) -> str | None:
     """The name of the request that a message is, or answers; None for what is neither, or nobody awaits."""
     if isinstance(message, Question):
         return API_BY_REQUEST[type(message.request)].name
     if isinstance(message, Answer):
-        api = channel.connection.in_flight.get(message.token)
+        api = channel.connection.api_of(message.token)
         return None if api is None else api.name
     return None
 
