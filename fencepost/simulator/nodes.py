@@ -19,7 +19,7 @@ from fencepost.broker.words import Answered, Append, Disconnected, Effect, Input
 from fencepost.journal.journal import Journal
 from fencepost.journal.storage import StorageError
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import API_BY_REQUEST
+from fencepost.protocol.messages import API_BY_REQUEST, FetchReply
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.clock import Clock
 from fencepost.simulator.journals import ClusterJournals, NodeJournals
@@ -57,6 +57,8 @@ class Scheduler(Protocol):
     def took(self, node: SimulatedNode, arrived: Input, outcome: Outcome) -> None: ...
 
     def performs(self, node: SimulatedNode, act: Append | Effect, moment: Moment) -> None: ...
+
+    def fetched(self, node: SimulatedNode, reply: FetchReply) -> None: ...
 
     def died(self, node: SimulatedNode, host: Host, *, power_is_lost: bool) -> None: ...
 
@@ -219,6 +221,8 @@ class SimulatedNode:
         if host.answers:
             answers, host.answers = host.answers, []
             for reply in answers:
+                if type(reply.body) is FetchReply:
+                    self.world.fetched(self, reply.body)
                 connection = self.callers.get(reply.to.connection)
                 if connection is not None:
                     network.answer(connection, Answer(reply.to.correlation_id, reply.error, reply.body))

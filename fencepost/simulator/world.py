@@ -20,6 +20,7 @@ from fencepost.broker.settings import NodeSettings
 from fencepost.broker.words import Append, Effect, Input, Lead, Move, Outcome
 from fencepost.client.effects import Resolve
 from fencepost.journal.journal import JournalSettings
+from fencepost.protocol.messages import FetchReply
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.choices import Choices
 from fencepost.simulator.clock import Clock
@@ -53,9 +54,11 @@ class WorldSettings:
 
 
 class Judge(Protocol):
-    """Who looks at each step of each node, and at each death."""
+    """Who looks at each step of each node, at what readers get, and at each death."""
 
     def took(self, node: SimulatedNode, arrived: Input, outcome: Outcome) -> None: ...
+
+    def fetched(self, node: SimulatedNode, reply: FetchReply) -> None: ...
 
     def died(self, node: SimulatedNode, host: Host, *, power_is_lost: bool) -> None: ...
 
@@ -168,6 +171,10 @@ class World:
             self.marks["leaders that loaded a log"] += 1
         for judge in self.judges:
             judge.took(node, arrived, outcome)
+
+    def fetched(self, node: SimulatedNode, reply: FetchReply) -> None:
+        for judge in self.judges:
+            judge.fetched(node, reply)
 
     def died(self, node: SimulatedNode, host: Host, *, power_is_lost: bool) -> None:
         for judge in self.judges:

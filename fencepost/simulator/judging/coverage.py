@@ -1,0 +1,127 @@
+"""Which cells of the coordinator's tables a run came through, and with which faults: state x input x fault.
+
+Rule: counted by what reached a coordinator and by what its log said then, not by what its code looked up; a
+cell that cannot be reached has its reason here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import attrs
+
+from fencepost.broker.host import Host
+from fencepost.broker.transaction_tables import (
+    GENERATIONS,
+    CoordinatorInput,
+    EndInput,
+    Generation,
+    served,
+    spoken,
+)
+from fencepost.broker.words import Received
+from fencepost.protocol.messages import AddOffsetsToTxn, AddPartitionsToTxn, EndTxn, InitProducerId
+from fencepost.protocol.stored import TransactionRecord
+from fencepost.protocol.terms import LAST_GRANTED_EPOCH, TransactionResult, TransactionState
+from fencepost.simulator.judging.transaction_record import DECISIONS, Entry, TransactionBook
+
+COUNTED: Final = frozenset({EndTxn, InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn})
+"""The requests that a coordinator's tables speak of."""
+
+Cell = tuple[int, TransactionState, EndInput | CoordinatorInput]
+"""Of which generation's tables, the state before, and what came."""
+
+_DECIDED: Final = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+_ENDS: Final = {
+    (TransactionResult.COMMIT, False): EndInput.COMMIT,
+    (TransactionResult.COMMIT, True): EndInput.COMMIT_RETRY,
+    (TransactionResult.ABORT, False): EndInput.ABORT,
+    (TransactionResult.ABORT, True): EndInput.ABORT_RETRY,
+}
+
+
+def cells_of(transaction_version: int) -> tuple[Cell, ...]:
+    """Every cell of a generation's tables that is not empty."""
+    generation = GENERATIONS[transaction_version]
+    return tuple(
+        (transaction_version, state, given)
+        for table in (generation.end, generation.moves)
+        for state, row in table.items()
+        for given in row
+    )
+
+
+UNREACHABLE: Final[Mapping[Cell, str]] = {}
+
+
+@attrs.define(eq=False)
+class CellCounter:
+    """The cells of one run. Only what comes to the coordinator counts, while its last record is durable."""
+
+    generation: Generation
+    transactions: TransactionBook
+    cells: Counter[Cell] = attrs.Factory(Counter[Cell])
+
+    def received(self, host: Host, arrived: Received) -> None:
+        """One of the counted requests reached a node."""
+        request: Any = arrived.request
+        book = self.transactions
+        home = book.homes.get(request.transactional_id)
+        if home is None or book.partitions[home].host is not host:
+            return
+        record = book.latest.get(request.transactional_id)
+        if record is None or book.durable_records.get(request.transactional_id) is not record:
+            return
+        generation = self.generation
+        given: EndInput | CoordinatorInput | None = CoordinatorInput.ADD
+        if isinstance(request, EndTxn):
+            generation = served(generation, spoken(EndTxn, arrived.version))
+            given = _end_input(record, request, generation)
+        elif isinstance(request, InitProducerId):
+            given = CoordinatorInput.INIT
+        elif isinstance(request, AddPartitionsToTxn) and request.verify_only:
+            given = None
+        if given is not None:
+            self.cells[generation.transaction_version, record.state, given] += 1
+
+    def decided(self, entry: Entry, *, is_tick: bool) -> None:
+        """A coordinator decided on its own; called before its record is entered."""
+        before = self.transactions.latest.get(entry.name)
+        if before is None:
+            return
+        if entry.record.state in _DECIDED:
+            given = CoordinatorInput.MARKERS_WRITTEN
+        elif is_tick and entry.record.state in DECISIONS:
+            given = CoordinatorInput.TIMEOUT
+        else:
+            return
+        self.cells[self.generation.transaction_version, before.state, given] += 1
+
+
+def _end_input(record: TransactionRecord, request: EndTxn, generation: Generation) -> EndInput | None:
+    """Which column of the table this EndTxn is; None for somebody who is neither the owner nor was it just
+    before.
+    """
+    asker = (request.producer_id, request.producer_epoch)
+    if asker == (record.producer_id, record.producer_epoch):
+        return _ENDS[request.result, False]
+    before = (record.producer_id, record.producer_epoch - 1)
+    rotated = (record.previous_producer_id, LAST_GRANTED_EPOCH)
+    is_retry = asker == before or (record.producer_epoch == 0 and asker == rotated)
+    return _ENDS[request.result, True] if generation.renews_identity and is_retry else None
+
+
+@attrs.define
+class Coverage:
+    """How often each cell was come through, in all and in runs with each kind of fault."""
+
+    cells: Counter[Cell] = attrs.Factory(Counter[Cell])
+    with_faults: Counter[tuple[Cell, str]] = attrs.Factory(Counter[tuple[Cell, str]])
+
+    def add(self, cells: Mapping[Cell, int], faults: Iterable[str]) -> None:
+        """One run: its cells, and the kinds of fault that struck in it."""
+        self.cells.update(cells)
+        for fault in faults:
+            self.with_faults.update({(cell, fault): count for cell, count in cells.items()})

@@ -1,0 +1,210 @@
+"""The judge's own record of one partition: every batch header in order, and what follows from them.
+
+Rule: naive, and made from headers and markers alone; nothing that the broker worked out is believed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final, NamedTuple
+
+import attrs
+
+from fencepost.broker.host import Host
+from fencepost.broker.partition import Partition
+from fencepost.protocol.batches import BatchHeader, Buffer
+from fencepost.protocol.terms import INT32_MAX, NO_PRODUCER_ID, TopicPartition, TransactionResult
+from fencepost.simulator.judging.step_rules import BOUNDS, HANGING, MONOTONE, SEQUENCE_ONCE
+from fencepost.simulator.judging.violation import Violation
+
+# The low byte of the type in a marker's key: 61 bytes of header, then length, attributes, two deltas, the
+# key's length, its version (2) and its type (2).
+_MARKER_TYPE_AT: Final = 69
+_RESULTS: Final = {0: TransactionResult.ABORT, 1: TransactionResult.COMMIT}
+
+
+def marker_result(batch: Buffer) -> TransactionResult:
+    """What a marker says, read past the broker's own reader."""
+    return _RESULTS[batch[_MARKER_TYPE_AT]]
+
+
+class Marked(NamedTuple):
+    """A producer's last marker in a partition."""
+
+    producer_epoch: int
+    offset: int
+    result: TransactionResult
+
+
+class Aborted(NamedTuple):
+    """A transaction that readers of committed data leave out; `last_offset` is its marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+@attrs.define(eq=False)
+class PartitionRecord:
+    """What entered a log, as its newest leader (`host`, None when nobody is) decided it; the tail may not be
+    written yet.
+    """
+
+    key: TopicPartition
+    marks: Counter[str]
+    host: Host | None = None
+    leader_epoch: int = -1
+    headers: list[BatchHeader] = attrs.Factory(list[BatchHeader])
+    results: dict[int, TransactionResult] = attrs.Factory(dict[int, TransactionResult])  # by offset
+    log_end_offset: int = 0
+    high_watermark: int = 0
+    last_stable_offset: int = 0
+    sequences: dict[tuple[int, int], int] = attrs.Factory(dict[tuple[int, int], int])
+    epochs: dict[int, int] = attrs.Factory(dict[int, int])  # the newest that wrote, by producer id
+    marked: dict[int, Marked] = attrs.Factory(dict[int, Marked])
+    markers: dict[tuple[int, int], int] = attrs.Factory(
+        dict[tuple[int, int], int]
+    )  # the first of each identity
+    open_since: dict[int, int] = attrs.Factory(dict[int, int])  # first offsets, by producer id
+    undurable: list[tuple[int, int]] = attrs.Factory(list[tuple[int, int]])  # first offsets, and of markers
+    aborted: list[Aborted] = attrs.Factory(list[Aborted])
+
+    # --- what enters ----------------------------------------------------------------------------------------
+
+    def judge_sequence(self, header: BatchHeader, *, starts_at_zero: bool) -> None:
+        """Before a batch enters: it goes on where its producer ended, in this epoch."""
+        if header.base_sequence < 0:
+            return
+        self.marks[SEQUENCE_ONCE.name] += 1
+        last = self.sequences.get((header.producer_id, header.producer_epoch))
+        if last is not None:
+            expected = 0 if last == INT32_MAX else last + 1
+        elif starts_at_zero or header.producer_id in self.epochs:
+            expected = 0
+        else:
+            return  # since KIP-360 a producer that is unknown here may start anywhere
+        if header.base_sequence != expected:
+            raise Violation(
+                SEQUENCE_ONCE.name,
+                f"{self.key}: {_name(header)} entered with sequence {header.base_sequence} where {expected} "
+                f"was next",
+            )
+
+    def judge_behind_marker(self, header: BatchHeader) -> None:
+        """Before a batch enters: no marker of a newer epoch is here."""
+        marked = self.marked.get(header.producer_id)
+        if marked is not None and header.producer_epoch < marked.producer_epoch:
+            raise Violation(
+                HANGING.name,
+                f"{self.key}: a batch of {_name(header)} entered behind the marker of epoch "
+                f"{marked.producer_epoch} at {marked.offset}",
+            )
+
+    def enter(self, header: BatchHeader, batch: Buffer) -> None:
+        """A batch is decided on. Its offset is the next one."""
+        if header.base_offset != self.log_end_offset:
+            raise Violation(
+                BOUNDS.name,
+                f"{self.key}: a batch entered at {header.base_offset}, the log ends at {self.log_end_offset}",
+            )
+        result = marker_result(batch) if header.is_control else None
+        if result is not None:
+            self.results[header.base_offset] = result
+        self.headers.append(header)
+        self.log_end_offset = header.next_offset
+        self._count(header, result)
+
+    def _count(self, header: BatchHeader, result: TransactionResult | None) -> None:
+        producer_id = header.producer_id
+        if producer_id == NO_PRODUCER_ID:
+            return
+        epoch = header.producer_epoch
+        self.epochs[producer_id] = epoch
+        if result is not None:
+            self.marked[producer_id] = Marked(epoch, header.base_offset, result)
+            self.markers.setdefault((producer_id, epoch), header.base_offset)
+            first = self.open_since.pop(producer_id, None)
+            if first is not None:
+                self.undurable.append((first, header.base_offset))
+                if result is TransactionResult.ABORT:
+                    self.aborted.append(Aborted(producer_id, first, header.base_offset))
+            return
+        if header.base_sequence >= 0:
+            self.sequences[producer_id, epoch] = header.last_sequence
+        if header.is_transactional:
+            self.open_since.setdefault(producer_id, header.base_offset)
+
+    # --- what is safe ---------------------------------------------------------------------------------------
+
+    def durable(self, offset: int) -> None:
+        """The leader learned that the log is safe up to `offset`."""
+        if offset > self.high_watermark:
+            self.high_watermark = offset
+            if self.undurable:
+                self.undurable = [ended for ended in self.undurable if ended[1] >= offset]
+
+    def first_undecided(self) -> int:
+        """Where the last stable offset has to be."""
+        stable = self.high_watermark
+        if self.open_since:
+            stable = min(stable, *self.open_since.values())
+        if self.undurable:
+            stable = min(stable, *[first for first, _ in self.undurable])
+        return stable
+
+    def judge_bounds(self, state: Partition) -> None:
+        """After a step that moved the partition of the newest leader."""
+        self.marks[BOUNDS.name] += 1
+        stable, high_watermark, end = state.last_stable_offset, state.high_watermark, state.log_end_offset
+        if (
+            high_watermark != self.high_watermark
+            or end != self.log_end_offset
+            or stable != self.first_undecided()
+            or not state.log_start_offset <= stable <= high_watermark <= end
+        ):
+            raise Violation(
+                BOUNDS.name,
+                f"{self.key}: log start {state.log_start_offset}, LSO {stable}, high watermark "
+                f"{high_watermark}, end {end}; by the log they are {self.first_undecided()}, "
+                f"{self.high_watermark}, {self.log_end_offset}",
+            )
+        if stable < self.last_stable_offset:
+            raise Violation(
+                MONOTONE.name, f"{self.key}: the LSO went back from {self.last_stable_offset} to {stable}"
+            )
+        self.last_stable_offset = stable
+
+    # --- taking over ----------------------------------------------------------------------------------------
+
+    def cut(self, count: int) -> None:
+        """Only the first `count` batches are left."""
+        kept, results = self.headers[:count], self.results
+        self.headers = kept
+        self.log_end_offset = kept[-1].next_offset if kept else 0
+        for forgotten in (self.sequences, self.epochs, self.marked, self.markers, self.open_since):
+            forgotten.clear()
+        self.undurable, self.aborted = [], []
+        for header in kept:
+            self._count(header, results.get(header.base_offset))
+
+    def taken_over(self, host: Host, leader_epoch: int, *, is_cut: bool) -> None:
+        """All that is in the log counts for its next leader."""
+        self.host, self.leader_epoch = host, leader_epoch
+        if is_cut:
+            self.high_watermark = self.last_stable_offset = 0
+        self.durable(self.log_end_offset)
+
+
+def judge_order(state: Partition) -> None:
+    """log start <= LSO <= high watermark <= log end; so, too, for a leader who was replaced."""
+    stable = state.last_stable_offset
+    if not state.log_start_offset <= stable <= state.high_watermark <= state.log_end_offset:
+        raise Violation(
+            BOUNDS.name,
+            f"{state.key}: log start {state.log_start_offset}, LSO {stable}, high watermark "
+            f"{state.high_watermark}, end {state.log_end_offset}",
+        )
+
+
+def _name(header: BatchHeader) -> str:
+    return f"producer {header.producer_id} epoch {header.producer_epoch}"

@@ -1,0 +1,110 @@
+"""I12: whoever leads a partition next finds in its log all that was promised, and knows what its last leader
+knew.
+
+Rule: a log that was taken over is read again from the disk; what the policy promised must be in it, and all
+of it must have been decided before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import attrs
+
+from fencepost.broker.host import Host, SyncPolicy
+from fencepost.broker.node import Node
+from fencepost.broker.words import Lead
+from fencepost.protocol.batches import BatchHeader
+from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from fencepost.simulator.journals import ClusterJournals
+from fencepost.simulator.judging.partition_record import PartitionRecord
+from fencepost.simulator.judging.step_rules import RECOVERY
+from fencepost.simulator.judging.violation import Violation
+
+_COORDINATION = frozenset({TRANSACTION_STATE_TOPIC, CLUSTER_METADATA_TOPIC})
+
+
+@attrs.define(eq=False)
+class RecoveryRule:
+    """`remembered` is what the last leader knew of a log that holds all that it decided; `powerless` are the
+    logs whose leader lost its power.
+    """
+
+    marks: Counter[str]
+    policy: SyncPolicy
+    journals: ClusterJournals
+    remembered: dict[TopicPartition, tuple[Any, ...]] = attrs.Factory(dict[TopicPartition, tuple[Any, ...]])
+    powerless: dict[TopicPartition, None] = attrs.Factory(dict[TopicPartition, None])
+
+    def died(self, record: PartitionRecord, host: Host, *, power_is_lost: bool) -> None:
+        """The leader of this log died; its process is still to be looked at."""
+        if power_is_lost:
+            self.powerless[record.key] = None
+            self.remembered.pop(record.key, None)
+        else:
+            self._remember(record, host.node)
+
+    def _remember(self, record: PartitionRecord, node: Node) -> None:
+        log, journal = node.logs.get(record.key), self.journals.opened.get(record.key)
+        if (
+            log is not None
+            and journal is not None
+            and log.partition.leader_epoch == record.leader_epoch
+            and log.partition.log_end_offset == journal.log_end_offset
+        ):
+            self.remembered[record.key] = _durable_knowledge(node, record.key)
+
+    def take_over(self, record: PartitionRecord, order: Lead, node: Node, *, is_untouched: bool) -> int:
+        """A leader has just read this log. Returns how many of the decided batches are in it."""
+        key = record.key
+        self.marks[RECOVERY.name] += 1
+        if record.host is not None:  # the last leader lives, and may not know yet
+            self._remember(record, record.host.node)
+        found = self._read(key)
+        known = record.headers[: len(found)]
+        if found != known:
+            at = next(
+                (mine.base_offset for mine, his in zip(found, known, strict=False) if mine != his), None
+            )
+            raise Violation(RECOVERY.name, f"{key}: the log holds at {at} what its leaders never decided")
+        end = found[-1].next_offset if found else 0
+        lost_power = self.powerless.pop(key, "no") is None
+        promised = self._promised(record, lost_power=lost_power)
+        if end < promised:
+            raise Violation(
+                RECOVERY.name, f"{key}: the log ends at {end}, and everything before {promised} was promised"
+            )
+        before = self.remembered.pop(key, None)
+        if before is not None and is_untouched and before != _durable_knowledge(node, key):
+            raise Violation(
+                RECOVERY.name, f"{key}: leader {order.leader_epoch} does not know what the last one knew"
+            )
+        return len(found)
+
+    def _read(self, key: TopicPartition) -> list[BatchHeader]:
+        if key not in self.journals.disks:
+            return []
+        journal = self.journals.journal(key)
+        return [header for header, _ in journal.batches(journal.log_start_offset)]
+
+    def _promised(self, record: PartitionRecord, *, lost_power: bool) -> int:
+        """Everything before this offset must be there."""
+        if not lost_power or self.policy is SyncPolicy.ALL:
+            return record.high_watermark
+        if self.policy is SyncPolicy.NONE:
+            return 0
+        all_of_it = record.key.topic in _COORDINATION
+        for header in reversed(record.headers):
+            if header.next_offset <= record.high_watermark and (all_of_it or header.is_transactional):
+                return header.next_offset
+        return 0
+
+
+def _durable_knowledge(node: Node, key: TopicPartition) -> tuple[Any, ...]:
+    """What a log determines, less the batches that a snapshot does not tell of: of each producer the last one
+    survives.
+    """
+    (where, log_start, log_end, producers, opened), above = node.state_of(key)
+    known = tuple((number, found._replace(batches=found.batches[-1:])) for number, found in producers)
+    return (where, log_start, log_end, known, opened, above)

@@ -1,0 +1,273 @@
+"""The judge's own record of every transaction: what the coordinators' logs say, durable or not yet.
+
+Rule: a transaction is what lies between two ends of one transactional id; its identity, partitions and
+decision are read from the log's records, never from a coordinator's notes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import attrs
+
+from fencepost.protocol.stored import TransactionRecord
+from fencepost.protocol.terms import (
+    INT16_MAX,
+    NO_PRODUCER_ID,
+    TopicPartition,
+    TransactionResult,
+    TransactionState,
+)
+from fencepost.simulator.judging.partition_record import Marked, PartitionRecord
+from fencepost.simulator.judging.step_rules import (
+    DURABLE_DECISION,
+    FENCED,
+    HANGING,
+    IDENTITY_ONCE,
+    ONE_DECISION,
+)
+from fencepost.simulator.judging.violation import Violation
+
+_S = TransactionState
+_ABORTS: Final = (_S.EMPTY, _S.ONGOING, _S.PREPARE_ABORT)
+FOLLOWERS: Final[dict[TransactionState, tuple[TransactionState, ...]]] = {
+    _S.EMPTY: _ABORTS,
+    _S.ONGOING: (_S.ONGOING, _S.PREPARE_COMMIT, _S.PREPARE_ABORT),
+    _S.PREPARE_COMMIT: (_S.COMPLETE_COMMIT,),
+    _S.PREPARE_ABORT: (_S.COMPLETE_ABORT,),
+    _S.COMPLETE_COMMIT: _ABORTS,
+    _S.COMPLETE_ABORT: _ABORTS,
+}
+"""What a log may say next of a transactional id: the judge's own table, whatever the coordinator's says."""
+
+DECISIONS: Final = {_S.PREPARE_COMMIT: TransactionResult.COMMIT, _S.PREPARE_ABORT: TransactionResult.ABORT}
+_COMPLETE: Final = (_S.COMPLETE_COMMIT, _S.COMPLETE_ABORT)
+RETIRED: Final = INT16_MAX + 1  # above every epoch of a producer id that gave way to another one
+
+
+class Entry(NamedTuple):
+    """One record of a coordinator's log, and the offset behind it."""
+
+    next_offset: int
+    name: str
+    record: TransactionRecord
+
+
+@attrs.define(eq=False)
+class Transaction:
+    """One transaction. `partitions`, `decision` and `is_prepared` count once they are durable."""
+
+    name: str
+    producer_id: int
+    producer_epoch: int
+    renews_identity: bool  # its end raises the epoch, so that its sequences began at 0
+    partitions: tuple[TopicPartition, ...] = ()
+    decision: TransactionResult | None = None
+    is_prepared: bool = False
+    marker: tuple[TopicPartition, TransactionResult] | None = None  # the first one that was written
+
+
+@attrs.define(eq=False)
+class TransactionBook:
+    """Every transactional id. What a log lost is taken back by reading the rest again."""
+
+    marks: Counter[str]
+    partitions: Mapping[TopicPartition, PartitionRecord]
+    entries: dict[TopicPartition, list[Entry]] = attrs.Factory(dict[TopicPartition, list[Entry]])
+    waiting: dict[TopicPartition, deque[Entry]] = attrs.Factory(dict[TopicPartition, deque[Entry]])
+    latest: dict[str, TransactionRecord] = attrs.Factory(dict[str, TransactionRecord])
+    durable_records: dict[str, TransactionRecord] = attrs.Factory(dict[str, TransactionRecord])
+    current: dict[str, Transaction] = attrs.Factory(dict[str, Transaction])
+    written_by: dict[int, Transaction] = attrs.Factory(dict[int, Transaction])  # the newest, by producer id
+    ended: dict[tuple[int, int], Transaction] = attrs.Factory(dict[tuple[int, int], Transaction])
+    marked_as: dict[tuple[int, int], Transaction] = attrs.Factory(dict[tuple[int, int], Transaction])
+    homes: dict[str, TopicPartition] = attrs.Factory(dict[str, TopicPartition])
+    owners: dict[int, str] = attrs.Factory(dict[int, str])  # of producer ids
+    floors: dict[int, int] = attrs.Factory(dict[int, int])  # the oldest epoch that is not fenced
+
+    # --- the coordinator's log ------------------------------------------------------------------------------
+
+    def enter(self, key: TopicPartition, entry: Entry) -> None:
+        """A coordinator decided; its record entered the log."""
+        before = self.latest.get(entry.name)
+        self.marks[DURABLE_DECISION.name] += 1
+        if before is not None:
+            self._judge_move(before, entry)
+        self._judge_identity(before, entry)
+        self._note(key, entry)
+
+    def _note(self, key: TopicPartition, entry: Entry) -> None:
+        name, record = entry.name, entry.record
+        before = self.latest.get(name)
+        self.latest[name] = record
+        self.entries.setdefault(key, []).append(entry)
+        self.waiting.setdefault(key, deque()).append(entry)
+        self.homes[name] = key
+        self.owners[record.producer_id] = name
+        if record.next_producer_id != NO_PRODUCER_ID:
+            self.owners[record.next_producer_id] = name
+        was_open = before is not None and before.state is _S.ONGOING
+        if record.state is _S.ONGOING and not was_open:
+            made = Transaction(name, record.producer_id, record.producer_epoch, record.client_version >= 2)
+            self.current[name] = self.written_by[record.producer_id] = made
+        elif record.state in DECISIONS:
+            self._decide(name, before, record)
+
+    def _decide(self, name: str, before: TransactionRecord | None, record: TransactionRecord) -> None:
+        if before is None or before.state is not _S.ONGOING:  # an end of nothing, which raises the epoch
+            epoch = record.producer_epoch if before is None else before.producer_epoch
+            self.current[name] = Transaction(name, record.producer_id, epoch, record.client_version >= 2)
+        transaction = self.current[name]
+        transaction.decision = DECISIONS[record.state]
+        self.ended[transaction.producer_id, transaction.producer_epoch] = transaction
+        self.marked_as[record.producer_id, record.producer_epoch] = transaction
+
+    def durable(self, key: TopicPartition, offset: int) -> None:
+        """The coordinator learned that its log is safe up to `offset`."""
+        waiting = self.waiting.get(key)
+        while waiting and waiting[0].next_offset <= offset:
+            _, name, record = waiting.popleft()
+            before = self.durable_records.get(name)
+            self.durable_records[name] = record
+            if record.state is _S.ONGOING:
+                self.current[name].partitions = record.partitions
+            elif record.state in DECISIONS:
+                self.current[name].is_prepared = True
+            elif record.state is _S.EMPTY:
+                self.floors[record.producer_id] = record.producer_epoch
+            if before is not None and before.producer_id != record.producer_id:
+                self.floors[before.producer_id] = RETIRED
+
+    def cut(self, key: TopicPartition, end: int) -> None:
+        """The log ends at `end` now: whatever was behind it was never said."""
+        kept = [entry for entry in self.entries.get(key, ()) if entry.next_offset <= end]
+        lost = len(kept) < len(self.entries.get(key, ()))
+        if lost:
+            names = {entry.name: None for entry in self.entries[key]}
+            self.waiting[key], self.entries[key] = deque(), []
+            for name in names:
+                for known in (self.latest, self.durable_records, self.current):
+                    known.pop(name, None)
+            for entry in kept:
+                self._note(key, entry)
+                self.durable(key, entry.next_offset)
+        self.durable(key, end)
+
+    # --- rules of the coordinator's log ---------------------------------------------------------------------
+
+    def _judge_move(self, before: TransactionRecord, entry: Entry) -> None:
+        name, record = entry.name, entry.record
+        if record.state not in FOLLOWERS[before.state]:
+            raise Violation(
+                DURABLE_DECISION.name, f"{name} went from {before.state.title} to {record.state.title}"
+            )
+        if record.state not in _COMPLETE:
+            return
+        decided = Marked(before.producer_epoch, 0, DECISIONS[before.state])
+        for where in before.partitions:
+            log = self.partitions.get(where)
+            if log is not None and not _is_marked(log, before.producer_id, decided):
+                raise Violation(
+                    DURABLE_DECISION.name,
+                    f"{name} is {record.state.title} without a durable marker of epoch "
+                    f"{before.producer_epoch} in {where}",
+                )
+
+    def _judge_identity(self, before: TransactionRecord | None, entry: Entry) -> None:
+        name, record = entry.name, entry.record
+        producer_id, epoch = record.producer_id, record.producer_epoch
+        if before is not None and before.producer_id == producer_id:
+            renews = record.state in DECISIONS and record.client_version >= 2
+            if epoch < before.producer_epoch + renews:
+                raise Violation(
+                    IDENTITY_ONCE.name,
+                    f"{name}: epoch {before.producer_epoch} of producer {producer_id} was followed by "
+                    f"{epoch} in {record.state.title}",
+                )
+        else:
+            self._judge_fresh(name, producer_id, before)
+        if record.next_producer_id != NO_PRODUCER_ID:
+            self._judge_fresh(name, record.next_producer_id, before)
+
+    def _judge_fresh(self, name: str, producer_id: int, before: TransactionRecord | None) -> None:
+        """A producer id that is new here is new everywhere."""
+        self.marks[IDENTITY_ONCE.name] += 1
+        promised = before is not None and before.next_producer_id == producer_id
+        owner = self.owners.get(producer_id)
+        if owner is not None and not promised:
+            raise Violation(
+                IDENTITY_ONCE.name, f"{name} got producer id {producer_id}, which {owner} had before"
+            )
+
+    # --- rules of other logs --------------------------------------------------------------------------------
+
+    def judge_write(self, where: TopicPartition, producer_id: int, producer_epoch: int) -> Transaction:
+        """Before a transactional batch enters: a marker will come for it. Returns its transaction."""
+        self.marks[HANGING.name] += 1
+        transaction = self.written_by.get(producer_id)
+        if transaction is None or (
+            transaction.producer_epoch != producer_epoch or where not in transaction.partitions
+        ):
+            held = "none" if transaction is None else f"epoch {transaction.producer_epoch}"
+            raise Violation(
+                HANGING.name,
+                f"{where}: a batch of producer {producer_id} epoch {producer_epoch} entered, and its "
+                f"coordinator has no transaction of it there (has {held})",
+            )
+        record = self.latest[transaction.name]
+        if transaction.is_prepared and record.state in _COMPLETE:
+            raise Violation(
+                HANGING.name,
+                f"{where}: a batch of producer {producer_id} epoch {producer_epoch} entered, and "
+                f"{transaction.name} is {record.state.title}",
+            )
+        return transaction
+
+    def judge_fenced(self, where: TopicPartition, producer_id: int, producer_epoch: int) -> None:
+        """Before any batch enters: nobody newer was let in as the owner."""
+        floor = self.floors.get(producer_id)
+        if floor is None:
+            return
+        self.marks[FENCED.name] += 1
+        if producer_epoch < floor:
+            raise Violation(
+                FENCED.name,
+                f"{where}: a batch of producer {producer_id} epoch {producer_epoch} entered, and a newer "
+                f"owner has epoch {floor}",
+            )
+
+    def judge_marker(
+        self, where: TopicPartition, identity: tuple[int, int], result: TransactionResult
+    ) -> None:
+        """Before a marker enters: its transaction is decided so, durably, and everywhere."""
+        self.marks[DURABLE_DECISION.name] += 1
+        transaction = self.marked_as.get(identity)
+        said = f"{where}: {result.name} marker of producer {identity[0]} epoch {identity[1]}"
+        if transaction is None or not transaction.is_prepared:
+            raise Violation(DURABLE_DECISION.name, f"{said}, and no durable decision")
+        if transaction.marker is None:
+            transaction.marker = (where, result)
+        else:
+            self.marks[ONE_DECISION.name] += 1
+            if transaction.marker[1] is not result:
+                raise Violation(
+                    ONE_DECISION.name, f"{said}, and {transaction.marker[0]} has {transaction.marker[1].name}"
+                )
+        if transaction.decision is not result:
+            assert transaction.decision is not None, "a durable decision is one"
+            raise Violation(DURABLE_DECISION.name, f"{said}, and the decision is {transaction.decision.name}")
+
+
+def _is_marked(log: PartitionRecord, producer_id: int, decided: Marked) -> bool:
+    """Whether the last marker of this producer is the one that was decided, and durable; of producers that
+    went on since, any newer one.
+    """
+    marked = log.marked.get(producer_id)
+    return (
+        marked is not None
+        and marked.offset < log.high_watermark
+        and (marked.producer_epoch, marked.result) == (decided.producer_epoch, decided.result)
+        and producer_id not in log.open_since
+    )
