@@ -49,7 +49,7 @@ class Recorder:
 
     def attach(self) -> None:
         """From now on. Nodes must be observed for their logs to be seen."""
-        self.world.network.observers.append(self)
+        self.world.network.observers.insert(0, self)  # a message has a number before a fault strikes it
         self.world.on_performing.append(self._performs)
         self.world.on_resolved.append(self._resolves)
         self.world.judges.append(self)

@@ -86,7 +86,7 @@ class Play:
                 self.enter(part)
         self._run_until(lambda: self.striker.is_over and self._is_worked(), self._patience_ms)
         self.striker.heal()
-        self._run_until(lambda: self._is_worked() and not self.unsettled(), self._patience_ms)
+        self._run_until(self._is_at_rest, self._patience_ms)
         self._note_what_is_stuck()
         self._read_all()
 
@@ -110,7 +110,8 @@ class Play:
         try:
             world.run_until(lambda: world.now >= end or is_over())
         except Disordered as problem:
-            self.stuck.append(str(problem))
+            if world.queue:  # without anything left to happen it is at rest, for better or worse
+                self.stuck.append(str(problem))
 
     # --- the cast -------------------------------------------------------------------------------------------
 
@@ -165,6 +166,10 @@ class Play:
             if isinstance(part, ProducerPart) and not process.is_over:
                 return False
         return all(self._is_copied(part) for part in self._copiers)
+
+    def _is_at_rest(self) -> bool:
+        """Nothing is left to do or to wait for."""
+        return self._is_worked() and all(heard.is_over for heard in self.reached) and not self.unsettled()
 
     @property
     def _copiers(self) -> list[CopierPart]:
