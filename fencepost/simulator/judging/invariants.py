@@ -223,7 +223,7 @@ class Invariants:
         for name, record in book.latest.items():
             if (
                 record.state is TransactionState.ONGOING
-                and self.partitions[book.homes[name]].host is host
+                and self._leads(host, book.homes[name])
                 and book.durable_records.get(name) is record
             ):
                 self.sometimes[TIMEOUT.name] += 1
@@ -233,6 +233,9 @@ class Invariants:
                         f"{name} is open since {record.start_ms} ms for at most {record.timeout_ms} ms, and "
                         f"was left open at {now} ms",
                     )
+
+    def _leads(self, host: Host, key: TopicPartition) -> bool:
+        return self.partitions[key].host is host and key in host.node.logs
 
 
 def _entry(host: Host, append: Append) -> Entry | None:

@@ -14,6 +14,7 @@ import attrs
 
 from fencepost.broker.host import Host, SyncPolicy
 from fencepost.broker.node import Node
+from fencepost.broker.partition import Producer
 from fencepost.broker.words import Lead
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
@@ -102,9 +103,13 @@ class RecoveryRule:
 
 
 def _durable_knowledge(node: Node, key: TopicPartition) -> tuple[Any, ...]:
-    """What a log determines, less the batches that a snapshot does not tell of: of each producer the last one
-    survives.
+    """What a log determines, less what no snapshot tells of: of each producer the last batch survives, and
+    its time is that of whatever the producer wrote last.
     """
     (where, log_start, log_end, producers, opened), above = node.state_of(key)
-    known = tuple((number, found._replace(batches=found.batches[-1:])) for number, found in producers)
+    known = tuple((number, found._replace(batches=()), _last_batch(found)) for number, found in producers)
     return (where, log_start, log_end, known, opened, above)
+
+
+def _last_batch(producer: Producer) -> tuple[int, ...]:
+    return producer.batches[-1][:3] if producer.batches else ()
