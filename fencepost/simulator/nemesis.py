@@ -8,17 +8,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 import attrs
 
 from fencepost.broker.controller import METADATA_PARTITION
 from fencepost.journal.simulated import APPEND, SYNC
 from fencepost.simulator.clock import NS_PER_MS
+from fencepost.simulator.network import Connection
 from fencepost.simulator.nodes import SimulatedNode, led_by
 from fencepost.simulator.world import World
 
 Undo = Callable[[], None]
+
+
+class Done(NamedTuple):
+    """A fault that struck: to whom or what, and how it is undone."""
+
+    whom: str
+    undo: Undo
+
+
+@attrs.frozen(kw_only=True)
+class Struck:
+    """One fault of a run, at a time in nanoseconds."""
+
+    at: int
+    kind: FaultKind
+    whom: str
+
 
 DURATIONS_MS: Final = (1, 5, 20, 50, 120, 300, 700, 1_700)
 SLOWNESS: Final = (5, 20, 100)
@@ -55,6 +73,8 @@ class Nemesis:
     respawn: Callable[[str], None]
     undos: dict[int, Undo] = attrs.Factory(dict[int, Undo])
     made: int = 0
+    struck: list[Struck] = attrs.Factory(list[Struck])
+    on_struck: list[Callable[[Struck], None]] = attrs.Factory(list[Callable[[Struck], None]])
 
     def start(self) -> None:
         """From now on."""
@@ -69,11 +89,17 @@ class Nemesis:
         if self.strikes_left > 0:
             self.strikes_left -= 1
             kind = self.world.choices.one_of(self.kinds)
-            undo = _STRIKES[kind](self)
-            if undo is not None:
-                self.world.marks[f"fault: {kind.value}"] += 1
-                self._undo_later(undo)
+            done = _STRIKES[kind](self)
+            if done is not None:
+                self._tell(Struck(at=self.world.now, kind=kind, whom=done.whom))
+                self._undo_later(done.undo)
             self._plan_next()
+
+    def _tell(self, struck: Struck) -> None:
+        self.world.marks[f"fault: {struck.kind.value}"] += 1
+        self.struck.append(struck)
+        for hear in self.on_struck:
+            hear(struck)
 
     def _undo_later(self, undo: Undo) -> None:
         self.made += 1
@@ -104,16 +130,21 @@ def _nothing() -> None:
 # --- the network --------------------------------------------------------------------------------------------
 
 
-def _drop(nemesis: Nemesis) -> Undo | None:
+def _drop(nemesis: Nemesis) -> Done | None:
     world = nemesis.world
     connections = list(world.network.connections.values())
     if not connections:
         return None
-    world.network.reset(world.choices.one_of(connections))
-    return _nothing
+    connection = world.choices.one_of(connections)
+    world.network.reset(connection)
+    return Done(_named(connection), _nothing)
 
 
-def _hold(nemesis: Nemesis) -> Undo | None:
+def _named(connection: Connection) -> str:
+    return f"{connection.caller.lane} and {connection.server.lane}"
+
+
+def _hold(nemesis: Nemesis) -> Done | None:
     """Everything of one direction of one connection stops."""
     world = nemesis.world
     connections = list(world.network.connections.values())
@@ -122,25 +153,27 @@ def _hold(nemesis: Nemesis) -> Undo | None:
     connection = world.choices.one_of(connections)
     channel = world.choices.one_of((connection.to_caller, connection.to_server))
     world.network.hold(channel)
-    return lambda: world.network.release(channel)
+    return Done(f"{channel.source} to {channel.target}", lambda: world.network.release(channel))
 
 
 def _lanes(world: World) -> list[str]:
     return [node.lane for node in world.nodes] + [p.lane for p in world.processes if not p.is_over]
 
 
-def _partition(nemesis: Nemesis) -> Undo | None:
+def _partition(nemesis: Nemesis) -> Done | None:
     world = nemesis.world
     one, other = world.choices.one_of(_lanes(world)), world.choices.one_of(_lanes(world))
     pairs = ((one, other), (other, one)) if world.choices.below(2) else ((one, other),)
-    return _block(world, pairs) if one != other else None
+    words = f"{one} to {other}" if len(pairs) == 1 else f"{one} and {other}"
+    return Done(words, _block(world, pairs)) if one != other else None
 
 
-def _isolate(nemesis: Nemesis) -> Undo | None:
+def _isolate(nemesis: Nemesis) -> Done | None:
     world = nemesis.world
     lane = world.choices.one_of(world.nodes).lane
     others = [other for other in _lanes(world) if other != lane]
-    return _block(world, tuple(pair for other in others for pair in ((lane, other), (other, lane))))
+    pairs = tuple(pair for other in others for pair in ((lane, other), (other, lane)))
+    return Done(lane, _block(world, pairs))
 
 
 def _block(world: World, pairs: tuple[tuple[str, str], ...]) -> Undo:
@@ -156,17 +189,17 @@ def _up(world: World) -> list[SimulatedNode]:
     return [node for node in world.nodes if node.host is not None and not node.is_paused]
 
 
-def _pause(nemesis: Nemesis) -> Undo | None:
+def _pause(nemesis: Nemesis) -> Done | None:
     world = nemesis.world
     able = [*_up(world), *(p for p in world.processes if not p.is_over and not p.is_paused)]
     if not able:
         return None
     chosen = world.choices.one_of(able)
     chosen.pause()
-    return chosen.resume
+    return Done(chosen.lane, chosen.resume)
 
 
-def _crash(nemesis: Nemesis, *, power_is_lost: bool = False) -> Undo | None:
+def _crash(nemesis: Nemesis, *, power_is_lost: bool = False) -> Done | None:
     """Not at once, but some things later: most deaths find a node in the middle of something."""
     world = nemesis.world
     able = _up(world)
@@ -175,7 +208,7 @@ def _crash(nemesis: Nemesis, *, power_is_lost: bool = False) -> Undo | None:
     node = world.choices.one_of(able)
     node.loses_power = power_is_lost
     node.dies_in = world.choices.below(THINGS_BEFORE_DEATH)
-    return lambda: _start_again(node)
+    return Done(f"{node.lane} in {node.dies_in} steps", lambda: _start_again(node))
 
 
 def _start_again(node: SimulatedNode) -> None:
@@ -184,11 +217,11 @@ def _start_again(node: SimulatedNode) -> None:
     node.dies_in = None
 
 
-def _lose_power(nemesis: Nemesis) -> Undo | None:
+def _lose_power(nemesis: Nemesis) -> Done | None:
     return _crash(nemesis, power_is_lost=True)
 
 
-def _fail_over(nemesis: Nemesis) -> Undo | None:
+def _fail_over(nemesis: Nemesis) -> Done | None:
     world = nemesis.world
     able = [node for node in _up(world) if node is not world.nodes[0]]
     if not able or world.nodes[0].host is None:
@@ -199,47 +232,49 @@ def _fail_over(nemesis: Nemesis) -> Undo | None:
     node.kill()
     for key in led:
         world.move(key, world.choices.one_of(world.nodes).settings.node_id)
-    return lambda: _start_again(node)
+    return Done(node.lane, lambda: _start_again(node))
 
 
-def _move(nemesis: Nemesis) -> Undo | None:
+def _move(nemesis: Nemesis) -> Done | None:
     world = nemesis.world
     able = [key for node in _up(world) if node.host is not None for key in led_by(node.host)]
     able = [key for key in able if key != METADATA_PARTITION]
     if not able or world.nodes[0].host is None or len(world.nodes) == 1:
         return None
-    world.move(world.choices.one_of(able), world.choices.one_of(world.nodes).settings.node_id)
-    return _nothing
+    key, heir = world.choices.one_of(able), world.choices.one_of(world.nodes)
+    world.move(key, heir.settings.node_id)
+    return Done(f"{key} to {heir.lane}", _nothing)
 
 
-def _kill(nemesis: Nemesis) -> Undo | None:
+def _kill(nemesis: Nemesis) -> Done | None:
     world = nemesis.world
     able = [process for process in world.processes if not process.is_over]
     if not able:
         return None
     process = world.choices.one_of(able)
     process.kill()
-    return lambda: nemesis.respawn(process.lane)
+    return Done(process.lane, lambda: nemesis.respawn(process.lane))
 
 
-def _jump(nemesis: Nemesis) -> Undo | None:
+def _jump(nemesis: Nemesis) -> Done | None:
     world = nemesis.world
     chosen = world.choices.one_of([*world.nodes, *(p for p in world.processes if not p.is_over)])
-    chosen.clock.offset_ns += world.choices.one_of(JUMPS_MS) * NS_PER_MS
+    jump_ms = world.choices.one_of(JUMPS_MS)
+    chosen.clock.offset_ns += jump_ms * NS_PER_MS
     chosen.look_at_clock()
-    return _nothing
+    return Done(f"{chosen.lane} by {jump_ms} ms", _nothing)
 
 
-def _slow(nemesis: Nemesis) -> Undo | None:
+def _slow(nemesis: Nemesis) -> Done | None:
     world = nemesis.world
     lane = world.choices.one_of(_lanes(world))
     if lane in world.speeds:
         return None
     world.speeds[lane] = world.choices.one_of(SLOWNESS)
-    return lambda: world.speeds.__delitem__(lane)
+    return Done(f"{lane} by {world.speeds[lane]} times", lambda: world.speeds.__delitem__(lane))
 
 
-def _break_disk(nemesis: Nemesis) -> Undo | None:
+def _break_disk(nemesis: Nemesis) -> Done | None:
     world = nemesis.world
     able = sorted(key for key in world.journals.disks if key != METADATA_PARTITION)
     if not able:
@@ -248,10 +283,10 @@ def _break_disk(nemesis: Nemesis) -> Undo | None:
     if broken in world.broken_disks:
         return None
     world.broken_disks.add(broken)
-    return lambda: world.broken_disks.discard(broken)
+    return Done(" of ".join(broken), lambda: world.broken_disks.discard(broken))
 
 
-_STRIKES: Final[dict[FaultKind, Callable[[Nemesis], Undo | None]]] = {
+_STRIKES: Final[dict[FaultKind, Callable[[Nemesis], Done | None]]] = {
     FaultKind.DROP: _drop,
     FaultKind.HOLD: _hold,
     FaultKind.PARTITION: _partition,
