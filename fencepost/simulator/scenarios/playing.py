@@ -17,6 +17,7 @@ from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.choices import Choices
 from fencepost.simulator.clock import NS_PER_MS
+from fencepost.simulator.judging.invariants import Invariants
 from fencepost.simulator.judging.operations import Operation
 from fencepost.simulator.network import Message
 from fencepost.simulator.processes import Process, Script
@@ -26,6 +27,7 @@ from fencepost.simulator.scenarios.model import Case, Cluster, ConsumerPart, Cop
 from fencepost.simulator.scenarios.players import ConsumerPlayer, ProducerPlayer, Stage, Watch
 from fencepost.simulator.scenarios.points import PointKind
 from fencepost.simulator.scenarios.striking import Striker
+from fencepost.simulator.scenarios.watching import StepJudge
 from fencepost.simulator.topics import create_topics
 from fencepost.simulator.workloads import Runner, copier
 from fencepost.simulator.world import Disordered, World, WorldSettings
@@ -63,6 +65,7 @@ class Play:
     case: Case
     world: World
     anchors: Anchors
+    step_judge: StepJudge
     watch: Watch | None = None
     striker: Striker = attrs.field(init=False)
     cast: list[tuple[Part, Process, Player]] = attrs.Factory(list[tuple[Part, Process, Player]])
@@ -88,6 +91,8 @@ class Play:
         self.striker.heal()
         self._run_until(self._is_at_rest, self._patience_ms)
         self._note_what_is_stuck()
+        if not self.stuck:
+            self.step_judge.end()
         self._read_all()
 
     def _struck(self, lane: str, label: str, message: Message | None) -> None:
@@ -152,8 +157,7 @@ class Play:
         self.enter(next(part for part in self.case.scenario.parts if part.name == name))
 
     def replace(self, name: str) -> None:
-        """Another one goes on where a dead one stood; a producer's script is nothing that one goes on with.
-        """
+        """Another one goes on where a dead one stood; nobody goes on with a producer's script."""
         part = next(part for part in self.case.scenario.parts if part.name == name)
         if not isinstance(part, ProducerPart):
             self.enter(part)
@@ -169,7 +173,12 @@ class Play:
 
     def _is_at_rest(self) -> bool:
         """Nothing is left to do or to wait for."""
-        return self._is_worked() and all(heard.is_over for heard in self.reached) and not self.unsettled()
+        return (
+            self._is_worked()
+            and all(heard.is_over for heard in self.reached)
+            and not self.unsettled()
+            and self.step_judge.is_settled
+        )
 
     @property
     def _copiers(self) -> list[CopierPart]:
@@ -288,6 +297,8 @@ def stage(case: Case) -> Play:
     world = World(world_settings(case.cluster), Choices(recorded=case.scenario.choices))
     anchors = Anchors(world, case.cluster.coordinators)
     anchors.attach()
+    step_judge = StepJudge(Invariants(world))
+    world.judges.append(step_judge)
     for node in world.nodes:
         node.is_observed = True
-    return Play(case, world, anchors)
+    return Play(case, world, anchors, step_judge)

@@ -17,6 +17,7 @@ from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.judging.anomalies import RULES
 from fencepost.simulator.judging.black_box import check
 from fencepost.simulator.judging.exactly_once import exactly_once
+from fencepost.simulator.judging.step_rules import STEP_RULES
 from fencepost.simulator.scenarios.model import CopierPart, Expectation
 from fencepost.simulator.scenarios.playing import Play
 from fencepost.simulator.workloads import transform, without_mark
@@ -43,13 +44,13 @@ RULE_NAMES: Final = (
     HANGING_TRANSACTION,
     EXACTLY_ONCE,
     *(rule.name for rule in RULES if not rule.allowed_because),
+    *(rule.name for rule in STEP_RULES),
 )
 
 
 @attrs.define(eq=False)
 class Findings:
-    """What the judges of a run say: the breaches of each rule, and how often each had something to look at.
-    """
+    """What the judges of a run say: breaches by rule, and how often each rule had something to look at."""
 
     breaches: list[tuple[str, str]] = attrs.Factory(list[tuple[str, str]])
     looked: Counter[str] = attrs.Factory(Counter[str])
@@ -78,6 +79,10 @@ def judge(play: Play) -> Findings:
     findings.breaches += [(HANGING_TRANSACTION, text) for text in hanging]
     if play.stuck and not hanging:
         findings.breaches.append((CONVERGES, play.stuck[0]))
+    breach = play.step_judge.breach
+    if breach is not None:
+        findings.breaches.append((breach.rule, breach.evidence))
+    findings.looked.update(play.step_judge.inner.sometimes)
     findings.looked[CONVERGES] = findings.looked[HANGING_TRANSACTION] = 1
     findings.looked[EXACTLY_ONCE] = sum(findings.looked[name] for name in _EXACTLY_ONCE)
     return findings
