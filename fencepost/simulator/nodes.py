@@ -78,7 +78,8 @@ class SimulatedNode:
     host: Host | None = None
     is_paused: bool = False
     stash: list[tuple[Channel, Message]] = attrs.Factory(list[tuple[Channel, Message]])
-    is_observed: bool = False
+    is_observed: bool = False  # faults may strike between any two things: each leaves before the next is done
+    is_told: bool = False  # whoever listens hears of each thing, and the run is the same as without him
     dies_in: int | None = None
     loses_power: bool = False
     incarnation: int = 0
@@ -187,7 +188,7 @@ class SimulatedNode:
         if host is None or self.is_paused:
             return
         now = self.clock.ms(self.world.now)
-        if self.dies_in is None and not self.is_observed:
+        if self.dies_in is None and not self.is_observed and not self.is_told:
             host.work_until_idle(now)
         else:
             self._work_watched(host, now)
@@ -196,6 +197,7 @@ class SimulatedNode:
 
     def _work_watched(self, host: Host, now: int) -> None:
         """One thing after the other; between any two the node may be killed."""
+        leaves_at_once = self.is_observed or self.dies_in is not None
         while self.host is host and not self.is_paused and not host.is_idle:
             if self.dies_in == 0:
                 self._flush(host)
@@ -208,7 +210,8 @@ class SimulatedNode:
                 self.world.performs(self, act, Moment.BEFORE)
             if self.host is host and not self.is_paused:
                 host.work(now)
-                self._flush(host)
+                if leaves_at_once:
+                    self._flush(host)
                 if act is not None:
                     self.world.performs(self, act, Moment.AFTER)
 
