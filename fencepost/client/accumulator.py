@@ -252,6 +252,7 @@ class Accumulator:
             copied.unacked = [twin.batches[batch.number] for batch in queue.unacked]
             copied.producer_id, copied.producer_epoch = queue.producer_id, queue.producer_epoch
             copied.next_sequence, copied.is_broken = queue.next_sequence, queue.is_broken
+            copied.numbered = queue.numbered
         twin.active = {partition: twin.queue(partition) for partition in self.active}
         twin.allow(self._is_hot)
         return twin

@@ -52,6 +52,7 @@ class Batch:
         "limit",
         "number",
         "opened_at",
+        "ordinal",
         "partition",
         "record_count",
         "reserved",
@@ -67,6 +68,7 @@ class Batch:
         self, number: int, partition: TopicPartition, *, limit: int, opened_at: int, timestamp: int
     ) -> None:
         self.number = number
+        self.ordinal = 0  # among the batches of its partition that got a sequence
         self.topic, self.partition = partition
         self.limit = limit
         self.room = limit
@@ -160,7 +162,7 @@ class Batch:
 
     def key(self) -> tuple[object, ...]:
         """Equal for batches that will fare alike."""
-        return tuple(_hashable(getattr(self, name)) for name in Batch.__slots__)
+        return tuple(_hashable(getattr(self, name)) for name in _KEPT)
 
     def key_at(self, now: int) -> tuple[object, ...]:
         """Equal for batches that will fare alike, however long what is not due at `now` still takes."""
@@ -168,7 +170,10 @@ class Batch:
         return (*plain, self.retry_at <= now)
 
 
-_TIMELESS: Final = tuple(n for n in Batch.__slots__ if n not in ("attempts", "opened_at", "retry_at"))
+_KEPT: Final = tuple(
+    n for n in Batch.__slots__ if n != "ordinal"
+)  # the queue's key tells what follows from it
+_TIMELESS: Final = tuple(n for n in _KEPT if n not in ("attempts", "opened_at", "retry_at"))
 
 # Far above the broker's message.max.bytes, and far below what a frame may hold.
 RECORD_SIZE_MAX: Final = 64 * 1024 * 1024
@@ -217,6 +222,7 @@ class PartitionQueue:
     __slots__ = (
         "is_broken",
         "next_sequence",
+        "numbered",
         "partition",
         "producer_epoch",
         "producer_id",
@@ -231,6 +237,7 @@ class PartitionQueue:
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
         self.next_sequence = 0
+        self.numbered = 0  # batches that ever got a sequence
         self.is_broken = False
         """A sequence is missing in the log, for good or perhaps: nothing new under this identity (KIP-360).
         """
@@ -272,8 +279,17 @@ class PartitionQueue:
         """Gives the first batch that waits its sequence."""
         batch = self.ready.popleft()
         self._number(batch)
+        self.numbered += 1
+        batch.ordinal = self.numbered
         self.unacked.append(batch)
         return batch
+
+    @property
+    def window(self) -> int:
+        """How many of its last batches the broker must remember to know the oldest unacknowledged one again,
+        however many behind that were acknowledged first.
+        """
+        return self.numbered - self.unacked[0].ordinal + 1 if self.unacked else 0
 
     def _number(self, batch: Batch) -> None:
         batch.base_sequence = self.next_sequence
@@ -295,5 +311,6 @@ class PartitionQueue:
             self.producer_id,
             self.producer_epoch,
             self.next_sequence,
+            self.window,
             self.is_broken,
         )

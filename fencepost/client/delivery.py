@@ -83,7 +83,7 @@ class Delivery:
             batch = queue.next_to_send(now)
             if batch is None or (taken and size + batch.size > REQUEST_SIZE_MAX):
                 continue
-            if len([b for b in queue.unacked if b.in_flight]) >= self.settings.max_in_flight:
+            if batch.data is None and queue.window >= self.settings.max_in_flight:
                 continue  # the broker remembers five batches of a producer, also when the leader moved
             if batch.data is None:
                 queue.number_next()

@@ -54,6 +54,21 @@ def test_sequences_count_records_and_five_batches_are_in_flight() -> None:
     assert talk.sequences() == [2, 3, 4, 5, 6]
 
 
+def test_no_batch_goes_so_far_ahead_that_the_oldest_unanswered_one_would_be_forgotten() -> None:
+    talk = started()
+    for value in range(7):
+        talk.send(b"%d" % value)
+    second, third = [send for send in talk.sent if isinstance(send.request, m.Produce)][1:3]
+    for send in (second, third):
+        part = m.ProducedPartition(
+            topic="t", partition=0, error=ErrorCode.NONE, base_offset=2, log_start_offset=0
+        )
+        talk.reply(send, m.ProduceReply(partitions=(part,)))
+    assert talk.sequences() == [1, 4, 5]
+    talk.store()
+    assert talk.sequences() == [4, 5, 6, 7]
+
+
 def test_one_request_carries_the_batches_of_several_partitions() -> None:
     talk = started(max_in_flight=1)
     talk.send(b"x")
