@@ -14,7 +14,9 @@ from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.choices import Choices
 from fencepost.simulator.judging.black_box import check
+from fencepost.simulator.judging.coverage import Coverage
 from fencepost.simulator.judging.exactly_once import exactly_once
+from fencepost.simulator.judging.invariants import Invariants
 from fencepost.simulator.judging.known import known
 from fencepost.simulator.judging.operations import Operation, Poll
 from fencepost.simulator.judging.violation import Violation
@@ -26,6 +28,7 @@ from fencepost.simulator.world import Disordered, World
 Planner = Callable[[Choices], Plan]
 CORE_FAILED = "a core failed"
 NOT_LIVE = "liveness"
+FAULT = "fault: "  # begins the mark of each kind of fault
 ENDED = ("commit: ok", "abort: ok")  # marks of transactions that their process saw the end of
 
 
@@ -42,6 +45,8 @@ class Trial:
     events: int
     elapsed: int
     """Virtual nanoseconds."""
+    coverage: Coverage
+    """Cells of the coordinator's tables that were hit, by the kinds of fault that struck."""
 
 
 def try_seed(seed: int, planner: Planner = draw) -> Trial:
@@ -58,7 +63,12 @@ def _try(choices: Choices, planner: Planner) -> Trial:
     plan = planner(choices)
     world = World(plan.world, choices)
     simulation = Simulation(plan, world)
-    violation = _judge(simulation)
+    invariants = Invariants(world)
+    world.judges.append(invariants)
+    violation = _judge(simulation, invariants)
+    world.marks.update({f"looked: {name}": count for name, count in invariants.sometimes.items()})
+    coverage = Coverage()
+    invariants.cover(coverage, [mark.removeprefix(FAULT) for mark in world.marks if mark.startswith(FAULT)])
     return Trial(
         choices=tuple(choices.taken),
         plan=plan,
@@ -68,13 +78,16 @@ def _try(choices: Choices, planner: Planner) -> Trial:
         transactions=sum(world.marks[ended] for ended in ENDED),
         events=world.happened,
         elapsed=world.now,
+        coverage=coverage,
     )
 
 
-def _judge(simulation: Simulation) -> Violation | None:
+def _judge(simulation: Simulation, invariants: Invariants) -> Violation | None:
     """Run, and say what was broken first: a rule at some step, progress, or what clients saw."""
     try:
         simulation.run()
+        simulation.world.run_until(lambda: invariants.is_settled)
+        invariants.judge_end()
         _judge_clients(simulation.operations, simulation.world.marks)
     except Violation as violation:
         return violation

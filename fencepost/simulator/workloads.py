@@ -180,9 +180,9 @@ def transform(value: bytes) -> bytes:
     return value.upper()
 
 
-def _marked(value: bytes, runner: Runner, number: int) -> bytes:
+def _marked(value: bytes, runner: Runner, number: int, at: int) -> bytes:
     """A copy that was aborted is made again: who made it, and when, keeps every value of its own."""
-    return b"%s%s%s.%d" % (value, MARK, runner.process.lane.encode(), number)
+    return b"%s%s%s.%d.%d" % (value, MARK, runner.process.lane.encode(), number, at)
 
 
 def without_mark(value: bytes) -> bytes:
@@ -218,8 +218,9 @@ def copier(
         transaction = made.begin()
         transaction.read += [*read, *polls_of(batches)]
         read = []
-        for where, value in [(batch.partition, value) for batch in batches for value in batch.values]:
-            copy = _marked(transform(value), runner, len(runner.transactions))
+        read_now = [(batch.partition, value) for batch in batches for value in batch.values]
+        for at, (where, value) in enumerate(read_now):
+            copy = _marked(transform(value), runner, len(runner.transactions), at)
             if not (yield from made.send(transaction, TopicPartition(output, where.partition), copy)):
                 break
             yield from runner.rests()
