@@ -41,6 +41,8 @@ class ExploreConfig:
     crashes: int = 0
     ends: tuple[TransactionResult, ...] = (TransactionResult.COMMIT, TransactionResult.ABORT)
     broken: frozenset[str] = frozenset()
+    symmetry: bool = True
+    """Worlds that differ only in which producer is which count as one."""
     max_states: int = 1_000_000
 
     @property
@@ -63,7 +65,7 @@ def root(config: ExploreConfig, steps: Steps) -> World:
         transaction_state_log_num_partitions=1,
         offsets_topic_num_partitions=1,
     )
-    broker = Broker.started(settings, TOPIC, config.partitions)
+    broker = Broker.started(settings, TOPIC, config.partitions, may_die=config.crashes > 0)
     plan = Plan(transactions=config.transactions, partitions=config.partitions, ends=config.ends)
     world: tuple[int, ...] = ()
     for number in range(config.producers):

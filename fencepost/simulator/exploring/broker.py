@@ -37,7 +37,7 @@ from fencepost.broker.words import (
 from fencepost.protocol.batches import BatchHeader, read_header
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import CreateTopic, CreateTopics, ReplyBody, Request
-from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.terms import INTERNAL_TOPICS, TopicPartition
 
 NOW: Final = 1_000_000  # the one time that a broker ever sees: how long things take decides nothing
 ANSWERS: Final = -3  # where what the node answers to itself goes; what it asks itself goes to NODE
@@ -66,16 +66,21 @@ Posted = tuple[int, Message]
 
 @attrs.define(eq=False)
 class Broker:
-    """A node over logs that survive it. `slots` are the numbers under which others know what it asked."""
+    """A node over logs that survive it. `slots` are the numbers under which others know what it asked.
+
+    Where it may not die, nobody will ever read its internal logs again: none is kept, and states that
+    differ in the order of what they hold are one.
+    """
 
     node: Node
+    may_die: bool
     logs: dict[TopicPartition, tuple[bytes, ...]] = attrs.Factory(dict[TopicPartition, tuple[bytes, ...]])
     slots: dict[int, int] = attrs.Factory(dict[int, int])
 
     @classmethod
-    def started(cls, settings: NodeSettings, topic: str, partitions: int) -> Broker:
+    def started(cls, settings: NodeSettings, topic: str, partitions: int, *, may_die: bool) -> Broker:
         """A broker with one topic, and nothing else in it."""
-        broker = cls(Node(settings))
+        broker = cls(Node(settings), may_die)
         broker.settle(broker.restart())
         request = CreateTopics(topics=(CreateTopic(topic=topic, partition_count=partitions),))
         broker.take(Received(request, to=ReplyTo(0, 0)))
@@ -103,7 +108,7 @@ class Broker:
 
     def copy(self) -> Broker:
         """A broker that goes on from here on its own."""
-        return Broker(copy_of(self.node), dict(self.logs), dict(self.slots))
+        return Broker(copy_of(self.node), self.may_die, dict(self.logs), dict(self.slots))
 
     def key(self) -> Hashable:
         """Equal for brokers that will act alike."""
@@ -142,7 +147,9 @@ class Broker:
         while inputs:
             outcome = step(self.node, inputs.popleft(), NOW)
             for append in outcome.appends:
-                self.logs[append.partition] = (*self.logs.get(append.partition, ()), bytes(append.batch))
+                if self.may_die or append.partition.topic not in INTERNAL_TOPICS:
+                    known = self.logs.get(append.partition, ())
+                    self.logs[append.partition] = (*known, bytes(append.batch))
                 inputs.append(Durable(partition=append.partition, offset=append.header.next_offset))
             for effect in outcome.effects:
                 match effect:

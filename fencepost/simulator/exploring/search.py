@@ -14,6 +14,7 @@ import attrs
 
 from fencepost.simulator.exploring.beginning import ExploreConfig, root
 from fencepost.simulator.exploring.steps import Steps
+from fencepost.simulator.exploring.symmetry import Symmetry
 from fencepost.simulator.exploring.trace import TraceStep, tell
 from fencepost.simulator.exploring.verdicts import Contents, Finding, Violation, contents_of, judge
 from fencepost.simulator.exploring.worlds import BROKER, FIRST_CLIENT, Action, World, Worlds
@@ -51,6 +52,7 @@ class Search:
         self.steps = Steps()
         self.worlds = Worlds(self.steps, config.producers)
         self.root = root(config, self.steps)
+        self.symmetry = Symmetry(self.steps, config.producers if config.symmetry else 1, self.root)
         self.numbers: dict[World, int] = {}
         self.found: list[World] = []
         self.parents = array("q")
@@ -61,7 +63,7 @@ class Search:
 
     def run(self, report: Report | None) -> Explored:
         """All of it, or as far as the bound or something wrong lets it come."""
-        at, wrong, wrong_at = 0, self._add(self.root, -1), 0
+        at, wrong, wrong_at = 0, self._add(self._canonical(self.root), -1), 0
         while wrong is None and at < len(self.found) <= self.config.max_states:
             wrong, wrong_at = self._expand(at)
             at += 1
@@ -107,7 +109,8 @@ class Search:
     def _expand(self, at: int) -> tuple[Finding | None, int]:
         """Every world that this one leads to; what is wrong, and in which."""
         before = self.transitions
-        for _, world in self.worlds.after(self.found[at]):
+        for _, way in self.worlds.after(self.found[at]):
+            world = self._canonical(way)
             self.transitions += 1
             if world not in self.numbers:
                 wrong = self._add(world, at)
@@ -124,14 +127,23 @@ class Search:
             return Finding(Violation.HANGING, "nothing is left to happen, and a transaction is still open")
         return None
 
+    def _canonical(self, world: World) -> World:
+        return self.symmetry.canonical(world) if self.symmetry.mirrors else world
+
     def _path(self, at: int) -> list[tuple[Action, World]]:
-        """From the first world to this one; the steps are taken once more, for only worlds were kept."""
-        path: list[tuple[Action, World]] = []
+        """From the root to this world, or to one of those that count as the same: only worlds were kept, so
+        the steps are taken once more.
+        """
+        chain: list[World] = []
         while self.parents[at] >= 0:
-            ways = self.worlds.after(self.found[self.parents[at]])
-            path.append(next(way for way in ways if way[1] == self.found[at]))
+            chain.append(self.found[at])
             at = self.parents[at]
-        return path[::-1]
+        path: list[tuple[Action, World]] = []
+        here = self.root
+        for target in reversed(chain):
+            path.append(next(w for w in self.worlds.after(here) if self._canonical(w[1]) == target))
+            here = path[-1][1]
+        return path
 
 
 def explore(config: ExploreConfig, *, report: Report | None = None) -> Explored:

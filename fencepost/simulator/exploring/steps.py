@@ -7,18 +7,13 @@ pair of numbers, and a world of thousands of states needs the cores only for the
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Final
+from typing import Final, Protocol
 
 from fencepost.broker.words import NOBODY
-from fencepost.client.cluster import FIRST_BOOTSTRAP_NODE
 from fencepost.simulator.exploring.broker import Answer, Broker, Message, Posted
 from fencepost.simulator.exploring.interning import Interned
 from fencepost.simulator.exploring.process import Process
-from fencepost.simulator.exploring.wires import Inner, Wires
-
-NODE_ID: Final = 1
-PLACES: Final = (NODE_ID, FIRST_BOOTSTRAP_NODE)
-"""The nodes that a client knows: the one there is, and the address that it began with, which is the same."""
+from fencepost.simulator.exploring.wires import PLACES, Inner, Wires
 
 NO_MESSAGE: Final = -1
 STRAY: Final = NOBODY.connection
@@ -39,10 +34,18 @@ BrokerMove = tuple[int, tuple[Routed, ...]]
 ProcessMove = tuple[int, tuple[Routed, ...]]
 
 
+class Mirroring(Protocol):
+    """Who wants every step to be taken in the mirror, too."""
+
+    def broker_moved(self, broker: int, connection: int, message: int, move: BrokerMove) -> None: ...
+
+    def process_moved(
+        self, process: int, event: Event, place: int, message: int, ways: tuple[ProcessMove, ...]
+    ) -> None: ...
+
+
 class Steps:
     """Every local state that was met, and what came of every step that was taken in it."""
-
-    __slots__ = ("_of_broker", "_of_process", "brokers", "inners", "messages", "processes", "taken", "wires")
 
     def __init__(self) -> None:
         self.brokers: Interned[Broker] = Interned()
@@ -52,6 +55,7 @@ class Steps:
         self.inners: Interned[Inner] = Interned()
         self._of_broker: dict[tuple[int, int, int], BrokerMove] = {}
         self._of_process: dict[tuple[int, Event, int, int], tuple[ProcessMove, ...]] = {}
+        self.mirrors: list[Mirroring] = []
         self.taken = 0
 
     # --- the broker
@@ -62,21 +66,26 @@ class Steps:
         found = self._of_broker.get(key)
         if found is None:
             found = self._of_broker[key] = self._take(broker, connection, message)
+            for mirror in self.mirrors:
+                mirror.broker_moved(broker, connection, message, found)
         return found
 
     def _take(self, number: int, connection: int, message: int) -> BrokerMove:
         self.taken += 1
         broker = self.brokers[number].copy()
-        if message == NO_MESSAGE:
-            posted = broker.restart()
-        else:
-            arrived = self.messages[message]
-            if isinstance(arrived, Answer):
-                posted = broker.hear(arrived)
-            else:
-                slot = 0 if connection == STRAY else arrived.slot
-                posted = broker.receive(arrived._replace(slot=slot), connection)
+        posted = self.deliver(broker, connection, message)
         return self.keep_broker(broker), self._routed(posted)
+
+    def deliver(self, broker: Broker, connection: int, message: int) -> list[Posted]:
+        """What the broker itself does with a message; this changes it."""
+        if message == NO_MESSAGE:
+            return broker.restart()
+        arrived = self.messages[message]
+        if isinstance(arrived, Answer):
+            return broker.hear(arrived)
+        # nobody hears the answer: its number is all the same
+        slot = 0 if connection == STRAY else arrived.slot
+        return broker.receive(arrived._replace(slot=slot), connection)
 
     def keep_broker(self, broker: Broker) -> int:
         """The number of this state of the broker."""
@@ -95,6 +104,8 @@ class Steps:
         found = self._of_process.get(key)
         if found is None:
             found = self._of_process[key] = self._react(process, event, place, message)
+            for mirror in self.mirrors:
+                mirror.process_moved(process, event, place, message, found)
         return found
 
     def _react(self, number: int, event: Event, place: int, message: int) -> tuple[ProcessMove, ...]:

@@ -17,8 +17,8 @@ from fencepost.protocol.messages import Request
 from fencepost.simulator.exploring import changes
 from fencepost.simulator.exploring.broker import ANSWERS, Question
 from fencepost.simulator.exploring.changes import BROKER_LANE
-from fencepost.simulator.exploring.steps import NO_MESSAGE, PLACES, STRAY, Event, Routed
-from fencepost.simulator.exploring.wires import Wires
+from fencepost.simulator.exploring.steps import NO_MESSAGE, STRAY, Event, Routed
+from fencepost.simulator.exploring.wires import PLACES, Wires, connection_of, whose
 from fencepost.simulator.exploring.wording import answer_words, request_words, role_of
 from fencepost.simulator.exploring.worlds import BROKER, FIRST_CLIENT, Action, Kind, World, Worlds
 from fencepost.simulator.history import Arrived, Called, History, Lost, Sent, Struck
@@ -106,7 +106,10 @@ class Telling:
             connection, late = STRAY, " late"
         else:
             queue = self._outgoing[client, place]
-            connection, late = self.worlds.connection(client, place, wires.lines[place].generation), ""
+            connection, late = (
+                connection_of(client, place, wires.lines[place].generation, self.worlds.clients),
+                "",
+            )
         flying = self._arrive(queue)
         if not queue and queue in self._strays[client]:
             self._strays[client].remove(queue)
@@ -239,7 +242,7 @@ class Telling:
                 self._answer(where, asked, words)
 
     def _answer(self, connection: int, asked: Flying, words: str) -> None:
-        client, place, generation = self.worlds.whose(connection)
+        client, place, generation = whose(connection, self.worlds.clients)
         name = self._name(client)
         number = self._new(BROKER_LANE, name, words, answers=asked.number)
         line = self._wires(self.world, client).lines[place]

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from fencepost.client.cluster import FIRST_BOOTSTRAP_NODE
+
+NODE_ID: Final = 1
+
 Numbers = tuple[int, ...]
 """Messages by their numbers, oldest first."""
 
@@ -79,4 +83,19 @@ class Inner(NamedTuple):
     answers: Numbers = ()
 
 
-NO_WIRES: Final = Wires((Line(), Line()))
+PLACES: Final = (NODE_ID, FIRST_BOOTSTRAP_NODE)
+"""The nodes that a client knows: the one there is, and the address that it began with, which is the same."""
+
+NO_WIRES: Final = Wires(tuple(Line() for _ in PLACES))
+
+
+def connection_of(client: int, place: int, generation: int, clients: int) -> int:
+    """The broker's number for a connection of a client, from 1 on."""
+    return 1 + (generation * clients + client) * len(PLACES) + place
+
+
+def whose(connection: int, clients: int) -> tuple[int, int, int]:
+    """The client, the place and the generation of a connection."""
+    rest, place = divmod(connection - 1, len(PLACES))
+    generation, client = divmod(rest, clients)
+    return client, place, generation

@@ -13,8 +13,8 @@ import attrs
 
 from fencepost.broker.words import NODE
 from fencepost.simulator.exploring.broker import ANSWERS
-from fencepost.simulator.exploring.steps import NO_MESSAGE, PLACES, STRAY, Event, Steps
-from fencepost.simulator.exploring.wires import Inner, Wires
+from fencepost.simulator.exploring.steps import NO_MESSAGE, STRAY, Event, Steps
+from fencepost.simulator.exploring.wires import PLACES, Inner, Wires, connection_of, whose
 
 World = tuple[int, ...]
 """The broker, what it has sent to itself, the crashes left; then for each client its process and its wires.
@@ -139,23 +139,13 @@ class Worlds:
         for place, line in enumerate(wires.lines):
             if line.outgoing:
                 message, left = line.outgoing[0], self._number_of(wires.delivered(place))
-                connection = self.connection(client, place, line.generation)
+                connection = connection_of(client, place, line.generation, self.clients)
                 yield Action(Kind.REQUEST, client, place, message), left, connection, message
         for index, stray in enumerate(wires.strays):
             left = self._number_of(wires.strayed(index))
             yield Action(Kind.STRAY, client, index, stray[0]), left, STRAY, stray[0]
 
     # --- the broker
-
-    def connection(self, client: int, place: int, generation: int) -> int:
-        """The broker's number for a connection of a client."""
-        return 1 + (generation * self.clients + client) * len(PLACES) + place
-
-    def whose(self, connection: int) -> tuple[int, int, int]:
-        """The client, the place and the generation of a connection."""
-        rest, place = divmod(connection - 1, len(PLACES))
-        generation, client = divmod(rest, self.clients)
-        return client, place, generation
 
     def _to_broker(self, world: World, connection: int, message: int) -> World:
         broker, posted = self.steps.broker(world[BROKER], connection, message)
@@ -166,7 +156,7 @@ class Worlds:
 
     def _route(self, world: World, where: int, message: int) -> World:
         """A message of the broker leaves for a client, or for the node itself."""
-        at = INNER if where in (NODE, ANSWERS) else FIRST_CLIENT + 2 * self.whose(where)[0] + 1
+        at = INNER if where in (NODE, ANSWERS) else FIRST_CLIENT + 2 * whose(where, self.clients)[0] + 1
         key = (world[at], where, message)
         after = self._routes.get(key)
         if after is None:
@@ -180,7 +170,7 @@ class Worlds:
         if where == ANSWERS:
             inner = self.steps.inners[number]
             return self._number_of(inner._replace(answers=(*inner.answers, message)))
-        _, place, generation = self.whose(where)
+        _, place, generation = whose(where, self.clients)
         return self._number_of(self.steps.wires[number].answered(place, generation, message))
 
     def _crash(self, world: World) -> World:
