@@ -23,6 +23,7 @@ PARTITIONS: Final = 2
 SCAN_MS: Final = 100  # how often a coordinator looks for transactions that are open for too long
 TIMEOUTS_MS: Final = (60_000, 60_000, 60_000, 300)
 LONG_MS: Final = 60_000
+CALMEST_PAUSE_MS: Final = 120
 
 # Not every fault says something about every policy: without syncs nobody promises anything about a loss of
 # power.
@@ -64,14 +65,10 @@ def draw(
     """A plan at random, the calmest first: what the first choices of a seed are for."""
     nodes = choices.one_of((1, 2, 3))
     policy = choices.one_of((SyncPolicy.NONE, SyncPolicy.COMMIT, SyncPolicy.ALL))
-    settings = attrs.evolve(
+    settings = hurried(
         node_settings or NodeSettings(),
-        generation=GENERATIONS[transaction_version],
-        transaction_state_log_num_partitions=choices.one_of((1, 2)),
-        offsets_topic_num_partitions=1,
-        transaction_abort_timed_out_transaction_cleanup_interval_ms=SCAN_MS,
-        reelection_backoff_ms=20,
-        marker_retry_backoff_ms=10,
+        transaction_version=transaction_version,
+        coordinators=choices.one_of((1, 2)),
     )
     world = WorldSettings(
         nodes=nodes,
@@ -94,9 +91,24 @@ def draw(
         reads_uncommitted=choices.happens(250),
         kinds=kinds,
         strikes=choices.one_of((2, 4, 8, 16)) if kinds else 0,
-        pause=choices.one_of((120, 40, 15)) * NS_PER_MS,
+        pause=choices.one_of((CALMEST_PAUSE_MS, 40, 15)) * NS_PER_MS,
         drifts_ppm=tuple(choices.one_of((0, 200, -200)) for _ in range(nodes)),
         slow_lanes=choices.one_of((0, 0, 1, 3)),
+    )
+
+
+def hurried(settings: NodeSettings, *, transaction_version: int, coordinators: int) -> NodeSettings:
+    """Settings of nodes in a hurry, as in every fuzzed world: so much fits into a second that faults meet
+    each other. `coordinators` is the number of partitions of `__transaction_state`.
+    """
+    return attrs.evolve(
+        settings,
+        generation=GENERATIONS[transaction_version],
+        transaction_state_log_num_partitions=coordinators,
+        offsets_topic_num_partitions=1,
+        transaction_abort_timed_out_transaction_cleanup_interval_ms=SCAN_MS,
+        reelection_backoff_ms=20,
+        marker_retry_backoff_ms=10,
     )
 
 

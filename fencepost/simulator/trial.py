@@ -26,6 +26,7 @@ from fencepost.simulator.workloads import INPUT, OUTPUT, transform, without_mark
 from fencepost.simulator.world import Disordered, World
 
 Planner = Callable[[Choices], Plan]
+Watch = Callable[[Simulation], None]
 CORE_FAILED = "a core failed"
 NOT_LIVE = "liveness"
 FAULT = "fault: "  # begins the mark of each kind of fault
@@ -51,18 +52,21 @@ class Trial:
 
 def try_seed(seed: int, planner: Planner = draw) -> Trial:
     """Run what a seed says."""
-    return _try(Choices(seed), planner)
+    return try_choices(Choices(seed), planner)
 
 
 def replay(choices: Sequence[int], planner: Planner = draw) -> Trial:
     """Run it again; choices that are missing are the calmest ones."""
-    return _try(Choices(recorded=choices), planner)
+    return try_choices(Choices(recorded=choices), planner)
 
 
-def _try(choices: Choices, planner: Planner) -> Trial:
+def try_choices(choices: Choices, planner: Planner, watch: Watch | None = None) -> Trial:
+    """Run what the choices say; whoever watches is given the run before anything has happened in it."""
     plan = planner(choices)
     world = World(plan.world, choices)
     simulation = Simulation(plan, world)
+    if watch is not None:
+        watch(simulation)
     invariants = Invariants(world)
     world.judges.append(invariants)
     violation = _judge(simulation, invariants)

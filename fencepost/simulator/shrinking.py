@@ -1,0 +1,143 @@
+"""A failing run made small: first its plan, then its choices, as long as the same rule is broken.
+
+Rule: nothing is left to chance. The same failing run becomes the same small one, within a budget of events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import attrs
+
+from fencepost.simulator.choices import Choices
+from fencepost.simulator.judging.violation import Violation
+from fencepost.simulator.plan import Plan
+from fencepost.simulator.smaller_choices import size_of, smaller, trimmed
+from fencepost.simulator.smaller_plans import DIMENSIONS
+from fencepost.simulator.trial import CORE_FAILED, NOT_LIVE, Planner, Trial, try_choices
+
+BUDGET: Final = 1_500_000
+"""Events of all attempts together: half a minute, about."""
+FOR_PLANS: Final = 0.6  # of the budget
+TRIES: Final = 16  # of a smaller plan, with choices of other seeds
+SLACK: Final = 3  # an attempt that takes so many times as long has lost its way
+LEAST_EVENTS: Final = 5_000
+
+Tell = Callable[["Failing"], None]
+
+
+@attrs.frozen(kw_only=True)
+class Failing:
+    """A run that breaks a rule: `choices` are those behind the plan; what is missing at their end is 0."""
+
+    plan: Plan
+    choices: tuple[int, ...]
+    violation: Violation
+    events: int
+
+    @property
+    def size(self) -> int:
+        """How many choices are not the calmest ones."""
+        return sum(1 for choice in self.choices if choice)
+
+
+def failing_seed(seed: int, planner: Planner) -> Failing | None:
+    """What a seed breaks; None when it breaks nothing."""
+    drawn = Choices(seed)
+    planner(drawn)
+    trial = try_choices(Choices(seed), planner)
+    return _failing(trial, trial.choices[len(drawn.taken) :])
+
+
+def failing_run(plan: Plan, choices: Sequence[int]) -> Failing | None:
+    """What a plan with these choices breaks; None when it breaks nothing."""
+    trial = try_choices(Choices(recorded=choices), lambda _: plan)
+    return _failing(trial, trial.choices)
+
+
+def _failing(trial: Trial, choices: Sequence[int]) -> Failing | None:
+    if trial.violation is None:
+        return None
+    return Failing(plan=trial.plan, choices=trimmed(choices), violation=trial.violation, events=trial.events)
+
+
+def shrink(failing: Failing, *, budget: int = BUDGET, tell: Tell | None = None) -> Failing:
+    """The smallest that is found; `tell` hears of the best so far after each attempt."""
+    shrinker = _Shrinker(best=failing, budget=int(budget * FOR_PLANS), tell=tell)
+    shrinker.reduce_plan(TRIES)
+    shrinker.budget += budget - int(budget * FOR_PLANS)
+    while not shrinker.is_spent:
+        before = shrinker.best
+        shrinker.reduce_choices()
+        shrinker.reduce_plan(0)
+        if shrinker.best is before:
+            break
+    return shrinker.best
+
+
+@attrs.define(eq=False)
+class _Shrinker:
+    best: Failing
+    budget: int
+    tell: Tell | None
+
+    @property
+    def is_spent(self) -> bool:
+        return self.budget <= 0
+
+    def reduce_plan(self, tries: int) -> None:
+        """Every dimension, again and again, until nothing can be taken away."""
+        before = None
+        while before is not self.best:
+            before = self.best
+            for dimension in DIMENSIONS:
+                while any(self._keep(plan, tries) for plan in dimension(self.best.plan)):
+                    pass
+
+    def _keep(self, plan: Plan, tries: int) -> bool:
+        """Take a smaller plan, when it fails as well: with the same choices, or with those of some seed."""
+        found = self._attempt(plan, Choices(recorded=self.best.choices))
+        for seed in range(tries):
+            if found is None:
+                found = self._attempt(plan, Choices(seed))
+        if found is not None:
+            self.best = found
+        return found is not None
+
+    def reduce_choices(self) -> None:
+        """Within the plan."""
+
+        def attempt(choices: Sequence[int]) -> tuple[int, ...] | None:
+            found = self._attempt(self.best.plan, Choices(recorded=choices))
+            if found is None or size_of(found.choices) >= size_of(self.best.choices):
+                return None
+            self.best = found
+            return found.choices
+
+        smaller(self.best.choices, attempt)
+
+    def _attempt(self, plan: Plan, choices: Choices) -> Failing | None:
+        if self.is_spent:
+            return None
+        trial = self._run(plan, choices)
+        self.budget -= trial.events
+        if self.tell is not None:
+            self.tell(self.best)
+        if trial.violation is None or _kind(trial.violation) != _kind(self.best.violation):
+            return None
+        return _failing(attrs.evolve(trial, plan=plan), trial.choices)
+
+    def _run(self, plan: Plan, choices: Choices) -> Trial:
+        events_max = plan.world.events_max
+        if self.best.violation.rule != NOT_LIVE:
+            events_max = min(events_max, max(LEAST_EVENTS, SLACK * self.best.events))
+        hurried = attrs.evolve(plan, world=attrs.evolve(plan.world, events_max=events_max))
+        return try_choices(choices, lambda _: hurried)
+
+
+def _kind(violation: Violation) -> str:
+    """What makes two violations the same: the rule, and of a core that failed the place, too."""
+    if violation.rule in (CORE_FAILED, NOT_LIVE):
+        return f"{violation.rule} {violation.evidence.partition(', line')[0]}"
+    return violation.rule
