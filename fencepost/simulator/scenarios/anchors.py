@@ -96,6 +96,7 @@ class Anchors:
     leaders: dict[TopicPartition, SimulatedNode] = attrs.Factory(dict[TopicPartition, SimulatedNode])
     owners: dict[int, str] = attrs.Factory(dict[int, str])  # transactional ids by producer id
     held: list[Message] = attrs.Factory(list[Message])
+    looks_ahead: bool = False  # somebody waits for a moment before an append
 
     def attach(self) -> None:
         """From now on."""
@@ -109,6 +110,7 @@ class Anchors:
 
     def listen(self, point: Point, hear: Callable[[Happening], None], *, times: int = 1) -> Listener:
         """Call `hear` when this point is reached, counting from now on."""
+        self.looks_ahead |= point.is_before
         listener = Listener(point, hear, times)
         self.listeners.setdefault(point.kind, []).append(listener)
         return listener
@@ -190,7 +192,7 @@ class Anchors:
     # --- logs -----------------------------------------------------------------------------------------------
 
     def performs(self, node: SimulatedNode, act: Append | Effect, moment: Moment) -> None:
-        if isinstance(act, Append):
+        if isinstance(act, Append) and (moment is Moment.AFTER or self.looks_ahead):
             for happening in self._append_told(act):
                 self.tell(happening._replace(is_before=moment is Moment.BEFORE, node=node))
 

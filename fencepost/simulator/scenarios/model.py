@@ -125,8 +125,8 @@ class Variant:
 
 @attrs.frozen(kw_only=True)
 class Scenario:
-    """A story. `lesson` is what it teaches, `parts` are producers, then consumers, then copiers; `choices` are
-    those of a run that was found by a search, and without any it is the calmest run.
+    """A story. `lesson` is what it teaches, `parts` are producers, then consumers, then copiers; `choices`
+    are those of a run that was found by a search, and without any it is the calmest run.
     """
 
     name: str

@@ -1,0 +1,236 @@
+"""The shipped stories come out as they say; what does not is told, and a run is the same every time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fencepost.simulator.scenarios.builder import Builder, scenario
+from fencepost.simulator.scenarios.model import Case, cases
+from fencepost.simulator.scenarios.reading import scenario_of
+from fencepost.simulator.scenarios.runner import Report, record_case, run, run_case
+from fencepost.simulator.scenarios.verdicts import RULE_NAMES
+from fencepost.simulator.scenarios.writing import text_of
+
+FOLDER = Path(__file__).resolve().parent.parent.parent / "scenarios"
+FILES = sorted(FOLDER.glob("*.toml"))
+SHIPPED = [case for path in FILES for case in cases(scenario_of(path.read_text(), path.name))]
+
+
+@pytest.mark.parametrize("case", SHIPPED, ids=lambda case: case.name)
+def test_a_shipped_story_comes_out_as_it_says(case: Case) -> None:
+    report = run_case(case)
+    assert report.problems == ()
+    assert report.fired, "a story is about something that goes wrong"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_shipped_story_is_told_for_people(path: Path) -> None:
+    story = scenario_of(path.read_text(), path.name)
+    assert len(story.lesson) > 100
+    assert story.expect.reaches
+    assert f"`{path.stem}`" in (FOLDER / "README.md").read_text()
+
+
+def zombie() -> Builder:
+    """Somebody is paused before his commit, and another one takes his place."""
+    return (
+        scenario("zombie", "Whoever was replaced is fenced.")
+        .producer("old", "init", "begin", "send t-0 a", "commit", transactional_id="app")
+        .producer("new", "init", "begin", "send t-0 b", "commit", transactional_id="app", is_called=True)
+        .when("old receives Produce reply")
+        .do("pause old", until="new receives EndTxn reply")
+        .when("old pauses")
+        .do("start new")
+    )
+
+
+def lost_ack() -> Builder:
+    """An acknowledgement is lost."""
+    return (
+        scenario("lost ack")
+        .producer("p", "send t-0 a", "flush")
+        .when("node 1 sends Produce reply to p")
+        .do("drop")
+    )
+
+
+def only(builder: Builder) -> Report:
+    """The report of a scenario that has one case."""
+    (report,) = run(builder.scenario())
+    return report
+
+
+def test_the_same_story_is_the_same_run() -> None:
+    one, other = only(zombie()), only(zombie())
+    assert one == other
+    assert one.digest != only(lost_ack()).digest
+
+
+def test_who_looks_on_changes_nothing() -> None:
+    (case,) = cases(zombie().scenario())
+    report, history = record_case(case)
+    assert report == run_case(case)
+    assert history.lanes == ("old", "new", "node 1")
+
+
+def test_choices_are_followed() -> None:
+    """A message that takes longer by a choice makes another run, which ends the same way."""
+    slower = only(zombie().expect(visible={"t-0": ["b"]}).changed(choices=(0,) * 12 + (15,) * 4))
+    assert slower.problems == ()
+    assert slower.digest != only(zombie()).digest
+    assert slower.elapsed > only(zombie()).elapsed
+
+
+# --- what is not as expected ----------------------------------------------------------------------------
+
+WRONG: list[tuple[str, Builder, str]] = [
+    (
+        "a fault that never strikes",
+        zombie().when("old sends AddPartitionsToTxn").do("drop"),
+        "fault never struck: drop (old sends AddPartitionsToTxn), 0 times of 1",
+    ),
+    (
+        "a fault that strikes too rarely",
+        lost_ack().when("p receives Produce reply", times=9).do("pause p", until="after 5 ms"),
+        "fault never struck: pause p (p receives Produce reply), 1 times of 9",
+    ),
+    (
+        "a fault that never ends",
+        lost_ack().when("p sends Produce #2").do("hold", until="p dies"),
+        "fault never ended: hold (p sends Produce #2) until p dies",
+    ),
+    (
+        "a point that is never reached",
+        zombie().expect(reaches=["commit of old is ok"]),
+        "was never reached: commit of old is ok",
+    ),
+    (
+        "other values",
+        zombie().expect(visible={"t-0": ["a", "b"]}),
+        "t-0 shows [b] to read_committed, not [a, b]",
+    ),
+    (
+        "another log",
+        zombie().expect(logs={"t-0": ["a", "b", "COMMIT"]}),
+        "the log of t-0 holds [a, ABORT, b, COMMIT], not [a, b, COMMIT]",
+    ),
+    (
+        "a rule that should be broken, and is kept",
+        zombie().expect(violates=["G1a"]),
+        "was expected to break G1a, and keeps it",
+    ),
+    (
+        "a rule that is not put to the test",
+        lost_ack().expect(holds=["torn-transaction"]),
+        "says nothing about torn-transaction: there was nothing to look at",
+    ),
+    ("a rule that is broken", lost_ack().cluster(broken=("dedup",)), "breaks duplicate: "),
+    (
+        "a process that never comes to its end",
+        scenario("stuck").producer("p", "wait until p pauses", "send t-0 a"),
+        "breaks converges: p never comes to its end",
+    ),
+]
+
+
+@pytest.mark.parametrize(("builder", "problem"), [row[1:] for row in WRONG], ids=[row[0] for row in WRONG])
+def test_what_is_not_as_expected_is_told(builder: Builder, problem: str) -> None:
+    report = only(builder)
+    assert not report.passed
+    assert any(found.startswith(problem) for found in report.problems), report.problems
+
+
+def test_every_rule_that_a_story_can_name_is_named_once() -> None:
+    assert len(set(RULE_NAMES)) == len(RULE_NAMES)
+
+
+# --- files and Python -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_what_was_written_is_read_again(path: Path) -> None:
+    story = scenario_of(path.read_text(), path.name)
+    assert scenario_of(text_of(story)) == story
+
+
+def test_the_builder_says_the_same_as_a_file() -> None:
+    built = (
+        scenario(
+            "two fight",
+            """A lesson with "quotes",
+            and \\ more.""",
+        )
+        .cluster(nodes=2, topics=(("in", 2), ("out.1", 2)), transaction_version=0, broken=("dedup",))
+        .producer("p", "send in-0 a", "send in-1 b c", "pause 2 s", max_in_flight=1)
+        .producer("q", "init", "wait until p ends #2", transactional_id="q", transaction_timeout_ms=50)
+        .consumer("r", "in-0", group="g", is_called=True)
+        .copier("c", "in-0", "in-1", writes="out.1")
+        .when("at 5 ms", "before coordinator of q appends EMPTY")
+        .do("clock of node 1 -3 s")
+        .when("p sends Produce to leader of in-0", times=2)
+        .do("hold", until="after 1 min")
+        .when("c starts")
+        .do("start r")
+        .expect(holds=["exactly-once"], reaches=["c gets NOT_COORDINATOR from node 2"], logs={"in-0": ["a"]})
+        .also_with({"nodes": 3}, violates=["G1a"], visible={"in-0": []})
+        .scenario()
+    )
+    assert scenario_of(text_of(built)) == built
+    assert scenario_of(FILE) == built
+
+
+FILE = '''
+name = "two fight"
+lesson = """A lesson with "quotes", and \\\\
+more."""
+
+[cluster]
+nodes = 2
+topics = { in = 2, "out.1" = 2 }
+transaction_version = 0
+broken = "dedup"
+
+[[producer]]
+name = "p"
+script = ["send in-0 a", "send in-1 b c", "pause 2000 ms"]
+max_in_flight = 1
+
+[[producer]]
+name = "q"
+transactional_id = "q"
+transaction_timeout_ms = 50
+script = ["init", "wait until p ends #2"]
+
+[[consumer]]
+name = "r"
+reads = "in-0"
+group = "g"
+starts = "on request"
+
+[[copier]]
+name = "c"
+reads = ["in-0", "in-1"]
+writes = "out.1"
+
+[[fault]]
+when = ["at 5 ms", "before coordinator of q appends EMPTY"]
+do = "clock of node 1 -3000 ms"
+
+[[fault]]
+when = "p sends Produce to leader of in-0"
+times = 2
+do = "hold"
+until = "after 60 s"
+
+[[fault]]
+when = "c starts"
+do = "start r"
+
+[expect]
+holds = ["exactly-once"]
+reaches = ["c gets NOT_COORDINATOR from node 2"]
+logs = { in-0 = ["a"] }
+also_with = [{ nodes = 3, violates = "G1a", visible = { in-0 = [] } }]
+'''
