@@ -53,7 +53,30 @@ def cells_of(transaction_version: int) -> tuple[Cell, ...]:
     )
 
 
-UNREACHABLE: Final[Mapping[Cell, str]] = {}
+_NOTHING_TO_COMMIT: Final = (
+    "whoever commits had a batch acknowledged under this very epoch, so that the transaction is open"
+)
+_TWO_BEHIND: Final = (
+    "who wrote under the epoch before has been aborted since, and each of abort and InitProducerId raised it"
+)
+_NO_TURNING_BACK: Final = "a producer that asked to commit never asks to abort the same transaction"
+_NEW_OWNER: Final = "an owner who has just come has written nothing that he could commit"
+
+
+def _unreachable() -> dict[Cell, str]:
+    states = TransactionState
+    found: dict[Cell, str] = {
+        (2, state, EndInput.COMMIT): _NOTHING_TO_COMMIT for state in states if state is not states.ONGOING
+    }
+    found[2, states.EMPTY, EndInput.COMMIT_RETRY] = _TWO_BEHIND
+    found[2, states.PREPARE_COMMIT, EndInput.ABORT_RETRY] = _NO_TURNING_BACK
+    found[2, states.COMPLETE_COMMIT, EndInput.ABORT_RETRY] = _NO_TURNING_BACK
+    found[0, states.EMPTY, EndInput.COMMIT] = _NEW_OWNER
+    return found
+
+
+UNREACHABLE: Final[Mapping[Cell, str]] = _unreachable()
+"""Cells that only a client other than ours could ask for, and why."""
 
 
 @attrs.define(eq=False)
@@ -125,3 +148,28 @@ class Coverage:
         self.cells.update(cells)
         for fault in faults:
             self.with_faults.update({(cell, fault): count for cell, count in cells.items()})
+
+    def merge(self, other: Coverage) -> None:
+        """What other runs came through, too."""
+        self.cells.update(other.cells)
+        self.with_faults.update(other.with_faults)
+
+    def missed(self, transaction_version: int) -> list[Cell]:
+        """Cells that could have been reached, and were not."""
+        return [
+            cell for cell in cells_of(transaction_version) if not self.cells[cell] and cell not in UNREACHABLE
+        ]
+
+    def rows(self, transaction_version: int) -> list[tuple[str, str, str, str]]:
+        """The table, for people: state, input, how often, and with which faults or why never."""
+        return [self._row(cell) for cell in cells_of(transaction_version)]
+
+    def _row(self, cell: Cell) -> tuple[str, str, str, str]:
+        _, state, given = cell
+        faults = sorted(
+            (fault, count) for (struck, fault), count in self.with_faults.items() if struck == cell
+        )
+        notes = (
+            ", ".join(f"{fault} {count}" for fault, count in faults) if faults else UNREACHABLE.get(cell, "")
+        )
+        return state.title, given.value, str(self.cells[cell]), notes

@@ -115,11 +115,15 @@ class Invariants:
 
     def durable(self, host: Host, arrived: Durable, outcome: Outcome) -> None:
         key = arrived.partition
-        record = self.partitions.get(key)
-        if record is not None and record.host is host:
-            record.durable(min(arrived.offset, record.log_end_offset))
-            if key.topic == TRANSACTION_STATE_TOPIC:
-                self.transactions.durable(key, arrived.offset)
+        log, record = host.node.logs.get(key), self.partitions.get(key)
+        if log is None or record is None:
+            return
+        if record.host is not host:
+            record.judge_replaced(arrived.offset)
+            return
+        record.durable(min(arrived.offset, record.log_end_offset))
+        if key.topic == TRANSACTION_STATE_TOPIC:
+            self.transactions.durable(key, arrived.offset)
         self.moved.append(key)
 
     def received(self, host: Host, arrived: Received, outcome: Outcome) -> None:

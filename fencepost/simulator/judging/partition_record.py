@@ -14,7 +14,7 @@ from fencepost.broker.host import Host
 from fencepost.broker.partition import Partition
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.terms import INT32_MAX, NO_PRODUCER_ID, TopicPartition, TransactionResult
-from fencepost.simulator.judging.step_rules import BOUNDS, HANGING, MONOTONE, SEQUENCE_ONCE
+from fencepost.simulator.judging.step_rules import BOUNDS, HANGING, MONOTONE, SEEN_IS_SAFE, SEQUENCE_ONCE
 from fencepost.simulator.judging.violation import Violation
 
 # The low byte of the type in a marker's key: 61 bytes of header, then length, attributes, two deltas, the
@@ -54,6 +54,7 @@ class PartitionRecord:
     marks: Counter[str]
     host: Host | None = None
     leader_epoch: int = -1
+    begun_at: int = 0  # where the log ended when this leader took it over
     headers: list[BatchHeader] = attrs.Factory(list[BatchHeader])
     results: dict[int, TransactionResult] = attrs.Factory(dict[int, TransactionResult])  # by offset
     log_end_offset: int = 0
@@ -143,6 +144,15 @@ class PartitionRecord:
             if self.undurable:
                 self.undurable = [ended for ended in self.undurable if ended[1] >= offset]
 
+    def judge_replaced(self, offset: int) -> None:
+        """A leader that was replaced learned that the log is safe up to `offset`."""
+        if offset > self.begun_at:
+            raise Violation(
+                SEEN_IS_SAFE.name,
+                f"{self.key}: a replaced leader takes its log for safe up to {offset}, and leader "
+                f"{self.leader_epoch} found {self.begun_at}",
+            )
+
     def first_undecided(self) -> int:
         """Where the last stable offset has to be."""
         stable = self.high_watermark
@@ -168,11 +178,13 @@ class PartitionRecord:
                 f"{high_watermark}, end {end}; by the log they are {self.first_undecided()}, "
                 f"{self.high_watermark}, {self.log_end_offset}",
             )
-        if stable < self.last_stable_offset:
-            raise Violation(
-                MONOTONE.name, f"{self.key}: the LSO went back from {self.last_stable_offset} to {stable}"
-            )
-        self.last_stable_offset = stable
+        if stable != self.last_stable_offset:
+            self.marks[MONOTONE.name] += 1
+            if stable < self.last_stable_offset:
+                raise Violation(
+                    MONOTONE.name, f"{self.key}: the LSO went back from {self.last_stable_offset} to {stable}"
+                )
+            self.last_stable_offset = stable
 
     # --- taking over ----------------------------------------------------------------------------------------
 
@@ -189,7 +201,7 @@ class PartitionRecord:
 
     def taken_over(self, host: Host, leader_epoch: int, *, is_cut: bool) -> None:
         """All that is in the log counts for its next leader."""
-        self.host, self.leader_epoch = host, leader_epoch
+        self.host, self.leader_epoch, self.begun_at = host, leader_epoch, self.log_end_offset
         if is_cut:
             self.high_watermark = self.last_stable_offset = 0
         self.durable(self.log_end_offset)

@@ -16,7 +16,7 @@ from fencepost.broker.host import Host, SyncPolicy
 from fencepost.broker.node import Node
 from fencepost.broker.partition import Producer
 from fencepost.broker.words import Lead
-from fencepost.protocol.batches import BatchHeader
+from fencepost.protocol.batches import BatchHeader, checksum_matches
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.simulator.journals import ClusterJournals
 from fencepost.simulator.judging.partition_record import PartitionRecord
@@ -62,7 +62,8 @@ class RecoveryRule:
         self.marks[RECOVERY.name] += 1
         if record.host is not None:  # the last leader lives, and may not know yet
             self._remember(record, record.host.node)
-        found = self._read(key)
+        lost_power = self.powerless.pop(key, "no") is None
+        found = self._read(key, checked=lost_power)
         known = record.headers[: len(found)]
         if found != known:
             at = next(
@@ -70,7 +71,6 @@ class RecoveryRule:
             )
             raise Violation(RECOVERY.name, f"{key}: the log holds at {at} what its leaders never decided")
         end = found[-1].next_offset if found else 0
-        lost_power = self.powerless.pop(key, "no") is None
         promised = self._promised(record, lost_power=lost_power)
         if end < promised:
             raise Violation(
@@ -83,11 +83,16 @@ class RecoveryRule:
             )
         return len(found)
 
-    def _read(self, key: TopicPartition) -> list[BatchHeader]:
+    def _read(self, key: TopicPartition, *, checked: bool) -> list[BatchHeader]:
         if key not in self.journals.disks:
             return []
         journal = self.journals.journal(key)
-        return [header for header, _ in journal.batches(journal.log_start_offset)]
+        found: list[BatchHeader] = []
+        for header, batch in journal.batches(journal.log_start_offset):
+            if checked and not checksum_matches(batch, 0, header):
+                raise Violation(RECOVERY.name, f"{key}: the batch at {header.base_offset} is torn and counts")
+            found.append(header)
+        return found
 
     def _promised(self, record: PartitionRecord, *, lost_power: bool) -> int:
         """Everything before this offset must be there."""

@@ -15,8 +15,8 @@ BOUNDS = Rule(
 )
 MONOTONE = Rule(
     "I2 monotone",
-    meaning="LSO and high watermark never go back, unless power was lost.",
-    looks_at="steps that moved a partition",
+    meaning="The LSO never goes back, whoever leads, unless power was lost.",
+    looks_at="steps that moved an LSO",
 )
 SEQUENCE_ONCE = Rule(
     "I3 sequence once",

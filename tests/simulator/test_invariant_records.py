@@ -1,0 +1,309 @@
+"""The judge's own records, played by hand: what enters, what may follow, and what may not."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import attrs
+import pytest
+
+from fencepost.broker.host import Host
+from fencepost.broker.node import Node
+from fencepost.broker.partition import Partition
+from fencepost.broker.settings import NodeSettings
+from fencepost.journal.journal import JournalSettings
+from fencepost.protocol.batches import BatchHeader, build_marker, place, read_header
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import AbortedTransaction, FetchedPartition
+from fencepost.protocol.records import build_data_batch
+from fencepost.protocol.stored import TransactionRecord
+from fencepost.protocol.terms import (
+    INT32_MAX,
+    NO_PRODUCER_ID,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+    TransactionResult,
+    TransactionState,
+)
+from fencepost.simulator.journals import ClusterJournals, NodeJournals
+from fencepost.simulator.judging.partition_record import PartitionRecord
+from fencepost.simulator.judging.reading_rule import judge_fetched
+from fencepost.simulator.judging.transaction_record import Entry, TransactionBook
+from fencepost.simulator.judging.violation import Violation
+
+KEY, OTHER = TopicPartition("payments", 0), TopicPartition("payments", 1)
+LOG = TopicPartition(TRANSACTION_STATE_TOPIC, 0)
+COMMIT, ABORT = TransactionResult.COMMIT, TransactionResult.ABORT
+STATE = TransactionState
+PRODUCER = 7
+
+
+# --- one partition ------------------------------------------------------------------------------------------
+
+
+def record_of(key: TopicPartition = KEY) -> PartitionRecord:
+    return PartitionRecord(key, Counter())
+
+
+def data(
+    record: PartitionRecord, epoch: int, sequence: int, *, count: int = 1
+) -> tuple[BatchHeader, bytearray]:
+    batch = build_data_batch(
+        [b"v"] * count,
+        base_timestamp=0,
+        producer_id=PRODUCER,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        transactional=True,
+    )
+    place(batch, base_offset=record.log_end_offset, leader_epoch=0)
+    return read_header(batch), batch
+
+
+def write(record: PartitionRecord, epoch: int, sequence: int, *, count: int = 1) -> bytes:
+    header, batch = data(record, epoch, sequence, count=count)
+    record.judge_behind_marker(header)
+    record.judge_sequence(header, starts_at_zero=False)
+    record.enter(header, batch)
+    return bytes(batch)
+
+
+def mark(record: PartitionRecord, epoch: int, result: TransactionResult) -> bytes:
+    batch = build_marker(result, producer_id=PRODUCER, producer_epoch=epoch, coordinator_epoch=0, timestamp=0)
+    place(batch, base_offset=record.log_end_offset, leader_epoch=0)
+    record.enter(read_header(batch), batch)
+    return bytes(batch)
+
+
+def test_sequences_go_on_wrap_and_start_again_with_the_epoch() -> None:
+    record = record_of()
+    write(record, 0, INT32_MAX - 1, count=2)
+    write(record, 0, 0)
+    write(record, 1, 0)
+    for epoch, sequence in ((1, 0), (1, 2), (2, 1)):
+        with pytest.raises(Violation, match="I3 sequence once"):
+            write(record, epoch, sequence)
+
+
+def test_a_producer_that_is_unknown_may_start_anywhere_unless_its_epoch_is_its_transactions() -> None:
+    record = record_of()
+    header, _ = data(record, 0, 5)
+    record.judge_sequence(header, starts_at_zero=False)
+    with pytest.raises(Violation, match="entered with sequence 5 where 0 was next"):
+        record.judge_sequence(header, starts_at_zero=True)
+
+
+def test_nothing_of_an_older_epoch_enters_behind_a_marker() -> None:
+    record = record_of()
+    write(record, 0, 0)
+    mark(record, 1, COMMIT)
+    write(record, 1, 0)
+    with pytest.raises(Violation, match="I4 hanging"):
+        write(record, 0, 1)
+
+
+def test_the_lso_follows_open_and_undurable_transactions() -> None:
+    record = record_of()
+    write(record, 0, 0, count=3)
+    record.durable(3)
+    assert record.first_undecided() == 0
+    mark(record, 1, COMMIT)
+    assert record.first_undecided() == 0, "the marker is not durable"
+    record.durable(4)
+    assert record.first_undecided() == 4
+
+
+def test_an_lso_that_goes_back_is_told() -> None:
+    record = record_of()
+    write(record, 0, 0)
+    mark(record, 1, COMMIT)
+    record.durable(2)
+    record.judge_bounds(Partition(KEY, high_watermark=2, log_end_offset=2))
+    record.open_since[PRODUCER] = 0
+    state = Partition(KEY, high_watermark=2, log_end_offset=2)
+    state.open_transactions[0] = PRODUCER
+    with pytest.raises(Violation, match="I2 monotone"):
+        record.judge_bounds(state)
+
+
+def test_what_a_log_lost_is_taken_back() -> None:
+    record = record_of()
+    write(record, 0, 0)
+    mark(record, 1, ABORT)
+    write(record, 1, 0)
+    record.cut(1)
+    assert (record.log_end_offset, record.aborted, record.marked) == (1, [], {})
+    assert record.open_since == {PRODUCER: 0}
+    mark(record, 1, COMMIT)
+
+
+def test_a_replaced_leader_learns_of_nothing_new() -> None:
+    record = record_of()
+    write(record, 0, 0)
+    journals = ClusterJournals(
+        lambda _most: 0, settings=JournalSettings(), breaks=lambda _what, _where: False
+    )
+    record.taken_over(Host(Node(NodeSettings()), NodeJournals(journals)), 1, is_cut=False)
+    record.judge_replaced(1)
+    write(record, 0, 1)
+    with pytest.raises(Violation, match="I15 seen is safe"):
+        record.judge_replaced(2)
+
+
+# --- what readers get ---------------------------------------------------------------------------------------
+
+
+def test_a_fetch_names_exactly_the_aborted_transactions_that_it_meets() -> None:
+    record = record_of()
+    bytes_of = [write(record, 0, 0), mark(record, 1, ABORT), write(record, 1, 0)]
+    record.durable(3)
+    record.last_stable_offset = 2
+    named = (AbortedTransaction(producer_id=PRODUCER, first_offset=0),)
+
+    def fetched(records: bytes, aborted: tuple[AbortedTransaction, ...] | None) -> None:
+        part = FetchedPartition(
+            topic=KEY.topic,
+            partition=KEY.partition,
+            error=ErrorCode.NONE,
+            high_watermark=3,
+            last_stable_offset=2,
+            log_start_offset=0,
+            aborted=aborted,
+            records=records,
+        )
+        judge_fetched(part, record, Counter())
+
+    fetched(b"".join(bytes_of[:2]), named)
+    fetched(bytes_of[1], named)
+    fetched(b"".join(bytes_of), None)
+    with pytest.raises(Violation, match="does not name the aborted transaction"):
+        fetched(b"".join(bytes_of[:2]), ())
+    with pytest.raises(Violation, match="aborted from 1 on"):
+        fetched(bytes_of[0], (*named, AbortedTransaction(producer_id=PRODUCER, first_offset=1)))
+    with pytest.raises(Violation, match="the LSO is 2"):
+        fetched(b"".join(bytes_of), named)
+    record.high_watermark = 2
+    with pytest.raises(Violation, match="the log is safe up to 2"):
+        fetched(b"".join(bytes_of), None)
+
+
+# --- transactions -------------------------------------------------------------------------------------------
+
+
+@attrs.define
+class Coordinator:
+    """A transactional id whose log is written by hand; every record is durable at once."""
+
+    book: TransactionBook
+    record: TransactionRecord
+    end: int = 0
+
+    def says(self, state: STATE, *, is_durable: bool = True, **changes: object) -> None:
+        self.record = attrs.evolve(self.record, state=state, **changes)
+        self.end += 1
+        self.book.enter(LOG, Entry(self.end, "payer", self.record))
+        if is_durable:
+            self.book.durable(LOG, self.end)
+
+
+@pytest.fixture
+def coordinator() -> Coordinator:
+    """An owner with epoch 1 and an open transaction in both partitions."""
+    partitions = {KEY: record_of(), OTHER: record_of(OTHER)}
+    record = TransactionRecord(
+        producer_id=PRODUCER,
+        previous_producer_id=NO_PRODUCER_ID,
+        next_producer_id=NO_PRODUCER_ID,
+        producer_epoch=1,
+        timeout_ms=1_000,
+        state=STATE.EMPTY,
+        partitions=(),
+        update_ms=0,
+        start_ms=0,
+        client_version=2,
+    )
+    made = Coordinator(TransactionBook(Counter(), partitions), record)
+    made.says(STATE.EMPTY)
+    made.says(STATE.ONGOING, partitions=(KEY, OTHER))
+    return made
+
+
+def test_a_decision_is_the_same_everywhere_and_comes_first(coordinator: Coordinator) -> None:
+    book = coordinator.book
+    with pytest.raises(Violation, match=r"I6 durable decision.*no durable decision"):
+        book.judge_marker(KEY, (PRODUCER, 2), COMMIT)
+    coordinator.says(STATE.PREPARE_COMMIT, producer_epoch=2, is_durable=False)
+    with pytest.raises(Violation, match=r"I6 durable decision.*no durable decision"):
+        book.judge_marker(KEY, (PRODUCER, 2), COMMIT)
+    book.durable(LOG, coordinator.end)
+    book.judge_marker(KEY, (PRODUCER, 2), COMMIT)
+    with pytest.raises(Violation, match="I5 one decision"):
+        book.judge_marker(OTHER, (PRODUCER, 2), ABORT)
+
+
+def test_the_first_marker_says_what_was_decided(coordinator: Coordinator) -> None:
+    coordinator.says(STATE.PREPARE_ABORT, producer_epoch=2)
+    with pytest.raises(Violation, match=r"I6 durable decision.*the decision is ABORT"):
+        coordinator.book.judge_marker(KEY, (PRODUCER, 2), COMMIT)
+
+
+@pytest.mark.parametrize("state", [STATE.PREPARE_ABORT, STATE.COMPLETE_ABORT, STATE.ONGOING, STATE.EMPTY])
+def test_what_was_decided_stays_decided(coordinator: Coordinator, state: STATE) -> None:
+    coordinator.says(STATE.PREPARE_COMMIT, producer_epoch=2)
+    with pytest.raises(Violation, match="I6 durable decision: payer went from PrepareCommit"):
+        coordinator.says(state, producer_epoch=3)
+
+
+def test_a_transaction_is_complete_when_every_marker_is_durable(coordinator: Coordinator) -> None:
+    partitions = coordinator.book.partitions
+    coordinator.says(STATE.PREPARE_COMMIT, producer_epoch=2)
+    for where in (KEY, OTHER):
+        write(partitions[where], 1, 0)
+        mark(partitions[where], 2, COMMIT)
+    partitions[KEY].durable(2)
+    with pytest.raises(Violation, match=r"without a durable marker of epoch 2 in payments-1"):
+        coordinator.says(STATE.COMPLETE_COMMIT)
+    partitions[OTHER].durable(2)
+    coordinator.says(STATE.COMPLETE_COMMIT)
+
+
+def test_a_batch_enters_where_its_coordinator_has_it(coordinator: Coordinator) -> None:
+    book = coordinator.book
+    book.judge_write(KEY, PRODUCER, 1)
+    for where, producer, epoch in ((TopicPartition("in", 0), PRODUCER, 1), (KEY, PRODUCER, 0), (KEY, 8, 1)):
+        with pytest.raises(Violation, match="I4 hanging"):
+            book.judge_write(where, producer, epoch)
+    coordinator.says(STATE.PREPARE_ABORT, producer_epoch=2, partitions=())
+    book.judge_write(KEY, PRODUCER, 1)
+    coordinator.says(STATE.COMPLETE_ABORT)
+    with pytest.raises(Violation, match="payer is CompleteAbort"):
+        book.judge_write(KEY, PRODUCER, 1)
+
+
+def test_epochs_do_not_fall_and_ids_are_new(coordinator: Coordinator) -> None:
+    with pytest.raises(Violation, match="I7 identity once"):
+        coordinator.says(STATE.PREPARE_COMMIT, producer_epoch=1)
+    with pytest.raises(Violation, match="which payer had before"):
+        coordinator.book.enter(LOG, Entry(9, "other", coordinator.record))
+
+
+def test_an_owner_who_was_replaced_writes_nothing_more(coordinator: Coordinator) -> None:
+    book = coordinator.book
+    coordinator.says(STATE.PREPARE_ABORT, producer_epoch=2, partitions=())
+    coordinator.says(STATE.COMPLETE_ABORT)
+    coordinator.says(STATE.EMPTY, producer_epoch=3, is_durable=False)
+    book.judge_fenced(KEY, PRODUCER, 1)
+    book.durable(LOG, coordinator.end)
+    book.judge_fenced(KEY, PRODUCER, 3)
+    with pytest.raises(Violation, match="I13 fenced"):
+        book.judge_fenced(KEY, PRODUCER, 2)
+
+
+def test_a_record_that_a_log_lost_was_never_said(coordinator: Coordinator) -> None:
+    book = coordinator.book
+    coordinator.says(STATE.PREPARE_COMMIT, producer_epoch=2, is_durable=False)
+    book.cut(LOG, coordinator.end - 1)
+    assert book.latest["payer"].state is STATE.ONGOING
+    book.judge_write(OTHER, PRODUCER, 1)
+    with pytest.raises(Violation, match="no durable decision"):
+        book.judge_marker(KEY, (PRODUCER, 2), COMMIT)

@@ -1,0 +1,260 @@
+"""The white-box judge: every rule catches the fault that it is there for, and says nothing of a sound run.
+
+The faults are planted in the real cores, one function each; what no single function would break is played on
+the judge's own records (test_invariant_records.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import attrs
+import pytest
+
+from fencepost.broker import batch_checks, coordinating, groups, transactions
+from fencepost.broker.host import SyncPolicy
+from fencepost.broker.node import Node
+from fencepost.broker.partition import Partition
+from fencepost.broker.transactions import Decision, WriteMarkers
+from fencepost.broker.waiting import Inner, Log
+from fencepost.journal.indexes import AbortedRange
+from fencepost.journal.journal import Journal, JournalSettings
+from fencepost.journal.simulated import SimulatedFile
+from fencepost.protocol.messages import InitProducerIdReply
+from fencepost.protocol.terms import IsolationLevel
+from fencepost.simulator.choices import Choices
+from fencepost.simulator.judging.invariants import Invariants
+from fencepost.simulator.judging.step_rules import (
+    BOUNDS,
+    CONVERGENCE,
+    DURABLE_DECISION,
+    HANGING,
+    IDENTITY_ONCE,
+    OFFSETS_WITH_MARKER,
+    READ_COMMITTED,
+    RECOVERY,
+    SEEN_IS_SAFE,
+    SEQUENCE_ONCE,
+    STEP_RULES,
+    TIMEOUT,
+)
+from fencepost.simulator.judging.violation import Violation
+from fencepost.simulator.nemesis import FaultKind
+from fencepost.simulator.plan import Plan, draw
+from fencepost.simulator.simulation import Simulation
+from fencepost.simulator.trial import Planner, try_seed
+from fencepost.simulator.world import World
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+# --- sound runs ---------------------------------------------------------------------------------------------
+
+
+def test_sound_runs_break_no_rule_and_every_rule_has_something_to_look_at() -> None:
+    looked: Counter[str] = Counter()
+    for seed in range(1, 31):
+        trial = try_seed(seed)
+        assert trial.violation is None, f"seed {seed}: {trial.violation}"
+        looked.update(trial.marks)
+    assert [rule.name for rule in STEP_RULES if not looked[f"looked: {rule.name}"]] == []
+
+
+def test_a_run_that_is_not_over_is_not_settled() -> None:
+    """I8: a coordinator has decided, and its markers are still on their way."""
+    choices = Choices(seed=1)
+    plan = attrs.evolve(draw(choices), kinds=(), strikes=0)
+    world = World(plan.world, choices)
+    invariants = Invariants(world)
+    world.judges.append(invariants)
+    problems: list[Violation] = []
+
+    def look(_: object) -> None:
+        try:
+            invariants.judge_end()
+        except Violation as violation:
+            problems.append(violation)
+
+    for microseconds in range(0, 400_000, 200):
+        world.at(microseconds * 1_000, look)
+    Simulation(plan, world).run()
+    world.run_until(lambda: invariants.is_settled)
+    invariants.judge_end()
+    texts = [problem.evidence for problem in problems if problem.rule == CONVERGENCE.name]
+    assert any("PrepareCommit" in text for text in texts)
+    assert {problem.rule for problem in problems} <= {CONVERGENCE.name, TIMEOUT.name}
+
+
+# --- planted faults -----------------------------------------------------------------------------------------
+
+
+def _stormy(choices: Choices, *, kind: FaultKind, policy: SyncPolicy) -> Plan:
+    """Many faults of one kind, over short segments."""
+    plan = draw(choices)
+    world = attrs.evolve(plan.world, policy=policy, journals=JournalSettings(segment_bytes=600))
+    return attrs.evolve(plan, world=world, kinds=(kind,), strikes=16, pause=10_000_000)
+
+
+def _hasty(choices: Choices) -> Plan:
+    """Transactions that take longer than they may."""
+    plan = draw(choices)
+    payers = tuple(attrs.evolve(payer, transaction_timeout_ms=20) for payer in plan.payers)
+    return attrs.evolve(plan, payers=payers)
+
+
+def _lso_is_the_high_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Partition, "last_stable_offset", property(lambda state: state.high_watermark))
+
+
+def _no_check_of(*names: str) -> Plant:
+    def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+        left = tuple(check for check in batch_checks.CHECKS if check.refuses.__name__ not in names)
+        assert len(left) == len(batch_checks.CHECKS) - len(names)
+        monkeypatch.setattr(batch_checks, "CHECKS", left)
+
+    return plant
+
+
+def _effects_do_not_wait(of: type) -> Plant:
+    def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+        after = Node.after
+
+        def hasty(node: Node, log: Log, effects: Iterable[Inner]) -> None:
+            effects = tuple(effects)
+            node.release(log, [effect for effect in effects if isinstance(effect, of)])
+            after(node, log, tuple(effect for effect in effects if not isinstance(effect, of)))
+
+        monkeypatch.setattr(Node, "after", hasty)
+
+    return plant
+
+
+def _owners_are_given_the_epoch_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    reply = Node.durable
+
+    def durable(node: Node, log: Log, offset: int) -> None:
+        reply(node, log, offset)
+        for number, effect in enumerate(node.outcome.effects):
+            body = getattr(effect, "body", None)
+            if isinstance(body, InitProducerIdReply) and body.producer_epoch:
+                older = attrs.evolve(body, producer_epoch=body.producer_epoch - 1)
+                node.outcome.effects[number] = attrs.evolve(effect, body=older)
+
+    monkeypatch.setattr(Node, "durable", durable)
+
+
+def _prepare_keeps_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare = transactions.prepare
+
+    def stale(name: str, record: Any, *arguments: Any, **more: Any) -> Decision:
+        decision = prepare(name, record, *arguments, **more)
+        assert decision.record is not None
+        kept = attrs.evolve(decision.record, producer_epoch=record.producer_epoch)
+        return attrs.evolve(decision, record=kept)
+
+    monkeypatch.setattr(transactions, "prepare", stale)
+
+
+def _aborted_offsets_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    def settle(state: groups.Groups, producer_id: int, result: object) -> None:
+        for key, committed in state.pending.pop(producer_id, {}).items():
+            groups._settle(state, key, committed)  # pyright: ignore[reportPrivateUsage] the real one, misused
+
+    monkeypatch.setattr(groups, "_decide_pending", settle)
+
+
+def _no_index_of_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(journal: Journal, fetch_offset: int, *, upper: int) -> list[AbortedRange]:
+        return []
+
+    monkeypatch.setattr(Journal, "aborted_between", nothing)
+
+
+def _readers_go_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def end_for(state: Partition, isolation_level: IsolationLevel) -> int:
+        return state.high_watermark
+
+    monkeypatch.setattr(Partition, "end_for", end_for)
+
+
+def _nothing_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(state: object, *, now: int) -> Iterator[str]:
+        return iter(())
+
+    monkeypatch.setattr(transactions, "timed_out", never)
+
+
+def _complete_does_not_wait_for_markers(monkeypatch: pytest.MonkeyPatch) -> None:
+    send = coordinating._send_markers  # pyright: ignore[reportPrivateUsage] the real one, and more
+
+    def send_and_forget(node: Node, log: Log, name: str, now: int) -> None:
+        send(node, log, name, now)
+        state = coordinating.transactions_of(log)
+        if state.owed.get(name):
+            state.owed[name].clear()
+            coordinating._finish(node, log, name, now)  # pyright: ignore[reportPrivateUsage] the same
+
+    monkeypatch.setattr(coordinating, "_send_markers", send_and_forget)
+
+
+def _syncs_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(file: SimulatedFile) -> None:
+        """It says that it did."""
+
+    monkeypatch.setattr(SimulatedFile, "sync", nothing)
+
+
+def _leaders_forget_open_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    lead = Node.lead
+
+    def forgetful(node: Node, order: Any) -> Log:
+        log = lead(node, order)
+        log.partition.producers.clear()
+        return log
+
+    monkeypatch.setattr(Node, "lead", forgetful)
+
+
+CRASHES: Planner = partial(_stormy, kind=FaultKind.CRASH, policy=SyncPolicy.NONE)
+POWER_LOSSES: Planner = partial(_stormy, kind=FaultKind.POWER_LOSS, policy=SyncPolicy.ALL)
+
+PLANTED: list[tuple[str, Plant, Planner]] = [
+    (BOUNDS.name, _lso_is_the_high_watermark, draw),
+    (SEQUENCE_ONCE.name, _no_check_of("_check_duplicate", "_check_sequence"), CRASHES),
+    (HANGING.name, _no_check_of("_check_epoch", "_check_guard"), _hasty),
+    (DURABLE_DECISION.name, _effects_do_not_wait(WriteMarkers), draw),
+    (DURABLE_DECISION.name, _complete_does_not_wait_for_markers, draw),
+    (IDENTITY_ONCE.name, _prepare_keeps_the_epoch, draw),
+    (SEEN_IS_SAFE.name, _owners_are_given_the_epoch_before, draw),
+    (OFFSETS_WITH_MARKER.name, _aborted_offsets_count, draw),
+    (READ_COMMITTED.name, _no_index_of_aborted, draw),
+    (READ_COMMITTED.name, _readers_go_to_the_end, draw),
+    (RECOVERY.name, _leaders_forget_open_transactions, CRASHES),
+    (RECOVERY.name, _syncs_do_nothing, POWER_LOSSES),
+    (TIMEOUT.name, _nothing_times_out, _hasty),
+    (SEEN_IS_SAFE.name, _effects_do_not_wait(object), draw),
+]
+
+
+@pytest.mark.parametrize(("rule", "plant", "planner"), PLANTED)
+def test_a_planted_fault_is_caught_by_its_rule(
+    rule: str, plant: Plant, planner: Planner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    for seed in range(1, 61):
+        violation = try_seed(seed, planner).violation
+        if violation is not None:
+            assert violation.rule == rule, str(violation)
+            assert "\n" not in violation.evidence
+            return
+    pytest.fail("60 seeds with this fault broke no rule")
+
+
+@pytest.mark.parametrize("planner", [CRASHES, POWER_LOSSES, _hasty])
+def test_without_it_the_same_worlds_break_no_rule(planner: Planner) -> None:
+    for seed in range(1, 11):
+        violation = try_seed(seed, planner).violation
+        assert violation is None, f"seed {seed}: {violation}"
