@@ -6,8 +6,8 @@ calmer run.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
+from random import Random
 from typing import TypeVar
 
 Thing = TypeVar("Thing")
@@ -22,7 +22,7 @@ class Choices:
     __slots__ = ("_random", "_recorded", "taken")
 
     def __init__(self, seed: int | None = None, *, recorded: Sequence[int] = ()) -> None:
-        self._random = None if seed is None else random.Random(seed).random
+        self._random = None if seed is None else Random(seed).random
         self._recorded = recorded
         self.taken: list[int] = []
 
