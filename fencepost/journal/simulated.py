@@ -44,8 +44,8 @@ class _Node:
         self.since.clear()
 
     def lose_power(self, choose: Choose) -> None:
-        """Keeps some of the first unsynced writes; of the next one a part may be there, as it was or as
-        zeros."""
+        """Keeps some of the first unsynced writes; of the next one a part may be there: as it was, as zeros,
+        or with zeros behind it up to where it should end."""
         kept = choose(len(self.since))
         torn = self.since[kept] if kept < len(self.since) else 0
         self.content = bytearray(self.synced)
@@ -56,7 +56,8 @@ class _Node:
                 self.content += change
         if isinstance(torn, bytes):
             part = torn[: choose(len(torn))]
-            self.content += bytes(len(part)) if choose(1) else part
+            rest = bytes(len(torn) - len(part))
+            self.content += (part, bytes(len(part)), part + rest)[choose(2)]
         self.sync()
 
 
