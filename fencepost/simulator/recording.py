@@ -49,9 +49,10 @@ class Recorder:
 
     def attach(self) -> None:
         """From now on. Nodes must be observed for their logs to be seen."""
-        self.world.network.observers.insert(0, self)  # a message has a number before a fault strikes it
-        self.world.on_performing.append(self._performs)
-        self.world.on_resolved.append(self._resolves)
+        # First of all: what a fault strikes at has happened before it.
+        self.world.network.observers.insert(0, self)
+        self.world.on_performing.insert(0, self._performs)
+        self.world.on_resolved.insert(0, self._resolves)
         self.world.judges.append(self)
 
     def history(self, title: str, lanes: tuple[str, ...]) -> History:

@@ -14,6 +14,7 @@ import attrs
 from fencepost.broker.host import SyncPolicy
 from fencepost.client.dialects import DIALECTS
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
+from fencepost.simulator.plan import Plan
 from fencepost.simulator.scenarios.actions import Action
 from fencepost.simulator.scenarios.points import Point, PointKind
 from fencepost.simulator.scenarios.scripts import Line
@@ -124,6 +125,15 @@ class Variant:
 
 
 @attrs.frozen(kw_only=True)
+class SeededRun:
+    """A world that a search found: it takes its processes and faults from a plan, and its chances from the
+    scenario's choices.
+    """
+
+    plan: Plan
+
+
+@attrs.frozen(kw_only=True)
 class Scenario:
     """A story. `lesson` is what it teaches, `parts` are producers, then consumers, then copiers; `choices`
     are those of a run that was found by a search, and without any it is the calmest run.
@@ -137,6 +147,7 @@ class Scenario:
     expect: Expectation = Expectation()
     also_with: tuple[Variant, ...] = ()
     choices: tuple[int, ...] = ()
+    seeded: SeededRun | None = None
 
     @property
     def transactional_ids(self) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from fencepost.simulator.scenarios.model import (
 )
 from fencepost.simulator.scenarios.points import point
 from fencepost.simulator.scenarios.scripts import line, partition_named
+from fencepost.simulator.scenarios.seeded import seeded_scenario
 from fencepost.simulator.scenarios.tables import TOP, BadScenario, Table
 from fencepost.simulator.scenarios.verdicts import RULE_NAMES
 
@@ -44,6 +45,8 @@ def scenario_of(text: str, source: str = "scenario") -> Scenario:
     except tomllib.TOMLDecodeError as problem:
         raise BadScenario(f"{source} is not TOML: {problem}") from None
     top = Table(TOP, values, source, text.splitlines())
+    if top.has("seeded"):
+        return seeded_scenario(top)
     cluster = _cluster(top.table("cluster"), Cluster())
     expect_table = top.table("expect")
     scenario = Scenario(

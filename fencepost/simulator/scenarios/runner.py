@@ -11,9 +11,11 @@ import attrs
 
 from fencepost.simulator.history import History
 from fencepost.simulator.recording import Recorder
+from fencepost.simulator.scenarios import seeded_playing
 from fencepost.simulator.scenarios.checking import FINAL_READER
 from fencepost.simulator.scenarios.model import Case, Expectation, ProducerPart, Scenario, cases
 from fencepost.simulator.scenarios.playing import Play, stage
+from fencepost.simulator.scenarios.seeded_playing import SeededPlay
 from fencepost.simulator.scenarios.verdicts import judge, problems
 
 
@@ -46,11 +48,16 @@ def run(scenario: Scenario) -> Iterator[Report]:
 
 def run_case(case: Case) -> Report:
     """One case, from the first node's start to the verdict."""
+    if case.scenario.seeded is not None:
+        return _report_of_seed(case, seeded_playing.play(case.scenario))
     return finish(stage(case))
 
 
 def record_case(case: Case) -> tuple[Report, History]:
     """The same, with everything that happened."""
+    if case.scenario.seeded is not None:
+        seeded = seeded_playing.record(case.scenario)
+        return _report_of_seed(case, seeded), seeded.history(case.name)
     play = stage(case)
     recorder = Recorder(play.world, unseen=("admin", FINAL_READER))
     recorder.attach()
@@ -86,6 +93,21 @@ def finish(play: Play) -> Report:
         digest=world.digest,
         events=world.happened,
         elapsed=world.now,
+    )
+
+
+def _report_of_seed(case: Case, play: SeededPlay) -> Report:
+    trial = play.trial
+    return Report(
+        name=case.name,
+        problems=tuple(play.problems(case.expect.violates)),
+        expected=tuple(_in_words(case.expect)),
+        reached=(),
+        fired=tuple(f"{struck.kind.value}: {struck.whom}" for struck in play.struck),
+        broken=() if trial.violation is None else (trial.violation.rule,),
+        digest=trial.digest,
+        events=trial.events,
+        elapsed=trial.elapsed,
     )
 
 
