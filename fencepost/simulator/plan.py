@@ -51,6 +51,7 @@ class Plan:
         0  # records that a plain producer writes into each partition of the input, for copiers to copy
     )
     copiers: tuple[str, ...] = ()  # names; they all share one transactional id
+    renewals: int = 0  # how often a process asks for the identity after the one that it has
     reads_uncommitted: bool = False
     kinds: tuple[FaultKind, ...] = ()
     strikes: int = 0
@@ -88,6 +89,7 @@ def draw(
         payers=_draw_payers(choices),
         feeds=4 + choices.below(20) if copies else 0,
         copiers=("copier",) if copies else (),
+        renewals=choices.one_of((0, 0, 0, 30)),
         reads_uncommitted=choices.happens(250),
         kinds=kinds,
         strikes=choices.one_of((2, 4, 8, 16)) if kinds else 0,

@@ -18,11 +18,22 @@ from fencepost.simulator.nemesis import Nemesis
 from fencepost.simulator.plan import LONG_MS, PARTITIONS, PayerPlan, Plan
 from fencepost.simulator.processes import Script
 from fencepost.simulator.topics import create_topics
-from fencepost.simulator.workloads import INPUT, OUTPUT, PAYMENTS, Runner, copier, feeder, payer, reader
+from fencepost.simulator.workloads import (
+    INPUT,
+    OUTPUT,
+    PAYMENTS,
+    Runner,
+    copier,
+    feeder,
+    payer,
+    reader,
+    renewer,
+)
 from fencepost.simulator.world import World
 
 TOPICS: Final = (PAYMENTS, INPUT, OUTPUT)
 COPIERS_ID: Final = "copiers"
+RENEWERS_ID: Final = "renewers"
 
 
 PERIODS: Final = 8  # the pauses of a nemesis within which a lane may become the slowest
@@ -198,6 +209,15 @@ def roles_of(plan: Plan, settled: dict[TopicPartition, int]) -> list[Role]:
                 part=Part.COPY,
                 script=lambda runner: copier(runner, partitions_of(INPUT), settled),
                 transactional_id=COPIERS_ID,
+            )
+        )
+    if plan.renewals:
+        roles.append(
+            Role(
+                name="renewer",
+                part=Part.WORK,
+                script=lambda runner: renewer(runner, plan.renewals),
+                transactional_id=RENEWERS_ID,
             )
         )
     roles.append(reader_role("reader", IsolationLevel.READ_COMMITTED))

@@ -10,10 +10,19 @@ from typing import Final
 
 import attrs
 
+from fencepost.client.asking import AskingMachine
+from fencepost.client.calls import CoordinatorOf
 from fencepost.client.consumer import Reading
 from fencepost.client.errors import ProducerFenced
 from fencepost.client.settings import ConsumerSettings, ProducerSettings
-from fencepost.protocol.terms import IsolationLevel, TopicPartition
+from fencepost.protocol.messages import InitProducerId, InitProducerIdReply
+from fencepost.protocol.terms import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    CoordinatorType,
+    IsolationLevel,
+    TopicPartition,
+)
 from fencepost.simulator.acting import (
     BATCH_BYTES,
     REQUEST_TIMEOUT_MS,
@@ -40,6 +49,8 @@ FETCH_WAIT_MS: Final = 5_000
 READER_RESTS_MS: Final = (200, 50, 5)  # between two polls
 # A next transaction that begins at once often meets the markers of the last one.
 BETWEEN_TRANSACTIONS_MS: Final = (300, 100, 20, 0)
+FOR_EVER_MS: Final = 10**9
+NO_IDENTITY: Final = InitProducerIdReply(producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH)
 PATIENCE_MS: Final = 20  # what a process waits at most between two things that it does
 
 
@@ -148,6 +159,38 @@ def _end(runner: Runner, made: Sender, transaction: Transaction) -> Script[bool]
     failure = yield from made.abort(transaction)
     marks[f"abort: {'ok' if failure is None else failure.kind.__name__}"] += 1
     return can_go_on(failure)
+
+
+# --- renewers ---------------------------------------------------------------------------------------------
+
+
+def renewer(runner: Runner, count: int) -> Script[None]:
+    """Asks `count` times for its next identity, each time with the one that it has, as a producer does after
+    an error that left it in doubt (KIP-360).
+    """
+    machine = AskingMachine(runner.world.bootstrap)
+    port = runner.process.port(machine, request_timeout_ms=REQUEST_TIMEOUT_MS)
+    name = runner.transactional_id
+    assert name is not None, "only a transactional id has identities"
+    had = NO_IDENTITY
+    for _ in range(count):
+        request = InitProducerId(
+            transactional_id=name,
+            transaction_timeout_ms=runner.transaction_timeout_ms,
+            producer_id=had.producer_id,
+            producer_epoch=had.producer_epoch,
+        )
+        target = CoordinatorOf(CoordinatorType.TRANSACTION, name)
+        number = machine.ask(request, target, deadline=port.now + FOR_EVER_MS)
+        port.wake()
+        yield lambda number=number: number in port.answers
+        reply = port.answers.pop(number).reply
+        if isinstance(reply, InitProducerIdReply):
+            had = reply
+        else:
+            runner.world.marks["identity lost"] += 1
+            had = NO_IDENTITY
+        yield from runner.rests()
 
 
 # --- plain producers --------------------------------------------------------------------------------------

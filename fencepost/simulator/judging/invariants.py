@@ -16,7 +16,7 @@ from fencepost.broker.host import Host
 from fencepost.broker.transactions import Transactions
 from fencepost.broker.words import Append, Durable, Input, Lead, Outcome, Received, Remove, Reply, Tick
 from fencepost.protocol.batches import BatchHeader, Buffer
-from fencepost.protocol.messages import EndTxn, FetchReply, WriteTxnMarkers
+from fencepost.protocol.messages import EndTxn, FetchReply, InitProducerId, WriteTxnMarkers
 from fencepost.protocol.stored import read_offsets, read_transactions
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
@@ -32,6 +32,7 @@ from fencepost.simulator.judging.offsets_record import OffsetsEntry, OffsetsReco
 from fencepost.simulator.judging.partition_record import PartitionRecord, judge_order, marker_result
 from fencepost.simulator.judging.reading_rule import judge_fetched
 from fencepost.simulator.judging.recovery_rule import RecoveryRule
+from fencepost.simulator.judging.retry_rule import RetryRule
 from fencepost.simulator.judging.step_rules import CONVERGENCE, TIMEOUT
 from fencepost.simulator.judging.transaction_record import Entry, TransactionBook
 from fencepost.simulator.judging.violation import Violation
@@ -52,6 +53,7 @@ class Invariants:
         self.transactions = TransactionBook(self.sometimes, self.partitions)
         self.offsets: dict[TopicPartition, OffsetsRecord] = {}
         self.answers = AnswerRules(self.sometimes, self.partitions, self.transactions)
+        self.retries = RetryRule(self.sometimes, self.partitions, self.transactions)
         self.recovery = RecoveryRule(self.sometimes, settings.policy, world.journals)
         self.moved: list[TopicPartition] = []  # in this step
         self.cells = CellCounter(settings.node_settings.generation, self.transactions)
@@ -70,6 +72,7 @@ class Invariants:
         for effect in outcome.effects:
             if type(effect) is Reply:
                 self.answers.replied(node, effect)
+                self.retries.replied(effect)
             elif type(effect) is Remove:
                 self._removed(effect.partition)
         if self.moved:
@@ -90,6 +93,7 @@ class Invariants:
     def died(self, node: SimulatedNode, host: Host, *, power_is_lost: bool) -> None:
         """A node was killed; its logs are still open."""
         self.answers.died(node.callers)
+        self.retries.died(node.callers)
         for record in self.partitions.values():
             if record.host is host:
                 self.recovery.died(record, host, power_is_lost=power_is_lost)
@@ -132,6 +136,8 @@ class Invariants:
             self.cells.received(host, arrived)
         if type(request) is EndTxn or type(request) is WriteTxnMarkers:
             self.answers.asked[arrived.to] = request
+        if type(request) is EndTxn or type(request) is InitProducerId:
+            self.retries.asked(host, arrived.to, request)
 
     def led(self, host: Host, arrived: Lead, outcome: Outcome) -> None:
         key = arrived.partition

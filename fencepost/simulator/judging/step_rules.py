@@ -78,6 +78,11 @@ SEEN_IS_SAFE = Rule(
     meaning="Whatever a client was told has happened is below the high watermark.",
     looks_at="answers that tell of a write",
 )
+TOLD_AGAIN = Rule(
+    "I16 told again",
+    meaning="Whoever asks again for what was done is told so, as long as nobody else was let in.",
+    looks_at="ends and identities that were asked for again",
+)
 
 STEP_RULES = (
     BOUNDS,
@@ -94,5 +99,6 @@ STEP_RULES = (
     FENCED,
     TIMEOUT,
     SEEN_IS_SAFE,
+    TOLD_AGAIN,
 )
 """I10, exactly once end to end, is judged from outside (exactly_once.py)."""
