@@ -113,9 +113,10 @@ class PartitionRecord:
             self.results[header.base_offset] = result
         self.headers.append(header)
         self.log_end_offset = header.next_offset
-        self._count(header, result)
+        self.count(header, result)
 
-    def _count(self, header: BatchHeader, result: TransactionResult | None) -> None:
+    def count(self, header: BatchHeader, result: TransactionResult | None) -> None:
+        """What follows from one batch more, behind all that were counted."""
         producer_id = header.producer_id
         if producer_id == NO_PRODUCER_ID:
             return
@@ -197,7 +198,15 @@ class PartitionRecord:
             forgotten.clear()
         self.undurable, self.aborted = [], []
         for header in kept:
-            self._count(header, results.get(header.base_offset))
+            self.count(header, results.get(header.base_offset))
+
+    def as_of(self, offset: int) -> PartitionRecord:
+        """The record of the batches before an offset alone."""
+        earlier = PartitionRecord(self.key, self.marks)
+        for header in self.headers:
+            if header.base_offset < offset:
+                earlier.count(header, self.results.get(header.base_offset))
+        return earlier
 
     def taken_over(self, host: Host, leader_epoch: int, *, is_cut: bool) -> None:
         """All that is in the log counts for its next leader."""

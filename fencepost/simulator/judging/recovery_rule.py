@@ -16,8 +16,15 @@ from fencepost.broker.host import Host, SyncPolicy
 from fencepost.broker.node import Node
 from fencepost.broker.partition import Producer
 from fencepost.broker.words import Lead
+from fencepost.journal.snapshots import ProducerSnapshot
 from fencepost.protocol.batches import BatchHeader, checksum_matches
-from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from fencepost.protocol.terms import (
+    CLUSTER_METADATA_TOPIC,
+    NO_OFFSET,
+    NO_SEQUENCE,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+)
 from fencepost.simulator.journals import ClusterJournals
 from fencepost.simulator.judging.partition_record import PartitionRecord
 from fencepost.simulator.judging.step_rules import RECOVERY
@@ -76,6 +83,8 @@ class RecoveryRule:
             raise Violation(
                 RECOVERY.name, f"{key}: the log ends at {end}, and everything before {promised} was promised"
             )
+        if order.snapshot is not None:
+            _judge_snapshot(record, *order.snapshot)
         before = self.remembered.pop(key, None)
         if before is not None and is_untouched and before != _durable_knowledge(node, key):
             raise Violation(
@@ -105,6 +114,25 @@ class RecoveryRule:
             if header.next_offset <= record.high_watermark and (all_of_it or header.is_transactional):
                 return header.next_offset
         return 0
+
+
+def _judge_snapshot(record: PartitionRecord, offset: int, entries: tuple[ProducerSnapshot, ...]) -> None:
+    """What a new leader starts from is what the log said up to there."""
+    log = record.as_of(offset)
+    said = {
+        entry.producer_id: (entry.producer_epoch, entry.first_offset, entry.last_sequence)
+        for entry in entries
+    }
+    for producer_id, epoch in log.epochs.items():
+        first = log.open_since.get(producer_id, NO_OFFSET)
+        expected = (epoch, first, log.sequences.get((producer_id, epoch), NO_SEQUENCE))
+        found = said.get(producer_id)
+        if found != expected:
+            raise Violation(
+                RECOVERY.name,
+                f"{record.key}: the snapshot at {offset} says of producer {producer_id} {found}, the log "
+                f"{expected} (epoch, first open offset, last sequence)",
+            )
 
 
 def _durable_knowledge(node: Node, key: TopicPartition) -> tuple[Any, ...]:
