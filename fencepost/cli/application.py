@@ -20,6 +20,7 @@ from fencepost.protocol.errors import FencepostError
 
 SIMULATOR = (
     ("fencepost.cli.fuzzing:fuzz", "fuzz", "Try worlds at random until a rule is broken."),
+    ("fencepost.cli.shrinking:shrink", "shrink", "Make a run that breaks a rule as small as it can be."),
     ("fencepost.cli.playing:run", "run", "Play scenarios: stories of clients, nodes and faults."),
     ("fencepost.cli.exploring:explore", "explore", "Look at every state that a small world can come to."),
 )

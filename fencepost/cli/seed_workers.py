@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol, cast
 
 import attrs
 
+from fencepost.cli.calm import CalmCollector
 from fencepost.cli.failures import CommandFailed
 from fencepost.simulator.fuzzing import Tried, try_one
 from fencepost.simulator.trial import Planner
@@ -54,7 +55,7 @@ def try_seeds(seeds: range, planner: Planner, *, cores: int) -> Generator[Timed 
 
 
 def _in_this_process(seeds: range, planner: Planner) -> Generator[Timed]:
-    with _CalmCollector():
+    with CalmCollector():
         for seed in seeds:
             yield _try_timed(seed, planner)
 
@@ -64,19 +65,6 @@ def _try_timed(seed: int, planner: Planner) -> Timed:
     tried = try_one(seed, planner)
     gc.collect()  # a world is full of cycles: it goes as a whole, between two seeds
     return Timed(tried, time.process_time() - began)
-
-
-class _CalmCollector:
-    """Collects no garbage while a seed runs, and never looks at what was there before."""
-
-    def __enter__(self) -> None:
-        gc.collect()
-        gc.freeze()
-        gc.disable()
-
-    def __exit__(self, *_: object) -> None:
-        gc.enable()
-        gc.unfreeze()
 
 
 # --- workers ------------------------------------------------------------------------------------------------
@@ -165,7 +153,7 @@ def _dismiss(workers: Sequence[_Worker]) -> None:
 def _work(pipe: Pipe, planner: Planner) -> None:
     """A worker's life: it ends with its pipe. Ctrl-C reaches everybody; whoever hired us dismisses us."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with _CalmCollector():
+    with CalmCollector():
         while True:
             try:
                 pipe.send(_try_timed(pipe.recv(), planner))

@@ -12,10 +12,10 @@ from typing import Any, Final, TypeVar
 import attrs
 
 from fencepost.broker.host import SyncPolicy
+from fencepost.simulator.choices import Choices
 from fencepost.simulator.clock import NS_PER_MS
 from fencepost.simulator.nemesis import FaultKind
-from fencepost.simulator.plan import CALMEST_PAUSE_MS, LONG_MS, PayerPlan, Plan
-from fencepost.simulator.world import WorldSettings
+from fencepost.simulator.plan import CALMEST_PAUSE_MS, LONG_MS, PayerPlan, Plan, draw
 
 Thing = TypeVar("Thing")
 Smaller = Callable[[Plan], Iterator[Plan]]
@@ -73,11 +73,11 @@ def _one_node_less(plan: Plan) -> Iterator[Plan]:
 
 def _fewer_features(plan: Plan) -> Iterator[Plan]:
     """One at a time."""
-    calm = Plan(world=WorldSettings(node_settings=plan.world.node_settings))
-    for name in ("reads_uncommitted", "drifts_ppm", "slow_lanes"):
+    calm = attrs.evolve(draw(Choices()), drifts_ppm=())
+    for name in ("renewals", "reads_uncommitted", "drifts_ppm", "slow_lanes"):
         if getattr(plan, name) != getattr(calm, name):
             yield attrs.evolve(plan, **{name: getattr(calm, name)})
-    for name in ("encodes", "journals"):
+    for name in ("encodes", "journals", "latency", "sync_latency"):
         if getattr(plan.world, name) != getattr(calm.world, name):
             yield _with_world(plan, **{name: getattr(calm.world, name)})
     if plan.world.policy is not SyncPolicy.NONE and FaultKind.POWER_LOSS not in plan.kinds:
@@ -95,7 +95,7 @@ def _longer_timeouts(plan: Plan) -> Iterator[Plan]:
 
 
 def _longer_pauses(plan: Plan) -> Iterator[Plan]:
-    if plan.kinds and plan.pause < CALMEST_PAUSE_MS * NS_PER_MS:
+    if plan.pause < CALMEST_PAUSE_MS * NS_PER_MS:
         yield attrs.evolve(plan, pause=CALMEST_PAUSE_MS * NS_PER_MS)
 
 

@@ -89,6 +89,10 @@ class Table:
             raise self._mistyped(key, "a whole number above 0")
         return found
 
+    def count(self, key: str) -> int:
+        """A number from 0 on; 0 by default."""
+        return self.positive(key, 0) if self.has(key) and self.values[key] != 0 else 0
+
     def counts(self, key: str) -> tuple[int, ...]:
         """A list of numbers from 0 on; none by default."""
         found = self._list_of(key)

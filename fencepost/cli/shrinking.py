@@ -1,0 +1,145 @@
+"""`fencepost shrink`: a seed that breaks a rule becomes the smallest scenario that breaks it still.
+
+Rule: what is written was read back and run before anything is said of it.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from cyclopts import Parameter, validators
+
+from fencepost.cli.calm import CalmCollector
+from fencepost.cli.failures import OK, WRONG_USAGE, CommandFailed
+from fencepost.cli.fuzzing import WorldOptions
+from fencepost.cli.playing import read
+from fencepost.cli.printing import Json, print_json
+
+if TYPE_CHECKING:
+    from fencepost.simulator.shrinking import Failing, Tell
+
+COLLECT_EVERY: Final = 50  # attempts
+
+_Number = Annotated[int, Parameter(validator=validators.Number(gte=0))]
+
+
+def shrink(
+    file: Path | None = None,
+    /,
+    *,
+    seed: _Number | None = None,
+    transaction_version: Literal[0, 1, 2] = 2,
+    break_: Annotated[tuple[Literal["fencing", "dedup"], ...], Parameter("--break", negative="")] = (),
+    output: Path | None = None,
+    budget: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
+    as_json: Annotated[bool, Parameter("--json", negative="")] = False,
+) -> int:
+    """Make a run that breaks a rule as small as it can be, and write it as a scenario.
+
+    Parameters
+    ----------
+    file
+        A scenario that a search has found (one with a [seeded] table), instead of a seed.
+    seed
+        The seed, as `fencepost fuzz` tells it.
+    transaction_version
+        The protocol of that search.
+    break_
+        The protections that were turned off in that search.
+    output
+        The file to write; seed-K.toml when it is not said.
+    budget
+        How much to try: events of all attempts together. By default what takes about half a minute.
+    as_json
+        Print the result once more as JSON, as the last line.
+    """
+    from fencepost.simulator.scenarios.shrunk import scenario_text
+    from fencepost.simulator.shrinking import BUDGET
+    from fencepost.simulator.shrinking import shrink as search
+
+    options = WorldOptions(transaction_version=transaction_version, broken=break_)
+    name, failing = _failing_of(file, seed, options)
+    target = output or Path(f"{name.replace(' ', '-')}.toml")
+    print(f"{name} breaks {failing.violation}")
+    began = time.perf_counter()
+    with _progress() as tell:
+        small = search(failing, budget=budget or BUDGET, tell=tell)
+    seconds = time.perf_counter() - began
+    sizes = f"{_size(failing)} -> {_size(small)}"
+    target.write_text(scenario_text(name, small, f"{name}{options}, made small: {sizes}."), encoding="utf-8")
+    print(f"{sizes}, in {seconds:.1f} s: {target}")
+    print(f"  again:  fencepost run {target}")
+    print(f"  seen:   fencepost run {target} --text")
+    if as_json:
+        print_json(_as_json(failing, small, target, seconds))
+    return OK
+
+
+def _failing_of(file: Path | None, seed: int | None, options: WorldOptions) -> tuple[str, Failing]:
+    """What there is to make small, with its name; CommandFailed when there is nothing."""
+    from fencepost.simulator.shrinking import failing_run, failing_seed
+
+    if (file is None) is (seed is None):
+        raise CommandFailed(
+            "one run is made small: that of a seed, or of a file",
+            then="fencepost shrink --seed 17",
+            code=WRONG_USAGE,
+        )
+    if file is None:
+        assert seed is not None, "one of the two is there"
+        name, failing = f"seed {seed}", failing_seed(seed, options.planner)
+    else:
+        scenario = read(file)
+        if scenario.seeded is None:
+            raise CommandFailed(
+                f"{file} is a story that somebody wrote: only what a search has found is made small",
+                then=f"fencepost run {file} --text",
+                code=WRONG_USAGE,
+            )
+        name, failing = scenario.name, failing_run(scenario.seeded.plan, scenario.choices)
+    if failing is None:
+        raise CommandFailed(f"{name} breaks no rule", then="fencepost fuzz finds a seed that does")
+    return name, failing
+
+
+@contextmanager
+def _progress() -> Generator[Tell]:
+    """How small it is so far, for people; and between attempts, what attempts have left behind is cleared."""
+    attempts = 0
+
+    def tell(best: Failing) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts % COLLECT_EVERY == 0:
+            gc.collect()
+            if sys.stderr.isatty():
+                print(f"\r{attempts:,} attempts, {_size(best)}  ", end="", file=sys.stderr, flush=True)
+
+    with CalmCollector():
+        yield tell
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+
+
+def _size(failing: Failing) -> str:
+    return f"{failing.events:,} events and {failing.size:,} choices"
+
+
+def _as_json(failing: Failing, small: Failing, target: Path, seconds: float) -> dict[str, Json]:
+    return {
+        "rule": small.violation.rule,
+        "evidence": small.violation.evidence,
+        "events_before": failing.events,
+        "events": small.events,
+        "choices_before": failing.size,
+        "choices": small.size,
+        "faults": [kind.value for kind in small.plan.kinds],
+        "file": str(target),
+        "seconds": round(seconds, 3),
+    }

@@ -1,0 +1,221 @@
+"""A world that a search found, as a scenario: its plan and its choices, from TOML and to TOML.
+
+Rule: what is written is read back as the same plan and the same choices; only what differs from the calmest
+plan is written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import attrs
+
+from fencepost.broker.host import SyncPolicy
+from fencepost.broker.settings import PROTECTIONS, NodeSettings
+from fencepost.journal.journal import JournalSettings
+from fencepost.simulator.choices import Choices
+from fencepost.simulator.clock import NS_PER_MS
+from fencepost.simulator.nemesis import FaultKind, Struck
+from fencepost.simulator.noted_choices import Note
+from fencepost.simulator.plan import PayerPlan, Plan, draw, hurried
+from fencepost.simulator.scenarios.model import Expectation, Scenario, SeededRun
+from fencepost.simulator.scenarios.tables import Table
+from fencepost.simulator.scenarios.verdicts import RULE_NAMES
+from fencepost.simulator.scenarios.wording import BadWords, quoted
+from fencepost.simulator.trial import CORE_FAILED, NOT_LIVE
+from fencepost.simulator.world import WorldSettings
+
+NS_PER_US: Final = 1_000
+BREAKABLE: Final = (NOT_LIVE, CORE_FAILED, *RULE_NAMES)
+NEWEST_VERSION: Final = 2
+NODES_MAX: Final = 9
+
+CALM: Final = attrs.evolve(draw(Choices()), payers=(), drifts_ppm=())
+_CALM_PAYER: Final = PayerPlan(name="", transactional_id="", transactions=1, transaction_timeout_ms=60_000)
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+def seeded_scenario(top: Table) -> Scenario:
+    """The scenario of a file with a `[seeded]` table; BadScenario for what it cannot be."""
+    table = top.table("seeded")
+    plan = _plan(table)
+    expect = top.table("expect")
+    violates = expect.texts("violates")
+    expect.named("violates", violates, BREAKABLE)
+    scenario = Scenario(
+        name=top.text("name"),
+        lesson=" ".join(top.text("lesson", "").split()),
+        expect=Expectation(violates=violates),
+        seeded=SeededRun(plan=plan),
+        choices=_choices(table.table("choices", "[seeded.choices]")),
+    )
+    for each in (table, expect, top):
+        each.finish()
+    return scenario
+
+
+def _plan(table: Table) -> Plan:
+    faults = table.table("faults", "[seeded.faults]")
+    plan = Plan(
+        world=_world(table),
+        transaction_version=table.one_of("transaction_version", (0, 1, 2), NEWEST_VERSION),
+        payers=tuple(_payer(each) for each in table.tables("payer", "[[seeded.payer]]")),
+        feeds=table.count("feeds"),
+        copiers=table.texts("copiers"),
+        renewals=table.count("renewals"),
+        reads_uncommitted=table.flag("reads_uncommitted", CALM.reads_uncommitted),
+        kinds=faults.words("kinds", _kind),
+        strikes=faults.count("strikes"),
+        pause=faults.positive("pause_ms", CALM.pause // NS_PER_MS) * NS_PER_MS,
+        drifts_ppm=table.words("clock_drifts_ppm", _drift),
+        slow_lanes=table.count("slow_lanes"),
+    )
+    faults.finish()
+    return plan
+
+
+def _world(table: Table) -> WorldSettings:
+    calm = CALM.world
+    nodes = table.positive("nodes", calm.nodes)
+    if nodes > NODES_MAX:
+        raise table.wrong("nodes", f"is {nodes}, and {NODES_MAX} are the most")
+    broken = table.texts("broken")
+    table.named("broken", broken, sorted(PROTECTIONS))
+    policies = {policy.value: policy for policy in SyncPolicy}
+    return WorldSettings(
+        nodes=nodes,
+        node_settings=hurried(
+            NodeSettings(broken=frozenset(broken)),
+            transaction_version=table.one_of("transaction_version", (0, 1, 2), NEWEST_VERSION),
+            coordinators=table.positive("coordinators", 1),
+        ),
+        policy=policies[table.one_of("sync", list(policies), calm.policy.value)],
+        journals=JournalSettings(segment_bytes=table.positive("segment_bytes", calm.journals.segment_bytes)),
+        latency=table.positive("latency_us", calm.latency // NS_PER_US) * NS_PER_US,
+        sync_latency=table.positive("sync_latency_us", calm.sync_latency // NS_PER_US) * NS_PER_US,
+        encodes=table.flag("encodes", calm.encodes),
+    )
+
+
+def _payer(table: Table) -> PayerPlan:
+    name = table.text("name")
+    made = PayerPlan(
+        name=name,
+        transactional_id=table.text("transactional_id", name),
+        transactions=table.positive("transactions", _CALM_PAYER.transactions),
+        transaction_timeout_ms=table.positive("transaction_timeout_ms", _CALM_PAYER.transaction_timeout_ms),
+    )
+    table.finish()
+    return made
+
+
+def _kind(text: str) -> FaultKind:
+    try:
+        return FaultKind(text)
+    except ValueError:
+        possible = [kind.value for kind in FaultKind]
+        raise BadWords(f"{quoted(text)} is no kind of fault", possible=possible) from None
+
+
+def _drift(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise BadWords(f"{quoted(text)} is no number", possible=["0", "200", "-200"]) from None
+
+
+def _choices(table: Table) -> tuple[int, ...]:
+    chosen: dict[int, int] = {}
+    for key in table.values:
+        if not key.isdecimal():
+            raise table.wrong(key, "is no place in the list of choices: a number from 0 on")
+        chosen[int(key)] = table.count(key)
+    table.finish()
+    return tuple(chosen.get(place, 0) for place in range(max(chosen, default=-1) + 1))
+
+
+# --- writing ------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class Commentary:
+    """What is known of a run besides what makes it: for people. `ending` are lines of its table."""
+
+    found: str = ""
+    struck: tuple[Struck, ...] = ()
+    notes: Mapping[int, Note] = attrs.field(factory=dict[int, Note])
+    ending: tuple[str, ...] = ()
+
+
+def seeded_text(scenario: Scenario, commentary: Commentary) -> str:
+    """The TOML of a scenario with a seeded run."""
+    seeded = scenario.seeded
+    assert seeded is not None, "only a scenario that was found by a search has a plan"
+    plan = seeded.plan
+    lines = [f"# {line}".rstrip() for line in commentary.found.splitlines()]
+    lines += [f"name = {json.dumps(scenario.name)}", f"lesson = {json.dumps(scenario.lesson)}"]
+    lines += ["", "[seeded]", *_changed(_of_world(plan), _of_world(CALM))]
+    for payer in plan.payers:
+        calm = attrs.evolve(_CALM_PAYER, transactional_id=payer.name)
+        lines += ["", "[[seeded.payer]]", *_changed(attrs.asdict(payer), attrs.asdict(calm))]
+    faults = list(_changed(_of_faults(plan), _of_faults(CALM)))
+    if faults:
+        lines += ["", "[seeded.faults]", *faults]
+    lines += [f"# {_ms(each.at)}: {each.kind.value}, {each.whom}" for each in commentary.struck]
+    lines += ["", "# Every choice that is not here is 0, the calmest.", "[seeded.choices]"]
+    lines += _choice_lines(scenario.choices, commentary.notes)
+    lines += ["", "[expect]", f"violates = {json.dumps(list(scenario.expect.violates))}"]
+    if commentary.ending:
+        lines += ["", "# How it ends:", "#", *(f"# {line}".rstrip() for line in commentary.ending)]
+    return "\n".join(lines) + "\n"
+
+
+def _of_world(plan: Plan) -> dict[str, object]:
+    world = plan.world
+    return {
+        "transaction_version": plan.transaction_version,
+        "nodes": world.nodes,
+        "sync": world.policy.value,
+        "broken": sorted(world.node_settings.broken),
+        "coordinators": world.node_settings.transaction_state_log_num_partitions,
+        "segment_bytes": world.journals.segment_bytes,
+        "latency_us": world.latency // NS_PER_US,
+        "sync_latency_us": world.sync_latency // NS_PER_US,
+        "encodes": world.encodes,
+        "feeds": plan.feeds,
+        "copiers": list(plan.copiers),
+        "renewals": plan.renewals,
+        "reads_uncommitted": plan.reads_uncommitted,
+        "clock_drifts_ppm": [str(drift) for drift in plan.drifts_ppm],
+        "slow_lanes": plan.slow_lanes,
+    }
+
+
+def _of_faults(plan: Plan) -> dict[str, object]:
+    return {
+        "kinds": [kind.value for kind in plan.kinds],
+        "strikes": plan.strikes,
+        "pause_ms": plan.pause // NS_PER_MS,
+    }
+
+
+def _changed(values: Mapping[str, object], usual: Mapping[str, object]) -> Iterator[str]:
+    for name, value in values.items():
+        if value != usual[name]:
+            yield f"{name} = {json.dumps(value)}"
+
+
+def _choice_lines(choices: tuple[int, ...], notes: Mapping[int, Note]) -> Iterator[str]:
+    for place, chosen in enumerate(choices):
+        if chosen:
+            note = notes.get(place)
+            line = f"{place} = {chosen}"
+            yield line if note is None else f"{line:<12} # {_ms(note.at)}: {note.about}"
+
+
+def _ms(at: int) -> str:
+    return f"{at / NS_PER_MS:.3f} ms"

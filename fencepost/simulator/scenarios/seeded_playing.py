@@ -1,0 +1,110 @@
+"""Plays a world that a search found, as every scenario is played: with a report, and recorded if asked.
+
+Rule: the run is the one that was found, whether somebody looks at it or not.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from fencepost.simulator.choices import Choices
+from fencepost.simulator.history import History
+from fencepost.simulator.nemesis import Struck
+from fencepost.simulator.noted_choices import Note, NotedChoices
+from fencepost.simulator.plan import Plan
+from fencepost.simulator.recording import Recorder
+from fencepost.simulator.scenarios.model import Scenario
+from fencepost.simulator.simulation import FINAL_READER, Part, Simulation
+from fencepost.simulator.trial import Trial, try_choices
+
+
+@attrs.define(eq=False)
+class SeededPlay:
+    """A run, with what is known of it afterwards."""
+
+    plan: Plan
+    choices: tuple[int, ...]
+    simulation: Simulation = attrs.field(init=False)
+    trial: Trial = attrs.field(init=False)
+
+    def run(self) -> None:
+        """From beginning to end."""
+        self._try(Choices(recorded=self.choices))
+
+    def _try(self, choices: Choices) -> None:
+        self.trial = try_choices(choices, lambda _: self.plan, self._watch)
+
+    def _watch(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+
+    @property
+    def struck(self) -> tuple[Struck, ...]:
+        """The faults that happened."""
+        return tuple(self.simulation.nemesis.struck)
+
+    def problems(self, violates: tuple[str, ...]) -> list[str]:
+        """In what it was not as expected."""
+        violation = self.trial.violation
+        broken = None if violation is None else violation.rule
+        found = [f"was expected to break {name}, and keeps it" for name in violates if name != broken]
+        if violation is not None and broken not in violates:
+            found.append(f"breaks {violation}")
+        return found
+
+
+@attrs.define(eq=False)
+class RecordedPlay(SeededPlay):
+    """The same, with everything that happened, and what each choice decided."""
+
+    recorder: Recorder = attrs.field(init=False)
+    noted: NotedChoices = attrs.field(init=False)
+
+    def run(self) -> None:
+        """From beginning to end."""
+        self.noted = NotedChoices(self.choices)
+        self._try(self.noted)
+
+    def _watch(self, simulation: Simulation) -> None:
+        super()._watch(simulation)
+        self.noted.clock = simulation.world
+        self.recorder = Recorder(simulation.world, unseen=("admin", FINAL_READER))
+        self.recorder.attach()
+        for node in simulation.world.nodes:
+            node.is_told = True
+        simulation.nemesis.on_struck.append(self._struck)
+
+    def _struck(self, struck: Struck) -> None:
+        self.recorder.struck("", f"{struck.kind.value}: {struck.whom}", None)
+
+    @property
+    def notes(self) -> dict[int, Note]:
+        """What was chosen, by place."""
+        return self.noted.notes
+
+    def history(self, title: str) -> History:
+        """Everything that happened: who writes, then the nodes, then who reads."""
+        cast = [
+            (role.part, runner.process.lane)
+            for role, runner in self.simulation.cast
+            if runner.process.lane != FINAL_READER
+        ]
+        writers = [lane for part, lane in cast if part is not Part.READ]
+        readers = [lane for part, lane in cast if part is Part.READ]
+        nodes = [node.lane for node in self.simulation.world.nodes]
+        return self.recorder.history(title, (*writers, *nodes, *readers))
+
+
+def play(scenario: Scenario) -> SeededPlay:
+    """A scenario's run, over."""
+    assert scenario.seeded is not None, "only a scenario with a plan is played like this"
+    played = SeededPlay(scenario.seeded.plan, scenario.choices)
+    played.run()
+    return played
+
+
+def record(scenario: Scenario) -> RecordedPlay:
+    """The same, recorded."""
+    assert scenario.seeded is not None, "only a scenario with a plan is played like this"
+    played = RecordedPlay(scenario.seeded.plan, scenario.choices)
+    played.run()
+    return played
