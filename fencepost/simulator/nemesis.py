@@ -14,8 +14,16 @@ import attrs
 
 from fencepost.broker.controller import METADATA_PARTITION
 from fencepost.journal.simulated import APPEND, SYNC
+from fencepost.protocol.messages import (
+    EndTxnReply,
+    InitProducerIdReply,
+    ProduceReply,
+    ReplyBody,
+    TxnOffsetCommitReply,
+    WriteTxnMarkersReply,
+)
 from fencepost.simulator.clock import NS_PER_MS
-from fencepost.simulator.network import Connection
+from fencepost.simulator.network import Answer, Channel, Connection, Message
 from fencepost.simulator.nodes import SimulatedNode, led_by
 from fencepost.simulator.world import World
 
@@ -42,12 +50,15 @@ DURATIONS_MS: Final = (1, 5, 20, 50, 120, 300, 700, 1_700)
 SLOWNESS: Final = (5, 20, 100)
 JUMPS_MS: Final = (50, 400, 3_000, -20, -300, 70_000)
 THINGS_BEFORE_DEATH: Final = 12
+# What it hurts most not to hear: something was done, and will be asked for again.
+ANSWERS: Final = (EndTxnReply, ProduceReply, InitProducerIdReply, TxnOffsetCommitReply, WriteTxnMarkersReply)
 
 
 class FaultKind(Enum):
     """What can go wrong. The names are those of scenarios and of the coverage table."""
 
     DROP = "drop"  # one connection breaks, with all that is on its way
+    LOST_ANSWER = "lost answer"  # the same, as soon as a certain answer is on its way
     HOLD = "hold"  # what one connection carries one way stops, and goes on later
     PARTITION = "partition"  # two lanes, one way or both ways
     ISOLATION = "isolation"  # a node from everybody
@@ -142,6 +153,38 @@ def _drop(nemesis: Nemesis) -> Done | None:
 
 def _named(connection: Connection) -> str:
     return f"{connection.caller.lane} and {connection.server.lane}"
+
+
+@attrs.define(eq=False)
+class _Ambush:
+    """Lies in wait for the next answer of this kind, and breaks the connection under it."""
+
+    world: World
+    awaited: type[ReplyBody]
+    is_over: bool = False
+
+    def sent(self, channel: Channel, message: Message) -> None:
+        if not self.is_over and isinstance(message, Answer) and isinstance(message.body, self.awaited):
+            self.is_over = True
+            self.world.next(self._break, channel.connection)
+
+    def arrived(self, channel: Channel, message: Message) -> None:
+        """Too late for that one."""
+
+    def lost(self, channel: Channel, message: Message, because: str) -> None:
+        """Somebody was faster."""
+
+    def _break(self, connection: Connection) -> None:
+        if connection.is_open:
+            self.world.network.reset(connection)
+
+
+def _lose_answer(nemesis: Nemesis) -> Done | None:
+    world = nemesis.world
+    awaited = world.choices.one_of(ANSWERS)
+    ambush = _Ambush(world, awaited)
+    world.network.observers.append(ambush)
+    return Done(awaited.__name__, lambda: world.network.observers.remove(ambush))
 
 
 def _hold(nemesis: Nemesis) -> Done | None:
@@ -288,6 +331,7 @@ def _break_disk(nemesis: Nemesis) -> Done | None:
 
 _STRIKES: Final[dict[FaultKind, Callable[[Nemesis], Done | None]]] = {
     FaultKind.DROP: _drop,
+    FaultKind.LOST_ANSWER: _lose_answer,
     FaultKind.HOLD: _hold,
     FaultKind.PARTITION: _partition,
     FaultKind.ISOLATION: _isolate,

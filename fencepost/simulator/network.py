@@ -97,7 +97,7 @@ class Channel:
 
 
 class Connection:
-    """A caller's connection to a node. `in_flight` is what it asked, and when, and was not answered, by token.
+    """A caller's connection to a node. `in_flight`: what has no answer yet, and when it was asked, by token.
 
     `is_timed` while somebody will look whether the oldest question is too old.
     """

@@ -55,11 +55,6 @@ def try_seed(seed: int, planner: Planner = draw) -> Trial:
     return try_choices(Choices(seed), planner)
 
 
-def replay(choices: Sequence[int], planner: Planner = draw) -> Trial:
-    """Run it again; choices that are missing are the calmest ones."""
-    return try_choices(Choices(recorded=choices), planner)
-
-
 def try_choices(choices: Choices, planner: Planner, watch: Watch | None = None) -> Trial:
     """Run what the choices say; whoever watches is given the run before anything has happened in it."""
     plan = planner(choices)

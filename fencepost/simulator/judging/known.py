@@ -35,9 +35,10 @@ KNOWN: Final = (
     KnownBehaviour(
         name="one batch per producer survives a leader",
         rule=DUPLICATE,
-        why="A snapshot keeps the last batch of each producer, so a new leader may not recognise an older one "
-        "that is sent again. It answers OUT_OF_ORDER_SEQUENCE_NUMBER; an idempotent producer then sends the "
-        "batch under a new identity, as Kafka's does (TransactionManager.canRetry). A transaction is aborted.",
+        why="A snapshot keeps the last batch of each producer, so a new leader may not recognise an older "
+        "one that is sent again. It answers OUT_OF_ORDER_SEQUENCE_NUMBER; an idempotent producer then sends "
+        "the batch under a new identity, as Kafka's does (TransactionManager.canRetry). A transaction is "
+        "aborted.",
         needs="leaders that loaded a log",
     ),
 )

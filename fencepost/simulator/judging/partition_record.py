@@ -29,7 +29,7 @@ def marker_result(batch: Buffer) -> TransactionResult:
 
 
 class Marked(NamedTuple):
-    """A producer's last marker in a partition."""
+    """A producer's last marker in a partition; of repetitions with nothing in between, the first."""
 
     producer_epoch: int
     offset: int
@@ -123,9 +123,12 @@ class PartitionRecord:
         epoch = header.producer_epoch
         self.epochs[producer_id] = epoch
         if result is not None:
-            self.marked[producer_id] = Marked(epoch, header.base_offset, result)
             self.markers.setdefault((producer_id, epoch), header.base_offset)
             first = self.open_since.pop(producer_id, None)
+            before = self.marked.get(producer_id)
+            is_repeated = first is None and before is not None and before[::2] == (epoch, result)
+            if not is_repeated:
+                self.marked[producer_id] = Marked(epoch, header.base_offset, result)
             if first is not None:
                 self.undurable.append((first, header.base_offset))
                 if result is TransactionResult.ABORT:

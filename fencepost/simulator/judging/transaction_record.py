@@ -261,8 +261,8 @@ class TransactionBook:
 
 
 def _is_marked(log: PartitionRecord, producer_id: int, decided: Marked) -> bool:
-    """Whether the last marker of this producer is the one that was decided, and durable; of producers that
-    went on since, any newer one.
+    """Whether the last marker of this producer is the one that was decided, and durable; one that came again,
+    as after a change of coordinators, need not be.
     """
     marked = log.marked.get(producer_id)
     return (
