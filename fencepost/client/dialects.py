@@ -35,4 +35,11 @@ DIALECTS: Final = {
     ),
     2: Dialect(versions={}, asks_to_add=False, renews_identity=True),
 }
-"""By `transaction.version`; clients of version 1 speak as those of version 0 do."""
+"""By `transaction.version`."""
+
+
+def newest_dialect(transaction_version: int) -> int:
+    """The newest generation that a client speaks with a cluster of this `transaction.version`: 1 changed the
+    log alone, its clients speak as those of 0 do.
+    """
+    return max(version for version in DIALECTS if version <= transaction_version)

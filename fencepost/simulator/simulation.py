@@ -12,6 +12,7 @@ from typing import Final
 
 import attrs
 
+from fencepost.client.dialects import newest_dialect
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.simulator.judging.operations import Operation
 from fencepost.simulator.nemesis import Nemesis
@@ -118,7 +119,7 @@ class Simulation:
 
     def _is_spent(self) -> bool:
         """The fault phase is over when faults or work are."""
-        return not self.nemesis.strikes_left or self._is_worked()
+        return self.nemesis.is_over or self._is_worked()
 
     def _is_worked(self) -> bool:
         return all(runner.process.is_over for role, runner in self.cast if role.part is Part.WORK)
@@ -170,7 +171,7 @@ class Simulation:
             process,
             transactional_id=role.transactional_id,
             transaction_timeout_ms=role.transaction_timeout_ms,
-            transaction_version=self.plan.transaction_version,
+            transaction_version=newest_dialect(self.plan.transaction_version),
         )
         self.cast.append((role, runner))
         process.start(role.script(runner))

@@ -11,7 +11,7 @@ import attrs
 
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transaction_tables import GENERATIONS
-from fencepost.client.dialects import DIALECTS
+from fencepost.client.dialects import newest_dialect
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.settings import ProducerSettings
 from fencepost.protocol.terms import TransactionResult
@@ -80,10 +80,11 @@ def root(config: ExploreConfig, steps: Steps) -> World:
 
 
 def _process(name: str, config: ExploreConfig, plan: Plan) -> Process:
-    # Version 1 changed the log alone: its clients speak as those of version 0 do.
-    dialect = max(version for version in DIALECTS if version <= config.transaction_version)
     settings = ProducerSettings(
-        transactional_id=name, linger_ms=0, delivery_timeout_ms=NEVER_MS, transaction_version=dialect
+        transactional_id=name,
+        linger_ms=0,
+        delivery_timeout_ms=NEVER_MS,
+        transaction_version=newest_dialect(config.transaction_version),
     )
     machine = ProducerMachine("127.0.0.1:1", settings)
     return Process(name=name, machine=machine, plan=plan, retries=config.retries)

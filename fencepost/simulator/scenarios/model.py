@@ -12,7 +12,7 @@ from typing import Final
 import attrs
 
 from fencepost.broker.host import SyncPolicy
-from fencepost.client.dialects import DIALECTS
+from fencepost.client.dialects import newest_dialect
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.simulator.plan import Plan
 from fencepost.simulator.scenarios.actions import Action
@@ -47,7 +47,7 @@ class Cluster:
     @property
     def dialect(self) -> int:
         """The newest generation of clients that this cluster speaks."""
-        return max(version for version in DIALECTS if version <= self.transaction_version)
+        return newest_dialect(self.transaction_version)
 
 
 @attrs.frozen(kw_only=True)

@@ -1,0 +1,220 @@
+"""Seeds at random: whatever strikes, the logs end with exactly-once output, nothing undecided, and no leader
+that knows less than the one before it.
+
+Rule: what is looked at here is read from the logs alone, beside the judges that every seed has anyway.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+import attrs
+import pytest
+
+from fencepost.broker.host import Host
+from fencepost.broker.node import Node
+from fencepost.broker.settings import PROTECTIONS, NodeSettings
+from fencepost.broker.transaction_tables import NEWEST
+from fencepost.broker.transactions import Transactions
+from fencepost.broker.words import Append, Input, Lead, Outcome
+from fencepost.journal.journal import JournalSettings
+from fencepost.protocol.messages import FetchReply
+from fencepost.protocol.terms import TopicPartition, TransactionState
+from fencepost.simulator.choices import Choices
+from fencepost.simulator.judging.anomalies import ABORTED_READ
+from fencepost.simulator.judging.operations import Outcome as Known
+from fencepost.simulator.judging.operations import Poll
+from fencepost.simulator.nemesis import FaultKind
+from fencepost.simulator.nodes import SimulatedNode
+from fencepost.simulator.plan import PayerPlan, Plan, draw
+from fencepost.simulator.simulation import ALL_PARTITIONS, FINAL_READER, Simulation, partitions_of
+from fencepost.simulator.trial import Trial, try_choices
+from fencepost.simulator.workloads import INPUT, OUTPUT, PAYMENTS, Runner, payer, transform, without_mark
+from fencepost.simulator.world import World
+from tests.simulator.log_reading import committed, read_log, undecided
+
+PARTS, SEEDS_PER_PART = 10, 20
+DONE = {TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
+RIVALS = tuple(
+    PayerPlan(name=name, transactional_id="payers", transactions=6, transaction_timeout_ms=timeout_ms)
+    for name, timeout_ms in (("left", 60_000), ("right", 400))
+)
+
+
+def rivals_and_a_copier(choices: Choices) -> Plan:
+    """Two payers with one transactional id, a copier, and one node without snapshots: everything that it
+    knows after a start it has read from its logs.
+    """
+    plan = draw(choices)
+    return attrs.evolve(
+        plan,
+        world=attrs.evolve(plan.world, nodes=1, journals=JournalSettings()),
+        payers=RIVALS,
+        feeds=8,
+        copiers=("copier",),
+        kinds=(FaultKind.CRASH, FaultKind.KILL, FaultKind.DROP),
+        strikes=8,
+        pause=plan.pause // 2,
+    )
+
+
+def recovered(world: World, settings: NodeSettings) -> Node:
+    """A node that has only the logs to go by, and changes nothing in them."""
+    node = Node(settings)
+    for key in sorted(world.journals.disks):
+        journal = world.journals.journal(key)
+        node.lead(Lead(partition=key, leader_epoch=journal.leader_epoch, batches=journal.batches(0)))
+    return node
+
+
+def states_of(node: Node) -> list[TransactionState]:
+    """The state of every transactional id that this node coordinates."""
+    return [
+        record.state
+        for log in node.logs.values()
+        if isinstance(log.coordinator, Transactions)
+        for record in log.coordinator.records.values()
+    ]
+
+
+@attrs.define
+class Deaths:
+    """A judge that compares each node that dies with one that reads the same logs."""
+
+    world: World
+    marks: Counter[str]
+
+    def took(self, node: SimulatedNode, arrived: Input, outcome: Outcome) -> None:
+        """Every step is for the other judges."""
+
+    def fetched(self, node: SimulatedNode, reply: FetchReply) -> None:
+        """Every answer, too."""
+
+    def died(self, node: SimulatedNode, host: Host, *, power_is_lost: bool) -> None:
+        """What was decided and not written died with the process; all else is known to whoever reads."""
+        unwritten = {act.partition for act in host.to_do if isinstance(act, Append)}
+        self.marks["died before an append was written"] += bool(unwritten)
+        self.marks.update(f"died in {state.name}" for state in states_of(host.node))
+        reader = recovered(self.world, node.settings)
+        for key in host.node.logs:
+            if key in reader.logs and key not in unwritten:
+                assert reader.state_of(key) == host.node.state_of(key), f"{key} recovered to something else"
+                self.marks["states compared"] += 1
+
+
+@attrs.frozen
+class Ended:
+    """A seed that was tried, and its world as it stands at the end."""
+
+    trial: Trial
+    simulation: Simulation
+
+
+def run(seed: int, planner: Callable[[Choices], Plan], marks: Counter[str] | None = None) -> Ended:
+    """Try a seed; whoever counts marks has its deaths looked into."""
+    begun: list[Simulation] = []
+
+    def watch(simulation: Simulation) -> None:
+        begun.append(simulation)
+        if marks is not None:
+            simulation.world.judges.append(Deaths(simulation.world, marks))
+
+    trial = try_choices(Choices(seed), planner, watch)
+    if marks is not None:
+        marks.update(trial.marks)
+    return Ended(trial, begun[0])
+
+
+def check_logs(simulation: Simulation) -> None:
+    """What the logs say at the end, by their own words."""
+    world = simulation.world
+    logs = {where: read_log(world, where) for where in ALL_PARTITIONS}
+    assert [where for where, log in logs.items() if undecided(log)] == []
+    for where in partitions_of(INPUT):
+        copies = committed(logs[TopicPartition(OUTPUT, where.partition)])
+        assert [without_mark(value or b"") for value in copies] == [
+            transform(value or b"") for value in committed(logs[where])
+        ], f"{where} was not copied exactly once, in order"
+    assert finally_read(simulation) == {
+        where: committed(log) for where, log in logs.items() if committed(log)
+    }
+    assert set(states_of(recovered(world, world.nodes[0].settings))) <= DONE
+
+
+def finally_read(simulation: Simulation) -> dict[TopicPartition, list[bytes | None]]:
+    """What the last reader of committed records got of each partition."""
+    values: dict[TopicPartition, list[bytes | None]] = {}
+    for operation in simulation.operations:
+        for action in operation.actions:
+            if operation.process == FINAL_READER and isinstance(action, Poll):
+                values.setdefault(action.partition, []).extend(value for _, value in action.records)
+    return values
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_rivals_and_a_copier_over_one_node_that_dies_anywhere(part: int) -> None:
+    marks: Counter[str] = Counter()
+    for seed in range(part * SEEDS_PER_PART, (part + 1) * SEEDS_PER_PART):
+        ended = run(seed, rivals_and_a_copier, marks)
+        assert ended.trial.violation is None, f"seed {seed}"
+        check_logs(ended.simulation)
+    for reached in (
+        "died in ONGOING",
+        "died before an append was written",
+        "states compared",
+        "commit: ProducerFenced",
+        "commit: ok",
+        "abort: ok",
+        "fault: kill",
+        "fault: drop",
+        "fault: crash",
+    ):
+        assert marks[reached] > 0, f"{reached}: never in {SEEDS_PER_PART} seeds"
+
+
+def test_a_death_between_prepare_and_complete_is_among_them() -> None:
+    marks: Counter[str] = Counter()
+    for seed in range(2_000, 2_060):
+        assert run(seed, rivals_and_a_copier, marks).trial.violation is None, f"seed {seed}"
+    assert marks["died in PREPARE_COMMIT"] > 0
+    assert marks["died in PREPARE_ABORT"] > 0
+
+
+@pytest.mark.parametrize("transaction_version", [0, 1, 2])
+def test_worlds_of_every_shape_and_generation(transaction_version: int) -> None:
+    """Several nodes, moves, power losses, failing disks: the logs of a healed world say it all. Before
+    KIP-890 part 2 a late EndTxn may commit what its client takes for aborted (KAFKA-17754).
+    """
+    for seed in range(40):
+        ended = run(seed, partial(draw, transaction_version=transaction_version))
+        found = ended.trial.violation
+        if found is None or transaction_version == NEWEST.transaction_version:
+            assert found is None, f"seed {seed}"
+            check_logs(ended.simulation)
+        else:
+            assert found.rule == ABORTED_READ.name, f"seed {seed}"
+
+
+def test_whoever_comes_when_all_is_well_knows_how_each_transaction_ended() -> None:
+    for seed in range(20):
+        world = run(seed, rivals_and_a_copier).simulation.world
+        process = world.process("last")
+        runner = Runner(world, process, transactional_id="payers")
+        process.start(payer(runner, partitions_of(PAYMENTS), 3))
+        world.run_until(lambda process=process: process.is_over)
+        assert len(runner.transactions) == 3
+        assert Known.INFO not in [transaction.outcome for transaction in runner.transactions], f"seed {seed}"
+
+
+@pytest.mark.parametrize("protection", sorted(PROTECTIONS))
+def test_without_a_protection_some_seed_fails(protection: str) -> None:
+    """The judges can fail: a broker without fencing, or without deduplication, is found out."""
+
+    def unprotected(choices: Choices) -> Plan:
+        plan = rivals_and_a_copier(choices)
+        settings = attrs.evolve(plan.world.node_settings, broken=frozenset({protection}))
+        return attrs.evolve(plan, world=attrs.evolve(plan.world, node_settings=settings))
+
+    assert any(run(seed, unprotected).trial.violation is not None for seed in range(100))
