@@ -31,9 +31,11 @@ Undo = Callable[[], None]
 
 
 class Done(NamedTuple):
-    """A fault that struck: to whom or what, and how it is undone."""
+    """A fault that struck: to whom or what, and how it is undone. `whom` is None while it lies in wait, and
+    is told when it strikes.
+    """
 
-    whom: str
+    whom: str | None
     undo: Undo
 
 
@@ -50,6 +52,7 @@ DURATIONS_MS: Final = (1, 5, 20, 50, 120, 300, 700, 1_700)
 SLOWNESS: Final = (5, 20, 100)
 JUMPS_MS: Final = (50, 400, 3_000, -20, -300, 70_000)
 THINGS_BEFORE_DEATH: Final = 12
+WRITES_BEFORE_DEATH: Final = 4
 # What it hurts most not to hear: something was done, and will be asked for again.
 ANSWERS: Final = (EndTxnReply, ProduceReply, InitProducerIdReply, TxnOffsetCommitReply, WriteTxnMarkersReply)
 
@@ -75,21 +78,27 @@ class FaultKind(Enum):
 
 @attrs.define(eq=False)
 class Nemesis:
-    """Strikes `strikes_left` times, about every `pause` nanoseconds, with the kinds that it was given."""
+    """Strikes `strikes_left` times, about every `pause` nanoseconds, with the kinds that it was given; it
+    `is_over` when the last strike has had its time too.
+    """
 
     world: World
     kinds: tuple[FaultKind, ...]
     strikes_left: int
     pause: int
     respawn: Callable[[str], None]
+    is_over: bool = True
     undos: dict[int, Undo] = attrs.Factory(dict[int, Undo])
     made: int = 0
     struck: list[Struck] = attrs.Factory(list[Struck])
     on_struck: list[Callable[[Struck], None]] = attrs.Factory(list[Callable[[Struck], None]])
+    doomed: dict[str, FaultKind] = attrs.Factory(dict[str, FaultKind])  # nodes about to die, and of what
 
     def start(self) -> None:
         """From now on."""
         if self.kinds and self.strikes_left:
+            self.is_over = False
+            self.world.on_died.append(self._died)
             self._plan_next()
 
     def _plan_next(self) -> None:
@@ -97,26 +106,42 @@ class Nemesis:
         world.at(world.now + self.pause * (1 + world.choices.below(16)) // 8, self._strike)
 
     def _strike(self, _: object) -> None:
-        if self.strikes_left > 0:
-            self.strikes_left -= 1
-            kind = self.world.choices.one_of(self.kinds)
-            done = _STRIKES[kind](self)
-            if done is not None:
-                self._tell(Struck(at=self.world.now, kind=kind, whom=done.whom))
-                self._undo_later(done.undo)
-            self._plan_next()
+        if self.strikes_left == 0:
+            self.is_over = True
+            return
+        self.strikes_left -= 1
+        kind = self.world.choices.one_of(self.kinds)
+        done = _STRIKES[kind](self)
+        if done is not None:
+            number = self._keep(done.undo)
+            if done.whom is not None:
+                self.tell(kind, done.whom)
+                self._undo_later(number)
+        self._plan_next()
 
-    def _tell(self, struck: Struck) -> None:
-        self.world.marks[f"fault: {struck.kind.value}"] += 1
+    def tell(self, kind: FaultKind, whom: str) -> None:
+        """A fault struck now."""
+        self.world.marks[f"fault: {kind.value}"] += 1
+        struck = Struck(at=self.world.now, kind=kind, whom=whom)
         self.struck.append(struck)
         for hear in self.on_struck:
             hear(struck)
 
-    def _undo_later(self, undo: Undo) -> None:
+    def _died(self, node: SimulatedNode) -> None:
+        kind = self.doomed.pop(node.lane, None)
+        if kind is not None:
+            self.tell(kind, node.lane)
+            self._undo_later(self._keep(lambda: _start_again(node)))
+
+    def _keep(self, undo: Undo) -> int:
+        """What lies in wait is only undone when all is healed; the rest, later, by this number."""
         self.made += 1
         self.undos[self.made] = undo
+        return self.made
+
+    def _undo_later(self, number: int) -> None:
         world = self.world
-        world.at(world.now + world.choices.one_of(DURATIONS_MS) * NS_PER_MS, self._undo, self.made)
+        world.at(world.now + world.choices.one_of(DURATIONS_MS) * NS_PER_MS, self._undo, number)
 
     def _undo(self, number: int) -> None:
         undo = self.undos.pop(number, None)
@@ -125,13 +150,14 @@ class Nemesis:
 
     def heal(self) -> None:
         """No more strikes, and whatever is broken is mended: from now on everything must come to its end."""
-        self.strikes_left = 0
+        self.strikes_left, self.is_over = 0, True
         while self.undos:
             self._undo(next(iter(self.undos)))
         for node in self.world.nodes:
             node.dies_in = None
             if node.host is None:
                 node.start()
+        self.doomed.clear()
 
 
 def _nothing() -> None:
@@ -159,14 +185,14 @@ def _named(connection: Connection) -> str:
 class _Ambush:
     """Lies in wait for the next answer of this kind, and breaks the connection under it."""
 
-    world: World
+    nemesis: Nemesis
     awaited: type[ReplyBody]
     is_over: bool = False
 
     def sent(self, channel: Channel, message: Message) -> None:
         if not self.is_over and isinstance(message, Answer) and isinstance(message.body, self.awaited):
             self.is_over = True
-            self.world.next(self._break, channel.connection)
+            self.nemesis.world.next(self._break, channel.connection)
 
     def arrived(self, channel: Channel, message: Message) -> None:
         """Too late for that one."""
@@ -176,15 +202,21 @@ class _Ambush:
 
     def _break(self, connection: Connection) -> None:
         if connection.is_open:
-            self.world.network.reset(connection)
+            self.nemesis.tell(FaultKind.LOST_ANSWER, f"{self.awaited.__name__} to {connection.caller.lane}")
+            self.nemesis.world.network.reset(connection)
+        self.leave()
+
+    def leave(self) -> None:
+        observers = self.nemesis.world.network.observers
+        if self in observers:
+            observers.remove(self)
 
 
 def _lose_answer(nemesis: Nemesis) -> Done | None:
     world = nemesis.world
-    awaited = world.choices.one_of(ANSWERS)
-    ambush = _Ambush(world, awaited)
+    ambush = _Ambush(nemesis, world.choices.one_of(ANSWERS))
     world.network.observers.append(ambush)
-    return Done(awaited.__name__, lambda: world.network.observers.remove(ambush))
+    return Done(None, ambush.leave)
 
 
 def _hold(nemesis: Nemesis) -> Done | None:
@@ -242,26 +274,29 @@ def _pause(nemesis: Nemesis) -> Done | None:
     return Done(chosen.lane, chosen.resume)
 
 
-def _crash(nemesis: Nemesis, *, power_is_lost: bool = False) -> Done | None:
-    """Not at once, but some things later: most deaths find a node in the middle of something."""
+def _crash(nemesis: Nemesis, kind: FaultKind = FaultKind.CRASH) -> Done | None:
+    """Not at once, but some things later: most deaths find a node in the middle of something, and many right
+    behind a write.
+    """
     world = nemesis.world
-    able = _up(world)
+    able = [node for node in _up(world) if node.lane not in nemesis.doomed]
     if not able:
         return None
     node = world.choices.one_of(able)
-    node.loses_power = power_is_lost
-    node.dies_in = world.choices.below(THINGS_BEFORE_DEATH)
-    return Done(f"{node.lane} in {node.dies_in} steps", lambda: _start_again(node))
+    node.loses_power = kind is FaultKind.POWER_LOSS
+    node.dies_of_writes = world.choices.happens(500)
+    node.dies_in = world.choices.below(WRITES_BEFORE_DEATH if node.dies_of_writes else THINGS_BEFORE_DEATH)
+    nemesis.doomed[node.lane] = kind
+    return Done(None, _nothing)
 
 
 def _start_again(node: SimulatedNode) -> None:
     if node.host is None:
         node.start()
-    node.dies_in = None
 
 
 def _lose_power(nemesis: Nemesis) -> Done | None:
-    return _crash(nemesis, power_is_lost=True)
+    return _crash(nemesis, FaultKind.POWER_LOSS)
 
 
 def _fail_over(nemesis: Nemesis) -> Done | None:
@@ -272,6 +307,7 @@ def _fail_over(nemesis: Nemesis) -> Done | None:
     node = world.choices.one_of(able)
     assert node.host is not None, "a node that is up has a host"
     led = led_by(node.host)
+    nemesis.doomed.pop(node.lane, None)  # this death has another reason
     node.kill()
     for key in led:
         world.move(key, world.choices.one_of(world.nodes).settings.node_id)

@@ -65,8 +65,8 @@ class Scheduler(Protocol):
 
 @attrs.define(eq=False)
 class SimulatedNode:
-    """One node: up with a host, or down without. `dies_in` counts the things it still does before it is
-    killed.
+    """One node: up with a host, or down without. `dies_in` counts the things, or only the writes, that it
+    still does before it is killed.
     """
 
     world: Scheduler
@@ -81,6 +81,7 @@ class SimulatedNode:
     is_observed: bool = False  # faults may strike between any two things: each leaves before the next is done
     is_told: bool = False  # whoever listens hears of each thing, and the run is the same as without him
     dies_in: int | None = None
+    dies_of_writes: bool = False
     loses_power: bool = False
     incarnation: int = 0
     callers: dict[int, Connection] = attrs.Factory(dict[int, Connection])  # who asks it, by connection
@@ -198,14 +199,14 @@ class SimulatedNode:
     def _work_watched(self, host: Host, now: int) -> None:
         """One thing after the other; between any two the node may be killed."""
         leaves_at_once = self.is_observed or self.dies_in is not None
-        while self.host is host and not self.is_paused and not host.is_idle:
+        while self.host is host and not self.is_paused and not (host.is_idle and self.dies_in != 0):
             if self.dies_in == 0:
                 self._flush(host)
                 self.kill(power_is_lost=self.loses_power)
                 return
-            if self.dies_in is not None:
-                self.dies_in -= 1
             act = host.to_do[0] if host.to_do else None
+            if self.dies_in is not None and (type(act) is Append or not self.dies_of_writes):
+                self.dies_in -= 1
             if act is not None:
                 self.world.performs(self, act, Moment.BEFORE)
             if self.host is host and not self.is_paused:

@@ -85,6 +85,7 @@ class World:
         self.judges: list[Judge] = []
         self.on_performing: list[Performs] = []
         self.on_resolved: list[Callable[[Process, Resolve], None]] = []
+        self.on_died: list[Callable[[SimulatedNode], None]] = []
         self._digest = hashlib.blake2b(digest_size=16)
 
     def _make_node(self, node_id: int) -> SimulatedNode:
@@ -179,6 +180,8 @@ class World:
     def died(self, node: SimulatedNode, host: Host, *, power_is_lost: bool) -> None:
         for judge in self.judges:
             judge.died(node, host, power_is_lost=power_is_lost)
+        for hear in self.on_died:
+            hear(node)
 
     def performs(self, node: SimulatedNode, act: Append | Effect, moment: Moment) -> None:
         for hear in self.on_performing:
