@@ -1,5 +1,4 @@
-"""The five words of the design as values: Input, Append, Note, Effect and Step, and what a decision is made
-of.
+"""What a node is told and what it decides, as values: Input, Append, Effect, and the Outcome that holds them.
 
 Rule: cores take these and return these; only a shell makes them happen, appends before effects.
 """
@@ -7,7 +6,7 @@ Rule: cores take these and return these; only a shell makes them happen, appends
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import attrs
 
@@ -253,14 +252,3 @@ class Outcome:
     # `list[Append]` as a factory costs eight times a plain list, and every step makes one of these
     appends: list[Append] = attrs.field(factory=list)
     effects: list[Effect] = attrs.field(factory=list)
-
-
-@attrs.frozen(kw_only=True)
-class Step:
-    """One line of history: made by a shell only when somebody watches. Batches are named, never carried."""
-
-    at_ms: int
-    node_id: int
-    input: Any
-    appends: tuple[tuple[TopicPartition, BatchHeader], ...]
-    effects: tuple[Effect, ...]
