@@ -1,0 +1,92 @@
+"""`fencepost shrink`: the file it writes plays the same failure, smaller; and what cannot be made small."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fencepost.cli.application import run
+from fencepost.cli.fuzzing import Protection, WorldOptions
+from fencepost.cli.playing import read
+from fencepost.cli.shrinking import shrink
+from fencepost.simulator.shrinking import failing_seed
+
+Output = pytest.CaptureFixture[str]
+BUDGET = 40_000  # events of all attempts: a second or two
+
+
+def failing_with(broken: Protection) -> int:
+    """The first seed that breaks a rule when this protection is turned off."""
+    planner = WorldOptions(transaction_version=2, broken=(broken,)).planner
+    return next(seed for seed in range(1, 60) if failing_seed(seed, planner) is not None)
+
+
+def last_json(capsys: Output) -> tuple[list[str], dict[str, Any]]:
+    """The words, and the object behind them."""
+    *words, last = capsys.readouterr().out.splitlines()
+    return words, json.loads(last)
+
+
+@pytest.mark.parametrize("broken", ["fencing", "dedup"])
+def test_a_seed_becomes_a_small_scenario_that_breaks_the_same_rule(
+    capsys: Output, tmp_path: Path, broken: Protection
+) -> None:
+    seed, target = failing_with(broken), tmp_path / "small.toml"
+    options = ["--seed", str(seed), "--break", broken, "--output", str(target), "--budget", str(BUDGET)]
+    assert run(["shrink", *options, "--json"]) == 0
+    words, small = last_json(capsys)
+    assert words[0].startswith(f"seed {seed} breaks {small['rule']}: ")
+    assert f"  again:  fencepost run {target}" in words
+    assert small["file"] == str(target)
+    assert small["events"] < small["events_before"]
+    assert small["choices"] < small["choices_before"]
+
+    assert run(["run", str(target), "--json"]) == 0
+    (played, _) = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert played["broken"] == [small["rule"]]
+    assert played["events"] == small["events"]
+    assert played["expected"] == [f"violates {small['rule']}"]
+
+
+def test_what_is_small_can_be_made_smaller_from_its_file(
+    capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    seed = failing_with("fencing")
+    assert shrink(seed=seed, break_=("fencing",), budget=1) == 0
+    begun = Path(f"seed-{seed}.toml")
+    assert shrink(begun, output=Path("smaller.toml"), budget=BUDGET, as_json=True) == 0
+    words, small = last_json(capsys)
+    assert small["events"] < small["events_before"]
+    assert f"  again:  fencepost run {begun}" in words
+    assert read(Path("smaller.toml")).expect == read(begun).expect
+
+
+def test_the_same_seed_becomes_the_same_file(tmp_path: Path) -> None:
+    seed, texts = failing_with("dedup"), list[str]()
+    for name in ("one.toml", "two.toml"):
+        shrink(seed=seed, break_=("dedup",), output=tmp_path / name, budget=BUDGET // 4)
+        texts.append((tmp_path / name).read_text())
+    assert texts[0] == texts[1]
+
+
+def test_what_cannot_be_made_small_is_told_in_two_lines(capsys: Output, tmp_path: Path) -> None:
+    story = tmp_path / "story.toml"
+    story.write_text('name = "s"\n[[producer]]\nname = "p"\nscript = ["send t-0 a"]\n')
+    table: list[tuple[list[str], int, str]] = [
+        (["--seed", "1", "--output", str(tmp_path / "none.toml")], 1, "seed 1 breaks no rule"),
+        ([str(story)], 2, "a story that somebody wrote"),
+        ([], 2, "that of a seed, or of a file"),
+        ([str(story), "--seed", "1"], 2, "that of a seed, or of a file"),
+        ([str(tmp_path / "nowhere.toml")], 2, "there is no file"),
+        (["--seed", "-1"], 2, "Must be >= 0"),
+    ]
+    for options, code, words in table:
+        assert run(["shrink", *options]) == code
+        told = capsys.readouterr().err
+        assert words in told
+        assert len(told.splitlines()) == 2
+    assert not (tmp_path / "none.toml").exists()
