@@ -1,0 +1,149 @@
+"""`fencepost fuzz`: what it says, that cores change nothing about it, that it leaves no process behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from fencepost.cli.application import run
+from fencepost.cli.failures import CommandFailed
+from fencepost.cli.seed_workers import try_seeds
+from fencepost.simulator.choices import Choices
+from fencepost.simulator.fuzzing import Tally, try_one
+from fencepost.simulator.plan import Plan, draw
+from tests.cli.processes import COMMAND, PATIENCE_S
+
+Output = pytest.CaptureFixture[str]
+
+DEADLY_SEED = 6
+DEADLY_CODE = 7
+
+
+def fuzz(capsys: Output, *options: str, code: int = 0) -> tuple[list[str], dict[str, Any]]:
+    """The words, and the object behind them."""
+    assert run(["fuzz", *options, "--json"]) == code
+    *words, last = capsys.readouterr().out.splitlines()
+    return words, json.loads(last)
+
+
+def test_the_last_line_counts_what_was_tried(capsys: Output) -> None:
+    words, counted = fuzz(capsys, "--seeds", "5", "--cores", "1")
+    assert (counted["seeds"], counted["violations"], counted["found"]) == (5, 0, [])
+    assert counted["transactions"] > 5
+    assert counted["transactions_per_core_second"] > 0
+    assert counted["transaction_version"] == 2
+    assert words[-1].startswith("5 seeds, no violation, in ")
+    assert f"{counted['transactions']:,} transactions and {counted['events']:,} events in" in words[-1]
+
+
+def test_seeds_follow_the_first_one(capsys: Output) -> None:
+    tally = Tally(41)
+    for seed in (41, 42, 43):
+        tally.add(try_one(seed, draw))
+    _, counted = fuzz(capsys, "--first-seed", "41", "--seeds", "3", "--cores", "1")
+    assert (counted["digest"], counted["events"]) == (tally.digest, tally.events)
+
+
+def test_two_cores_come_to_the_same_as_one(capsys: Output) -> None:
+    alone, together = (fuzz(capsys, "--seeds", "12", "--cores", cores)[1] for cores in ("1", "2"))
+    kept = {"digest", "seeds", "violations", "transactions", "events", "virtual_seconds", "known", "reached"}
+    assert {name: alone[name] for name in kept} == {name: together[name] for name in kept}
+    assert (alone["cores"], together["cores"]) == (1, 2)
+
+
+@pytest.mark.parametrize("broken", ["fencing", "dedup"])
+def test_the_first_seed_that_breaks_a_rule_ends_the_search(capsys: Output, broken: str) -> None:
+    words, counted = fuzz(capsys, "--seeds", "60", "--cores", "1", "--break", broken, code=1)
+    (found,) = counted["found"]
+    seed = found["seed"]
+    assert counted["seeds"] == seed < 60
+    assert words[:3] == [
+        f"Seed {seed} breaks {found['rule']}: {found['evidence']}",
+        f"  again:  fencepost fuzz --first-seed {seed} --seeds 1 --break {broken}",
+        f"  small:  fencepost shrink --seed {seed} --break {broken}",
+    ]
+    again = words[1].split("fencepost fuzz ")[1].split()
+    assert fuzz(capsys, *again, code=1)[1]["found"] == counted["found"]
+
+
+def test_many_cores_stop_at_the_same_seed_as_one(capsys: Output) -> None:
+    options = ("--seeds", "60", "--break", "dedup", "--first-seed", "20")
+    alone, together = (fuzz(capsys, *options, "--cores", cores, code=1)[1] for cores in ("1", "2"))
+    assert (alone["found"], alone["digest"]) == (together["found"], together["digest"])
+
+
+def test_whoever_wants_all_findings_keeps_going(capsys: Output) -> None:
+    options = ("--seeds", "30", "--cores", "1", "--break", "dedup")
+    words, counted = fuzz(capsys, *options, "--keep-going", code=1)
+    assert counted["seeds"] == 30
+    assert counted["violations"] == len(counted["found"]) > 1
+    assert f"30 seeds, {counted['violations']} violations, in" in words[-1]
+
+
+@pytest.mark.parametrize("options", [("--seeds", "0"), ("--first-seed", "-1"), ("--break", "luck")])
+def test_what_cannot_be_tried(capsys: Output, options: tuple[str, ...]) -> None:
+    assert run(["fuzz", *options]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+# --- processes ----------------------------------------------------------------------------------------------
+
+
+def dying(choices: Choices) -> Plan:
+    """Draws worlds, and takes its process along at one seed."""
+    plan = draw(choices)
+    if draw(Choices(DEADLY_SEED)) == plan:
+        os._exit(DEADLY_CODE)
+    return plan
+
+
+def test_a_worker_that_dies_is_told_with_its_seed() -> None:
+    with pytest.raises(CommandFailed, match=f"seed {DEADLY_SEED} died with exit code {DEADLY_CODE}") as told:
+        list(try_seeds(range(1, 9), dying, cores=2))
+    assert told.value.then.endswith(f"`fencepost fuzz --first-seed {DEADLY_SEED} --seeds 1 --cores 1`")
+
+
+@contextmanager
+def endless_search() -> Generator[subprocess.Popen[str]]:
+    """Two workers with a terminal on stderr, after their first results."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*COMMAND, "fuzz", "--seeds", "1000000", "--cores", "2"],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+        start_new_session=True,
+    ) as process:
+        os.close(theirs)
+        try:
+            drawn = b""
+            while b"transactions/s" not in drawn:
+                drawn += os.read(ours, 10_000)
+            yield process
+        finally:
+            os.close(ours)
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_however_it_ends_no_process_stays(how: signal.Signals, code: int) -> None:
+    with endless_search() as process:
+        if how is signal.SIGINT:
+            os.killpg(process.pid, how)  # as a terminal does: to everybody
+        else:
+            process.send_signal(how)
+        # Every process has inherited this pipe: its end is read when the last of them is gone.
+        said, _ = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == code
+        assert ("of 1,000,000 seeds, no violation" in said) is (how is signal.SIGINT)
