@@ -110,10 +110,11 @@ class Partition:
     @property
     def first_unstable_offset(self) -> int | None:
         """First offset of the oldest transaction that is open, or decided but not yet durably so."""
-        firsts = [ended.first_offset for ended in self.undurable]
-        if self.open_transactions:
-            firsts.append(self.open_transactions.peekitem(0)[0])
-        return min(firsts, default=None)
+        oldest = self.open_transactions.peekitem(0)[0] if self.open_transactions else None
+        if not self.undurable:
+            return oldest
+        decided = min(ended.first_offset for ended in self.undurable)
+        return decided if oldest is None else min(decided, oldest)
 
     @property
     def last_stable_offset(self) -> int:

@@ -100,7 +100,8 @@ def _plan(
 
 def wake_readers(node: Node) -> None:
     """Fetches that wait for a partition that moved are looked at again."""
-    tickets = {ticket for key in node.movable for ticket in node.readers.get(key, ())}
+    readers = node.readers
+    tickets = {ticket for key in node.movable if key in readers for ticket in readers[key]}
     node.movable.clear()
     for ticket in sorted(tickets):
         request = node.fetches[ticket].request

@@ -22,6 +22,8 @@ class EndInput(Enum):
     retry).
     """
 
+    __hash__ = object.__hash__  # each is itself alone; Enum's own hashes the name, in Python
+
     COMMIT = "commit"
     ABORT = "abort"
     COMMIT_RETRY = "commit again"
@@ -30,6 +32,8 @@ class EndInput(Enum):
 
 class CoordinatorInput(Enum):
     """What else moves a transaction."""
+
+    __hash__ = object.__hash__  # each is itself alone; Enum's own hashes the name, in Python
 
     INIT = "InitProducerId"
     ADD = "add a partition"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -216,7 +217,12 @@ def read_marker(batch: Buffer, at: int = 0) -> Marker:
     header = read_header(batch, at)
     if header.magic != MAGIC_KAFKA or not header.is_control or header.record_count != 1:
         raise ProtocolViolation("this is no control batch")
-    key, value = _key_and_value(bytes(memoryview(batch)[at + HEADER_SIZE : at + header.size]))
+    return _marker_of(bytes(memoryview(batch)[at + HEADER_SIZE : at + header.size]))
+
+
+@lru_cache(maxsize=64)  # it says no more than the result and the coordinator's epoch, again and again
+def _marker_of(record: bytes) -> Marker:
+    key, value = _key_and_value(record)
     key_version, kind = _CONTROL_KEY.unpack_from(key)
     value_version, coordinator_epoch = _CONTROL_VALUE.unpack_from(value)
     if key_version < 0 or value_version < 0 or kind not in (0, 1):

@@ -30,7 +30,10 @@ def put_unsigned_varint(out: bytearray, value: int) -> None:
 
 def put_varint(out: bytearray, value: int) -> None:
     """Zig-zag: small negatives stay short (ByteUtils.writeVarint, writeVarlong)."""
-    put_unsigned_varint(out, value << 1 if value >= 0 else ~value << 1 | 1)
+    if 0 <= value < 0x40:  # nearly every varint of a record is one byte
+        out.append(value << 1)
+    else:
+        put_unsigned_varint(out, value << 1 if value >= 0 else ~value << 1 | 1)
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:

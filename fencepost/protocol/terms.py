@@ -66,6 +66,8 @@ class TransactionResult(IntEnum):
 class TransactionState(Enum):
     """Coordinator states with Kafka's numbers (TransactionState.java). BEGIN is called Ongoing there."""
 
+    __hash__ = object.__hash__  # each is itself alone; Enum's own hashes the name, in Python
+
     EMPTY = 0
     ONGOING = 1
     PREPARE_COMMIT = 2

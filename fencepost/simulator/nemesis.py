@@ -24,7 +24,7 @@ from fencepost.protocol.messages import (
 )
 from fencepost.simulator.clock import NS_PER_MS
 from fencepost.simulator.network import Answer, Channel, Connection, Message
-from fencepost.simulator.nodes import SimulatedNode, led_by
+from fencepost.simulator.nodes import Death, SimulatedNode, led_by
 from fencepost.simulator.world import World
 
 Undo = Callable[[], None]
@@ -74,6 +74,12 @@ class FaultKind(Enum):
     SLOW = "slow"  # whatever a lane sends is late for a while
     DISK = "disk failure"  # appends or syncs of one partition fail for a while
     KILL = "kill"  # a client process dies, and another one takes its place
+
+
+DEATHS: Final = {
+    FaultKind.CRASH: (Death.ANYWHERE, Death.BEFORE_A_WRITE),
+    FaultKind.POWER_LOSS: (Death.ANYWHERE, Death.BEHIND_A_WRITE, Death.BEHIND_A_WRITE),
+}
 
 
 @attrs.define(eq=False)
@@ -275,17 +281,16 @@ def _pause(nemesis: Nemesis) -> Done | None:
 
 
 def _crash(nemesis: Nemesis, kind: FaultKind = FaultKind.CRASH) -> Done | None:
-    """Not at once, but some things later: most deaths find a node in the middle of something, and many right
-    behind a write.
-    """
+    """Not at once, but some things later: most deaths find a node in the middle of something."""
     world = nemesis.world
     able = [node for node in _up(world) if node.lane not in nemesis.doomed]
     if not able:
         return None
     node = world.choices.one_of(able)
     node.loses_power = kind is FaultKind.POWER_LOSS
-    node.dies_of_writes = world.choices.happens(500)
-    node.dies_in = world.choices.below(WRITES_BEFORE_DEATH if node.dies_of_writes else THINGS_BEFORE_DEATH)
+    node.death = world.choices.one_of(DEATHS[kind])
+    is_anywhere = node.death is Death.ANYWHERE
+    node.dies_in = world.choices.below(THINGS_BEFORE_DEATH if is_anywhere else WRITES_BEFORE_DEATH)
     nemesis.doomed[node.lane] = kind
     return Done(None, _nothing)
 

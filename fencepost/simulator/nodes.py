@@ -42,6 +42,14 @@ class Moment(Enum):
     AFTER = "after"
 
 
+class Death(Enum):
+    """Where a node dies that is about to, and so what it counts until then."""
+
+    ANYWHERE = "anywhere"  # between any two things that it does
+    BEFORE_A_WRITE = "before a write"  # which is decided, and in no log
+    BEHIND_A_WRITE = "behind a write"  # which is not synced
+
+
 class Scheduler(Protocol):
     """What a node needs of its world."""
 
@@ -65,8 +73,8 @@ class Scheduler(Protocol):
 
 @attrs.define(eq=False)
 class SimulatedNode:
-    """One node: up with a host, or down without. `dies_in` counts the things, or only the writes, that it
-    still does before it is killed.
+    """One node: up with a host, or down without. `dies_in` counts the things, or the writes, that it still
+    does before its `death`.
     """
 
     world: Scheduler
@@ -74,6 +82,7 @@ class SimulatedNode:
     journals: ClusterJournals
     policy: SyncPolicy
     clock: Clock
+    carries_own: bool = attrs.field(kw_only=True)
     lane: str = attrs.field(init=False)
     host: Host | None = None
     is_paused: bool = False
@@ -81,7 +90,7 @@ class SimulatedNode:
     is_observed: bool = False  # faults may strike between any two things: each leaves before the next is done
     is_told: bool = False  # whoever listens hears of each thing, and the run is the same as without him
     dies_in: int | None = None
-    dies_of_writes: bool = False
+    death: Death = Death.ANYWHERE
     loses_power: bool = False
     incarnation: int = 0
     callers: dict[int, Connection] = attrs.Factory(dict[int, Connection])  # who asks it, by connection
@@ -99,7 +108,7 @@ class SimulatedNode:
         self.incarnation += 1
         self.dies_in = self.tick_at = None
         self.host = Host(Node(self.settings), NodeJournals(self.journals), policy=self.policy)
-        self.host.carries_own = False
+        self.host.carries_own = self.carries_own
         self.host.watch = self._took
         self.host.start(self.clock.ms(self.world.now))
         self.work()
@@ -199,13 +208,15 @@ class SimulatedNode:
     def _work_watched(self, host: Host, now: int) -> None:
         """One thing after the other; between any two the node may be killed."""
         leaves_at_once = self.is_observed or self.dies_in is not None
-        while self.host is host and not self.is_paused and not (host.is_idle and self.dies_in != 0):
-            if self.dies_in == 0:
+        while self.host is host and not self.is_paused:
+            if self._dies_now(host):
                 self._flush(host)
                 self.kill(power_is_lost=self.loses_power)
                 return
+            if host.is_idle:
+                return
             act = host.to_do[0] if host.to_do else None
-            if self.dies_in is not None and (type(act) is Append or not self.dies_of_writes):
+            if self.dies_in and (type(act) is Append or self.death is Death.ANYWHERE):
                 self.dies_in -= 1
             if act is not None:
                 self.world.performs(self, act, Moment.BEFORE)
@@ -215,6 +226,13 @@ class SimulatedNode:
                     self._flush(host)
                 if act is not None:
                     self.world.performs(self, act, Moment.AFTER)
+
+    def _dies_now(self, host: Host) -> bool:
+        if self.dies_in != 0:
+            return False
+        if self.death is Death.BEFORE_A_WRITE:
+            return bool(host.to_do) and type(host.to_do[0]) is Append
+        return self.death is Death.BEHIND_A_WRITE or not host.is_idle
 
     def _took(self, arrived: Input, outcome: Outcome) -> None:
         self.world.took(self, arrived, outcome)

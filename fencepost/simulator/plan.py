@@ -20,6 +20,7 @@ from fencepost.simulator.nemesis import FaultKind
 from fencepost.simulator.world import WorldSettings
 
 PARTITIONS: Final = 2
+RECORDS_MAX: Final = 4
 SCAN_MS: Final = 100  # how often a coordinator looks for transactions that are open for too long
 TIMEOUTS_MS: Final = (60_000, 60_000, 60_000, 300)
 LONG_MS: Final = 60_000
@@ -38,6 +39,7 @@ class PayerPlan:
     transactional_id: str
     transactions: int
     transaction_timeout_ms: int
+    records_max: int = RECORDS_MAX  # in one transaction
 
 
 @attrs.frozen(kw_only=True)
@@ -79,6 +81,7 @@ def draw(
         latency=choices.one_of((100_000, 1_000_000)),
         sync_latency=choices.one_of((200_000, 3_000_000)),
         encodes=choices.happens(50),
+        own_travels=choices.happens(500),
     )
     copies = choices.happens(500)
     able = tuple(kind for kind in FaultKind if _applies(kind, world, copies=copies))
@@ -129,6 +132,7 @@ def _draw_payers(choices: Choices) -> tuple[PayerPlan, ...]:
             transactional_id=choices.one_of((f"payer-{number + 1}", "payers")),
             transactions=5 + choices.below(25),
             transaction_timeout_ms=choices.one_of(TIMEOUTS_MS),
+            records_max=choices.one_of((RECORDS_MAX, 1)),
         )
         for number in range(1 + choices.below(3))
     )

@@ -17,7 +17,7 @@ from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.simulator.judging.operations import Operation
 from fencepost.simulator.nemesis import Nemesis
 from fencepost.simulator.plan import LONG_MS, PARTITIONS, PayerPlan, Plan
-from fencepost.simulator.processes import Script
+from fencepost.simulator.processes import Process, Script
 from fencepost.simulator.topics import create_topics
 from fencepost.simulator.workloads import (
     INPUT,
@@ -77,6 +77,7 @@ class Simulation:
     world: World
     nemesis: Nemesis = attrs.field(init=False)
     cast: list[tuple[Role, Runner]] = attrs.Factory(list[tuple[Role, Runner]])
+    working: list[Process] = attrs.Factory(list[Process])
     settled: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
 
     def __attrs_post_init__(self) -> None:
@@ -122,7 +123,10 @@ class Simulation:
         return self.nemesis.is_over or self._is_worked()
 
     def _is_worked(self) -> bool:
-        return all(runner.process.is_over for role, runner in self.cast if role.part is Part.WORK)
+        working = self.working
+        while working and working[-1].is_over:
+            working.pop()
+        return not working
 
     def _is_done(self) -> bool:
         """Everything has come to its end: scripts, copies, and every transaction."""
@@ -174,6 +178,8 @@ class Simulation:
             transaction_version=newest_dialect(self.plan.transaction_version),
         )
         self.cast.append((role, runner))
+        if role.part is Part.WORK:
+            self.working.append(process)
         process.start(role.script(runner))
         return runner
 
@@ -231,7 +237,9 @@ def _payer_role(plan: PayerPlan) -> Role:
     return Role(
         name=plan.name,
         part=Part.WORK,
-        script=lambda runner: payer(runner, partitions_of(PAYMENTS), plan.transactions),
+        script=lambda runner: payer(
+            runner, partitions_of(PAYMENTS), plan.transactions, records_max=plan.records_max
+        ),
         transactional_id=plan.transactional_id,
         transaction_timeout_ms=plan.transaction_timeout_ms,
     )

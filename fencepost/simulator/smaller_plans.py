@@ -57,6 +57,8 @@ def _fewer_transactions(plan: Plan) -> Iterator[Plan]:
     for at, payer in enumerate(plan.payers):
         for transactions in _lower(payer.transactions, 1):
             yield _with_payer(plan, at, attrs.evolve(payer, transactions=transactions))
+        for records_max in _lower(payer.records_max, 1):
+            yield _with_payer(plan, at, attrs.evolve(payer, records_max=records_max))
 
 
 def _fewer_feeds(plan: Plan) -> Iterator[Plan]:
@@ -77,7 +79,7 @@ def _fewer_features(plan: Plan) -> Iterator[Plan]:
     for name in ("renewals", "reads_uncommitted", "drifts_ppm", "slow_lanes"):
         if getattr(plan, name) != getattr(calm, name):
             yield attrs.evolve(plan, **{name: getattr(calm, name)})
-    for name in ("encodes", "journals", "latency", "sync_latency"):
+    for name in ("encodes", "own_travels", "journals", "latency", "sync_latency"):
         if getattr(plan.world, name) != getattr(calm.world, name):
             yield _with_world(plan, **{name: getattr(calm.world, name)})
     if plan.world.policy is not SyncPolicy.NONE and FaultKind.POWER_LOSS not in plan.kinds:

@@ -44,7 +44,6 @@ INPUT: Final = "in"
 OUTPUT: Final = "out"
 GROUP: Final = "copiers"
 MARK: Final = b"@"
-RECORDS_MAX: Final = 4
 FETCH_WAIT_MS: Final = 5_000
 READER_RESTS_MS: Final = (200, 50, 5)  # between two polls
 # A next transaction that begins at once often meets the markers of the last one.
@@ -120,7 +119,9 @@ def _own(runner: Runner) -> Script[Sender | None]:
 # --- payers -----------------------------------------------------------------------------------------------
 
 
-def payer(runner: Runner, partitions: tuple[TopicPartition, ...], count: int) -> Script[None]:
+def payer(
+    runner: Runner, partitions: tuple[TopicPartition, ...], count: int, *, records_max: int
+) -> Script[None]:
     """Writes `count` transactions of a few records into some of the partitions; one in four is aborted."""
     made: Sender | None = None
     for number in range(count):
@@ -129,7 +130,7 @@ def payer(runner: Runner, partitions: tuple[TopicPartition, ...], count: int) ->
             if made is None:
                 return
         transaction = made.begin()
-        for record in range(1 + runner.choices.below(RECORDS_MAX)):
+        for record in range(1 + runner.choices.below(records_max)):
             where = runner.choices.one_of(partitions)
             value = f"{runner.process.lane} {number}.{record}".encode()
             at_once = runner.choices.happens(300)

@@ -50,6 +50,7 @@ class WorldSettings:
     latency: int = 200_000
     sync_latency: int = 1_000_000
     encodes: bool = False
+    own_travels: bool = True  # what a node asks itself goes by the network, too, where faults can meet it
     events_max: int = 200_000
 
 
@@ -92,7 +93,14 @@ class World:
         settings = attrs.evolve(
             self.settings.node_settings, node_id=node_id, controller_id=1, host="node", port=node_id
         )
-        return SimulatedNode(self, settings, self.journals, self.settings.policy, Clock())
+        return SimulatedNode(
+            self,
+            settings,
+            self.journals,
+            self.settings.policy,
+            Clock(),
+            carries_own=not self.settings.own_travels,
+        )
 
     # --- time -----------------------------------------------------------------------------------------------
 

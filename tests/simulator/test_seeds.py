@@ -202,7 +202,7 @@ def test_whoever_comes_when_all_is_well_knows_how_each_transaction_ended() -> No
         world = run(seed, rivals_and_a_copier).simulation.world
         process = world.process("last")
         runner = Runner(world, process, transactional_id="payers")
-        process.start(payer(runner, partitions_of(PAYMENTS), 3))
+        process.start(payer(runner, partitions_of(PAYMENTS), 3, records_max=4))
         world.run_until(lambda process=process: process.is_over)
         assert len(runner.transactions) == 3
         assert Known.INFO not in [transaction.outcome for transaction in runner.transactions], f"seed {seed}"

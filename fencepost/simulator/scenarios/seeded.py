@@ -98,6 +98,7 @@ def _world(table: Table) -> WorldSettings:
         latency=table.positive("latency_us", calm.latency // NS_PER_US) * NS_PER_US,
         sync_latency=table.positive("sync_latency_us", calm.sync_latency // NS_PER_US) * NS_PER_US,
         encodes=table.flag("encodes", calm.encodes),
+        own_travels=table.flag("own_travels", calm.own_travels),
     )
 
 
@@ -107,6 +108,7 @@ def _payer(table: Table) -> PayerPlan:
         name=name,
         transactional_id=table.text("transactional_id", name),
         transactions=table.positive("transactions", _CALM_PAYER.transactions),
+        records_max=table.positive("records_max", _CALM_PAYER.records_max),
         transaction_timeout_ms=table.positive("transaction_timeout_ms", _CALM_PAYER.transaction_timeout_ms),
     )
     table.finish()
@@ -186,6 +188,7 @@ def _of_world(plan: Plan) -> dict[str, object]:
         "latency_us": world.latency // NS_PER_US,
         "sync_latency_us": world.sync_latency // NS_PER_US,
         "encodes": world.encodes,
+        "own_travels": world.own_travels,
         "feeds": plan.feeds,
         "copiers": list(plan.copiers),
         "renewals": plan.renewals,
