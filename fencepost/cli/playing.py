@@ -67,9 +67,10 @@ def run(
     if as_json:
         print_json(summary)
     else:
+        told = "one scenario" if len(scenarios) == 1 else f"{len(scenarios)} scenarios"
         print(
-            f"{summary['passed']} of {summary['runs']} runs of {summary['scenarios']} scenarios came out "
-            f"as expected, in {summary['seconds']} s"
+            f"{summary['passed']} of {summary['runs']} runs of {told} came out as expected, in "
+            f"{summary['seconds']} s"
         )
     return FAILED if failed else OK
 

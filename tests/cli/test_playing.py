@@ -48,7 +48,7 @@ def test_every_run_is_told_and_counted(capsys: Output, story: Path) -> None:
     assert "pass  lost acknowledgement\n" in out
     assert "pass  lost acknowledgement (sync all)\n" in out
     assert "fired:    drop (node 1 sends Produce reply to p)" in out
-    assert "2 of 2 runs of 1 scenarios came out as expected" in out
+    assert "2 of 2 runs of one scenario came out as expected" in out
 
 
 def test_json_ends_with_the_counts(capsys: Output, story: Path) -> None:

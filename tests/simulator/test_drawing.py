@@ -239,7 +239,24 @@ def test_only_what_left_later_overtakes() -> None:
     other = told.deliver(NODE, "p", "c")
     told.arrive(second)
     told.arrive(first)
-    third = told.deliver("p", NODE, "a")
     found = follow(told.events)
-    assert [found[number].overtaken_by for number in (first, second, other, third)] == [(second,), (), (), ()]
-    assert found[third].repeats is None, "the first one has come"
+    assert [found[number].overtaken_by for number in (first, second, other)] == [(second,), (), ()]
+
+
+def test_a_request_is_repeated_until_its_answer_has_come() -> None:
+    told = Chronicle()
+    first = told.deliver("p", NODE, "write")
+    told.lose(told.send(NODE, "p", "done", answers=first), "reset")
+    second = told.deliver("p", NODE, "write")
+    again = told.deliver(NODE, "p", "done", answers=second)
+    third = told.deliver("p", NODE, "write")
+    found = follow(told.events)
+    assert (found[second].repeats, found[again].repeats) == (first, again - 2)
+    assert found[third].repeats is None, "an equal one has its answer"
+
+
+def test_equal_answers_to_different_requests_repeat_nothing() -> None:
+    told = Chronicle()
+    first, second = told.deliver("p", NODE, "write a"), told.deliver("p", NODE, "write b")
+    answers = [told.send(NODE, "p", "done", answers=first), told.send(NODE, "p", "done", answers=second)]
+    assert [follow(told.events)[number].repeats for number in answers] == [None, None]

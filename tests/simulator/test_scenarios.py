@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fencepost.simulator.history import Sent, Struck
 from fencepost.simulator.scenarios.builder import Builder, scenario
 from fencepost.simulator.scenarios.model import Case, cases
 from fencepost.simulator.scenarios.reading import scenario_of
@@ -73,6 +74,21 @@ def test_who_looks_on_changes_nothing() -> None:
     report, history = record_case(case)
     assert report == run_case(case)
     assert history.lanes == ("old", "new", "node 1")
+
+
+def test_a_case_says_in_words_how_it_differs() -> None:
+    titles = {case.name for case in SHIPPED}
+    assert "duplicate after a lost acknowledgement (broken dedup)" in titles
+    assert "out-of-order sequence (sync all)" in titles
+    assert "hanging transaction (partition_verification on)" in titles
+
+
+def test_a_node_is_back_before_it_does_anything() -> None:
+    case = next(case for case in SHIPPED if case.name == "marker twice")
+    _, history = record_case(case)
+    crashed, restarted = (at for at, event in enumerate(history.events) if isinstance(event, Struck))
+    sent_between = [event for event in history.events[crashed:restarted] if isinstance(event, Sent)]
+    assert sent_between == []
 
 
 def test_choices_are_followed() -> None:

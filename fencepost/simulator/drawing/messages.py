@@ -18,8 +18,8 @@ class Message:
     """One message. `sent`, `arrived`, `lost` are places in the run's events; None: that has not happened.
 
     `overtaken_by` are the numbers of those that left the same source later and reached the same target first,
-    `repeats` is the number of the equal one before it, when that was lost or under way; `is_struck`: a fault
-    hit it.
+    `repeats` is the number of the equal one before it: a request that had no answer by then, or an answer to
+    it that did not come; `is_struck`: a fault hit it.
     """
 
     number: int
@@ -51,18 +51,25 @@ def follow(events: Iterable[Event]) -> dict[int, Message]:
     found: dict[int, Message] = {}
     latest: dict[tuple[str, str, str], int] = {}  # by source, target and label
     under_way: dict[tuple[str, str], list[int]] = {}
+    answered: set[int] = set()
     for place, event in enumerate(events):
         match event:
             case Sent(number=number):
                 same = (event.source, event.target, event.label)
                 earlier = latest.get(same)
-                is_again = earlier is not None and found[earlier].arrived is None
+                is_again = earlier is not None and (
+                    earlier not in answered
+                    if event.answers is None
+                    else found[earlier].arrived is None and found[event.answers].repeats is not None
+                )
                 found[number] = _left(event, place=place, repeats=earlier if is_again else None)
                 latest[same] = number
                 under_way.setdefault((event.source, event.target), []).append(number)
             case Arrived(number=number):
                 found[number] = message = attrs.evolve(found[number], arrived=place)
                 _overtake(found, message, under_way[message.source, message.target])
+                if message.answers is not None:
+                    answered.add(message.answers)
             case Lost(number=number, because=because):
                 found[number] = message = attrs.evolve(found[number], lost=place, because=because)
                 under_way[message.source, message.target].remove(number)

@@ -192,8 +192,19 @@ def _difference(usual: Cluster, other: Cluster) -> Iterator[str]:
     for field in attrs.fields(Cluster):
         value = getattr(other, field.name)
         if value != getattr(usual, field.name):
-            shown = value.value if isinstance(value, SyncPolicy) else value
-            yield f"{field.name} {'on' if shown is True else 'off' if shown is False else shown}"
+            yield f"{field.name} {_shown(value)}"
+
+
+def _shown(value: bool | int | SyncPolicy | tuple[object, ...]) -> str:
+    match value:
+        case bool():
+            return "on" if value else "off"
+        case SyncPolicy():
+            return value.value
+        case tuple():
+            return ", ".join(map(str, value))
+        case _:
+            return str(value)
 
 
 def _chosen(way: tuple[tuple[Fault, Point], ...]) -> Iterator[str]:

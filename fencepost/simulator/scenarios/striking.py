@@ -191,8 +191,9 @@ def _kill_node(striker: Striker, node: SimulatedNode, *, power_is_lost: bool) ->
 
     def restart() -> None:
         if node.host is None:
+            striker.watch(node.lane, "restart", None)  # before all that it does when it starts
             node.start()
-            striker.told(PointKind.RESTARTS, node.lane, "restart")
+            striker.anchors.tell(Happening(PointKind.RESTARTS, node.lane, is_between=False))
 
     return restart
 
