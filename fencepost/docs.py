@@ -19,6 +19,10 @@ from fencepost.protocol.errors import ERRORS
 from fencepost.protocol.messages import APIS, Api
 from fencepost.protocol.tables import Table
 from fencepost.protocol.terms import TransactionState
+from fencepost.simulator.judging.anomalies import RULES
+from fencepost.simulator.judging.coverage import UNREACHABLE
+from fencepost.simulator.judging.known import KNOWN
+from fencepost.simulator.judging.step_rules import STEP_RULES
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 _SECTION: Final = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -50,6 +54,31 @@ def _api_table() -> str:
     return tables.markdown_table(("key", "request", "version", "what it says"), rows)
 
 
+def _step_rule_table() -> str:
+    rows = [(rule.name, rule.meaning, rule.looks_at) for rule in STEP_RULES]
+    return tables.markdown_table(("rule", "what holds", "looks at"), rows)
+
+
+def _anomaly_table() -> str:
+    rows = [(f"`{rule.name}`", rule.meaning, rule.looks_at, rule.allowed_because or "-") for rule in RULES]
+    return tables.markdown_table(("rule", "broken when", "looks at", "allowed, because"), rows)
+
+
+def _known_table() -> str:
+    rows = [(entry.name, f"`{entry.rule.name}`", entry.why, entry.needs or "-") for entry in KNOWN]
+    return tables.markdown_table(("name", "rule", "why", "only in runs with"), rows)
+
+
+def _unreachable_table() -> str:
+    rows = [
+        (str(version), state.title, given.value, why)
+        for (version, state, given), why in sorted(
+            UNREACHABLE.items(), key=lambda item: (item[0][0], item[0][1].value)
+        )
+    ]
+    return tables.markdown_table(("generation", "state", "what comes", "never, because"), rows)
+
+
 def _versions(api: Api) -> str:
     return str(api.maximum) if api.minimum == api.maximum else f"{api.minimum} to {api.maximum}"
 
@@ -68,6 +97,10 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "producer-diagram": lambda: _diagram(TRANSACTIONAL, ProducerState.UNINITIALIZED),
     "errors": _error_table,
     "apis": _api_table,
+    "step-rules": _step_rule_table,
+    "anomalies": _anomaly_table,
+    "known-behaviours": _known_table,
+    "unreachable-cells": _unreachable_table,
 }
 
 
