@@ -5,6 +5,8 @@ Rule: whoever leads by the newest epoch writes; what was not synced is lost when
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import attrs
 
 from fencepost.journal.journal import Journal, JournalSettings
@@ -50,6 +52,17 @@ class ClusterJournals:
         if journal is not None:
             journal.abandon()
         self.disks.pop(partition, None)
+
+    def contents(self) -> Iterator[tuple[str, bytes]]:
+        """What lies on every disk: path and bytes of each file, in order."""
+        for partition in sorted(self.disks):
+            disk = self.disks[partition]
+            for directory in ("", *disk.directories()):
+                for name in disk.files(directory):
+                    path = f"{directory}/{name}" if directory else name
+                    content = disk.read_file(path)
+                    assert content is not None, "a file that is listed is there"
+                    yield f"{partition} {path}", content
 
 
 @attrs.define(eq=False)

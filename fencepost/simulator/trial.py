@@ -5,6 +5,7 @@ Rule: the choices that were taken are the whole trial. Tried again with them, it
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
@@ -72,7 +73,7 @@ def try_choices(choices: Choices, planner: Planner, watch: Watch | None = None) 
         choices=tuple(choices.taken),
         plan=plan,
         violation=violation,
-        digest=world.digest,
+        digest=_digest(world),
         marks=world.marks,
         transactions=sum(world.marks[ended] for ended in ENDED),
         events=world.happened,
@@ -98,6 +99,15 @@ def _judge(simulation: Simulation, invariants: Invariants) -> Violation | None:
         where = _place(problem)
         return Violation(CORE_FAILED, f"{type(problem).__name__} in {where}: {problem}")
     return None
+
+
+def _digest(world: World) -> str:
+    """What happened when and by which choices, and what it left in the logs."""
+    digest = hashlib.blake2b(world.digest.encode(), digest_size=16)
+    for path, content in world.journals.contents():
+        digest.update(f"{path} {len(content)} ".encode())
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def _place(problem: BaseException) -> str:
