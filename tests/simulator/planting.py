@@ -32,7 +32,8 @@ class Edit:
 @attrs.frozen
 class Mutation:
     """One mistake that somebody could have made: what it breaks, and which bug or rule of Kafka it is
-    like.""" 
+    like."""
+
     name: str
     breaks: str = attrs.field(kw_only=True)
     edits: tuple[Edit, ...] = attrs.field(kw_only=True)
