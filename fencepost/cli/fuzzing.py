@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import attrs
 from cyclopts import Parameter, validators
 
+from fencepost.cli.covered import coverage_as_json, tell_coverage
 from fencepost.cli.failures import FAILED, INTERRUPTED, OK
 from fencepost.cli.printing import Json, print_json, print_table
 
@@ -42,6 +43,7 @@ def fuzz(
     transaction_version: Version = 2,
     break_: Annotated[tuple[Protection, ...], Parameter("--break", negative="")] = (),
     keep_going: Annotated[bool, Parameter(negative="")] = False,
+    coverage: Annotated[bool, Parameter(negative="")] = False,
     as_json: Annotated[bool, Parameter("--json", negative="")] = False,
 ) -> int:
     """Try worlds at random until a rule is broken: nodes, clients and faults, another mixture for each seed.
@@ -63,6 +65,8 @@ def fuzz(
         A protection of the broker to turn off, to see what it is good for.
     keep_going
         Do not stop at the first seed that breaks a rule.
+    coverage
+        Print how often each cell of the coordinator's tables was come through, and with which faults.
     as_json
         Print the result once more as JSON, as the last line.
     """
@@ -78,7 +82,9 @@ def fuzz(
             _search(results, tally, pace, tell)
     except KeyboardInterrupt:
         code = INTERRUPTED
-    _tell(tally, pace, options, wanted=seeds)
+    _tell_found(tally, options)
+    tell_coverage(tally.coverage, transaction_version, tally.faults, all_=coverage)
+    _tell_counts(tally, pace, wanted=seeds)
     if as_json:
         print_json(_as_json(tally, pace, options))
     return FAILED if tally.found else code
@@ -177,7 +183,7 @@ def _speed(tally: Tally, pace: Pace) -> str:
 # --- the end ------------------------------------------------------------------------------------------------
 
 
-def _tell(tally: Tally, pace: Pace, options: WorldOptions, *, wanted: int) -> None:
+def _tell_found(tally: Tally, options: WorldOptions) -> None:
     for finding in tally.found[:TOLD_MAX]:
         _tell_finding(finding, options)
     if len(tally.found) > TOLD_MAX:
@@ -185,6 +191,9 @@ def _tell(tally: Tally, pace: Pace, options: WorldOptions, *, wanted: int) -> No
     if tally.known:
         print("Not a violation, because Apache Kafka does the same:")
         print_table(("behaviour", "seeds"), tally.known.items())
+
+
+def _tell_counts(tally: Tally, pace: Pace, *, wanted: int) -> None:
     outcome = {0: "no violation", 1: "one violation"}.get(len(tally.found), f"{len(tally.found)} violations")
     of = "" if tally.seeds == wanted else f" of {wanted:,}"
     print(f"{tally.seeds:,}{of} seeds, {outcome}, in {pace.seconds:,.1f} s on {pace.cores} cores:", end=" ")
@@ -216,6 +225,7 @@ def _as_json(tally: Tally, pace: Pace, options: WorldOptions) -> dict[str, Json]
         "cores": pace.cores,
         "known": tally.known,
         "reached": dict(sorted(tally.marks.items())),
+        "coverage": coverage_as_json(tally.coverage, options.transaction_version),
         "digest": tally.digest,
         "transaction_version": options.transaction_version,
     }

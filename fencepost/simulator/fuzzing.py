@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from fencepost.simulator.trial import Planner, Trial, try_seed
+from fencepost.simulator.judging.coverage import Coverage
+from fencepost.simulator.trial import FAULT, Planner, Trial, try_seed
 
 KNOWN_MARK = "known: "
 
@@ -38,6 +39,7 @@ class Tried:
     events: int
     elapsed: int
     """Virtual nanoseconds."""
+    coverage: Coverage = attrs.Factory(Coverage)
 
 
 def try_one(seed: int, planner: Planner) -> Tried:
@@ -55,6 +57,7 @@ def _kept(seed: int, trial: Trial) -> Tried:
         transactions=trial.transactions,
         events=trial.events,
         elapsed=trial.elapsed,
+        coverage=trial.coverage,
     )
 
 
@@ -73,6 +76,7 @@ class Tally:
     found: list[Finding] = attrs.Factory(list[Finding])
     marks: Counter[str] = attrs.Factory(Counter[str])
     """How many seeds reached each mark."""
+    coverage: Coverage = attrs.Factory(Coverage)
     _early: dict[int, Tried] = attrs.Factory(dict[int, Tried])
     _digests: hashlib.blake2b = attrs.Factory(lambda: hashlib.blake2b(digest_size=16))
 
@@ -89,6 +93,7 @@ class Tally:
         self.events += tried.events
         self.elapsed += tried.elapsed
         self.marks.update(dict.fromkeys(tried.marks, 1))
+        self.coverage.merge(tried.coverage)
         self._digests.update(f"{tried.seed} {tried.digest}\n".encode())
         if tried.finding is not None:
             self.found.append(tried.finding)
@@ -102,6 +107,11 @@ class Tally:
     def digest(self) -> str:
         """Equal wherever the same seeds gave the same histories."""
         return self._digests.hexdigest()
+
+    @property
+    def faults(self) -> list[str]:
+        """The kinds of fault that struck, by name."""
+        return [mark.removeprefix(FAULT) for mark in _named(self.marks, FAULT)]
 
     @property
     def known(self) -> dict[str, int]:

@@ -54,9 +54,17 @@ def test_seeds_follow_the_first_one(capsys: Output) -> None:
 
 def test_two_cores_come_to_the_same_as_one(capsys: Output) -> None:
     alone, together = (fuzz(capsys, "--seeds", "12", "--cores", cores)[1] for cores in ("1", "2"))
-    kept = {"digest", "seeds", "violations", "transactions", "events", "virtual_seconds", "known", "reached"}
-    assert {name: alone[name] for name in kept} == {name: together[name] for name in kept}
-    assert (alone["cores"], together["cores"]) == (1, 2)
+    for counted in (alone, together):
+        for name in (
+            "cores",
+            "seconds",
+            "core_seconds",
+            "transactions_per_core_second",
+            "seeds_per_core_second",
+        ):
+            del counted[name]
+    assert alone == together
+    assert alone["coverage"]["cells"]
 
 
 @pytest.mark.parametrize("broken", ["fencing", "dedup"])
@@ -86,6 +94,22 @@ def test_whoever_wants_all_findings_keeps_going(capsys: Output) -> None:
     assert counted["seeds"] == 30
     assert counted["violations"] == len(counted["found"]) > 1
     assert f"30 seeds, {counted['violations']} violations, in" in words[-1]
+
+
+def test_what_was_come_through_is_told(capsys: Output) -> None:
+    words, counted = fuzz(capsys, "--seeds", "10", "--cores", "1", "--coverage")
+    covered = counted["coverage"]
+    cells = {(cell["state"], cell["input"]): cell for cell in covered["cells"]}
+    commit = cells["Ongoing", "commit"]
+    assert commit["times"] >= max(commit["faults"].values()) > 0
+    assert not [cell for cell in covered["missed"] if tuple(cell) in cells]
+    assert len(cells) + len(covered["missed"]) == covered["reachable"]
+    title = next(at for at, line in enumerate(words) if line.startswith("state "))
+    table = words[title + 1 : title + 1 + covered["reachable"] + len(covered["unreachable"])]
+    assert f"{'Ongoing':16}{'commit':21}{commit['times']}" in "\n".join(table)
+    assert all(any(line.endswith(reason) for line in table) for _, _, reason in covered["unreachable"])
+    assert words[-2].startswith(f"{len(cells)} of the coordinator's {covered['reachable']} cells")
+    assert all(f"{state} x {given}" in words[-2] for state, given in covered["missed"])
 
 
 @pytest.mark.parametrize("options", [("--seeds", "0"), ("--first-seed", "-1"), ("--break", "luck")])

@@ -21,10 +21,10 @@ def test_runs_add_up() -> None:
     first.add({COMMITTED: 2}, ("crash", "drop"))
     second.add({COMMITTED: 1, TIMED_OUT: 1}, ("crash",))
     first.merge(second)
-    rows = {row[:2]: row[2:] for row in first.rows(2)}
-    assert rows["Ongoing", "commit"] == ("3", "crash 3, drop 2")
-    assert rows["Ongoing", "timeout"] == ("1", "crash 1")
-    assert rows["Ongoing", "abort"] == ("0", "")
+    rows = {(row.state, row.given): (row.count, row.faults) for row in first.rows(2)}
+    assert rows["Ongoing", "commit"] == (3, {"crash": 3, "drop": 2})
+    assert rows["Ongoing", "timeout"] == (1, {"crash": 1})
+    assert rows["Ongoing", "abort"] == (0, {})
     assert COMMITTED not in first.missed(2)
     assert (2, TransactionState.ONGOING, EndInput.ABORT) in first.missed(2)
 
@@ -32,8 +32,9 @@ def test_runs_add_up() -> None:
 def test_a_cell_that_cannot_be_reached_is_not_missed_and_says_why() -> None:
     coverage = Coverage()
     assert not set(coverage.missed(2)) & set(UNREACHABLE)
-    rows = {row[:2]: row[2:] for row in coverage.rows(2)}
-    assert rows["Empty", "commit"] == ("0", UNREACHABLE[2, TransactionState.EMPTY, EndInput.COMMIT])
+    reasons = {(row.state, row.given): row.unreachable for row in coverage.rows(2)}
+    assert reasons["Empty", "commit"] == UNREACHABLE[2, TransactionState.EMPTY, EndInput.COMMIT]
+    assert reasons["Ongoing", "commit"] == ""
 
 
 def test_every_cell_is_in_the_table_once() -> None:

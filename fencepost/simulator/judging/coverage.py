@@ -136,6 +136,19 @@ def _end_input(record: TransactionRecord, request: EndTxn, generation: Generatio
     return _ENDS[request.result, True] if generation.renews_identity and is_retry else None
 
 
+@attrs.frozen(kw_only=True)
+class Row:
+    """A cell for people: how often it was come through, in all and in runs with each fault; or why it cannot
+    be.
+    """
+
+    state: str
+    given: str
+    count: int
+    faults: Mapping[str, int]
+    unreachable: str
+
+
 @attrs.define
 class Coverage:
     """How often each cell was come through, in all and in runs with each kind of fault."""
@@ -160,16 +173,20 @@ class Coverage:
             cell for cell in cells_of(transaction_version) if not self.cells[cell] and cell not in UNREACHABLE
         ]
 
-    def rows(self, transaction_version: int) -> list[tuple[str, str, str, str]]:
-        """The table, for people: state, input, how often, and with which faults or why never."""
+    def rows(self, transaction_version: int) -> list[Row]:
+        """A generation's tables, cell by cell."""
         return [self._row(cell) for cell in cells_of(transaction_version)]
 
-    def _row(self, cell: Cell) -> tuple[str, str, str, str]:
+    def _row(self, cell: Cell) -> Row:
         _, state, given = cell
-        faults = sorted(
-            (fault, count) for (struck, fault), count in self.with_faults.items() if struck == cell
+        return Row(
+            state=state.title,
+            given=given.value,
+            count=self.cells[cell],
+            faults={
+                fault: count
+                for (struck, fault), count in sorted(self.with_faults.items(), key=lambda each: each[0][1])
+                if struck == cell
+            },
+            unreachable=UNREACHABLE.get(cell, ""),
         )
-        notes = (
-            ", ".join(f"{fault} {count}" for fault, count in faults) if faults else UNREACHABLE.get(cell, "")
-        )
-        return state.title, given.value, str(self.cells[cell]), notes
