@@ -21,8 +21,7 @@ BUDGET: Final = 1_500_000
 """Events of all attempts together: half a minute, about."""
 FOR_PLANS: Final = 0.6  # of the budget
 TRIES: Final = 16  # of a smaller plan, with choices of other seeds
-SLACK: Final = 3  # an attempt that takes so many times as long has lost its way
-LEAST_EVENTS: Final = 5_000
+LONGER: Final = 1.2  # a calmer run may take a little longer than the one that was found, and no more
 
 Tell = Callable[["Failing"], None]
 
@@ -64,7 +63,9 @@ def _failing(trial: Trial, choices: Sequence[int]) -> Failing | None:
 
 def shrink(failing: Failing, *, budget: int = BUDGET, tell: Tell | None = None) -> Failing:
     """The smallest that is found; `tell` hears of the best so far after each attempt."""
-    shrinker = _Shrinker(best=failing, budget=int(budget * FOR_PLANS), tell=tell)
+    shrinker = _Shrinker(
+        best=failing, budget=int(budget * FOR_PLANS), tell=tell, events_max=int(failing.events * LONGER)
+    )
     shrinker.reduce_plan(TRIES)
     shrinker.budget += budget - int(budget * FOR_PLANS)
     while not shrinker.is_spent:
@@ -81,6 +82,7 @@ class _Shrinker:
     best: Failing
     budget: int
     tell: Tell | None
+    events_max: int
 
     @property
     def is_spent(self) -> bool:
@@ -131,7 +133,7 @@ class _Shrinker:
     def _run(self, plan: Plan, choices: Choices) -> Trial:
         events_max = plan.world.events_max
         if self.best.violation.rule != NOT_LIVE:
-            events_max = min(events_max, max(LEAST_EVENTS, SLACK * self.best.events))
+            events_max = min(events_max, self.events_max)
         hurried = attrs.evolve(plan, world=attrs.evolve(plan.world, events_max=events_max))
         return try_choices(choices, lambda _: hurried)
 
