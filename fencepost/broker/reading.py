@@ -173,6 +173,8 @@ def complete_fetch(reply: ReplyFetched, journal: OpenJournal) -> FetchReply:
     for plan in reply.plans:
         error, records, aborted = plan.error, b"", None
         try:
+            if error is ErrorCode.OFFSET_OUT_OF_RANGE and _has_offset(journal(plan.partition), plan):
+                error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # whoever leads now has written it
             if error is ErrorCode.NONE and plan.fetch_offset < plan.before and left > 0:
                 size = min(plan.max_bytes, left)
                 records = journal(plan.partition).read(plan.fetch_offset, max_bytes=size, before=plan.before)
@@ -183,6 +185,13 @@ def complete_fetch(reply: ReplyFetched, journal: OpenJournal) -> FetchReply:
         left -= len(records)
         parts.append(_fetched(plan, error, records, aborted))
     return FetchReply(partitions=tuple(parts))
+
+
+def _has_offset(log: Journal, plan: FetchPlan) -> bool:
+    """Whether the log goes as far as a reader does, though this leader does not know. Kafka's readers name
+    the leader epoch that they know of for this (KIP-320); here the log itself can tell.
+    """
+    return log.log_start_offset <= plan.fetch_offset <= log.log_end_offset
 
 
 def _unreadable(problem: FencepostError) -> ErrorCode:

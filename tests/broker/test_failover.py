@@ -181,6 +181,17 @@ def test_a_leader_that_was_replaced_shows_what_was_there_and_no_more() -> None:
     assert zombie.node.logs[ORDERS].partition.high_watermark == 1
 
 
+def test_a_leader_that_was_replaced_calls_no_offset_of_its_heir_out_of_range() -> None:
+    """A reader that was told so would begin anew, and read everything twice."""
+    cluster = Cluster(leaders=SPREAD)
+    cluster.cut_off(3)
+    cluster.move(ORDERS, 1)
+    cluster.produce(NOBODY, "a", name=None)
+    for offset, error in ((1, ErrorCode.NOT_LEADER_OR_FOLLOWER), (2, ErrorCode.OFFSET_OUT_OF_RANGE)):
+        (part,) = body_of(cluster.ask(3, fetch_request(ORDERS, offset=offset)), FetchReply).partitions
+        assert part.error is error
+
+
 def test_a_leader_that_never_wrote_is_fenced_by_one_that_has_not_written_yet() -> None:
     cluster = Cluster(leaders=SPREAD)
     cluster.cut_off(3)
