@@ -11,10 +11,20 @@ from fencepost.broker.host import Host
 from fencepost.broker.node import Node
 from fencepost.broker.partition import Partition
 from fencepost.broker.settings import NodeSettings
+from fencepost.broker.words import NODE, Reply, ReplyTo
 from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.batches import BatchHeader, build_marker, place, read_header
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import AbortedTransaction, FetchedPartition
+from fencepost.protocol.messages import (
+    AbortedTransaction,
+    FetchedPartition,
+    PartitionError,
+    PartitionName,
+    TransactionMarker,
+    WriteTxnMarkers,
+    WriteTxnMarkersReply,
+    WrittenMarker,
+)
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.stored import TransactionRecord
 from fencepost.protocol.terms import (
@@ -25,11 +35,14 @@ from fencepost.protocol.terms import (
     TransactionResult,
     TransactionState,
 )
+from fencepost.simulator.choices import Choices
 from fencepost.simulator.journals import ClusterJournals, NodeJournals
+from fencepost.simulator.judging.answer_rules import AnswerRules
 from fencepost.simulator.judging.partition_record import PartitionRecord
 from fencepost.simulator.judging.reading_rule import judge_fetched
 from fencepost.simulator.judging.transaction_record import Entry, TransactionBook
 from fencepost.simulator.judging.violation import Violation
+from fencepost.simulator.world import World, WorldSettings
 
 KEY, OTHER = TopicPartition("payments", 0), TopicPartition("payments", 1)
 LOG = TopicPartition(TRANSACTION_STATE_TOPIC, 0)
@@ -307,3 +320,35 @@ def test_a_record_that_a_log_lost_was_never_said(coordinator: Coordinator) -> No
     book.judge_write(OTHER, PRODUCER, 1)
     with pytest.raises(Violation, match="no durable decision"):
         book.judge_marker(KEY, (PRODUCER, 2), COMMIT)
+
+
+# --- what is answered ---------------------------------------------------------------------------------------
+
+
+def test_nodes_that_number_what_they_ask_themselves_alike_are_told_apart() -> None:
+    """KeyError once: two leaders were each coordinators of their own partition, with the same ticket."""
+    world = World(WorldSettings(nodes=2, node_settings=NodeSettings()), Choices())
+    world.start()
+    partitions = {KEY: record_of(), OTHER: record_of(OTHER)}
+    rules = AnswerRules(Counter(), partitions, TransactionBook(Counter(), partitions))
+    ticket = ReplyTo(NODE, 1)
+    for node, key, producer_id in zip(world.nodes, partitions, (PRODUCER, 8), strict=True):
+        names = (PartitionName(topic=key.topic, partition=key.partition),)
+        marker = TransactionMarker(
+            producer_id=producer_id,
+            producer_epoch=1,
+            result=COMMIT,
+            coordinator_epoch=0,
+            transaction_version=2,
+            partitions=names,
+        )
+        rules.asked[node.settings.node_id, ticket] = WriteTxnMarkers(markers=(marker,))
+    mark(partitions[KEY], 1, COMMIT)
+    partitions[KEY].durable(1)
+    done = PartitionError(topic=KEY.topic, partition=KEY.partition, error=ErrorCode.NONE)
+    written = WrittenMarker(producer_id=PRODUCER, partitions=(done,))
+    reply = Reply(to=ticket, body=WriteTxnMarkersReply(markers=(written,)))
+    rules.replied(world.nodes[0], reply)
+    assert list(rules.asked) == [(2, ticket)]
+    rules.died(2)
+    assert not rules.asked

@@ -29,17 +29,20 @@ from fencepost.simulator.judging.transaction_record import TransactionBook
 from fencepost.simulator.judging.violation import Violation
 from fencepost.simulator.nodes import SimulatedNode
 
+Asked = tuple[int, ReplyTo]
+"""A node's id, and who waits there for an answer."""
+
 
 @attrs.define(eq=False)
 class AnswerRules:
-    """`asked` are the ends and markers that wait for an answer; `granted` says who was given which
-    identity.
+    """`asked` are the ends and markers that wait for an answer, by the node that was asked: what nodes send
+    themselves is numbered by each of them. `granted` says who was given which identity.
     """
 
     marks: Counter[str]
     partitions: Mapping[TopicPartition, PartitionRecord]
     transactions: TransactionBook
-    asked: dict[ReplyTo, EndTxn | WriteTxnMarkers] = attrs.Factory(dict[ReplyTo, EndTxn | WriteTxnMarkers])
+    asked: dict[Asked, EndTxn | WriteTxnMarkers] = attrs.Factory(dict[Asked, EndTxn | WriteTxnMarkers])
     granted: dict[tuple[int, int], Any] = attrs.Factory(dict[tuple[int, int], Any])
     producer_ids_end: int = 0
 
@@ -49,12 +52,12 @@ class AnswerRules:
         if judge is not None:
             judge(self, node, reply)
         else:
-            self.asked.pop(reply.to, None)
+            self.asked.pop((node.settings.node_id, reply.to), None)
 
-    def died(self, connections: Mapping[int, object]) -> None:
-        """A node died: nobody on these connections is answered."""
-        for to in [to for to in self.asked if to.connection in connections]:
-            del self.asked[to]
+    def died(self, node_id: int) -> None:
+        """A node died: nobody is answered there."""
+        for asked in [asked for asked in self.asked if asked[0] == node_id]:
+            del self.asked[asked]
 
     # --- writes ---------------------------------------------------------------------------------------------
 
@@ -73,7 +76,7 @@ class AnswerRules:
                 )
 
     def wrote_markers(self, node: SimulatedNode, reply: Reply) -> None:
-        body, request = reply.body, self.asked.pop(reply.to, None)
+        body, request = reply.body, self.asked.pop((node.settings.node_id, reply.to), None)
         assert isinstance(body, WriteTxnMarkersReply), "the table says so"
         if not isinstance(request, WriteTxnMarkers):
             return
@@ -98,7 +101,7 @@ class AnswerRules:
     # --- ends -----------------------------------------------------------------------------------------------
 
     def ended(self, node: SimulatedNode, reply: Reply) -> None:
-        body, request = reply.body, self.asked.pop(reply.to, None)
+        body, request = reply.body, self.asked.pop((node.settings.node_id, reply.to), None)
         assert isinstance(body, EndTxnReply), "the table says so"
         if body.producer_id != NO_PRODUCER_ID:
             self._grant(node, reply, (body.producer_id, body.producer_epoch))

@@ -92,7 +92,7 @@ class Invariants:
 
     def died(self, node: SimulatedNode, host: Host, *, power_is_lost: bool) -> None:
         """A node was killed; its logs are still open."""
-        self.answers.died(node.callers)
+        self.answers.died(node.settings.node_id)
         self.retries.died(node.callers)
         for record in self.partitions.values():
             if record.host is host:
@@ -135,7 +135,7 @@ class Invariants:
         if type(request) in COUNTED:
             self.cells.received(host, arrived)
         if type(request) is EndTxn or type(request) is WriteTxnMarkers:
-            self.answers.asked[arrived.to] = request
+            self.answers.asked[host.node.settings.node_id, arrived.to] = request
         if type(request) is EndTxn or type(request) is InitProducerId:
             self.retries.asked(host, arrived.to, request)
 
