@@ -6,10 +6,11 @@ Times are integer nanoseconds of the world's own clock, which no node or client 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 
 import attrs
 
+from fencepost.protocol.batches import BatchHeader, Buffer, read_marker
+from fencepost.protocol.stored import TransactionRecord
 from fencepost.protocol.terms import TopicPartition, TransactionResult, TransactionState
 
 
@@ -62,6 +63,25 @@ class Appended:
     is_transactional: bool
     label: str
 
+    @classmethod
+    def of(
+        cls, partition: TopicPartition, header: BatchHeader, batch: Buffer, *, at: int, node: str, label: str
+    ) -> Appended:
+        """What this batch is; `label` says what is in it when it is no marker."""
+        result = read_marker(batch).result if header.is_control else None
+        return cls(
+            at=at,
+            node=node,
+            partition=partition,
+            base_offset=header.base_offset,
+            next_offset=header.next_offset,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            result=result,
+            is_transactional=header.is_transactional,
+            label=label if result is None else result.name.lower(),
+        )
+
 
 @attrs.frozen(kw_only=True)
 class Bounded:
@@ -96,6 +116,18 @@ class Coordinated:
     producer_id: int
     producer_epoch: int
 
+    @classmethod
+    def of(cls, transactional_id: str, record: TransactionRecord, *, at: int, node: str) -> Coordinated:
+        """What this record of a transaction says."""
+        return cls(
+            at=at,
+            node=node,
+            transactional_id=transactional_id,
+            state=record.state,
+            producer_id=record.producer_id,
+            producer_epoch=record.producer_epoch,
+        )
+
 
 @attrs.frozen
 class Called:
@@ -121,7 +153,6 @@ class Struck:
 
 
 Event = Sent | Arrived | Lost | Appended | Bounded | Truncated | Coordinated | Called | Struck
-Watch = Callable[[Event], None]
 
 
 @attrs.frozen(kw_only=True)

@@ -10,7 +10,6 @@ import attrs
 from fencepost.broker.host import Host
 from fencepost.broker.words import Append, Effect, Input, Lead, Outcome
 from fencepost.client.effects import Resolve
-from fencepost.protocol.batches import read_marker
 from fencepost.protocol.messages import FetchReply
 from fencepost.protocol.stored import read_offsets, read_transactions
 from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
@@ -127,31 +126,18 @@ class Recorder:
     def _coordinated(self, node: SimulatedNode, append: Append) -> None:
         for name, record in read_transactions(append.batch, append.header):
             if record is not None:
-                self.events.append(
-                    Coordinated(
-                        at=self.world.now,
-                        node=node.lane,
-                        transactional_id=name,
-                        state=record.state,
-                        producer_id=record.producer_id,
-                        producer_epoch=record.producer_epoch,
-                    )
-                )
+                self.events.append(Coordinated.of(name, record, at=self.world.now, node=node.lane))
 
     def _appended(self, node: SimulatedNode, append: Append) -> None:
         header = append.header
         self.ends[append.partition] = header.next_offset
         self.events.append(
-            Appended(
+            Appended.of(
+                append.partition,
+                header,
+                append.batch,
                 at=self.world.now,
                 node=node.lane,
-                partition=append.partition,
-                base_offset=header.base_offset,
-                next_offset=header.next_offset,
-                producer_id=header.producer_id,
-                producer_epoch=header.producer_epoch,
-                result=read_marker(append.batch).result if header.is_control else None,
-                is_transactional=header.is_transactional,
                 label=_inside(append),
             )
         )
@@ -201,7 +187,7 @@ class Recorder:
 
 def _inside(append: Append) -> str:
     if append.header.is_control:
-        return read_marker(append.batch).result.name.lower()
+        return ""
     if append.partition.topic == CONSUMER_OFFSETS_TOPIC:
         found = read_offsets(append.batch, append.header)
         return " ".join(

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from fencepost.broker.transactions import Transactions
-from fencepost.protocol.batches import read_header, read_marker
-from fencepost.protocol.records import read_columns
+from fencepost.protocol.batches import read_header
 from fencepost.protocol.stored import TransactionRecord
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.exploring.broker import Broker
 from fencepost.simulator.exploring.process import TOPIC, Outcome, Process
 from fencepost.simulator.history import Appended, Bounded, Coordinated, Event
+from fencepost.simulator.labels import values_of
 
 BROKER_LANE: Final = "broker"
 
@@ -33,33 +33,13 @@ def of_broker(before: Broker, after: Broker, at: int) -> Iterator[Event]:
     known = _records(before)
     for name, record in sorted(_records(after).items(), key=lambda item: item[0]):
         if known.get(name) != record:
-            yield Coordinated(
-                at=at,
-                node=BROKER_LANE,
-                transactional_id=name,
-                state=record.state,
-                producer_id=record.producer_id,
-                producer_epoch=record.producer_epoch,
-            )
+            yield Coordinated.of(name, record, at=at, node=BROKER_LANE)
 
 
 def _appended(key: TopicPartition, batch: bytes, at: int) -> Appended:
     header = read_header(batch)
-    result = read_marker(batch).result if header.is_control else None
-    values = [] if header.is_control else read_columns(batch, header).values
-    words = " ".join("-" if value is None else bytes(value).decode() for value in values)
-    return Appended(
-        at=at,
-        node=BROKER_LANE,
-        partition=key,
-        base_offset=header.base_offset,
-        next_offset=header.next_offset,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        result=result,
-        is_transactional=header.is_transactional,
-        label=words if result is None else result.name.lower(),
-    )
+    label = "" if header.is_control else values_of(batch)
+    return Appended.of(key, header, batch, at=at, node=BROKER_LANE, label=label)
 
 
 def _bounds(broker: Broker, key: TopicPartition) -> tuple[int, int]:
