@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import attrs
 
 from fencepost.broker.controller import METADATA_PARTITION
+from fencepost.broker.host import SyncPolicy
 from fencepost.journal.simulated import APPEND, SYNC
 from fencepost.protocol.messages import (
     EndTxnReply,
@@ -71,7 +72,7 @@ class FaultKind(Enum):
     FAILOVER = "failover"  # a node dies, and others lead what it led
     MOVE = "move"  # a partition gets another leader while its old one lives
     CLOCK_JUMP = "clock jump"
-    SLOW = "slow"  # whatever a lane sends is late for a while
+    SLOW = "slow"  # whatever a lane sends, or a disk syncs, is late for a while
     DISK = "disk failure"  # appends or syncs of one partition fail for a while
     KILL = "kill"  # a client process dies, and another one takes its place
 
@@ -351,11 +352,12 @@ def _jump(nemesis: Nemesis) -> Done | None:
 
 def _slow(nemesis: Nemesis) -> Done | None:
     world = nemesis.world
-    lane = world.choices.one_of(_lanes(world))
-    if lane in world.speeds:
+    disks = [] if world.settings.policy is SyncPolicy.NONE else [node.disk for node in world.nodes]
+    slow = world.choices.one_of([*_lanes(world), *disks])
+    if slow in world.speeds:
         return None
-    world.speeds[lane] = world.choices.one_of(SLOWNESS)
-    return Done(f"{lane} by {world.speeds[lane]} times", lambda: world.speeds.__delitem__(lane))
+    world.speeds[slow] = world.choices.one_of(SLOWNESS)
+    return Done(f"{slow} by {world.speeds[slow]} times", lambda: world.speeds.__delitem__(slow))
 
 
 def _break_disk(nemesis: Nemesis) -> Done | None:

@@ -60,7 +60,7 @@ class Scheduler(Protocol):
 
     def node(self, node_id: int) -> SimulatedNode: ...
 
-    def sync_latency(self) -> int: ...
+    def sync_latency(self, disk: str) -> int: ...
 
     def took(self, node: SimulatedNode, arrived: Input, outcome: Outcome) -> None: ...
 
@@ -84,6 +84,7 @@ class SimulatedNode:
     clock: Clock
     carries_own: bool = attrs.field(kw_only=True)
     lane: str = attrs.field(init=False)
+    disk: str = attrs.field(init=False)
     host: Host | None = None
     is_paused: bool = False
     stash: list[tuple[Channel, Message]] = attrs.Factory(list[tuple[Channel, Message]])
@@ -100,6 +101,7 @@ class SimulatedNode:
 
     def __attrs_post_init__(self) -> None:
         self.lane = f"node {self.settings.node_id}"
+        self.disk = disk_of(self.lane)
 
     # --- life and death -------------------------------------------------------------------------------------
 
@@ -257,7 +259,8 @@ class SimulatedNode:
             for key in sorted(host.unsynced - self.syncing):
                 self.syncing.add(key)
                 journal = self.journals.journal(key)
-                self.world.at(self.world.now + self.world.sync_latency(), self._sync, (host, journal))
+                at = self.world.now + self.world.sync_latency(self.disk)
+                self.world.at(at, self._sync, (host, journal))
         if host.wakes_at_ms is not None:
             self._wake_at(host.wakes_at_ms)
 
@@ -300,6 +303,11 @@ class SimulatedNode:
         if self.host is not None:
             self.host.tick(self.clock.ms(self.world.now))
             self.work()
+
+
+def disk_of(lane: str) -> str:
+    """What the disk of a node is called where slowness is counted."""
+    return f"disk of {lane}"
 
 
 def led_by(host: Host) -> list[TopicPartition]:

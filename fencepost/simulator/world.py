@@ -78,7 +78,7 @@ class World:
         self.queue: list[tuple[int, int, Callable[[Any], None], Any]] = []
         self.marks: Counter[str] = Counter()
         self.network = Network(self, encodes=settings.encodes)
-        self.speeds: dict[str, int] = {}  # factors of slowness, by lane
+        self.speeds: dict[str, int] = {}  # factors of slowness, by lane or disk
         self.broken_disks: set[tuple[str, str]] = set()  # operation and directory of a partition
         self.journals = ClusterJournals(self._choose_of_disk, settings=settings.journals, breaks=self._breaks)
         self.nodes = [self._make_node(number + 1) for number in range(settings.nodes)]
@@ -119,8 +119,10 @@ class World:
         factor = LATENCIES[self.choices.below(len(LATENCIES))] * self.settings.latency
         return factor * self.speeds[source] if source in self.speeds else factor
 
-    def sync_latency(self) -> int:
-        return LATENCIES[self.choices.below(len(LATENCIES))] * self.settings.sync_latency
+    def sync_latency(self, disk: str) -> int:
+        """How long a sync of this disk takes."""
+        factor = LATENCIES[self.choices.below(len(LATENCIES))] * self.settings.sync_latency
+        return factor * self.speeds[disk] if disk in self.speeds else factor
 
     def run_until(self, is_over: Callable[[], bool]) -> None:
         """One thing after the other. Disordered when that is not over within the settings' `events_max`."""

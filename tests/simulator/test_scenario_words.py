@@ -74,6 +74,7 @@ ACTIONS = [
     ("at 2 ms", "clock of p +5 s"),
     ("p sends EndTxn", "clock of node 1 -70 ms"),
     ("p starts", "slow node 1 20 times"),
+    ("p starts", "slow disk of node 1 20 times"),
     ("t-0 appends data", "fail appends of t-0"),
     ("before t-1 appends COMMIT marker", "fail syncs of t-1"),
 ]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fencepost.broker.host import SyncPolicy
 from fencepost.simulator.history import Sent, Struck
 from fencepost.simulator.scenarios.builder import Builder, scenario
 from fencepost.simulator.scenarios.model import Case, cases
@@ -97,6 +98,22 @@ def test_choices_are_followed() -> None:
     assert slower.problems == ()
     assert slower.digest != only(zombie()).digest
     assert slower.elapsed > only(zombie()).elapsed
+
+
+def test_whoever_waits_for_a_slow_disk_waits_long() -> None:
+    def committed(fault: str) -> Report:
+        builder = (
+            scenario("slow")
+            .cluster(sync=SyncPolicy.COMMIT)
+            .producer("p", "init", "begin", "send t-0 a", "commit", transactional_id="app")
+            .when("p starts")
+            .do(fault, until="commit of p is ok")
+        )
+        report = only(builder.expect(visible={"t-0": ["a"]}))
+        assert report.problems == ()
+        return report
+
+    assert committed("slow disk of node 1 100 times").elapsed > 10 * committed("slow p 1 times").elapsed
 
 
 # --- what is not as expected ----------------------------------------------------------------------------

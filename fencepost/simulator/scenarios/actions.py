@@ -30,6 +30,7 @@ class ActionKind(Enum):
     BLOCK = "block WHO to WHO"
     ISOLATE = "isolate WHO"
     CLOCK = "clock of WHO TIME"
+    SLOW_DISK = "slow disk of WHO N times"
     SLOW = "slow WHO N times"
     FAIL_APPENDS = "fail appends of PARTITION"
     FAIL_SYNCS = "fail syncs of PARTITION"
@@ -71,6 +72,7 @@ _PLAIN: Final = {
     ActionKind.BLOCK: "block {who} to {whom}",
     ActionKind.ISOLATE: "isolate {who}",
     ActionKind.CLOCK: "clock of {who} {time}",
+    ActionKind.SLOW_DISK: "slow disk of {who} {amount} times",
     ActionKind.SLOW: "slow {who} {amount} times",
     ActionKind.FAIL_APPENDS: "fail appends of {who}",
     ActionKind.FAIL_SYNCS: "fail syncs of {who}",

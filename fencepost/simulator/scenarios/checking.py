@@ -27,7 +27,7 @@ class Inconsistent(BadWords):
         self.key = key
 
 
-_NODE_ACTIONS: Final = frozenset({ActionKind.CRASH, ActionKind.CUT_POWER})
+_NODE_ACTIONS: Final = frozenset({ActionKind.CRASH, ActionKind.CUT_POWER, ActionKind.SLOW_DISK})
 _PARTITION_ACTIONS: Final = frozenset({ActionKind.FAIL_APPENDS, ActionKind.FAIL_SYNCS})
 _PARTITION_POINTS: Final = frozenset({PointKind.MARKS, PointKind.STORES})
 

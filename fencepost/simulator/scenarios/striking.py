@@ -14,7 +14,7 @@ import attrs
 from fencepost.journal.simulated import APPEND, SYNC
 from fencepost.simulator.clock import NS_PER_MS
 from fencepost.simulator.network import Message
-from fencepost.simulator.nodes import SimulatedNode
+from fencepost.simulator.nodes import SimulatedNode, disk_of
 from fencepost.simulator.processes import Process
 from fencepost.simulator.scenarios.actions import ENDS_ITSELF, Action, ActionKind
 from fencepost.simulator.scenarios.anchors import SAME, Anchors, Happening, Listener
@@ -238,11 +238,12 @@ def _clock(striker: Striker, action: Action, _: Happening) -> Undo:
 
 def _slow(striker: Striker, action: Action, _: Happening) -> Undo:
     lane, speeds = striker.anchors.lane(action.who), striker.world.speeds
-    speeds[lane] = action.amount
+    slow = disk_of(lane) if action.kind is ActionKind.SLOW_DISK else lane
+    speeds[slow] = action.amount
     striker.watch(lane, str(action), None)
 
     def as_quick_as_ever() -> None:
-        speeds.pop(lane, None)
+        speeds.pop(slow, None)
         striker.watch(lane, "quick again", None)
 
     return as_quick_as_ever
@@ -308,6 +309,7 @@ _DEEDS: Final[dict[ActionKind, Callable[[Striker, Action, Happening], Undo]]] = 
     ActionKind.ISOLATE: _isolate,
     ActionKind.CLOCK: _clock,
     ActionKind.SLOW: _slow,
+    ActionKind.SLOW_DISK: _slow,
     ActionKind.FAIL_APPENDS: _break_disk,
     ActionKind.FAIL_SYNCS: _break_disk,
 }
