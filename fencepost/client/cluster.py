@@ -12,7 +12,7 @@ import attrs
 
 from fencepost.protocol.errors import ErrorCode, Remedy
 from fencepost.protocol.messages import FindCoordinatorReply, MetadataReply
-from fencepost.protocol.terms import CoordinatorType, TopicPartition
+from fencepost.protocol.terms import NO_LEADER_EPOCH, CoordinatorType, TopicPartition
 
 # Bootstrap addresses are nodes -2, -3, ... until metadata names the real ones; -1 is Kafka's "no node".
 FIRST_BOOTSTRAP_NODE: Final = -2
@@ -40,6 +40,8 @@ class Cluster:
     nodes: dict[int, Address] = attrs.field(factory=dict, kw_only=True)
     controller_id: int | None = attrs.field(default=None, kw_only=True)
     leaders: dict[TopicPartition, int] = attrs.field(factory=dict, kw_only=True)
+    leader_epochs: dict[TopicPartition, int] = attrs.field(factory=dict, kw_only=True)
+    """The newest that were heard of. They outlive the leaders that are forgotten."""
     partition_counts: dict[str, int] = attrs.field(factory=dict, kw_only=True)
     topic_errors: dict[str, ErrorCode] = attrs.field(factory=dict, kw_only=True)
     coordinators: dict[CoordinatorKey, int] = attrs.field(factory=dict, kw_only=True)
@@ -85,13 +87,17 @@ class Cluster:
         self.coordinators.pop(key, None)
 
     def learn(self, reply: MetadataReply) -> None:
-        """Takes a Metadata reply: complete about nodes, and about the topics that it names."""
+        """Takes a Metadata reply: complete about nodes, and about the topics that it names. A node that was
+        cut off tells of leaders that have been replaced: an older epoch is not believed (Kafka's
+        Metadata.lastSeenLeaderEpochs), and if nobody better is known, another node is asked.
+        """
         self.nodes = {node.node_id: (node.host, node.port) for node in reply.nodes}
         self.controller_id = reply.controller_id if reply.controller_id in self.nodes else None
         named = {topic.topic for topic in reply.topics}
         self.is_stale = not named.issuperset(self.wanted)  # wanted while the question was on its way
         for topic in reply.topics:
-            for partition in [p for p in self.leaders if p.topic == topic.topic]:
+            before = {p: leader for p, leader in self.leaders.items() if p.topic == topic.topic}
+            for partition in before:
                 del self.leaders[partition]
             if topic.error is not ErrorCode.NONE:
                 self.topic_errors[topic.topic] = topic.error
@@ -101,8 +107,17 @@ class Cluster:
             self.topic_errors.pop(topic.topic, None)
             self.partition_counts[topic.topic] = len(topic.partitions)
             for partition in topic.partitions:
-                if partition.leader_id in self.nodes:
-                    self.leaders[TopicPartition(topic.topic, partition.partition)] = partition.leader_id
+                where = TopicPartition(topic.topic, partition.partition)
+                leader: int | None = partition.leader_id
+                if partition.leader_epoch >= self.leader_epochs.get(where, NO_LEADER_EPOCH):
+                    self.leader_epochs[where] = partition.leader_epoch
+                else:
+                    leader = before.get(where)
+                    if leader is None:
+                        self.is_stale = True
+                        self.turn += 1
+                if leader in self.nodes:
+                    self.leaders[where] = leader
 
     def learn_coordinator(self, key: CoordinatorKey, reply: FindCoordinatorReply) -> None:
         """Takes a FindCoordinator reply, which also says where that node is."""
@@ -115,6 +130,7 @@ class Cluster:
             self,
             nodes=dict(self.nodes),
             leaders=dict(self.leaders),
+            leader_epochs=dict(self.leader_epochs),
             partition_counts=dict(self.partition_counts),
             topic_errors=dict(self.topic_errors),
             coordinators=dict(self.coordinators),
@@ -127,6 +143,7 @@ class Cluster:
             tuple(sorted(self.nodes.items())),
             self.controller_id,
             tuple(sorted(self.leaders.items())),
+            tuple(sorted(self.leader_epochs.items())),
             tuple(sorted(self.partition_counts.items())),
             tuple(sorted(self.topic_errors.items())),
             tuple(sorted((kind, name, node) for (kind, name), node in self.coordinators.items())),

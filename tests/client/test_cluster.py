@@ -1,0 +1,59 @@
+"""What a client believes of the cluster: the newest leader that it heard of, whoever tells of older ones."""
+
+from __future__ import annotations
+
+from fencepost.client.cluster import Cluster
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import MetadataReply, NodeAddress, PartitionMetadata, TopicMetadata
+from fencepost.protocol.terms import TopicPartition
+
+HERE = TopicPartition("t", 0)
+
+
+def told(leader_id: int, leader_epoch: int) -> MetadataReply:
+    """What a node of three says of one partition."""
+    led = PartitionMetadata(partition=0, leader_id=leader_id, leader_epoch=leader_epoch)
+    return MetadataReply(
+        cluster_id="c",
+        controller_id=1,
+        nodes=tuple(NodeAddress(node_id=number, host="h", port=number) for number in (1, 2, 3)),
+        topics=(TopicMetadata(topic="t", error=ErrorCode.NONE, is_internal=False, partitions=(led,)),),
+    )
+
+
+def cluster(*replies: MetadataReply) -> Cluster:
+    """A client's view after these."""
+    view = Cluster(bootstrap=(("h", 1),))
+    for reply in replies:
+        view.learn(reply)
+    return view
+
+
+def test_who_was_cut_off_is_not_believed() -> None:
+    view = cluster(told(1, 1), told(2, 0))
+    assert view.leader(HERE) == 1
+    assert not view.is_stale, "the better answer is there already"
+
+
+def test_without_a_better_answer_another_node_is_asked() -> None:
+    view = cluster(told(1, 1))
+    view.forget_leader(HERE)
+    asked = view.any_node()
+    view.learn(told(2, 0))
+    assert view.leader(HERE) is None
+    assert view.is_stale
+    assert view.any_node() != asked
+
+
+def test_the_same_leader_is_believed_again() -> None:
+    view = cluster(told(1, 1))
+    view.forget_leader(HERE)
+    view.learn(told(1, 1))
+    assert view.leader(HERE) == 1
+
+
+def test_a_copy_remembers_epochs() -> None:
+    view = cluster(told(1, 1)).copy()
+    view.learn(told(2, 0))
+    assert view.leader(HERE) == 1
+    assert view.key() != cluster(told(1, 0)).key()
