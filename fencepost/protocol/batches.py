@@ -37,7 +37,6 @@ HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _BASE_OFFSET = struct.Struct(">q")
 _LEADER_EPOCH = struct.Struct(">i")
 _CRC = struct.Struct(">I")
-_LENGTH = struct.Struct(">i")
 
 
 class BatchHeader(NamedTuple):

@@ -6,7 +6,6 @@ Times are integer nanoseconds of the world's own clock, which no node or client 
 
 from __future__ import annotations
 
-
 import attrs
 
 from fencepost.protocol.batches import BatchHeader, Buffer, read_marker

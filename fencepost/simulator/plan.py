@@ -26,10 +26,6 @@ TIMEOUTS_MS: Final = (60_000, 60_000, 60_000, 300)
 LONG_MS: Final = 60_000
 CALMEST_PAUSE_MS: Final = 120
 
-# Not every fault says something about every policy: without syncs nobody promises anything about a loss of
-# power.
-_WITH_POWER: Final = (SyncPolicy.COMMIT, SyncPolicy.ALL)
-
 
 @attrs.frozen(kw_only=True)
 class PayerPlan:
@@ -118,6 +114,7 @@ def hurried(settings: NodeSettings, *, transaction_version: int, coordinators: i
 
 
 def _applies(kind: FaultKind, world: WorldSettings, *, copies: bool) -> bool:
+    # Without syncs nobody promises anything about a loss of power.
     if kind is FaultKind.POWER_LOSS:  # what a plain producer wrote is only promised by the strictest policy
         return world.policy is SyncPolicy.ALL or (world.policy is SyncPolicy.COMMIT and not copies)
     if kind in (FaultKind.FAILOVER, FaultKind.MOVE):

@@ -35,10 +35,8 @@ from fencepost.simulator.world import World
 TOPICS: Final = (PAYMENTS, INPUT, OUTPUT)
 COPIERS_ID: Final = "copiers"
 RENEWERS_ID: Final = "renewers"
-
-
 PERIODS: Final = 8  # the pauses of a nemesis within which a lane may become the slowest
-SLOWEST: Final = 400
+SLOWEST: Final = 400  # times the usual latency, whose worst case is 250: everybody overtakes this lane
 FINAL_READER: Final = "final"
 
 

@@ -17,8 +17,6 @@ from fencepost.protocol.terms import TopicPartition, TransactionResult
 from fencepost.simulator.judging.step_rules import OFFSETS_WITH_MARKER
 from fencepost.simulator.judging.violation import Violation
 
-Offsets = dict[OffsetKey, OffsetRecord | None]
-
 
 class OffsetsEntry(NamedTuple):
     """One batch: offsets of one producer, or (with a result) its marker."""
