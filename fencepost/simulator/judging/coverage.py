@@ -43,14 +43,19 @@ _ENDS: Final = {
 
 
 def cells_of(transaction_version: int) -> tuple[Cell, ...]:
-    """Every cell of a generation's tables that is not empty."""
+    """Every cell of a generation's tables that is not empty; of a table that it has from an older one, the
+    older one's cells.
+    """
     generation = GENERATIONS[transaction_version]
+    tables = ((_brought_by(generation), generation.end), (transaction_version, generation.moves))
     return tuple(
-        (transaction_version, state, given)
-        for table in (generation.end, generation.moves)
-        for state, row in table.items()
-        for given in row
+        (version, state, given) for version, table in tables for state, row in table.items() for given in row
     )
+
+
+def _brought_by(generation: Generation) -> int:
+    """The first generation that had this table of ends: whoever speaks to it is served by that one."""
+    return min(number for number, other in GENERATIONS.items() if other.end is generation.end)
 
 
 _NOTHING_TO_COMMIT: Final = (
