@@ -12,7 +12,7 @@ help:
 	@echo 'make demo    a pipeline over real data that is killed again and again, and what came out of it'
 	@echo 'make test    every check: format, lint, types, architecture, tests'
 	@echo 'make lint    the checks that run nothing; make format mends what it can'
-	@echo 'make bench   measurements against peers'
+	@echo 'make bench   measurements: against peers, and how fast the simulator is'
 	@echo 'make docs    the tables and diagrams that are generated from the code'
 	@echo 'make clean   removes the environment and every cache'
 

@@ -1,6 +1,6 @@
-"""How the results look: tables on a terminal, and the same as Markdown in a marked section of a page.
+"""The loads' tables: ours and the peer's, side by side.
 
-Rule: what is between the marks belongs to the program, everything else on the page to people.
+Rule: what a system or the machine does not give is a dash.
 """
 
 from __future__ import annotations
@@ -10,20 +10,15 @@ import platform
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import Final
 
 import attrs
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.loads import Scale
 from benchmarks.results import LoadResult, Spread, StandingResult
 from benchmarks.systems import System
+from benchmarks.tables import Grid, goal, spread
 
-BEGIN: Final = "<!-- measured: begin -->"
-END: Final = "<!-- measured: end -->"
 OURS, PEER = System.OURS, System.CONFLUENT
 MEBIBYTE: Final = 1 << 20
 
@@ -37,15 +32,6 @@ class Report:
     import_trio: Spread
     scale: Scale
     rounds: int
-
-
-@attrs.frozen
-class Grid:
-    """A table as words."""
-
-    title: str
-    columns: Sequence[str] = attrs.field(kw_only=True)
-    rows: Sequence[Sequence[str]] = attrs.field(kw_only=True)
 
 
 def grids(report: Report) -> list[Grid]:
@@ -78,14 +64,13 @@ def grids(report: Report) -> list[Grid]:
 
 def _load_row(result: LoadResult) -> list[str]:
     unit = "commits/s" if result.load.name == "COMMITS" else "records/s"
-    goal = "-" if result.goal is None else f"≥ {result.goal:g}×"
-    mark = {None: "", True: " reached", False: " missed"}[result.is_reached]
+    ratio_wanted = None if result.goal is None else f"≥ {result.goal:g}×"
     return [
         f"{result.load.value}, {unit}",
         _rate(result.rates.get(OURS)),
         _rate(result.rates.get(PEER)),
-        "-" if result.ratio is None else _spread(result.ratio, "{:.2f}×"),
-        goal + mark,
+        "-" if result.ratio is None else spread(result.ratio, "{:.2f}×"),
+        goal(ratio_wanted, is_reached=result.is_reached),
         _beside(result.client_cpu_us, "{:.3g}"),
         _beside(result.broker_cpu_us, "{:.3g}"),
         _beside(result.client_bytes, "{:.0f}", unit=MEBIBYTE),
@@ -103,19 +88,11 @@ def _standing_row(result: StandingResult) -> list[str]:
 
 
 def _milliseconds(seconds: Spread) -> str:
-    return _spread(Spread(*(1000 * figure for figure in attrs.astuple(seconds))), "{:.0f} ms")
+    return spread(Spread(*(1000 * figure for figure in attrs.astuple(seconds))), "{:.0f} ms")
 
 
-def _rate(spread: Spread | None) -> str:
-    return "-" if spread is None else _spread(spread, "{:,.0f}")
-
-
-def _spread(spread: Spread, pattern: str) -> str:
-    """The median, and the range behind it when there is one."""
-    middle = pattern.format(spread.middle)
-    if spread.least == spread.most:
-        return middle
-    return f"{middle} ({pattern.format(spread.least)} to {pattern.format(spread.most)})"
+def _rate(rates: Spread | None) -> str:
+    return "-" if rates is None else spread(rates, "{:,.0f}")
 
 
 def _beside(figures: Mapping[System, float | None], pattern: str, *, unit: float = 1) -> str:
@@ -136,32 +113,3 @@ def conditions(report: Report) -> str:
         f"{scale.records:,} records of 100 bytes, {scale.transactions:,} transactions of 100 records · "
         f"{os.cpu_count()} CPUs, {sys.platform}, Python {platform.python_version()}{peer}"
     )
-
-
-def show(report: Report, console: Console) -> None:
-    """The tables on a terminal."""
-    for grid in grids(report):
-        table = Table(*grid.columns, title=grid.title, title_justify="left", box=box.SIMPLE_HEAD)
-        for row in grid.rows:
-            table.add_row(*row)
-        console.print(table)
-    console.print(conditions(report))
-
-
-def markdown(report: Report) -> str:
-    """The tables as Markdown."""
-    return "\n\n".join([conditions(report) + ".", *(_markdown_table(grid) for grid in grids(report))])
-
-
-def _markdown_table(grid: Grid) -> str:
-    lines = [grid.columns, ["---"] * len(grid.columns), *grid.rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def write_into(page: Path, report: Report) -> None:
-    """Replaces what is between the marks; ValueError when the page has none."""
-    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{page} has no section between {BEGIN} and {END}")
-    page.write_text(f"{before}{BEGIN}\n{markdown(report)}\n{END}{after}", encoding="utf-8")

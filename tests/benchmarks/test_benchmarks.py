@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import PAGE
 from benchmarks.loads import Load, Sample, Scale, Standing
 from benchmarks.one_run import timed
-from benchmarks.pages import BEGIN, END, Report, markdown, write_into
+from benchmarks.pages import Report, conditions, grids
 from benchmarks.results import import_trio, load_results, standing_results
 from benchmarks.rounds import Round
+from benchmarks.simulated import Subject
 from benchmarks.systems import System
+from benchmarks.tables import markdown, write_section
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RUN_SECONDS_MAX = 120
@@ -39,6 +42,11 @@ def test_a_quick_run_measures_every_load_on_every_system() -> None:
         assert all(rate["middle"] > 0 for rate in load["rates"].values())
         assert (load["ratio"] is None) == (len(here) == 1)
     assert {broker["system"] for broker in found["brokers"]} == here
+    simulated = found["simulator"]
+    assert {figure["subject"] for figure in simulated["figures"]} == {subject.value for subject in Subject}
+    assert all(figure["rate"]["middle"] > 0 for figure in simulated["figures"])
+    for shares in simulated["shares"].values():
+        assert sum(shares.values()) == pytest.approx(1, abs=0.001)
 
 
 def _sample(rate: float, cpu_us: float | None = 1.0) -> Sample:
@@ -89,29 +97,34 @@ def test_a_goal_is_reached_by_the_median_ratio(
 
 def test_a_figure_that_a_machine_does_not_give_is_a_dash() -> None:
     rounds = [_round(Load.PRODUCE, 2_000, 1_000, cpu_us=None)]
-    page = markdown(_report(rounds))
+    page = _markdown(rounds)
     assert "| produce, records/s | 2,000 | 1,000 | 2.00× | ≥ 1.5× reached | 2 / 2 | - / - | 30 / 30 |" in page
     assert "| fencepost | 200 ms | 20 | - |" in page
     assert "| a Python that only imports trio | 100 ms | - | - |" in page
 
 
-def _report(rounds: list[Round]) -> Report:
-    return Report(
+def _markdown(rounds: list[Round]) -> str:
+    report = Report(
         loads=load_results(rounds),
         standing=standing_results(rounds),
         import_trio=import_trio(rounds),
         scale=TINY,
         rounds=1,
     )
+    return markdown(grids(report), conditions(report))
 
 
-def test_only_the_marked_section_of_a_page_is_written(tmp_path: Path) -> None:
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+
+
+def test_only_the_section_of_that_name_is_written(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    write_into(page, _report([_round(Load.PRODUCE, 2_000, 1_000)]))
+    other = "<!-- simulated: begin -->\nother\n<!-- simulated: end -->"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nbetween\n{other}\nafter\n")
+    write_section(page, "measured", _markdown([_round(Load.PRODUCE, 2_000, 1_000)]))
     text = page.read_text()
     assert text.startswith(f"before\n{BEGIN}\n")
-    assert text.endswith(f"\n{END}\nafter\n")
+    assert text.endswith(f"\n{END}\nbetween\n{other}\nafter\n")
     assert "old" not in text
     assert "2.00×" in text
 
@@ -120,8 +133,16 @@ def test_a_page_without_marks_is_left_alone(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("words\n")
     with pytest.raises(ValueError, match="no section"):
-        write_into(page, _report([_round(Load.PRODUCE, 2_000, 1_000)]))
+        write_section(page, "measured", "figures")
     assert page.read_text() == "words\n"
+
+
+@pytest.mark.parametrize("section", ["measured", "simulated"])
+def test_the_page_has_every_section(tmp_path: Path, section: str) -> None:
+    page = tmp_path / PAGE.name
+    page.write_text(PAGE.read_text())
+    write_section(page, section, "figures")
+    assert "\nfigures\n" in page.read_text()
 
 
 def test_a_load_that_was_not_all_done_is_no_sample() -> None:
