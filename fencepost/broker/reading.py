@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from fencepost.broker.node import Node
+from fencepost.broker.node import Log, Node
 from fencepost.broker.waiting import ParkedFetch
 from fencepost.broker.words import FetchPlan, OffsetPlan, ReplyFetched, ReplyListed, ReplyTo
 from fencepost.journal.journal import Journal
@@ -31,6 +31,7 @@ from fencepost.protocol.messages import (
 from fencepost.protocol.terms import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
+    NO_LEADER_EPOCH,
     NO_OFFSET,
     NO_TIMESTAMP,
     IsolationLevel,
@@ -71,16 +72,28 @@ def _answer(node: Node, request: Fetch, to: ReplyTo, plans: tuple[FetchPlan, ...
 
 def _plan_fetch(node: Node, part: FetchPartition, isolation_level: IsolationLevel) -> FetchPlan:
     key = TopicPartition(part.topic, part.partition)
-    log = node.logs.get(key)
-    if log is None:
-        known = node.cluster.leader(key) is not None
-        error = ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return _plan(part, key, error, before=NO_OFFSET, bounds=_NO_BOUNDS)
+    log = _led(node, key, part.current_leader_epoch)
+    if isinstance(log, ErrorCode):
+        return _plan(part, key, log, before=NO_OFFSET, bounds=_NO_BOUNDS)
     state = log.partition
     if not state.log_start_offset <= part.fetch_offset <= state.log_end_offset:
         return _plan(part, key, ErrorCode.OFFSET_OUT_OF_RANGE, before=NO_OFFSET, bounds=_NO_BOUNDS)
     bounds = (state.high_watermark, state.last_stable_offset, state.log_start_offset)
     return _plan(part, key, ErrorCode.NONE, before=state.end_for(isolation_level), bounds=bounds)
+
+
+def _led(node: Node, key: TopicPartition, current_leader_epoch: int) -> Log | ErrorCode:
+    """The log, if this node leads it and in the epoch that the reader knows of: what another leadership
+    says of offsets is not about the reader's (KIP-320, Partition.checkCurrentLeaderEpoch).
+    """
+    log = node.logs.get(key)
+    if log is None:
+        known = node.cluster.leader(key) is not None
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if current_leader_epoch == NO_LEADER_EPOCH or current_leader_epoch == log.partition.leader_epoch:
+        return log
+    is_older = current_leader_epoch < log.partition.leader_epoch
+    return ErrorCode.FENCED_LEADER_EPOCH if is_older else ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
 def _plan(
@@ -140,17 +153,16 @@ def list_offsets(node: Node, request: ListOffsets, to: ReplyTo, now: int) -> Non
 
 def _plan_offset(node: Node, part: ListOffsetsPartition, isolation_level: IsolationLevel) -> OffsetPlan:
     key = TopicPartition(part.topic, part.partition)
-    log = node.logs.get(key)
+    log = _led(node, key, part.current_leader_epoch)
     error, offset, before = ErrorCode.NONE, NO_OFFSET, NO_OFFSET
-    if log is None:
-        known = node.cluster.leader(key) is not None
-        error = ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if isinstance(log, ErrorCode):
+        error = log
     else:
         before = log.partition.end_for(isolation_level)
         offset = {EARLIEST_TIMESTAMP: log.partition.log_start_offset, LATEST_TIMESTAMP: before}.get(
             part.timestamp, NO_OFFSET
         )
-    is_lookup = log is not None and part.timestamp not in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
+    is_lookup = error is ErrorCode.NONE and part.timestamp not in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
     return OffsetPlan(
         partition=key,
         error=error,
@@ -188,8 +200,8 @@ def complete_fetch(reply: ReplyFetched, journal: OpenJournal) -> FetchReply:
 
 
 def _has_offset(log: Journal, plan: FetchPlan) -> bool:
-    """Whether the log goes as far as a reader does, though this leader does not know. Kafka's readers name
-    the leader epoch that they know of for this (KIP-320); here the log itself can tell.
+    """Whether the log goes as far as a reader does, though this leader does not know. A reader that names the
+    leader epoch that it knows of is refused by that (KIP-320); for one that names none the log can tell.
     """
     return log.log_start_offset <= plan.fetch_offset <= log.log_end_offset
 

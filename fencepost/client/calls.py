@@ -138,6 +138,8 @@ class Calls:
 
     def _send(self, node_id: int, request: Request, token: int) -> None:
         version = self._versions.get(type(request), NEWEST_VERSION)
+        if isinstance(request, m.ListOffsets):
+            request = self.cluster.with_leader_epochs(request)
         self._out.append(Send(node_id, request=request, token=token, version=version))
 
     def cancel(self, number: int) -> Call | None:
@@ -168,9 +170,11 @@ class Calls:
             self.cluster.is_stale = True
         if isinstance(call, int):
             return [] if call == _CANCELLED else OnceAnswered(token, call, error, body)
-        call.node = None
+        node, call.node = call.node, None
         if call.number == self._metadata_call:
-            self._metadata_answered(call, error, body, now)
+            if isinstance(body, m.MetadataReply) and node is not None:
+                self.cluster.learn(body, from_node=node)
+            self._metadata_answered(call, error, now)
             return []
         worst, because = (error, "") if body is None else worst_error(body)
         if worst is not ErrorCode.NONE:
@@ -182,10 +186,8 @@ class Calls:
             return []
         return [Finished(call, body, None, Remedy.NONE)]
 
-    def _metadata_answered(self, call: Call, error: ErrorCode, body: ReplyBody | None, now: int) -> None:
+    def _metadata_answered(self, call: Call, error: ErrorCode, now: int) -> None:
         """Metadata is asked until every topic is known or impossible; what is known counts at once."""
-        if isinstance(body, m.MetadataReply):
-            self.cluster.learn(body)
         if error is ErrorCode.NONE and not self.cluster.is_stale:
             self._metadata_call = None
             return
@@ -276,9 +278,7 @@ class Calls:
     def _start(self, call: Call, node: int) -> None:
         del self._waiting[call.number]
         if call.number == self._metadata_call:
-            call.request = m.Metadata(
-                topics=tuple(self.cluster.wanted)
-            )  # more may be wanted since the last try
+            call.request = m.Metadata(topics=tuple(self.cluster.wanted))  # maybe more than at the last try
             self.cluster.is_stale = False  # doubts that come while it is asked make it stale again
         call.node = node
         token = self._number()

@@ -1,6 +1,6 @@
 """What a client knows of the cluster: nodes, leaders, coordinators, and what it must ask again.
 
-Rule: knowledge only. It is replaced whole by replies and doubted by
+Rule: knowledge only. It is replaced by replies, but for leaders by older ones (KIP-320), and doubted by
 `forget_*`; who asks, and when, is decided in calls.py.
 """
 
@@ -11,7 +11,13 @@ from typing import Final
 import attrs
 
 from fencepost.protocol.errors import ErrorCode, Remedy
-from fencepost.protocol.messages import FindCoordinatorReply, MetadataReply
+from fencepost.protocol.messages import (
+    FindCoordinatorReply,
+    ListOffsets,
+    ListOffsetsPartition,
+    MetadataReply,
+    TopicMetadata,
+)
 from fencepost.protocol.terms import NO_LEADER_EPOCH, CoordinatorType, TopicPartition
 
 # Bootstrap addresses are nodes -2, -3, ... until metadata names the real ones; -1 is Kafka's "no node".
@@ -49,7 +55,7 @@ class Cluster:
     """Topics to ask for, in the order in which they were first wanted."""
     is_stale: bool = attrs.field(default=True, kw_only=True)
     turn: int = attrs.field(default=0, kw_only=True)
-    """Counts nodes that did not answer, so that the next question goes to another one."""
+    """Counts nodes that did not answer or lag behind, so that the next question goes to another one."""
 
     def address(self, node_id: int) -> Address | None:
         """Where to connect for a node; None when it is no longer known."""
@@ -77,6 +83,18 @@ class Cluster:
             self.is_stale = True
         return found
 
+    def leader_epoch(self, partition: TopicPartition) -> int:
+        """The newest leadership of a partition that was heard of; -1 before that."""
+        return self.leader_epochs.get(partition, NO_LEADER_EPOCH)
+
+    def with_leader_epochs(self, request: ListOffsets) -> ListOffsets:
+        """The request as of now: one that was refused for its epochs must not go out with them again."""
+        parts: list[ListOffsetsPartition] = []
+        for part in request.partitions:
+            epoch = self.leader_epoch(TopicPartition(part.topic, part.partition))
+            parts.append(attrs.evolve(part, current_leader_epoch=epoch))
+        return attrs.evolve(request, partitions=tuple(parts))
+
     def forget_leader(self, partition: TopicPartition) -> None:
         """A node said that it does not lead, or did not answer."""
         self.leaders.pop(partition, None)
@@ -86,19 +104,22 @@ class Cluster:
         """A node said that it does not coordinate, or did not answer."""
         self.coordinators.pop(key, None)
 
-    def learn(self, reply: MetadataReply) -> None:
+    def learn(self, reply: MetadataReply, *, from_node: int) -> None:
         """Takes a Metadata reply: complete about nodes, and about the topics that it names. A node that was
         cut off tells of leaders that have been replaced: an older epoch is not believed (Kafka's
         Metadata.lastSeenLeaderEpochs), and if nobody better is known, another node is asked.
         """
+        address = self.address(from_node)
         self.nodes = {node.node_id: (node.host, node.port) for node in reply.nodes}
         self.controller_id = reply.controller_id if reply.controller_id in self.nodes else None
         named = {topic.topic for topic in reply.topics}
         self.is_stale = not named.issuperset(self.wanted)  # wanted while the question was on its way
+        # Epochs are the controller's to give, and a topic made anew begins above those of the old one:
+        # only a controller that lost the end of its log goes back, and what it forgot will never come again.
+        may_go_back = self.controller_id is not None and self.nodes[self.controller_id] == address
+        lags = [self._learn_leaders(topic, may_go_back=may_go_back) for topic in reply.topics]
+        self.turn += any(lags)  # by one, so that each node comes, and the controller among them
         for topic in reply.topics:
-            before = {p: leader for p, leader in self.leaders.items() if p.topic == topic.topic}
-            for partition in before:
-                del self.leaders[partition]
             if topic.error is not ErrorCode.NONE:
                 self.topic_errors[topic.topic] = topic.error
                 self.partition_counts.pop(topic.topic, None)
@@ -106,18 +127,25 @@ class Cluster:
                 continue
             self.topic_errors.pop(topic.topic, None)
             self.partition_counts[topic.topic] = len(topic.partitions)
-            for partition in topic.partitions:
-                where = TopicPartition(topic.topic, partition.partition)
-                leader: int | None = partition.leader_id
-                if partition.leader_epoch >= self.leader_epochs.get(where, NO_LEADER_EPOCH):
-                    self.leader_epochs[where] = partition.leader_epoch
-                else:
-                    leader = before.get(where)
-                    if leader is None:
-                        self.is_stale = True
-                        self.turn += 1
-                if leader in self.nodes:
-                    self.leaders[where] = leader
+
+    def _learn_leaders(self, topic: TopicMetadata, *, may_go_back: bool) -> bool:
+        """Whether the reply knows less of some leader than is known already."""
+        before = {p: leader for p, leader in self.leaders.items() if p.topic == topic.topic}
+        for partition in before:
+            del self.leaders[partition]
+        lags = False
+        for described in topic.partitions:
+            where = TopicPartition(topic.topic, described.partition)
+            leader: int | None = described.leader_id
+            if may_go_back or described.leader_epoch >= self.leader_epoch(where):
+                self.leader_epochs[where] = described.leader_epoch
+            else:
+                leader = before.get(where)
+                lags = True
+                self.is_stale = self.is_stale or leader is None
+            if leader in self.nodes:
+                self.leaders[where] = leader
+        return lags
 
     def learn_coordinator(self, key: CoordinatorKey, reply: FindCoordinatorReply) -> None:
         """Takes a FindCoordinator reply, which also says where that node is."""

@@ -363,6 +363,7 @@ class ConsumerMachine(AskingMachine):
                 m.FetchPartition(
                     topic=reading.partition.topic,
                     partition=reading.partition.partition,
+                    current_leader_epoch=self.cluster.leader_epoch(reading.partition),
                     fetch_offset=reading.fetch_offset,
                     max_bytes=self.settings.fetch_max_bytes,
                 )

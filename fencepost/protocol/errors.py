@@ -59,6 +59,8 @@ class ErrorCode(IntEnum):
     OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56
     GROUP_ID_NOT_FOUND = 69
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
     OFFSET_NOT_AVAILABLE = 78
     INVALID_RECORD = 87
     UNSTABLE_OFFSET_COMMIT = 88
@@ -134,6 +136,8 @@ ERRORS: dict[ErrorCode, ErrorRow] = {
     _E.OPERATION_NOT_ATTEMPTED: _row(_R.ABORT, "another partition of the same request failed"),
     _E.KAFKA_STORAGE_ERROR: _row(_R.REFRESH, "the broker's disk failed", definite=False),
     _E.GROUP_ID_NOT_FOUND: _row(_R.RAISE, "no such group"),
+    _E.FENCED_LEADER_EPOCH: _row(_R.REFRESH, "the reader knows of an older leadership than this leader's"),
+    _E.UNKNOWN_LEADER_EPOCH: _row(_R.REFRESH, "the reader knows of a newer leadership than this leader"),
     _E.OFFSET_NOT_AVAILABLE: _row(_R.RETRY, "the new leader does not know its end yet"),
     _E.INVALID_RECORD: _row(_R.ABORT, "the batch breaks a rule of its format"),
     _E.UNSTABLE_OFFSET_COMMIT: _row(_R.RETRY, "a transaction that moves this offset is not decided yet"),

@@ -31,6 +31,7 @@ from fencepost.protocol.messages import (
 )
 from fencepost.protocol.records import build_data_batch, read_columns
 from fencepost.protocol.terms import (
+    NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
@@ -191,8 +192,15 @@ def fetch_request(
     offset: int = 0,
     max_wait_ms: int = 0,
     max_bytes: int = 1 << 20,
+    leader_epoch: int = NO_LEADER_EPOCH,
 ) -> Fetch:
-    part = FetchPartition(topic=key.topic, partition=key.partition, fetch_offset=offset, max_bytes=max_bytes)
+    part = FetchPartition(
+        topic=key.topic,
+        partition=key.partition,
+        current_leader_epoch=leader_epoch,
+        fetch_offset=offset,
+        max_bytes=max_bytes,
+    )
     return Fetch(
         max_wait_ms=max_wait_ms,
         min_bytes=1 if max_wait_ms else 0,

@@ -25,7 +25,7 @@ def cluster(*replies: MetadataReply) -> Cluster:
     """A client's view after these."""
     view = Cluster(bootstrap=(("h", 1),))
     for reply in replies:
-        view.learn(reply)
+        view.learn(reply, from_node=3)
     return view
 
 
@@ -39,7 +39,7 @@ def test_without_a_better_answer_another_node_is_asked() -> None:
     view = cluster(told(1, 1))
     view.forget_leader(HERE)
     asked = view.any_node()
-    view.learn(told(2, 0))
+    view.learn(told(2, 0), from_node=2)
     assert view.leader(HERE) is None
     assert view.is_stale
     assert view.any_node() != asked
@@ -48,12 +48,12 @@ def test_without_a_better_answer_another_node_is_asked() -> None:
 def test_the_same_leader_is_believed_again() -> None:
     view = cluster(told(1, 1))
     view.forget_leader(HERE)
-    view.learn(told(1, 1))
+    view.learn(told(1, 1), from_node=3)
     assert view.leader(HERE) == 1
 
 
 def test_a_copy_remembers_epochs() -> None:
     view = cluster(told(1, 1)).copy()
-    view.learn(told(2, 0))
+    view.learn(told(2, 0), from_node=2)
     assert view.leader(HERE) == 1
     assert view.key() != cluster(told(1, 0)).key()

@@ -9,7 +9,7 @@ import attrs
 
 from fencepost.protocol.codec import Int16, Int32, Int64, Records
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.terms import IsolationLevel
+from fencepost.protocol.terms import NO_LEADER_EPOCH, IsolationLevel
 
 
 @attrs.frozen(kw_only=True)
@@ -49,8 +49,11 @@ class ProduceReply:
 
 @attrs.frozen(kw_only=True)
 class FetchPartition:
+    """`current_leader_epoch` is the newest that the reader knows of; -1 is not checked (KIP-320)."""
+
     topic: str
     partition: Int32
+    current_leader_epoch: Int32 = NO_LEADER_EPOCH
     fetch_offset: Int64
     max_bytes: Int32
 
@@ -95,10 +98,11 @@ class FetchReply:
 
 @attrs.frozen(kw_only=True)
 class ListOffsetsPartition:
-    """`timestamp` in milliseconds, or LATEST_TIMESTAMP / EARLIEST_TIMESTAMP."""
+    """`timestamp` in milliseconds, or LATEST_TIMESTAMP / EARLIEST_TIMESTAMP; the epoch as in a Fetch."""
 
     topic: str
     partition: Int32
+    current_leader_epoch: Int32 = NO_LEADER_EPOCH
     timestamp: Int64
 
 
