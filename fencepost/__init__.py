@@ -1,4 +1,5 @@
-"""The face: a broker to run, and producer, consumer and admin to talk to it. A name loads when first used.
+"""The face: a broker to run, producer, consumer and admin to talk to it, and a world to simulate them in. A
+name loads when first used.
 
 Rule: `import fencepost` costs next to nothing; whoever only reads a log never imports a network.
 """
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from fencepost.protocol.terms import IsolationLevel as IsolationLevel
     from fencepost.protocol.terms import TopicPartition as TopicPartition
     from fencepost.protocol.terms import TransactionState as TransactionState
+    from fencepost.simulator.simulating import simulate as simulate
+    from fencepost.simulator.trial import Trial as Trial
 
 __version__ = "0.1.0"
 
@@ -80,10 +83,12 @@ _HOMES = {
     "TopicPartition": "fencepost.protocol.terms",
     "TransactionAborted": "fencepost.client.errors",
     "TransactionState": "fencepost.protocol.terms",
+    "Trial": "fencepost.simulator.trial",
     "UnknownTopic": "fencepost.client.errors",
     "WrongState": "fencepost.client.errors",
     "json_deserializer": "fencepost.client.serializers",
     "json_serializer": "fencepost.client.serializers",
+    "simulate": "fencepost.simulator.simulating",
     "string_deserializer": "fencepost.client.serializers",
     "string_serializer": "fencepost.client.serializers",
 }

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import attrs
@@ -100,11 +99,9 @@ class WorldOptions:
     @property
     def planner(self) -> Planner:
         """What draws the worlds; it can be handed to other processes."""
-        from fencepost.broker.settings import NodeSettings
-        from fencepost.simulator.plan import draw
+        from fencepost.simulator.simulating import planner_of
 
-        settings = NodeSettings(broken=frozenset(self.broken))
-        return partial(draw, transaction_version=self.transaction_version, node_settings=settings)
+        return planner_of(self.transaction_version, self.broken)
 
     def __str__(self) -> str:
         version = (

@@ -1,0 +1,39 @@
+"""`fencepost.simulate`: a world in a test of one's own, as the docs show it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+import fencepost
+from fencepost.simulator.plan import draw
+from fencepost.simulator.trial import try_seed
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_exactly_once(seed: int) -> None:
+    trial = fencepost.simulate(seed)
+    assert trial.violation is None
+    assert trial.transactions
+    assert trial.events > trial.transactions
+
+
+def test_a_seed_is_the_same_world_as_on_the_command_line() -> None:
+    for version in (0, 1, 2):
+        searched = try_seed(3, partial(draw, transaction_version=version))
+        assert fencepost.simulate(3, transaction_version=version).digest == searched.digest
+
+
+def test_without_a_protection_some_seed_breaks_a_rule() -> None:
+    violations = [fencepost.simulate(seed, broken=["dedup"]).violation for seed in range(1, 20)]
+    told = [str(violation) for violation in violations if violation is not None]
+    assert told
+    assert told == [f"{violation.rule}: {violation.evidence}" for violation in violations if violation]
+
+
+def test_what_there_is_not_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match=r"transaction_version is 3, and may be \[0, 1, 2\]"):
+        fencepost.simulate(1, transaction_version=3)
+    with pytest.raises(ValueError, match=r"broken is \['luck'\], and may be of \['dedup', 'fencing'\]"):
+        fencepost.simulate(1, broken=["luck"])
