@@ -106,7 +106,8 @@ def shipped() -> list[Path]:
     """The scenarios that come with fencepost: in the wheel beside this package, in a checkout above it."""
     package = Path(__file__).parent.parent
     found = [package / "scenarios", package.parent / "scenarios"]
-    return sorted(path for folder in found for path in folder.glob("*.toml"))
+    stories = sorted(path for folder in found for path in folder.glob("*.toml"))
+    return [*stories, *sorted(path for folder in found for path in folder.glob("found/*.toml"))]
 
 
 def _play(case: Case, *, as_json: bool, text: bool, svg: Path | None, number: int) -> Report:

@@ -100,7 +100,7 @@ def _report_of_seed(case: Case, play: SeededPlay) -> Report:
     trial = play.trial
     return Report(
         name=case.name,
-        problems=tuple(play.problems(case.expect.violates)),
+        problems=tuple(play.problems(case.expect)),
         expected=tuple(_in_words(case.expect)),
         reached=(),
         fired=tuple(f"{struck.kind.value}: {struck.whom}" for struck in play.struck),

@@ -44,12 +44,13 @@ def seeded_scenario(top: Table) -> Scenario:
     table = top.table("seeded")
     plan = _plan(table)
     expect = top.table("expect")
-    violates = expect.texts("violates")
+    violates, holds = expect.texts("violates"), expect.texts("holds")
     expect.named("violates", violates, BREAKABLE)
+    expect.named("holds", holds, BREAKABLE)
     scenario = Scenario(
         name=top.text("name"),
         lesson=" ".join(top.text("lesson", "").split()),
-        expect=Expectation(violates=violates),
+        expect=Expectation(violates=violates, holds=holds),
         seeded=SeededRun(plan=plan),
         choices=_choices(table.table("choices", "[seeded.choices]")),
     )
@@ -170,7 +171,7 @@ def seeded_text(scenario: Scenario, commentary: Commentary) -> str:
     lines += [f"# {_ms(each.at)}: {each.kind.value}, {each.whom}" for each in commentary.struck]
     lines += ["", "# Every choice that is not here is 0, the calmest.", "[seeded.choices]"]
     lines += _choice_lines(scenario.choices, commentary.notes)
-    lines += ["", "[expect]", f"violates = {json.dumps(list(scenario.expect.violates))}"]
+    lines += ["", "[expect]", *_changed(_of_expectation(scenario.expect), _of_expectation(Expectation()))]
     if commentary.ending:
         lines += ["", "# How it ends:", "#", *(f"# {line}".rstrip() for line in commentary.ending)]
     return "\n".join(lines) + "\n"
@@ -204,6 +205,10 @@ def _of_faults(plan: Plan) -> dict[str, object]:
         "strikes": plan.strikes,
         "pause_ms": plan.pause // NS_PER_MS,
     }
+
+
+def _of_expectation(expect: Expectation) -> dict[str, object]:
+    return {"violates": list(expect.violates), "holds": list(expect.holds)}
 
 
 def _changed(values: Mapping[str, object], usual: Mapping[str, object]) -> Iterator[str]:

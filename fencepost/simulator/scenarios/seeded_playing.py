@@ -13,9 +13,9 @@ from fencepost.simulator.nemesis import Struck
 from fencepost.simulator.noted_choices import Note, NotedChoices
 from fencepost.simulator.plan import Plan
 from fencepost.simulator.recording import Recorder
-from fencepost.simulator.scenarios.model import Scenario
+from fencepost.simulator.scenarios.model import Expectation, Scenario
 from fencepost.simulator.simulation import FINAL_READER, Part, Simulation
-from fencepost.simulator.trial import Trial, try_choices
+from fencepost.simulator.trial import CORE_FAILED, NOT_LIVE, Trial, try_choices
 
 
 @attrs.define(eq=False)
@@ -42,14 +42,18 @@ class SeededPlay:
         """The faults that happened."""
         return tuple(self.simulation.nemesis.struck)
 
-    def problems(self, violates: tuple[str, ...]) -> list[str]:
+    def problems(self, expect: Expectation) -> list[str]:
         """In what it was not as expected."""
         violation = self.trial.violation
         broken = None if violation is None else violation.rule
-        found = [f"was expected to break {name}, and keeps it" for name in violates if name != broken]
-        if violation is not None and broken not in violates:
+        found = [f"was expected to break {name}, and keeps it" for name in expect.violates if name != broken]
+        found += [f"never puts {name} to the test" for name in expect.holds if not self._puts_to_test(name)]
+        if violation is not None and broken not in expect.violates:
             found.append(f"breaks {violation}")
         return found
+
+    def _puts_to_test(self, rule: str) -> bool:
+        return rule in (NOT_LIVE, CORE_FAILED) or bool(self.trial.marks.get(f"looked: {rule}"))
 
 
 @attrs.define(eq=False)
