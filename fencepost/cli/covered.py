@@ -6,12 +6,14 @@ Rule: what was missed is always said; the whole table only to whoever asks for i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fencepost.cli.printing import Json, print_table
 
 if TYPE_CHECKING:
     from fencepost.simulator.judging.coverage import Coverage, Row
+
+TOLD_MAX: Final = 4  # of what was missed, on one line
 
 
 def tell_coverage(coverage: Coverage, transaction_version: int, faults: Sequence[str], *, all_: bool) -> None:
@@ -25,7 +27,8 @@ def tell_coverage(coverage: Coverage, transaction_version: int, faults: Sequence
     reachable = [row for row in rows if not row.unreachable]
     missed = [f"{row.state} x {row.given}" for row in reachable if not row.count]
     reached = f"{len(reachable) - len(missed)} of the coordinator's {len(reachable)} cells"
-    then = f"not reached: {', '.join(missed)}" if missed else "none was missed"
+    more = f" and {len(missed) - TOLD_MAX} more (--coverage)" if len(missed) > TOLD_MAX else ""
+    then = f"not reached: {', '.join(missed[:TOLD_MAX])}{more}" if missed else "none was missed"
     print(f"{reached} (state x input): {then}")
 
 

@@ -109,7 +109,7 @@ def test_what_was_come_through_is_told(capsys: Output) -> None:
     assert f"{'Ongoing':16}{'commit':21}{commit['times']}" in "\n".join(table)
     assert all(any(line.endswith(reason) for line in table) for _, _, reason in covered["unreachable"])
     assert words[-2].startswith(f"{len(cells)} of the coordinator's {covered['reachable']} cells")
-    assert all(f"{state} x {given}" in words[-2] for state, given in covered["missed"])
+    assert all(f"{state} x {given}" in words[-2] for state, given in covered["missed"][:4])
 
 
 @pytest.mark.parametrize("options", [("--seeds", "0"), ("--first-seed", "-1"), ("--break", "luck")])
