@@ -1,0 +1,122 @@
+"""A fault counts when it strikes: what only lay in wait did nothing, and is gone when all is well again."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import attrs
+import pytest
+
+from fencepost.broker.host import Host
+from fencepost.broker.settings import NodeSettings
+from fencepost.broker.words import Input, Outcome
+from fencepost.protocol.messages import FetchReply
+from fencepost.simulator.choices import Choices
+from fencepost.simulator.clock import NS_PER_MS
+from fencepost.simulator.nemesis import FaultKind, Nemesis
+from fencepost.simulator.network import Answer, Channel, Message
+from fencepost.simulator.nodes import SimulatedNode
+from fencepost.simulator.plan import Plan, draw
+from fencepost.simulator.simulation import Simulation
+from fencepost.simulator.trial import try_choices
+from fencepost.simulator.world import World, WorldSettings
+
+
+@attrs.define(eq=False)
+class Lost:
+    """Sees the answers that get lost, by the names of their kinds."""
+
+    answers: Counter[str] = attrs.Factory(Counter[str])
+
+    def sent(self, channel: Channel, message: Message) -> None:
+        """Under way."""
+
+    def arrived(self, channel: Channel, message: Message) -> None:
+        """Heard."""
+
+    def lost(self, channel: Channel, message: Message, because: str) -> None:
+        if isinstance(message, Answer):
+            self.answers[type(message.body).__name__] += 1
+
+
+def only(kind: FaultKind) -> Plan:
+    """The first world in which that fault can strike, without any other."""
+    for seed in range(100):
+        plan = draw(Choices(seed))
+        if kind in plan.kinds and len(plan.payers) > 1:
+            return attrs.evolve(plan, kinds=(kind,), strikes=16, drifts_ppm=(), slow_lanes=0)
+    raise AssertionError(f"{kind} is never drawn")
+
+
+def test_an_answer_gets_lost() -> None:
+    lost = Lost()
+    begun: list[Simulation] = []
+
+    def watch(simulation: Simulation) -> None:
+        simulation.world.network.observers.append(lost)
+        begun.append(simulation)
+
+    plan = only(FaultKind.LOST_ANSWER)
+    trial = try_choices(Choices(1), lambda _: plan, watch)
+    assert trial.violation is None
+    struck = Counter(each.whom.partition(" ")[0] for each in begun[0].nemesis.struck)
+    assert len(struck) > 1, "of several kinds"
+    assert struck <= lost.answers
+    assert trial.marks["fault: lost answer"] == struck.total()
+
+
+@pytest.mark.parametrize("kind", [FaultKind.LOST_ANSWER, FaultKind.CRASH])
+def test_what_lay_in_wait_for_nothing_did_not_strike(kind: FaultKind) -> None:
+    world = World(WorldSettings(node_settings=NodeSettings()), Choices(0))
+    nemesis = Nemesis(world, (kind,), 3, NS_PER_MS, lambda _: None)
+    world.start()
+    world.run_until(lambda: not world.queue or world.now > NS_PER_MS)
+    nemesis.start()
+    world.run_until(lambda: nemesis.is_over)
+    assert nemesis.struck == []
+    assert world.marks[f"fault: {kind.value}"] == 0
+    nemesis.heal()
+    assert world.network.observers == []
+    assert [node.dies_in for node in world.nodes] == [None]
+
+
+@attrs.define(eq=False)
+class Deaths:
+    """A judge that sees who dies, and whether there was something that no disk had yet."""
+
+    lanes: list[str] = attrs.Factory(list[str])
+    unsynced: int = 0
+
+    def took(self, node: SimulatedNode, arrived: Input, outcome: Outcome) -> None:
+        """Every step is for other judges."""
+
+    def fetched(self, node: SimulatedNode, reply: FetchReply) -> None:
+        """Every answer, too."""
+
+    def died(self, node: SimulatedNode, host: Host, *, power_is_lost: bool) -> None:
+        self.lanes.append(node.lane)
+        self.unsynced += bool(host.unsynced)
+
+
+def deaths(kind: FaultKind) -> Deaths:
+    """Everybody who died in a few seeds, each of them by a strike."""
+    plan, seen, struck = only(kind), Deaths(), list[str]()
+
+    def watch(simulation: Simulation) -> None:
+        simulation.world.judges.append(seen)
+        simulation.nemesis.on_struck.append(lambda strike: struck.append(strike.whom))
+
+    for seed in range(4):
+        assert try_choices(Choices(seed), lambda _: plan, watch).violation is None
+    assert seen.lanes == struck
+    return seen
+
+
+def test_each_crash_is_a_strike() -> None:
+    assert deaths(FaultKind.CRASH).lanes
+
+
+def test_a_loss_of_power_often_meets_writes_that_are_not_synced() -> None:
+    """Otherwise no recovery would ever see a torn batch."""
+    seen = deaths(FaultKind.POWER_LOSS)
+    assert seen.unsynced > 2, f"of {len(seen.lanes)}"
