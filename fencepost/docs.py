@@ -6,11 +6,14 @@ Rule: a section between `<!-- generated: NAME -->` and `<!-- end -->` is never e
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+
+import attrs
 
 from fencepost.broker.transaction_tables import END_VERSION_0, END_VERSION_2, MOVES
 from fencepost.client.producer_states import IDEMPOTENT, TRANSACTIONAL, ProducerState
@@ -26,6 +29,27 @@ from fencepost.simulator.judging.step_rules import STEP_RULES
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 _SECTION: Final = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+PLANTED_BUGS: Final = DOCS / "mutations.json"
+"""Which seed finds which planted bug; `python -m tests.simulator.find_mutations` writes it."""
+
+
+@attrs.frozen(kw_only=True)
+class PlantedBug:
+    """A mistake that was made in the cores on purpose, and the first seed of the default configuration that
+    finds it.
+    """
+
+    mutation: str
+    breaks: str
+    seed: int
+    rule: str
+
+
+def planted_bugs() -> list[PlantedBug]:
+    """What the last search for planted bugs found, in the order of their list."""
+    return [PlantedBug(**entry) for entry in json.loads(PLANTED_BUGS.read_text())]
 
 
 def coordinator_table() -> Table:
@@ -79,6 +103,11 @@ def _unreachable_table() -> str:
     return tables.markdown_table(("generation", "state", "what comes", "never, because"), rows)
 
 
+def _planted_bugs_table() -> str:
+    rows = [(bug.mutation, bug.breaks, str(bug.seed), bug.rule) for bug in planted_bugs()]
+    return tables.markdown_table(("planted bug", "what it breaks", "first seed", "found by"), rows)
+
+
 def _versions(api: Api) -> str:
     return str(api.maximum) if api.minimum == api.maximum else f"{api.minimum} to {api.maximum}"
 
@@ -97,6 +126,7 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "producer-diagram": lambda: _diagram(TRANSACTIONAL, ProducerState.UNINITIALIZED),
     "errors": _error_table,
     "apis": _api_table,
+    "planted-bugs": _planted_bugs_table,
     "step-rules": _step_rule_table,
     "anomalies": _anomaly_table,
     "known-behaviours": _known_table,

@@ -1,0 +1,325 @@
+"""The planted bugs that the simulator has to find: each a mistake that somebody could make in the cores.
+
+Rule: an edit is as small as the mistake would be, and made in the real function. Which seed shows each
+first is in docs/mutations.json.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.simulator.planting import Edit, Mutation
+
+# What becomes of longer passages.
+_MARKERS_AT_ONCE: Final = """\
+for effect in decision.effects:
+        is_marker = isinstance(effect, transactions.WriteMarkers)
+        (node.release if is_marker else node.after)(log, (effect,))"""
+
+_ANY_RETRY_ENDED_WELL: Final = """\
+    if is_retry and record.state in COMPLETED:
+        return record.state
+    cell: Cell = """
+
+_ADDED_IN_MEMORY: Final = """\
+known = state.records.get(decision.transactional_id)
+        if known is not None and known.state is record.state is TransactionState.ONGOING:
+            transactions.apply(state, ((decision.transactional_id, record),))
+        else:
+            node.append_transaction(log, decision.transactional_id, record)"""
+
+_ABORTED_AFTER_ALL: Final = """\
+        if record.state in PREPARED:
+            aborted = TransactionState.PREPARE_ABORT
+            state.records[name] = attrs.evolve(record, state=aborted)"""
+
+_EPOCH_KEPT: Final = """\
+generation=rules.generation
+    )
+    assert decision.record is not None
+    kept = evolve(decision.record, producer_epoch=record.producer_epoch)
+    return evolve(decision, record=kept)"""
+
+_PENDING_FORGOTTEN: Final = """\
+getattr(log.coordinator, 'pending', {}).clear()
+    self.logs[order.partition] = log"""
+
+_NUMBERED_AGAIN: Final = """\
+        elif batch.attempts:
+            from fencepost.protocol.batches import renumber
+            queue._number(batch)
+            renumber(batch.data, producer_id=queue.producer_id,
+                     producer_epoch=queue.producer_epoch, base_sequence=batch.base_sequence)
+        batch.in_flight = """
+
+OF_PARTITIONS: Final = (
+    Mutation(
+        "the LSO is one too high",
+        breaks="read_committed readers meet the first batch of the oldest open transaction.",
+        edits=(
+            Edit(
+                "broker.partition:Partition.last_stable_offset",
+                {"min(first, self.high_watermark)": "min(first + 1, self.high_watermark)"},
+            ),
+        ),
+    ),
+    Mutation(
+        "a dedup window of one batch",
+        breaks="Of five batches in flight only the last is recognised when it comes again (KAFKA-14034).",
+        edits=(Edit("broker.partition:_apply_data", {"[-CACHED_BATCHES_MAX:]": "[-1:]"}),),
+    ),
+    Mutation(
+        "a repetition is answered with the end of the log",
+        breaks="A batch that is in the log already is acknowledged at an offset where it is not (Redpanda "
+        "3003).",
+        edits=(
+            Edit(
+                "broker.batch_checks:_check_duplicate",
+                {"Duplicate(cached.first_offset)": "Duplicate(partition.log_end_offset - 1)"},
+            ),
+        ),
+    ),
+    Mutation(
+        "gaps in a sequence are let in",
+        breaks="A batch overtakes the one before it, which got lost and comes again later (KIP-98).",
+        edits=(
+            Edit(
+                "broker.batch_checks:_check_sequence",
+                {"if header.base_sequence == expected": "if header.base_sequence >= expected"},
+            ),
+        ),
+    ),
+    Mutation(
+        "a partition does not compare epochs",
+        breaks="A zombie writes into the transaction of the producer that took its place (KIP-890).",
+        edits=(
+            Edit(
+                "broker.partition:Partition.is_open", {" and producer.producer_epoch == producer_epoch": ""}
+            ),
+            Edit(
+                "broker.batch_checks:_check_epoch",
+                {"header.producer_epoch < producer.producer_epoch": "False"},
+            ),
+        ),
+    ),
+    Mutation(
+        "a batch enters behind its marker",
+        breaks="What the coordinator allowed is appended, though a marker came in between (KAFKA-14884).",
+        edits=(
+            Edit("broker.batch_checks:_check_guard", {"entry is None or entry.guard != guard": "False"}),
+            Edit(
+                "broker.batch_checks:_check_epoch",
+                {"header.producer_epoch < producer.producer_epoch": "False"},
+            ),
+        ),
+    ),
+    Mutation(
+        "answers do not wait for the disk",
+        breaks="A write is acknowledged before it is durable under --sync commit or all.",
+        edits=(Edit("broker.node:Node.after", {"state.high_watermark == state.log_end_offset": "True"}),),
+    ),
+    Mutation(
+        "a snapshot forgets open transactions",
+        breaks="The next leader does not know where the oldest undecided transaction begins (KAFKA-9144).",
+        edits=(
+            Edit("broker.partition:_snapshot_entry", {"first_offset=producer.open_since": "first_offset=-1"}),
+        ),
+    ),
+    Mutation(
+        "a new leader forgets the producers",
+        breaks="A batch that the last leader wrote is not recognised by the next one.",
+        edits=(
+            Edit("broker.partition:restore", {"(cached,) if entry.last_offset != NO_OFFSET else ()": "()"}),
+        ),
+    ),
+)
+
+OF_COORDINATORS: Final = (
+    Mutation(
+        "markers before PREPARE is durable",
+        breaks="Partitions learn of a decision that the coordinator's log may yet lose.",
+        edits=(
+            Edit("broker.coordinating:_carry_out", {"node.after(log, decision.effects)": _MARKERS_AT_ONCE}),
+        ),
+    ),
+    Mutation(
+        "EndTxn does not look at the epoch",
+        breaks="A zombie ends the transaction of the producer that took its place (KAFKA-17754).",
+        edits=(
+            Edit(
+                "broker.transactions:_end_cell",
+                {
+                    '"fencing" not in rules.broken or record': "record",
+                    "if not is_retry and (": "if False and (",
+                },
+            ),
+        ),
+    ),
+    Mutation(
+        "any retry of an end is a success",
+        breaks="A commit that the timeout's abort overtook is answered as if it had happened.",
+        edits=(Edit("broker.transactions:_end_cell", {"    cell: Cell = ": _ANY_RETRY_ENDED_WELL}),),
+    ),
+    Mutation(
+        "a retry of EndTxn is not recognised",
+        breaks="Who asks again after a lost answer is fenced by its own success (KIP-890).",
+        edits=(
+            Edit(
+                "broker.transactions:_is_retry",
+                {"request.producer_epoch == record.producer_epoch - 1": "False"},
+            ),
+        ),
+    ),
+    Mutation(
+        "the epoch before the last one is forgotten",
+        breaks="Who asks again for its next identity is fenced by its own success (KIP-360).",
+        edits=(
+            Edit(
+                "broker.identities:_next_identity",
+                {"expected != state.last_epochs.get(name, NO_PRODUCER_EPOCH)": "True"},
+            ),
+        ),
+    ),
+    Mutation(
+        "an identity is granted twice",
+        breaks="A new owner of a transactional id gets the epoch of the one before.",
+        edits=(
+            Edit(
+                "broker.identities:_next_identity", {"producer_epoch=current + 1": "producer_epoch=current"}
+            ),
+        ),
+    ),
+    Mutation(
+        "a new owner leaves the old transaction open",
+        breaks="InitProducerId does not abort what the last owner began (Redpanda 3232).",
+        edits=(
+            Edit(
+                "broker.identities:init_producer_id",
+                {"if cell is TransactionState.PREPARE_ABORT": "if False"},
+            ),
+        ),
+    ),
+    Mutation(
+        "added partitions live in memory only",
+        breaks="A transaction's later partitions are not logged, so the next coordinator does not know them"
+        " (Redpanda 6018).",
+        edits=(
+            Edit(
+                "broker.coordinating:_carry_out",
+                {"node.append_transaction(log, decision.transactional_id, record)": _ADDED_IN_MEMORY},
+            ),
+        ),
+    ),
+    Mutation(
+        "a new coordinator aborts what was decided",
+        breaks="After a failover PREPARE_COMMIT is carried out with ABORT markers.",
+        edits=(
+            Edit("broker.coordinating:resume", {"        if record.state in PREPARED:": _ABORTED_AFTER_ALL}),
+        ),
+    ),
+    Mutation(
+        "COMPLETE before all markers are written",
+        breaks="A partition that could not take its marker is never asked again (KAFKA-9777).",
+        edits=(Edit("broker.coordinating:answer_markers", {" if error is ErrorCode.NONE": ""}),),
+    ),
+    Mutation(
+        "a timeout keeps the epoch",
+        breaks="Who was timed out can still write and end, as if nothing had happened.",
+        edits=(
+            Edit(
+                "broker.transactions:abort_timed_out",
+                {"return prepare(": "decision = prepare(", "generation=rules.generation\n    )": _EPOCH_KEPT},
+            ),
+        ),
+    ),
+    Mutation(
+        "a block of producer ids is handed out twice",
+        breaks="Two nodes give the same ids to different producers (KIP-730).",
+        edits=(
+            Edit("broker.controller:apply", {"state.next_producer_id = record.next_producer_id": "pass"}),
+        ),
+    ),
+)
+
+OF_OFFSETS: Final = (
+    Mutation(
+        "offsets of an aborted transaction count",
+        breaks="A group goes on behind records whose results were thrown away (KIP-98).",
+        edits=(Edit("broker.groups:_decide_pending", {"result is TransactionResult.COMMIT": "True"}),),
+    ),
+    Mutation(
+        "a new leader forgets pending offsets",
+        breaks="A commit marker finds nothing to commit after a failover.",
+        edits=(Edit("broker.node:Node.lead", {"self.logs[order.partition] = log": _PENDING_FORGOTTEN}),),
+    ),
+)
+
+OF_JOURNALS: Final = (
+    Mutation(
+        "aborted transactions are looked for in one segment",
+        breaks="Records are let through whose abort marker lies in a later segment.",
+        edits=(
+            Edit(
+                "journal.journal:Journal.aborted_between",
+                {"_segment_at(fetch_offset) :]": "_segment_at(fetch_offset) :][:1]"},
+            ),
+        ),
+    ),
+    Mutation(
+        "aborted transactions count from where they begin",
+        breaks="A reader in the middle of an aborted transaction gets the rest of it.",
+        edits=(
+            Edit(
+                "journal.indexes:TransactionIndex.collect",
+                {"if aborted.first_offset < upper": "if fetch_offset <= aborted.first_offset < upper"},
+            ),
+        ),
+    ),
+    Mutation(
+        "a replaced leader may still write",
+        breaks="The journal takes batches of an older leader epoch.",
+        edits=(
+            Edit("journal.journal:Journal._check_leader", {"leader_epoch < self._leader_epoch": "False"}),
+        ),
+    ),
+    Mutation(
+        "recovery takes a torn batch for a whole one",
+        breaks="What a loss of power left half written is not checked.",
+        edits=(
+            Edit(
+                "journal.segments:walk_batches",
+                {"check and not checksum_matches(window, at, header)": "False"},
+            ),
+        ),
+    ),
+)
+
+OF_CLIENTS: Final = (
+    Mutation(
+        "a reader forgets all aborted transactions at the first marker",
+        breaks="One producer's ABORT marker lets the aborted records of others through.",
+        edits=(
+            Edit(
+                "client.consumed:AbortedFilter.drops",
+                {"self._aborted.discard(header.producer_id)": "self._aborted.clear()"},
+            ),
+        ),
+    ),
+    Mutation(
+        "an unknown commit is taken for an abort",
+        breaks="After a lost answer the producer says that the transaction failed, and goes on.",
+        edits=(
+            Edit(
+                "client.producer_inside:ProducerInside._ended",
+                {"committing and finished.call.indefinite": "False"},
+            ),
+        ),
+    ),
+    Mutation(
+        "a batch goes again under a new sequence",
+        breaks="A retry is a new batch to the broker, so both are in the log.",
+        edits=(Edit("client.delivery:Delivery._take", {"        batch.in_flight = ": _NUMBERED_AGAIN}),),
+    ),
+)
+
+MUTATIONS: Final = (*OF_PARTITIONS, *OF_COORDINATORS, *OF_OFFSETS, *OF_JOURNALS, *OF_CLIENTS)

@@ -1,0 +1,74 @@
+"""Every planted bug is found, by the seed and the rule that docs/simulator.md names; the same seed without it
+is clean.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Final
+
+import pytest
+
+from fencepost.docs import planted_bugs
+from fencepost.simulator.judging.violation import Violation
+from fencepost.simulator.trial import try_seed
+from tests.simulator.find_mutations import SEEDS_MAX
+from tests.simulator.mutations import MUTATIONS
+from tests.simulator.planting import Edit, Mutation, planted
+
+FOUND: Final = {bug.mutation: bug for bug in planted_bugs()}
+
+
+@cache
+def unplanted(seed: int) -> Violation | None:
+    """What the cores as they are break in this seed."""
+    return try_seed(seed).violation
+
+
+def test_the_table_shows_the_planted_bugs() -> None:
+    """`python -m tests.simulator.find_mutations` searches anew."""
+    assert [(bug.mutation, bug.breaks) for bug in planted_bugs()] == [
+        (mutation.name, mutation.breaks) for mutation in MUTATIONS
+    ]
+    assert all(bug.seed < SEEDS_MAX for bug in planted_bugs())
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_planted_bug_is_found(mutation: Mutation) -> None:
+    known = FOUND[mutation.name]
+    assert unplanted(known.seed) is None
+    with planted(mutation):
+        found = try_seed(known.seed).violation
+    assert found is not None, f"seed {known.seed} does not find it any more"
+    assert found.rule == known.rule
+
+
+def test_what_was_planted_is_gone_afterwards() -> None:
+    mutation = MUTATIONS[0]
+    with planted(mutation):
+        assert try_seed(FOUND[mutation.name].seed).violation is not None
+    assert try_seed(FOUND[mutation.name].seed).violation is None
+
+
+UNFIT: Final = {
+    "a text that is not there": ("broker.partition:_apply_data", "no such words", LookupError),
+    "a text that is there twice": ("broker.partition:_apply_data", "producer", LookupError),
+    "a function that is not there": ("broker.partition:_no_such_function", "pass", AttributeError),
+    "a module that is not there": ("broker.no_such_module:apply", "pass", ModuleNotFoundError),
+}
+
+
+@pytest.mark.parametrize("what", UNFIT)
+def test_a_mutation_that_does_not_fit_the_code_fails(what: str) -> None:
+    where, text, error = UNFIT[what]
+    mutation = Mutation("unfit", breaks="nothing.", edits=(Edit(where, {text: "pass"}),))
+    with pytest.raises(error), planted(mutation):
+        pytest.fail("nothing was planted")
+
+
+def test_two_edits_of_one_function_are_one_edit() -> None:
+    edit = Edit("broker.partition:_apply_data", {"[-CACHED_BATCHES_MAX:]": "[-1:]"})
+    mutation = Mutation("twice", breaks="nothing.", edits=(edit, edit))
+    with pytest.raises(AssertionError, match=re.escape("join the two edits")), planted(mutation):
+        pytest.fail("nothing was planted")
