@@ -15,16 +15,9 @@ import attrs
 from fencepost.broker.controller import METADATA_PARTITION
 from fencepost.broker.host import SyncPolicy
 from fencepost.journal.simulated import APPEND, SYNC
-from fencepost.protocol.messages import (
-    EndTxnReply,
-    InitProducerIdReply,
-    ProduceReply,
-    ReplyBody,
-    TxnOffsetCommitReply,
-    WriteTxnMarkersReply,
-)
+from fencepost.simulator.ambush import ANSWERS, REQUESTS, Ambush
 from fencepost.simulator.clock import NS_PER_MS
-from fencepost.simulator.network import Answer, Channel, Connection, Message
+from fencepost.simulator.network import Connection
 from fencepost.simulator.nodes import Death, SimulatedNode, led_by
 from fencepost.simulator.world import World
 
@@ -54,8 +47,6 @@ SLOWNESS: Final = (5, 20, 100)
 JUMPS_MS: Final = (50, 400, 3_000, -20, -300, 70_000)
 THINGS_BEFORE_DEATH: Final = 12
 WRITES_BEFORE_DEATH: Final = 4
-# What it hurts most not to hear: something was done, and will be asked for again.
-ANSWERS: Final = (EndTxnReply, ProduceReply, InitProducerIdReply, TxnOffsetCommitReply, WriteTxnMarkersReply)
 
 
 class FaultKind(Enum):
@@ -63,6 +54,7 @@ class FaultKind(Enum):
 
     DROP = "drop"  # one connection breaks, with all that is on its way
     LOST_ANSWER = "lost answer"  # the same, as soon as a certain answer is on its way
+    LATE_REQUEST = "late request"  # its caller gives it up, and then it arrives
     HOLD = "hold"  # what one connection carries one way stops, and goes on later
     PARTITION = "partition"  # two lanes, one way or both ways
     ISOLATION = "isolation"  # a node from everybody
@@ -119,11 +111,11 @@ class Nemesis:
         self.strikes_left -= 1
         kind = self.world.choices.one_of(self.kinds)
         done = _STRIKES[kind](self)
-        if done is not None:
-            number = self._keep(done.undo)
-            if done.whom is not None:
-                self.tell(kind, done.whom)
-                self._undo_later(number)
+        if done is not None and done.whom is not None:
+            self.tell(kind, done.whom)
+            self.undo_later(done.undo)
+        elif done is not None:
+            self._keep(done.undo)
         self._plan_next()
 
     def tell(self, kind: FaultKind, whom: str) -> None:
@@ -138,16 +130,17 @@ class Nemesis:
         kind = self.doomed.pop(node.lane, None)
         if kind is not None:
             self.tell(kind, node.lane)
-            self._undo_later(self._keep(lambda: _start_again(node)))
+            self.undo_later(lambda: _start_again(node))
 
     def _keep(self, undo: Undo) -> int:
-        """What lies in wait is only undone when all is healed; the rest, later, by this number."""
+        """What lies in wait is only undone when all is healed; the rest may be earlier, by this number."""
         self.made += 1
         self.undos[self.made] = undo
         return self.made
 
-    def _undo_later(self, number: int) -> None:
-        world = self.world
+    def undo_later(self, undo: Undo) -> None:
+        """After a while, or when all is healed."""
+        world, number = self.world, self._keep(undo)
         world.at(world.now + world.choices.one_of(DURATIONS_MS) * NS_PER_MS, self._undo, number)
 
     def _undo(self, number: int) -> None:
@@ -188,41 +181,33 @@ def _named(connection: Connection) -> str:
     return f"{connection.caller.lane} and {connection.server.lane}"
 
 
-@attrs.define(eq=False)
-class _Ambush:
-    """Lies in wait for the next answer of this kind, and breaks the connection under it."""
-
-    nemesis: Nemesis
-    awaited: type[ReplyBody]
-    is_over: bool = False
-
-    def sent(self, channel: Channel, message: Message) -> None:
-        if not self.is_over and isinstance(message, Answer) and isinstance(message.body, self.awaited):
-            self.is_over = True
-            self.nemesis.world.next(self._break, channel.connection)
-
-    def arrived(self, channel: Channel, message: Message) -> None:
-        """Too late for that one."""
-
-    def lost(self, channel: Channel, message: Message, because: str) -> None:
-        """Somebody was faster."""
-
-    def _break(self, connection: Connection) -> None:
-        if connection.is_open:
-            self.nemesis.tell(FaultKind.LOST_ANSWER, f"{self.awaited.__name__} to {connection.caller.lane}")
-            self.nemesis.world.network.reset(connection)
-        self.leave()
-
-    def leave(self) -> None:
-        observers = self.nemesis.world.network.observers
-        if self in observers:
-            observers.remove(self)
-
-
 def _lose_answer(nemesis: Nemesis) -> Done | None:
-    world = nemesis.world
-    ambush = _Ambush(nemesis, world.choices.one_of(ANSWERS))
-    world.network.observers.append(ambush)
+    """As soon as it is on its way."""
+    awaited = nemesis.world.choices.one_of(ANSWERS)
+
+    def strike(connection: Connection) -> None:
+        nemesis.tell(FaultKind.LOST_ANSWER, f"{awaited.__name__} to {connection.caller.lane}")
+        nemesis.world.network.reset(connection)
+
+    ambush = Ambush(nemesis.world, awaited, strike)
+    ambush.lie_in_wait()
+    return Done(None, ambush.leave)
+
+
+def _delay_request(nemesis: Nemesis) -> Done | None:
+    """Whoever asked takes it for lost and asks again elsewhere; then the first one arrives."""
+    network = nemesis.world.network
+    awaited = nemesis.world.choices.one_of(REQUESTS)
+
+    def strike(connection: Connection) -> None:
+        nemesis.tell(FaultKind.LATE_REQUEST, f"{awaited.__name__} of {connection.caller.lane}")
+        network.hold(connection.to_server)
+        nemesis.undo_later(lambda: network.release(connection.to_server))
+        connection.caller.lost(connection)
+        network.give_up(connection)
+
+    ambush = Ambush(nemesis.world, awaited, strike)
+    ambush.lie_in_wait()
     return Done(None, ambush.leave)
 
 
@@ -375,6 +360,7 @@ def _break_disk(nemesis: Nemesis) -> Done | None:
 _STRIKES: Final[dict[FaultKind, Callable[[Nemesis], Done | None]]] = {
     FaultKind.DROP: _drop,
     FaultKind.LOST_ANSWER: _lose_answer,
+    FaultKind.LATE_REQUEST: _delay_request,
     FaultKind.HOLD: _hold,
     FaultKind.PARTITION: _partition,
     FaultKind.ISOLATION: _isolate,

@@ -14,7 +14,7 @@ from fencepost.protocol.messages import FetchReply
 from fencepost.simulator.choices import Choices
 from fencepost.simulator.clock import NS_PER_MS
 from fencepost.simulator.nemesis import FaultKind, Nemesis
-from fencepost.simulator.network import Answer, Channel, Message
+from fencepost.simulator.network import Answer, Channel, Message, Question
 from fencepost.simulator.nodes import SimulatedNode
 from fencepost.simulator.plan import Plan, draw
 from fencepost.simulator.simulation import Simulation
@@ -65,7 +65,35 @@ def test_an_answer_gets_lost() -> None:
     assert trial.marks["fault: lost answer"] == struck.total()
 
 
-@pytest.mark.parametrize("kind", [FaultKind.LOST_ANSWER, FaultKind.CRASH])
+@attrs.define(eq=False)
+class Late:
+    """Sees the questions that arrive after their caller has given them up, by the names of their kinds."""
+
+    requests: Counter[str] = attrs.Factory(Counter[str])
+
+    def sent(self, channel: Channel, message: Message) -> None:
+        """Under way."""
+
+    def arrived(self, channel: Channel, message: Message) -> None:
+        if isinstance(message, Question) and channel.connection.to_caller.is_dead:
+            self.requests[type(message.request).__name__] += 1
+
+    def lost(self, channel: Channel, message: Message, because: str) -> None:
+        """Not even late."""
+
+
+def test_a_request_arrives_after_its_caller_has_given_it_up() -> None:
+    late = Late()
+    plan = only(FaultKind.LATE_REQUEST)
+    trial = try_choices(
+        Choices(1), lambda _: plan, lambda simulation: simulation.world.network.observers.append(late)
+    )
+    assert trial.violation is None
+    assert len(late.requests) > 1, "of several kinds"
+    assert trial.marks["fault: late request"] > 1
+
+
+@pytest.mark.parametrize("kind", [FaultKind.LOST_ANSWER, FaultKind.LATE_REQUEST, FaultKind.CRASH])
 def test_what_lay_in_wait_for_nothing_did_not_strike(kind: FaultKind) -> None:
     world = World(WorldSettings(node_settings=NodeSettings()), Choices(0))
     nemesis = Nemesis(world, (kind,), 3, NS_PER_MS, lambda _: None)
