@@ -31,7 +31,10 @@ from fencepost.simulator.world import World
 # What it hurts most not to hear: something was done, and will be asked for again.
 ANSWERS: Final = (EndTxnReply, ProduceReply, InitProducerIdReply, TxnOffsetCommitReply, WriteTxnMarkersReply)
 # What does most harm when it arrives after whoever asked has gone on (KAFKA-17754, KIP-890).
-REQUESTS: Final = (EndTxn, Produce, WriteTxnMarkers, TxnOffsetCommit, AddPartitionsToTxn, InitProducerId)
+REQUESTS: Final = (
+    *(EndTxn, EndTxn, EndTxn, Produce, Produce),
+    *(WriteTxnMarkers, TxnOffsetCommit, AddPartitionsToTxn, InitProducerId),
+)
 
 
 @attrs.define(eq=False)

@@ -43,6 +43,7 @@ class Struck:
 
 
 DURATIONS_MS: Final = (1, 5, 20, 50, 120, 300, 700, 1_700)
+LATE_MS: Final = (120, 150, 200, 300, 700, 1_700)  # long enough to have asked again
 SLOWNESS: Final = (5, 20, 100)
 JUMPS_MS: Final = (50, 400, 3_000, -20, -300, 70_000)
 THINGS_BEFORE_DEATH: Final = 12
@@ -138,10 +139,10 @@ class Nemesis:
         self.undos[self.made] = undo
         return self.made
 
-    def undo_later(self, undo: Undo) -> None:
-        """After a while, or when all is healed."""
+    def undo_later(self, undo: Undo, durations_ms: tuple[int, ...] = DURATIONS_MS) -> None:
+        """After one of these times, or when all is healed."""
         world, number = self.world, self._keep(undo)
-        world.at(world.now + world.choices.one_of(DURATIONS_MS) * NS_PER_MS, self._undo, number)
+        world.at(world.now + world.choices.one_of(durations_ms) * NS_PER_MS, self._undo, number)
 
     def _undo(self, number: int) -> None:
         undo = self.undos.pop(number, None)
@@ -202,7 +203,7 @@ def _delay_request(nemesis: Nemesis) -> Done | None:
     def strike(connection: Connection) -> None:
         nemesis.tell(FaultKind.LATE_REQUEST, f"{awaited.__name__} of {connection.caller.lane}")
         network.hold(connection.to_server)
-        nemesis.undo_later(lambda: network.release(connection.to_server))
+        nemesis.undo_later(lambda: network.release(connection.to_server), LATE_MS)
         connection.caller.lost(connection)
         network.give_up(connection)
 
