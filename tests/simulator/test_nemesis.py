@@ -85,12 +85,15 @@ class Late:
 def test_a_request_arrives_after_its_caller_has_given_it_up() -> None:
     late = Late()
     plan = only(FaultKind.LATE_REQUEST)
-    trial = try_choices(
-        Choices(1), lambda _: plan, lambda simulation: simulation.world.network.observers.append(late)
-    )
-    assert trial.violation is None
-    assert len(late.requests) > 1, "of several kinds"
-    assert trial.marks["fault: late request"] > 1
+    struck = 0
+    for seed in range(5):
+        trial = try_choices(
+            Choices(seed), lambda _: plan, lambda simulation: simulation.world.network.observers.append(late)
+        )
+        assert trial.violation is None
+        struck += trial.marks["fault: late request"]
+    assert {"EndTxn", "Produce"} <= set(late.requests)
+    assert struck > 5
 
 
 @pytest.mark.parametrize("kind", [FaultKind.LOST_ANSWER, FaultKind.LATE_REQUEST, FaultKind.CRASH])
