@@ -19,9 +19,16 @@ def simulate(seed: int, *, transaction_version: int = 2, broken: Iterable[str] =
 
     The trial's `violation` is None, or says which rule was broken and by what; `digest` is equal for equal
     histories. `broken` are protections of the broker to turn off: "fencing", "dedup". ValueError for a
-    version or a protection that there is not.
+    seed, a version or a protection that there is not.
     """
-    return try_seed(seed, planner_of(transaction_version, broken))
+    return try_seed(_seed_of(seed), planner_of(transaction_version, broken))
+
+
+def _seed_of(value: object) -> int:
+    """Whatever else Python's generator takes names the world of another seed: -1 that of 1, True, too."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise ValueError(f"seed is {value!r}, and may be any whole number from 0 on")
 
 
 def planner_of(transaction_version: int, broken: Iterable[str]) -> Planner:

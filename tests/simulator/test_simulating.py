@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -37,3 +39,11 @@ def test_what_there_is_not_is_a_value_error() -> None:
         fencepost.simulate(1, transaction_version=3)
     with pytest.raises(ValueError, match=r"broken is \['luck'\], and may be of \['dedup', 'fencing'\]"):
         fencepost.simulate(1, broken=["luck"])
+
+
+@pytest.mark.parametrize("seed", [-1, True, 1.5, "a", None])
+def test_a_seed_is_a_whole_number_from_0_on(seed: Any) -> None:
+    """Python's generator takes all of these, and takes -1 and True for 1."""
+    with pytest.raises(ValueError, match=f"seed is {re.escape(repr(seed))}, and may be any whole number"):
+        fencepost.simulate(seed)
+    assert fencepost.simulate(0).transactions
