@@ -222,6 +222,18 @@ WRONG: list[tuple[str, str, str, tuple[str, ...]]] = [
         ('[expect] holds: there is no "exactly-twice"; did you mean "exactly-once"?', "G1a"),
     ),
     (
+        "a rule that is kept and broken",
+        "[expect]",
+        '[expect]\nholds = ["G1a"]\nviolates = ["G1a"]',
+        ('[expect] holds: "G1a" cannot be kept and be broken, too',),
+    ),
+    (
+        "a rule that is broken and kept as a part of another",
+        "[expect]",
+        '[expect]\nholds = ["exactly-once"]\nviolates = ["lost-write"]',
+        ('[expect] holds: "lost-write" cannot be kept and be broken, too',),
+    ),
+    (
         "values of an unknown partition",
         "[expect]",
         '[expect]\nvisible = { "t-9" = [] }',

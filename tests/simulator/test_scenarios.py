@@ -11,8 +11,8 @@ from fencepost.simulator.history import Sent, Struck
 from fencepost.simulator.scenarios.builder import Builder, scenario
 from fencepost.simulator.scenarios.model import Case, cases
 from fencepost.simulator.scenarios.reading import scenario_of
+from fencepost.simulator.scenarios.rule_names import RULE_NAMES
 from fencepost.simulator.scenarios.runner import Report, record_case, run, run_case
-from fencepost.simulator.scenarios.verdicts import RULE_NAMES
 from fencepost.simulator.scenarios.writing import text_of
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "scenarios"
@@ -160,6 +160,11 @@ WRONG: list[tuple[str, Builder, str]] = [
         "says nothing about torn-transaction: there was nothing to look at",
     ),
     ("a rule that is broken", lost_ack().cluster(broken=("dedup",)), "breaks duplicate: "),
+    (
+        "a rule that is broken while its whole is allowed to be",
+        lost_ack().cluster(broken=("dedup",)).expect(violates=["exactly-once"], holds=["duplicate"]),
+        "was expected to keep duplicate: ",
+    ),
     (
         "a process that never comes to its end",
         scenario("stuck").producer("p", "wait until p pauses", "send t-0 a"),

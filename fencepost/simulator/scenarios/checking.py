@@ -12,6 +12,7 @@ from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TopicPartition, top
 from fencepost.simulator.scenarios.actions import ENDS_ITSELF, NEEDS_MESSAGE, ActionKind
 from fencepost.simulator.scenarios.model import ConsumerPart, CopierPart, Fault, ProducerPart, Scenario
 from fencepost.simulator.scenarios.points import Point, PointKind
+from fencepost.simulator.scenarios.rule_names import contradictory
 from fencepost.simulator.scenarios.scripts import Verb
 from fencepost.simulator.scenarios.wording import BadWords, quoted, suggestion
 
@@ -251,6 +252,8 @@ def _check_calls(scenario: Scenario) -> None:
 
 def _check_expectation(scenario: Scenario) -> None:
     for expect in (scenario.expect, *(variant.expect for variant in scenario.also_with)):
+        for name in contradictory(expect.holds, expect.violates):
+            raise Inconsistent("[expect]", "holds", f"{quoted(name)} cannot be kept and be broken, too")
         for point in expect.reaches:
             if point.is_time:
                 raise Inconsistent("[expect]", "reaches", f'"{point}" is a time, and times always come')

@@ -27,10 +27,10 @@ from fencepost.simulator.scenarios.model import (
     Variant,
 )
 from fencepost.simulator.scenarios.points import point
+from fencepost.simulator.scenarios.rule_names import RULE_NAMES
 from fencepost.simulator.scenarios.scripts import line, partition_named
 from fencepost.simulator.scenarios.seeded import seeded_scenario
 from fencepost.simulator.scenarios.tables import TOP, BadScenario, Table
-from fencepost.simulator.scenarios.verdicts import RULE_NAMES
 
 TRANSACTION_VERSIONS: Final = (0, 1, 2)
 AT_ONCE: Final = "at once"

@@ -21,8 +21,8 @@ from fencepost.simulator.nemesis import FaultKind, Struck
 from fencepost.simulator.noted_choices import Note
 from fencepost.simulator.plan import PayerPlan, Plan, draw, hurried
 from fencepost.simulator.scenarios.model import Expectation, Scenario, SeededRun
+from fencepost.simulator.scenarios.rule_names import RULE_NAMES, contradictory
 from fencepost.simulator.scenarios.tables import Table
-from fencepost.simulator.scenarios.verdicts import RULE_NAMES
 from fencepost.simulator.scenarios.wording import BadWords, quoted
 from fencepost.simulator.trial import CORE_FAILED, NOT_LIVE
 from fencepost.simulator.world import WorldSettings
@@ -47,6 +47,8 @@ def seeded_scenario(top: Table) -> Scenario:
     violates, holds = expect.texts("violates"), expect.texts("holds")
     expect.named("violates", violates, BREAKABLE)
     expect.named("holds", holds, BREAKABLE)
+    for name in contradictory(holds, violates):
+        raise expect.wrong("holds", f"{quoted(name)} cannot be kept and be broken, too")
     scenario = Scenario(
         name=top.text("name"),
         lesson=" ".join(top.text("lesson", "").split()),

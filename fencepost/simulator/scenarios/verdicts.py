@@ -7,45 +7,24 @@ was to be put to the test must have been.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
 
 import attrs
 
 from fencepost.protocol.batches import read_marker
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import TopicPartition
-from fencepost.simulator.judging.anomalies import RULES
 from fencepost.simulator.judging.black_box import check
 from fencepost.simulator.judging.exactly_once import exactly_once
-from fencepost.simulator.judging.step_rules import STEP_RULES
 from fencepost.simulator.scenarios.model import CopierPart, Expectation
 from fencepost.simulator.scenarios.playing import Play
-from fencepost.simulator.workloads import transform, without_mark
-
-CONVERGES: Final = "converges"
-HANGING_TRANSACTION: Final = "hanging-transaction"
-EXACTLY_ONCE: Final = "exactly-once"
-
-# What exactly-once comes down to, for one who looks at the output.
-_EXACTLY_ONCE: Final = frozenset(
-    {
-        "duplicate",
-        "lost-write",
-        "torn-transaction",
-        "unseen",
-        "G1a",
-        "missing-output",
-        "doubled-output",
-        "foreign-output",
-    }
-)
-RULE_NAMES: Final = (
+from fencepost.simulator.scenarios.rule_names import (
     CONVERGES,
-    HANGING_TRANSACTION,
     EXACTLY_ONCE,
-    *(rule.name for rule in RULES if not rule.allowed_because),
-    *(rule.name for rule in STEP_RULES),
+    EXACTLY_ONCE_RULES,
+    HANGING_TRANSACTION,
+    spelled_out,
 )
+from fencepost.simulator.workloads import transform, without_mark
 
 
 @attrs.define(eq=False)
@@ -84,7 +63,7 @@ def judge(play: Play) -> Findings:
         findings.breaches.append((breach.rule, breach.evidence))
     findings.looked.update(play.step_judge.inner.sometimes)
     findings.looked[CONVERGES] = findings.looked[HANGING_TRANSACTION] = 1
-    findings.looked[EXACTLY_ONCE] = sum(findings.looked[name] for name in _EXACTLY_ONCE)
+    findings.looked[EXACTLY_ONCE] = sum(findings.looked[name] for name in EXACTLY_ONCE_RULES)
     return findings
 
 
@@ -164,14 +143,16 @@ def problems(play: Play, findings: Findings) -> list[str]:
 
 
 def _unexpected(expect: Expectation, findings: Findings) -> list[str]:
-    allowed = set(expect.violates)
-    if EXACTLY_ONCE in allowed:
-        allowed |= _EXACTLY_ONCE
-    found = [f"breaks {name}: {findings.evidence(name)}" for name in findings.broken if name not in allowed]
+    allowed, kept = spelled_out(expect.violates), spelled_out(expect.holds)
+    found = [
+        f"{'was expected to keep' if name in kept else 'breaks'} {name}: {findings.evidence(name)}"
+        for name in findings.broken
+        if name in kept or name not in allowed
+    ]
     found += [
         f"was expected to break {name}, and keeps it"
         for name in expect.violates
-        if not (_EXACTLY_ONCE if name == EXACTLY_ONCE else {name}) & set(findings.broken)
+        if not set(spelled_out([name])).intersection(findings.broken)
     ]
     found += [
         f"says nothing about {name}: there was nothing to look at"
