@@ -128,6 +128,8 @@ class _Shrinker:
             self.tell(self.best)
         if trial.violation is None or _kind(trial.violation) != _kind(self.best.violation):
             return None
+        if trial.events > self.events_max:
+            return None
         return _failing(attrs.evolve(trial, plan=plan), trial.choices)
 
     def _run(self, plan: Plan, choices: Choices) -> Trial:

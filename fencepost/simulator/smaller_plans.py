@@ -40,9 +40,11 @@ def _fewer_strikes(plan: Plan) -> Iterator[Plan]:
         yield attrs.evolve(plan, strikes=strikes)
 
 
-def _no_copies(plan: Plan) -> Iterator[Plan]:
+def _fewer_copies(plan: Plan) -> Iterator[Plan]:
     if plan.copiers:
         yield attrs.evolve(plan, copiers=(), feeds=0)
+    if len(plan.copiers) > 1:
+        yield attrs.evolve(plan, copiers=plan.copiers[:1])
 
 
 def _fewer_payers(plan: Plan) -> Iterator[Plan]:
@@ -59,11 +61,18 @@ def _fewer_transactions(plan: Plan) -> Iterator[Plan]:
             yield _with_payer(plan, at, attrs.evolve(payer, transactions=transactions))
         for records_max in _lower(payer.records_max, 1):
             yield _with_payer(plan, at, attrs.evolve(payer, records_max=records_max))
+        if payer.reads:
+            yield _with_payer(plan, at, attrs.evolve(payer, reads=False))
 
 
 def _fewer_feeds(plan: Plan) -> Iterator[Plan]:
     for feeds in _lower(plan.feeds, 1):
         yield attrs.evolve(plan, feeds=feeds)
+
+
+def _fewer_renewals(plan: Plan) -> Iterator[Plan]:
+    for renewals in _lower(plan.renewals, 0):
+        yield attrs.evolve(plan, renewals=renewals)
 
 
 def _one_node_less(plan: Plan) -> Iterator[Plan]:
@@ -76,7 +85,7 @@ def _one_node_less(plan: Plan) -> Iterator[Plan]:
 def _fewer_features(plan: Plan) -> Iterator[Plan]:
     """One at a time."""
     calm = attrs.evolve(draw(Choices()), drifts_ppm=())
-    for name in ("renewals", "reads_uncommitted", "drifts_ppm", "slow_lanes"):
+    for name in ("reads_uncommitted", "drifts_ppm", "slow_lanes"):
         if getattr(plan, name) != getattr(calm, name):
             yield attrs.evolve(plan, **{name: getattr(calm, name)})
     for name in ("encodes", "own_travels", "journals", "latency", "sync_latency"):
@@ -102,12 +111,13 @@ def _longer_pauses(plan: Plan) -> Iterator[Plan]:
 
 
 DIMENSIONS: Final[tuple[Smaller, ...]] = (
-    _no_copies,
+    _fewer_copies,
     _fewer_payers,
     _fewer_kinds,
     _fewer_strikes,
     _fewer_transactions,
     _fewer_feeds,
+    _fewer_renewals,
     _one_node_less,
     _fewer_features,
     _longer_timeouts,
