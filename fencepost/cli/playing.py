@@ -10,10 +10,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import attrs
 from cyclopts import Parameter
 
 from fencepost.cli.failures import FAILED, OK, WRONG_USAGE, CommandFailed
 from fencepost.cli.printing import Json, print_json
+from fencepost.cli.targets import Target
 
 if TYPE_CHECKING:
     from fencepost.simulator.history import History
@@ -24,6 +26,7 @@ NS_PER_MS = 1_000_000
 WIDTH_MIN = 60
 WIDTH_IN_PIPE = 160
 SVG = ".svg"
+FEW = 2  # files of which everything is said
 
 
 def run(
@@ -31,6 +34,7 @@ def run(
     as_json: Annotated[bool, Parameter("--json", negative="")] = False,
     text: Annotated[bool, Parameter(negative="")] = False,
     svg: Path | None = None,
+    verbose: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Play scenarios: TOML files that say who takes part, what goes wrong, and what must come of it.
 
@@ -46,16 +50,25 @@ def run(
         Print what happened as a table: a column per client and node, time downwards.
     svg
         Draw what happened into this file; with several runs, each into its own: NAME-2.svg, NAME-3.svg.
+    verbose
+        Say of every run what it expected, reached and struck; of one or two files, and of what fails, that is
+        always said.
     """
     from fencepost.simulator.scenarios.model import cases
 
     began = time.perf_counter()
+    if svg is not None:
+        _picture(svg).prove()
     scenarios = [read(path) for path in (files or shipped())]
+    told = _Told(is_full=verbose or text or 0 < len(files) <= FEW, is_json=as_json)
     reports: list[Report] = []
     for scenario in scenarios:
+        runs: list[Report] = []
         for case in cases(scenario):
-            report = _play(case, as_json=as_json, text=text, svg=svg, number=len(reports) + 1)
-            reports.append(report)
+            runs.append(_play(case, text=text, svg=svg, number=len(reports) + len(runs) + 1))
+            told.run(runs[-1])
+        told.story(scenario.name, runs)
+        reports += runs
     failed = [report for report in reports if not report.passed]
     summary: dict[str, Json] = {
         "scenarios": len(scenarios),
@@ -67,16 +80,17 @@ def run(
     if as_json:
         print_json(summary)
     else:
-        told = "one scenario" if len(scenarios) == 1 else f"{len(scenarios)} scenarios"
+        told.again(failed)
+        count = "one scenario" if len(scenarios) == 1 else f"{len(scenarios)} scenarios"
         print(
-            f"{summary['passed']} of {summary['runs']} runs of {told} came out as expected, in "
+            f"{summary['passed']} of {summary['runs']} runs of {count} came out as expected, in "
             f"{summary['seconds']} s"
         )
     return FAILED if failed else OK
 
 
-def read(path: Path) -> Scenario:
-    """The scenario in a file; an error says what is wrong and where."""
+def read(path: Path, *, advice: str | None = None) -> Scenario:
+    """The scenario in a file; an error says what is wrong and where; `advice` is for a missing one."""
     from fencepost.simulator.scenarios.reading import scenario_of
     from fencepost.simulator.scenarios.tables import BadScenario
 
@@ -85,12 +99,12 @@ def read(path: Path) -> Scenario:
     except FileNotFoundError:
         raise CommandFailed(
             f"there is no file {path}",
-            then="fencepost run without a file plays those that come with it",
+            then=advice or "fencepost run without a file plays those that come with it",
             code=WRONG_USAGE,
         ) from None
     except IsADirectoryError:
         raise CommandFailed(
-            f"{path} is a directory", then=f"fencepost run {path}/*.toml", code=WRONG_USAGE
+            f"{path} is a directory", then=advice or f"fencepost run {path}/*.toml", code=WRONG_USAGE
         ) from None
     except UnicodeDecodeError as problem:
         raise CommandFailed(
@@ -110,19 +124,41 @@ def shipped() -> list[Path]:
     return [*stories, *sorted(path for folder in found for path in folder.glob("found/*.toml"))]
 
 
-def _play(case: Case, *, as_json: bool, text: bool, svg: Path | None, number: int) -> Report:
+def _play(case: Case, *, text: bool, svg: Path | None, number: int) -> Report:
     from fencepost.simulator.scenarios.runner import record_case, run_case
 
     if not text and svg is None:
-        report = run_case(case)
-    else:
-        report, history = record_case(case)
-        _show(history, text=text, svg=svg, number=number)
-    if as_json:
-        print_json(_as_json(report))
-    else:
-        _print(report)
+        return run_case(case)
+    report, history = record_case(case)
+    _show(history, text=text, svg=svg, number=number)
     return report
+
+
+@attrs.frozen(kw_only=True)
+class _Told:
+    """What is said of runs: of each, when that is asked for or it failed; else a line per story."""
+
+    is_full: bool
+    is_json: bool
+
+    def run(self, report: Report) -> None:
+        """One run is over."""
+        if self.is_json:
+            print_json(_as_json(report))
+        elif self.is_full or not report.passed:
+            _print(report)
+
+    def story(self, name: str, runs: list[Report]) -> None:
+        """All runs of a story are over."""
+        passed = sum(report.passed for report in runs)
+        if passed and not self.is_full and not self.is_json:
+            count = f"{passed}" if passed == len(runs) else f"{passed} of {len(runs)}"
+            print(f"pass  {name}  ({count} {'run' if len(runs) == 1 else 'runs'})")
+
+    def again(self, failed: list[Report]) -> None:
+        """What failed, once more, where a reader ends; a single run was just told."""
+        for report in failed:
+            print(f"FAIL  {report.name}: {report.problems[0]}")
 
 
 def _show(history: History, *, text: bool, svg: Path | None, number: int) -> None:
@@ -135,8 +171,14 @@ def _show(history: History, *, text: bool, svg: Path | None, number: int) -> Non
         width = Console().width if sys.stdout.isatty() else WIDTH_IN_PIPE
         print(space_time(history, width=max(width, WIDTH_MIN)))
     if svg is not None:
-        target = svg if number == 1 else svg.with_name(f"{svg.stem}-{number}{svg.suffix or SVG}")
-        target.write_text(draw(history), encoding="utf-8")
+        path = svg if number == 1 else svg.with_name(f"{svg.stem}-{number}{svg.suffix or SVG}")
+        target = _picture(path)
+        target.prove()
+        target.write(draw(history))
+
+
+def _picture(path: Path) -> Target:
+    return Target(path=path, option="--svg", kind="SVG picture", is_kind=lambda text: "<svg" in text)
 
 
 def _as_json(report: Report) -> dict[str, Json]:

@@ -1,6 +1,6 @@
 """`fencepost shrink`: a seed that breaks a rule becomes the smallest scenario that breaks it still.
 
-Rule: what is written was read back and run before anything is said of it.
+Rule: what is written was read back and run before anything is said of it, and is never lost.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from fencepost.cli.failures import OK, WRONG_USAGE, CommandFailed
 from fencepost.cli.fuzzing import WorldOptions
 from fencepost.cli.playing import read
 from fencepost.cli.printing import Json, print_json
+from fencepost.cli.targets import Target
 
 if TYPE_CHECKING:
     from fencepost.simulator.shrinking import Failing, Tell
@@ -34,7 +35,7 @@ def shrink(
     /,
     *,
     seed: _Number | None = None,
-    transaction_version: Literal[0, 1, 2] = 2,
+    transaction_version: Literal[0, 1, 2] | None = None,
     break_: Annotated[tuple[Literal["fencing", "dedup"], ...], Parameter("--break", negative="")] = (),
     output: Path | None = None,
     budget: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
@@ -49,11 +50,12 @@ def shrink(
     seed
         The seed, as `fencepost fuzz` tells it.
     transaction_version
-        The protocol of that search.
+        The protocol of that search, when it was not 2.
     break_
         The protections that were turned off in that search.
     output
-        The file to write; seed-K.toml when it is not said.
+        The file to write; seed-K.toml when it is not said. What lies there is overwritten if it was found by
+        a search, too.
     budget
         How much to try: events of all attempts together. By default what takes about half a minute.
     as_json
@@ -63,22 +65,53 @@ def shrink(
     from fencepost.simulator.shrinking import BUDGET
     from fencepost.simulator.shrinking import shrink as search
 
-    options = WorldOptions(transaction_version=transaction_version, broken=break_)
+    if file is not None and (transaction_version is not None or break_):
+        raise CommandFailed(
+            f"{file} says itself which protocol it is, and what is turned off in it",
+            then="--transaction-version and --break go with --seed alone",
+            code=WRONG_USAGE,
+        )
+    version = 2 if transaction_version is None else transaction_version
+    options = WorldOptions(transaction_version=version, broken=break_)
     name, failing = _failing_of(file, seed, options)
-    target = output or Path(f"{name.replace(' ', '-')}.toml")
+    target = _target(output or Path(f"{name.replace(' ', '-')}.toml"))
+    target.prove()
     print(f"{name} breaks {failing.violation}")
     began = time.perf_counter()
     with _progress() as tell:
         small = search(failing, budget=budget or BUDGET, tell=tell)
     seconds = time.perf_counter() - began
     sizes = f"{_size(failing)} -> {_size(small)}"
-    target.write_text(scenario_text(name, small, f"{name}{options}, made small: {sizes}."), encoding="utf-8")
-    print(f"{sizes}, in {seconds:.1f} s: {target}")
-    print(f"  again:  fencepost run {target}")
-    print(f"  seen:   fencepost run {target} --text")
+    _write(target, scenario_text(name, small, f"{name}{options}, made small: {sizes}."))
+    print(f"{sizes}, in {seconds:.1f} s: {target.path}")
+    print(f"  again:  fencepost run {target.path}")
+    print(f"  seen:   fencepost run {target.path} --text")
     if as_json:
-        print_json(_as_json(failing, small, target, seconds))
+        print_json(_as_json(failing, small, target.path, seconds))
     return OK
+
+
+def _target(path: Path) -> Target:
+    return Target(path=path, option="--output", kind="scenario that a search has found", is_kind=_is_found)
+
+
+def _is_found(text: str) -> bool:
+    from fencepost.simulator.scenarios.reading import scenario_of
+    from fencepost.simulator.scenarios.tables import BadScenario
+
+    try:
+        return scenario_of(text, "what is there").seeded is not None
+    except BadScenario:
+        return False
+
+
+def _write(target: Target, text: str) -> None:
+    """A search takes long: what it found is printed where it cannot be kept."""
+    try:
+        target.write(text)
+    except CommandFailed:
+        print(text)
+        raise
 
 
 def _failing_of(file: Path | None, seed: int | None, options: WorldOptions) -> tuple[str, Failing]:
@@ -95,7 +128,9 @@ def _failing_of(file: Path | None, seed: int | None, options: WorldOptions) -> t
         assert seed is not None, "one of the two is there"
         name, failing = f"seed {seed}", failing_seed(seed, options.planner)
     else:
-        scenario = read(file)
+        scenario = read(
+            file, advice="fencepost fuzz finds a seed, and fencepost shrink --seed makes a file of it"
+        )
         if scenario.seeded is None:
             raise CommandFailed(
                 f"{file} is a story that somebody wrote: only what a search has found is made small",

@@ -61,6 +61,31 @@ def test_json_ends_with_the_counts(capsys: Output, story: Path) -> None:
     assert (last["scenarios"], last["runs"], last["passed"], last["failed"]) == (1, 2, 2, 0)
 
 
+def test_many_stories_are_a_line_each(capsys: Output, story: Path) -> None:
+    assert run(["run", str(story), str(story), str(story)]) == 0
+    *lines, summary = capsys.readouterr().out.splitlines()
+    assert lines == ["pass  lost acknowledgement  (2 runs)"] * 3
+    assert summary.startswith("6 of 6 runs of 3 scenarios came out as expected")
+    assert run(["run", str(story), str(story), str(story), "--verbose"]) == 0
+    assert capsys.readouterr().out.count("fired:    drop") == 6
+
+
+def test_what_fails_is_told_in_full_and_again_at_the_end(capsys: Output, story: Path) -> None:
+    other = story.with_name("other.toml")
+    other.write_text(STORY.replace('sync = "all"', 'sync = "all", visible = { "t-0" = ["b"] }'))
+    assert run(["run", str(story), str(other), str(story)]) == 1
+    *lines, again, summary = capsys.readouterr().out.splitlines()
+    problem = "t-0 shows [a] to read_committed, not [b]"
+    assert lines[:3] == [
+        "pass  lost acknowledgement  (2 runs)",
+        "FAIL  lost acknowledgement (sync all)",
+        f"      {problem}",
+    ]
+    assert lines[-2:] == ["pass  lost acknowledgement  (1 of 2 runs)", "pass  lost acknowledgement  (2 runs)"]
+    assert again == f"FAIL  lost acknowledgement (sync all): {problem}"
+    assert summary.startswith("5 of 6 runs of 3 scenarios came out as expected")
+
+
 def test_a_story_that_comes_out_otherwise_fails(capsys: Output, story: Path) -> None:
     story.write_text(STORY.replace('["a"] }', '["b"] }'))
     assert run(["run", str(story), "--json"]) == 1
@@ -110,3 +135,23 @@ def test_without_a_file_the_shipped_stories_are_played() -> None:
     assert [path.name for path in shipped()] == [*sorted(stories), *sorted(found)]
     assert "late_end_txn.toml" in stories
     assert "lost_sequence.toml" in found
+
+
+def test_a_picture_goes_where_it_can_and_over_pictures_alone(capsys: Output, story: Path) -> None:
+    before, picture = story.read_bytes(), story.with_suffix(".svg")
+    table: list[tuple[Path, str]] = [
+        (story, "is no SVG picture: it is not overwritten"),
+        (story.parent / "nowhere" / "p.svg", "cannot be written: No such file or directory"),
+    ]
+    for target, words in table:
+        assert run(["run", str(story), "--svg", str(target)]) == 2
+        told = capsys.readouterr()
+        assert words in told.err
+        assert "with --svg" in told.err
+        assert told.out == ""
+    assert story.read_bytes() == before
+    for _ in range(2):
+        assert run(["run", str(story), "--svg", str(picture)]) == 0
+    assert "<svg" in picture.read_text()
+    assert run(["run", str(story), "--svg", "/dev/full"]) == 1
+    assert "/dev/full cannot be written: No space left on device" in capsys.readouterr().err

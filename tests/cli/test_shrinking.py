@@ -82,6 +82,10 @@ def test_what_cannot_be_made_small_is_told_in_two_lines(capsys: Output, tmp_path
         ([], 2, "that of a seed, or of a file"),
         ([str(story), "--seed", "1"], 2, "that of a seed, or of a file"),
         ([str(tmp_path / "nowhere.toml")], 2, "there is no file"),
+        ([str(tmp_path / "nowhere.toml")], 2, "fencepost shrink --seed"),
+        ([str(tmp_path)], 2, "fencepost shrink --seed"),
+        ([str(story), "--transaction-version", "2"], 2, "says itself which protocol it is"),
+        ([str(story), "--break", "dedup"], 2, "go with --seed alone"),
         (["--seed", "-1"], 2, "Must be >= 0"),
     ]
     for options, code, words in table:
@@ -90,3 +94,37 @@ def test_what_cannot_be_made_small_is_told_in_two_lines(capsys: Output, tmp_path
         assert words in told
         assert len(told.splitlines()) == 2
     assert not (tmp_path / "none.toml").exists()
+
+
+def test_where_nothing_can_be_written_nothing_is_searched(capsys: Output, tmp_path: Path) -> None:
+    story, occupied = tmp_path / "story.toml", tmp_path / "notes.txt"
+    story.write_text('name = "s"\n[[producer]]\nname = "p"\nscript = ["send t-0 a"]\n')
+    occupied.write_text("mine")
+    seed = failing_with("dedup")
+    table: list[tuple[Path, str]] = [
+        (tmp_path / "nowhere" / "small.toml", "cannot be written: No such file or directory"),
+        (tmp_path, "cannot be written: Is a directory"),
+        (occupied / "small.toml", "cannot be written: Not a directory"),
+        (occupied, "is no scenario that a search has found: it is not overwritten"),
+        (story, "is no scenario that a search has found: it is not overwritten"),
+    ]
+    kept = {path: path.read_bytes() for path in (story, occupied)}
+    for target, words in table:
+        assert run(["shrink", "--seed", str(seed), "--break", "dedup", "--output", str(target)]) == 2
+        told = capsys.readouterr()
+        assert words in told.err
+        assert "with --output" in told.err
+        assert (told.out, len(told.err.splitlines())) == ("", 2)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == kept
+
+
+def test_what_cannot_be_kept_is_printed(capsys: Output, tmp_path: Path) -> None:
+    """/dev/full can be opened, and takes nothing."""
+    seed, kept = failing_with("dedup"), tmp_path / "kept.toml"
+    options = ["shrink", "--seed", str(seed), "--break", "dedup", "--budget", "1", "--output"]
+    assert run([*options, "/dev/full"]) == 1
+    told = capsys.readouterr()
+    assert told.err.startswith("fencepost: /dev/full cannot be written: No space left on device")
+    kept.write_text(told.out.partition("\n")[2])
+    assert run(["run", str(kept)]) == 0
+    assert run([*options, str(kept)]) == 0, "what a search has found gives way to what it finds next"
