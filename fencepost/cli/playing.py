@@ -80,7 +80,7 @@ def run(
     if as_json:
         print_json(summary)
     else:
-        told.again(failed)
+        told.again(failed if len(reports) > 1 else [])
         count = "one scenario" if len(scenarios) == 1 else f"{len(scenarios)} scenarios"
         print(
             f"{summary['passed']} of {summary['runs']} runs of {count} came out as expected, in "
@@ -156,7 +156,7 @@ class _Told:
             print(f"pass  {name}  ({count} {'run' if len(runs) == 1 else 'runs'})")
 
     def again(self, failed: list[Report]) -> None:
-        """What failed, once more, where a reader ends; a single run was just told."""
+        """What failed, once more, where a reader ends."""
         for report in failed:
             print(f"FAIL  {report.name}: {report.problems[0]}")
 
