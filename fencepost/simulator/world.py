@@ -87,6 +87,7 @@ class World:
         self.on_performing: list[Performs] = []
         self.on_resolved: list[Callable[[Process, Resolve], None]] = []
         self.on_died: list[Callable[[SimulatedNode], None]] = []
+        self.on_disk_failed: list[Callable[[tuple[str, str]], None]] = []
         self._digest = hashlib.blake2b(digest_size=16)
 
     def _make_node(self, node_id: int) -> SimulatedNode:
@@ -205,4 +206,11 @@ class World:
         return self.choices.below(most + 1)
 
     def _breaks(self, operation: str, path: str) -> bool:
-        return bool(self.broken_disks) and (operation, path.partition("/")[0]) in self.broken_disks
+        if not self.broken_disks:
+            return False
+        asked = (operation, path.partition("/")[0])
+        if asked not in self.broken_disks:
+            return False
+        for hear in self.on_disk_failed:
+            hear(asked)
+        return True

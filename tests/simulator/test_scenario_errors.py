@@ -190,6 +190,12 @@ WRONG: list[tuple[str, str, str, tuple[str, ...]]] = [
     ("a disk of nothing", '"start q"', '"fail syncs of u-0"', ('do: there is no "u-0"',)),
     ("a partition from nobody", '"start q"', '"partition p from s"', ('do: there is no "s"',)),
     (
+        "a partition from oneself",
+        '"start q"',
+        '"partition node 1 from node 1"',
+        ('[[fault]] 2 do: "partition node 1 from node 1": nothing comes between anybody and himself',),
+    ),
+    (
         "a hold without a message",
         '"p sends EndTxn"',
         '"p starts"',

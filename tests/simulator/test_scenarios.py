@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fencepost.broker.host import SyncPolicy
-from fencepost.simulator.history import Sent, Struck
+from fencepost.simulator.history import Arrived, History, Sent, Struck
 from fencepost.simulator.scenarios.builder import Builder, scenario
 from fencepost.simulator.scenarios.model import Case, cases
 from fencepost.simulator.scenarios.reading import scenario_of
@@ -58,6 +58,11 @@ def lost_ack() -> Builder:
     )
 
 
+def held() -> Builder:
+    """What is produced is late."""
+    return scenario("held").producer("p", "send t-0 a", "flush").when("p sends Produce").do("hold")
+
+
 def only(builder: Builder) -> Report:
     """The report of a scenario that has one case."""
     (report,) = run(builder.scenario())
@@ -90,6 +95,25 @@ def test_a_node_is_back_before_it_does_anything() -> None:
     crashed, restarted = (at for at, event in enumerate(history.events) if isinstance(event, Struck))
     sent_between = [event for event in history.events[crashed:restarted] if isinstance(event, Sent)]
     assert sent_between == []
+
+
+def test_a_process_is_told_to_be_awake_before_it_acts() -> None:
+    (case,) = cases(zombie().scenario())
+    _, history = record_case(case)
+    struck = {event.label: at for at, event in enumerate(history.events) if isinstance(event, Struck)}
+    sent = [
+        at for at, event in enumerate(history.events) if isinstance(event, Sent) and event.source == "old"
+    ]
+    came = [at for at, event in enumerate(history.events) if isinstance(event, Arrived)]
+    asleep = range(struck["pause"], struck["resume"])
+    assert not [at for at in sent if at in asleep]
+    assert not [at for at in came if at in asleep and _arrives_at(history, at) == "old"]
+
+
+def _arrives_at(history: History, at: int) -> str:
+    arrived = history.events[at]
+    assert isinstance(arrived, Arrived)
+    return next(e.target for e in history.events if isinstance(e, Sent) and e.number == arrived.number)
 
 
 def test_choices_are_followed() -> None:
@@ -178,6 +202,44 @@ def test_what_is_not_as_expected_is_told(builder: Builder, problem: str) -> None
     report = only(builder)
     assert not report.passed
     assert any(found.startswith(problem) for found in report.problems), report.problems
+
+
+# What does nothing when its point comes, in the story of a lost acknowledgement.
+IDLE: list[tuple[str, Builder]] = [
+    ("a move to who leads", lost_ack().when("p starts").do("move t-0 to node 1")),
+    ("a move of what nobody leads", lost_ack().when("at 0 ms").do("move __consumer_offsets-0 to node 1")),
+    ("a partition of one", lost_ack().when("p ends").do("partition node 1 from leader of t-0")),
+    ("appends to what is never written", lost_ack().when("p starts").do("fail appends of t-1")),
+    ("syncs of who never syncs", lost_ack().when("p starts").do("fail syncs of t-0")),
+    ("a disk that never syncs", lost_ack().when("p starts").do("slow disk of node 1 9 times")),
+    ("a clock that does not jump", lost_ack().when("p starts").do("clock of node 1 +0 ms")),
+    ("a second death", lost_ack().when("p ends").do("crash node 1").when("p ends").do("crash node 1")),
+    ("the death of who is gone", lost_ack().when("p ends").do("kill p")),
+    ("a second pause", lost_ack().when("p ends").do("pause node 1").when("p ends").do("pause node 1")),
+    ("a second hold", held().when("p sends Produce").do("hold")),
+    ("a second loss", lost_ack().when("node 1 sends Produce reply to p").do("drop")),
+    (
+        "a slowness of the same",
+        lost_ack().when("p starts").do("slow p 3 times").when("p starts").do("slow p 9 times"),
+    ),
+]
+
+
+@pytest.mark.parametrize("builder", [row[1] for row in IDLE], ids=[row[0] for row in IDLE])
+def test_a_fault_that_does_nothing_never_struck(builder: Builder) -> None:
+    fault = builder.made.faults[-1]
+    report = only(builder)
+    told = f"fault never struck: {fault.do} ({fault.when[0]}), 0 times of 1"
+    assert told in report.problems, report.problems
+    assert len(report.fired) == len(builder.made.faults) - 1
+
+
+def test_a_disk_that_fails_struck() -> None:
+    report = only(
+        scenario("s").producer("p", "send t-0 a", "flush").when("p starts").do("fail appends of t-0")
+    )
+    assert report.problems == ()
+    assert report.fired == ("fail appends of t-0 (p starts)",)
 
 
 def test_every_rule_that_a_story_can_name_is_named_once() -> None:

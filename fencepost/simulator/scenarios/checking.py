@@ -193,6 +193,8 @@ def _check_action(scenario: Scenario, place: str, fault: Fault) -> None:
     else:
         for name in filter(None, (do.who, do.whom)):
             _check_somebody(scenario, place, "do", name, only=[*people, *nodes])
+        if do.who and do.who == do.whom:
+            raise Inconsistent(place, "do", f'"{do}": nothing comes between anybody and himself')
 
 
 def _check_point(scenario: Scenario, place: str, key: str, point: Point) -> None:

@@ -88,7 +88,7 @@ def finish(play: Play) -> Report:
         problems=tuple(problems(play, findings)),
         expected=tuple(_in_words(case.expect)),
         reached=tuple(str(heard.point) for heard in play.reached if heard.is_over),
-        fired=tuple(f"{strike.fault.do} ({strike.fault.when[0]})" for strike in strikes if strike.fired),
+        fired=tuple(f"{strike.fault.do} ({strike.fault.when[0]})" for strike in strikes if strike.struck),
         broken=findings.broken,
         digest=world.digest,
         events=world.happened,

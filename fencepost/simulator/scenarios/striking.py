@@ -7,10 +7,11 @@ possible, and else right after whatever is going on.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import attrs
 
+from fencepost.broker.host import SyncPolicy
 from fencepost.journal.simulated import APPEND, SYNC
 from fencepost.simulator.clock import NS_PER_MS
 from fencepost.simulator.network import Message
@@ -29,19 +30,43 @@ _OF_ITSELF: Final = frozenset({ActionKind.CRASH, ActionKind.CUT_POWER, ActionKin
 _HARMLESS: Final = frozenset({ActionKind.HOLD, ActionKind.FAIL_APPENDS, ActionKind.FAIL_SYNCS})
 
 
+def _nothing() -> None:
+    """Nothing is left to undo."""
+
+
+def _at_once() -> bool:
+    """It struck when it was done."""
+    return True
+
+
+class Done(NamedTuple):
+    """What was done, how it is undone, and whether anybody has met it yet."""
+
+    undo: Undo = _nothing
+    has_struck: Callable[[], bool] = _at_once
+
+
 @attrs.define(eq=False)
 class Strike:
-    """One fault of a run: how often it struck, how often that was undone, and whether its end never came."""
+    """One fault of a run: how often its point came, how often what it did is over, and whether its end never
+    came.
+    """
 
     fault: Fault
     fired: int = 0
     ended: int = 0
     never_ended: bool = False
     undos: list[Undo] = attrs.Factory(list[Undo])
+    done: list[Done] = attrs.Factory(list[Done])
+
+    @property
+    def struck(self) -> int:
+        """How often it did something."""
+        return sum(each.has_struck() for each in self.done)
 
     @property
     def is_over(self) -> bool:
-        """Whether it struck as often as it should, and nothing of it is left."""
+        """Whether its point came as often as it should, and nothing of it is left."""
         return self.fired == self.fault.times and self.ended == self.fired
 
 
@@ -104,10 +129,16 @@ class Striker:
     def _strike(self, strike: Strike, happening: Happening) -> None:
         fault = strike.fault
         strike.fired += 1
-        undo = _DEEDS[fault.do.kind](self, fault.do, happening)
-        if fault.do.kind in ENDS_ITSELF:
+        done = _DEEDS[fault.do.kind](self, fault.do, happening)
+        if done is not None:
+            strike.done.append(done)
+        if done is None or fault.do.kind in ENDS_ITSELF:
             strike.ended += 1
             return
+        self._end_later(strike, done.undo)
+
+    def _end_later(self, strike: Strike, undo: Undo) -> None:
+        """When its end comes, or when all is healed."""
 
         def end(_: object = None) -> None:
             if end in strike.undos:
@@ -116,7 +147,7 @@ class Striker:
                 undo()
 
         strike.undos.append(end)
-        until = fault.until or _AT_LEISURE
+        until = strike.fault.until or _AT_LEISURE
         if until.is_time:
             self.world.at(self.world.now + until.time_ms * NS_PER_MS, end)
         else:
@@ -133,9 +164,10 @@ class Striker:
             (process for process in alive if process.lane.partition(SAME)[0] == name), None
         )
 
-    def told(self, point: PointKind, lane: str, what: str) -> None:
-        """Something was done to somebody, or is over: pictures and other faults hear of it."""
-        self.watch(lane, what, None)
+    def told(self, point: PointKind, lane: str) -> None:
+        """Something was done to somebody, or is over: other faults hear of it. Pictures heard before, so that
+        all that comes of it stands below it.
+        """
         self.anchors.tell(Happening(point, lane, is_between=False))
 
 
@@ -143,17 +175,15 @@ def _bound(act: Callable[[Strike, Happening], None], strike: Strike) -> Callable
     return lambda happening: act(strike, happening)
 
 
-def _nothing() -> None:
-    """Nothing is left to undo."""
-
-
 # --- what is done to messages -------------------------------------------------------------------------------
 
 
-def _hold(striker: Striker, action: Action, happening: Happening) -> Undo:
+def _hold(striker: Striker, action: Action, happening: Happening) -> Done | None:
     """The message waits where it arrives, and all that comes behind it on its connection."""
     assert happening.carried is not None, "only what is anchored at a message holds one"
     channel, message = happening.carried
+    if any(message is held for held in striker.anchors.held):
+        return None
     striker.anchors.held.append(message)
     striker.watch("", str(action), message)
 
@@ -163,82 +193,94 @@ def _hold(striker: Striker, action: Action, happening: Happening) -> Undo:
         if not channel.is_dead:
             striker.world.network.release(channel)
 
-    return release
+    return Done(release)
 
 
-def _drop(striker: Striker, action: Action, happening: Happening) -> Undo:
+def _drop(striker: Striker, action: Action, happening: Happening) -> Done | None:
     """The connection breaks, with this message and all else that is on its way."""
     assert happening.carried is not None, "only what is anchored at a message loses one"
     channel, message = happening.carried
+    if channel.is_dead:
+        return None
     striker.watch("", str(action), message)
-    if not channel.is_dead:
-        striker.world.network.reset(channel.connection)
-    return _nothing
+    striker.world.network.reset(channel.connection)
+    return Done()
 
 
 # --- what is done to nodes and processes --------------------------------------------------------------------
 
 
-def _crash(striker: Striker, action: Action, _: Happening) -> Undo:
+def _crash(striker: Striker, action: Action, _: Happening) -> Done | None:
     node = striker.node(action.who)
     assert node is not None, "who crashes is a node"
+    if node.host is None:
+        return None
     return _kill_node(striker, node, power_is_lost=action.kind is ActionKind.CUT_POWER)
 
 
-def _kill_node(striker: Striker, node: SimulatedNode, *, power_is_lost: bool) -> Undo:
+def _kill_node(striker: Striker, node: SimulatedNode, *, power_is_lost: bool) -> Done:
+    striker.watch(node.lane, "crash: power is cut" if power_is_lost else "crash", None)
     node.kill(power_is_lost=power_is_lost)
-    striker.told(PointKind.CRASHES, node.lane, "crash: power is cut" if power_is_lost else "crash")
+    striker.told(PointKind.CRASHES, node.lane)
 
     def restart() -> None:
         if node.host is None:
-            striker.watch(node.lane, "restart", None)  # before all that it does when it starts
+            striker.watch(node.lane, "restart", None)
             node.start()
-            striker.anchors.tell(Happening(PointKind.RESTARTS, node.lane, is_between=False))
+            striker.told(PointKind.RESTARTS, node.lane)
 
-    return restart
+    return Done(restart)
 
 
-def _kill(striker: Striker, action: Action, _: Happening) -> Undo:
+def _kill(striker: Striker, action: Action, _: Happening) -> Done | None:
     process = striker.somebody(action.who)
     if not isinstance(process, Process):
-        return _nothing
+        return None
+    striker.watch(process.lane, "crash: killed", None)
     process.kill()
-    striker.told(PointKind.DIES, process.lane, "crash: killed")
-    return lambda: striker.replace(action.who)
+    striker.told(PointKind.DIES, process.lane)
+    return Done(lambda: striker.replace(action.who))
 
 
-def _pause(striker: Striker, action: Action, _: Happening) -> Undo:
+def _pause(striker: Striker, action: Action, _: Happening) -> Done | None:
     somebody = striker.somebody(action.who)
-    if somebody is None:
-        return _nothing
+    is_down = isinstance(somebody, SimulatedNode) and somebody.host is None
+    if somebody is None or somebody.is_paused or is_down:
+        return None
+    striker.watch(somebody.lane, "pause", None)
     somebody.pause()
-    striker.told(PointKind.PAUSES, somebody.lane, "pause")
+    striker.told(PointKind.PAUSES, somebody.lane)
 
     def resume() -> None:
         if somebody.is_paused:
+            striker.watch(somebody.lane, "resume", None)
             somebody.resume()
-            striker.told(PointKind.RESUMES, somebody.lane, "resume")
+            striker.told(PointKind.RESUMES, somebody.lane)
 
-    return resume
+    return Done(resume)
 
 
-def _start(striker: Striker, action: Action, _: Happening) -> Undo:
+def _start(striker: Striker, action: Action, _: Happening) -> Done | None:
     striker.call(action.who)
-    return _nothing
+    return Done()
 
 
-def _clock(striker: Striker, action: Action, _: Happening) -> Undo:
+def _clock(striker: Striker, action: Action, _: Happening) -> Done | None:
     somebody = striker.somebody(action.who)
-    if somebody is not None:
-        somebody.clock.offset_ns += action.amount * NS_PER_MS
-        striker.watch(somebody.lane, str(action), None)
-        somebody.look_at_clock()
-    return _nothing
+    if somebody is None or action.amount == 0:
+        return None
+    somebody.clock.offset_ns += action.amount * NS_PER_MS
+    striker.watch(somebody.lane, str(action), None)
+    somebody.look_at_clock()
+    return Done()
 
 
-def _slow(striker: Striker, action: Action, _: Happening) -> Undo:
+def _slow(striker: Striker, action: Action, _: Happening) -> Done | None:
     lane, speeds = striker.anchors.lane(action.who), striker.world.speeds
-    slow = disk_of(lane) if action.kind is ActionKind.SLOW_DISK else lane
+    is_disk = action.kind is ActionKind.SLOW_DISK
+    slow = disk_of(lane) if is_disk else lane
+    if slow in speeds or (is_disk and striker.world.settings.policy is SyncPolicy.NONE):
+        return None
     speeds[slow] = action.amount
     striker.watch(lane, str(action), None)
 
@@ -246,56 +288,75 @@ def _slow(striker: Striker, action: Action, _: Happening) -> Undo:
         speeds.pop(slow, None)
         striker.watch(lane, "quick again", None)
 
-    return as_quick_as_ever
+    return Done(as_quick_as_ever)
 
 
 # --- what is done to partitions and between lanes -----------------------------------------------------------
 
 
-def _move(striker: Striker, action: Action, _: Happening) -> Undo:
+def _move(striker: Striker, action: Action, _: Happening) -> Done | None:
     target = striker.node(action.whom)
     assert target is not None, "a partition is moved to a node"
+    where = striker.anchors.partition(action.who)
+    leader = striker.anchors.leaders.get(where)
+    if leader is None or leader is target or striker.world.nodes[0].host is None:
+        return None  # nobody moves what nobody leads, or what is there, or without a controller
     striker.watch(target.lane, str(action), None)
-    striker.world.move(striker.anchors.partition(action.who), target.settings.node_id)
-    return _nothing
+    striker.world.move(where, target.settings.node_id)
+    return Done()
 
 
-def _part(striker: Striker, action: Action, _: Happening) -> Undo:
+def _part(striker: Striker, action: Action, _: Happening) -> Done | None:
     one, other = striker.anchors.lane(action.who), striker.anchors.lane(action.whom)
     both = action.kind is ActionKind.PARTITION
     return _block(striker, str(action), ((one, other), (other, one)) if both else ((one, other),))
 
 
-def _isolate(striker: Striker, action: Action, _: Happening) -> Undo:
+def _isolate(striker: Striker, action: Action, _: Happening) -> Done | None:
     lane = striker.anchors.lane(action.who)
     lanes = [each.lane for each in (*striker.world.nodes, *striker.world.processes) if each.lane != lane]
     pairs = tuple(pair for other in lanes for pair in ((lane, other), (other, lane)))
     return _block(striker, str(action), pairs)
 
 
-def _block(striker: Striker, what: str, pairs: tuple[tuple[str, str], ...]) -> Undo:
+def _block(striker: Striker, what: str, pairs: tuple[tuple[str, str], ...]) -> Done | None:
     network = striker.world.network
-    fresh = tuple(pair for pair in pairs if pair not in network.blocked)
+    fresh = tuple(pair for pair in pairs if pair[0] != pair[1] and pair not in network.blocked)
+    if not fresh:
+        return None
     network.blocked.update(fresh)
-    striker.watch(pairs[0][0], what, None)
+    striker.watch(fresh[0][0], what, None)
 
     def heal() -> None:
+        striker.watch(fresh[0][0], f"healed: {what}", None)
         network.unblock(fresh)
-        striker.watch(pairs[0][0], f"healed: {what}", None)
 
-    return heal
+    return Done(heal)
 
 
-def _break_disk(striker: Striker, action: Action, _: Happening) -> Undo:
+def _break_disk(striker: Striker, action: Action, _: Happening) -> Done | None:
     where = striker.anchors.partition(action.who)
     broken = (APPEND if action.kind is ActionKind.FAIL_APPENDS else SYNC, str(where))
-    disks = striker.world.broken_disks
-    disks.add(broken)
+    world = striker.world
+    if broken in world.broken_disks:
+        return None
+    failures: list[tuple[str, str]] = []
+
+    def hear(failed: tuple[str, str]) -> None:
+        if failed == broken:
+            failures.append(failed)
+
+    def mend() -> None:
+        world.broken_disks.discard(broken)
+        world.on_disk_failed.remove(hear)
+
+    world.broken_disks.add(broken)
+    world.on_disk_failed.append(hear)
     striker.watch(striker.anchors.lane(f"leader of {where}"), str(action), None)
-    return lambda: disks.discard(broken)
+    return Done(mend, lambda: bool(failures))
 
 
-_DEEDS: Final[dict[ActionKind, Callable[[Striker, Action, Happening], Undo]]] = {
+_DEEDS: Final[dict[ActionKind, Callable[[Striker, Action, Happening], Done | None]]] = {
     ActionKind.HOLD: _hold,
     ActionKind.DROP: _drop,
     ActionKind.CRASH: _crash,

@@ -167,8 +167,8 @@ def _of_faults(play: Play) -> list[str]:
     for strike in play.striker.strikes:
         (when,) = strike.fault.when
         named = f"{strike.fault.do} ({when})"
-        if strike.fired < strike.fault.times:
-            found.append(f"fault never struck: {named}, {strike.fired} times of {strike.fault.times}")
+        if strike.struck < strike.fault.times:
+            found.append(f"fault never struck: {named}, {strike.struck} times of {strike.fault.times}")
         elif strike.never_ended:
             found.append(f"fault never ended: {named} until {strike.fault.until}")
     return found
