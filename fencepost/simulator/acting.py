@@ -18,6 +18,7 @@ from fencepost.client.errors import ClientError, Failure, ProducerFenced, Transa
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.settings import ConsumerSettings, ProducerSettings
 from fencepost.protocol.terms import TopicPartition
+from fencepost.simulator.choices import Choices
 from fencepost.simulator.judging.operations import Action, Operation, Outcome, Poll, Write
 from fencepost.simulator.processes import Port, Process, Script
 
@@ -26,6 +27,8 @@ from fencepost.simulator.processes import Port, Process, Script
 BATCH_BYTES: Final = 96
 REQUEST_TIMEOUT_MS: Final = 1_500
 AFTER_A_PROBLEM_MS: Final = 20
+PARTIAL_PERMILLE: Final = 150
+MID_BATCH: Final = "read on in mid-batch"
 
 
 @attrs.define(eq=False)
@@ -185,16 +188,51 @@ class Receiver:
 
     def poll(self) -> Script[list[ConsumedBatch]]:
         """Waits for records, and takes what is there; a consumer that asks too early gets nothing."""
-        machine = self.machine
-        yield lambda: any(reading.fetched or reading.problem for reading in machine.readings.values())
-        try:
-            batches = machine.take()
-        except ClientError as problem:
-            self.process.world.marks[f"poll failed: {type(problem).__name__}"] += 1
+        yield self.has_news
+        batches = self._taken()
+        if batches is None:
             batches = []
             yield AFTER_A_PROBLEM_MS
         self.port.wake()
         return batches
+
+    def has_news(self) -> bool:
+        """Whether a poll would come back at once."""
+        return any(reading.fetched or reading.problem for reading in self.machine.readings.values())
+
+    def glance(self) -> tuple[Poll, ...]:
+        """Takes what is there, without waiting."""
+        polls = polls_of(self._taken() or []) if self.has_news() else ()
+        self.port.wake()
+        return polls
+
+    def _taken(self) -> list[ConsumedBatch] | None:
+        try:
+            return self.machine.take()
+        except ClientError as problem:
+            self.process.world.marks[f"poll failed: {type(problem).__name__}"] += 1
+            return None
+
+    def poll_some(self, choices: Choices) -> Script[tuple[Poll, ...]]:
+        """The same, but sometimes only the first records of it, as by a program with a limit of its own: it
+        reads on from the first that it left, which often stands in the middle of a batch.
+        """
+        polls = polls_of((yield from self.poll()))
+        if not polls or not choices.happens(PARTIAL_PERMILLE):
+            return polls
+        count = 1 + choices.below(sum(len(poll.records) for poll in polls))
+        kept: list[Poll] = []
+        left: dict[TopicPartition, int] = {}
+        for poll in polls:
+            taken = poll.records[:count]
+            count -= len(taken)
+            if taken:
+                kept.append(Poll(poll.partition, taken))
+            if len(taken) < len(poll.records):
+                left.setdefault(poll.partition, poll.records[len(taken)][0])
+                self.process.world.marks[MID_BATCH] += bool(taken)
+        self.seek(left)
+        return tuple(kept)
 
 
 def receiver(process: Process, settings: ConsumerSettings, bootstrap: str) -> Receiver:

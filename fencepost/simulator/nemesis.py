@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import attrs
 
@@ -19,9 +19,11 @@ from fencepost.simulator.ambush import ANSWERS, REQUESTS, Ambush
 from fencepost.simulator.clock import NS_PER_MS
 from fencepost.simulator.network import Connection
 from fencepost.simulator.nodes import Death, SimulatedNode, led_by
+from fencepost.simulator.processes import Process
 from fencepost.simulator.world import World
 
 Undo = Callable[[], None]
+Able = TypeVar("Able", bound=SimulatedNode | Process)
 
 
 class Done(NamedTuple):
@@ -87,6 +89,8 @@ class Nemesis:
     strikes_left: int
     pause: int
     respawn: Callable[[str], None]
+    hunted: Callable[[], list[Process]] = list[Process]
+    """Whom a fault of processes strikes every other time, if they live."""
     is_over: bool = True
     undos: dict[int, Undo] = attrs.Factory(dict[int, Undo])
     made: int = 0
@@ -257,12 +261,18 @@ def _up(world: World) -> list[SimulatedNode]:
     return [node for node in world.nodes if node.host is not None and not node.is_paused]
 
 
+def _victim(nemesis: Nemesis, able: list[Able]) -> Able:
+    choices, lanes = nemesis.world.choices, {process.lane for process in nemesis.hunted()}
+    favoured = [each for each in able if each.lane in lanes]
+    return choices.one_of(favoured if favoured and choices.happens(500) else able)
+
+
 def _pause(nemesis: Nemesis) -> Done | None:
     world = nemesis.world
     able = [*_up(world), *(p for p in world.processes if not p.is_over and not p.is_paused)]
     if not able:
         return None
-    chosen = world.choices.one_of(able)
+    chosen = _victim(nemesis, able)
     chosen.pause()
     return Done(chosen.lane, chosen.resume)
 
@@ -322,7 +332,7 @@ def _kill(nemesis: Nemesis) -> Done | None:
     able = [process for process in world.processes if not process.is_over]
     if not able:
         return None
-    process = world.choices.one_of(able)
+    process = _victim(nemesis, able)
     process.kill()
     return Done(process.lane, lambda: nemesis.respawn(process.lane))
 

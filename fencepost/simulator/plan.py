@@ -21,6 +21,7 @@ from fencepost.simulator.world import WorldSettings
 
 PARTITIONS: Final = 2
 RECORDS_MAX: Final = 4
+COPIERS: Final = (("copier",), ("copier", "rival copier"))
 SCAN_MS: Final = 100  # how often a coordinator looks for transactions that are open for too long
 TIMEOUTS_MS: Final = (60_000, 60_000, 60_000, 300)
 LONG_MS: Final = 60_000
@@ -36,6 +37,7 @@ class PayerPlan:
     transactions: int
     transaction_timeout_ms: int
     records_max: int = RECORDS_MAX  # in one transaction
+    reads: bool = False  # in each transaction, what is committed where it writes
 
 
 @attrs.frozen(kw_only=True)
@@ -87,7 +89,7 @@ def draw(
         transaction_version=transaction_version,
         payers=_draw_payers(choices),
         feeds=4 + choices.below(20) if copies else 0,
-        copiers=("copier",) if copies else (),
+        copiers=choices.one_of(COPIERS) if copies else (),
         renewals=choices.one_of((0, 0, 0, 30)),
         reads_uncommitted=choices.happens(250),
         kinds=kinds,
@@ -130,6 +132,7 @@ def _draw_payers(choices: Choices) -> tuple[PayerPlan, ...]:
             transactions=5 + choices.below(25),
             transaction_timeout_ms=choices.one_of(TIMEOUTS_MS),
             records_max=choices.one_of((RECORDS_MAX, 1)),
+            reads=choices.happens(250),
         )
         for number in range(1 + choices.below(3))
     )

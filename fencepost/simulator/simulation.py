@@ -34,6 +34,7 @@ from fencepost.simulator.world import World
 
 TOPICS: Final = (PAYMENTS, INPUT, OUTPUT)
 COPIERS_ID: Final = "copiers"
+COPIER_LIVES: Final = 4  # so often a copier takes the id that another one has taken
 RENEWERS_ID: Final = "renewers"
 PERIODS: Final = 8  # the pauses of a nemesis within which a lane may become the slowest
 SLOWEST: Final = 400  # times the usual latency, whose worst case is 250: everybody overtakes this lane
@@ -81,6 +82,7 @@ class Simulation:
     def __attrs_post_init__(self) -> None:
         plan = self.plan
         self.nemesis = Nemesis(self.world, plan.kinds, plan.strikes, plan.pause, self._respawn)
+        self.nemesis.hunted = self._copying
 
     # --- phases ---------------------------------------------------------------------------------------------
 
@@ -117,8 +119,8 @@ class Simulation:
             world.speeds[world.choices.one_of(lanes)] = SLOWEST
 
     def _is_spent(self) -> bool:
-        """The fault phase is over when faults or work are."""
-        return self.nemesis.is_over or self._is_worked()
+        """The fault phase is over when faults are, or work and copies."""
+        return self.nemesis.is_over or (self._is_worked() and self._is_copied())
 
     def _is_worked(self) -> bool:
         working = self.working
@@ -129,6 +131,11 @@ class Simulation:
     def _is_done(self) -> bool:
         """Everything has come to its end: scripts, copies, and every transaction."""
         return self._is_worked() and self._is_copied() and self._is_settled()
+
+    def _copying(self) -> list[Process]:
+        """Who copies now."""
+        copiers = (runner.process for role, runner in self.cast if role.part is Part.COPY)
+        return [process for process in copiers if not process.is_over]
 
     def _is_copied(self) -> bool:
         copiers = [(role, runner) for role, runner in self.cast if role.part is Part.COPY]
@@ -212,7 +219,7 @@ def roles_of(plan: Plan, settled: dict[TopicPartition, int]) -> list[Role]:
             Role(
                 name=name,
                 part=Part.COPY,
-                script=lambda runner: copier(runner, partitions_of(INPUT), settled),
+                script=lambda runner: copier(runner, partitions_of(INPUT), settled, lives=COPIER_LIVES),
                 transactional_id=COPIERS_ID,
             )
         )
@@ -236,7 +243,7 @@ def _payer_role(plan: PayerPlan) -> Role:
         name=plan.name,
         part=Part.WORK,
         script=lambda runner: payer(
-            runner, partitions_of(PAYMENTS), plan.transactions, records_max=plan.records_max
+            runner, partitions_of(PAYMENTS), plan.transactions, records_max=plan.records_max, reads=plan.reads
         ),
         transactional_id=plan.transactional_id,
         transaction_timeout_ms=plan.transaction_timeout_ms,

@@ -6,6 +6,7 @@ Rule: every value is written once and by one process, so that a judge can tell w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import attrs
@@ -30,7 +31,6 @@ from fencepost.simulator.acting import (
     Sender,
     Transaction,
     can_go_on,
-    polls_of,
     receiver,
     sender,
 )
@@ -50,6 +50,8 @@ READER_RESTS_MS: Final = (200, 50, 5)  # between two polls
 BETWEEN_TRANSACTIONS_MS: Final = (300, 100, 20, 0)
 FOR_EVER_MS: Final = 10**9
 NO_IDENTITY: Final = InitProducerIdReply(producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH)
+TAKING_BACK_MS: Final = (1_000, 300, 50)
+TAKEN_BACK: Final = "copier took its id back"
 PATIENCE_MS: Final = 20  # what a process waits at most between two things that it does
 
 
@@ -120,10 +122,20 @@ def _own(runner: Runner) -> Script[Sender | None]:
 
 
 def payer(
-    runner: Runner, partitions: tuple[TopicPartition, ...], count: int, *, records_max: int
+    runner: Runner,
+    partitions: tuple[TopicPartition, ...],
+    count: int,
+    *,
+    records_max: int,
+    reads: bool = False,
 ) -> Script[None]:
-    """Writes `count` transactions of a few records into some of the partitions; one in four is aborted."""
+    """Writes `count` transactions of a few records into some of the partitions; one in four is aborted. One
+    that `reads` also looks, in each of them, at what is committed there.
+    """
     made: Sender | None = None
+    consumer = runner.receiver(isolation_level=IsolationLevel.READ_COMMITTED) if reads else None
+    if consumer is not None:
+        consumer.assign(partitions)
     for number in range(count):
         if made is None:
             made = yield from _own(runner)
@@ -138,6 +150,8 @@ def payer(
                 break
             if at_once:
                 yield from runner.rests()
+        if consumer is not None:
+            transaction.read += consumer.glance()
         if not (yield from _end(runner, made, transaction)):
             runner.world.marks["producer given up"] += 1
             made = None
@@ -149,6 +163,7 @@ def _end(runner: Runner, made: Sender, transaction: Transaction) -> Script[bool]
     yield from runner.rests()
     machine, marks = made.machine, runner.world.marks
     if machine.is_over:
+        transaction.completed_at = runner.world.now
         return False
     if machine.failure is None and not runner.choices.happens(250):
         failure = yield from made.commit(transaction)
@@ -241,28 +256,49 @@ def copier(
     *,
     output: str = OUTPUT,
     group: str = GROUP,
+    lives: int = 1,
 ) -> Script[None]:
     """Copies its inputs to the topic `output`, partition by partition, with the offsets in the transaction,
-    until it is killed or somebody takes its id. `settled` is how far it knows its copies to be committed.
+    until it is killed or somebody takes its id; with more `lives` it takes the id back. `settled` is how far
+    it is known that copies are committed, by whomever.
     """
-    made = yield from _own(runner)
-    if made is None:
-        return
+    for life in range(lives):
+        if life:
+            yield runner.choices.one_of(TAKING_BACK_MS)
+            runner.world.marks[TAKEN_BACK] += 1
+        made = yield from _own(runner)
+        if made is not None:
+            yield from _copy(runner, made, inputs, settled, output=output, group=group)
+            runner.world.marks["copier given up"] += 1
+
+
+def _copy(
+    runner: Runner,
+    made: Sender,
+    inputs: tuple[TopicPartition, ...],
+    settled: dict[TopicPartition, int],
+    *,
+    output: str,
+    group: str,
+) -> Script[None]:
+    """From where the group stands, until this producer is done."""
     consumer = runner.receiver(isolation_level=IsolationLevel.READ_COMMITTED, group_id=group)
     consumer.assign(inputs)
     machine = consumer.machine
     yield lambda: len(machine.positions) == len(inputs)
-    settled.update(machine.positions)
+    own = dict(machine.positions)  # nobody else commits while this one does
+    _raise(settled, own)
     read: list[Action] = [Placed(where) for where in inputs]
     while True:
-        batches = yield from consumer.poll()
-        if not batches:
-            settled.update(machine.positions)  # nothing but control records and aborted ones lay between
+        polls = yield from consumer.poll_some(runner.choices)
+        if not polls:
+            own = dict(machine.positions)  # nothing but control records and aborted ones lay between
+            _raise(settled, own)
             continue
         transaction = made.begin()
-        transaction.read += [*read, *polls_of(batches)]
+        transaction.read += [*read, *polls]
         read = []
-        read_now = [(batch.partition, value) for batch in batches for value in batch.values]
+        read_now = [(poll.partition, value) for poll in polls for _, value in poll.records]
         for at, (where, value) in enumerate(read_now):
             copy = _marked(transform(value), runner, len(runner.transactions), at)
             if not (yield from made.send(transaction, TopicPartition(output, where.partition), copy)):
@@ -271,13 +307,18 @@ def copier(
         if not made.machine.is_over and made.machine.failure is None:
             made.send_offsets(machine.positions, group)
         if not (yield from _end(runner, made, transaction)):
-            runner.world.marks["copier given up"] += 1
             return
         if transaction.outcome is Outcome.OK:
-            settled.update(machine.positions)
+            own = dict(machine.positions)
+            _raise(settled, own)
         else:
-            consumer.seek(settled)
+            consumer.seek(own)
             read = [Placed(where) for where in inputs]
+
+
+def _raise(settled: dict[TopicPartition, int], to: Mapping[TopicPartition, int]) -> None:
+    for where, offset in to.items():
+        settled[where] = max(offset, settled.get(where, 0))
 
 
 # --- readers ----------------------------------------------------------------------------------------------
@@ -292,13 +333,13 @@ def reader(
     runner.readings = consumer.machine.readings
     while True:
         invoked_at = runner.world.now
-        batches = yield from consumer.poll()
-        if batches:
+        polls = yield from consumer.poll_some(runner.choices)
+        if polls:
             operation = Operation(
                 runner.process.lane,
                 len(runner.operations),
                 Outcome.OK,
-                polls_of(batches),
+                polls,
                 invoked_at,
                 runner.world.now,
                 isolation_level=isolation_level,

@@ -248,6 +248,11 @@ OF_OFFSETS: Final = (
         edits=(Edit("broker.groups:_decide_pending", {"result is TransactionResult.COMMIT": "True"}),),
     ),
     Mutation(
+        "offsets of a transaction are lost",
+        breaks="They are answered and never written: who comes next copies again what was copied.",
+        edits=(Edit("broker.offsets:_append", {"node.append_offsets(log, batch, entries)": "del batch"}),),
+    ),
+    Mutation(
         "a new leader forgets pending offsets",
         breaks="A commit marker finds nothing to commit after a failover.",
         edits=(Edit("broker.node:Node.lead", {"self.logs[order.partition] = log": _PENDING_FORGOTTEN}),),
@@ -304,6 +309,21 @@ OF_CLIENTS: Final = (
                 {"self._aborted.discard(header.producer_id)": "self._aborted.clear()"},
             ),
         ),
+    ),
+    Mutation(
+        "a reader in mid-batch begins at the start of the batch",
+        breaks="What was read already comes again, at offsets of other records.",
+        edits=(
+            Edit(
+                "client.consumed:ConsumedBatch.columns",
+                {"columns if skipped == 0 else _without_first(columns, skipped)": "columns"},
+            ),
+        ),
+    ),
+    Mutation(
+        "a reader in mid-batch begins one record too late",
+        breaks="The record at the position is left out, and the ones after it stand one offset too early.",
+        edits=(Edit("client.consumed:_without_first", {"skipped if deltas": "skipped + 1 if deltas"}),),
     ),
     Mutation(
         "an unknown commit is taken for an abort",

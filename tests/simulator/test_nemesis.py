@@ -137,7 +137,7 @@ def deaths(kind: FaultKind) -> Deaths:
         simulation.world.judges.append(seen)
         simulation.nemesis.on_struck.append(lambda strike: struck.append(strike.whom))
 
-    for seed in range(4):
+    for seed in range(8):
         assert try_choices(Choices(seed), lambda _: plan, watch).violation is None
     assert seen.lanes == struck
     return seen

@@ -113,6 +113,7 @@ def _payer(table: Table) -> PayerPlan:
         transactions=table.positive("transactions", _CALM_PAYER.transactions),
         records_max=table.positive("records_max", _CALM_PAYER.records_max),
         transaction_timeout_ms=table.positive("transaction_timeout_ms", _CALM_PAYER.transaction_timeout_ms),
+        reads=table.flag("reads", _CALM_PAYER.reads),
     )
     table.finish()
     return made

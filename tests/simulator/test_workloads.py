@@ -1,0 +1,70 @@
+"""What clients of fuzzed worlds come through: without it a judge of theirs would have nothing to look at."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import attrs
+
+from fencepost.simulator.acting import MID_BATCH
+from fencepost.simulator.choices import Choices
+from fencepost.simulator.judging.anomalies import CIRCULAR_READS, DOUBLED_OUTPUT, PRECOMMITTED_READ
+from fencepost.simulator.nemesis import FaultKind
+from fencepost.simulator.plan import COPIERS, Plan, draw
+from fencepost.simulator.simulation import Simulation
+from fencepost.simulator.trial import try_choices, try_seed
+from fencepost.simulator.workloads import TAKEN_BACK
+from tests.simulator.planting import Edit, Mutation, planted
+
+SEEDS = 40
+
+
+def test_seeds_come_to_the_middles_of_batches_to_fights_for_an_id_and_to_readers_that_write() -> None:
+    marks = Counter[str]()
+    for seed in range(SEEDS):
+        trial = try_seed(seed)
+        assert trial.violation is None, f"seed {seed}"
+        marks.update(mark for mark, count in trial.marks.items() if count)
+    for reached in (
+        MID_BATCH,
+        TAKEN_BACK,
+        f"looked: {CIRCULAR_READS.name}",
+        f"looked: {PRECOMMITTED_READ.name}",
+    ):
+        assert marks[reached] > 2, reached
+
+
+def deadly(choices: Choices) -> Plan:
+    """Two copiers, and processes that die or stand still."""
+    kinds = (FaultKind.KILL, FaultKind.PAUSE)
+    return attrs.evolve(draw(choices), feeds=12, copiers=COPIERS[-1], kinds=kinds, strikes=8)
+
+
+def test_copiers_die_while_they_copy() -> None:
+    struck = Counter[FaultKind]()
+    for seed in range(12):
+        begun: list[Simulation] = []
+        assert try_choices(Choices(seed), deadly, begun.append).violation is None, f"seed {seed}"
+        struck.update(strike.kind for strike in begun[0].nemesis.struck if "copier" in strike.whom)
+    assert struck[FaultKind.KILL] > 12
+    assert struck[FaultKind.PAUSE] > 12
+
+
+def test_a_copier_that_forgets_its_offsets_copies_twice() -> None:
+    forgotten = Mutation(
+        "a program does not commit its offsets",
+        breaks="Who comes next begins again.",
+        edits=(
+            Edit(
+                "simulator.acting:Sender.send_offsets",
+                {"self.port.perform(self.machine.send_offsets(offsets, group_id, self.now))": "pass"},
+            ),
+        ),
+    )
+    with planted(forgotten):
+        broken = {
+            trial.violation.rule
+            for seed in range(4)
+            if (trial := try_choices(Choices(seed), deadly)).violation
+        }
+    assert broken == {DOUBLED_OUTPUT.name}
