@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.choices import Choices
 from fencepost.simulator.judging.black_box import check
@@ -20,6 +20,7 @@ from fencepost.simulator.judging.exactly_once import exactly_once
 from fencepost.simulator.judging.invariants import Invariants
 from fencepost.simulator.judging.known import known
 from fencepost.simulator.judging.operations import Operation, Poll
+from fencepost.simulator.judging.partition_record import PartitionRecord
 from fencepost.simulator.judging.violation import Violation
 from fencepost.simulator.plan import Plan, draw
 from fencepost.simulator.simulation import ALL_PARTITIONS, FINAL_READER, Simulation
@@ -29,6 +30,16 @@ from fencepost.simulator.world import Disordered, World
 Planner = Callable[[Choices], Plan]
 Watch = Callable[[Simulation], None]
 CORE_FAILED = "a core failed"
+CORE_ERRORS = (
+    AssertionError,
+    AttributeError,
+    ArithmeticError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    FencepostError,
+)
 NOT_LIVE = "liveness"
 FAULT = "fault: "  # begins the mark of each kind of fault
 ENDED = ("commit: ok", "abort: ok")  # marks of transactions that their process saw the end of
@@ -73,7 +84,7 @@ def try_choices(choices: Choices, planner: Planner, watch: Watch | None = None) 
         choices=tuple(choices.taken),
         plan=plan,
         violation=violation,
-        digest=_digest(world),
+        digest=digest_of(world),
         marks=world.marks,
         transactions=sum(world.marks[ended] for ended in ENDED),
         events=world.happened,
@@ -88,20 +99,22 @@ def _judge(simulation: Simulation, invariants: Invariants) -> Violation | None:
         simulation.run()
         simulation.world.run_until(lambda: invariants.is_settled)
         invariants.judge_end()
-        _judge_clients(simulation.operations, simulation.world.marks)
+        _judge_clients(simulation.operations, invariants.partitions, simulation.world.marks)
     except Violation as violation:
         return violation
     except Disordered as problem:
         return Violation(NOT_LIVE, str(problem))
-    except (AssertionError, LookupError, TypeError, ValueError, ProtocolViolation) as problem:
-        # The cores hold their own assumptions by assertion: a broken one is a finding with a seed, as any
-        # other.
-        where = _place(problem)
-        return Violation(CORE_FAILED, f"{type(problem).__name__} in {where}: {problem}")
+    except CORE_ERRORS as problem:
+        return core_failure(problem)
     return None
 
 
-def _digest(world: World) -> str:
+def core_failure(problem: Exception) -> Violation:
+    """The cores hold their own assumptions by assertion: a broken one is a finding as any other."""
+    return Violation(CORE_FAILED, f"{type(problem).__name__} in {_place(problem)}: {problem}")
+
+
+def digest_of(world: World) -> str:
     """What happened when and by which choices, and what it left in the logs."""
     digest = hashlib.blake2b(world.digest.encode(), digest_size=16)
     for path, content in world.journals.contents():
@@ -119,8 +132,10 @@ def _place(problem: BaseException) -> str:
     return f"{code.co_qualname}, line {trace.tb_lineno}"
 
 
-def _judge_clients(operations: Sequence[Operation], marks: Counter[str]) -> None:
-    """The black box, and what was copied."""
+def _judge_clients(
+    operations: Sequence[Operation], partitions: Mapping[TopicPartition, PartitionRecord], marks: Counter[str]
+) -> None:
+    """The black box, and what was copied; what the logs explain is no violation."""
     verdict = check(operations, finally_read=ALL_PARTITIONS)
     marks.update({f"looked: {name}": count for name, count in verdict.sometimes.items()})
     final = _read(operations, FINAL_READER)
@@ -135,7 +150,7 @@ def _judge_clients(operations: Sequence[Operation], marks: Counter[str]) -> None
     )
     marks.update({f"looked: {name}": count for name, count in copied.sometimes.items()})
     for anomaly in (*verdict.violations, *copied.violations):
-        excuse = known(anomaly, marks)
+        excuse = known(anomaly, partitions)
         if excuse is None:
             raise Violation(anomaly.rule.name, anomaly.text)
         marks[f"known: {excuse.name}"] += 1

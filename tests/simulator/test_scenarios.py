@@ -14,6 +14,7 @@ from fencepost.simulator.scenarios.reading import scenario_of
 from fencepost.simulator.scenarios.rule_names import RULE_NAMES
 from fencepost.simulator.scenarios.runner import Report, record_case, run, run_case
 from fencepost.simulator.scenarios.writing import text_of
+from tests.simulator.planting import Edit, Mutation, planted
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "scenarios"
 FILES = sorted(FOLDER.glob("*.toml"))
@@ -240,6 +241,35 @@ def test_a_disk_that_fails_struck() -> None:
     )
     assert report.problems == ()
     assert report.fired == ("fail appends of t-0 (p starts)",)
+
+
+FAILING = Mutation(
+    "an append that nobody may make",
+    breaks="Every append of records fails an assertion.",
+    edits=(
+        Edit(
+            "broker.partition:apply",
+            {"header.base_offset >= partition.log_end_offset": "header.base_offset < 0"},
+        ),
+    ),
+)
+
+
+def test_a_core_that_fails_is_a_problem_of_its_story() -> None:
+    (case,) = cases(lost_ack().scenario())
+    with planted(FAILING):
+        report, recorded = run_case(case), record_case(case)[0]
+    (problem,) = report.problems
+    assert problem.startswith("a core failed: AssertionError in ")
+    assert report.broken == ("a core failed",)
+    assert recorded == report
+
+
+def test_a_digest_knows_what_lies_in_the_logs() -> None:
+    """Two stories with the same moments and other values."""
+    one, other = (only(scenario("s").producer("p", f"send t-0 {value}")) for value in "ab")
+    assert (one.events, one.elapsed) == (other.events, other.elapsed)
+    assert one.digest != other.digest
 
 
 def test_every_rule_that_a_story_can_name_is_named_once() -> None:

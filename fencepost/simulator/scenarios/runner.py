@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import attrs
 
 from fencepost.simulator.history import History
+from fencepost.simulator.judging.violation import Violation
 from fencepost.simulator.recording import Recorder
 from fencepost.simulator.scenarios import seeded_playing
 from fencepost.simulator.scenarios.checking import FINAL_READER
@@ -17,12 +18,14 @@ from fencepost.simulator.scenarios.model import Case, Expectation, ProducerPart,
 from fencepost.simulator.scenarios.playing import Play, stage
 from fencepost.simulator.scenarios.seeded_playing import SeededPlay
 from fencepost.simulator.scenarios.verdicts import judge, problems
+from fencepost.simulator.trial import CORE_ERRORS, NOT_LIVE, core_failure, digest_of
+from fencepost.simulator.world import Disordered
 
 
 @attrs.frozen(kw_only=True)
 class Report:
     """How one case went. `problems` is empty for one that passed; `digest` is equal for equal runs;
-    `elapsed` is virtual nanoseconds.
+    `evidence` says of each rule in `broken` what broke it; `elapsed` is virtual nanoseconds.
     """
 
     name: str
@@ -31,6 +34,7 @@ class Report:
     reached: tuple[str, ...]
     fired: tuple[str, ...]
     broken: tuple[str, ...]
+    evidence: tuple[str, ...]
     digest: str
     events: int
     elapsed: int
@@ -57,13 +61,20 @@ def record_case(case: Case) -> tuple[Report, History]:
     """The same, with everything that happened."""
     if case.scenario.seeded is not None:
         seeded = seeded_playing.record(case.scenario)
-        return _report_of_seed(case, seeded), seeded.history(case.name)
+        report = _report_of_seed(case, seeded)
+        return report, _told(case, report, seeded.history(case.name))
     play = stage(case)
     recorder = Recorder(play.world, unseen=("admin", FINAL_READER))
     recorder.attach()
     play.watch = recorder
     report = finish(play)
-    return report, recorder.history(case.name, _lanes(play))
+    return report, _told(case, report, recorder.history(case.name, _lanes(play)))
+
+
+def _told(case: Case, report: Report, history: History) -> History:
+    """With what it teaches, unless that is what it broke, and what it broke."""
+    lesson = case.scenario.lesson
+    return attrs.evolve(history, lesson="" if lesson in report.evidence else lesson, broken=report.evidence)
 
 
 def _lanes(play: Play) -> tuple[str, ...]:
@@ -79,21 +90,41 @@ def _lanes(play: Play) -> tuple[str, ...]:
 
 def finish(play: Play) -> Report:
     """Runs what is on stage, and says what it came to."""
-    play.run()
-    findings = judge(play)
+    failure = _failure(play)
+    if failure is None:
+        findings = judge(play)
+        broken, wrong = findings.broken, problems(play, findings)
+        evidence = tuple(f"{name}: {findings.evidence(name)}" for name in broken)
+    else:
+        broken, wrong = (failure.rule,), [str(failure)]
+        evidence = (str(failure),)
     case, world = play.case, play.world
     strikes = play.striker.strikes
     return Report(
         name=case.name,
-        problems=tuple(problems(play, findings)),
+        problems=tuple(wrong),
         expected=tuple(_in_words(case.expect)),
         reached=tuple(str(heard.point) for heard in play.reached if heard.is_over),
         fired=tuple(f"{strike.fault.do} ({strike.fault.when[0]})" for strike in strikes if strike.struck),
-        broken=findings.broken,
-        digest=world.digest,
+        broken=broken,
+        evidence=evidence,
+        digest=digest_of(world),
         events=world.happened,
         elapsed=world.now,
     )
+
+
+def _failure(play: Play) -> Violation | None:
+    """Runs it; what kept it from its end, and from being judged: a core that failed, or a cluster that never
+    got ready.
+    """
+    try:
+        play.run()
+    except CORE_ERRORS as problem:
+        return core_failure(problem)
+    except Disordered as problem:
+        return Violation(NOT_LIVE, str(problem))
+    return None
 
 
 def _report_of_seed(case: Case, play: SeededPlay) -> Report:
@@ -105,6 +136,7 @@ def _report_of_seed(case: Case, play: SeededPlay) -> Report:
         reached=(),
         fired=tuple(f"{struck.kind.value}: {struck.whom}" for struck in play.struck),
         broken=() if trial.violation is None else (trial.violation.rule,),
+        evidence=() if trial.violation is None else (str(trial.violation),),
         digest=trial.digest,
         events=trial.events,
         elapsed=trial.elapsed,
