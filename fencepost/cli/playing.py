@@ -190,6 +190,7 @@ def _as_json(report: Report) -> dict[str, Json]:
         "reached": report.reached,
         "fired": report.fired,
         "broken": report.broken,
+        "evidence": report.evidence,
         "digest": report.digest,
         "events": report.events,
         "virtual_ms": round(report.elapsed / NS_PER_MS, 3),
@@ -203,7 +204,7 @@ def _print(report: Report) -> None:
         ("expected: ", report.expected),
         ("reached:  ", report.reached),
         ("fired:    ", report.fired),
-        ("broken:   ", report.broken),
+        ("broken:   ", report.evidence),
     ):
         for line in lines:
             print(f"      {heading}{line}")

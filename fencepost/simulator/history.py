@@ -157,10 +157,12 @@ Event = Sent | Arrived | Lost | Appended | Bounded | Truncated | Coordinated | C
 @attrs.frozen(kw_only=True)
 class History:
     """A whole run. `lanes` are clients and nodes in the order in which they should stand, `end` is its last
-    time.
+    time, `lesson` what it teaches, `broken` each rule that it broke, with its evidence.
     """
 
     title: str
     lanes: tuple[str, ...]
     events: tuple[Event, ...]
     end: int
+    lesson: str = ""
+    broken: tuple[str, ...] = ()

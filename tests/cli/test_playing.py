@@ -61,6 +61,21 @@ def test_json_ends_with_the_counts(capsys: Output, story: Path) -> None:
     assert (last["scenarios"], last["runs"], last["passed"], last["failed"]) == (1, 2, 2, 0)
 
 
+def test_a_story_that_breaks_a_rule_shows_how(capsys: Output) -> None:
+    path = next(path for path in shipped() if path.name == "late_end_txn.toml")
+    assert run(["run", str(path), "--text"]) == 0
+    out = capsys.readouterr().out
+    assert "\nKAFKA-17754, found by Jepsen in 2024." in out
+    (told,) = [line for line in out.splitlines() if line.startswith("      broken: ")]
+    assert told.startswith("      broken:   G1a: ")
+    evidence = told.removeprefix("      broken:   ")
+    assert f"✗ {evidence[:40]}" in out
+    assert run(["run", str(path), "--json"]) == 0
+    first, second, _ = json_lines(capsys.readouterr().out)
+    assert (first["broken"], first["evidence"]) == (["G1a"], [evidence])
+    assert (second["broken"], second["evidence"]) == ([], [])
+
+
 def test_many_stories_are_a_line_each(capsys: Output, story: Path) -> None:
     assert run(["run", str(story), str(story), str(story)]) == 0
     *lines, summary = capsys.readouterr().out.splitlines()

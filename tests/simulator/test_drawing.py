@@ -70,12 +70,32 @@ small
 6.500 end, under way: 4
 ●──▶ message   ●╌╷ leaves   ╌▶ comes   ═▶ comes LATE   ╌✗ lost   ⚡ fault
 » call   ■ data   C A markers   LSO last stable offset   HW high watermark
-◆ transaction state   / truncated
+◆ transaction state   / truncated   ✗ broken rule   0/2 producer id 0, epoch 2
+@0 at offset 0
 """
 
 
 def test_the_table_of_a_small_run() -> None:
     assert space_time(small(), width=80) == GOLDEN
+
+
+LESSON = "A request that was given up may still arrive, and then does what nobody wants any more."
+EVIDENCE = 'G1a: r read b"b" at t-0 offset 1, which p aborted: the late request ended what came after it'
+
+
+def broken() -> History:
+    """The same run, with what it teaches and what it broke."""
+    return attrs.evolve(small(), lesson=LESSON, broken=(EVIDENCE, "converges: p never ends"))
+
+
+def test_the_table_begins_with_the_lesson_and_ends_with_what_was_broken() -> None:
+    lines = space_time(broken(), width=80).splitlines()
+    assert " ".join(lines[1:3]) == LESSON
+    end = next(at for at, line in enumerate(lines) if "end, under way" in line)
+    assert lines[end - 3].startswith("    ✗ G1a: r read")
+    assert f"{lines[end - 3].strip(' ✗')} {lines[end - 2].strip()}" == EVIDENCE
+    assert lines[end - 1] == "    ✗ converges: p never ends"
+    assert max(map(len, lines)) <= 80
 
 
 @pytest.mark.parametrize("history", STORIES, ids=lambda history: history.title)
@@ -171,6 +191,18 @@ def test_a_lost_message_ends_in_a_cross_and_one_under_way_does_not() -> None:
     assert len(kinds(picture, "cross")) == 2
     assert len(kinds(picture, "under-way")) == 2
     assert "3 lost: reset" in texts(picture)
+
+
+def test_the_picture_shows_the_lesson_and_what_was_broken() -> None:
+    picture = draw(broken())
+    root = fromstring(picture)
+    assert [element.text for element in root.iter(f"{SVG}desc")] == [LESSON]
+    assert [element.text for element in kinds(picture, "lesson")] == [LESSON]
+    assert [element.text for element in kinds(picture, "broken")] == [EVIDENCE, "converges: p never ends"]
+    assert len(kinds(picture, "cross")) == len(kinds(draw(small()), "cross")) + 2
+    lowest = max(float(element.get("cy", 0)) for element in kinds(picture, "dot"))
+    assert all(float(element.get("y", 0)) > lowest for element in kinds(picture, "broken"))
+    assert all(float(element.get("y", 0)) < 78 for element in kinds(picture, "lesson"))
 
 
 def test_a_silent_lane_is_a_broken_lifeline() -> None:

@@ -21,6 +21,8 @@ EVENTS_MAX = 2_000  # as many rows as a browser still scrolls with ease
 
 TIME_WIDTH = 80
 _HEAD = 78  # title, what is left out, and the names of the lanes
+LESSON_LINE = 15
+BROKEN_LINE = 20
 _ROW = 21
 _HIGH_ROW = 25  # a departure: its label stands above its line
 _LOW_ROW = 15  # a bound that moved: one small number
@@ -51,7 +53,9 @@ class LogLane:
 
 @attrs.frozen(kw_only=True)
 class Layout:
-    """Places in pixels. Events before `first` are not drawn and stand at the top edge."""
+    """Places in pixels. Events before `first` are not drawn and stand at the top edge; what was broken stands
+    between the `last` event and the `bottom`.
+    """
 
     first: int
     rows: tuple[float, ...]
@@ -60,6 +64,7 @@ class Layout:
     coordinators: Mapping[str, float]
     logs: Mapping[TopicPartition, LogLane]
     top: float
+    last: float
     bottom: float
     width: float
 
@@ -78,12 +83,17 @@ def lay_out(
     *,
     messages: Mapping[int, Message],
     logs: Mapping[TopicPartition, Log],
+    lesson: Sequence[str] = (),
+    broken: Sequence[str] = (),
     events_max: int = EVENTS_MAX,
 ) -> Layout:
-    """Rows for the last `events_max` events, columns for all lanes."""
+    """Rows for the last `events_max` events, columns for all lanes; above and below, lines for the lesson and
+    for what was broken.
+    """
     first = max(len(events) - events_max, 0)
     drawn = events[first:]
-    rows, bottom = _rows(drawn)
+    top = _HEAD + LESSON_LINE * len(lesson)
+    rows, last = _rows(drawn, top=top)
     notes = [width_of(note(event, messages)) + 28 for event in drawn if isinstance(event, Sent)]
     gap = min(max([*notes, _GAP_MIN]), _GAP_MAX)
     margin = min(max([*(_half(event) for event in drawn), _MARGIN_MIN]), _MARGIN_MAX)
@@ -103,15 +113,16 @@ def lay_out(
         lanes_end=lanes_end,
         coordinators=coordinators,
         logs=log_lanes,
-        top=_HEAD,
-        bottom=bottom,
-        width=x + 10,
+        top=top,
+        last=last,
+        bottom=last + BROKEN_LINE * len(broken),
+        width=max([x, *(width_of(words) + TIME_WIDTH for words in (*lesson, *broken))]) + 10,
     )
 
 
-def _rows(drawn: Sequence[Event]) -> tuple[tuple[float, ...], float]:
+def _rows(drawn: Sequence[Event], *, top: float) -> tuple[tuple[float, ...], float]:
     rows: list[float] = []
-    y = float(_HEAD)
+    y = top
     for event in drawn:
         y += _LOW_ROW if isinstance(event, Bounded) else _HIGH_ROW if isinstance(event, Sent) else _ROW
         rows.append(y)

@@ -22,7 +22,8 @@ STYLE = """
 text{font:11px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:#1c2128}
 .halo{paint-order:stroke;stroke:#fff;stroke-width:4px;stroke-linejoin:round}
 .title{font-size:14px;font-weight:bold}.name{font-size:12px;font-weight:bold}.small{font-size:10px;fill:#57606a}
-.loud{font-weight:bold}
+.loud{font-weight:bold}.lesson{fill:#57606a}
+.broken{fill:#b3261e;font-weight:bold}.broken-band{fill:#ffd3cc;opacity:.8}
 .paper{fill:#fff}.pill{fill:#fff;stroke:#57606a}.badge{fill:#b3261e;stroke:none}.badge-text{fill:#fff;font-weight:bold}
 .fault-band{fill:#ffe9b8;opacity:.55}.late-band{fill:#ffd3cc;opacity:.6}.silence{fill:#8c959f;opacity:.25}
 .lifeline{stroke:#8c959f;stroke-width:1.5}.silent{stroke:#8c959f;stroke-width:1.5;stroke-dasharray:1 5}
@@ -46,7 +47,7 @@ text{font:11px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:#1c
 .message,.answer{stroke:#79b8ff}.head-message,.head-answer{fill:#79b8ff}.late,.lost,.cross{stroke:#ff7b72}
 .head-late{fill:#ff7b72}.again{stroke:#d2a8ff}.head-again{fill:#d2a8ff}.dot{fill:#e6edf3}.rule{stroke:#30363d}
 .commit-marker{fill:#e6edf3;stroke:#e6edf3}.commit-letter{fill:#0d1117}.hw{stroke:#e6edf3}.lso{stroke:#3fb950}
-.abort-letter{fill:#ff7b72}.badge-text{fill:#fff}}
+.abort-letter,.broken{fill:#ff7b72}.broken-band{fill:#5a1a14}.lesson{fill:#9198a1}.badge-text{fill:#fff}}
 """.strip()
 
 

@@ -7,6 +7,7 @@ Rule: what is drawn of an event is one group, titled with the event's whole sent
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from textwrap import wrap
 
 import attrs
 
@@ -18,23 +19,47 @@ from fencepost.simulator.drawing.messages import Message, follow
 from fencepost.simulator.drawing.wording import sentence
 from fencepost.simulator.history import Appended, Event, History
 
+_LINE_LENGTH = 120  # characters of running text
+
 
 @attrs.frozen(kw_only=True)
 class Scene:
-    """A run and its layout; `colours` are the places in the palette of the producer ids."""
+    """A run and its layout; `colours` are the places in the palette of the producer ids, `lesson` and
+    `broken` lines.
+    """
 
     history: History
     messages: Mapping[int, Message]
     logs: Mapping[TopicPartition, Log]
     layout: Layout
     colours: Mapping[int, int]
+    lesson: tuple[str, ...]
+    broken: tuple[str, ...]
 
     @classmethod
     def of(cls, history: History, *, events_max: int) -> Scene:
         """Reads the run and lays out its last `events_max` events."""
         messages, logs = follow(history.events), read_logs(history.events)
-        layout = lay_out(history.events, history.lanes, messages=messages, logs=logs, events_max=events_max)
-        return cls(history=history, messages=messages, logs=logs, layout=layout, colours=_colours(history))
+        lesson = tuple(wrap(history.lesson, _LINE_LENGTH))
+        broken = tuple(line for evidence in history.broken for line in wrap(evidence, _LINE_LENGTH))
+        layout = lay_out(
+            history.events,
+            history.lanes,
+            messages=messages,
+            logs=logs,
+            lesson=lesson,
+            broken=broken,
+            events_max=events_max,
+        )
+        return cls(
+            history=history,
+            messages=messages,
+            logs=logs,
+            layout=layout,
+            colours=_colours(history),
+            lesson=lesson,
+            broken=broken,
+        )
 
     def drawn(self) -> Iterator[tuple[int, Event]]:
         """The events that have a row, each with its place in the history."""

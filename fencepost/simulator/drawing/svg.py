@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fencepost.simulator.drawing import coordinator_lanes, log_lanes, message_lanes
-from fencepost.simulator.drawing.layout import EVENTS_MAX, TIME_WIDTH
+from fencepost.simulator.drawing.layout import BROKEN_LINE, EVENTS_MAX, LESSON_LINE, TIME_WIDTH
 from fencepost.simulator.drawing.marks import (
     PALETTE,
     STYLE,
@@ -40,6 +40,7 @@ def draw(history: History, *, events_max: int = EVENTS_MAX) -> str:
     lines = ways(scene)
     inside = [
         tag("title", words(history.title)),
+        *([tag("desc", words(history.lesson))] if history.lesson else []),
         tag("style", words(STYLE)),
         log_lanes.hatches(),
         box(0, 0, width, height, kind="paper"),
@@ -50,6 +51,7 @@ def draw(history: History, *, events_max: int = EVENTS_MAX) -> str:
         *message_lanes.arrows(scene, lines),
         *_names(scene),
         *_rows(scene, lines),
+        *_broken(scene),
         *log_lanes.feet(scene),
         *(sign for _, sign in signs),
     ]
@@ -72,12 +74,14 @@ def _names(scene: Scene) -> Iterator[str]:
     """The title, what is left out, and the name above each lane."""
     layout = scene.layout
     yield label(12, 22, scene.history.title, kind="title")
+    for place, text in enumerate(scene.lesson):
+        yield label(12, 40 + LESSON_LINE * place, text, kind="lesson")
     if layout.first:
         count = len(scene.history.events)
         text = (
             f"the last {count - layout.first:,} of {count:,} events: the first {layout.first:,} are not drawn"
         )
-        yield label(12, 40, text, kind="loud")
+        yield label(12, layout.top - 38, text, kind="loud")
     y = layout.top - 12
     for lane, x in layout.lanes.items():
         yield label(x, y, lane, kind="halo name", anchor="middle")
@@ -102,6 +106,16 @@ def _rows(scene: Scene, lines: dict[int, Way]) -> Iterator[str]:
         yield scene.told(place, *said, *_marks(scene, place, event, lines), kind=kind)
     y = scene.layout.bottom
     yield label(TIME_WIDTH - 10, y + 4, f"{milliseconds(scene.history.end)} ms", kind="small", anchor="end")
+
+
+def _broken(scene: Scene) -> Iterator[str]:
+    """What was broken, and how, across the whole picture below the last event."""
+    for place, text in enumerate(scene.broken):
+        y = scene.layout.last + BROKEN_LINE * place
+        band = box(0, y - BROKEN_LINE / 2, scene.layout.width, BROKEN_LINE, kind="broken-band")
+        is_first = place == 0 or any(told.startswith(text) for told in scene.history.broken)
+        sign = [cross(TIME_WIDTH - 20, y)] if is_first else []
+        yield tag("g", band, *sign, label(TIME_WIDTH - 10, y + 4, text, kind="broken"), class_="breach")
 
 
 def _marks(scene: Scene, place: int, event: Event, lines: dict[int, Way]) -> list[str]:
@@ -143,3 +157,5 @@ def _samples() -> Iterator[tuple[str, str]]:
     yield "LSO", line(0, 0, 30, 0, kind="lso")
     yield "high watermark", line(0, 0, 30, 0, kind="hw")
     yield "held back", box(4, -7, 26, 14, kind="held-back")
+    yield "producer id 0, epoch 2", label(4, 4, "0/2", kind="")
+    yield "at offset 0", label(10, 4, "@0", kind="")

@@ -8,6 +8,7 @@ leaves and comes in two, which its number joins.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from textwrap import wrap
 
 import attrs
 from rich.cells import cell_len, set_cell_size
@@ -43,6 +44,9 @@ LEGEND = (
     "HW high watermark",
     "◆ transaction state",
     "/ truncated",
+    "✗ broken rule",
+    "0/2 producer id 0, epoch 2",
+    "@0 at offset 0",
 )
 
 _LANE_MIN = 7  # holds "●123╌╷"
@@ -51,14 +55,15 @@ _WORDS_MIN = 34  # as long as "[t-0 12-15 a b c d] 1000/0" and a bit
 
 
 def space_time(history: History, *, width: int) -> str:
-    """The whole run in lines of at most `width` cells, ending with a legend."""
+    """The whole run in lines of at most `width` cells, from what it teaches to what it broke and a legend."""
     table = _Table.of(history, width=width)
-    lines = [history.title, table.head()]
+    lines = [history.title, *wrap(history.lesson, width), table.head()]
     before = ""
     for event, came_at_once in _joined(history.events):
         time = milliseconds(event.at)
         lines.append(table.line("" if time == before else time, event, came_at_once=came_at_once))
         before = time
+    lines += [line for broken in history.broken for line in table.broken(broken, width)]
     lines += [table.end(history.end), *_legend(width)]
     return "\n".join(_fitted(line, width) for line in lines) + "\n"
 
@@ -134,6 +139,11 @@ class _Table:
             cells[column] = " " if self.silent.get(lane) else "│"
         self._place(cells, event, came_at_once=came_at_once)
         return f"{time:>{self.time_width}} {''.join(cells)} {self._words(event)}"
+
+    def broken(self, evidence: str, width: int) -> list[str]:
+        """The lines of a broken rule, none of which is cut."""
+        first = f"{'✗':>{self.time_width}} "
+        return wrap(evidence, width, initial_indent=first, subsequent_indent=" " * len(first))
 
     def end(self, at: int) -> str:
         """The last line: the time, and what is still under way."""

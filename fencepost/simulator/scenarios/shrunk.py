@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import attrs
+
 from fencepost.simulator.drawing.text import LEGEND, space_time
 from fencepost.simulator.scenarios.model import Expectation, Scenario, SeededRun, cases
 from fencepost.simulator.scenarios.reading import scenario_of
@@ -29,11 +31,12 @@ def scenario_text(name: str, failing: Failing, found: str) -> str:
         choices=failing.choices,
     )
     played = record(scenario)
+    history = attrs.evolve(played.history(name), broken=(str(failing.violation),))
     commentary = Commentary(
         found=found,
         struck=played.struck,
         notes=played.notes,
-        ending=tuple(_ending(space_time(played.history(name), width=WIDTH))),
+        ending=tuple(_ending(space_time(history, width=WIDTH))),
     )
     text = seeded_text(scenario, commentary)
     _judge(text, scenario, failing)
