@@ -15,7 +15,9 @@ import attrs
 import pytest
 
 from fencepost.broker.settings import PROTECTIONS
+from fencepost.protocol.terms import TransactionResult
 from fencepost.simulator.exploring import ExploreConfig, search
+from fencepost.simulator.exploring.reached import REACHED
 from fencepost.simulator.exploring.search import explore
 from fencepost.simulator.exploring.worlds import Kind, Way, World, Worlds
 from fencepost.simulator.history import Appended, Arrived, Lost, Sent
@@ -167,6 +169,22 @@ def test_a_search_that_is_cut_short_proves_nothing() -> None:
     assert (cut.violation, cut.complete) == (None, False)
 
 
+@pytest.mark.parametrize("config", [LATE_END, SAME_IN_VERSION_2])
+def test_the_standard_worlds_come_through_what_could_go_wrong(config: ExploreConfig) -> None:
+    """Whoever finds nothing must have met late ends, and transactions that are over."""
+    reached = explore(config).reached
+    assert tuple(reached) == REACHED
+    assert all(reached.values()), reached
+    assert reached["late requests"] > reached["late ends"] > reached["late ends refused"]
+
+
+def test_what_a_world_has_not_is_not_counted() -> None:
+    calm = explore(
+        attrs.evolve(LATE_END, transactions=1, retries=0, ends=(TransactionResult.COMMIT,))
+    ).reached
+    assert calm == dict.fromkeys(REACHED, 0) | {"commits": 3, "commit markers": 2}
+
+
 PROGRAM = """
 import sys
 from fencepost.simulator.exploring import ExploreConfig, explore
@@ -212,7 +230,8 @@ def test_a_trace_is_a_history_to_draw() -> None:
     arrived = sum(isinstance(event, Arrived) for event in history.events)
     quiet = sum(step.kind in (Kind.WAKE, Kind.GIVE_UP) for step in found.trace)
     assert arrived == len(found.trace) - quiet, "every other step delivers one message"
-    markers = [event.label for event in history.events if isinstance(event, Appended) and event.result]
+    appended = [event for event in history.events if isinstance(event, Appended)]
+    markers = [event.label for event in appended if event.result is not None]
     assert markers == ["commit", "commit"]
     times = [event.at for event in history.events]
     assert times == sorted(times)

@@ -2,6 +2,6 @@
 how.
 """
 
-from fencepost.simulator.exploring.search import ExploreConfig, Explored, explore
+from fencepost.simulator.exploring.search import ExploreConfig, Explored, Search, explore
 
-__all__ = ["ExploreConfig", "Explored", "explore"]
+__all__ = ["ExploreConfig", "Explored", "Search", "explore"]

@@ -13,6 +13,7 @@ from typing import Final
 import attrs
 
 from fencepost.simulator.exploring.beginning import ExploreConfig, root
+from fencepost.simulator.exploring.reached import Reached
 from fencepost.simulator.exploring.steps import Steps
 from fencepost.simulator.exploring.symmetry import Symmetry
 from fencepost.simulator.exploring.trace import TraceStep, tell
@@ -23,7 +24,7 @@ from fencepost.simulator.history import History
 Report = Callable[[int, int], None]
 """Told from time to time how many states are known, and how many of them are still to be looked at."""
 
-REPORT_EVERY: Final = 10_000
+REPORT_EVERY: Final = 1_000
 
 
 @attrs.frozen(kw_only=True)
@@ -42,6 +43,8 @@ class Explored:
     """How often a real core took a step; all else was looked up."""
     ends: int
     """Worlds in which every client is done and nothing is on its way."""
+    reached: dict[str, int]
+    """How many of the steps came through what: late requests, commits, markers (REACHED)."""
 
 
 class Search:
@@ -58,6 +61,7 @@ class Search:
         self.parents = array("q")
         self.transitions = 0
         self.ends = 0
+        self.reached = Reached(self.steps)
         self._contents: list[Contents] = []
         self._verdicts: dict[tuple[int, int], Finding | None] = {}
 
@@ -69,6 +73,13 @@ class Search:
             at += 1
             if report is not None and at % REPORT_EVERY == 0:
                 report(len(self.found), len(self.found) - at)
+        return self._explored(wrong, wrong_at, complete=wrong is None and at == len(self.found))
+
+    def so_far(self) -> Explored:
+        """What there is to tell of a search that was ended from outside, while it ran."""
+        return self._explored(None, 0, complete=False)
+
+    def _explored(self, wrong: Finding | None, wrong_at: int, *, complete: bool) -> Explored:
         telling = tell(self.worlds, self.root, [] if wrong is None else self._path(wrong_at))
         return Explored(
             violation=None if wrong is None else wrong.violation.value,
@@ -77,9 +88,10 @@ class Search:
             history=telling.history("the shortest way there"),
             states=len(self.found),
             transitions=self.transitions,
-            complete=wrong is None and at == len(self.found),
+            complete=complete,
             core_steps=self.steps.taken,
             ends=self.ends,
+            reached=dict(self.reached.counts),
         )
 
     def wrong(self, world: World) -> Finding | None:
@@ -109,9 +121,11 @@ class Search:
     def _expand(self, at: int) -> tuple[Finding | None, int]:
         """Every world that this one leads to; what is wrong, and in which."""
         before = self.transitions
-        for _, way in self.worlds.after(self.found[at]):
+        here = self.found[at]
+        for action, way in self.worlds.after(here):
             world = self._canonical(way)
             self.transitions += 1
+            self.reached.count(here, action, way)
             if world not in self.numbers:
                 wrong = self._add(world, at)
                 if wrong is not None:

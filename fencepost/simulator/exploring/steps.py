@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Final, Protocol
 
 from fencepost.broker.words import NOBODY
+from fencepost.protocol.errors import ErrorCode
 from fencepost.simulator.exploring.broker import Answer, Broker, Message, Posted
 from fencepost.simulator.exploring.interning import Interned
 from fencepost.simulator.exploring.process import Process
@@ -55,6 +56,8 @@ class Steps:
         self.inners: Interned[Inner] = Interned()
         self._of_broker: dict[tuple[int, int, int], BrokerMove] = {}
         self._of_process: dict[tuple[int, Event, int, int], tuple[ProcessMove, ...]] = {}
+        self.late_answers: dict[tuple[int, int], ErrorCode] = {}
+        """What the broker would have answered at once, in which state, to which message that came late."""
         self.mirrors: list[Mirroring] = []
         self.taken = 0
 
@@ -74,6 +77,9 @@ class Steps:
         self.taken += 1
         broker = self.brokers[number].copy()
         posted = self.deliver(broker, connection, message)
+        for where, answer in posted:
+            if where == STRAY and isinstance(answer, Answer) and connection == STRAY:
+                self.late_answers[number, message] = answer.error
         return self.keep_broker(broker), self._routed(posted)
 
     def deliver(self, broker: Broker, connection: int, message: int) -> list[Posted]:
