@@ -1,7 +1,7 @@
 """`fencepost explore`: every future of a small world, looked at one by one.
 
-Rule: exit code 1 when something is found, as a linter's; without a finding the world is proven within its
-bounds, or the words say that the search was cut short.
+Rule: exit code 0 is a proof. When something is found, as a linter's, and when not all was looked at, it is
+another, and the words say which.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter, validators
 
-from fencepost.cli.failures import FAILED, OK
-from fencepost.cli.printing import print_json
+from fencepost.cli.failures import FAILED, OK, Ended, code_of
+from fencepost.cli.printing import Json, print_json
 
 if TYPE_CHECKING:
     from fencepost.simulator.exploring import ExploreConfig, Explored
@@ -38,7 +38,7 @@ def explore(
 
     The world is the real broker and real producers: each begins its transactions one after the other,
     writes one record into every partition, and commits or aborts: both are tried. Exit code 1 when
-    something is found.
+    something is found, and when the search is cut short before all was looked at.
 
     Parameters
     ----------
@@ -62,8 +62,7 @@ def explore(
     as_json
         Print the result once more as JSON, as the last line.
     """
-    from fencepost.simulator.exploring import ExploreConfig
-    from fencepost.simulator.exploring import explore as search
+    from fencepost.simulator.exploring import ExploreConfig, Search
 
     config = ExploreConfig(
         producers=producers,
@@ -76,12 +75,16 @@ def explore(
         max_states=max_states,
     )
     began = time.perf_counter()
-    explored = search(config, report=_tell_progress if sys.stderr.isatty() else None)
+    search, code = Search(config), FAILED
+    try:
+        explored = search.run(_tell_progress if sys.stderr.isatty() else None)
+    except Ended as ended:
+        explored, code = search.so_far(), code_of(ended)
     seconds = time.perf_counter() - began
     _tell(explored, seconds)
     if as_json:
         print_json(_as_json(config, explored, seconds))
-    return OK if explored.violation is None else FAILED
+    return OK if explored.complete else code
 
 
 def _tell_progress(states: int, waiting: int) -> None:
@@ -97,12 +100,11 @@ def _tell(explored: Explored, seconds: float) -> None:
     elif explored.complete:
         print(f"Nothing wrong in any state of this world: {counted}, {explored.ends} ways to end.")
     else:
-        print(f"Nothing found, and not all looked at: {counted}. --max-states lets the search go on.")
+        print(f"Nothing wrong so far, but not all was looked at: {counted}. --max-states lets it go on.")
+    print(f"Among these steps: {', '.join(f'{count:,} {name}' for name, count in explored.reached.items())}.")
 
 
-def _as_json(
-    config: ExploreConfig, explored: Explored, seconds: float
-) -> dict[str, bool | int | float | str | list[str] | None]:
+def _as_json(config: ExploreConfig, explored: Explored, seconds: float) -> dict[str, Json]:
     return {
         "violation": explored.violation,
         "because": explored.because,
@@ -113,6 +115,7 @@ def _as_json(
         "complete": explored.complete,
         "core_steps": explored.core_steps,
         "ends": explored.ends,
+        "reached": dict(explored.reached),
         "seconds": round(seconds, 3),
         "states_per_second": round(explored.states / seconds),
         "transaction_version": config.transaction_version,

@@ -44,6 +44,15 @@ class Stopped(BaseException):
         self.code = 128 + number  # as shells report it
 
 
+Ended = (KeyboardInterrupt, Stopped)
+"""How whoever started a command ends it: Ctrl-C, or SIGTERM."""
+
+
+def code_of(ended: BaseException) -> int:
+    """The exit code of a command that was ended so."""
+    return ended.code if isinstance(ended, Stopped) else INTERRUPTED
+
+
 def report(problem: Exception) -> int:
     """Prints an expected error and returns its exit code; raises any other again."""
     match problem:

@@ -17,7 +17,7 @@ import attrs
 from cyclopts import Parameter, validators
 
 from fencepost.cli.covered import coverage_as_json, tell_coverage
-from fencepost.cli.failures import FAILED, INTERRUPTED, OK
+from fencepost.cli.failures import FAILED, OK, Ended, code_of
 from fencepost.cli.printing import Json, print_json, print_table
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def fuzz(
     try:
         with closing(results), _progress(seeds) as tell:
             _search(results, tally, pace, tell)
-    except KeyboardInterrupt:
-        code = INTERRUPTED
+    except Ended as ended:
+        code = code_of(ended)
     _tell_found(tally, options)
     tell_coverage(tally.coverage, transaction_version, tally.faults, all_=coverage)
     _tell_counts(tally, pace, wanted=seeds)

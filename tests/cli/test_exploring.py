@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import signal
+import subprocess
 
 import pytest
 
 from fencepost.cli.application import run
+from tests.cli.processes import COMMAND, PATIENCE_S
 
 Output = pytest.CaptureFixture[str]
 
@@ -26,14 +31,52 @@ def test_a_finding_is_told_step_by_step(capsys: Output) -> None:
 def test_a_proof_says_how_many_states_it_took(capsys: Output) -> None:
     options = ["--producers", "1", "--transactions", "2", "--retries", "1", "--transaction-version", "2"]
     assert run(["explore", *options, "--json"]) == 0
-    words, last = capsys.readouterr().out.splitlines()
+    words, among, last = capsys.readouterr().out.splitlines()
     proof = json.loads(last)
     assert (proof["violation"], proof["steps"], proof["trace"], proof["complete"]) == (None, 0, [], True)
     assert proof["states"] > 1_000
     assert proof["states_per_second"] > 0
     assert words.startswith(f"Nothing wrong in any state of this world: {proof['states']:,} states")
+    reached = proof["reached"]
+    assert all(reached.values()), "a world in which nothing comes late and nothing is decided proves nothing"
+    assert among == f"Among these steps: {', '.join(f'{count:,} {name}' for name, count in reached.items())}."
 
 
-def test_a_search_that_is_cut_short_says_so(capsys: Output) -> None:
-    assert run(["explore", "--max-states", "100"]) == 0
-    assert capsys.readouterr().out.startswith("Nothing found, and not all looked at")
+def test_a_search_that_is_cut_short_proves_nothing(capsys: Output) -> None:
+    assert run(["explore", "--max-states", "100", "--json"]) == 1
+    words, _, last = capsys.readouterr().out.splitlines()
+    assert words.startswith("Nothing wrong so far, but not all was looked at: ")
+    assert (json.loads(last)["complete"], json.loads(last)["violation"]) == (False, None)
+
+
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_search_that_is_ended_tells_what_there_is(how: signal.Signals, code: int) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [
+            *COMMAND,
+            "explore",
+            "--transactions",
+            "9",
+            "--retries",
+            "9",
+            "--max-states",
+            "1000000000",
+            "--json",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+    ) as process:
+        os.close(theirs)
+        try:
+            assert b"states" in os.read(ours, 1_000), "it tells from time to time how far it is"
+            process.send_signal(how)
+            words, _, last = process.communicate(timeout=PATIENCE_S)[0].splitlines()
+        finally:
+            process.kill()
+            os.close(ours)
+    assert process.returncode == code
+    assert words.startswith("Nothing wrong so far, but not all was looked at: ")
+    assert json.loads(last)["states"] > 1_000
+    assert not json.loads(last)["complete"]
