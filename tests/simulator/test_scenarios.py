@@ -184,6 +184,27 @@ WRONG: list[tuple[str, Builder, str]] = [
         lost_ack().expect(holds=["torn-transaction"]),
         "says nothing about torn-transaction: there was nothing to look at",
     ),
+    *(
+        (
+            f"{rule} of nobody",
+            scenario("s").consumer("r", "t-0").expect(holds=[rule]),
+            f"says nothing about {rule}: there was nothing to look at",
+        )
+        for rule in ("converges", "hanging-transaction", "exactly-once")
+    ),
+    (
+        "exactly-once of copies when nothing is there to copy",
+        lost_ack()
+        .cluster(topics=(("t", 1), ("out", 1)))
+        .copier("c", "out-0", writes="t")
+        .expect(holds=["exactly-once"]),
+        "says nothing about exactly-once: there was nothing to look at",
+    ),
+    (
+        "hanging transactions of who has none",
+        lost_ack().expect(holds=["hanging-transaction"]),
+        "says nothing about hanging-transaction: there was nothing to look at",
+    ),
     ("a rule that is broken", lost_ack().cluster(broken=("dedup",)), "breaks duplicate: "),
     (
         "a rule that is broken while its whole is allowed to be",

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import attrs
+
 from fencepost.simulator.choices import Choices
-from fencepost.simulator.plan import draw
+from fencepost.simulator.nemesis import FaultKind
+from fencepost.simulator.plan import Plan, draw
 from fencepost.simulator.scenarios.model import Expectation, Scenario, SeededRun
 from fencepost.simulator.scenarios.reading import scenario_of
 from fencepost.simulator.scenarios.runner import run
-from fencepost.simulator.scenarios.seeded import Commentary, seeded_text
+from fencepost.simulator.scenarios.seeded import CALM, Commentary, seeded_text
 
 SEED = 3
 
 
 def found(expect: Expectation) -> Scenario:
-    """A seed's world with the choices of another one."""
+    """A seed's world, with one kind of fault and the choices of another seed."""
     return Scenario(
         name="found",
         lesson="what it teaches",
         expect=expect,
-        seeded=SeededRun(plan=draw(Choices(SEED))),
+        seeded=SeededRun(plan=attrs.evolve(draw(Choices(SEED)), kinds=(FaultKind.CLOCK_JUMP,), strikes=8)),
         choices=tuple(draw_many(SEED + 1)),
     )
 
@@ -26,6 +29,12 @@ def found(expect: Expectation) -> Scenario:
 def draw_many(seed: int) -> list[int]:
     choices = Choices(seed)
     return [choices.below(40) for _ in range(200)]
+
+
+def problems_of(plan: Plan, *, holds: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Of the calmest run of a plan."""
+    (report,) = run(Scenario(name="calm", expect=Expectation(holds=holds), seeded=SeededRun(plan=plan)))
+    return report.problems
 
 
 def problems(expect: Expectation) -> tuple[str, ...]:
@@ -42,6 +51,18 @@ def test_what_is_expected_to_hold_was_put_to_the_test() -> None:
 
 def test_what_is_expected_to_break_and_keeps_is_told() -> None:
     assert problems(Expectation(violates=("G1a",))) == ("was expected to break G1a, and keeps it",)
+
+
+def test_a_fault_that_never_struck_is_told() -> None:
+    plan = attrs.evolve(draw(Choices(SEED)), kinds=(FaultKind.HOLD, FaultKind.DROP), strikes=0)
+    assert problems_of(plan) == ("fault never struck: hold", "fault never struck: drop")
+
+
+def test_where_nobody_works_nothing_is_put_to_the_test() -> None:
+    assert problems_of(CALM, holds=("liveness", "a core failed")) == (
+        "never puts liveness to the test",
+        "never puts a core failed to the test",
+    )
 
 
 def test_what_is_written_is_read_as_the_same() -> None:

@@ -9,7 +9,7 @@ import attrs
 
 from fencepost.simulator.choices import Choices
 from fencepost.simulator.history import History
-from fencepost.simulator.nemesis import Struck
+from fencepost.simulator.nemesis import FaultKind, Struck
 from fencepost.simulator.noted_choices import Note, NotedChoices
 from fencepost.simulator.plan import Plan
 from fencepost.simulator.recording import Recorder
@@ -48,12 +48,21 @@ class SeededPlay:
         broken = None if violation is None else violation.rule
         found = [f"was expected to break {name}, and keeps it" for name in expect.violates if name != broken]
         found += [f"never puts {name} to the test" for name in expect.holds if not self._puts_to_test(name)]
-        if violation is not None and broken not in expect.violates:
+        if violation is None:
+            found += [f"fault never struck: {kind.value}" for kind in self._never_struck()]
+        elif broken not in expect.violates:
             found.append(f"breaks {violation}")
         return found
 
+    def _never_struck(self) -> list[FaultKind]:
+        """Kinds of fault that the plan names, of a run that came to its end."""
+        seen = {struck.kind for struck in self.struck}
+        return [kind for kind in self.plan.kinds if kind not in seen]
+
     def _puts_to_test(self, rule: str) -> bool:
-        return rule in (NOT_LIVE, CORE_FAILED) or bool(self.trial.marks.get(f"looked: {rule}"))
+        if rule in (NOT_LIVE, CORE_FAILED):  # whoever works asks something of the cores, and must get done
+            return any(role.part is not Part.READ for role, _ in self.simulation.cast)
+        return bool(self.trial.marks.get(f"looked: {rule}"))
 
 
 @attrs.define(eq=False)

@@ -7,24 +7,24 @@ was to be put to the test must have been.
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 import attrs
 
 from fencepost.protocol.batches import read_marker
 from fencepost.protocol.records import read_columns
-from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.stored import read_transactions
+from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition, TransactionState
 from fencepost.simulator.judging.black_box import check
 from fencepost.simulator.judging.exactly_once import exactly_once
-from fencepost.simulator.scenarios.model import CopierPart, Expectation
+from fencepost.simulator.scenarios.model import ConsumerPart, CopierPart, Expectation
 from fencepost.simulator.scenarios.playing import Play
-from fencepost.simulator.scenarios.rule_names import (
-    CONVERGES,
-    EXACTLY_ONCE,
-    EXACTLY_ONCE_RULES,
-    HANGING_TRANSACTION,
-    spelled_out,
-)
+from fencepost.simulator.scenarios.rule_names import CONVERGES, EXACTLY_ONCE, HANGING_TRANSACTION, spelled_out
 from fencepost.simulator.workloads import transform, without_mark
+
+# Without these, nobody looked at exactly-once; the rest of it depends on what went wrong.
+_TWICE_OR_NEVER: Final = ("duplicate", "unseen")
+_OF_COPIES: Final = ("missing-output", "doubled-output")
 
 
 @attrs.define(eq=False)
@@ -62,9 +62,31 @@ def judge(play: Play) -> Findings:
     if breach is not None:
         findings.breaches.append((breach.rule, breach.evidence))
     findings.looked.update(play.step_judge.inner.sometimes)
-    findings.looked[CONVERGES] = findings.looked[HANGING_TRANSACTION] = 1
-    findings.looked[EXACTLY_ONCE] = sum(findings.looked[name] for name in EXACTLY_ONCE_RULES)
+    _count_what_there_was(play, findings.looked)
     return findings
+
+
+def _count_what_there_was(play: Play, looked: Counter[str]) -> None:
+    """For the rules about whole runs: who had to come to his end, which transactions could have hung, and
+    how many records could have been there twice or not at all.
+    """
+    looked[CONVERGES] = sum(not isinstance(part, ConsumerPart) for part, _, _ in play.cast)
+    looked[HANGING_TRANSACTION] = _transactions_in_logs(play)
+    copies = any(isinstance(part, CopierPart) for part in play.case.scenario.parts)
+    looked[EXACTLY_ONCE] = min(looked[name] for name in (*_TWICE_OR_NEVER, *(_OF_COPIES if copies else ())))
+
+
+def _transactions_in_logs(play: Play) -> int:
+    """How many batches are of transactions, and how often a coordinator decided on one."""
+    journals, found = play.world.journals, 0
+    for where in sorted(journals.disks):
+        for header, batch in journals.journal(where).batches(0):
+            if where.topic == TRANSACTION_STATE_TOPIC:
+                known = [record for _, record in read_transactions(batch, header) if record is not None]
+                found += sum(record.state is not TransactionState.EMPTY for record in known)
+            else:
+                found += header.is_transactional
+    return found
 
 
 def visible_values(play: Play) -> dict[TopicPartition, list[str]]:
