@@ -89,8 +89,8 @@ def _anomaly_table() -> str:
 
 
 def _known_table() -> str:
-    rows = [(entry.name, f"`{entry.rule.name}`", entry.why, entry.needs or "-") for entry in KNOWN]
-    return tables.markdown_table(("name", "rule", "why", "only in runs with"), rows)
+    rows = [(entry.name, f"`{entry.rule.name}`", entry.why, entry.needs) for entry in KNOWN]
+    return tables.markdown_table(("name", "rule", "why", "what the log must hold"), rows)
 
 
 def _unreachable_table() -> str:

@@ -17,7 +17,7 @@ import attrs
 
 from fencepost.broker.host import Host, SyncPolicy
 from fencepost.broker.settings import NodeSettings
-from fencepost.broker.words import Append, Effect, Input, Lead, Move, Outcome
+from fencepost.broker.words import Append, Effect, Input, Move, Outcome
 from fencepost.client.effects import Resolve
 from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.messages import FetchReply
@@ -179,8 +179,6 @@ class World:
     # --- what others tell it --------------------------------------------------------------------------------
 
     def took(self, node: SimulatedNode, arrived: Input, outcome: Outcome) -> None:
-        if type(arrived) is Lead and arrived.leader_epoch > 0:
-            self.marks["leaders that loaded a log"] += 1
         for judge in self.judges:
             judge.took(node, arrived, outcome)
 

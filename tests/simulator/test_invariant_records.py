@@ -254,6 +254,17 @@ def test_a_decision_is_the_same_everywhere_and_comes_first(coordinator: Coordina
         book.judge_marker(OTHER, (PRODUCER, 2), ABORT)
 
 
+def test_a_coordinator_that_lost_its_decision_is_held_to_the_first_marker(coordinator: Coordinator) -> None:
+    book = coordinator.book
+    before = coordinator.end
+    coordinator.says(STATE.PREPARE_COMMIT, producer_epoch=2)
+    book.judge_marker(KEY, (PRODUCER, 2), COMMIT)
+    book.cut(LOG, before)
+    coordinator.says(STATE.PREPARE_ABORT, producer_epoch=2)
+    with pytest.raises(Violation, match=r"I5 one decision: payments-1: ABORT.* and payments-0 has COMMIT"):
+        book.judge_marker(OTHER, (PRODUCER, 2), ABORT)
+
+
 def test_the_first_marker_says_what_was_decided(coordinator: Coordinator) -> None:
     coordinator.says(STATE.PREPARE_ABORT, producer_epoch=2)
     with pytest.raises(Violation, match=r"I6 durable decision.*the decision is ABORT"):

@@ -5,6 +5,7 @@ Rule: naive, and made from headers and markers alone; nothing that the broker wo
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from typing import Final, NamedTuple
 
@@ -55,6 +56,7 @@ class PartitionRecord:
     host: Host | None = None
     leader_epoch: int = -1
     begun_at: int = 0  # where the log ended when this leader took it over
+    taken_over_at: list[int] = attrs.Factory(list[int])  # the same of every leader but the first
     headers: list[BatchHeader] = attrs.Factory(list[BatchHeader])
     results: dict[int, TransactionResult] = attrs.Factory(dict[int, TransactionResult])  # by offset
     log_end_offset: int = 0
@@ -211,8 +213,17 @@ class PartitionRecord:
                 earlier.count(header, self.results.get(header.base_offset))
         return earlier
 
+    def batch_at(self, offset: int) -> BatchHeader:
+        """The batch that holds this offset; LookupError when none does."""
+        place = bisect_right(self.headers, offset, key=_base_offset) - 1
+        if place < 0 or offset >= self.headers[place].next_offset:
+            raise LookupError(f"{self.key} holds no offset {offset}")
+        return self.headers[place]
+
     def taken_over(self, host: Host, leader_epoch: int, *, is_cut: bool) -> None:
         """All that is in the log counts for its next leader."""
+        if self.leader_epoch >= 0:
+            self.taken_over_at.append(self.log_end_offset)
         self.host, self.leader_epoch, self.begun_at = host, leader_epoch, self.log_end_offset
         if is_cut:
             self.high_watermark = self.last_stable_offset = 0
@@ -228,6 +239,10 @@ def judge_order(state: Partition) -> None:
             f"{state.key}: log start {state.log_start_offset}, LSO {stable}, high watermark "
             f"{state.high_watermark}, end {state.log_end_offset}",
         )
+
+
+def _base_offset(header: BatchHeader) -> int:
+    return header.base_offset
 
 
 def _name(header: BatchHeader) -> str:

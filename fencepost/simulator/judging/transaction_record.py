@@ -66,7 +66,6 @@ class Transaction:
     partitions: tuple[TopicPartition, ...] = ()
     decision: TransactionResult | None = None
     is_prepared: bool = False
-    marker: tuple[TopicPartition, TransactionResult] | None = None  # the first one that was written
 
 
 @attrs.define(eq=False)
@@ -84,6 +83,10 @@ class TransactionBook:
     ended: dict[tuple[int, int], Transaction] = attrs.Factory(dict[tuple[int, int], Transaction])
     marked_as: dict[tuple[int, int], Transaction] = attrs.Factory(dict[tuple[int, int], Transaction])
     homes: dict[str, TopicPartition] = attrs.Factory(dict[str, TopicPartition])
+    first_markers: dict[tuple[int, int], tuple[TopicPartition, TransactionResult]] = attrs.Factory(
+        dict[tuple[int, int], tuple[TopicPartition, TransactionResult]]
+    )
+    """What was first said of each identity's transaction, whatever its coordinator takes back."""
     owners: dict[int, str] = attrs.Factory(dict[int, str])  # of producer ids
     floors: dict[int, int] = attrs.Factory(dict[int, int])  # the oldest epoch that is not fenced
 
@@ -122,7 +125,10 @@ class TransactionBook:
         transaction = self.current[name]
         transaction.decision = DECISIONS[record.state]
         self.ended[transaction.producer_id, transaction.producer_epoch] = transaction
-        self.marked_as[record.producer_id, record.producer_epoch] = transaction
+        identity = record.producer_id, record.producer_epoch
+        self.marked_as[identity] = transaction
+        if not transaction.renews_identity:  # the next transaction has the same
+            self.first_markers.pop(identity, None)
 
     def durable(self, key: TopicPartition, offset: int) -> None:
         """The coordinator learned that its log is safe up to `offset`."""
@@ -241,20 +247,16 @@ class TransactionBook:
     def judge_marker(
         self, where: TopicPartition, identity: tuple[int, int], result: TransactionResult
     ) -> None:
-        """Before a marker enters: its transaction is decided so, durably, and everywhere."""
+        """Before a marker enters: others of its transaction say the same, and that is decided, durably."""
+        said = f"{where}: {result.name} marker of producer {identity[0]} epoch {identity[1]}"
+        first = self.first_markers.setdefault(identity, (where, result))
+        self.marks[ONE_DECISION.name] += first[0] != where
+        if first[1] is not result:
+            raise Violation(ONE_DECISION.name, f"{said}, and {first[0]} has {first[1].name}")
         self.marks[DURABLE_DECISION.name] += 1
         transaction = self.marked_as.get(identity)
-        said = f"{where}: {result.name} marker of producer {identity[0]} epoch {identity[1]}"
         if transaction is None or not transaction.is_prepared:
             raise Violation(DURABLE_DECISION.name, f"{said}, and no durable decision")
-        if transaction.marker is None:
-            transaction.marker = (where, result)
-        else:
-            self.marks[ONE_DECISION.name] += 1
-            if transaction.marker[1] is not result:
-                raise Violation(
-                    ONE_DECISION.name, f"{said}, and {transaction.marker[0]} has {transaction.marker[1].name}"
-                )
         if transaction.decision is not result:
             assert transaction.decision is not None, "a durable decision is one"
             raise Violation(DURABLE_DECISION.name, f"{said}, and the decision is {transaction.decision.name}")
