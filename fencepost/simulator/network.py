@@ -150,13 +150,17 @@ Holds = Callable[[Channel, Message], bool]
 @attrs.define(eq=False)
 class Network:
     """All connections. `blocked` are pairs (source, target) of lanes that nothing passes between; `holds`
-    says of a message that reaches its target whether it, and all behind it, must wait.
+    says of a message that reaches its target whether it, and all behind it, must wait; `on_unheard` hears of
+    answers that are given where nobody waits for them any more.
     """
 
     timeline: Timeline
     encodes: bool = False
     observers: list[Observer] = attrs.Factory(list[Observer])
     holds: Holds | None = None
+    on_unheard: list[Callable[[Channel, Answer], None]] = attrs.Factory(
+        list[Callable[[Channel, Answer], None]]
+    )
     connections: dict[int, Connection] = attrs.Factory(dict[int, Connection])
     blocked: set[tuple[str, str]] = attrs.Factory(set[tuple[str, str]])
     made: int = 0
@@ -177,10 +181,13 @@ class Network:
     def answer(self, connection: Connection, answer: Answer) -> None:
         """Send an answer, unless the caller is gone."""
         channel = connection.to_caller
-        if not channel.is_dead:
-            if self.encodes and answer.token in connection.in_flight:
-                answer = _recoded_answer(answer, connection.in_flight[answer.token][0])
-            self._send(channel, answer)
+        if channel.is_dead:
+            for hear in self.on_unheard:
+                hear(channel, answer)
+            return
+        if self.encodes and answer.token in connection.in_flight:
+            answer = _recoded_answer(answer, connection.in_flight[answer.token][0])
+        self._send(channel, answer)
 
     def _send(self, channel: Channel, message: Message) -> None:
         for observer in self.observers:

@@ -10,7 +10,7 @@ import attrs
 from fencepost.broker.host import Host
 from fencepost.broker.words import Append, Effect, Input, Lead, Outcome
 from fencepost.client.effects import Resolve
-from fencepost.protocol.messages import FetchReply
+from fencepost.protocol.messages import API_BY_REQUEST, Api, FetchReply
 from fencepost.protocol.stored import read_offsets, read_transactions
 from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.simulator.drawing.logs import has_lane
@@ -42,7 +42,7 @@ class Recorder:
     unseen: tuple[str, ...] = ()
     events: list[Event] = attrs.Factory(list[Event])
     numbers: dict[int, tuple[Message, int]] = attrs.Factory(dict[int, tuple[Message, int]])  # by identity
-    asked: dict[tuple[int, int], int] = attrs.Factory(dict[tuple[int, int], int])
+    asked: dict[tuple[int, int], tuple[int, Api]] = attrs.Factory(dict[tuple[int, int], tuple[int, Api]])
     ends: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
     bounds: dict[TopicPartition, tuple[int, int]] = attrs.Factory(dict[TopicPartition, tuple[int, int]])
 
@@ -50,6 +50,7 @@ class Recorder:
         """From now on. Nodes must be observed for their logs to be seen."""
         # First of all: what a fault strikes at has happened before it.
         self.world.network.observers.insert(0, self)
+        self.world.network.on_unheard.append(self._unheard)
         self.world.on_performing.insert(0, self._performs)
         self.world.on_resolved.insert(0, self._resolves)
         self.world.judges.append(self)
@@ -76,13 +77,18 @@ class Recorder:
         label = self._label(channel, message)
         if label is None or channel.source in self.unseen or channel.target in self.unseen:
             return
-        number = len(self.numbers) + 1
-        self.numbers[id(message)] = (message, number)  # kept, so that no other takes its identity
         answers = None
         if isinstance(message, Answer):
-            answers = self.asked.get((channel.connection.number, message.token))
-        elif isinstance(message, Question):
-            self.asked[channel.connection.number, message.token] = number
+            asked = self.asked.get((channel.connection.number, message.token))
+            answers = None if asked is None else asked[0]
+        number = self._leaves(channel, message, label, answers)
+        if isinstance(message, Question):
+            api = API_BY_REQUEST[type(message.request)]
+            self.asked[channel.connection.number, message.token] = (number, api)
+
+    def _leaves(self, channel: Channel, message: Message, label: str, answers: int | None) -> int:
+        number = len(self.numbers) + 1
+        self.numbers[id(message)] = (message, number)  # kept, so that no other takes its identity
         self.events.append(
             Sent(
                 self.world.now,
@@ -93,6 +99,15 @@ class Recorder:
                 answers=answers,
             )
         )
+        return number
+
+    def _unheard(self, channel: Channel, answer: Answer) -> None:
+        """An answer that nobody waits for: it says what a late request came to."""
+        asked = self.asked.get((channel.connection.number, answer.token))
+        if asked is not None:
+            answers, api = asked
+            self._leaves(channel, answer, reply_label(api, answer.error, answer.body), answers)
+            self.lost(channel, answer, "nobody waits for it")
 
     def _label(self, channel: Channel, message: Message) -> str | None:
         if isinstance(message, Goodbye):

@@ -100,6 +100,7 @@ POINTS = [
     "leader of t-0 receives Produce from p #2",
     "p receives Produce reply from leader of t-1",
     "p gets NOT_COORDINATOR from node 1",
+    "node 1 answers NOT_COORDINATOR to p",
     "before coordinator of app appends COMPLETE_COMMIT",
     "t-1 appends COMMIT marker for app",
     "before __consumer_offsets-0 appends data for copier",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fencepost.broker.host import SyncPolicy
-from fencepost.simulator.history import Arrived, History, Sent, Struck
+from fencepost.simulator.history import Arrived, History, Lost, Sent, Struck
 from fencepost.simulator.scenarios.builder import Builder, scenario
 from fencepost.simulator.scenarios.model import Case, cases
 from fencepost.simulator.scenarios.reading import scenario_of
@@ -115,6 +115,21 @@ def _arrives_at(history: History, at: int) -> str:
     arrived = history.events[at]
     assert isinstance(arrived, Arrived)
     return next(e.target for e in history.events if isinstance(e, Sent) and e.number == arrived.number)
+
+
+def test_a_late_request_is_seen_to_be_refused_though_nobody_waits() -> None:
+    case = next(case for case in SHIPPED if case.name == "late EndTxn (transaction_version 2)")
+    _, history = record_case(case)
+    late = next(event.number for event in history.events if isinstance(event, Struck) and event.number)
+    came = history.events.index(
+        next(e for e in history.events if isinstance(e, Arrived) and e.number == late)
+    )
+    refusal, lost = history.events[came + 1 : came + 3]
+    assert isinstance(refusal, Sent)
+    assert (refusal.source, refusal.target) == ("node 1", "p")
+    assert (refusal.label, refusal.answers) == ("EndTxn PRODUCER_FENCED", late)
+    assert isinstance(lost, Lost)
+    assert (lost.number, lost.because) == (refusal.number, "nobody waits for it")
 
 
 def test_choices_are_followed() -> None:

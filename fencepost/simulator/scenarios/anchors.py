@@ -101,6 +101,7 @@ class Anchors:
     def attach(self) -> None:
         """From now on."""
         self.world.network.observers.append(self)
+        self.world.network.on_unheard.append(self._answered)
         self.world.network.holds = self.arriving
         self.world.on_performing.append(self.performs)
         self.world.on_resolved.append(self.resolves)
@@ -159,6 +160,14 @@ class Anchors:
 
     def sent(self, channel: Channel, message: Message) -> None:
         self._tell_of_message(channel, message, PointKind.SENDS, PointKind.SENDS_REPLY, is_between=False)
+        if isinstance(message, Answer):
+            self._answered(channel, message)
+
+    def _answered(self, channel: Channel, answer: Answer) -> None:
+        """A node gave an answer, whether anybody still waits for it or not."""
+        if PointKind.ANSWERS in self.listeners:
+            for name in errors_in(answer):
+                self.tell(Happening(PointKind.ANSWERS, channel.source, name, channel.target))
 
     def arriving(self, channel: Channel, message: Message) -> bool:
         """A message is there and not taken yet: whether it must wait, because a fault holds it."""

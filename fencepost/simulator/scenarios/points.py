@@ -26,6 +26,7 @@ class PointKind(Enum):
     RECEIVES_REPLY = "WHO receives REQUEST reply [from WHO]"
     RECEIVES = "WHO receives REQUEST [from WHO]"
     GETS = "WHO gets ERROR [from WHO]"
+    ANSWERS = "WHO answers ERROR [to WHO]"
     DECIDES = "[before] coordinator of ID appends STATE"
     MARKS = "[before] PARTITION appends RESULT marker [for ID]"
     STORES = "[before] PARTITION appends data [for ID]"
@@ -103,6 +104,7 @@ _PLAIN: Final = {
     PointKind.RECEIVES_REPLY: "{who} receives {what} reply",
     PointKind.RECEIVES: "{who} receives {what}",
     PointKind.GETS: "{who} gets {what}",
+    PointKind.ANSWERS: "{who} answers {what}",
     PointKind.DECIDES: "{who} appends {what}",
     PointKind.MARKS: "{who} appends {what} marker",
     PointKind.STORES: "{who} appends data",
@@ -124,6 +126,7 @@ _WHOM: Final = {
     PointKind.RECEIVES_REPLY: "from",
     PointKind.RECEIVES: "from",
     PointKind.GETS: "from",
+    PointKind.ANSWERS: "to",
     PointKind.MARKS: "for",
     PointKind.STORES: "for",
 }
@@ -136,6 +139,7 @@ _PATTERNS: Final = {
     PointKind.RECEIVES_REPLY: rf"{_WHO} receives (?P<what>\w+) reply(?: from (?P<whom>{SOMEBODY}))?",
     PointKind.RECEIVES: rf"{_WHO} receives (?P<what>\w+)(?: from (?P<whom>{SOMEBODY}))?",
     PointKind.GETS: rf"{_WHO} gets (?P<what>\w+)(?: from (?P<whom>{SOMEBODY}))?",
+    PointKind.ANSWERS: rf"{_WHO} answers (?P<what>\w+)(?: to (?P<whom>{SOMEBODY}))?",
     PointKind.MARKS: r"(?P<who>\S+) appends (?P<what>\w+) marker(?: for (?P<whom>\S+))?",
     PointKind.STORES: r"(?P<who>\S+) appends data(?: for (?P<whom>\S+))?",
     PointKind.DECIDES: r"(?P<who>coordinator of \S+) appends (?P<what>\w+)",
@@ -160,6 +164,7 @@ _WHATS: Final = {
     PointKind.RECEIVES_REPLY: "REQUEST",
     PointKind.RECEIVES: "REQUEST",
     PointKind.GETS: "ERROR",
+    PointKind.ANSWERS: "ERROR",
     PointKind.DECIDES: "STATE",
     PointKind.MARKS: "RESULT",
     PointKind.ENDS_CALL: "CALL",
