@@ -107,7 +107,7 @@ def _of_reply(body: ReplyBody | None) -> Iterator[str]:
                     else f"{part.error.name} @{part.base_offset}"
                 )
         case InitProducerIdReply() | EndTxnReply():
-            yield f"NONE {_identity(body.producer_id, body.producer_epoch)}"
+            yield f"NONE {_identity(body.producer_id, body.producer_epoch)}".rstrip()
         case AddPartitionsToTxnReply() | TxnOffsetCommitReply():
             yield _errors(part.error for part in body.partitions)
         case WriteTxnMarkersReply():

@@ -27,12 +27,13 @@ Able = TypeVar("Able", bound=SimulatedNode | Process)
 
 
 class Done(NamedTuple):
-    """A fault that struck: to whom or what, and how it is undone. `whom` is None while it lies in wait, and
-    is told when it strikes.
+    """A fault that strikes: whom or what, and how it is undone. `whom` is None while it lies in wait, and is
+    told when it strikes; `do` is what others see at once, done when the fault has been told.
     """
 
     whom: str | None
     undo: Undo
+    do: Undo = lambda: None
 
 
 @attrs.frozen(kw_only=True)
@@ -118,6 +119,7 @@ class Nemesis:
         done = _STRIKES[kind](self)
         if done is not None and done.whom is not None:
             self.tell(kind, done.whom)
+            done.do()
             self.undo_later(done.undo)
         elif done is not None:
             self._keep(done.undo)
@@ -178,8 +180,7 @@ def _drop(nemesis: Nemesis) -> Done | None:
     if not connections:
         return None
     connection = world.choices.one_of(connections)
-    world.network.reset(connection)
-    return Done(_named(connection), _nothing)
+    return Done(_named(connection), _nothing, lambda: world.network.reset(connection))
 
 
 def _named(connection: Connection) -> str:
@@ -309,11 +310,14 @@ def _fail_over(nemesis: Nemesis) -> Done | None:
     node = world.choices.one_of(able)
     assert node.host is not None, "a node that is up has a host"
     led = led_by(node.host)
-    nemesis.doomed.pop(node.lane, None)  # this death has another reason
-    node.kill()
-    for key in led:
-        world.move(key, world.choices.one_of(world.nodes).settings.node_id)
-    return Done(node.lane, lambda: _start_again(node))
+
+    def do() -> None:
+        nemesis.doomed.pop(node.lane, None)  # this death has another reason
+        node.kill()
+        for key in led:
+            world.move(key, world.choices.one_of(world.nodes).settings.node_id)
+
+    return Done(node.lane, lambda: _start_again(node), do)
 
 
 def _move(nemesis: Nemesis) -> Done | None:
@@ -323,8 +327,7 @@ def _move(nemesis: Nemesis) -> Done | None:
     if not able or world.nodes[0].host is None or len(world.nodes) == 1:
         return None
     key, heir = world.choices.one_of(able), world.choices.one_of(world.nodes)
-    world.move(key, heir.settings.node_id)
-    return Done(f"{key} to {heir.lane}", _nothing)
+    return Done(f"{key} to {heir.lane}", _nothing, lambda: world.move(key, heir.settings.node_id))
 
 
 def _kill(nemesis: Nemesis) -> Done | None:
@@ -333,17 +336,19 @@ def _kill(nemesis: Nemesis) -> Done | None:
     if not able:
         return None
     process = _victim(nemesis, able)
-    process.kill()
-    return Done(process.lane, lambda: nemesis.respawn(process.lane))
+    return Done(process.lane, lambda: nemesis.respawn(process.lane), process.kill)
 
 
 def _jump(nemesis: Nemesis) -> Done | None:
     world = nemesis.world
     chosen = world.choices.one_of([*world.nodes, *(p for p in world.processes if not p.is_over)])
     jump_ms = world.choices.one_of(JUMPS_MS)
-    chosen.clock.offset_ns += jump_ms * NS_PER_MS
-    chosen.look_at_clock()
-    return Done(f"{chosen.lane} by {jump_ms} ms", _nothing)
+
+    def do() -> None:
+        chosen.clock.offset_ns += jump_ms * NS_PER_MS
+        chosen.look_at_clock()
+
+    return Done(f"{chosen.lane} by {jump_ms} ms", _nothing, do)
 
 
 def _slow(nemesis: Nemesis) -> Done | None:

@@ -13,7 +13,7 @@ from fencepost.broker.words import Input, Outcome
 from fencepost.protocol.messages import FetchReply
 from fencepost.simulator.choices import Choices
 from fencepost.simulator.clock import NS_PER_MS
-from fencepost.simulator.nemesis import FaultKind, Nemesis
+from fencepost.simulator.nemesis import FaultKind, Nemesis, Struck
 from fencepost.simulator.network import Answer, Channel, Message, Question
 from fencepost.simulator.nodes import SimulatedNode
 from fencepost.simulator.plan import Plan, draw
@@ -109,6 +109,27 @@ def test_what_lay_in_wait_for_nothing_did_not_strike(kind: FaultKind) -> None:
     nemesis.heal()
     assert world.network.observers == []
     assert [node.dies_in for node in world.nodes] == [None]
+
+
+@pytest.mark.parametrize("kind", [FaultKind.KILL, FaultKind.FAILOVER])
+def test_a_fault_is_told_before_what_comes_of_it(kind: FaultKind) -> None:
+    """Whoever draws a run writes the fault above all that it leads to."""
+    lived: list[bool] = []
+
+    def watch(simulation: Simulation) -> None:
+        def hear(struck: Struck) -> None:
+            world = simulation.world
+            up = [node.lane for node in world.nodes if node.host is not None]
+            up += [process.lane for process in world.processes if not process.is_over]
+            lived.append(struck.whom in up)
+
+        simulation.nemesis.on_struck.append(hear)
+
+    plan = only(kind)
+    for seed in range(3):
+        assert try_choices(Choices(seed), lambda _: plan, watch).violation is None
+    assert len(lived) > 3
+    assert all(lived)
 
 
 @attrs.define(eq=False)

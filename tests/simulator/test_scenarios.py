@@ -124,6 +124,8 @@ def test_a_late_request_is_seen_to_be_refused_though_nobody_waits() -> None:
     came = history.events.index(
         next(e for e in history.events if isinstance(e, Arrived) and e.number == late)
     )
+    labels = [event.label for event in history.events if isinstance(event, Sent)]
+    assert labels == [label.strip() for label in labels]
     refusal, lost = history.events[came + 1 : came + 3]
     assert isinstance(refusal, Sent)
     assert (refusal.source, refusal.target) == ("node 1", "p")
