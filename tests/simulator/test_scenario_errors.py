@@ -61,7 +61,32 @@ WRONG: list[tuple[str, str, str, tuple[str, ...]]] = [
     ),
     ("no topic's name", "{ t = 2 }", '{ "t t" = 2 }', ('line 4: [cluster] topics: "t t" is no topic',)),
     ("topics of another kind", "{ t = 2 }", "3", ("topics: is 3, but must be a table",)),
-    ("too many nodes", "topics = {", "nodes = 12\ntopics = {", ("nodes: is 12",)),
+    ("too many nodes", "topics = {", "nodes = 12\ntopics = {", ("nodes: is 12, and 9 is the most",)),
+    (
+        "too many partitions",
+        "{ t = 2 }",
+        "{ t = 100000000000 }",
+        ("[cluster] topics t: is 100000000000, and 100 is the most",),
+    ),
+    (
+        "too many coordinators",
+        "topics = {",
+        "coordinators = 999\ntopics = {",
+        ("[cluster] coordinators: is 999, and 100 is the most",),
+    ),
+    (
+        "a transaction that may last too long",
+        'transactional_id = "app"',
+        'transactional_id = "app"\ntransaction_timeout_ms = 99999999999999999999',
+        ("transaction_timeout_ms: is 99999999999999999999, and 900000 is the most",),
+    ),
+    (
+        "a number without room in the protocol",
+        "topics = {",
+        "segment_bytes = 99999999999\ntopics = {",
+        ("segment_bytes: is 99999999999, and 1000000000 is the most",),
+    ),
+    ("too long a time", '"commit"]', '"pause 99999999999999 min"]', ("is too long a time: 1000000000 ms",)),
     (
         "an unknown version",
         "topics = {",
@@ -279,6 +304,41 @@ def test_a_mistake_is_told(old: str, new: str, words: tuple[str, ...]) -> None:
     assert told.startswith("s.toml")
     for word in words:
         assert word in told, told
+
+
+FOUND = """name = "f"
+
+[seeded]
+feeds = 1
+
+[seeded.faults]
+kinds = ["hold"]
+strikes = 1
+
+[[seeded.payer]]
+name = "p"
+
+[seeded.choices]
+3 = 1
+"""
+
+WRONG_FOUND: list[tuple[str, str, str]] = [
+    ("feeds = 1", "nodes = 10", "[seeded] nodes: is 10, and 9 is the most"),
+    ("feeds = 1", "feeds = 10001", "[seeded] feeds: is 10001, and 10000 is the most"),
+    ("strikes = 1", "strikes = 99999", "[seeded.faults] strikes: is 99999, and 10000 is the most"),
+    ('name = "p"', 'name = "p"\ntransaction_timeout_ms = 900001', "and 900000 is the most"),
+    ("3 = 1", "99999999999 = 3", "is no place in the list of choices: 1000000 are the most"),
+    ("3 = 1", "1000000 = 3", "is no place in the list of choices: 1000000 are the most"),
+    ("3 = 1", "3 = 99999999999", "is 99999999999, and 1000000000 is the most"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "told"), WRONG_FOUND, ids=[row[1] for row in WRONG_FOUND])
+def test_too_much_for_a_seeded_run_is_told(old: str, new: str, told: str) -> None:
+    assert scenario_of(FOUND).choices == (0, 0, 0, 1)
+    with pytest.raises(BadScenario) as found:
+        scenario_of(FOUND.replace(old, new, 1), "f.toml")
+    assert told in str(found.value)
 
 
 def test_the_builder_checks_as_a_file_does() -> None:

@@ -15,6 +15,7 @@ from fencepost.broker.settings import PROTECTIONS
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.simulator.scenarios.actions import action
 from fencepost.simulator.scenarios.checking import Inconsistent, check
+from fencepost.simulator.scenarios.limits import NODES_MAX, PARTITIONS_MAX, TRANSACTION_TIMEOUT_MAX_MS
 from fencepost.simulator.scenarios.model import (
     Cluster,
     ConsumerPart,
@@ -35,7 +36,6 @@ from fencepost.simulator.scenarios.tables import TOP, BadScenario, Table
 TRANSACTION_VERSIONS: Final = (0, 1, 2)
 AT_ONCE: Final = "at once"
 ON_REQUEST: Final = "on request"
-NODES_MAX: Final = 9
 
 
 def scenario_of(text: str, source: str = "scenario") -> Scenario:
@@ -80,20 +80,17 @@ def _cluster(table: Table, usual: Cluster) -> Cluster:
 
 
 def _cluster_keys(table: Table, usual: Cluster) -> Cluster:
-    nodes = table.positive("nodes", usual.nodes)
-    if nodes > NODES_MAX:
-        raise table.wrong("nodes", f"is {nodes}, but the story of more than {NODES_MAX} cannot be followed")
     broken = table.texts("broken") if table.has("broken") else usual.broken
     table.named("broken", broken, sorted(PROTECTIONS))
     policies = {policy.value: policy for policy in SyncPolicy}
     return Cluster(
-        nodes=nodes,
+        nodes=table.positive("nodes", usual.nodes, most=NODES_MAX),
         topics=_topics(table) if table.has("topics") else usual.topics,
         transaction_version=table.one_of(
             "transaction_version", TRANSACTION_VERSIONS, usual.transaction_version
         ),
         partition_verification=table.flag("partition_verification", usual.partition_verification),
-        coordinators=table.positive("coordinators", usual.coordinators),
+        coordinators=table.positive("coordinators", usual.coordinators, most=PARTITIONS_MAX),
         timeout_scan_ms=table.positive("timeout_scan_ms", usual.timeout_scan_ms),
         sync=policies[table.one_of("sync", list(policies), usual.sync.value)],
         segment_bytes=table.positive("segment_bytes", usual.segment_bytes),
@@ -103,7 +100,7 @@ def _cluster_keys(table: Table, usual: Cluster) -> Cluster:
 
 def _topics(table: Table) -> tuple[tuple[str, int], ...]:
     topics = table.table("topics", f"{table.name} topics")
-    return tuple((name, topics.positive(name, 1)) for name in topics.values)
+    return tuple((name, topics.positive(name, 1, most=PARTITIONS_MAX)) for name in topics.values)
 
 
 # --- people -------------------------------------------------------------------------------------------------
@@ -133,7 +130,9 @@ def _producer(table: Table) -> ProducerPart:
         transactional_id=_optional(table, "transactional_id"),
         script=table.words("script", line),
         is_called=_is_called(table),
-        transaction_timeout_ms=table.positive("transaction_timeout_ms", usual.transaction_timeout_ms),
+        transaction_timeout_ms=table.positive(
+            "transaction_timeout_ms", usual.transaction_timeout_ms, most=TRANSACTION_TIMEOUT_MAX_MS
+        ),
         request_timeout_ms=table.positive("request_timeout_ms", usual.request_timeout_ms),
         delivery_timeout_ms=table.positive("delivery_timeout_ms", usual.delivery_timeout_ms),
         max_in_flight=table.one_of("max_in_flight", (1, 2, 3, 4, 5), usual.max_in_flight),

@@ -20,6 +20,13 @@ from fencepost.simulator.clock import NS_PER_MS
 from fencepost.simulator.nemesis import FaultKind, Struck
 from fencepost.simulator.noted_choices import Note
 from fencepost.simulator.plan import PayerPlan, Plan, draw, hurried
+from fencepost.simulator.scenarios.limits import (
+    CHOICES_MAX,
+    NODES_MAX,
+    PARTITIONS_MAX,
+    TRANSACTION_TIMEOUT_MAX_MS,
+    WORK_MAX,
+)
 from fencepost.simulator.scenarios.model import Expectation, Scenario, SeededRun
 from fencepost.simulator.scenarios.rule_names import RULE_NAMES, contradictory
 from fencepost.simulator.scenarios.tables import Table
@@ -30,7 +37,6 @@ from fencepost.simulator.world import WorldSettings
 NS_PER_US: Final = 1_000
 BREAKABLE: Final = (NOT_LIVE, CORE_FAILED, *RULE_NAMES)
 NEWEST_VERSION: Final = 2
-NODES_MAX: Final = 9
 
 CALM: Final = attrs.evolve(draw(Choices()), payers=(), drifts_ppm=())
 _CALM_PAYER: Final = PayerPlan(name="", transactional_id="", transactions=1, transaction_timeout_ms=60_000)
@@ -67,15 +73,15 @@ def _plan(table: Table) -> Plan:
         world=_world(table),
         transaction_version=table.one_of("transaction_version", (0, 1, 2), NEWEST_VERSION),
         payers=tuple(_payer(each) for each in table.tables("payer", "[[seeded.payer]]")),
-        feeds=table.count("feeds"),
+        feeds=table.count("feeds", most=WORK_MAX),
         copiers=table.texts("copiers"),
-        renewals=table.count("renewals"),
+        renewals=table.count("renewals", most=WORK_MAX),
         reads_uncommitted=table.flag("reads_uncommitted", CALM.reads_uncommitted),
         kinds=faults.words("kinds", _kind),
-        strikes=faults.count("strikes"),
+        strikes=faults.count("strikes", most=WORK_MAX),
         pause=faults.positive("pause_ms", CALM.pause // NS_PER_MS) * NS_PER_MS,
         drifts_ppm=table.words("clock_drifts_ppm", _drift),
-        slow_lanes=table.count("slow_lanes"),
+        slow_lanes=table.count("slow_lanes", most=WORK_MAX),
     )
     faults.finish()
     return plan
@@ -83,18 +89,15 @@ def _plan(table: Table) -> Plan:
 
 def _world(table: Table) -> WorldSettings:
     calm = CALM.world
-    nodes = table.positive("nodes", calm.nodes)
-    if nodes > NODES_MAX:
-        raise table.wrong("nodes", f"is {nodes}, and {NODES_MAX} are the most")
     broken = table.texts("broken")
     table.named("broken", broken, sorted(PROTECTIONS))
     policies = {policy.value: policy for policy in SyncPolicy}
     return WorldSettings(
-        nodes=nodes,
+        nodes=table.positive("nodes", calm.nodes, most=NODES_MAX),
         node_settings=hurried(
             NodeSettings(broken=frozenset(broken)),
             transaction_version=table.one_of("transaction_version", (0, 1, 2), NEWEST_VERSION),
-            coordinators=table.positive("coordinators", 1),
+            coordinators=table.positive("coordinators", 1, most=PARTITIONS_MAX),
         ),
         policy=policies[table.one_of("sync", list(policies), calm.policy.value)],
         journals=JournalSettings(segment_bytes=table.positive("segment_bytes", calm.journals.segment_bytes)),
@@ -110,9 +113,11 @@ def _payer(table: Table) -> PayerPlan:
     made = PayerPlan(
         name=name,
         transactional_id=table.text("transactional_id", name),
-        transactions=table.positive("transactions", _CALM_PAYER.transactions),
-        records_max=table.positive("records_max", _CALM_PAYER.records_max),
-        transaction_timeout_ms=table.positive("transaction_timeout_ms", _CALM_PAYER.transaction_timeout_ms),
+        transactions=table.positive("transactions", _CALM_PAYER.transactions, most=WORK_MAX),
+        records_max=table.positive("records_max", _CALM_PAYER.records_max, most=WORK_MAX),
+        transaction_timeout_ms=table.positive(
+            "transaction_timeout_ms", _CALM_PAYER.transaction_timeout_ms, most=TRANSACTION_TIMEOUT_MAX_MS
+        ),
         reads=table.flag("reads", _CALM_PAYER.reads),
     )
     table.finish()
@@ -139,7 +144,10 @@ def _choices(table: Table) -> tuple[int, ...]:
     for key in table.values:
         if not key.isdecimal():
             raise table.wrong(key, "is no place in the list of choices: a number from 0 on")
-        chosen[int(key)] = table.count(key)
+        place = int(key) if len(key) <= len(str(CHOICES_MAX)) else CHOICES_MAX
+        if place >= CHOICES_MAX:
+            raise table.wrong(key, f"is no place in the list of choices: {CHOICES_MAX} are the most")
+        chosen[place] = table.count(key)
     table.finish()
     return tuple(chosen.get(place, 0) for place in range(max(chosen, default=-1) + 1))
 

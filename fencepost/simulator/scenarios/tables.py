@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar, cast
 import attrs
 
 from fencepost.protocol.errors import FencepostError
+from fencepost.simulator.scenarios.limits import NUMBER_MAX
 from fencepost.simulator.scenarios.wording import BadWords, quoted, suggestion
 
 Thing = TypeVar("Thing")
@@ -82,16 +83,18 @@ class Table:
             raise self._mistyped(key, "true or false")
         return found
 
-    def positive(self, key: str, default: int) -> int:
-        """A number above 0."""
+    def positive(self, key: str, default: int, *, most: int = NUMBER_MAX) -> int:
+        """A number above 0, and not above `most`."""
         found = self._value(key, "a number", default)
         if not isinstance(found, int) or isinstance(found, bool) or found <= 0:
             raise self._mistyped(key, "a whole number above 0")
+        if found > most:
+            raise self.wrong(key, f"is {found}, and {most} is the most")
         return found
 
-    def count(self, key: str) -> int:
-        """A number from 0 on; 0 by default."""
-        return self.positive(key, 0) if self.has(key) and self.values[key] != 0 else 0
+    def count(self, key: str, *, most: int = NUMBER_MAX) -> int:
+        """A number from 0 to `most`; 0 by default."""
+        return self.positive(key, 0, most=most) if self.has(key) and self.values[key] != 0 else 0
 
     def counts(self, key: str) -> tuple[int, ...]:
         """A list of numbers from 0 on; none by default."""

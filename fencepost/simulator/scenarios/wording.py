@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Final
 
+from fencepost.simulator.scenarios.limits import NUMBER_MAX
+
 _TIME: Final = re.compile(r"(?P<sign>[+-]?)(?P<count>\d+) ?(?P<unit>ms|s|min)")
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "min": 60_000}
 
@@ -47,7 +49,10 @@ def milliseconds(text: str) -> int:
     match = _TIME.fullmatch(text.strip())
     if match is None:
         raise BadWords(f"{quoted(text)} is no time", possible=["300 ms", "3 s", "2 min"])
-    count = int(match["count"]) * _UNITS_MS[match["unit"]]
+    digits = match["count"]
+    count = int(digits) * _UNITS_MS[match["unit"]] if len(digits) <= len(str(NUMBER_MAX)) else NUMBER_MAX + 1
+    if count > NUMBER_MAX:
+        raise BadWords(f"{quoted(text)} is too long a time: {NUMBER_MAX} ms is the most")
     return -count if match["sign"] == "-" else count
 
 
