@@ -92,7 +92,7 @@ class Tally:
         self.transactions += tried.transactions
         self.events += tried.events
         self.elapsed += tried.elapsed
-        self.marks.update(dict.fromkeys(tried.marks, 1))
+        self.marks.update(mark for mark, count in tried.marks.items() if count)
         self.coverage.merge(tried.coverage)
         self._digests.update(f"{tried.seed} {tried.digest}\n".encode())
         if tried.finding is not None:

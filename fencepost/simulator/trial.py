@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.choices import Choices
 from fencepost.simulator.judging.black_box import check
@@ -30,16 +29,6 @@ from fencepost.simulator.world import Disordered, World
 Planner = Callable[[Choices], Plan]
 Watch = Callable[[Simulation], None]
 CORE_FAILED = "a core failed"
-CORE_ERRORS = (
-    AssertionError,
-    AttributeError,
-    ArithmeticError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    FencepostError,
-)
 NOT_LIVE = "liveness"
 FAULT = "fault: "  # begins the mark of each kind of fault
 ENDED = ("commit: ok", "abort: ok")  # marks of transactions that their process saw the end of
@@ -103,10 +92,19 @@ def _judge(simulation: Simulation, invariants: Invariants) -> Violation | None:
     except Violation as violation:
         return violation
     except Disordered as problem:
-        return Violation(NOT_LIVE, str(problem))
-    except CORE_ERRORS as problem:
+        return _what_hangs(invariants, problem)
+    except Exception as problem:  # noqa: BLE001 - what a core may raise is not known beforehand
         return core_failure(problem)
     return None
+
+
+def _what_hangs(invariants: Invariants, problem: Disordered) -> Violation:
+    """Why a run does not come to its end: by the rule for healed ones, if that sees it."""
+    try:
+        invariants.judge_end()
+    except Violation as violation:
+        return Violation(violation.rule, f"{violation.evidence}: {problem}")
+    return Violation(NOT_LIVE, str(problem))
 
 
 def core_failure(problem: Exception) -> Violation:

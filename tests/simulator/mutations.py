@@ -223,6 +223,16 @@ OF_COORDINATORS: Final = (
         edits=(Edit("broker.coordinating:answer_markers", {" if error is ErrorCode.NONE": ""}),),
     ),
     Mutation(
+        "markers are never sent again",
+        breaks="A transaction whose marker met a dead or new leader stays prepared for ever (KAFKA-8069).",
+        edits=(
+            Edit(
+                "broker.coordinating:_retry_markers",
+                {"node.marker_retries[log.partition.key, name] = due_ms": "pass"},
+            ),
+        ),
+    ),
+    Mutation(
         "a timeout keeps the epoch",
         breaks="Who was timed out can still write and end, as if nothing had happened.",
         edits=(

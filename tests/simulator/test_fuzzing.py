@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import permutations
 
+import attrs
+
 from fencepost.simulator.fuzzing import Finding, Tally, Tried
 
 
@@ -47,6 +49,11 @@ def test_the_first_finding_is_that_of_the_lowest_seed() -> None:
     assert [finding.rule for finding in tally.found] == ["early"]
     assert (tally.is_over, tally.seeds) == (True, 2)
     assert [finding.rule for finding in tally_of(results, keep_going=True).found] == ["early", "late"]
+
+
+def test_a_mark_that_a_seed_did_not_reach_does_not_count() -> None:
+    idle = attrs.evolve(tried(1, "commit: ok"), marks={"looked: G0": 0, "commit: ok": 2})
+    assert tally_of([idle]).marks == {"commit: ok": 1}
 
 
 def test_what_comes_before_the_first_that_is_missing_counts() -> None:

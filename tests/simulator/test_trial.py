@@ -1,0 +1,19 @@
+"""How a trial ends that does not end well: as a violation with its rule and evidence, whatever happened."""
+
+from __future__ import annotations
+
+from fencepost.simulator.trial import CORE_FAILED, try_seed
+from tests.simulator.planting import Edit, Mutation, planted
+
+
+def test_whatever_a_core_raises_is_a_finding() -> None:
+    odd = Mutation(
+        "an odd exception",
+        breaks="nothing that anybody foresaw.",
+        edits=(Edit("broker.coordinating:_finish", {"state = transactions_of(log)": "raise OSError(name)"}),),
+    )
+    with planted(odd):
+        found = try_seed(0).violation
+    assert found is not None
+    assert found.rule == CORE_FAILED
+    assert found.evidence.startswith("OSError in _finish")
