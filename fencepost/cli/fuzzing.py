@@ -37,7 +37,7 @@ Protection = Literal["fencing", "dedup"]
 def fuzz(
     *,
     seeds: _AtLeastOne = 1_000,
-    first_seed: _Number = 1,
+    first_seed: _Number = 0,
     cores: _AtLeastOne | None = None,
     transaction_version: Version = 2,
     break_: Annotated[tuple[Protection, ...], Parameter("--break", negative="")] = (),
