@@ -105,6 +105,7 @@ def _world(table: Table) -> WorldSettings:
         sync_latency=table.positive("sync_latency_us", calm.sync_latency // NS_PER_US) * NS_PER_US,
         encodes=table.flag("encodes", calm.encodes),
         own_travels=table.flag("own_travels", calm.own_travels),
+        events_max=calm.events_max,
     )
 
 
