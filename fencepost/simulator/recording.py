@@ -8,7 +8,7 @@ from __future__ import annotations
 import attrs
 
 from fencepost.broker.host import Host
-from fencepost.broker.words import Append, Effect, Input, Lead, Outcome
+from fencepost.broker.words import Append, Effect, Input, Lead, Outcome, Reply
 from fencepost.client.effects import Resolve
 from fencepost.protocol.messages import API_BY_REQUEST, Api, FetchReply
 from fencepost.protocol.stored import read_offsets, read_transactions
@@ -45,6 +45,7 @@ class Recorder:
     asked: dict[tuple[int, int], tuple[int, Api]] = attrs.Factory(dict[tuple[int, int], tuple[int, Api]])
     ends: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
     bounds: dict[TopicPartition, tuple[int, int]] = attrs.Factory(dict[TopicPartition, tuple[int, int]])
+    decided: tuple[SimulatedNode, Outcome] | None = None  # and nothing of it was done yet
 
     def attach(self) -> None:
         """From now on. Nodes must be observed for their logs to be seen."""
@@ -132,6 +133,7 @@ class Recorder:
     # --- nodes ----------------------------------------------------------------------------------------------
 
     def _performs(self, node: SimulatedNode, act: Append | Effect, moment: Moment) -> None:
+        self.decided = None
         if moment is Moment.AFTER and isinstance(act, Append):
             if act.partition.topic == TRANSACTION_STATE_TOPIC:
                 self._coordinated(node, act)
@@ -159,6 +161,7 @@ class Recorder:
 
     def took(self, node: SimulatedNode, arrived: Input, outcome: Outcome) -> None:
         """A node took an input: what readers may see, or how far a log goes, may have changed."""
+        self.decided = (node, outcome)
         host = node.host
         if host is None:
             return
@@ -178,6 +181,19 @@ class Recorder:
                         )
                     )
 
+    def stopped(self) -> None:
+        """The world was stopped where a rule was broken: what the node was about to do is what broke it."""
+        if self.decided is None:
+            return
+        node, outcome = self.decided
+        for append in outcome.appends:
+            self._performs(node, append, Moment.AFTER)
+        for effect in outcome.effects:
+            connection = node.callers.get(effect.to.connection) if isinstance(effect, Reply) else None
+            if isinstance(effect, Reply) and connection is not None and connection.is_open:
+                answer = Answer(effect.to.correlation_id, effect.error, effect.body)
+                self.sent(connection.to_caller, answer)
+
     def _is_leader(self, host: Host, where: TopicPartition) -> bool:
         """Whether no later leader has the log, as far as it is open."""
         journal = self.world.journals.opened.get(where)
@@ -191,6 +207,7 @@ class Recorder:
 
     def died(self, node: SimulatedNode, host: Host, *, power_is_lost: bool) -> None:
         """Told by whoever killed it."""
+        self.decided = None
 
     def fetched(self, node: SimulatedNode, reply: FetchReply) -> None:
         """What readers get they say themselves."""

@@ -43,6 +43,8 @@ def test_a_seed_becomes_a_small_scenario_that_breaks_the_same_rule(
     assert small["file"] == str(target)
     assert small["events"] < small["events_before"]
     assert small["choices"] < small["choices_before"]
+    evidence = [line for line in target.read_text().splitlines() if "✗" in line and small["rule"] in line]
+    assert evidence, "the drawing ends with what was broken"
 
     assert run(["run", str(target), "--json"]) == 0
     (played, _) = (json.loads(line) for line in capsys.readouterr().out.splitlines())

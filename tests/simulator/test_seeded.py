@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import attrs
 
+from fencepost.broker.settings import NodeSettings
 from fencepost.simulator.choices import Choices
+from fencepost.simulator.history import Appended
 from fencepost.simulator.nemesis import FaultKind
 from fencepost.simulator.plan import Plan, draw
-from fencepost.simulator.scenarios.model import Expectation, Scenario, SeededRun
+from fencepost.simulator.scenarios.model import Expectation, Scenario, SeededRun, cases
 from fencepost.simulator.scenarios.reading import scenario_of
-from fencepost.simulator.scenarios.runner import run
+from fencepost.simulator.scenarios.runner import record_case, run, run_case
 from fencepost.simulator.scenarios.seeded import CALM, Commentary, seeded_text
+from fencepost.simulator.shrinking import failing_seed
 
 SEED = 3
 
@@ -70,3 +75,23 @@ def test_what_is_written_is_read_as_the_same() -> None:
     text = seeded_text(scenario, Commentary(found="seed 3"))
     assert 'holds = ["G1a", "liveness"]' in text
     assert scenario_of(text, "found.toml") == scenario
+
+
+def test_what_broke_a_rule_is_drawn_though_the_world_was_stopped_there() -> None:
+    """A batch that must not enter a log ends the run before it is there; it is drawn last."""
+    planner = partial(draw, node_settings=NodeSettings(broken=frozenset({"fencing", "dedup"})))
+    failed = next(filter(None, (failing_seed(seed, planner) for seed in range(40))))
+    assert "entered" in failed.violation.evidence
+    story = Scenario(
+        name="stopped",
+        expect=Expectation(violates=(failed.violation.rule,)),
+        seeded=SeededRun(plan=failed.plan),
+        choices=failed.choices,
+    )
+    (case,) = cases(story)
+    report, history = record_case(case)
+    assert report.evidence == history.broken == (str(failed.violation),)
+    appended = [event for event in history.events if isinstance(event, Appended)]
+    assert history.events.index(appended[-1]) >= len(history.events) - 2, "its answer may stand below"
+    assert str(appended[-1].partition) in failed.violation.evidence
+    assert report.digest == run_case(case).digest

@@ -76,6 +76,8 @@ class RecordedPlay(SeededPlay):
         """From beginning to end."""
         self.noted = NotedChoices(self.choices)
         self._try(self.noted)
+        if self.trial.violation is not None:
+            self.recorder.stopped()
 
     def _watch(self, simulation: Simulation) -> None:
         super()._watch(simulation)
