@@ -26,7 +26,6 @@ SCAN_MS: Final = 100  # how often a coordinator looks for transactions that are 
 TIMEOUTS_MS: Final = (60_000, 60_000, 60_000, 300)
 LONG_MS: Final = 60_000
 CALMEST_PAUSE_MS: Final = 120
-EVENTS_MAX: Final = 50_000  # ten times what the longest runs take
 
 
 @attrs.frozen(kw_only=True)
@@ -81,7 +80,6 @@ def draw(
         sync_latency=choices.one_of((200_000, 3_000_000)),
         encodes=choices.happens(50),
         own_travels=choices.happens(500),
-        events_max=EVENTS_MAX,
     )
     copies = choices.happens(500)
     able = tuple(kind for kind in FaultKind if _applies(kind, world, copies=copies))

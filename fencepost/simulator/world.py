@@ -51,7 +51,7 @@ class WorldSettings:
     sync_latency: int = 1_000_000
     encodes: bool = False
     own_travels: bool = True  # what a node asks itself goes by the network, too, where faults can meet it
-    events_max: int = 200_000
+    events_max: int = 50_000  # in each phase of a run; a whole run usually takes a thousand or two
 
 
 class Judge(Protocol):
