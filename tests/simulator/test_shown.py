@@ -1,0 +1,91 @@
+"""What the README and docs/simulator.md show of searches and stories is what comes of those commands today.
+
+How long something took is not compared, nor what takes half a minute to find.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from fencepost.cli.application import run
+from fencepost.simulator.exploring import ExploreConfig, Explored, explore
+from fencepost.simulator.scenarios.model import cases
+from fencepost.simulator.scenarios.reading import scenario_of
+from fencepost.simulator.scenarios.runner import run_case
+
+ROOT: Final = Path(__file__).parent.parent.parent
+README: Final = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE: Final = (ROOT / "docs" / "simulator.md").read_text(encoding="utf-8")
+MORE: Final = "..."  # a line of the page that stands for lines which it leaves out
+
+Output = pytest.CaptureFixture[str]
+
+
+FOUND: Final = "fencepost fuzz --seeds 200 --cores 1 --break fencing"
+
+
+def shown(page: str, command: str) -> list[str]:
+    """What stands below a command."""
+    (found,) = re.findall(rf"^\$ {re.escape(command)}\n(.*?)(?=^\$ |^```)", page, re.DOTALL | re.MULTILINE)
+    return found.splitlines()
+
+
+def printed(capsys: Output, command: str, *, code: int = 0) -> list[str]:
+    """What a command prints."""
+    assert run(command.split()[1:]) == code
+    return capsys.readouterr().out.splitlines()
+
+
+def without_times(lines: list[str]) -> list[str]:
+    """How long it took is different every time."""
+    return [re.sub(r"\bin [\d.,]+ s\b", "in ... s", line) for line in lines]
+
+
+def test_the_seed_of_the_page_breaks_that_rule(capsys: Output) -> None:
+    found, again, small = shown(PAGE, FOUND)
+    assert printed(capsys, again.partition("again:")[2], code=1)[:3] == [found, again, small]
+    command = small.partition("small:")[2].strip()
+    assert shown(PAGE, command)[0] == f"s{found[1:]}", "the seed that was found is the one made small"
+
+
+def test_the_scenario_of_the_page_is_what_its_seed_became() -> None:
+    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    scenario = scenario_of(text, "docs/simulator.md")
+    report = run_case(*cases(scenario))
+    assert report.passed, report.problems
+    sizes = shown(PAGE, shown(PAGE, FOUND)[2].partition("small:")[2].strip())[1]
+    choices = sum(1 for choice in scenario.choices if choice)
+    assert f"-> {report.events:,} events and {choices:,} choices" in sizes
+    assert report.broken == (shown(PAGE, FOUND)[0].partition("breaks ")[2].partition(":")[0],)
+
+
+@pytest.fixture(scope="module", params=[0, 2])
+def explored(request: pytest.FixtureRequest) -> tuple[int, Explored]:
+    """The world that both pages tell of."""
+    version: int = request.param
+    return version, explore(ExploreConfig(transaction_version=version))
+
+
+def test_the_states_of_the_page_are_those_of_the_search(explored: tuple[int, Explored]) -> None:
+    version, found = explored
+    result = f"{found.violation} after {len(found.trace)} steps" if found.trace else "nothing wrong, complete"
+    assert f"| {version} | {result} | {found.states:,} |" in PAGE
+
+
+@pytest.mark.parametrize(("command", "code"), [("explore --transaction-version 0", 1), ("explore", 0)])
+def test_the_readme_shows_how_a_search_ends(capsys: Output, command: str, code: int) -> None:
+    lines = shown(README, f"fencepost {command}")
+    end = without_times(lines[lines.index(MORE) + 1 :] if MORE in lines else lines)
+    assert without_times(printed(capsys, f"fencepost {command}", code=code))[-len(end) :] == end
+
+
+def test_the_readme_shows_a_story(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    command = "fencepost run scenarios/duplicate_after_lost_ack.toml --text"
+    *lines, more = shown(README, command)
+    assert more == MORE
+    assert printed(capsys, command)[: len(lines)] == lines
