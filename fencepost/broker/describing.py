@@ -6,6 +6,8 @@ for a coordinator.
 
 from __future__ import annotations
 
+from typing import Final
+
 from fencepost.broker.controller import METADATA_PARTITION, Topic
 from fencepost.broker.coordinating import coordinator_log, transactions_of
 from fencepost.broker.node import Node
@@ -52,6 +54,9 @@ from fencepost.protocol.terms import (
     coordinator_partition,
 )
 
+COORDINATOR_TYPES: Final = frozenset(CoordinatorType)
+STATE_TITLES: Final = frozenset(state.title for state in TransactionState)
+
 
 def api_versions(node: Node, request: ApiVersions, to: ReplyTo, now: int) -> None:
     """Which requests are spoken, and the generation of transactions."""
@@ -95,8 +100,8 @@ def _topic(name: str, topic: Topic | None) -> TopicMetadata:
 
 def find_coordinator(node: Node, request: FindCoordinator, to: ReplyTo, now: int) -> None:
     """The leader of the partition that the id hashes to; the first question makes the internal topic."""
-    if not request.key:
-        node.reply(to, Refused(ErrorCode.INVALID_REQUEST, "an empty id or group has no coordinator"))
+    if request.kind not in COORDINATOR_TYPES:
+        node.reply(to, Refused(ErrorCode.INVALID_REQUEST, f"nobody coordinates things of kind {request.kind}"))
     elif _internal_topic(node, request).topic in node.cluster.topics:
         _answer_coordinator(node, request, to)
     else:
@@ -113,7 +118,7 @@ def answer_topic(node: Node, asked: AskedForTopic, answer: Answered) -> None:
 
 
 def _internal_topic(node: Node, request: FindCoordinator) -> CreateTopic:
-    if request.kind is CoordinatorType.TRANSACTION:
+    if request.kind == CoordinatorType.TRANSACTION:
         count = node.settings.transaction_state_log_num_partitions
         return CreateTopic(topic=TRANSACTION_STATE_TOPIC, partition_count=count)
     return CreateTopic(
@@ -220,7 +225,7 @@ def list_transactions(node: Node, request: ListTransactions, to: ReplyTo, now: i
             for log in node.logs.values()
             if isinstance(log.coordinator, Transactions)
             for name, record in log.coordinator.records.items()
-            if (not request.states or record.state in request.states)
+            if (not request.states or record.state.title in request.states)
             and (not request.producer_ids or record.producer_id in request.producer_ids)
             and (
                 request.duration_ms < 0
@@ -234,7 +239,9 @@ def list_transactions(node: Node, request: ListTransactions, to: ReplyTo, now: i
         ListedTransaction(transactional_id=name, producer_id=record.producer_id, state=record.state)
         for name, record in found
     )
-    node.after_all(_coordinated(node), Reply(to, body=ListTransactionsReply(transactions=listed)))
+    unknown = tuple(state for state in request.states if state not in STATE_TITLES)
+    body = ListTransactionsReply(unknown_states=unknown, transactions=listed)
+    node.after_all(_coordinated(node), Reply(to, body=body))
 
 
 def _coordinated(node: Node) -> list[TopicPartition]:

@@ -76,7 +76,9 @@ def list_transactions(
 ) -> Question[list[m.ListedTransaction]]:
     """The transactional ids that a coordinator knows, filtered as Kafka does (KIP-664, KIP-994)."""
     request = m.ListTransactions(
-        states=tuple(states), producer_ids=tuple(producer_ids), duration_ms=duration_ms
+        states=tuple(state.title for state in states),
+        producer_ids=tuple(producer_ids),
+        duration_ms=duration_ms,
     )
     return Question(request, target=ANY_NODE, read=lambda reply: list(reply.transactions))
 

@@ -182,7 +182,7 @@ class Calls:
         if isinstance(body, m.FindCoordinatorReply) and call.number in self._looking_up.values():
             request = cast("m.FindCoordinator", call.request)
             self._drop_lookup(call)
-            self.cluster.learn_coordinator((request.kind, request.key), body)
+            self.cluster.learn_coordinator((CoordinatorType(request.kind), request.key), body)
             return []
         return [Finished(call, body, None, Remedy.NONE)]
 
@@ -219,7 +219,7 @@ class Calls:
             return [call]
         request = cast("m.FindCoordinator", call.request)
         self._drop_lookup(call)
-        target = CoordinatorOf(request.kind, request.key)
+        target = CoordinatorOf(CoordinatorType(request.kind), request.key)
         ended = [waiting for waiting in self._waiting.values() if waiting.target == target]
         for waiting in ended:
             del self._waiting[waiting.number]

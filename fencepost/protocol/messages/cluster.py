@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import attrs
 
-from fencepost.protocol.codec import Int16, Int32, Int64
+from fencepost.protocol.codec import Int8, Int16, Int32, Int64
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages.common import PartitionError, PartitionName
-from fencepost.protocol.terms import CoordinatorType
 
 
 @attrs.frozen(kw_only=True)
@@ -52,7 +51,9 @@ class MetadataReply:
 
 @attrs.frozen(kw_only=True)
 class FindCoordinator:
-    kind: CoordinatorType
+    """`kind` is a CoordinatorType, or a number that a broker knows nothing of."""
+
+    kind: Int8
     key: str
 
 

@@ -158,9 +158,12 @@ class DescribeTransactionsReply:
 
 @attrs.frozen(kw_only=True)
 class ListTransactions:
-    """Empty filters let everything through; `duration_ms` -1 does too (KIP-664, KIP-994)."""
+    """Empty filters let everything through; `duration_ms` -1 does too (KIP-664, KIP-994).
 
-    states: tuple[TransactionState, ...]
+    `states` are as Kafka's tools print them; one that nobody knows lets nothing through, and is named.
+    """
+
+    states: tuple[str, ...]
     producer_ids: tuple[Int64, ...]
     duration_ms: Int64
 
@@ -174,4 +177,5 @@ class ListedTransaction:
 
 @attrs.frozen(kw_only=True)
 class ListTransactionsReply:
+    unknown_states: tuple[str, ...]
     transactions: tuple[ListedTransaction, ...]

@@ -1,0 +1,83 @@
+"""The table of requests that recordings may hold: how each is asked here, and how its answer is told.
+
+Rule: every request that the recorder can write down has a line, in one table or the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+
+from fencepost.broker.words import Reply
+from fencepost.protocol.messages import Request
+from tests.oracle import speech_of_data as data
+from tests.oracle import speech_of_groups as groups
+from tests.oracle import speech_of_transactions as transactions
+from tests.oracle.phrasing import Asking, Telling, Told, tell_error
+
+
+@attrs.frozen
+class Speech:
+    """One request: the arguments that a recording gives, our message of it, and our answer as recorded."""
+
+    args: frozenset[str]
+    ask: Callable[[Asking], Request] = attrs.field(kw_only=True)
+    tell: Callable[[Reply, Telling], Told] = attrs.field(kw_only=True)
+
+
+def _line(args: str, ask: Callable[[Asking], Request], tell: Callable[[Reply, Telling], Told]) -> Speech:
+    return Speech(frozenset(args.split()), ask=ask, tell=tell)
+
+
+_PRODUCER: Final = "transactional_id producer epoch"
+_MEMBER: Final = "group generation member instance"
+_BATCH: Final = "records sequence transactional control corrupt magic value_size timestamp"
+
+SPEECH: Final = {
+    "InitProducerId": _line(f"{_PRODUCER} timeout_ms", transactions.ask_init, transactions.tell_identity),
+    "AddPartitionsToTxn": _line(
+        f"{_PRODUCER} partitions verify_only", transactions.ask_add, transactions.tell_added
+    ),
+    "AddOffsetsToTxn": _line(f"{_PRODUCER} group", transactions.ask_add_offsets, tell_error),
+    "EndTxn": _line(f"{_PRODUCER} commit", transactions.ask_end, transactions.tell_ended),
+    "WriteTxnMarkers": _line(
+        "producer epoch commit partitions coordinator_epoch transaction_version",
+        transactions.ask_markers,
+        transactions.tell_markers,
+    ),
+    "DescribeTransactions": _line(
+        "transactional_ids", transactions.ask_describe, transactions.tell_transactions
+    ),
+    "ListTransactions": _line("states producers duration_ms", transactions.ask_list, transactions.tell_list),
+    "Produce": _line(f"{_PRODUCER} partition acks {_BATCH}", data.ask_produce, data.tell_produced),
+    "Fetch": _line("partition offset isolation max_bytes", data.ask_fetch, data.tell_fetched),
+    "ListOffsets": _line("partition timestamp isolation", data.ask_list_offsets, data.tell_listed_offset),
+    "DescribeProducers": _line("partition", data.ask_describe_producers, data.tell_producers),
+    "OffsetCommit": _line(f"{_MEMBER} offsets metadata_size", groups.ask_commit, groups.tell_committed),
+    "TxnOffsetCommit": _line(
+        f"{_PRODUCER} {_MEMBER} offsets metadata_size",
+        groups.ask_commit_in_transaction,
+        groups.tell_committed,
+    ),
+    "OffsetFetch": _line("group partitions require_stable", groups.ask_offsets, groups.tell_offsets),
+    "FindCoordinator": _line("key type", groups.ask_find, tell_error),
+    "DeleteTopics": _line("topic", groups.ask_delete_topic, groups.tell_topic_deleted),
+}
+"""The requests that Fencepost serves."""
+
+NOT_SERVED: Final = {
+    "DeleteRecords": frozenset({"partition", "offset"}),
+    "JoinGroup": frozenset({"group", "member", "instance", "session_ms", "rebalance_ms", "protocol"}),
+    "SyncGroup": frozenset({"group", "generation", "member", "instance", "assignments"}),
+    "Heartbeat": frozenset({"group", "generation", "member", "instance"}),
+    "LeaveGroup": frozenset({"group", "member", "instance"}),
+    "DescribeGroups": frozenset({"group"}),
+    "DeleteGroups": frozenset({"group"}),
+    "OffsetDelete": frozenset({"group", "partitions"}),
+}
+"""Those that it does not: what Kafka answered to them is played as a difference."""
+
+KNOWN: Final = {name: line.args for name, line in SPEECH.items()} | NOT_SERVED
+"""Every request with its arguments."""

@@ -1,0 +1,141 @@
+"""Questions about records, and their answers as recorded.
+
+Rule: a pair of functions per request: ask_* makes our message, tell_* reads our answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fencepost.broker.words import Reply
+from fencepost.protocol import messages as m
+from fencepost.protocol.batches import read_marker, walk
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.terms import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_OFFSET, IsolationLevel
+from tests.oracle.batches import recorded_batch
+from tests.oracle.conversation import Fields
+from tests.oracle.phrasing import Asking, Telling, Told, body_of, names_of, partition_of, tell_error
+from tests.oracle.symbols import Symbols
+
+BYTES_MAX: Final = 10_000_000  # what the recorder's fetches ask for
+SHOWN_TIMESTAMP_MAX: Final = 10**9  # a later one is of the day of the recording, and not in it
+
+
+def ask_produce(asking: Asking) -> m.Request:
+    args = asking.args
+    key = partition_of(args["partition"])
+    records = recorded_batch(
+        args, producer_id=asking.symbols.producer_id(args.get("producer")), now_ms=asking.now_ms
+    )
+    return m.Produce(
+        transactional_id=args.get("transactional_id"),
+        acks=args.get("acks", -1),
+        timeout_ms=5_000,
+        partitions=(m.ProducePartition(topic=key.topic, partition=key.partition, records=records),),
+    )
+
+
+def tell_produced(reply: Reply, telling: Telling) -> Told:
+    body = body_of(reply, m.ProduceReply)
+    if body is None:
+        return {"error": reply.error.name, "offset": NO_OFFSET}
+    (part,) = body.partitions
+    return {"error": part.error.name, "offset": part.base_offset}
+
+
+def _isolation(args: Fields) -> IsolationLevel:
+    return IsolationLevel[args["isolation"].upper()]
+
+
+def ask_fetch(asking: Asking) -> m.Request:
+    args = asking.args
+    key, size = partition_of(args["partition"]), args.get("max_bytes", BYTES_MAX)
+    part = m.FetchPartition(
+        topic=key.topic, partition=key.partition, fetch_offset=args["offset"], max_bytes=size
+    )
+    return m.Fetch(
+        max_wait_ms=0, min_bytes=0, max_bytes=size, isolation_level=_isolation(args), partitions=(part,)
+    )
+
+
+def tell_fetched(reply: Reply, telling: Telling) -> Told:
+    body = body_of(reply, m.FetchReply)
+    if body is None:
+        return tell_error(reply, telling)
+    (part,) = body.partitions
+    told: dict[str, Any] = {
+        "error": part.error.name,
+        "high_watermark": part.high_watermark,
+        "last_stable_offset": part.last_stable_offset,
+        "log_start_offset": part.log_start_offset,
+    }
+    if part.error is not ErrorCode.NONE:
+        return told
+    told["batches"] = batches = _batches(part, telling.symbols)
+    if _isolation(telling.args) is IsolationLevel.READ_UNCOMMITTED:
+        telling.listed[telling.args["partition"]] = batches
+        return told
+    told["aborted"] = sorted(
+        [telling.symbols.producer(found.producer_id), found.first_offset] for found in part.aborted or ()
+    )
+    listed = telling.listed.get(telling.args["partition"], [])
+    if isinstance(telling.question.reply.get("batches"), int) and batches == listed[: len(batches)]:
+        told["batches"] = len(batches)
+    return told
+
+
+def _batches(part: m.FetchedPartition, symbols: Symbols) -> list[Any]:
+    rows: list[Any] = []
+    for at, header in walk(part.records):
+        row: list[Any] = [header.base_offset, header.last_offset, symbols.producer(header.producer_id)]
+        row += [header.producer_epoch, header.base_sequence]
+        if header.is_control:
+            marker = read_marker(part.records, at)
+            row += [marker.result.name, symbols.coordinator(marker.coordinator_epoch)]
+        else:
+            row += ["transactional" if header.is_transactional else "plain"]
+        rows.append(row)
+    return rows
+
+
+TIMESTAMPS: Final = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP, "max timestamp": -3}
+
+
+def ask_list_offsets(asking: Asking) -> m.Request:
+    key, timestamp = partition_of(asking.args["partition"]), asking.args["timestamp"]
+    wanted = TIMESTAMPS[timestamp] if isinstance(timestamp, str) else timestamp
+    part = m.ListOffsetsPartition(topic=key.topic, partition=key.partition, timestamp=wanted)
+    return m.ListOffsets(isolation_level=_isolation(asking.args), partitions=(part,))
+
+
+def tell_listed_offset(reply: Reply, telling: Telling) -> Told:
+    body = body_of(reply, m.ListOffsetsReply)
+    if body is None:
+        return {"error": reply.error.name, "offset": NO_OFFSET}
+    (part,) = body.partitions
+    told = {"error": part.error.name, "offset": part.offset}
+    if isinstance(telling.args["timestamp"], int) and 0 <= part.timestamp < SHOWN_TIMESTAMP_MAX:
+        told["timestamp"] = part.timestamp
+    return told
+
+
+def ask_describe_producers(asking: Asking) -> m.Request:
+    return m.DescribeProducers(partitions=names_of([asking.args["partition"]]))
+
+
+def tell_producers(reply: Reply, telling: Telling) -> Told:
+    body, symbols = body_of(reply, m.DescribeProducersReply), telling.symbols
+    if body is None:
+        return tell_error(reply, telling)
+    (part,) = body.partitions
+    found = [
+        {
+            "producer": symbols.producer(producer.producer_id),
+            "epoch": producer.producer_epoch,
+            "last_sequence": producer.last_sequence,
+            "coordinator_epoch": symbols.coordinator(producer.coordinator_epoch),
+            "transaction_start_offset": producer.open_since_offset,
+        }
+        for producer in sorted(part.producers, key=lambda producer: producer.producer_id)
+    ]
+    return {"error": part.error.name, "producers": found}

@@ -1,0 +1,47 @@
+"""Where a conversation is played: what a player needs of a cluster, however that is made.
+
+Rule: the player knows no clock and no socket; a stage knows no conversation.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fencepost.broker.words import Reply
+from fencepost.protocol.messages import Request
+from fencepost.protocol.terms import TopicPartition
+
+
+class NoAnswer(Exception):
+    """Nobody answered: the broker is gone, or does not do what it was asked to; the message says which."""
+
+
+class Stage(Protocol):
+    """A cluster that starts empty, with its internal topics."""
+
+    @property
+    def now_ms(self) -> int: ...
+
+    def ask(self, request: Request, *, version: int, about: TopicPartition | None = None) -> Reply | None:
+        """Put a request to the coordinators' node, or to the leader of the partition that it is `about`.
+
+        None for a Produce with acks 0; NoAnswer when there is none in any sensible time.
+        """
+        ...
+
+    def create_topic(self, topic: str, partitions: int, *, held: bool) -> None: ...
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing is in PREPARE, as far as can be while leaders are held."""
+        ...
+
+    def let_pass(self, duration_ms: int, *, until_settled: bool = False) -> None:
+        """Time goes by; whatever is due happens."""
+        ...
+
+    def hold(self) -> None: ...
+
+    def release(self) -> None: ...
+
+    def kill_and_restart(self) -> None: ...
