@@ -164,7 +164,7 @@ def _key_of_asked(node: Node, why: Asked, tickets: Ranks, guards: dict[TopicPart
                 )
                 for incoming in why.batches
             )
-            return ("AskedToAdd", why.adds, tuple(batches))
+            return ("AskedToAdd", why.spoken, tuple(batches))
         case AskedToAddOffsets():
             ranks = guards.get(_offsets_log(node, why.request.group_id), {})
             return ("AskedToAddOffsets", attrs.evolve(why, guard=ranks.get(why.guard, 0)))

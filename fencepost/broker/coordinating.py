@@ -13,7 +13,7 @@ import attrs
 from fencepost.broker import identities, transactions
 from fencepost.broker.node import Node
 from fencepost.broker.producing import has_no_transactions
-from fencepost.broker.transaction_tables import OLDEST, Generation
+from fencepost.broker.transaction_tables import Spoken
 from fencepost.broker.transactions import PREPARED, RESULT_OF, Decision, Transactions
 from fencepost.broker.waiting import AskedMarkers, Log
 from fencepost.broker.words import Answered, Refused, Reply, ReplyTo
@@ -79,10 +79,10 @@ def _carry_out(node: Node, log: Log, decision: Decision, now: int) -> None:
     node.after(log, decision.effects)
 
 
-def _answer(node: Node, log: Log, decided: Decision | Refused, to: ReplyTo, now: int) -> None:
+def _answer(node: Node, log: Log, decided: Decision | Refused, to: ReplyTo, now: int, asked: Spoken) -> None:
     """A refusal, too, waits until what it saw is durable."""
     if isinstance(decided, Refused):
-        node.after(log, (Reply(to, error=decided.error),))
+        node.after(log, (Reply(to, error=asked.told(decided.error)),))
     else:
         _carry_out(node, log, decided, now)
 
@@ -90,7 +90,7 @@ def _answer(node: Node, log: Log, decided: Decision | Refused, to: ReplyTo, now:
 # --- requests --------------------------------------------------------------------------------------------
 
 
-def init_producer_id(node: Node, request: InitProducerId, to: ReplyTo, now: int) -> None:
+def init_producer_id(node: Node, request: InitProducerId, to: ReplyTo, now: int, asked: Spoken) -> None:
     """An identity: from the coordinator for a transactional id, else just a fresh one."""
     fresh = node.fresh_producer_id()
     if request.transactional_id is None:
@@ -108,10 +108,10 @@ def init_producer_id(node: Node, request: InitProducerId, to: ReplyTo, now: int)
     decided = identities.init_producer_id(
         transactions_of(log), request, to=to, now=now, fresh_producer_id=fresh, rules=node.settings.rules
     )
-    _answer(node, log, decided, to, now)
+    _answer(node, log, decided, to, now, asked)
 
 
-def add_partitions(node: Node, request: AddPartitionsToTxn, to: ReplyTo, now: int, asked: Generation) -> None:
+def add_partitions(node: Node, request: AddPartitionsToTxn, to: ReplyTo, now: int, asked: Spoken) -> None:
     """From partition leaders on behalf of a producer (KIP-890), or from a client; all partitions or none."""
     problems = [_add_problem(node, part.key) for part in request.partitions]
     if any(problems):
@@ -130,11 +130,13 @@ def add_partitions(node: Node, request: AddPartitionsToTxn, to: ReplyTo, now: in
     state, rules = transactions_of(log), node.settings.rules
     if request.verify_only:
         decided = transactions.verify_partitions(state, request, to=to, rules=rules)
-    elif asked.adds_implicitly and not rules.generation.adds_implicitly:
+    elif asked.generation.adds_implicitly and not rules.generation.adds_implicitly:
         decided = Refused(ErrorCode.UNSUPPORTED_VERSION, "transaction.version 2 is not finalized here")
     else:
-        decided = transactions.add_partitions(state, request, to=to, now=now, rules=rules, asked=asked)
-    _answer(node, log, decided, to, now)
+        decided = transactions.add_partitions(
+            state, request, to=to, now=now, rules=rules, asked=asked.generation
+        )
+    _answer(node, log, decided, to, now, asked)
 
 
 def _add_problem(node: Node, key: TopicPartition) -> ErrorCode:
@@ -144,7 +146,7 @@ def _add_problem(node: Node, key: TopicPartition) -> ErrorCode:
     return ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def add_offsets(node: Node, request: AddOffsetsToTxn, to: ReplyTo, now: int) -> None:
+def add_offsets(node: Node, request: AddOffsetsToTxn, to: ReplyTo, now: int, asked: Spoken) -> None:
     """The same as adding the one partition that holds the group's offsets; only older clients ask for it."""
     log = coordinator_log(node, request.transactional_id)
     if isinstance(log, Refused):
@@ -159,14 +161,14 @@ def add_offsets(node: Node, request: AddOffsetsToTxn, to: ReplyTo, now: int) -> 
         partitions=(PartitionName(topic=CONSUMER_OFFSETS_TOPIC, partition=number),),
     )
     decided = transactions.add_partitions(
-        transactions_of(log), add, to=to, now=now, rules=node.settings.rules, asked=OLDEST
+        transactions_of(log), add, to=to, now=now, rules=node.settings.rules, asked=asked.generation
     )
     if isinstance(decided, Decision):
         decided = attrs.evolve(decided, effects=(Reply(to, body=AddOffsetsToTxnReply()),))
-    _answer(node, log, decided, to, now)
+    _answer(node, log, decided, to, now, asked)
 
 
-def end_transaction(node: Node, request: EndTxn, to: ReplyTo, now: int, asked: Generation) -> None:
+def end_transaction(node: Node, request: EndTxn, to: ReplyTo, now: int, asked: Spoken) -> None:
     """Commit or abort: answered once the decision is durable, before any marker is written."""
     log = coordinator_log(node, request.transactional_id)
     fresh = node.fresh_producer_id()
@@ -175,9 +177,9 @@ def end_transaction(node: Node, request: EndTxn, to: ReplyTo, now: int, asked: G
         return
     state, rules = transactions_of(log), node.settings.rules
     decided = transactions.end_transaction(
-        state, request, to=to, now=now, fresh_producer_id=fresh, rules=rules, asked=asked
+        state, request, to=to, now=now, fresh_producer_id=fresh, rules=rules, asked=asked.generation
     )
-    _answer(node, log, decided, to, now)
+    _answer(node, log, decided, to, now, asked)
 
 
 # --- markers ---------------------------------------------------------------------------------------------

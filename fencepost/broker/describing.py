@@ -101,7 +101,9 @@ def _topic(name: str, topic: Topic | None) -> TopicMetadata:
 def find_coordinator(node: Node, request: FindCoordinator, to: ReplyTo, now: int) -> None:
     """The leader of the partition that the id hashes to; the first question makes the internal topic."""
     if request.kind not in COORDINATOR_TYPES:
-        node.reply(to, Refused(ErrorCode.INVALID_REQUEST, f"nobody coordinates things of kind {request.kind}"))
+        node.reply(
+            to, Refused(ErrorCode.INVALID_REQUEST, f"nothing of kind {request.kind} has a coordinator")
+        )
     elif _internal_topic(node, request).topic in node.cluster.topics:
         _answer_coordinator(node, request, to)
     else:

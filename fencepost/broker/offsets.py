@@ -13,7 +13,7 @@ from fencepost.broker import groups, partition
 from fencepost.broker.groups import Groups, OffsetEntry
 from fencepost.broker.node import Node
 from fencepost.broker.producing import add_request, ask_coordinator
-from fencepost.broker.transaction_tables import Generation
+from fencepost.broker.transaction_tables import Generation, Spoken
 from fencepost.broker.waiting import AskedToAddOffsets, Log
 from fencepost.broker.words import Answered, Refused, Reply, ReplyTo
 from fencepost.protocol.errors import ErrorCode
@@ -92,9 +92,7 @@ def commit(node: Node, request: OffsetCommit, to: ReplyTo, now: int) -> None:
     node.after(log, (Reply(to, body=OffsetCommitReply(partitions=_answers(request, errors))),))
 
 
-def commit_in_transaction(
-    node: Node, request: TxnOffsetCommit, to: ReplyTo, now: int, asked: Generation
-) -> None:
+def commit_in_transaction(node: Node, request: TxnOffsetCommit, to: ReplyTo, now: int, asked: Spoken) -> None:
     """Offsets that count when the producer's transaction commits; the first of a transaction adds the
     partition to it.
     """
@@ -106,7 +104,7 @@ def commit_in_transaction(
     producer = state.producers.get(request.producer_id, partition.UNKNOWN_PRODUCER)
     if request.producer_epoch < producer.producer_epoch and "fencing" not in node.settings.broken:
         _refuse(node, request, to, ErrorCode.INVALID_PRODUCER_EPOCH)
-    elif state.is_open(request.producer_id, request.producer_epoch) or not _asks(node, asked):
+    elif state.is_open(request.producer_id, request.producer_epoch) or not _asks(node, asked.generation):
         _append(node, log, request, to, now)
     else:
         guard = partition.start_verification(
@@ -114,16 +112,17 @@ def commit_in_transaction(
             request.producer_id,
             producer_epoch=request.producer_epoch,
             sequence=NO_SEQUENCE,
-            starts_at_zero=asked.adds_implicitly,
+            starts_at_zero=asked.generation.adds_implicitly,
         )
         add = add_request(
             request.transactional_id,
             request.producer_id,
             request.producer_epoch,
             [state.key],
-            verify_only=not asked.adds_implicitly,
+            verify_only=not asked.generation.adds_implicitly,
         )
-        if not ask_coordinator(node, add, AskedToAddOffsets(request=request, to=to, guard=guard)):
+        why = AskedToAddOffsets(request=request, to=to, guard=guard, spoken=asked)
+        if not ask_coordinator(node, add, why):
             _refuse(node, request, to, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
@@ -153,7 +152,7 @@ def answer_to_add(node: Node, asked: AskedToAddOffsets, answer: Answered, now: i
         )  # a marker came while the coordinator was being asked (KAFKA-14884)
     elif error is ErrorCode.NONE:
         error = ErrorCode.NOT_COORDINATOR
-    _refuse(node, asked.request, asked.to, ADD_ERRORS.get(error, error))
+    _refuse(node, asked.request, asked.to, asked.spoken.told(ADD_ERRORS.get(error, error)))
 
 
 def _append(node: Node, log: Log, request: TxnOffsetCommit, to: ReplyTo, now: int) -> None:

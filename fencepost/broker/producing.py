@@ -14,7 +14,7 @@ import attrs
 from fencepost.broker import batch_checks, partition
 from fencepost.broker.batch_checks import NO_GUARD, UNGUARDED, Duplicate
 from fencepost.broker.node import Node
-from fencepost.broker.transaction_tables import Generation
+from fencepost.broker.transaction_tables import Spoken
 from fencepost.broker.waiting import Asked, AskedToAdd, Collect, Incoming, Log
 from fencepost.broker.words import NOBODY, Answered, Refused, ReplyTo
 from fencepost.protocol.batches import BatchHeader, build_marker, checksum_matches, read_header
@@ -59,7 +59,7 @@ INTERNAL: Final = Refused(
 )
 
 
-def produce(node: Node, request: Produce, to: ReplyTo, now: int, asked: Generation) -> None:
+def produce(node: Node, request: Produce, to: ReplyTo, now: int, asked: Spoken) -> None:
     """Append one batch per partition, each with its own outcome (KafkaApis.handleProduceRequest,
     ReplicaManager.appendRecords).
     """
@@ -68,7 +68,7 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, asked: Generati
     headers = [header for header in parsed if isinstance(header, BatchHeader) and header.is_transactional]
     refused = _request_problem(request, headers)
     to_add: list[Incoming] = []
-    asks = asked.adds_implicitly or node.settings.partition_verification
+    asks = asked.generation.adds_implicitly or node.settings.partition_verification
     for index, (part, header) in enumerate(zip(request.partitions, parsed, strict=True)):
         key = TopicPartition(part.topic, part.partition)
         log = node.logs.get(key)
@@ -140,9 +140,7 @@ def _part(
 # --- adding the partition to the transaction -------------------------------------------------------------
 
 
-def _start_adding(
-    node: Node, log: Log, incoming: Incoming, to_add: list[Incoming], asked: Generation
-) -> None:
+def _start_adding(node: Node, log: Log, incoming: Incoming, to_add: list[Incoming], asked: Spoken) -> None:
     known = log.partition.producers.get(incoming.header.producer_id)
     epoch = incoming.header.producer_epoch
     if known is not None and epoch < known.producer_epoch and "fencing" not in node.settings.broken:
@@ -153,20 +151,20 @@ def _start_adding(
         incoming.header.producer_id,
         producer_epoch=epoch,
         sequence=incoming.header.base_sequence,
-        starts_at_zero=asked.adds_implicitly,
+        starts_at_zero=asked.generation.adds_implicitly,
     )
     to_add.append(attrs.evolve(incoming, guard=guard))
 
 
-def _ask_to_add(node: Node, transactional_id: str, batches: list[Incoming], asked: Generation) -> None:
+def _ask_to_add(node: Node, transactional_id: str, batches: list[Incoming], asked: Spoken) -> None:
     header = batches[0].header
-    why = AskedToAdd(tuple(batches), adds=asked.adds_implicitly)
+    why = AskedToAdd(tuple(batches), spoken=asked)
     request = add_request(
         transactional_id,
         header.producer_id,
         header.producer_epoch,
         [b.key for b in batches],
-        verify_only=not asked.adds_implicitly,
+        verify_only=not asked.generation.adds_implicitly,
     )
     if not ask_coordinator(node, request, why):
         answer_to_add(node, why, Answered(token=0, error=ErrorCode.COORDINATOR_NOT_AVAILABLE, body=None))
@@ -211,9 +209,9 @@ def answer_to_add(node: Node, asked: AskedToAdd, answer: Answered) -> None:
         if error is ErrorCode.NONE and log is not None and log.partition.gave(incoming.guard):
             _append(node, log, incoming)
         else:
-            meanings = ADD_ERRORS if asked.adds else VERIFY_ERRORS
+            meanings = ADD_ERRORS if asked.spoken.generation.adds_implicitly else VERIFY_ERRORS
             error = meanings.get(error, error) if error else ErrorCode.NOT_LEADER_OR_FOLLOWER
-            node.collect(_part(incoming.ticket, incoming.index, incoming.key, error))
+            node.collect(_part(incoming.ticket, incoming.index, incoming.key, asked.spoken.told(error)))
 
 
 # --- appending -------------------------------------------------------------------------------------------

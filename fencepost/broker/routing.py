@@ -13,7 +13,7 @@ from fencepost.broker import controlling, coordinating, describing, following, o
 from fencepost.broker.controller import METADATA_PARTITION
 from fencepost.broker.groups import Groups
 from fencepost.broker.node import Node
-from fencepost.broker.transaction_tables import Generation, spoken
+from fencepost.broker.transaction_tables import Spoken, spoken
 from fencepost.broker.transactions import Transactions
 from fencepost.broker.waiting import (
     AskedForNews,
@@ -68,7 +68,7 @@ from fencepost.protocol.messages import (
 )
 
 Handler = Callable[[Node, Any, ReplyTo, int], None]
-HandlerOfGeneration = Callable[[Node, Any, ReplyTo, int, Generation], None]
+HandlerOfGeneration = Callable[[Node, Any, ReplyTo, int, Spoken], None]
 
 
 def step(node: Node, arrived: Input, now: int) -> Outcome:
@@ -98,8 +98,6 @@ REQUESTS: Final[dict[type[Any], Handler]] = {
     ApiVersions: describing.api_versions,
     CreateTopics: controlling.create_topics,
     DeleteTopics: controlling.delete_topics,
-    InitProducerId: coordinating.init_producer_id,
-    AddOffsetsToTxn: coordinating.add_offsets,
     WriteTxnMarkers: producing.write_markers,
     DescribeProducers: describing.describe_producers,
     DescribeTransactions: describing.describe_transactions,
@@ -109,8 +107,10 @@ REQUESTS: Final[dict[type[Any], Handler]] = {
     ElectLeaders: controlling.refuse_client,
 }
 
-# Those whose version says which generation the client speaks.
+# Those whose version says which generation the client speaks, and which errors it knows.
 REQUESTS_OF_GENERATIONS: Final[dict[type[Any], HandlerOfGeneration]] = {
+    InitProducerId: coordinating.init_producer_id,
+    AddOffsetsToTxn: coordinating.add_offsets,
     Produce: producing.produce,
     AddPartitionsToTxn: coordinating.add_partitions,
     EndTxn: coordinating.end_transaction,

@@ -8,12 +8,20 @@ nothing else decides. What differs between generations is a row of GENERATIONS, 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final
+from functools import cache
+from typing import Final, NamedTuple
 
 import attrs
 
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import AddPartitionsToTxn, EndTxn, Produce, TxnOffsetCommit
+from fencepost.protocol.messages import (
+    AddOffsetsToTxn,
+    AddPartitionsToTxn,
+    EndTxn,
+    InitProducerId,
+    Produce,
+    TxnOffsetCommit,
+)
 from fencepost.protocol.terms import TransactionState
 
 
@@ -123,8 +131,9 @@ class Generation:
     """A protocol generation: its number in `transaction.version`, its tables, and what else it brought."""
 
     transaction_version: int
-    end: EndTable = attrs.field(repr=False)
-    moves: MoveTable = attrs.field(default=MOVES, repr=False)
+    # Its number and its traits tell it from the others, and can be hashed.
+    end: EndTable = attrs.field(repr=False, eq=False)
+    moves: MoveTable = attrs.field(default=MOVES, repr=False, eq=False)
     client_version: int
     """What the log says of clients that speak it, and the markers of their transactions carry."""
     renews_identity: bool
@@ -174,9 +183,51 @@ NEWEST_SPOKEN_FROM: Final[dict[type, int]] = {
 }
 
 
-def spoken(request: type, version: int) -> Generation:
-    """The generation that a request of this version speaks."""
-    return NEWEST if version >= NEWEST_SPOKEN_FROM[request] else OLDEST
+class Younger(NamedTuple):
+    """An error that clients know from a request version on, and what older ones are told instead."""
+
+    error: ErrorCode
+    known_from: int
+    instead: ErrorCode
+
+
+_FENCED_FROM_2: Final = Younger(_FENCED, known_from=2, instead=ErrorCode.INVALID_PRODUCER_EPOCH)
+
+# The schemas of the requests say which version brought which error (KIP-360, KIP-588, KIP-890); KafkaApis
+# and AddPartitionsToTxnManager put it into older words.
+YOUNGER_ERRORS: Final[dict[type, Younger]] = {
+    Produce: Younger(ErrorCode.TRANSACTION_ABORTABLE, known_from=11, instead=_WRONG),
+    InitProducerId: Younger(_FENCED, known_from=4, instead=ErrorCode.INVALID_PRODUCER_EPOCH),
+    AddPartitionsToTxn: _FENCED_FROM_2,
+    AddOffsetsToTxn: _FENCED_FROM_2,
+    EndTxn: _FENCED_FROM_2,
+    TxnOffsetCommit: Younger(ErrorCode.TRANSACTION_ABORTABLE, known_from=4, instead=_WRONG),
+}
+
+
+@attrs.frozen
+class Spoken:
+    """What a request's version says of its client: the generation, and an error that it does not know."""
+
+    generation: Generation
+    """OLDEST, too, where no version says more."""
+    unknown: ErrorCode | None = attrs.field(kw_only=True, default=None)
+    instead: ErrorCode = attrs.field(kw_only=True, default=ErrorCode.NONE)
+
+    def told(self, error: ErrorCode) -> ErrorCode:
+        """The error in words that the client knows."""
+        return self.instead if error is self.unknown else error
+
+
+@cache  # by a handful of requests, and as many versions as there are of each
+def spoken(request: type, version: int) -> Spoken:
+    """What a request of this version says of its client."""
+    first = NEWEST_SPOKEN_FROM.get(request)
+    generation = OLDEST if first is None or version < first else NEWEST
+    younger = YOUNGER_ERRORS[request]
+    if version >= younger.known_from:
+        return Spoken(generation)
+    return Spoken(generation, unknown=younger.error, instead=younger.instead)
 
 
 def served(cluster: Generation, asked: Generation) -> Generation:

@@ -13,6 +13,7 @@ import attrs
 from fencepost.broker.controller import Controller
 from fencepost.broker.groups import Groups
 from fencepost.broker.partition import Partition
+from fencepost.broker.transaction_tables import Spoken
 from fencepost.broker.transactions import Transactions, WriteMarkers
 from fencepost.broker.words import Effect, Reply, ReplyTo
 from fencepost.protocol.batches import BatchHeader, Buffer
@@ -128,12 +129,12 @@ class Incoming:
 
 @attrs.frozen
 class AskedToAdd:
-    """These batches wait for the coordinator to take their partitions into the transaction (`adds`), or to
-    say that they are in it.
+    """These batches wait for the coordinator to take their partitions into the transaction, or, for a client
+    that did that itself, to say that they are in it.
     """
 
     batches: tuple[Incoming, ...]
-    adds: bool = attrs.field(kw_only=True)
+    spoken: Spoken = attrs.field(kw_only=True)
 
 
 @attrs.frozen(kw_only=True)
@@ -143,6 +144,7 @@ class AskedToAddOffsets:
     request: TxnOffsetCommit
     to: ReplyTo
     guard: int
+    spoken: Spoken
 
 
 @attrs.frozen(kw_only=True)

@@ -109,8 +109,8 @@ def in_state(state: TransactionState, version: int = 0) -> tuple[Story, Identity
 
 def test_a_request_is_served_by_the_older_of_its_own_generation_and_the_clusters() -> None:
     for request, version in OLD.items():
-        assert spoken(request, version) is OLDEST
-        assert spoken(request, version + 1) is NEWEST
+        assert spoken(request, version).generation is OLDEST
+        assert spoken(request, version + 1).generation is NEWEST
     for cluster in GENERATIONS.values():
         assert served(cluster, OLDEST) is OLDEST
         assert served(cluster, NEWEST) is cluster

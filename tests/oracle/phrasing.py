@@ -1,4 +1,4 @@
-"""What a question is put into words with, an answer put into the recordings' form, and what all of them share.
+"""What questions are put into words with, and answers into the recordings' form; what all of them share.
 
 Rule: a refusal of the whole request, which Kafka repeats in each part of its answer, travels once here and is
 written out again.

@@ -1,7 +1,7 @@
 """Plays a conversation on a stage: every question is asked, every answer is told as Kafka's was recorded.
 
-Rule: what cannot be asked or is not answered is an answer of its own, that differs from Kafka's; a conversation
-is always played to its end.
+Rule: what cannot be asked or is not answered is an answer of its own, that differs from Kafka's; a
+conversation is always played to its end.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ STRANGER_ID: Final = 987_654_321  # above all that are handed out, as in the rec
 
 
 class NeverBound(LookupError):
-    """A question about somebody whom no answer has shown so far: an earlier answer was another than Kafka's."""
+    """A question about somebody whom no answer has shown so far: an earlier one was not Kafka's."""
 
 
 class Symbols:

@@ -105,7 +105,7 @@ class CellCounter:
         generation = self.generation
         given: EndInput | CoordinatorInput | None = CoordinatorInput.ADD
         if isinstance(request, EndTxn):
-            generation = served(generation, spoken(EndTxn, arrived.version))
+            generation = served(generation, spoken(EndTxn, arrived.version).generation)
             given = _end_input(record, request, generation)
         elif isinstance(request, InitProducerId):
             given = CoordinatorInput.INIT
