@@ -13,7 +13,7 @@ import attrs
 from fencepost.broker import identities, transactions
 from fencepost.broker.node import Node
 from fencepost.broker.producing import has_no_transactions
-from fencepost.broker.transaction_tables import Spoken
+from fencepost.broker.transaction_tables import Generation, Spoken
 from fencepost.broker.transactions import PREPARED, RESULT_OF, Decision, Transactions
 from fencepost.broker.waiting import AskedMarkers, Log
 from fencepost.broker.words import Answered, Refused, Reply, ReplyTo
@@ -35,6 +35,7 @@ from fencepost.protocol.messages import (
 from fencepost.protocol.stored import TransactionRecord
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
+    INT64_MAX,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
     TransactionState,
@@ -45,6 +46,8 @@ from fencepost.protocol.terms import (
 MARKER_GIVE_UP: Final = frozenset(
     {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED}
 )
+
+NEVER_DURABLE: Final = INT64_MAX
 
 NO_PRODUCER_IDS: Final = Refused(
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the controller is being asked for producer ids"
@@ -130,13 +133,22 @@ def add_partitions(node: Node, request: AddPartitionsToTxn, to: ReplyTo, now: in
     state, rules = transactions_of(log), node.settings.rules
     if request.verify_only:
         decided = transactions.verify_partitions(state, request, to=to, rules=rules)
-    elif asked.generation.adds_implicitly and not rules.generation.adds_implicitly:
-        decided = Refused(ErrorCode.UNSUPPORTED_VERSION, "transaction.version 2 is not finalized here")
     else:
         decided = transactions.add_partitions(
             state, request, to=to, now=now, rules=rules, asked=asked.generation
         )
+        if isinstance(decided, Decision) and not _can_write(rules.generation, decided.record):
+            # Kafka has noted by then that a record is on its way: the id is busy until its coordinator moves.
+            state.pending[request.transactional_id] = NEVER_DURABLE
+            decided = Refused(ErrorCode.UNSUPPORTED_VERSION, "transaction.version 2 is not finalized here")
     _answer(node, log, decided, to, now, asked)
+
+
+def _can_write(cluster: Generation, record: TransactionRecord | None) -> bool:
+    """Only the log of a newer cluster can say that a client speaks its generation; Kafka finds out as it
+    writes the record, after every other check (TransactionLog.valueToBytes).
+    """
+    return record is None or record.client_version <= cluster.client_version
 
 
 def _add_problem(node: Node, key: TopicPartition) -> ErrorCode:

@@ -28,7 +28,7 @@ from fencepost.protocol.terms import CoordinatorType, IsolationLevel, TopicParti
 HERE = TopicPartition("t", 0)
 GROUP = CoordinatorOf(CoordinatorType.GROUP, "g")
 LIST = m.ListTransactions(states=(), producer_ids=(), duration_ms=-1)
-LISTED = m.ListTransactionsReply(transactions=())
+LISTED = m.ListTransactionsReply(unknown_states=(), transactions=())
 CREATE = m.CreateTopics(topics=(m.CreateTopic(topic="t", partition_count=1),))
 OFFSETS = m.ListOffsets(
     isolation_level=IsolationLevel.READ_COMMITTED,

@@ -49,6 +49,7 @@ class Control:
 class Conversation:
     """Starts on an empty broker. `number` in its steps counts from 0, as the recordings' own notes do."""
 
+    line: int
     name: str
     area: str
     about: str
@@ -84,10 +85,11 @@ def read_conversations(path: Path, known: Mapping[str, frozenset[str]]) -> list[
     UnreadableRecording says which line, conversation and step nobody can play.
     """
     with path.open(encoding="utf-8") as lines:
-        return [_conversation(f"{path}:{n}", line, known) for n, line in enumerate(lines, 1) if line.strip()]
+        return [_conversation(path, n, line, known) for n, line in enumerate(lines, 1) if line.strip()]
 
 
-def _conversation(place: str, line: str, known: Mapping[str, frozenset[str]]) -> Conversation:
+def _conversation(path: Path, number: int, line: str, known: Mapping[str, frozenset[str]]) -> Conversation:
+    place = f"{path}:{number}"
     try:
         fields = json.loads(line)
     except json.JSONDecodeError as problem:
@@ -97,7 +99,9 @@ def _conversation(place: str, line: str, known: Mapping[str, frozenset[str]]) ->
     found = _object(fields)
     where = f"{place}: {found['name']}"
     steps = tuple(_step(f"{where}, step {n}", n, step, known) for n, step in enumerate(found["steps"]))
-    return Conversation(name=found["name"], area=found["area"], about=found["about"], steps=steps)
+    return Conversation(
+        line=number, name=found["name"], area=found["area"], about=found["about"], steps=steps
+    )
 
 
 def _object(fields: Any) -> dict[str, Any]:

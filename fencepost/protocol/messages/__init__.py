@@ -119,9 +119,10 @@ def _api(key: int, request: type[Any], reply: type[Any], versions: tuple[int, in
     return Api(key, request=request, reply=reply, minimum=versions[0], maximum=versions[1])
 
 
-# Versions are Kafka's. Where two are spoken, the older one means the generation before KIP-890 part 2.
+# Versions are Kafka's. Where several are spoken, they differ in the generation that the client speaks and in
+# the errors that it knows (broker/transaction_tables.py), never in the fields of the message.
 APIS: Final[tuple[Api, ...]] = (
-    _api(0, Produce, ProduceReply, (11, 12)),
+    _api(0, Produce, ProduceReply, (3, 12)),
     _api(1, Fetch, FetchReply, (12, 12)),
     _api(2, ListOffsets, ListOffsetsReply, (5, 5)),
     _api(3, Metadata, MetadataReply, (8, 8)),
@@ -131,12 +132,12 @@ APIS: Final[tuple[Api, ...]] = (
     _api(18, ApiVersions, ApiVersionsReply, (3, 3)),
     _api(19, CreateTopics, CreateTopicsReply, (4, 4)),
     _api(20, DeleteTopics, DeleteTopicsReply, (3, 3)),
-    _api(22, InitProducerId, InitProducerIdReply, (5, 5)),
-    _api(24, AddPartitionsToTxn, AddPartitionsToTxnReply, (3, 5)),
-    _api(25, AddOffsetsToTxn, AddOffsetsToTxnReply, (4, 4)),
-    _api(26, EndTxn, EndTxnReply, (4, 5)),
+    _api(22, InitProducerId, InitProducerIdReply, (0, 5)),
+    _api(24, AddPartitionsToTxn, AddPartitionsToTxnReply, (0, 5)),
+    _api(25, AddOffsetsToTxn, AddOffsetsToTxnReply, (0, 4)),
+    _api(26, EndTxn, EndTxnReply, (0, 5)),
     _api(27, WriteTxnMarkers, WriteTxnMarkersReply, (2, 2)),
-    _api(28, TxnOffsetCommit, TxnOffsetCommitReply, (4, 5)),
+    _api(28, TxnOffsetCommit, TxnOffsetCommitReply, (0, 5)),
     _api(43, ElectLeaders, ElectLeadersReply, (2, 2)),
     _api(61, DescribeProducers, DescribeProducersReply, (0, 0)),
     _api(62, BrokerRegistration, BrokerRegistrationReply, (0, 0)),
