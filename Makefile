@@ -5,13 +5,14 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.complete
 NEEDED := Fencepost needs Python 3.11 or newer. Name one: make PYTHON=/path/to/python3
 
-.PHONY: help env demo test lint format bench docs clean
+.PHONY: help env demo test lint format oracle bench docs clean
 
 help:
 	@echo 'make env     the environment in $(VENV) (PYTHON=$(PYTHON) makes it)'
 	@echo 'make demo    a pipeline over real data that is killed again and again, and what came out of it'
 	@echo 'make test    every check: format, lint, types, architecture, tests'
 	@echo 'make lint    the checks that run nothing; make format mends what it can'
+	@echo 'make oracle  what Apache Kafka answered, and what Fencepost answers; FILES="..." plays other recordings'
 	@echo 'make bench   measurements: against peers, and how fast the simulator is'
 	@echo 'make docs    the tables and diagrams that are generated from the code'
 	@echo 'make clean   removes the environment and every cache'
@@ -39,6 +40,10 @@ test: lint
 format: env
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# FILES: recordings to play instead of those in tests/oracle, of the same form.
+oracle: env
+	$(BIN)/python -m tests.oracle $(FILES)
 
 bench: env
 	$(BIN)/python -m benchmarks

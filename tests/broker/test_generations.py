@@ -14,6 +14,7 @@ from fencepost.broker.transaction_tables import (
     GENERATIONS,
     NEWEST,
     OLDEST,
+    YOUNGER_ERRORS,
     EndInput,
     served,
     spoken,
@@ -25,6 +26,7 @@ from fencepost.protocol.messages import (
     AddPartitionsToTxn,
     AddPartitionsToTxnReply,
     EndTxn,
+    InitProducerId,
     Produce,
     ProducedPartition,
     Request,
@@ -281,7 +283,36 @@ def test_a_client_of_today_is_told_that_the_cluster_is_too_old() -> None:
         story = story_of(0, verification=verification, client=2)
         me = story.identity()
         assert refusal(story, story.produce(me, "a")) is ErrorCode.UNSUPPORTED_VERSION
-    assert story_of(0, client=2).commit_offset(me, "readers", 5) is ErrorCode.UNSUPPORTED_VERSION
+    story = story_of(0, client=2)
+    assert story.commit_offset(story.identity(), "readers", 5) is ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_what_the_log_cannot_say_leaves_the_id_busy_until_its_coordinator_moves() -> None:
+    story = story_of(0, client=2)
+    me = story.identity()
+    refusal(story, story.produce(me, "a"))
+    assert story.init().error is ErrorCode.CONCURRENT_TRANSACTIONS
+    story.kill()
+    story.restart()
+    assert story.identity().producer_epoch == me.producer_epoch + 1
+
+
+@pytest.mark.parametrize("kind", YOUNGER_ERRORS, ids=lambda kind: kind.__name__)
+def test_an_older_client_is_told_an_error_that_it_knows(kind: type[Request]) -> None:
+    younger = YOUNGER_ERRORS[kind]
+    for version in (younger.known_from - 1, younger.known_from):
+        expected = younger.instead if version < younger.known_from else younger.error
+        assert spoken(kind, version).told(younger.error) is expected
+        assert spoken(kind, version).told(ErrorCode.NOT_COORDINATOR) is ErrorCode.NOT_COORDINATOR
+
+
+def test_a_fenced_producer_of_old_is_told_in_old_words() -> None:
+    for version, error in ((3, ErrorCode.INVALID_PRODUCER_EPOCH), (4, ErrorCode.PRODUCER_FENCED)):
+        story = Story(settings=SETTINGS, versions={InitProducerId: version})
+        me = story.identity()
+        story.identity()
+        story.identity()
+        assert story.init(expected=me).error is error
 
 
 def test_offsets_of_a_group_that_was_not_added_are_refused() -> None:

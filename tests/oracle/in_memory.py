@@ -82,7 +82,10 @@ class InMemory:
         for _ in range(TURNS_MAX):
             for host in self.hosts.values():
                 host.tick(self.now_ms)
-                host.work_until_idle(self.now_ms)
+                try:
+                    host.work_until_idle(self.now_ms)
+                except Exception as problem:
+                    raise NoAnswer(f"the node crashed: {problem!r}") from problem
             if not [node_id for node_id in self.hosts if self._carry(node_id)]:
                 return
         raise NoAnswer("the nodes run in circles")

@@ -88,6 +88,8 @@ class Played:
     """What came of some conversations on one stage."""
 
     asked: frozenset[Place]
+    names: frozenset[str]
+    """Of the conversations."""
     differences: tuple[Difference, ...]
 
 
@@ -96,14 +98,16 @@ def judge(
 ) -> Played:
     """Answers of one file, beside Kafka's."""
     asked: set[Place] = set()
+    names: set[str] = set()
     differences: list[Difference] = []
     for answer in answers:
         place = Place(path.name, answer.conversation.line, answer.question.number)
         asked.add(place)
+        names.add(answer.conversation.name)
         if not answer.agrees:
             reason = next((found.reason for found in deliberate if found.covers(answer)), None)
             differences.append(Difference(place=place, answer=answer, stage=stage, reason=reason))
-    return Played(asked=frozenset(asked), differences=tuple(differences))
+    return Played(asked=frozenset(asked), names=frozenset(names), differences=tuple(differences))
 
 
 def cluster_of(path: Path) -> NodeSettings:

@@ -1,0 +1,13 @@
+"""What Apache Kafka answered: a cluster before KIP-890, without partition verification."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.oracle.recordings import V0_UNVERIFIED, check_area
+from tests.oracle.report import areas_of
+
+
+@pytest.mark.parametrize("area", areas_of(V0_UNVERIFIED))
+def test_fencepost_answers_as_kafka_did(area: str) -> None:
+    check_area(V0_UNVERIFIED, area)

@@ -1,0 +1,13 @@
+"""What Apache Kafka answered: the newest cluster and client."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.oracle.recordings import V2_CLIENT_V2, check_area
+from tests.oracle.report import areas_of
+
+
+@pytest.mark.parametrize("area", areas_of(V2_CLIENT_V2))
+def test_fencepost_answers_as_kafka_did(area: str) -> None:
+    check_area(V2_CLIENT_V2, area)
