@@ -45,6 +45,7 @@ def copy_of(node: Node) -> Node:
         readers={key: set(tickets) for key, tickets in node.readers.items()},
         marker_retries=dict(node.marker_retries),
         reelections=dict(node.reelections),
+        scans_at_ms=dict(node.scans_at_ms),
         movable=set(node.movable),
         outcome=Outcome(),
     )
@@ -76,6 +77,7 @@ def key_of(node: Node) -> tuple[Any, ...]:
         tuple(parked for _, parked in sorted(node.fetches.items(), key=_number)),
         tuple(sorted(node.marker_retries.items())),
         tuple(sorted(node.reelections.items())),
+        tuple(node.scans_at_ms.items()),
         tuple(sorted(node.movable)),
         node.wakes_at_ms,
     )

@@ -308,12 +308,14 @@ def _remove(state: Controller, name: str) -> list[Assign | Remove]:
 
 def _assign(state: Controller, record: PartitionCreated | LeaderChanged) -> Assign:
     topic = state.topics[state.names[record.topic_id]]
+    before = topic.leaders.get(record.partition)
     topic.leaders[record.partition] = Leader(record.leader_id, record.leader_epoch)
     return Assign(
         partition=TopicPartition(topic.name, record.partition),
         leader_id=record.leader_id,
         leader_epoch=record.leader_epoch,
         is_new=isinstance(record, PartitionCreated),
+        was_leader=before is not None and before.node_id == record.leader_id,
     )
 
 

@@ -76,7 +76,7 @@ def _carry_out(node: Node, log: Log, decision: Decision, now: int) -> None:
         node.use_producer_id(record)
         if not node.settings.generation.persists_identity_history:
             record = transactions.without_history(state, decision.transactional_id, record)
-        node.append_transaction(log, decision.transactional_id, record)
+        node.append_transaction(log, decision.transactional_id, record, now=now)
         if record.state is TransactionState.ONGOING:
             schedule_timeouts(node, state, now)
     node.after(log, decision.effects)

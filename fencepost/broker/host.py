@@ -328,6 +328,7 @@ class Host:
         if journal.dropped is not None:
             self.troubles.append(f"{key}: {journal.dropped}")
             journal.dropped = None
+        is_restart = assign.was_leader and journal.is_fresh
         journal.lead(assign.leader_epoch)
         if self.policy is not SyncPolicy.NONE:
             journal.sync()  # what recovery found in the file is promised to readers again
@@ -337,6 +338,7 @@ class Host:
             leader_epoch=assign.leader_epoch,
             log_start_offset=journal.log_start_offset,
             snapshot=None if found is None else (found[0], tuple(found[1])),
+            is_restart=is_restart,
             batches=journal.batches(journal.log_start_offset if found is None else found[0]),
         )
         # The node reads the log in this very step: nothing else may be written to it in between.

@@ -46,10 +46,10 @@ def init_producer_id(
             ErrorCode.INVALID_TRANSACTION_TIMEOUT, f"transaction.timeout.ms must be between 1 and {limit}"
         )
     record = state.records.get(name)
+    if name in state.pending:  # also when the tombstone of an expired id is not durable yet
+        return busy(name)
     if record is None:
         return _granted(name, _new_record(request, fresh_producer_id, now), to, last_epoch=NO_PRODUCER_EPOCH)
-    if name in state.pending:
-        return busy(name)
     cell = rules.generation.moves[record.state][CoordinatorInput.INIT]
     if isinstance(cell, ErrorCode):
         return Refused(cell, f"{name} is in {record.state.title}")

@@ -31,6 +31,7 @@ from fencepost.broker.waiting import (
     Log,
     ParkedFetch,
     ProducerIds,
+    Scan,
 )
 from fencepost.broker.words import (
     Append,
@@ -93,6 +94,7 @@ class Node:
         set[TopicPartition]
     )  # readers may see more of these since the step began
     tickets: int = 0
+    scans_at_ms: dict[Scan, int] = attrs.Factory(dict[Scan, int])
     wakes_at_ms: int | None = None
     outcome: Outcome = attrs.Factory(Outcome)
 
@@ -128,6 +130,8 @@ class Node:
             if header.base_offset >= state.log_end_offset:
                 partition.apply(state, header, batch)
             self._apply_above(log, header, batch)
+        if order.is_restart:
+            partition.keep_last_batches(state)
         partition.advance_high_watermark(state, state.log_end_offset)
         self.logs[order.partition] = log
         return log
@@ -171,11 +175,13 @@ class Node:
         )
         return header
 
-    def append_transaction(self, log: Log, name: str, record: TransactionRecord) -> None:
-        """A coordinator's decision enters its log; until that is durable the transaction is pending."""
+    def append_transaction(self, log: Log, name: str, record: TransactionRecord | None, *, now: int) -> None:
+        """A coordinator's decision enters its log, None to forget the id; until that is durable it is
+        pending.
+        """
         state = log.coordinator
         assert isinstance(state, Transactions), "transactions live on __transaction_state"
-        header = self.append(log, transaction_batch(name, record, timestamp=record.update_ms))
+        header = self.append(log, transaction_batch(name, record, timestamp=now))
         transactions.apply(state, ((name, record),))
         state.pending[name] = header.next_offset
 

@@ -113,6 +113,7 @@ def commit_in_transaction(node: Node, request: TxnOffsetCommit, to: ReplyTo, now
             producer_epoch=request.producer_epoch,
             sequence=NO_SEQUENCE,
             starts_at_zero=asked.generation.adds_implicitly,
+            now=now,
         )
         add = add_request(
             request.transactional_id,

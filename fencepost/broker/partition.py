@@ -81,6 +81,7 @@ class Verification(NamedTuple):
     lowest_sequence: int
     starts_at_zero: bool
     """Whether the client's epoch is that of its transaction alone, so that its first sequence here is 0."""
+    asked_ms: int
 
 
 class Undurable(NamedTuple):
@@ -140,7 +141,9 @@ class Partition:
         return guard >> GUARD_BITS == self.leader_epoch
 
     def key_of_state(self) -> tuple[Any, ...]:
-        """What the log alone determines, as a value: equal after recovery and after forgetting notes."""
+        """What the log alone determines, as a value: equal after recovery and after forgetting notes. The
+        exception is time: expired producers are forgotten.
+        """
         producers = tuple(sorted(self.producers.items()))
         return (
             self.key,
@@ -170,7 +173,13 @@ class Partition:
 
 
 def start_verification(
-    partition: Partition, producer_id: int, *, producer_epoch: int, sequence: int, starts_at_zero: bool
+    partition: Partition,
+    producer_id: int,
+    *,
+    producer_epoch: int,
+    sequence: int,
+    starts_at_zero: bool,
+    now: int,
 ) -> int:
     """Note: the coordinator is asked about this producer. Returns the guard that the append must show."""
     known = partition.verifying.get(producer_id)
@@ -182,7 +191,7 @@ def start_verification(
         return known.guard
     partition.guards_given += 1
     partition.verifying[producer_id] = Verification(
-        partition.guards_given, producer_epoch, sequence, starts_at_zero
+        partition.guards_given, producer_epoch, sequence, starts_at_zero, now
     )
     return partition.guards_given
 
@@ -242,6 +251,13 @@ def _apply_marker(partition: Partition, header: BatchHeader, marker: Marker) -> 
     return AbortedRange(header.producer_id, producer.open_since, header.base_offset, stable)
 
 
+def oldest_open_timestamp(partition: Partition) -> int:
+    """When the producer of the oldest open transaction last wrote; NO_TIMESTAMP when none is open."""
+    if not partition.open_transactions:
+        return NO_TIMESTAMP
+    return partition.producers[partition.open_transactions.peekitem(0)[1]].last_timestamp
+
+
 def advance_high_watermark(partition: Partition, offset: int) -> None:
     """Note: the log is durable up to `offset`; transactions whose marker is below it become stable."""
     assert partition.high_watermark <= offset <= partition.log_end_offset, (
@@ -250,6 +266,18 @@ def advance_high_watermark(partition: Partition, offset: int) -> None:
     partition.high_watermark = offset
     if partition.undurable:
         partition.undurable = [ended for ended in partition.undurable if ended.marker_offset >= offset]
+
+
+def forget_expired(partition: Partition, *, before_ms: int) -> None:
+    """Producers that wrote nothing since `before_ms`, by the timestamps of their batches, are unknown again;
+    one with a transaction open never is (ProducerStateManager.removeExpiredProducers).
+    """
+    for producer_id, producer in list(partition.producers.items()):
+        if producer.last_timestamp <= before_ms and producer.open_since == NO_OFFSET:
+            del partition.producers[producer_id]
+    for producer_id, entry in list(partition.verifying.items()):
+        if entry.asked_ms <= before_ms:
+            del partition.verifying[producer_id]
 
 
 # --- Recovery --------------------------------------------------------------------------------------------
@@ -291,3 +319,12 @@ def restore(partition: Partition, entries: Iterable[ProducerSnapshot], *, at_off
         if entry.first_offset != NO_OFFSET:
             partition.open_transactions[entry.first_offset] = entry.producer_id
     partition.log_end_offset = at_offset
+
+
+def keep_last_batches(partition: Partition) -> None:
+    """A leader that comes back recovers its log, takes a snapshot at the end, and begins with what that
+    tells (LogLoader, UnifiedLog.rebuildProducerState): of each producer the last batch is known.
+    """
+    for producer_id, producer in partition.producers.items():
+        if len(producer.batches) > 1:
+            partition.producers[producer_id] = producer._replace(batches=producer.batches[-1:])

@@ -85,7 +85,7 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, asked: Spoken) 
         )
         is_open = log.partition.is_open(header.producer_id, header.producer_epoch)
         if header.is_transactional and asks and not is_open:
-            _start_adding(node, log, incoming, to_add, asked)
+            _start_adding(node, log, incoming, to_add, asked, now)
         else:
             _append(node, log, incoming)
     if to_add:
@@ -140,7 +140,9 @@ def _part(
 # --- adding the partition to the transaction -------------------------------------------------------------
 
 
-def _start_adding(node: Node, log: Log, incoming: Incoming, to_add: list[Incoming], asked: Spoken) -> None:
+def _start_adding(
+    node: Node, log: Log, incoming: Incoming, to_add: list[Incoming], asked: Spoken, now: int
+) -> None:
     known = log.partition.producers.get(incoming.header.producer_id)
     epoch = incoming.header.producer_epoch
     if known is not None and epoch < known.producer_epoch and "fencing" not in node.settings.broken:
@@ -152,6 +154,7 @@ def _start_adding(node: Node, log: Log, incoming: Incoming, to_add: list[Incomin
         producer_epoch=epoch,
         sequence=incoming.header.base_sequence,
         starts_at_zero=asked.generation.adds_implicitly,
+        now=now,
     )
     to_add.append(attrs.evolve(incoming, guard=guard))
 

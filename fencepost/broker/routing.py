@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from fencepost.broker import controlling, coordinating, describing, following, offsets, producing, reading
+from fencepost.broker import (
+    controlling,
+    coordinating,
+    describing,
+    expiring,
+    following,
+    offsets,
+    producing,
+    reading,
+)
 from fencepost.broker.controller import METADATA_PARTITION
 from fencepost.broker.groups import Groups
 from fencepost.broker.node import Node
@@ -163,6 +172,7 @@ def _answered(node: Node, arrived: Answered, now: int) -> None:
 
 def _lead(node: Node, arrived: Lead, now: int) -> None:
     log = node.lead(arrived)
+    expiring.start(node, log, now)
     if isinstance(log.coordinator, Transactions):
         coordinating.resume(node, log, now)
     elif isinstance(log.coordinator, Groups):
@@ -211,6 +221,7 @@ def _tick(node: Node, arrived: Tick, now: int) -> None:
     """
     node.wakes_at_ms = None
     coordinating.abort_timed_out(node, now)
+    expiring.scan_if_due(node, now)
     following.ask_again_if_due(node, now)
     following.reelect_due(node, now)
     reading.end_waits(node, now)

@@ -392,6 +392,8 @@ def apply(state: Transactions, entries: Iterable[tuple[str, TransactionRecord | 
         if before is not None and before.state is TransactionState.ONGOING:
             state.deadlines.discard((before.start_ms + before.timeout_ms, name))
         if record is None:
+            state.last_epochs.pop(name, None)
+            state.previous_ids.pop(name, None)
             continue
         state.records[name] = record
         if record.state is TransactionState.ONGOING:

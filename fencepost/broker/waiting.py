@@ -7,6 +7,7 @@ Rule: all of it are notes; a restart forgets them, and whoever waited asks again
 from __future__ import annotations
 
 from collections import deque
+from enum import Enum
 
 import attrs
 
@@ -95,6 +96,13 @@ class ProducerIds:
     @property
     def is_empty(self) -> bool:
         return self.next_id >= self.end
+
+
+class Scan(Enum):
+    """What is looked for again and again, at fixed intervals."""
+
+    TRANSACTIONAL_IDS = "transactional ids"
+    PRODUCER_IDS = "producer ids"
 
 
 @attrs.define(eq=False)

@@ -63,6 +63,7 @@ class Lead:
     leader_epoch: int
     log_start_offset: int = 0
     snapshot: tuple[int, tuple[ProducerSnapshot, ...]] | None = None
+    is_restart: bool = False  # the node led it before its process died, and read the log again from the disk
     batches: Iterable[tuple[BatchHeader, Buffer]] = ()
 
 
@@ -211,6 +212,7 @@ class Assign:
     leader_id: int
     leader_epoch: int
     is_new: bool = False
+    was_leader: bool = False  # under the epoch before, too
 
 
 @attrs.frozen(kw_only=True)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 9092  # Kafka's
 
 _Hidden = Parameter(show=False)
+_Duration = Annotated[int | None, Parameter(validator=validators.Number(gte=1))]
 
 
 def serve(
@@ -34,6 +35,10 @@ def serve(
     host: str = "127.0.0.1",
     port: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65535))] = DEFAULT_PORT,
     sync: Literal["none", "commit", "all"] = "none",
+    transactional_id_expiration_ms: _Duration = None,
+    transaction_remove_expired_transaction_cleanup_interval_ms: _Duration = None,
+    producer_id_expiration_ms: _Duration = None,
+    producer_id_expiration_check_interval_ms: _Duration = None,
     break_: Annotated[tuple[Literal["fencing", "dedup"], ...], Parameter("--break", show=False)] = (),
     hold_at: Annotated[str | None, _Hidden] = None,
     lose_reply: Annotated[str | None, _Hidden] = None,
@@ -56,23 +61,41 @@ def serve(
     sync
         When the log is forced to disk: never (survives kills, not power loss), before a commit, before any
         answer.
+    transactional_id_expiration_ms
+        How long an unused transactional id is kept; Kafka's default, 7 days.
+    transaction_remove_expired_transaction_cleanup_interval_ms
+        How often expired transactional ids are looked for; Kafka's default, 1 hour.
+    producer_id_expiration_ms
+        How long a partition remembers a producer that is silent; Kafka's default, 1 day.
+    producer_id_expiration_check_interval_ms
+        How often expired producers are looked for; Kafka's default, 10 minutes.
     """
     if memory == (directory is not None):
         raise CommandFailed(
             "a broker needs either a directory or --memory", then="fencepost serve ./data", code=WRONG_USAGE
         )
+    import attrs
     import trio
 
     from fencepost.broker.host import SyncPolicy
     from fencepost.broker.server import BrokerSettings, serve_until_signalled
     from fencepost.broker.settings import NodeSettings
 
+    given = {
+        "transactional_id_expiration_ms": transactional_id_expiration_ms,
+        "transaction_remove_expired_transaction_cleanup_interval_ms": (
+            transaction_remove_expired_transaction_cleanup_interval_ms
+        ),
+        "producer_id_expiration_ms": producer_id_expiration_ms,
+        "producer_id_expiration_check_interval_ms": producer_id_expiration_check_interval_ms,
+    }
+    durations = {name: value for name, value in given.items() if value is not None}
     settings = BrokerSettings(
         directory=None if directory is None else str(directory),
         host=host,
         port=port,
         sync=SyncPolicy(sync),
-        node=NodeSettings(broken=frozenset(break_)),
+        node=attrs.evolve(NodeSettings(broken=frozenset(break_)), **durations),
         hold_at=hold_at,
         lose_reply=lose_reply,
     )

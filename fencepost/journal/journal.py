@@ -78,6 +78,7 @@ class Journal:
         self._durable_end = NO_OFFSET  # nothing is known of what this process did not sync itself
         self._names_changed = True
         self.failed: str | None = None  # why this journal takes no more writes
+        self.is_fresh = True  # nobody led or wrote it since it was opened
         self.closed = False  # True after a close that made everything durable
         self.snapshot_due = (
             False  # True after append opened a segment by itself: write_snapshot spares the next start work
@@ -113,6 +114,7 @@ class Journal:
         """A new leader says so before it has anything to write; older ones are refused from now on."""
         self._check_leader(leader_epoch)
         self._leader_epoch = leader_epoch
+        self.is_fresh = False
 
     def append(
         self, batch: Buffer, header: BatchHeader, *, leader_epoch: int, aborted: AbortedRange | None = None
@@ -141,6 +143,7 @@ class Journal:
             raise
         self._leader_epoch = leader_epoch
         self._end = last_offset + 1
+        self.is_fresh = False
 
     def _fail(self, error: StorageError) -> None:
         self.failed = f"{self.partition} takes no more writes: {error}"

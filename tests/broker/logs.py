@@ -30,7 +30,12 @@ class Led:
     def ask(self, producer_id: int, *, epoch: int = 0, sequence: int = 0) -> int:
         """The coordinator is being asked; the guard to show when it has said yes."""
         return partition.start_verification(
-            self.partition, producer_id, producer_epoch=epoch, sequence=sequence, starts_at_zero=True
+            self.partition,
+            producer_id,
+            producer_epoch=epoch,
+            sequence=sequence,
+            starts_at_zero=True,
+            now=NOON,
         )
 
     def data(

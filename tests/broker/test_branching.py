@@ -32,7 +32,7 @@ LEFT_OUT: dict[type[Any], set[str]] = {
 IN_THE_KEY: dict[type[Any], set[str]] = {
     Node: {
         "logs", "following", "news", "producer_ids", "gatherings", "asked", "fetches", "marker_retries",
-        "reelections", "movable", "wakes_at_ms",
+        "reelections", "scans_at_ms", "movable", "wakes_at_ms",
     },
     Log: {"partition", "coordinator", "waiting"},
     Gathering: {"to", "kind", "parts", "producer_ids"},

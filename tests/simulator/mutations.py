@@ -21,12 +21,14 @@ _ANY_RETRY_ENDED_WELL: Final = """\
         return record.state
     cell: Cell = """
 
+_APPENDS_DECISION: Final = "node.append_transaction(log, decision.transactional_id, record, now=now)"
+
 _ADDED_IN_MEMORY: Final = """\
 known = state.records.get(decision.transactional_id)
         if known is not None and known.state is record.state is TransactionState.ONGOING:
             transactions.apply(state, ((decision.transactional_id, record),))
         else:
-            node.append_transaction(log, decision.transactional_id, record)"""
+            node.append_transaction(log, decision.transactional_id, record, now=now)"""
 
 _ABORTED_AFTER_ALL: Final = """\
         if record.state in PREPARED:
@@ -203,12 +205,7 @@ OF_COORDINATORS: Final = (
         "added partitions live in memory only",
         breaks="A transaction's later partitions are not logged, so the next coordinator does not know them"
         " (Redpanda 6018).",
-        edits=(
-            Edit(
-                "broker.coordinating:_carry_out",
-                {"node.append_transaction(log, decision.transactional_id, record)": _ADDED_IN_MEMORY},
-            ),
-        ),
+        edits=(Edit("broker.coordinating:_carry_out", {_APPENDS_DECISION: _ADDED_IN_MEMORY}),),
     ),
     Mutation(
         "a new coordinator aborts what was decided",

@@ -1,0 +1,112 @@
+"""What is forgotten because nobody used it for long: transactional ids, and producers in partitions.
+
+Rule: scans happen on a grid of their interval, as Kafka's scheduler does them; what a transaction still needs
+never expires. An id is forgotten by a tombstone in its log, a producer without a trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from fencepost.broker import partition
+from fencepost.broker.node import Node
+from fencepost.broker.settings import NodeSettings
+from fencepost.broker.transactions import COMPLETED, Transactions
+from fencepost.broker.waiting import Log, Scan
+from fencepost.broker.words import Ignored
+from fencepost.protocol.terms import NO_TIMESTAMP, TopicPartition, TransactionState
+
+MAY_EXPIRE: Final = frozenset({TransactionState.EMPTY, *COMPLETED})
+LATE_TRANSACTION_BUFFER_MS: Final = 5 * 60 * 1000  # ProducerStateManager.LATE_TRANSACTION_BUFFER_MS
+
+
+def start(node: Node, log: Log, now: int) -> None:
+    """A log is led from now on: what expired in it meanwhile is forgotten, and its turn will come again."""
+    _forget_producers(node, log, now)
+    for scan in Scan:
+        _schedule(node, scan, now)
+
+
+def scan_if_due(node: Node, now: int) -> None:
+    """Both scans, each at its time."""
+    for scan, due_ms in list(node.scans_at_ms.items()):
+        if due_ms <= now:
+            del node.scans_at_ms[scan]
+            _SCANS[scan](node, now)
+        _schedule(node, scan, now)
+
+
+def _schedule(node: Node, scan: Scan, now: int) -> None:
+    interval = _INTERVALS[scan](node.settings)
+    node.wake_at(node.scans_at_ms.setdefault(scan, (now // interval + 1) * interval))
+
+
+def _expire_transactional_ids(node: Node, now: int) -> None:
+    before_ms = now - node.settings.transactional_id_expiration_ms
+    for log in list(node.logs.values()):
+        if isinstance(log.coordinator, Transactions):
+            for name in expired(log.coordinator, before_ms=before_ms):
+                node.append_transaction(log, name, None, now=now)
+
+
+def expired(state: Transactions, *, before_ms: int) -> list[str]:
+    """Transactional ids that nobody used since `before_ms` and that owe nothing; one that is busy is for the
+    next scan (TransactionStateManager.removeExpiredTransactionalIds).
+    """
+    return [
+        name
+        for name, record in state.records.items()
+        if record.state in MAY_EXPIRE and record.update_ms <= before_ms and name not in state.pending
+    ]
+
+
+def _expire_producers(node: Node, now: int) -> None:
+    for log in node.logs.values():
+        _forget_producers(node, log, now)
+    late = partitions_with_late_transactions(node, now)
+    if late:
+        node.outcome.effects.append(
+            Ignored(
+                f"partitions with late transactions: {len(late)}, {late[0]} among them; its oldest is open "
+                "for longer than any coordinator lets it"
+            )
+        )
+
+
+def _forget_producers(node: Node, log: Log, now: int) -> None:
+    before_ms = now - node.settings.producer_id_expiration_ms
+    partition.forget_expired(log.partition, before_ms=before_ms)
+
+
+def partitions_with_late_transactions(node: Node, now: int) -> list[TopicPartition]:
+    """Those whose oldest open transaction outlived every timeout, so that nobody will end it (Kafka's metric
+    PartitionsWithLateTransactionsCount is their number).
+    """
+    limit = node.settings.transaction_max_timeout_ms + LATE_TRANSACTION_BUFFER_MS
+    return sorted(key for key, log in node.logs.items() if _is_late(log, before_ms=now - limit))
+
+
+def _is_late(log: Log, *, before_ms: int) -> bool:
+    oldest_ms = partition.oldest_open_timestamp(log.partition)
+    return oldest_ms != NO_TIMESTAMP and oldest_ms < before_ms
+
+
+_SCANS: Final[dict[Scan, Callable[[Node, int], None]]] = {
+    Scan.TRANSACTIONAL_IDS: _expire_transactional_ids,
+    Scan.PRODUCER_IDS: _expire_producers,
+}
+
+
+def _id_scan_interval(settings: NodeSettings) -> int:
+    return settings.transaction_remove_expired_transaction_cleanup_interval_ms
+
+
+def _producer_scan_interval(settings: NodeSettings) -> int:
+    return settings.producer_id_expiration_check_interval_ms
+
+
+_INTERVALS: Final[dict[Scan, Callable[[NodeSettings], int]]] = {
+    Scan.TRANSACTIONAL_IDS: _id_scan_interval,
+    Scan.PRODUCER_IDS: _producer_scan_interval,
+}

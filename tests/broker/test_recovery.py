@@ -1,0 +1,38 @@
+"""What a leader still knows after its process was killed: what the log says, as far as Kafka reads it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import InitProducerId, InitProducerIdReply
+from tests.broker.requests import NOBODY, Identity, body_of
+from tests.broker.story import Story
+
+
+def idempotent(story: Story) -> Identity:
+    request = InitProducerId(
+        transactional_id=None, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
+    )
+    granted = body_of(story.ask(request), InitProducerIdReply)
+    return Identity(granted.producer_id, granted.producer_epoch)
+
+
+@pytest.mark.parametrize("stops_in_order", [False, True])
+def test_after_a_restart_the_last_batch_of_a_producer_is_still_recognised_and_no_older_one(
+    *, stops_in_order: bool
+) -> None:
+    story = Story()
+    me = idempotent(story)
+    for sequence in range(4):
+        assert story.produce(me, "x", sequence=sequence, name=None).base_offset == sequence
+    again = [story.produce(me, "x", sequence=sequence, name=None) for sequence in range(4)]
+    assert [part.base_offset for part in again] == [0, 1, 2, 3]
+    if stops_in_order:
+        story.host.stop()
+    story.restart()
+    again = [story.produce(me, "x", sequence=sequence, name=None) for sequence in range(4)]
+    assert [part.error for part in again] == [*[ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER] * 3, ErrorCode.NONE]
+    assert again[-1].base_offset == 3
+    assert story.produce(me, "x", sequence=4, name=None).base_offset == 4
+    assert story.produce(NOBODY, "x", sequence=-1, name=None).base_offset == 5
