@@ -91,6 +91,7 @@ def _key_of_log(log: Log, tickets: Ranks, guards: Ranks) -> tuple[Any, ...]:
     state = log.partition
     return (
         state.key_of_state(),
+        tuple((number, producer.batches[:-1]) for number, producer in sorted(state.producers.items())),
         state.leader_epoch,
         state.high_watermark,
         tuple(state.undurable),

@@ -34,12 +34,14 @@ from fencepost.protocol.stored_cluster import (
     LeaderChanged,
     PartitionCreated,
     ProducerIdsAllocated,
+    TopicConfigured,
     TopicCreated,
     TopicRemoved,
 )
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,
+    MAX_MESSAGE_BYTES,
     NO_LEADER_EPOCH,
     TopicPartition,
     topic_name_problem,
@@ -61,11 +63,12 @@ class Leader:
 
 @attrs.define(eq=False)
 class Topic:
-    """A topic and the leaders of its partitions, by number."""
+    """A topic, the leaders of its partitions by number, and what is set for it alone."""
 
     name: str
     topic_id: bytes
     leaders: dict[int, Leader] = attrs.Factory(dict[int, Leader])
+    max_message_bytes: int | None = None
 
 
 @attrs.define(eq=False)
@@ -99,6 +102,7 @@ class Controller:
             (
                 name,
                 topic.topic_id,
+                topic.max_message_bytes,
                 tuple(
                     (n, leader.node_id, leader.leader_epoch) for n, leader in sorted(topic.leaders.items())
                 ),
@@ -217,6 +221,8 @@ def _new_topic(state: Controller, wanted: CreateTopic, *, at: int) -> Iterator[C
     node_ids = sorted(state.brokers)
     topic_id = (at + 1).to_bytes(16, "big")
     yield TopicCreated(topic=wanted.topic, topic_id=topic_id)
+    for config in wanted.configs:
+        yield TopicConfigured(wanted.topic, name=config.name, value=config.value)
     # Not from 0 when there was a topic of this name: whoever still believes to lead that one is refused.
     leader_epoch = state.removed.get(wanted.topic, NO_LEADER_EPOCH) + 1
     for number in range(wanted.partition_count):
@@ -240,6 +246,10 @@ def _topic_problem(
         return Refused(
             ErrorCode.INVALID_PARTITIONS, f"between 1 and {PARTITIONS_PER_TOPIC_MAX} partitions are possible"
         )
+    for config in wanted.configs:
+        # LogConfig: an int of at least 0
+        if config.name != MAX_MESSAGE_BYTES or not (config.value.isascii() and config.value.isdigit()):
+            return Refused(ErrorCode.INVALID_CONFIG, f"{config.name}={config.value} cannot be set")
     return None
 
 
@@ -288,6 +298,9 @@ def apply(state: Controller, records: Iterable[ClusterRecord]) -> list[Assign | 
                 state.removed.pop(record.topic, None)
                 state.names[record.topic_id] = record.topic
                 state.topics_made += 1
+            case TopicConfigured():
+                if record.name == MAX_MESSAGE_BYTES:
+                    state.topics[record.topic].max_message_bytes = int(record.value)
             case TopicRemoved():
                 news.extend(_remove(state, state.names.pop(record.topic_id)))
             case PartitionCreated() | LeaderChanged():

@@ -141,10 +141,13 @@ class Partition:
         return guard >> GUARD_BITS == self.leader_epoch
 
     def key_of_state(self) -> tuple[Any, ...]:
-        """What the log alone determines, as a value: equal after recovery and after forgetting notes. The
-        exception is time: expired producers are forgotten.
+        """What the log alone determines, as a value: equal after recovery and after forgetting notes. A
+        producer's batches before its last are notes, since a restart forgets them; so is what expired.
         """
-        producers = tuple(sorted(self.producers.items()))
+        producers = tuple(
+            (producer_id, producer._replace(batches=producer.batches[-1:]))
+            for producer_id, producer in sorted(self.producers.items())
+        )
         return (
             self.key,
             self.log_start_offset,

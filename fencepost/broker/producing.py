@@ -240,8 +240,11 @@ def _batch_problem(node: Node, incoming: Incoming) -> Refused | None:
     header = incoming.header
     if not checksum_matches(incoming.records, 0, header):
         return Refused(ErrorCode.CORRUPT_MESSAGE)
-    if header.size > node.settings.message_max_bytes:
-        return Refused(ErrorCode.MESSAGE_TOO_LARGE, f"message.max.bytes is {node.settings.message_max_bytes}")
+    topic = node.cluster.topics.get(incoming.key.topic)
+    limit = None if topic is None else topic.max_message_bytes
+    limit = node.settings.message_max_bytes if limit is None else limit
+    if header.size > limit:
+        return Refused(ErrorCode.MESSAGE_TOO_LARGE, f"at most {limit} bytes are taken here")
     if header.is_control:
         return Refused(ErrorCode.INVALID_RECORD, "only coordinators write control batches")
     if header.producer_id != NO_PRODUCER_ID and header.base_sequence < 0:

@@ -31,6 +31,7 @@ from fencepost.protocol.messages import (
 from fencepost.protocol.terms import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
     NO_LEADER_EPOCH,
     NO_OFFSET,
     NO_TIMESTAMP,
@@ -247,7 +248,9 @@ def _listed(plan: OffsetPlan, journal: OpenJournal) -> ListedOffset:
     error, timestamp, offset = plan.error, NO_TIMESTAMP, plan.offset
     if plan.is_lookup:
         try:
-            found = journal(plan.partition).offset_for_timestamp(plan.timestamp)
+            log = journal(plan.partition)
+            newest = plan.timestamp == MAX_TIMESTAMP
+            found = log.newest_record() if newest else log.offset_for_timestamp(plan.timestamp)
         except (StorageError, ProtocolViolation) as problem:
             error, found = _unreadable(problem), None
         if found is not None and found[1] < plan.before:

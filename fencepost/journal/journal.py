@@ -265,6 +265,10 @@ class Journal:
                     return found
         return None
 
+    def newest_record(self) -> tuple[int, int] | None:
+        """(timestamp, offset) of the record with the largest timestamp, of several the first."""
+        return self.offset_for_timestamp(max(segment.max_timestamp for segment in self._segments))
+
     def newest_snapshot(self, at_most: int) -> tuple[int, list[ProducerSnapshot]] | None:
         """The newest readable snapshot at or before an offset, with its offset; corrupt ones are dropped on
         the way."""

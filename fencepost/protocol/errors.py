@@ -46,6 +46,7 @@ class ErrorCode(IntEnum):
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37
+    INVALID_CONFIG = 40
     INVALID_REQUEST = 42
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
     DUPLICATE_SEQUENCE_NUMBER = 46
@@ -123,6 +124,7 @@ ERRORS: dict[ErrorCode, ErrorRow] = {
     _E.UNSUPPORTED_VERSION: _row(_R.FATAL, "the broker does not speak this version of the request"),
     _E.TOPIC_ALREADY_EXISTS: _row(_R.RAISE, "a topic of that name exists"),
     _E.INVALID_PARTITIONS: _row(_R.RAISE, "the number of partitions is not allowed"),
+    _E.INVALID_CONFIG: _row(_R.RAISE, "no such setting, or not with this value"),
     _E.INVALID_REQUEST: _row(_R.FATAL, "the request contradicts itself"),
     _E.OUT_OF_ORDER_SEQUENCE_NUMBER: _row(_R.ABORT, "a batch before this one is missing"),
     _E.DUPLICATE_SEQUENCE_NUMBER: _row(_R.NONE, "the batch was stored before; its offset is forgotten"),

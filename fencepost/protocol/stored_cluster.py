@@ -38,6 +38,7 @@ _RECORD_VERSION: Final = 0  # the first version of each says all that a cluster 
 REGISTER_BROKER_RECORD: Final = 0
 TOPIC_RECORD: Final = 2
 PARTITION_RECORD: Final = 3
+CONFIG_RECORD: Final = 4
 PARTITION_CHANGE_RECORD: Final = 5
 REMOVE_TOPIC_RECORD: Final = 9
 PRODUCER_IDS_RECORD: Final = 15
@@ -47,6 +48,7 @@ _TAG_LEADER: Final = 1
 # that Kafka's readers skip, so that one record says it all.
 _TAG_LEADER_EPOCH: Final = 1_000
 _NO_LEADER_CHANGE: Final = -2
+_TOPIC_RESOURCE: Final = 2  # ConfigResource.Type.TOPIC
 _UNKNOWN_BROKER_EPOCH: Final = -1
 _FIRST_PARTITION_EPOCH: Final = 0
 _NO_INCARNATION: Final = bytes(UUID_SIZE)
@@ -73,6 +75,15 @@ class TopicRemoved:
     """RemoveTopicRecord."""
 
     topic_id: bytes = attrs.field(validator=_check_topic_id)
+
+
+@attrs.frozen
+class TopicConfigured:
+    """ConfigRecord of a topic: one setting of it."""
+
+    topic: str
+    name: str = attrs.field(kw_only=True)
+    value: str = attrs.field(kw_only=True)
 
 
 @attrs.frozen
@@ -114,8 +125,9 @@ class BrokerRegistered:
 
 
 ClusterRecord = (
-    TopicCreated | TopicRemoved | PartitionCreated | LeaderChanged | ProducerIdsAllocated | BrokerRegistered
-)
+    TopicCreated | TopicRemoved | TopicConfigured | PartitionCreated | LeaderChanged | ProducerIdsAllocated
+    | BrokerRegistered
+)  # fmt: skip
 
 
 def cluster_batch(records: Sequence[ClusterRecord], *, timestamp: int) -> bytearray:
@@ -143,6 +155,8 @@ def _content(record: ClusterRecord) -> tuple[int, bytes, list[tuple[int, bytes]]
             return TOPIC_RECORD, bytes(out) + topic_id, []
         case TopicRemoved(topic_id):
             return REMOVE_TOPIC_RECORD, topic_id, []
+        case TopicConfigured():
+            return CONFIG_RECORD, _config_content(record), []
         case PartitionCreated():
             return PARTITION_RECORD, _partition_content(record), []
         case LeaderChanged(topic_id, partition=partition, leader_id=leader_id, leader_epoch=leader_epoch):
@@ -153,6 +167,13 @@ def _content(record: ClusterRecord) -> tuple[int, bytes, list[tuple[int, bytes]]
             return PRODUCER_IDS_RECORD, content, []
         case BrokerRegistered():
             return REGISTER_BROKER_RECORD, _broker_content(record), []
+
+
+def _config_content(record: TopicConfigured) -> bytes:
+    out = bytearray((_TOPIC_RESOURCE,))
+    for text in (record.topic, record.name, record.value):
+        put_compact_string(out, text)
+    return bytes(out)
 
 
 def _partition_content(record: PartitionCreated) -> bytes:
@@ -211,6 +232,17 @@ def _read_topic(fields: Fields) -> ClusterRecord:
     return TopicCreated(topic, topic_id=topic_id)
 
 
+def _read_config(fields: Fields) -> ClusterRecord | None:
+    (resource,) = fields.take(1)
+    texts = [fields.compact_string() for _ in range(2)]
+    value_size = fields.unsigned_varint()
+    value = fields.take(max(0, value_size - 1))
+    fields.tagged_fields()
+    if resource != _TOPIC_RESOURCE or not value_size:  # of a node, or a setting that is taken back
+        return None
+    return TopicConfigured(texts[0], name=texts[1], value=value.decode())
+
+
 def _read_removed_topic(fields: Fields) -> ClusterRecord:
     topic_id = fields.uuid()
     fields.tagged_fields()
@@ -267,8 +299,9 @@ def _read_endpoint(fields: Fields) -> tuple[str, int]:
     return host, port
 
 
-_READERS: Final[dict[int, Callable[[Fields], ClusterRecord]]] = {
+_READERS: Final[dict[int, Callable[[Fields], ClusterRecord | None]]] = {
     TOPIC_RECORD: _read_topic,
+    CONFIG_RECORD: _read_config,
     PARTITION_RECORD: _read_partition,
     PARTITION_CHANGE_RECORD: _read_partition_change,
     REMOVE_TOPIC_RECORD: _read_removed_topic,

@@ -22,6 +22,7 @@ from fencepost.protocol.messages import (
 from fencepost.protocol.terms import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
     NO_OFFSET,
     NO_TIMESTAMP,
     IsolationLevel,
@@ -143,6 +144,9 @@ def test_the_first_offset_at_or_after_a_time_that_the_isolation_level_allows() -
     assert listed(story, NOON + 1) == (1, NOON + 10)
     assert listed(story, NOON + 11) == (2, NOON + 20)
     assert listed(story, NOON + 11, COMMITTED) == (NO_OFFSET, NO_TIMESTAMP)
+    assert listed(story, MAX_TIMESTAMP) == (2, NOON + 20)
+    # The newest of all is not visible yet: no older one is given in its place (KIP-734).
+    assert listed(story, MAX_TIMESTAMP, COMMITTED) == (NO_OFFSET, NO_TIMESTAMP)
     assert listed(story, NOON + 10_000_000) == (NO_OFFSET, NO_TIMESTAMP)
 
 

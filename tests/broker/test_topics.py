@@ -27,6 +27,7 @@ from fencepost.protocol.messages import (
     InitProducerIdReply,
     Metadata,
     MetadataReply,
+    TopicConfig,
 )
 from fencepost.protocol.stored_cluster import BrokerRegistered
 from fencepost.protocol.terms import (
@@ -75,6 +76,31 @@ def test_internal_topics_are_neither_made_nor_deleted_by_clients(name: str) -> N
 @pytest.mark.parametrize("count", [-1, 0, PARTITIONS_PER_TOPIC_MAX + 1])
 def test_a_topic_has_some_partitions_and_not_too_many(count: int) -> None:
     assert created(Story(), "more", count) is ErrorCode.INVALID_PARTITIONS
+
+
+def configured(story: Story, name: str, value: str) -> ErrorCode:
+    config = TopicConfig(name=name, value=value)
+    request = CreateTopics(topics=(CreateTopic(topic="small", partition_count=1, configs=(config,)),))
+    (answer,) = body_of(story.ask(request), CreateTopicsReply).topics
+    return answer.error
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("max.message.bytes", "-1"), ("max.message.bytes", "many"), ("retention.ms", "1")]
+)
+def test_a_setting_that_is_not_there_is_refused(name: str, value: str) -> None:
+    assert configured(Story(), name, value) is ErrorCode.INVALID_CONFIG
+
+
+def test_a_topic_has_a_limit_of_its_own_also_after_a_restart() -> None:
+    story = Story()
+    assert configured(story, "max.message.bytes", "200") is ErrorCode.NONE
+    small = TopicPartition("small", 0)
+    for _ in range(2):
+        assert story.produce(NOBODY, "x" * 200, key=small, name=None).error is ErrorCode.MESSAGE_TOO_LARGE
+        assert story.produce(NOBODY, "x", key=small, name=None).error is ErrorCode.NONE
+        assert story.produce(NOBODY, "x" * 200, name=None).error is ErrorCode.NONE
+        story.restart()
 
 
 def test_each_topic_of_a_request_has_its_own_answer() -> None:

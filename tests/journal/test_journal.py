@@ -271,7 +271,9 @@ def test_of_many_records_with_one_timestamp_the_first_is_found() -> None:
         writer.plain(size=2_000)
     writer.journal.close()
     assert len(TimeIndex(storage.read_file(files_of(storage, TIME_INDEX)[0]) or b"")) == 1
-    assert open_journal(storage, trusted_clean=True).offset_for_timestamp(1_000) == (1_000, 1)
+    journal = open_journal(storage, trusted_clean=True)
+    assert journal.offset_for_timestamp(1_000) == (1_000, 1)
+    assert journal.newest_record() == (1_000, 1)
 
 
 def test_the_index_goes_on_after_many_clean_restarts() -> None:

@@ -21,6 +21,7 @@ from fencepost.protocol.stored import (
     OffsetRecord,
     PartitionCreated,
     ProducerIdsAllocated,
+    TopicConfigured,
     TopicCreated,
     TopicRemoved,
     TransactionRecord,
@@ -82,6 +83,11 @@ OFFSET_WITHOUT_EPOCH = OffsetRecord(1, leader_epoch=-1, metadata="", commit_ms=U
 NODE_1 = BrokerRegistered(1, broker_epoch=7, host="node", port=9092)
 CLUSTER = [
     pytest.param(TopicCreated("orders", topic_id=TOPIC_ID), kafka_bytes.TOPIC, id="topic"),
+    pytest.param(
+        TopicConfigured("orders", name="max.message.bytes", value="1000"),
+        kafka_bytes.TOPIC_CONFIG,
+        id="config",
+    ),
     pytest.param(TopicRemoved(TOPIC_ID), kafka_bytes.REMOVE_TOPIC, id="removed topic"),
     pytest.param(
         PartitionCreated(TOPIC_ID, partition=3, leader_id=1, leader_epoch=4),
@@ -250,6 +256,7 @@ leaders_changed = st.builds(
 cluster_records = st.one_of(
     st.builds(TopicCreated, words, topic_id=topic_ids),
     st.builds(TopicRemoved, topic_ids),
+    st.builds(TopicConfigured, words, name=words, value=words),
     st.builds(PartitionCreated, topic_ids, **leaderships),
     leaders_changed,
     st.builds(ProducerIdsAllocated, int32s, next_producer_id=int64s),

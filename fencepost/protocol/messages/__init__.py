@@ -31,6 +31,7 @@ from fencepost.protocol.messages.cluster import (
     MetadataReply,
     NodeAddress,
     PartitionMetadata,
+    TopicConfig,
     TopicError,
     TopicMetadata,
 )
@@ -213,6 +214,7 @@ __all__ = [
     "ProducerDescription",
     "ReplyBody",
     "Request",
+    "TopicConfig",
     "TopicError",
     "TopicMetadata",
     "TransactionDescription",

@@ -83,9 +83,18 @@ class ApiVersionsReply:
 
 
 @attrs.frozen(kw_only=True)
+class TopicConfig:
+    """One setting of a topic, under Kafka's name."""
+
+    name: str
+    value: str
+
+
+@attrs.frozen(kw_only=True)
 class CreateTopic:
     topic: str
     partition_count: Int32
+    configs: tuple[TopicConfig, ...] = ()
 
 
 @attrs.frozen(kw_only=True)

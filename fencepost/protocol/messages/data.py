@@ -98,7 +98,7 @@ class FetchReply:
 
 @attrs.frozen(kw_only=True)
 class ListOffsetsPartition:
-    """`timestamp` in milliseconds, or LATEST_TIMESTAMP / EARLIEST_TIMESTAMP; the epoch as in a Fetch."""
+    """`timestamp` in milliseconds, or one of the special ones in terms.py; the epoch as in a Fetch."""
 
     topic: str
     partition: Int32
