@@ -28,6 +28,8 @@ from fencepost.broker.words import (
     Ignored,
     Input,
     Lead,
+    LogStartMoved,
+    MoveLogStart,
     Outcome,
     Received,
     Remove,
@@ -45,7 +47,13 @@ from fencepost.broker.words import (
 from fencepost.journal.journal import Journal, StaleLeader
 from fencepost.journal.storage import StorageError
 from fencepost.protocol.batches import BatchHeader
-from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.terms import (
+    CLUSTER_METADATA_TOPIC,
+    NO_OFFSET,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+)
 
 
 class SyncPolicy(Enum):
@@ -174,6 +182,8 @@ class Host:
                 self._answer(Reply(act.to, body=reading.complete_fetch(act, self._journal)))
             case ReplyListed():
                 self._answer(Reply(act.to, body=reading.complete_list(act, self._journal)))
+            case MoveLogStart():
+                self._move_log_start(act)
             case Send():
                 self._send(act)
             case Assign():
@@ -246,6 +256,17 @@ class Host:
             self.unsynced.add(key)
         else:
             self.inbox.appendleft(Durable(partition=key, offset=append.header.next_offset))
+
+    def _move_log_start(self, order: MoveLogStart) -> None:
+        key, error, batch_start = order.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER, NO_OFFSET
+        if self._still_writes(key):
+            try:
+                batch_start, error = self.held[key].journal.move_log_start(order.offset), ErrorCode.NONE
+                self.changed.add(key)
+            except StorageError as problem:
+                self._lose(key, problem)
+                error = ErrorCode.KAFKA_STORAGE_ERROR
+        self.inbox.appendleft(LogStartMoved(order, batch_start=batch_start, error=error))
 
     def _roll(self, journal: Journal) -> None:
         """A full segment is followed by a new one, with a snapshot of the producers as they stand at the
@@ -337,9 +358,11 @@ class Host:
             partition=key,
             leader_epoch=assign.leader_epoch,
             log_start_offset=journal.log_start_offset,
+            oldest_offset=journal.oldest_offset,
+            batch_start=journal.batch_start(journal.log_start_offset),
             snapshot=None if found is None else (found[0], tuple(found[1])),
             is_restart=is_restart,
-            batches=journal.batches(journal.log_start_offset if found is None else found[0]),
+            batches=journal.batches(journal.oldest_offset if found is None else found[0]),
         )
         # The node reads the log in this very step: nothing else may be written to it in between.
         self._take(order, now)

@@ -50,6 +50,9 @@ from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     AllocateProducerIds,
     AllocateProducerIdsReply,
+    DeletedRecords,
+    DeleteRecords,
+    DeleteRecordsReply,
     PartitionError,
     Produce,
     ProducedPartition,
@@ -117,9 +120,12 @@ class Node:
         log.
         """
         state = Partition(
-            order.partition, leader_epoch=order.leader_epoch, log_start_offset=order.log_start_offset
+            order.partition,
+            leader_epoch=order.leader_epoch,
+            log_start_offset=order.log_start_offset,
+            log_start_batch=order.batch_start,
+            log_end_offset=order.oldest_offset,
         )
-        state.log_end_offset = order.log_start_offset
         # A question asked under an earlier leadership has a guard that no question of this one has.
         state.guards_given = order.leader_epoch << partition.GUARD_BITS
         log = Log(state, self._coordinator_for(order))
@@ -276,7 +282,7 @@ class Node:
     def gather(
         self,
         to: ReplyTo,
-        kind: type[Produce | WriteTxnMarkers],
+        kind: type[Produce | WriteTxnMarkers | DeleteRecords],
         count: int,
         producer_ids: tuple[int, ...] = (),
     ) -> int:
@@ -296,11 +302,7 @@ class Node:
 
     def _finish_gathering(self, ticket: int) -> None:
         gathering = self.gatherings.pop(ticket)
-        if gathering.kind is Produce:
-            parts = tuple(part for part in gathering.parts if isinstance(part, ProducedPartition))
-            self.outcome.effects.append(Reply(gathering.to, body=ProduceReply(partitions=parts)))
-        else:
-            self.outcome.effects.append(Reply(gathering.to, body=_written(gathering)))
+        self.outcome.effects.append(Reply(gathering.to, body=_gathered(gathering)))
 
     def ask(self, node_id: int, request: Request, why: Asked) -> None:
         """Send a request to a node, this one included; `why` says what to do with the answer."""
@@ -345,7 +347,20 @@ class Node:
             self.producer_ids.next_block = (block.first_producer_id, block.first_producer_id + block.count)
 
 
-def _failed(part: ProducedPartition | PartitionError, error: ErrorCode) -> ProducedPartition | PartitionError:
+def _gathered(gathering: Gathering) -> ProduceReply | DeleteRecordsReply | WriteTxnMarkersReply:
+    if gathering.kind is Produce:
+        produced = tuple(part for part in gathering.parts if isinstance(part, ProducedPartition))
+        return ProduceReply(partitions=produced)
+    if gathering.kind is DeleteRecords:
+        deleted = tuple(part for part in gathering.parts if isinstance(part, DeletedRecords))
+        return DeleteRecordsReply(partitions=deleted)
+    return _written(gathering)
+
+
+_Part = ProducedPartition | PartitionError | DeletedRecords
+
+
+def _failed(part: _Part, error: ErrorCode) -> _Part:
     if isinstance(part, ProducedPartition):
         return attrs.evolve(part, error=error, base_offset=NO_OFFSET)
     return attrs.evolve(part, error=error)

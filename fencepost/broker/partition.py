@@ -100,6 +100,7 @@ class Partition:
     key: TopicPartition
     leader_epoch: int = 0
     log_start_offset: int = 0
+    log_start_batch: int = 0  # where the batch begins that holds the log start
     log_end_offset: int = 0
     high_watermark: int = 0
     producers: dict[int, Producer] = attrs.Factory(dict[int, Producer])
@@ -118,9 +119,17 @@ class Partition:
         return decided if oldest is None else min(decided, oldest)
 
     @property
+    def first_unstable_batch(self) -> int | None:
+        """The same, or where the log's first batch begins if that is later: it may lie below the log start
+        (UnifiedLog.maybeUpdateFirstUnstableOffset).
+        """
+        first = self.first_unstable_offset
+        return first if first is None or first >= self.log_start_offset else self.log_start_batch
+
+    @property
     def last_stable_offset(self) -> int:
         """Everything before it is decided and durable (UnifiedLog.fetchLastStableOffset)."""
-        first = self.first_unstable_offset
+        first = self.first_unstable_batch
         return self.high_watermark if first is None else min(first, self.high_watermark)
 
     def end_for(self, isolation_level: IsolationLevel) -> int:
@@ -162,6 +171,7 @@ class Partition:
             self.key,
             leader_epoch=self.leader_epoch,
             log_start_offset=self.log_start_offset,
+            log_start_batch=self.log_start_batch,
             log_end_offset=self.log_end_offset,
             high_watermark=self.high_watermark,
             producers=dict(self.producers),
@@ -281,6 +291,12 @@ def forget_expired(partition: Partition, *, before_ms: int) -> None:
     for producer_id, entry in list(partition.verifying.items()):
         if entry.asked_ms <= before_ms:
             del partition.verifying[producer_id]
+
+
+def move_log_start(partition: Partition, offset: int, *, batch_start: int) -> None:
+    """The journal starts at `offset` now, inside the batch that begins at `batch_start`."""
+    if offset > partition.log_start_offset:
+        partition.log_start_offset, partition.log_start_batch = offset, batch_start
 
 
 # --- Recovery --------------------------------------------------------------------------------------------

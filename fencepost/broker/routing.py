@@ -18,6 +18,7 @@ from fencepost.broker import (
     offsets,
     producing,
     reading,
+    trimming,
 )
 from fencepost.broker.controller import METADATA_PARTITION
 from fencepost.broker.groups import Groups
@@ -40,6 +41,7 @@ from fencepost.broker.words import (
     Durable,
     Input,
     Lead,
+    LogStartMoved,
     Move,
     Outcome,
     Received,
@@ -58,6 +60,7 @@ from fencepost.protocol.messages import (
     ApiVersions,
     BrokerRegistration,
     CreateTopics,
+    DeleteRecords,
     DeleteTopics,
     DescribeProducers,
     DescribeTransactions,
@@ -106,6 +109,7 @@ REQUESTS: Final[dict[type[Any], Handler]] = {
     FindCoordinator: describing.find_coordinator,
     ApiVersions: describing.api_versions,
     CreateTopics: controlling.create_topics,
+    DeleteRecords: trimming.delete_records,
     DeleteTopics: controlling.delete_topics,
     WriteTxnMarkers: producing.write_markers,
     DescribeProducers: describing.describe_producers,
@@ -236,6 +240,7 @@ INPUTS: Final[dict[type[Any], Callable[[Node, Any, int], None]]] = {
     Answered: _answered,
     Lead: _lead,
     Resign: _resign,
+    LogStartMoved: trimming.moved,
     StorageFailed: _storage_failed,
     Durable: _durable,
     Disconnected: _disconnected,

@@ -19,6 +19,8 @@ from fencepost.broker.transactions import Transactions, WriteMarkers
 from fencepost.broker.words import Effect, Reply, ReplyTo
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.messages import (
+    DeletedRecords,
+    DeleteRecords,
     Fetch,
     FindCoordinator,
     PartitionError,
@@ -38,7 +40,7 @@ class Collect:
 
     ticket: int
     index: int = attrs.field(kw_only=True)
-    result: ProducedPartition | PartitionError = attrs.field(kw_only=True)
+    result: ProducedPartition | PartitionError | DeletedRecords = attrs.field(kw_only=True)
 
 
 @attrs.frozen
@@ -70,8 +72,8 @@ class Gathering:
     """
 
     to: ReplyTo
-    kind: type[Produce | WriteTxnMarkers]
-    parts: list[ProducedPartition | PartitionError | None]
+    kind: type[Produce | WriteTxnMarkers | DeleteRecords]
+    parts: list[ProducedPartition | PartitionError | DeletedRecords | None]
     producer_ids: tuple[int, ...] = ()
 
 

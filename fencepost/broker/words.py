@@ -62,6 +62,8 @@ class Lead:
     partition: TopicPartition
     leader_epoch: int
     log_start_offset: int = 0
+    oldest_offset: int = 0  # where its oldest batch begins, which may be earlier
+    batch_start: int = 0  # where the batch begins that holds the log start
     snapshot: tuple[int, tuple[ProducerSnapshot, ...]] | None = None
     is_restart: bool = False  # the node led it before its process died, and read the log again from the disk
     batches: Iterable[tuple[BatchHeader, Buffer]] = ()
@@ -80,6 +82,25 @@ class Durable:
 
     partition: TopicPartition
     offset: int
+
+
+@attrs.frozen(kw_only=True)
+class MoveLogStart:
+    """Delete the records before an offset; LogStartMoved comes back. Ticket and index are the asker's."""
+
+    partition: TopicPartition
+    offset: int
+    ticket: int
+    index: int
+
+
+@attrs.frozen
+class LogStartMoved:
+    """What became of a MoveLogStart; `batch_start` is where the batch begins that holds the new start."""
+
+    order: MoveLogStart
+    batch_start: int = attrs.field(kw_only=True)
+    error: ErrorCode = attrs.field(kw_only=True)
 
 
 @attrs.frozen(kw_only=True)
@@ -116,7 +137,10 @@ class Move:
     node_id: int
 
 
-Input = Received | Answered | Lead | Resign | Durable | StorageFailed | Disconnected | Started | Tick | Move
+Input = (
+    Received | Answered | Lead | Resign | Durable | LogStartMoved | StorageFailed | Disconnected | Started
+    | Tick | Move
+)  # fmt: skip
 
 
 # --- Append and Effect: what leaves a node ---------------------------------------------------------------
@@ -236,7 +260,7 @@ class Ignored:
     because: str
 
 
-Effect = Reply | ReplyFetched | ReplyListed | Send | Assign | Remove | WakeMe | Ignored
+Effect = Reply | ReplyFetched | ReplyListed | MoveLogStart | Send | Assign | Remove | WakeMe | Ignored
 
 
 @attrs.frozen

@@ -16,6 +16,7 @@ import attrs
 
 from fencepost.journal.checkpoint import CHECKPOINT_FILE, SyncedSegment, encode_checkpoint
 from fencepost.journal.indexes import AbortedRange, collect_aborted
+from fencepost.journal.log_start import write_log_start
 from fencepost.journal.manifest import MANIFEST_FILE, ManifestState, encode_manifest
 from fencepost.journal.names import directory_name
 from fencepost.journal.recovery import read_snapshot, recover
@@ -71,6 +72,7 @@ class Journal:
         # A clean shutdown vouches for the last segment too, but only as long as nothing is added to it.
         self._synced = [entry for entry in recovered.synced if entry.base_offset != self._active.base_offset]
         self._snapshots = recovered.snapshots
+        self._log_start_offset = recovered.log_start_offset
         self._reading: Segment | None = None
         self._active.resume()
         self._end = self._active.end_offset
@@ -99,6 +101,12 @@ class Journal:
 
     @property
     def log_start_offset(self) -> int:
+        """Readers find nothing before it; the batch that holds it may begin earlier."""
+        return self._log_start_offset
+
+    @property
+    def oldest_offset(self) -> int:
+        """Where the oldest segment begins."""
         return self._segments[0].base_offset
 
     @property
@@ -203,6 +211,23 @@ class Journal:
         self._active = segment
         full.release()
 
+    def move_log_start(self, offset: int) -> int:
+        """Deletes the records before `offset`, for good: they are not read again, whatever crashes. Returns
+        the first offset of the batch that holds it.
+        """
+        assert offset <= self._end, "a log starts within itself"
+        if offset > self._log_start_offset:
+            with self._writing():
+                write_log_start(self._storage, self._directory, offset)
+            self._log_start_offset = offset
+        return self.batch_start(offset)
+
+    def batch_start(self, offset: int) -> int:
+        """The first offset of the batch that holds `offset`; `offset` itself where no batch does."""
+        segment = self._segments[self._segment_at(offset)]
+        self._look_into(segment)
+        return segment.batch_start(offset)
+
     def read(self, offset: int, *, max_bytes: int, before: int) -> bytes:
         """Whole batches from the one that holds `offset`, all below offset `before`, of one segment at most.
 
@@ -260,7 +285,7 @@ class Journal:
         for segment in self._segments:
             if segment.max_timestamp >= timestamp:
                 self._look_into(segment)
-                found = segment.find_timestamp(timestamp)
+                found = segment.find_timestamp(timestamp, from_offset=self._log_start_offset)
                 if found is not None:
                     return found
         return None

@@ -12,6 +12,7 @@ import attrs
 
 from fencepost.journal.checkpoint import CHECKPOINT_FILE, SyncedSegment, decode_checkpoint, encode_checkpoint
 from fencepost.journal.indexes import CorruptIndex
+from fencepost.journal.log_start import deletable, read_log_start
 from fencepost.journal.manifest import MANIFEST_FILE
 from fencepost.journal.open_transactions import OpenTransaction, OpenTransactions
 from fencepost.journal.segments import (
@@ -36,6 +37,7 @@ class Recovered:
     segments: list[Segment]  # at least one; the last takes appends
     synced: list[SyncedSegment]  # what the checkpoint says of the first of them
     snapshots: list[int]  # offsets, ascending
+    log_start_offset: int
     dropped: str | None
 
 
@@ -67,12 +69,13 @@ class _Recovery:
         self._directory = directory
         self._segments: list[Segment] = []
         self._snapshots: list[int] = []
+        self._log_start_offset = 0
         self._dropped_bytes = 0
         self._why: str | None = None
 
     def run(self, *, trusted_clean: bool) -> Recovered:
         sizes = self._sweep()
-        listed = self._read_checkpoint()
+        listed = [entry for entry in self._read_checkpoint() if entry.base_offset in sizes]
         synced = self._take_over(_vouched(sizes, listed, trusted_clean=trusted_clean))
         self._replay(dict(list(sizes.items())[len(synced) :]))
         if not self._segments:
@@ -82,7 +85,11 @@ class _Recovery:
         if synced != listed:
             self._storage.replace(self._path(CHECKPOINT_FILE), encode_checkpoint(synced), durable=True)
         return Recovered(
-            segments=self._segments, synced=synced, snapshots=self._snapshots, dropped=self._told()
+            segments=self._segments,
+            synced=synced,
+            snapshots=self._snapshots,
+            log_start_offset=self._log_start(),
+            dropped=self._told(),
         )
 
     def _path(self, name: str) -> str:
@@ -99,7 +106,26 @@ class _Recovery:
             without_log = kind in INDEX_KINDS and offset not in sizes
             if half_written or without_log:
                 self._storage.remove(self._path(name))
-        return sizes
+        self._log_start_offset = read_log_start(self._storage, self._directory)
+        return self._without_deleted(sizes)
+
+    def _without_deleted(self, sizes: dict[int, int]) -> dict[int, int]:
+        """Segments below the log start go, the oldest first, so that a crash leaves no gap."""
+        readable = [
+            offset
+            for offset in self._snapshots
+            if 0 < offset <= self._log_start_offset
+            and offset in sizes
+            and read_snapshot(self._storage, self._directory, offset) is not None
+        ]
+        gone = deletable(list(sizes), self._log_start_offset, snapshots=readable)
+        for base in gone:
+            Segment(self._storage, self._directory, base).remove()
+        return {base: size for base, size in sizes.items() if base not in gone}
+
+    def _log_start(self) -> int:
+        """Never before the oldest segment, nor beyond the end of a log that lost what it had."""
+        return min(max(self._log_start_offset, self._segments[0].base_offset), self._segments[-1].end_offset)
 
     def _read_checkpoint(self) -> list[SyncedSegment]:
         data = self._storage.read_file(self._path(CHECKPOINT_FILE))

@@ -318,12 +318,20 @@ class Segment:
         finally:
             file.close()
 
-    def find_timestamp(self, timestamp: int) -> tuple[int, int] | None:
-        """(timestamp, offset) of the first record that is at least as new, None when there is none."""
+    def batch_start(self, offset: int) -> int:
+        """The first offset of the batch that holds `offset`; `offset` itself where no batch does."""
+        holder = next(self.headers(self.locate(offset)), None)
+        return offset if holder is None else min(offset, holder[1].base_offset)
+
+    def find_timestamp(self, timestamp: int, *, from_offset: int = 0) -> tuple[int, int] | None:
+        """(timestamp, offset) of the first record from an offset on that is at least as new, None when there
+        is none.
+        """
         start = self.locate(self.base_offset + self.time_index.offset_before(timestamp))
         for position, header in self.headers(start):
-            if header.max_timestamp >= timestamp:
-                found = _first_record_since(timestamp, header, self.file.read(position, header.size))
+            if header.max_timestamp >= timestamp and header.last_offset >= from_offset:
+                batch = self.file.read(position, header.size)
+                found = _first_record_since(timestamp, header, batch, from_offset=from_offset)
                 if found is not None:
                     return found
         return None
@@ -364,11 +372,13 @@ class Segment:
             self._storage.remove(self.path(kind))
 
 
-def _first_record_since(timestamp: int, header: BatchHeader, batch: bytes) -> tuple[int, int] | None:
+def _first_record_since(
+    timestamp: int, header: BatchHeader, batch: bytes, *, from_offset: int
+) -> tuple[int, int] | None:
     columns = read_columns(batch, header)
     deltas = columns.timestamp_deltas or [0] * header.record_count
     for at, delta in enumerate(deltas):
-        if header.base_timestamp + delta >= timestamp:
-            offset_delta = at if columns.offset_deltas is None else columns.offset_deltas[at]
-            return header.base_timestamp + delta, header.base_offset + offset_delta
+        offset = header.base_offset + (at if columns.offset_deltas is None else columns.offset_deltas[at])
+        if header.base_timestamp + delta >= timestamp and offset >= from_offset:
+            return header.base_timestamp + delta, offset
     return None

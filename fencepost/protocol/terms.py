@@ -29,6 +29,7 @@ NEWEST_VERSION: Final = INT16_MAX  # of a request: the newest that there is, whi
 LATEST_TIMESTAMP: Final = -1  # ListOffsets: the end that the isolation level allows
 EARLIEST_TIMESTAMP: Final = -2  # ListOffsets: the log start offset
 MAX_TIMESTAMP: Final = -3  # ListOffsets: the newest record by its timestamp (KIP-734)
+HIGH_WATERMARK: Final = -1  # DeleteRecords: everything that readers of uncommitted data may see
 MAX_MESSAGE_BYTES: Final = "max.message.bytes"  # the topic's own message.max.bytes
 
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"

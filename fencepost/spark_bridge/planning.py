@@ -172,7 +172,9 @@ def offset_range(partition: TopicPartition, bounds: Bounds, options: ReadOptions
 
     DataLoss when the two differ, with failOnDataLoss=false a warning.
     """
-    low, high = bounds.log_start_offset, bounds.end(options.isolation_level)
+    low = bounds.log_start_offset
+    # Of a transaction whose first records were deleted the rest is undecided, too, and nothing is stable.
+    high = max(low, bounds.end(options.isolation_level))
     start = _asked(options.starting_offsets, partition, low, high, usual=low)
     end = _asked(options.ending_offsets, partition, low, high, usual=high)
     for name, offset in (("startingOffsets", start), ("endingOffsets", end)):

@@ -359,7 +359,15 @@ class Story:
             journal = self.host.directory.journal(key)
             if journal.log_end_offset == self.partition(key).log_end_offset:
                 heir = Node(self.settings)
-                heir.lead(Lead(partition=key, leader_epoch=journal.leader_epoch, batches=journal.batches(0)))
+                order = Lead(
+                    partition=key,
+                    leader_epoch=journal.leader_epoch,
+                    log_start_offset=journal.log_start_offset,
+                    oldest_offset=journal.oldest_offset,
+                    batch_start=journal.batch_start(journal.log_start_offset),
+                    batches=journal.batches(0),
+                )
+                heir.lead(order)
                 assert heir.state_of(key) == node.state_of(key), f"{key} is another after recovery"
                 checked += 1
         return checked

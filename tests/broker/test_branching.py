@@ -25,7 +25,7 @@ LEFT_OUT: dict[type[Any], set[str]] = {
     Gathering: set(),
     ProducerIds: set(),
     Following: set(),
-    Partition: {"guards_given"},
+    Partition: {"guards_given", "log_start_batch"},
     Transactions: {"deadlines"},
     Controller: {"names"},
 }

@@ -198,6 +198,24 @@ def test_an_abort_that_did_not_reach_its_index_counts_all_the_same(kept: int) ->
     assert read(storage) == visible(log.entries, COMMITTED)
 
 
+@pytest.mark.parametrize("start", range(9))
+@pytest.mark.parametrize("level", [COMMITTED, UNCOMMITTED])
+@pytest.mark.parametrize("decides", ["nothing", "commit", "abort"])
+def test_deleted_records_are_not_read_whatever_transaction_they_were_in(
+    start: int, level: IsolationLevel, decides: str
+) -> None:
+    storage = MemoryStorage()
+    log = new_log(storage)
+    log.records(3)
+    log.records(3, producer_id=1)
+    log.records(2)
+    log.journal.move_log_start(start)
+    if decides != "nothing":
+        (log.commit if decides == "commit" else log.abort)(1)
+    log.write_manifest()
+    assert read(storage, level) == [row for row in visible(log.entries, level) if row.offset >= start]
+
+
 def test_without_a_manifest_the_whole_log_is_walked() -> None:
     storage, log = log_of(
         [("data", 1, 2), ("roll",), ("plain", 2, True), ("abort", 1), ("data", 2, 1), ("plain", 1, True)]

@@ -38,6 +38,10 @@ from fencepost.protocol.messages.cluster import (
 from fencepost.protocol.messages.common import PartitionError, PartitionName
 from fencepost.protocol.messages.data import (
     AbortedTransaction,
+    DeletedRecords,
+    DeleteRecords,
+    DeleteRecordsPartition,
+    DeleteRecordsReply,
     Fetch,
     FetchedPartition,
     FetchPartition,
@@ -88,16 +92,16 @@ from fencepost.protocol.messages.transactions import (
 
 Request = (
     Produce | Fetch | ListOffsets | Metadata | OffsetCommit | OffsetFetch | FindCoordinator | ApiVersions
-    | CreateTopics | DeleteTopics | InitProducerId | AddPartitionsToTxn | AddOffsetsToTxn | EndTxn
-    | WriteTxnMarkers | TxnOffsetCommit | DescribeProducers | DescribeTransactions | ListTransactions
+    | CreateTopics | DeleteTopics | DeleteRecords | InitProducerId | AddPartitionsToTxn | AddOffsetsToTxn
+    | EndTxn | WriteTxnMarkers | TxnOffsetCommit | DescribeProducers | DescribeTransactions | ListTransactions
     | AllocateProducerIds | BrokerRegistration | ElectLeaders
 )  # fmt: skip
 ReplyBody = (
     ProduceReply | FetchReply | ListOffsetsReply | MetadataReply | OffsetCommitReply | OffsetFetchReply
-    | FindCoordinatorReply | ApiVersionsReply | CreateTopicsReply | DeleteTopicsReply | InitProducerIdReply
-    | AddPartitionsToTxnReply | AddOffsetsToTxnReply | EndTxnReply | WriteTxnMarkersReply
-    | TxnOffsetCommitReply | DescribeProducersReply | DescribeTransactionsReply | ListTransactionsReply
-    | AllocateProducerIdsReply | BrokerRegistrationReply | ElectLeadersReply
+    | FindCoordinatorReply | ApiVersionsReply | CreateTopicsReply | DeleteTopicsReply | DeleteRecordsReply
+    | InitProducerIdReply | AddPartitionsToTxnReply | AddOffsetsToTxnReply | EndTxnReply
+    | WriteTxnMarkersReply | TxnOffsetCommitReply | DescribeProducersReply | DescribeTransactionsReply
+    | ListTransactionsReply | AllocateProducerIdsReply | BrokerRegistrationReply | ElectLeadersReply
 )  # fmt: skip
 
 
@@ -133,6 +137,7 @@ APIS: Final[tuple[Api, ...]] = (
     _api(18, ApiVersions, ApiVersionsReply, (3, 3)),
     _api(19, CreateTopics, CreateTopicsReply, (4, 4)),
     _api(20, DeleteTopics, DeleteTopicsReply, (3, 3)),
+    _api(21, DeleteRecords, DeleteRecordsReply, (2, 2)),
     _api(22, InitProducerId, InitProducerIdReply, (0, 5)),
     _api(24, AddPartitionsToTxn, AddPartitionsToTxnReply, (0, 5)),
     _api(25, AddOffsetsToTxn, AddOffsetsToTxnReply, (0, 4)),
@@ -169,8 +174,12 @@ __all__ = [
     "CreateTopic",
     "CreateTopics",
     "CreateTopicsReply",
+    "DeleteRecords",
+    "DeleteRecordsPartition",
+    "DeleteRecordsReply",
     "DeleteTopics",
     "DeleteTopicsReply",
+    "DeletedRecords",
     "DescribeProducers",
     "DescribeProducersReply",
     "DescribeTransactions",

@@ -1,4 +1,4 @@
-"""What moves records: Produce, Fetch and ListOffsets.
+"""What moves records: Produce, Fetch, ListOffsets and DeleteRecords.
 
 Rule: a message says what Kafka's message of that name says; what only other clusters need is left out.
 """
@@ -126,3 +126,33 @@ class ListedOffset:
 @attrs.frozen(kw_only=True)
 class ListOffsetsReply:
     partitions: tuple[ListedOffset, ...]
+
+
+@attrs.frozen(kw_only=True)
+class DeleteRecordsPartition:
+    """Everything before `offset` goes; -1 means the high watermark."""
+
+    topic: str
+    partition: Int32
+    offset: Int64
+
+
+@attrs.frozen(kw_only=True)
+class DeleteRecords:
+    timeout_ms: Int32
+    partitions: tuple[DeleteRecordsPartition, ...]
+
+
+@attrs.frozen(kw_only=True)
+class DeletedRecords:
+    """`low_watermark` is where the log starts now, -1 beside an error."""
+
+    topic: str
+    partition: Int32
+    low_watermark: Int64
+    error: ErrorCode
+
+
+@attrs.frozen(kw_only=True)
+class DeleteRecordsReply:
+    partitions: tuple[DeletedRecords, ...]

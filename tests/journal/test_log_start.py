@@ -1,0 +1,98 @@
+"""Records that were deleted: not read again, also after a crash; their segments go at the next start."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.journal.journal import Journal
+from fencepost.journal.log_start import LOG_START_FILE, deletable
+from fencepost.journal.memory import MemoryStorage
+from fencepost.journal.segments import LOG, file_name
+from fencepost.journal.snapshots import ProducerSnapshot
+from tests.journal.logs import DIRECTORY, EVERYTHING, ORDERS, Writer
+
+PRODUCERS = [ProducerSnapshot(7, 0, 4, 4, 0, 1_000, -1, -1)]
+
+
+def segments(storage: MemoryStorage) -> list[str]:
+    return sorted(name for name in storage.files(DIRECTORY) if name.endswith(LOG))
+
+
+def rolled(storage: MemoryStorage) -> Writer:
+    """Three segments, at 0, 6 and 12, of batches of three records; the rolls left snapshots."""
+    writer = Writer(Journal.open(storage, ORDERS))
+    for number in range(5):
+        writer.plain(3, timestamp=1_000 + number)
+        if number in (1, 3):
+            writer.journal.roll(PRODUCERS)
+    return writer
+
+
+def test_the_log_start_is_kept_after_a_crash() -> None:
+    storage = MemoryStorage()
+    journal = rolled(storage).journal
+    journal.move_log_start(4)
+    for log in (journal, Journal.open(storage, ORDERS)):
+        assert (log.log_start_offset, log.oldest_offset, log.log_end_offset) == (4, 0, 15)
+        assert log.batch_start(4) == 3
+        assert log.batch_start(15) == 15
+        assert log.offset_for_timestamp(0) == (1_001, 4)
+        assert len(log.read(4, max_bytes=1, before=EVERYTHING)) > 0
+
+
+@pytest.mark.parametrize(("offset", "left"), [(5, 0), (6, 6), (11, 6), (12, 12), (15, 12)])
+def test_segments_wholly_below_it_go_at_the_next_start(offset: int, left: int) -> None:
+    storage = MemoryStorage()
+    rolled(storage).journal.move_log_start(offset)
+    starts = [Journal.open(storage, ORDERS) for _ in range(2)]
+    for journal in starts:
+        assert (journal.log_start_offset, journal.oldest_offset) == (offset, left)
+        assert journal.log_end_offset == 15
+        assert segments(storage) == [file_name(base, LOG) for base in (0, 6, 12) if base >= left]
+    found = starts[-1].newest_snapshot(EVERYTHING)
+    assert found is not None
+    assert found[1] == PRODUCERS
+
+
+def test_a_clean_start_goes_by_what_is_left_of_the_checkpoint() -> None:
+    storage = MemoryStorage()
+    journal = rolled(storage).journal
+    journal.move_log_start(13)
+    journal.close()
+    for _ in range(2):
+        again = Journal.open(storage, ORDERS, trusted_clean=True)
+        assert (again.dropped, again.oldest_offset, again.log_end_offset) == (None, 12, 15)
+        again.close()
+
+
+def test_without_its_snapshot_a_segment_needs_those_before_it() -> None:
+    storage = MemoryStorage()
+    rolled(storage).journal.move_log_start(14)
+    storage.replace(f"{DIRECTORY}/{file_name(12, 'snapshot')}", b"damaged", durable=False)
+    assert Journal.open(storage, ORDERS).oldest_offset == 6
+
+
+def test_which_segments_nobody_needs() -> None:
+    assert deletable([0, 6, 12], 12, snapshots=[6, 12]) == [0, 6]
+    assert deletable([0, 6, 12], 11, snapshots=[6, 12]) == [0]
+    assert deletable([0, 6, 12], 12, snapshots=[6]) == [0]
+    assert deletable([0, 6, 12], 12, snapshots=[]) == []
+    assert deletable([6, 12], 99, snapshots=[7]) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"format": 1, "log_start_offset": null}'])
+def test_an_unreadable_log_start_shows_too_much_rather_than_too_little(content: bytes) -> None:
+    storage = MemoryStorage()
+    rolled(storage).journal.move_log_start(12)
+    storage.replace(f"{DIRECTORY}/{LOG_START_FILE}", content, durable=False)
+    assert Journal.open(storage, ORDERS).log_start_offset == 0
+
+
+def test_a_log_that_lost_its_end_starts_there_at_the_latest() -> None:
+    storage = MemoryStorage()
+    rolled(storage).journal.move_log_start(15)
+    file = storage.open(f"{DIRECTORY}/{file_name(12, LOG)}")
+    file.truncate(10)
+    file.close()
+    journal = Journal.open(storage, ORDERS)
+    assert (journal.log_start_offset, journal.log_end_offset) == (12, 12)
