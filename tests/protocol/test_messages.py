@@ -22,6 +22,7 @@ KAFKA_KEYS = {
     "ApiVersions": 18,
     "CreateTopics": 19,
     "DeleteTopics": 20,
+    "DeleteRecords": 21,
     "InitProducerId": 22,
     "AddPartitionsToTxn": 24,
     "AddOffsetsToTxn": 25,
