@@ -15,6 +15,7 @@ import attrs
 
 from fencepost.broker import controller, groups, partition, transactions
 from fencepost.broker.controller import METADATA_PARTITION, Controller
+from fencepost.broker.gathering import failed, gathered
 from fencepost.broker.groups import Groups, OffsetEntry
 from fencepost.broker.partition import Partition
 from fencepost.broker.settings import NodeSettings
@@ -50,26 +51,14 @@ from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     AllocateProducerIds,
     AllocateProducerIdsReply,
-    DeletedRecords,
     DeleteRecords,
-    DeleteRecordsReply,
-    PartitionError,
     Produce,
-    ProducedPartition,
-    ProduceReply,
     Request,
     WriteTxnMarkers,
-    WriteTxnMarkersReply,
-    WrittenMarker,
 )
 from fencepost.protocol.stored import TransactionRecord, read_offsets, read_transactions, transaction_batch
 from fencepost.protocol.stored_cluster import ClusterRecord, cluster_batch, read_cluster_records
-from fencepost.protocol.terms import (
-    CONSUMER_OFFSETS_TOPIC,
-    NO_OFFSET,
-    TRANSACTION_STATE_TOPIC,
-    TopicPartition,
-)
+from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 
 # ProducerIdManager.PID_PREFETCH_THRESHOLD: the next block is asked for when nine tenths of this one are used.
 PREFETCH_BELOW: Final = controller.PRODUCER_ID_BLOCK_SIZE // 10
@@ -266,7 +255,7 @@ class Node:
         for _, effects in log.waiting:
             for effect in effects:
                 if isinstance(effect, Collect):
-                    self.collect(attrs.evolve(effect, result=_failed(effect.result, error)))
+                    self.collect(attrs.evolve(effect, result=failed(effect.result, error)))
                 elif isinstance(effect, Reply):
                     self.reply(effect.to, refused)
                 elif isinstance(effect, Behind):
@@ -302,7 +291,7 @@ class Node:
 
     def _finish_gathering(self, ticket: int) -> None:
         gathering = self.gatherings.pop(ticket)
-        self.outcome.effects.append(Reply(gathering.to, body=_gathered(gathering)))
+        self.outcome.effects.append(Reply(gathering.to, body=gathered(gathering)))
 
     def ask(self, node_id: int, request: Request, why: Asked) -> None:
         """Send a request to a node, this one included; `why` says what to do with the answer."""
@@ -347,36 +336,6 @@ class Node:
             self.producer_ids.next_block = (block.first_producer_id, block.first_producer_id + block.count)
 
 
-def _gathered(gathering: Gathering) -> ProduceReply | DeleteRecordsReply | WriteTxnMarkersReply:
-    if gathering.kind is Produce:
-        produced = tuple(part for part in gathering.parts if isinstance(part, ProducedPartition))
-        return ProduceReply(partitions=produced)
-    if gathering.kind is DeleteRecords:
-        deleted = tuple(part for part in gathering.parts if isinstance(part, DeletedRecords))
-        return DeleteRecordsReply(partitions=deleted)
-    return _written(gathering)
-
-
-_Part = ProducedPartition | PartitionError | DeletedRecords
-
-
-def _failed(part: _Part, error: ErrorCode) -> _Part:
-    if isinstance(part, ProducedPartition):
-        return attrs.evolve(part, error=error, base_offset=NO_OFFSET)
-    return attrs.evolve(part, error=error)
-
-
 def _writable(batch: Buffer) -> bytearray | memoryview:
     view = memoryview(batch)
     return bytearray(view) if view.readonly else view
-
-
-def _written(gathering: Gathering) -> WriteTxnMarkersReply:
-    """Parts back under their markers; a producer id may occur in several markers of one request."""
-    markers: dict[int, list[PartitionError]] = {}
-    for producer_id, part in zip(gathering.producer_ids, gathering.parts, strict=True):
-        assert isinstance(part, PartitionError), "markers are answered per partition"
-        markers.setdefault(producer_id, []).append(part)
-    return WriteTxnMarkersReply(
-        markers=tuple(WrittenMarker(producer_id=p, partitions=tuple(parts)) for p, parts in markers.items())
-    )

@@ -34,13 +34,17 @@ from fencepost.protocol.terms import NO_OFFSET, TopicPartition
 Coordinator = Transactions | Groups | Controller
 
 
+Part = ProducedPartition | PartitionError | DeletedRecords
+"""What one partition says in an answer of several."""
+
+
 @attrs.frozen
 class Collect:
     """Effect inside the node: one partition's part of an answer that spans several is ready."""
 
     ticket: int
     index: int = attrs.field(kw_only=True)
-    result: ProducedPartition | PartitionError | DeletedRecords = attrs.field(kw_only=True)
+    result: Part = attrs.field(kw_only=True)
 
 
 @attrs.frozen
@@ -73,7 +77,7 @@ class Gathering:
 
     to: ReplyTo
     kind: type[Produce | WriteTxnMarkers | DeleteRecords]
-    parts: list[ProducedPartition | PartitionError | DeletedRecords | None]
+    parts: list[Part | None]
     producer_ids: tuple[int, ...] = ()
 
 
