@@ -42,7 +42,11 @@ class ErrorCode(IntEnum):
     NOT_ENOUGH_REPLICAS = 19
     INVALID_REQUIRED_ACKS = 21
     ILLEGAL_GENERATION = 22
+    INCONSISTENT_GROUP_PROTOCOL = 23
+    INVALID_GROUP_ID = 24
     UNKNOWN_MEMBER_ID = 25
+    INVALID_SESSION_TIMEOUT = 26
+    REBALANCE_IN_PROGRESS = 27
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37
@@ -59,10 +63,15 @@ class ErrorCode(IntEnum):
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56
+    NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
     OFFSET_NOT_AVAILABLE = 78
+    MEMBER_ID_REQUIRED = 79
+    GROUP_MAX_SIZE_REACHED = 81
+    FENCED_INSTANCE_ID = 82
+    GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
     UNSTABLE_OFFSET_COMMIT = 88
     PRODUCER_FENCED = 90
@@ -120,7 +129,11 @@ ERRORS: dict[ErrorCode, ErrorRow] = {
     _E.NOT_ENOUGH_REPLICAS: _row(_R.RETRY, "the partition cannot take the batch yet"),
     _E.INVALID_REQUIRED_ACKS: _row(_R.RAISE, "acks must be 0, 1 or -1"),
     _E.ILLEGAL_GENERATION: _row(_R.ABORT, "the group has moved on to another generation"),
+    _E.INCONSISTENT_GROUP_PROTOCOL: _row(_R.RAISE, "the group assigns partitions in another way"),
+    _E.INVALID_GROUP_ID: _row(_R.RAISE, "a group needs a name"),
     _E.UNKNOWN_MEMBER_ID: _row(_R.ABORT, "the group does not know this member"),
+    _E.INVALID_SESSION_TIMEOUT: _row(_R.RAISE, "the session timeout is beyond the broker's bounds"),
+    _E.REBALANCE_IN_PROGRESS: _row(_R.ABORT, "the group's next generation is being made: join again"),
     _E.UNSUPPORTED_VERSION: _row(_R.FATAL, "the broker does not speak this version of the request"),
     _E.TOPIC_ALREADY_EXISTS: _row(_R.RAISE, "a topic of that name exists"),
     _E.INVALID_PARTITIONS: _row(_R.RAISE, "the number of partitions is not allowed"),
@@ -137,10 +150,15 @@ ERRORS: dict[ErrorCode, ErrorRow] = {
     _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _row(_R.FATAL, "transactional batch without its id"),
     _E.OPERATION_NOT_ATTEMPTED: _row(_R.ABORT, "another partition of the same request failed"),
     _E.KAFKA_STORAGE_ERROR: _row(_R.REFRESH, "the broker's disk failed", definite=False),
+    _E.NON_EMPTY_GROUP: _row(_R.RAISE, "the group has members"),
     _E.GROUP_ID_NOT_FOUND: _row(_R.RAISE, "no such group"),
     _E.FENCED_LEADER_EPOCH: _row(_R.REFRESH, "the reader knows of an older leadership than this leader's"),
     _E.UNKNOWN_LEADER_EPOCH: _row(_R.REFRESH, "the reader knows of a newer leadership than this leader"),
     _E.OFFSET_NOT_AVAILABLE: _row(_R.RETRY, "the new leader does not know its end yet"),
+    _E.MEMBER_ID_REQUIRED: _row(_R.RETRY, "here is an id: join again with it"),
+    _E.GROUP_MAX_SIZE_REACHED: _row(_R.RAISE, "the group has as many members as the broker allows"),
+    _E.FENCED_INSTANCE_ID: _row(_R.FATAL, "another member has taken over this instance id"),
+    _E.GROUP_SUBSCRIBED_TO_TOPIC: _row(_R.RAISE, "a member of the group reads the topic"),
     _E.INVALID_RECORD: _row(_R.ABORT, "the batch breaks a rule of its format"),
     _E.UNSTABLE_OFFSET_COMMIT: _row(_R.RETRY, "a transaction that moves this offset is not decided yet"),
     _E.PRODUCER_FENCED: _row(_R.FATAL, "a newer producer with the same transactional id took over"),

@@ -66,6 +66,10 @@ class TransactionResult(IntEnum):
     COMMIT = 1
 
 
+def _title(state: Enum) -> str:
+    return "".join(word.capitalize() for word in state.name.split("_"))
+
+
 class TransactionState(Enum):
     """Coordinator states with Kafka's numbers (TransactionState.java). BEGIN is called Ongoing there."""
 
@@ -81,7 +85,24 @@ class TransactionState(Enum):
     @property
     def title(self) -> str:
         """As Kafka's tools print it: `PrepareCommit`."""
-        return "".join(word.capitalize() for word in self.name.split("_"))
+        return _title(self)
+
+
+class GroupState(Enum):
+    """Where a consumer group of the classic protocol stands (ClassicGroupState.java)."""
+
+    __hash__ = object.__hash__  # each is itself alone; Enum's own hashes the name, in Python
+
+    EMPTY = 0
+    PREPARING_REBALANCE = 1
+    COMPLETING_REBALANCE = 2
+    STABLE = 3
+    DEAD = 4  # there is no such group
+
+    @property
+    def title(self) -> str:
+        """As Kafka's tools print it: `PreparingRebalance`."""
+        return _title(self)
 
 
 class CoordinatorType(IntEnum):

@@ -55,6 +55,33 @@ from fencepost.protocol.messages.data import (
     ProducePartition,
     ProduceReply,
 )
+from fencepost.protocol.messages.groups import (
+    DeleteGroups,
+    DeleteGroupsReply,
+    DescribedGroup,
+    DescribedMember,
+    DescribeGroups,
+    DescribeGroupsReply,
+    GroupError,
+    GroupProtocol,
+    Heartbeat,
+    HeartbeatReply,
+    JoinedMember,
+    JoinGroup,
+    JoinGroupReply,
+    LeaveGroup,
+    LeaveGroupReply,
+    LeavingMember,
+    LeftMember,
+    ListedGroup,
+    ListGroups,
+    ListGroupsReply,
+    MemberAssignment,
+    OffsetDelete,
+    OffsetDeleteReply,
+    SyncGroup,
+    SyncGroupReply,
+)
 from fencepost.protocol.messages.offsets import (
     FetchedOffset,
     OffsetCommit,
@@ -94,14 +121,17 @@ Request = (
     Produce | Fetch | ListOffsets | Metadata | OffsetCommit | OffsetFetch | FindCoordinator | ApiVersions
     | CreateTopics | DeleteTopics | DeleteRecords | InitProducerId | AddPartitionsToTxn | AddOffsetsToTxn
     | EndTxn | WriteTxnMarkers | TxnOffsetCommit | DescribeProducers | DescribeTransactions | ListTransactions
-    | AllocateProducerIds | BrokerRegistration | ElectLeaders
+    | AllocateProducerIds | BrokerRegistration | ElectLeaders | JoinGroup | SyncGroup | Heartbeat | LeaveGroup
+    | DescribeGroups | ListGroups | DeleteGroups | OffsetDelete
 )  # fmt: skip
 ReplyBody = (
     ProduceReply | FetchReply | ListOffsetsReply | MetadataReply | OffsetCommitReply | OffsetFetchReply
-    | FindCoordinatorReply | ApiVersionsReply | CreateTopicsReply | DeleteTopicsReply | DeleteRecordsReply
-    | InitProducerIdReply | AddPartitionsToTxnReply | AddOffsetsToTxnReply | EndTxnReply
-    | WriteTxnMarkersReply | TxnOffsetCommitReply | DescribeProducersReply | DescribeTransactionsReply
-    | ListTransactionsReply | AllocateProducerIdsReply | BrokerRegistrationReply | ElectLeadersReply
+    | FindCoordinatorReply | ApiVersionsReply | CreateTopicsReply | DeleteTopicsReply | InitProducerIdReply
+    | AddPartitionsToTxnReply | AddOffsetsToTxnReply | EndTxnReply | WriteTxnMarkersReply
+    | TxnOffsetCommitReply | DescribeProducersReply | DescribeTransactionsReply | ListTransactionsReply
+    | AllocateProducerIdsReply | BrokerRegistrationReply | ElectLeadersReply | JoinGroupReply | SyncGroupReply
+    | HeartbeatReply | LeaveGroupReply | DescribeGroupsReply | ListGroupsReply | DeleteGroupsReply
+    | OffsetDeleteReply | DeleteRecordsReply
 )  # fmt: skip
 
 
@@ -134,6 +164,12 @@ APIS: Final[tuple[Api, ...]] = (
     _api(8, OffsetCommit, OffsetCommitReply, (8, 8)),
     _api(9, OffsetFetch, OffsetFetchReply, (7, 7)),
     _api(10, FindCoordinator, FindCoordinatorReply, (3, 3)),
+    _api(11, JoinGroup, JoinGroupReply, (9, 9)),
+    _api(12, Heartbeat, HeartbeatReply, (4, 4)),
+    _api(13, LeaveGroup, LeaveGroupReply, (5, 5)),
+    _api(14, SyncGroup, SyncGroupReply, (5, 5)),
+    _api(15, DescribeGroups, DescribeGroupsReply, (5, 5)),
+    _api(16, ListGroups, ListGroupsReply, (4, 4)),
     _api(18, ApiVersions, ApiVersionsReply, (3, 3)),
     _api(19, CreateTopics, CreateTopicsReply, (4, 4)),
     _api(20, DeleteTopics, DeleteTopicsReply, (3, 3)),
@@ -144,7 +180,9 @@ APIS: Final[tuple[Api, ...]] = (
     _api(26, EndTxn, EndTxnReply, (0, 5)),
     _api(27, WriteTxnMarkers, WriteTxnMarkersReply, (2, 2)),
     _api(28, TxnOffsetCommit, TxnOffsetCommitReply, (0, 5)),
+    _api(42, DeleteGroups, DeleteGroupsReply, (2, 2)),
     _api(43, ElectLeaders, ElectLeadersReply, (2, 2)),
+    _api(47, OffsetDelete, OffsetDeleteReply, (0, 0)),
     _api(61, DescribeProducers, DescribeProducersReply, (0, 0)),
     _api(62, BrokerRegistration, BrokerRegistrationReply, (0, 0)),
     _api(65, DescribeTransactions, DescribeTransactionsReply, (0, 0)),
@@ -174,16 +212,22 @@ __all__ = [
     "CreateTopic",
     "CreateTopics",
     "CreateTopicsReply",
+    "DeleteGroups",
+    "DeleteGroupsReply",
     "DeleteRecords",
     "DeleteRecordsPartition",
     "DeleteRecordsReply",
     "DeleteTopics",
     "DeleteTopicsReply",
     "DeletedRecords",
+    "DescribeGroups",
+    "DescribeGroupsReply",
     "DescribeProducers",
     "DescribeProducersReply",
     "DescribeTransactions",
     "DescribeTransactionsReply",
+    "DescribedGroup",
+    "DescribedMember",
     "DescribedProducers",
     "ElectLeaders",
     "ElectLeadersReply",
@@ -196,20 +240,37 @@ __all__ = [
     "FetchedPartition",
     "FindCoordinator",
     "FindCoordinatorReply",
+    "GroupError",
+    "GroupProtocol",
+    "Heartbeat",
+    "HeartbeatReply",
     "InitProducerId",
     "InitProducerIdReply",
+    "JoinGroup",
+    "JoinGroupReply",
+    "JoinedMember",
+    "LeaveGroup",
+    "LeaveGroupReply",
+    "LeavingMember",
+    "LeftMember",
+    "ListGroups",
+    "ListGroupsReply",
     "ListOffsets",
     "ListOffsetsPartition",
     "ListOffsetsReply",
     "ListTransactions",
     "ListTransactionsReply",
+    "ListedGroup",
     "ListedOffset",
     "ListedTransaction",
+    "MemberAssignment",
     "Metadata",
     "MetadataReply",
     "NodeAddress",
     "OffsetCommit",
     "OffsetCommitReply",
+    "OffsetDelete",
+    "OffsetDeleteReply",
     "OffsetFetch",
     "OffsetFetchReply",
     "OffsetToCommit",
@@ -223,6 +284,8 @@ __all__ = [
     "ProducerDescription",
     "ReplyBody",
     "Request",
+    "SyncGroup",
+    "SyncGroupReply",
     "TopicConfig",
     "TopicError",
     "TopicMetadata",
