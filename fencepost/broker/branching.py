@@ -117,7 +117,9 @@ def _key_of_coordinator(above: Coordinator | None) -> tuple[Any, ...]:
                 tuple(sorted(above.pending.items())),
                 tuple((name, tuple(sorted(owed))) for name, owed in sorted(above.owed.items())),
             )
-        case Groups() | Controller():
+        case Groups():
+            return (above.key_of_state(), above.key_of_notes())
+        case Controller():
             return above.key_of_state()
         case None:
             return ()

@@ -1,7 +1,8 @@
-"""The group coordinator's offsets over one partition of `__consumer_offsets` (OffsetMetadataManager).
+"""The group coordinator over one partition of `__consumer_offsets`: its groups and their offsets
+(OffsetMetadataManager).
 
 Rule: a transactional offset is pending until the marker of its producer arrives; what the log holds last,
-in log order, wins.
+in log order, wins. Who is in a group right now (`live`) is a note: a new coordinator goes by the records.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import attrs
 
-from fencepost.broker.words import Refused
+from fencepost.broker.members import Group, loaded
 from fencepost.protocol.batches import BatchHeader, Buffer, read_marker
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
@@ -22,6 +23,7 @@ from fencepost.protocol.messages import (
     TxnOffsetCommit,
 )
 from fencepost.protocol.stored import OffsetKey, OffsetRecord
+from fencepost.protocol.stored_groups import GroupEntry, GroupRecord
 from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET, TopicPartition, TransactionResult
 
 # offset.metadata.max.bytes
@@ -43,33 +45,48 @@ OffsetEntry = tuple[OffsetKey, OffsetRecord | None]
 
 @attrs.define(eq=False)
 class Groups:
-    """State of one group coordinator; all of it comes from the log."""
+    """State of one group coordinator. Of `records`, None stands for a group that only offsets speak of."""
 
     committed: dict[str, Offsets] = attrs.Factory(dict[str, Offsets])
     pending: dict[int, dict[OffsetKey, Committed]] = attrs.Factory(dict[int, dict[OffsetKey, Committed]])
+    records: dict[str, GroupRecord | None] = attrs.Factory(dict[str, GroupRecord | None])
+    live: dict[str, Group] = attrs.Factory(dict[str, Group])
+    member_ids_given: int = 0
 
     def key_of_state(self) -> tuple[Any, ...]:
-        """What the log determines: everything."""
+        """What the log determines."""
         committed = tuple(
             (group, tuple(sorted(offsets.items()))) for group, offsets in sorted(self.committed.items())
         )
         pending = tuple(
             (producer, tuple(sorted(offsets.items()))) for producer, offsets in sorted(self.pending.items())
         )
-        return (committed, pending)
+        return (committed, pending, tuple(sorted(self.records.items(), key=_name)))
+
+    def key_of_notes(self) -> tuple[Any, ...]:
+        """What it does not: members as they are now."""
+        return (tuple(sorted(self.live.items(), key=_name)), self.member_ids_given)
 
     def copy(self) -> Groups:
-        """An independent copy; offsets are immutable and shared."""
+        """An independent copy; offsets and groups are immutable and shared."""
         return Groups(
             committed={group: dict(offsets) for group, offsets in self.committed.items()},
             pending={producer: dict(offsets) for producer, offsets in self.pending.items()},
+            records=dict(self.records),
+            live=dict(self.live),
+            member_ids_given=self.member_ids_given,
         )
 
-    def knows(self, group_id: str) -> bool:
-        """Whether any offset of the group is committed or pending."""
-        return group_id in self.committed or any(
-            key.group_id == group_id for offsets in self.pending.values() for key in offsets
-        )
+    def group(self, group_id: str, *, now: int) -> Group | None:
+        """The group as it is now, None when there is none."""
+        found = self.live.get(group_id)
+        if found is None and group_id in self.records:
+            return loaded(group_id, self.records[group_id], now=now)
+        return found
+
+
+def _name(entry: tuple[str, object]) -> str:
+    return entry[0]
 
 
 def offset_keys(state: Groups) -> list[OffsetKey]:
@@ -80,19 +97,6 @@ def offset_keys(state: Groups) -> list[OffsetKey]:
         for partition in offsets
     }
     return sorted(committed.union(*state.pending.values()))
-
-
-def check_member(state: Groups, request: OffsetCommit | TxnOffsetCommit) -> Refused | None:
-    """A caller with a member's identity is refused while the group has no members (KIP-447); without one it
-    is a simple consumer.
-    """
-    if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
-        return None
-    if not state.knows(request.group_id):
-        return Refused(ErrorCode.ILLEGAL_GENERATION, f"group {request.group_id} has no members")
-    return Refused(
-        ErrorCode.UNKNOWN_MEMBER_ID, f"group {request.group_id} does not know {request.member_id!r}"
-    )
 
 
 def offset_problem(offset: OffsetToCommit) -> ErrorCode:
@@ -156,9 +160,15 @@ def _fetched(key: TopicPartition, found: Committed | None, is_unstable: bool) ->
 # --- Changing state --------------------------------------------------------------------------------------
 
 
-def apply(state: Groups, header: BatchHeader, batch: Buffer, entries: Iterable[OffsetEntry]) -> None:
-    """The batch has entered the log: offsets (`entries`), or the marker that decides a producer's pending
-    ones.
+def apply(
+    state: Groups,
+    header: BatchHeader,
+    batch: Buffer,
+    entries: Iterable[OffsetEntry],
+    groups: Iterable[GroupEntry] = (),
+) -> None:
+    """The batch has entered the log: offsets (`entries`), records of groups, or the marker that decides a
+    producer's pending offsets.
     """
     if header.is_control:
         _decide_pending(state, header.producer_id, read_marker(batch).result)
@@ -166,11 +176,18 @@ def apply(state: Groups, header: BatchHeader, batch: Buffer, entries: Iterable[O
     for delta, (key, record) in enumerate(entries):
         if record is None:
             _forget(state, key)
-        elif header.is_transactional:
+            continue
+        state.records.setdefault(key.group_id, None)
+        if header.is_transactional:
             pending = state.pending.setdefault(header.producer_id, {})
             pending[key] = Committed(record, header.base_offset + delta)
         else:
             _settle(state, key, Committed(record, header.base_offset + delta))
+    for group_id, record in groups:
+        if record is None:
+            state.records.pop(group_id, None)
+        else:
+            state.records[group_id] = record
 
 
 def _decide_pending(state: Groups, producer_id: int, result: TransactionResult) -> None:
@@ -189,9 +206,7 @@ def _settle(state: Groups, key: OffsetKey, committed: Committed) -> None:
 
 
 def _forget(state: Groups, key: OffsetKey) -> None:
-    """A tombstone: the offset, and its group with the last one, is gone; pending ones of the same key go
-    too.
-    """
+    """A tombstone: the offset is gone; pending ones of the same key go too."""
     offsets = state.committed.get(key.group_id, {})
     offsets.pop(TopicPartition(key.topic, key.partition), None)
     if not offsets:

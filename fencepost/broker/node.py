@@ -58,6 +58,7 @@ from fencepost.protocol.messages import (
 )
 from fencepost.protocol.stored import TransactionRecord, read_offsets, read_transactions, transaction_batch
 from fencepost.protocol.stored_cluster import ClusterRecord, cluster_batch, read_cluster_records
+from fencepost.protocol.stored_groups import GroupRecord, forgotten_group_batch, group_batch, read_groups
 from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 
 # ProducerIdManager.PID_PREFETCH_THRESHOLD: the next block is asked for when nine tenths of this one are used.
@@ -148,7 +149,11 @@ class Node:
             case Transactions() as state:
                 transactions.apply(state, read_transactions(batch, header))
             case Groups() as state:
-                groups.apply(state, header, batch, () if header.is_control else read_offsets(batch, header))
+                if header.is_control:
+                    groups.apply(state, header, batch, ())
+                else:
+                    entries = read_offsets(batch, header)
+                    groups.apply(state, header, batch, entries, read_groups(batch, header))
             case Controller() as state:
                 controller.apply(state, read_cluster_records(batch, header))
             case None:
@@ -184,6 +189,21 @@ class Node:
         """Committed or pending offsets enter the group coordinator's log."""
         assert isinstance(log.coordinator, Groups), "offsets live on __consumer_offsets"
         groups.apply(log.coordinator, self.append(log, batch), batch, entries)
+
+    def append_group(self, log: Log, group_id: str, record: GroupRecord, *, now: int) -> None:
+        """Where a group stands now enters its coordinator's log."""
+        assert isinstance(log.coordinator, Groups), "groups live on __consumer_offsets"
+        batch = group_batch(group_id, record, timestamp=now)
+        groups.apply(log.coordinator, self.append(log, batch), batch, (), ((group_id, record),))
+
+    def append_deleted_group(self, log: Log, group_id: str, *, now: int) -> None:
+        """A group is forgotten, and every offset of it, decided or not."""
+        state = log.coordinator
+        assert isinstance(state, Groups), "groups live on __consumer_offsets"
+        keys = [key for key in groups.offset_keys(state) if key.group_id == group_id]
+        batch = forgotten_group_batch(group_id, keys, timestamp=now)
+        entries = [(key, None) for key in keys]
+        groups.apply(state, self.append(log, batch), batch, entries, ((group_id, None),))
 
     def append_marker(self, log: Log, batch: bytearray) -> None:
         """A transaction ends in this partition; on `__consumer_offsets` its offsets are decided with it."""
@@ -260,6 +280,9 @@ class Node:
                     self.reply(effect.to, refused)
                 elif isinstance(effect, Behind):
                     self.reply(effect.reply.to, refused)
+        if isinstance(log.coordinator, Groups):
+            for to in [to for group in log.coordinator.live.values() for to in group.waiting()]:
+                self.reply(to, refused)
         self.movable.add(log.partition.key)
 
     # --- answering and asking

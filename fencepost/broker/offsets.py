@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from fencepost.broker import groups, partition
+from fencepost.broker import groups, membership, partition
 from fencepost.broker.groups import Groups, OffsetEntry
 from fencepost.broker.node import Node
 from fencepost.broker.producing import add_request, ask_coordinator
@@ -47,14 +47,15 @@ ADD_ERRORS: Final = {
 }
 
 
-def _group_log(node: Node, group_id: str) -> Log | Refused:
+def group_log(node: Node, group_id: str) -> Log | Refused:
     """The log of the group's coordinator, when this node is it."""
     number = coordinator_partition(group_id, node.settings.offsets_topic_num_partitions)
     log = node.logs.get(TopicPartition(CONSUMER_OFFSETS_TOPIC, number))
     return Refused(ErrorCode.NOT_COORDINATOR) if log is None else log
 
 
-def _groups(log: Log) -> Groups:
+def groups_of(log: Log) -> Groups:
+    """The coordinator on top of a `__consumer_offsets` partition."""
     assert isinstance(log.coordinator, Groups), "groups live on __consumer_offsets"
     return log.coordinator
 
@@ -64,6 +65,27 @@ def _answers(request: OffsetCommit | TxnOffsetCommit, errors: list[ErrorCode]) -
         PartitionError(topic=offset.topic, partition=offset.partition, error=error)
         for offset, error in zip(request.offsets, errors, strict=True)
     )
+
+
+def _check_member(node: Node, log: Log, request: OffsetCommit | TxnOffsetCommit, now: int) -> Refused | None:
+    """Why the group refuses all of it; a member's own commit shows that it lives."""
+    state = groups_of(log)
+    group = state.group(request.group_id, now=now)
+    in_transaction = isinstance(request, TxnOffsetCommit)
+    error = membership.check_commit(
+        group,
+        request.generation_id,
+        request.member_id,
+        request.group_instance_id,
+        in_transaction=in_transaction,
+    )
+    if error:
+        return Refused(error)
+    if group is not None and group.members and not in_transaction:
+        turn = membership.Turn(group, now, node.settings.group_rules)
+        membership.touch(turn, request.member_id)
+        state.live[request.group_id] = turn.group
+    return None
 
 
 def _errors(node: Node, request: OffsetCommit | TxnOffsetCommit, refused: Refused | None) -> list[ErrorCode]:
@@ -79,12 +101,12 @@ def _errors(node: Node, request: OffsetCommit | TxnOffsetCommit, refused: Refuse
 
 def commit(node: Node, request: OffsetCommit, to: ReplyTo, now: int) -> None:
     """Offsets outside any transaction count as soon as they are in the log."""
-    log = _group_log(node, request.group_id)
+    log = group_log(node, request.group_id)
     if isinstance(log, Refused):
         body = OffsetCommitReply(partitions=_answers(request, _errors(node, request, log)))
         node.outcome.effects.append(Reply(to, body=body))
         return
-    errors = _errors(node, request, groups.check_member(_groups(log), request))
+    errors = _errors(node, request, _check_member(node, log, request, now))
     good = [offset for offset, error in zip(request.offsets, errors, strict=True) if error is ErrorCode.NONE]
     if good:
         entries = groups.entries_of(request, good, now=now)
@@ -96,7 +118,7 @@ def commit_in_transaction(node: Node, request: TxnOffsetCommit, to: ReplyTo, now
     """Offsets that count when the producer's transaction commits; the first of a transaction adds the
     partition to it.
     """
-    log = _group_log(node, request.group_id)
+    log = group_log(node, request.group_id)
     if isinstance(log, Refused):
         _refuse(node, request, to, log.error)
         return
@@ -139,7 +161,7 @@ def answer_to_add(node: Node, asked: AskedToAddOffsets, answer: Answered, now: i
     error = answer.error
     if isinstance(answer.body, AddPartitionsToTxnReply):
         error = answer.body.partitions[0].error
-    log = _group_log(node, asked.request.group_id)
+    log = group_log(node, asked.request.group_id)
     if error is ErrorCode.NONE and isinstance(log, Log) and log.partition.gave(asked.guard):
         request = asked.request
         entry = log.partition.verifying.get(request.producer_id)
@@ -157,7 +179,7 @@ def answer_to_add(node: Node, asked: AskedToAddOffsets, answer: Answered, now: i
 
 
 def _append(node: Node, log: Log, request: TxnOffsetCommit, to: ReplyTo, now: int) -> None:
-    errors = _errors(node, request, groups.check_member(_groups(log), request))
+    errors = _errors(node, request, _check_member(node, log, request, now))
     good = [offset for offset, error in zip(request.offsets, errors, strict=True) if error is ErrorCode.NONE]
     if good:
         entries = groups.entries_of(request, good, now=now)
@@ -179,18 +201,18 @@ def _refuse(node: Node, request: TxnOffsetCommit, to: ReplyTo, error: ErrorCode)
 
 def fetch(node: Node, request: OffsetFetch, to: ReplyTo, now: int) -> None:
     """Committed offsets of a group; one that never existed has none (-1), which is no error."""
-    log = _group_log(node, request.group_id)
+    log = group_log(node, request.group_id)
     if isinstance(log, Refused):
         node.reply(to, log)
     else:
-        node.after(log, (Reply(to, body=OffsetFetchReply(offsets=groups.fetch(_groups(log), request))),))
+        node.after(log, (Reply(to, body=OffsetFetchReply(offsets=groups.fetch(groups_of(log), request))),))
 
 
 def forget_topics(node: Node, log: Log, topics: Collection[str], now: int) -> None:
     """Tombstones for offsets in topics that are deleted, or a new topic of that name would be read from the
     middle (GroupCoordinatorService.onPartitionsDeleted).
     """
-    gone = [key for key in groups.offset_keys(_groups(log)) if key.topic in topics]
+    gone = [key for key in groups.offset_keys(groups_of(log)) if key.topic in topics]
     if gone:
         entries: list[OffsetEntry] = [(key, None) for key in gone]
         node.append_offsets(log, offsets_batch(entries, timestamp=now), entries)

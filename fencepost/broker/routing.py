@@ -15,6 +15,8 @@ from fencepost.broker import (
     describing,
     expiring,
     following,
+    group_admin,
+    grouping,
     offsets,
     producing,
     reading,
@@ -60,21 +62,29 @@ from fencepost.protocol.messages import (
     ApiVersions,
     BrokerRegistration,
     CreateTopics,
+    DeleteGroups,
     DeleteRecords,
     DeleteTopics,
+    DescribeGroups,
     DescribeProducers,
     DescribeTransactions,
     ElectLeaders,
     EndTxn,
     Fetch,
     FindCoordinator,
+    Heartbeat,
     InitProducerId,
+    JoinGroup,
+    LeaveGroup,
+    ListGroups,
     ListOffsets,
     ListTransactions,
     Metadata,
     OffsetCommit,
+    OffsetDelete,
     OffsetFetch,
     Produce,
+    SyncGroup,
     TxnOffsetCommit,
     WriteTxnMarkers,
 )
@@ -118,6 +128,14 @@ REQUESTS: Final[dict[type[Any], Handler]] = {
     AllocateProducerIds: controlling.allocate_producer_ids,
     BrokerRegistration: controlling.refuse_client,
     ElectLeaders: controlling.refuse_client,
+    JoinGroup: grouping.join_group,
+    SyncGroup: grouping.sync_group,
+    Heartbeat: grouping.heartbeat,
+    LeaveGroup: grouping.leave_group,
+    DescribeGroups: group_admin.describe_groups,
+    ListGroups: group_admin.list_groups,
+    DeleteGroups: group_admin.delete_groups,
+    OffsetDelete: group_admin.delete_offsets,
 }
 
 # Those whose version says which generation the client speaks, and which errors it knows.
@@ -180,6 +198,7 @@ def _lead(node: Node, arrived: Lead, now: int) -> None:
     if isinstance(log.coordinator, Transactions):
         coordinating.resume(node, log, now)
     elif isinstance(log.coordinator, Groups):
+        grouping.resume(node, log, now)
         offsets.forget_topics(node, log, node.cluster.removed, now)
 
 
@@ -225,6 +244,7 @@ def _tick(node: Node, arrived: Tick, now: int) -> None:
     """
     node.wakes_at_ms = None
     coordinating.abort_timed_out(node, now)
+    grouping.expire(node, now)
     expiring.scan_if_due(node, now)
     following.ask_again_if_due(node, now)
     following.reelect_due(node, now)

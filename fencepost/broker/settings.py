@@ -10,8 +10,10 @@ from typing import Final
 
 import attrs
 
+from fencepost.broker.membership import GroupRules
 from fencepost.broker.transaction_tables import NEWEST, Generation
 from fencepost.broker.transactions import Rules
+from fencepost.protocol.terms import INT32_MAX
 
 PROTECTIONS: Final = frozenset({"fencing", "dedup"})
 
@@ -53,6 +55,11 @@ class NodeSettings:
     reelection_backoff_ms: int = 1_000  # a disk that failed gets this long before its log is read again
     controller_quorum_retry_backoff_ms: int = 20  # controller.quorum.retry.backoff.ms
     metadata_max_wait_ms: int = 500  # KafkaRaftClient.MAX_FETCH_WAIT_MS: how long a node waits for news
+    group_initial_rebalance_delay_ms: int = 3_000
+    group_min_session_timeout_ms: int = 6_000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_max_size: int = INT32_MAX
+    group_new_member_join_timeout_ms: int = 300_000  # CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS, never set
     marker_retry_backoff_ms: int = 100  # retry.backoff.ms of TransactionMarkerChannelManager's sender
 
     @cached_property
@@ -62,4 +69,15 @@ class NodeSettings:
             generation=self.generation,
             transaction_max_timeout_ms=self.transaction_max_timeout_ms,
             broken=self.broken,
+        )
+
+    @cached_property
+    def group_rules(self) -> GroupRules:
+        """What this node's group coordinators go by."""
+        return GroupRules(
+            initial_rebalance_delay_ms=self.group_initial_rebalance_delay_ms,
+            min_session_timeout_ms=self.group_min_session_timeout_ms,
+            max_session_timeout_ms=self.group_max_session_timeout_ms,
+            max_size=self.group_max_size,
+            new_member_join_timeout_ms=self.group_new_member_join_timeout_ms,
         )

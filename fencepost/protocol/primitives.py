@@ -134,6 +134,10 @@ class Fields:
     def string(self) -> str:
         return self._text(self.int16())
 
+    def nullable_string(self) -> str | None:
+        size = self.int16()
+        return None if size < 0 else self._text(size)
+
     def compact_string(self) -> str:
         return self._text(self.unsigned_varint() - 1)
 

@@ -57,6 +57,7 @@ __all__ = [
     "TopicRemoved",
     "TransactionRecord",
     "cluster_batch",
+    "offset_tombstone",
     "offsets_batch",
     "read_cluster_records",
     "read_offsets",
@@ -262,6 +263,11 @@ def offsets_batch(
         producer_epoch=producer_epoch,
         transactional=transactional,
     )
+
+
+def offset_tombstone(key: OffsetKey) -> KafkaRecord:
+    """The record that forgets an offset."""
+    return KafkaRecord(_offset_key(key), None)
 
 
 def _offset_key(key: OffsetKey) -> bytes:

@@ -1,0 +1,148 @@
+"""What happens to a consumer group in each state: joins, syncs, heartbeats, commits, departures, deletion.
+
+Rule: a cell is the next state, the same state, or the error that refuses (ClassicGroup, ClassicGroupState,
+GroupMetadataManager). Whether somebody is a member, and of this generation, is asked before.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.terms import GroupState
+
+
+class GroupInput(Enum):
+    """What members, clocks and administrators do to a group."""
+
+    __hash__ = object.__hash__  # each is itself alone; Enum's own hashes the name, in Python
+
+    NEWCOMER = "asks for a member id"
+    JOIN = "a new member joins"
+    REJOIN = "joins again"
+    LEADER_REJOIN = "leader joins again"
+    CHANGED_REJOIN = "joins again, changed"
+    STATIC_RETURN = "static member is back"
+    SYNC = "sync"
+    LEADER_SYNC = "sync of the leader"
+    HEARTBEAT = "heartbeat"
+    COMMIT = "commit of a member"
+    SIMPLE_COMMIT = "commit of nobody"
+    TXN_COMMIT = "txn commit of a member"
+    SIMPLE_TXN_COMMIT = "txn commit of nobody"
+    GONE = "a member goes"
+    JOINED = "joins end"
+    ABANDONED = "joins end, without members"
+    SYNC_TIMEOUT = "some did not sync"
+    DELETE = "delete"
+    DELETE_OFFSETS = "delete offsets"
+    DELETE_FOREIGN_OFFSETS = "delete offsets, no consumers"
+
+
+Cell = GroupState | ErrorCode
+GroupTable = dict[GroupState, dict[GroupInput, Cell]]
+
+EMPTY, STABLE, DEAD = GroupState.EMPTY, GroupState.STABLE, GroupState.DEAD
+PREPARING, COMPLETING = GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE
+_STRANGER = ErrorCode.UNKNOWN_MEMBER_ID
+_AGAIN = ErrorCode.REBALANCE_IN_PROGRESS
+_BUSY = ErrorCode.NON_EMPTY_GROUP
+_IN = GroupInput
+
+_OF_MEMBERS = (
+    _IN.REJOIN, _IN.LEADER_REJOIN, _IN.CHANGED_REJOIN, _IN.SYNC, _IN.LEADER_SYNC, _IN.HEARTBEAT,
+)  # fmt: skip
+
+MEMBERSHIP: Final[GroupTable] = {
+    EMPTY: {
+        _IN.NEWCOMER: EMPTY,
+        _IN.JOIN: PREPARING,
+        **dict.fromkeys(_OF_MEMBERS, _STRANGER),
+        _IN.COMMIT: _STRANGER,
+        _IN.SIMPLE_COMMIT: EMPTY,
+        _IN.TXN_COMMIT: _STRANGER,
+        _IN.SIMPLE_TXN_COMMIT: EMPTY,
+        _IN.DELETE: DEAD,
+        _IN.DELETE_OFFSETS: EMPTY,
+        _IN.DELETE_FOREIGN_OFFSETS: EMPTY,
+    },
+    PREPARING: {
+        _IN.NEWCOMER: PREPARING,
+        _IN.JOIN: PREPARING,
+        _IN.REJOIN: PREPARING,
+        _IN.LEADER_REJOIN: PREPARING,
+        _IN.CHANGED_REJOIN: PREPARING,
+        _IN.STATIC_RETURN: PREPARING,
+        _IN.SYNC: _AGAIN,
+        _IN.LEADER_SYNC: _AGAIN,
+        _IN.HEARTBEAT: _AGAIN,
+        _IN.COMMIT: PREPARING,
+        _IN.SIMPLE_COMMIT: _STRANGER,
+        _IN.TXN_COMMIT: PREPARING,
+        _IN.SIMPLE_TXN_COMMIT: PREPARING,
+        _IN.GONE: PREPARING,
+        _IN.JOINED: COMPLETING,
+        _IN.ABANDONED: EMPTY,
+        _IN.DELETE: _BUSY,
+        _IN.DELETE_OFFSETS: PREPARING,
+        _IN.DELETE_FOREIGN_OFFSETS: _BUSY,
+    },
+    COMPLETING: {
+        _IN.NEWCOMER: COMPLETING,
+        _IN.JOIN: PREPARING,
+        # The answer to its join was lost: it is given again.
+        _IN.REJOIN: COMPLETING,
+        _IN.LEADER_REJOIN: COMPLETING,
+        _IN.CHANGED_REJOIN: PREPARING,
+        # The leader may have been told of its old id, and would assign nothing to the new one.
+        _IN.STATIC_RETURN: PREPARING,
+        _IN.SYNC: COMPLETING,
+        _IN.LEADER_SYNC: STABLE,
+        _IN.HEARTBEAT: COMPLETING,
+        _IN.COMMIT: _AGAIN,
+        _IN.SIMPLE_COMMIT: _STRANGER,
+        _IN.TXN_COMMIT: COMPLETING,
+        _IN.SIMPLE_TXN_COMMIT: COMPLETING,
+        _IN.GONE: PREPARING,
+        _IN.SYNC_TIMEOUT: PREPARING,
+        _IN.DELETE: _BUSY,
+        _IN.DELETE_OFFSETS: COMPLETING,
+        _IN.DELETE_FOREIGN_OFFSETS: _BUSY,
+    },
+    STABLE: {
+        _IN.NEWCOMER: STABLE,
+        _IN.JOIN: PREPARING,
+        _IN.REJOIN: STABLE,
+        # The leader knows of changes that no member's metadata shows, such as new partitions.
+        _IN.LEADER_REJOIN: PREPARING,
+        _IN.CHANGED_REJOIN: PREPARING,
+        _IN.STATIC_RETURN: STABLE,
+        _IN.SYNC: STABLE,
+        _IN.LEADER_SYNC: STABLE,
+        _IN.HEARTBEAT: STABLE,
+        _IN.COMMIT: STABLE,
+        _IN.SIMPLE_COMMIT: _STRANGER,
+        _IN.TXN_COMMIT: STABLE,
+        # KIP-447 left this door open for clients older than itself: no zombie is fenced here.
+        _IN.SIMPLE_TXN_COMMIT: STABLE,
+        _IN.GONE: PREPARING,
+        _IN.SYNC_TIMEOUT: PREPARING,
+        _IN.DELETE: _BUSY,
+        _IN.DELETE_OFFSETS: STABLE,
+        _IN.DELETE_FOREIGN_OFFSETS: _BUSY,
+    },
+    # Dead is the name of a group that is not there, never was or no longer.
+    DEAD: {
+        _IN.NEWCOMER: EMPTY,
+        _IN.JOIN: PREPARING,
+        **dict.fromkeys(_OF_MEMBERS, _STRANGER),
+        _IN.COMMIT: ErrorCode.ILLEGAL_GENERATION,
+        _IN.SIMPLE_COMMIT: EMPTY,
+        _IN.TXN_COMMIT: ErrorCode.ILLEGAL_GENERATION,
+        _IN.SIMPLE_TXN_COMMIT: EMPTY,
+        _IN.DELETE: ErrorCode.GROUP_ID_NOT_FOUND,
+        _IN.DELETE_OFFSETS: ErrorCode.GROUP_ID_NOT_FOUND,
+        _IN.DELETE_FOREIGN_OFFSETS: ErrorCode.GROUP_ID_NOT_FOUND,
+    },
+}  # fmt: skip

@@ -1,0 +1,144 @@
+"""Where a consumer group stands, byte for byte in Kafka's schema (GroupMetadataKey/Value.json).
+
+Rule: a group's record holds what its members go on from when the coordinator dies: generation, leader,
+assignments.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+import attrs
+
+from fencepost.protocol.batches import BatchHeader, Buffer
+from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
+from fencepost.protocol.primitives import INT16, INT32, INT64, Fields, put_string
+from fencepost.protocol.records import read_keys_and_values
+from fencepost.protocol.stored import OffsetKey, offset_tombstone
+
+_GROUP_KEY_VERSION: Final = 2  # 0 and 1 are committed offsets, 3 and above are of KIP-848
+_GROUP_VALUE_VERSION: Final = 3
+_NULL: Final = -1
+_TIMEOUTS = struct.Struct(">ii")  # rebalance timeout, session timeout
+
+
+@attrs.frozen(kw_only=True)
+class MemberRecord:
+    """One member of a stable group (MemberMetadata). Client id and host are left empty: nobody asks."""
+
+    member_id: str
+    group_instance_id: str | None
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes = attrs.field(repr=False)
+    assignment: bytes = attrs.field(repr=False)
+
+
+@attrs.frozen(kw_only=True)
+class GroupRecord:
+    """A generation whose partitions are assigned, or (without members) the one after the last member left."""
+
+    protocol_type: str
+    generation_id: int
+    protocol_name: str | None
+    leader: str | None
+    state_since_ms: int
+    members: tuple[MemberRecord, ...]
+
+
+GroupEntry = tuple[str, GroupRecord | None]
+"""A group's id and record, None for a group that is forgotten."""
+
+
+def group_batch(group_id: str, record: GroupRecord, *, timestamp: int) -> bytearray:
+    """One batch that says where the group stands."""
+    return build_kafka_batch([KafkaRecord(_key(group_id), _value(record))], timestamp=timestamp)
+
+
+def forgotten_group_batch(group_id: str, offsets: Sequence[OffsetKey], *, timestamp: int) -> bytearray:
+    """One batch that forgets a group and its offsets, all or nothing."""
+    records = [offset_tombstone(key) for key in offsets]
+    return build_kafka_batch([*records, KafkaRecord(_key(group_id), None)], timestamp=timestamp)
+
+
+def read_groups(batch: Buffer, header: BatchHeader) -> list[GroupEntry]:
+    """What a batch of `__consumer_offsets` says of groups; committed offsets are passed over."""
+    found: list[GroupEntry] = []
+    for key, value in read_keys_and_values(batch, header):
+        fields = Fields(key or b"", name="group metadata key")
+        if fields.int16() != _GROUP_KEY_VERSION:
+            continue
+        group_id = fields.string()
+        fields.finish()
+        found.append((group_id, None if value is None else _read_value(value)))
+    return found
+
+
+def _key(group_id: str) -> bytes:
+    key = bytearray(INT16.pack(_GROUP_KEY_VERSION))
+    put_string(key, group_id)
+    return bytes(key)
+
+
+def _value(record: GroupRecord) -> bytes:
+    out = bytearray(INT16.pack(_GROUP_VALUE_VERSION))
+    put_string(out, record.protocol_type)
+    out += INT32.pack(record.generation_id)
+    _put_nullable(out, record.protocol_name)
+    _put_nullable(out, record.leader)
+    out += INT64.pack(record.state_since_ms)
+    out += INT32.pack(len(record.members))
+    for member in record.members:
+        put_string(out, member.member_id)
+        _put_nullable(out, member.group_instance_id)
+        put_string(out, "")  # client id
+        put_string(out, "")  # client host
+        out += _TIMEOUTS.pack(member.rebalance_timeout_ms, member.session_timeout_ms)
+        for content in (member.subscription, member.assignment):
+            out += INT32.pack(len(content))
+            out += content
+    return bytes(out)
+
+
+def _put_nullable(out: bytearray, text: str | None) -> None:
+    if text is None:
+        out += INT16.pack(_NULL)
+    else:
+        put_string(out, text)
+
+
+def _read_value(value: bytes) -> GroupRecord:
+    fields = Fields(value, name="group metadata value")
+    version = fields.int16()
+    if version != _GROUP_VALUE_VERSION:
+        fields.fail(f"version {version} is unknown")
+    protocol_type, generation_id = fields.string(), fields.int32()
+    protocol_name, leader = fields.nullable_string(), fields.nullable_string()
+    state_since_ms = fields.int64()
+    members = tuple([_read_member(fields) for _ in range(fields.array_length())])
+    fields.finish()
+    return GroupRecord(
+        protocol_type=protocol_type,
+        generation_id=generation_id,
+        protocol_name=protocol_name,
+        leader=leader,
+        state_since_ms=state_since_ms,
+        members=members,
+    )
+
+
+def _read_member(fields: Fields) -> MemberRecord:
+    member_id, group_instance_id = fields.string(), fields.nullable_string()
+    fields.string()  # client id
+    fields.string()  # client host
+    rebalance_timeout_ms, session_timeout_ms = fields.fixed(_TIMEOUTS)
+    return MemberRecord(
+        member_id=member_id,
+        group_instance_id=group_instance_id,
+        rebalance_timeout_ms=rebalance_timeout_ms,
+        session_timeout_ms=session_timeout_ms,
+        subscription=fields.take(fields.int32()),
+        assignment=fields.take(fields.int32()),
+    )
