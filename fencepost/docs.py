@@ -10,18 +10,20 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from typing import Final
 
 import attrs
 
+from fencepost.broker.group_table import MEMBERSHIP
 from fencepost.broker.transaction_tables import END_VERSION_0, END_VERSION_2, MOVES
 from fencepost.client.producer_states import IDEMPOTENT, TRANSACTIONAL, ProducerState
 from fencepost.protocol import tables
 from fencepost.protocol.errors import ERRORS
 from fencepost.protocol.messages import APIS, Api
 from fencepost.protocol.tables import Table
-from fencepost.protocol.terms import TransactionState
+from fencepost.protocol.terms import GroupState, TransactionState
 from fencepost.simulator.judging.anomalies import RULES
 from fencepost.simulator.judging.coverage import UNREACHABLE
 from fencepost.simulator.judging.known import KNOWN
@@ -112,7 +114,7 @@ def _versions(api: Api) -> str:
     return str(api.maximum) if api.minimum == api.maximum else f"{api.minimum} to {api.maximum}"
 
 
-def _diagram(table: Table, start: ProducerState | TransactionState) -> str:
+def _diagram(table: Table, start: Enum) -> str:
     return f"```mermaid\n{tables.mermaid(table, start=start)}\n```"
 
 
@@ -120,6 +122,8 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "end-table": lambda: tables.markdown(END_VERSION_2),
     "old-end-table": lambda: tables.markdown(END_VERSION_0),
     "moves-table": lambda: tables.markdown(MOVES),
+    "group-table": lambda: tables.markdown_turned(MEMBERSHIP),
+    "group-diagram": lambda: _diagram(MEMBERSHIP, GroupState.EMPTY),
     "coordinator-diagram": lambda: _diagram(coordinator_table(), TransactionState.EMPTY),
     "producer-table": lambda: tables.markdown(TRANSACTIONAL),
     "idempotent-producer-table": lambda: tables.markdown(IDEMPOTENT),

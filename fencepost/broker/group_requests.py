@@ -59,7 +59,7 @@ def join(turn: Turn, request: JoinGroup, to: ReplyTo, fresh_member_id: str) -> N
         if request.group_instance_id is None:
             _add(turn, request, to, member_id)
         else:  # only dynamic members are given an id before they join
-            turn.answers.append(refused_join(to, ErrorCode.UNKNOWN_SERVER_ERROR, member_id))
+            turn.answers.append(refused_join(to, ErrorCode.UNKNOWN_SERVER_ERROR, NO_MEMBER))
     elif problem := check_member(group, member_id, request.group_instance_id):
         turn.answers.append(refused_join(to, problem, member_id))
     else:

@@ -55,17 +55,29 @@ def markdown(table: Table, *, corner: str = "state") -> str:
     dash.
     """
     inputs = inputs_of(table)
-
-    def cell(state: Enum, happened: Enum) -> str:
-        target = table[state].get(happened)
-        if target is None:
-            return "-"
-        if isinstance(target, ErrorCode):
-            return f"`{target.name}`"
-        return "stays" if target is state else f"**{title(target)}**"
-
-    rows = [[title(state), *(cell(state, happened) for happened in inputs)] for state in states_of(table)]
+    rows = [
+        [title(state), *(_cell(table, state, happened) for happened in inputs)] for state in states_of(table)
+    ]
     return markdown_table([corner, *map(title, inputs)], rows)
+
+
+def markdown_turned(table: Table) -> str:
+    """The same with one line per input, for a table that is wider than a page."""
+    states = states_of(table)
+    rows = [
+        [title(happened), *(_cell(table, state, happened) for state in states)]
+        for happened in inputs_of(table)
+    ]
+    return markdown_table(["what happens", *map(title, states)], rows)
+
+
+def _cell(table: Table, state: Enum, happened: Enum) -> str:
+    target = table[state].get(happened)
+    if target is None:
+        return "-"
+    if isinstance(target, ErrorCode):
+        return f"`{target.name}`"
+    return "stays" if target is state else f"**{title(target)}**"
 
 
 def mermaid(table: Table, *, start: Enum, label: Callable[[Enum], str] = title) -> str:

@@ -140,7 +140,7 @@ class Story:
         self.storage: Killable = storage or Memory()
         self.policy, self.settings, self.journal = policy, settings, journal
         self.versions = versions  # in which clients speak, where that is not the newest
-        self.now = NOON
+        self.now: int = NOON
         self.asked = 0
         self.replies: dict[ReplyTo, Reply] = {}
         self.start()

@@ -8,6 +8,7 @@ import attrs
 import pytest
 
 from fencepost.broker.controller import Controller
+from fencepost.broker.groups import Groups
 from fencepost.broker.node import Node
 from fencepost.broker.partition import Partition
 from fencepost.broker.transactions import Transactions
@@ -28,6 +29,7 @@ LEFT_OUT: dict[type[Any], set[str]] = {
     Partition: {"guards_given", "log_start_batch"},
     Transactions: {"deadlines"},
     Controller: {"names"},
+    Groups: set(),
 }
 IN_THE_KEY: dict[type[Any], set[str]] = {
     Node: {
@@ -44,6 +46,7 @@ IN_THE_KEY: dict[type[Any], set[str]] = {
     },
     Transactions: {"coordinator_epoch", "records", "last_epochs", "previous_ids", "pending", "owed"},
     Controller: {"topics", "brokers", "removed", "topics_made", "next_producer_id"},
+    Groups: {"committed", "pending", "records", "live", "member_ids_given"},
 }  # fmt: skip
 
 WORLDS = [

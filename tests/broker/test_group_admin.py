@@ -1,0 +1,152 @@
+"""What administrators see of groups and do to them: describe, list, delete, delete offsets."""
+
+from __future__ import annotations
+
+import attrs
+
+from fencepost.broker.words import Reply
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import (
+    DeleteGroups,
+    DeleteGroupsReply,
+    ListGroups,
+    ListGroupsReply,
+    OffsetCommitReply,
+    OffsetDelete,
+    OffsetDeleteReply,
+    PartitionName,
+)
+from fencepost.protocol.primitives import INT16, INT32, put_string
+from fencepost.protocol.terms import NO_OFFSET, GroupState, TopicPartition
+from tests.broker.group_story import GROUP, GroupStory, join_request, protocols, sync_request
+from tests.broker.requests import COMMIT, ORDERS, OTHERS, body_of, plain_offset_request
+
+
+def listed(story: GroupStory, *states: GroupState) -> list[tuple[str, str, GroupState]]:
+    found = body_of(story.ask(ListGroups(states=states)), ListGroupsReply).groups
+    return [(group.group_id, group.protocol_type, group.state) for group in found]
+
+
+def delete(story: GroupStory, *groups: str) -> list[ErrorCode]:
+    return [
+        group.error for group in body_of(story.ask(DeleteGroups(groups=groups)), DeleteGroupsReply).groups
+    ]
+
+
+def delete_offsets(story: GroupStory, *keys: TopicPartition) -> Reply:
+    parts = tuple(PartitionName(topic=key.topic, partition=key.partition) for key in keys)
+    return story.ask(OffsetDelete(group_id=GROUP, partitions=parts))
+
+
+def commit(story: GroupStory, group: str = GROUP, offset: int = 5) -> ErrorCode:
+    reply = story.ask(plain_offset_request(group, {ORDERS: offset}))
+    return body_of(reply, OffsetCommitReply).partitions[0].error
+
+
+def subscription(*topics: str) -> bytes:
+    """ConsumerProtocolSubscription version 0: topics, and no user data."""
+    said = bytearray(INT16.pack(0)) + INT32.pack(len(topics))
+    for topic in topics:
+        put_string(said, topic)
+    return bytes(said + INT32.pack(-1))
+
+
+def joined_alone(story: GroupStory, said: bytes, kind: str = "consumer") -> str:
+    """A stable group of one that says this to its leader."""
+    request = join_request(supports=protocols("range", said=said), kind=kind)
+    reply = story.joined(story.starts(attrs.evolve(request, group_instance_id="i1")))
+    sync = sync_request(reply.generation_id, reply.member_id, {reply.member_id: "all"}, instance="i1")
+    story.synced(story.starts(attrs.evolve(sync, protocol_type=kind)))
+    return reply.member_id
+
+
+def test_a_group_is_described_as_it_stands() -> None:
+    story = GroupStory()
+    nobody = story.describe()
+    assert (nobody.error, nobody.state, nobody.members) == (ErrorCode.NONE, GroupState.DEAD, ())
+    me = joined_alone(story, b"topics")
+    found = story.describe()
+    assert (found.state, found.protocol_type, found.protocol) == (GroupState.STABLE, "consumer", "range")
+    (member,) = found.members
+    assert (member.member_id, member.group_instance_id) == (me, "i1")
+    assert (member.metadata, member.assignment) == (b"topics", b"all")
+    story.starts(join_request(instance="i2"))
+    moving = story.describe()
+    assert (moving.state, moving.protocol) == (GroupState.PREPARING_REBALANCE, "")
+    assert {member.metadata for member in moving.members} == {b""}
+
+
+def test_groups_are_listed_by_state() -> None:
+    story = GroupStory()
+    commit(story, "a-simple-one")
+    story.members(1)
+    assert listed(story) == [("a-simple-one", "", GroupState.EMPTY), (GROUP, "consumer", GroupState.STABLE)]
+    assert listed(story, GroupState.STABLE) == [(GROUP, "consumer", GroupState.STABLE)]
+    story.restart()
+    assert [group for group, _, _ in listed(story)] == ["a-simple-one", GROUP]
+
+
+def test_only_a_group_without_members_is_deleted_and_its_offsets_with_it() -> None:
+    story = GroupStory()
+    (me,) = story.members(1)
+    assert delete(story, GROUP, "another") == [ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_ID_NOT_FOUND]
+    story.leave(me)
+    commit(story)
+    producer = story.identity()
+    story.commit_offset(producer, GROUP, 9)
+    assert delete(story, GROUP) == [ErrorCode.NONE]
+    story.check_recovery()
+    story.ended(producer, COMMIT)
+    for _ in range(2):
+        assert story.describe().state is GroupState.DEAD
+        assert story.offset(GROUP, require_stable=True).offset == NO_OFFSET
+        assert delete(story, GROUP) == [ErrorCode.GROUP_ID_NOT_FOUND]
+        story.restart()
+    assert story.joined(story.starts(join_request(story.new_id()))).generation_id == 1
+
+
+def test_a_group_that_only_committed_is_deleted_too() -> None:
+    story = GroupStory()
+    commit(story)
+    assert delete(story, GROUP) == [ErrorCode.NONE]
+    story.restart()
+    assert listed(story) == []
+
+
+def test_offsets_that_a_member_reads_are_not_deleted() -> None:
+    story = GroupStory()
+    story.create("others")
+    commit(story)
+    joined_alone(story, subscription("others", "third"))
+    ghost = TopicPartition("ghost", 0)
+    answers = body_of(delete_offsets(story, ORDERS, TopicPartition("others", 0), ghost), OffsetDeleteReply)
+    assert [part.error for part in answers.partitions] == [
+        ErrorCode.NONE,
+        ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    assert story.offset(GROUP).offset == NO_OFFSET
+    story.restart()
+    assert story.offset(GROUP).offset == NO_OFFSET
+
+
+def test_a_consumer_that_does_not_say_what_it_reads_may_read_anything() -> None:
+    story = GroupStory()
+    commit(story)
+    joined_alone(story, b"")
+    answers = body_of(delete_offsets(story, ORDERS), OffsetDeleteReply)
+    assert answers.partitions[0].error is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+
+
+def test_a_group_of_others_than_consumers_keeps_its_offsets_while_it_has_members() -> None:
+    story = GroupStory()
+    commit(story)
+    joined_alone(story, b"", kind="connect")
+    assert delete_offsets(story, ORDERS).error is ErrorCode.NON_EMPTY_GROUP
+    assert story.leave("", instance="i1") is ErrorCode.NONE
+    assert delete_offsets(story, ORDERS, OTHERS).error is ErrorCode.NONE
+    assert story.offset(GROUP).offset == NO_OFFSET
+
+
+def test_a_group_that_is_not_there_has_no_offsets_to_delete() -> None:
+    assert delete_offsets(GroupStory(), ORDERS).error is ErrorCode.GROUP_ID_NOT_FOUND
