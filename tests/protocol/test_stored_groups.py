@@ -55,7 +55,8 @@ EMPTY = GroupRecord(
 
 def only_record(batch: bytearray) -> tuple[bytes, bytes]:
     columns = read_columns(batch, read_header(batch))
-    (key,), (value,) = columns.keys or (), columns.values
+    assert columns.keys is not None
+    (key,), (value,) = columns.keys, columns.values
     assert key is not None
     assert value is not None
     return bytes(key), bytes(value)
