@@ -6,6 +6,8 @@ that must be in the log before they are given. Who has to wait for others is kep
 
 from __future__ import annotations
 
+from typing import Final
+
 import attrs
 
 from fencepost.broker.group_table import COMPLETING, MEMBERSHIP, PREPARING, STABLE, GroupInput
@@ -26,6 +28,9 @@ from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import JoinedMember, JoinGroupReply, SyncGroupReply
 from fencepost.protocol.stored_groups import GroupRecord
 from fencepost.protocol.terms import GroupState
+
+# A rebalance timeout of nothing would be over at once, again and again, until the last session ends.
+PATIENCE_MS_MIN: Final = 100
 
 
 @attrs.frozen(kw_only=True)
@@ -170,8 +175,8 @@ def complete_join(turn: Turn) -> None:
     group = turn.group
     leader = _elected_leader(group)
     if leader is None and group.members:
-        # Never at once: a timeout of nothing would come round for ever.
-        turn.group = attrs.evolve(group, join_due_ms=turn.now + max(group.rebalance_timeout_ms, 1))
+        patience_ms = max(group.rebalance_timeout_ms, PATIENCE_MS_MIN)
+        turn.group = attrs.evolve(group, join_due_ms=turn.now + patience_ms)
         return
     turn.group = attrs.evolve(
         group,

@@ -27,6 +27,7 @@ STABLE = GroupState.STABLE
 members = st.integers(0, 5)
 offsets_of_generation = st.sampled_from([0, 0, 0, 0, -1, 1])
 wishes = st.sampled_from([("range",), ("range",), ("range", "sticky"), ("sticky", "range"), ("other",)])
+timeouts = st.sampled_from([REBALANCE_MS, REBALANCE_MS, 2 * SESSION_MS])
 instances = st.sampled_from([None, None, None, "i1", "i2"])
 pauses = st.sampled_from([1, 50, REBALANCE_MS // 2, REBALANCE_MS, SESSION_MS // 2, SESSION_MS])
 
@@ -49,17 +50,18 @@ class Conversation(RuleBasedStateMachine):
                 self.ids.append(reply.body.member_id)
         self.story.replies.clear()
 
-    @rule(instance=instances, wish=wishes)
-    def a_newcomer_joins(self, instance: str | None, wish: tuple[str, ...]) -> None:
-        self.story.starts(join_request(instance=instance, supports=protocols(*wish)))
+    @rule(instance=instances, wish=wishes, timeout=timeouts)
+    def a_newcomer_joins(self, instance: str | None, wish: tuple[str, ...], timeout: int) -> None:
+        self.story.starts(join_request(instance=instance, supports=protocols(*wish), rebalance_ms=timeout))
         self.hear()
 
-    @rule(number=members, instance=instances, wish=wishes)
-    def a_member_joins(self, number: int, instance: str | None, wish: tuple[str, ...]) -> None:
+    @rule(number=members, instance=instances, wish=wishes, timeout=timeouts)
+    def a_member_joins(self, number: int, instance: str | None, wish: tuple[str, ...], timeout: int) -> None:
         member_id = self.who(number)
         known = self.story.group.member(member_id)
         instance = instance if known is None else known.instance_id
-        self.story.starts(join_request(member_id, instance=instance, supports=protocols(*wish)))
+        supports = protocols(*wish)
+        self.story.starts(join_request(member_id, instance=instance, supports=supports, rebalance_ms=timeout))
         self.hear()
 
     @rule(number=members, off=offsets_of_generation)
@@ -80,6 +82,23 @@ class Conversation(RuleBasedStateMachine):
     @rule(pause=pauses)
     def time_passes(self, pause: int) -> None:
         self.story.wait(pause)
+        self.hear()
+
+    @rule()
+    def all_come_to_terms(self) -> None:
+        """Whoever is in, or has an id, joins until nobody is waited for, and takes a part."""
+        known = [member.member_id for member in self.story.group.members]
+        for _ in range(2):
+            for member_id in dict.fromkeys([*known, *self.ids]):
+                found = self.story.group.member(member_id)
+                if found is not None or self.story.group.is_pending(member_id):
+                    instance = None if found is None else found.instance_id
+                    supports = protocols("range", "sticky") if found is None else found.protocols
+                    self.story.starts(join_request(member_id, instance=instance, supports=supports))
+        self.story.wait(REBALANCE_MS // 2)
+        for member in self.story.group.members:
+            generation, instance = self.story.generation, member.instance_id
+            self.story.starts(sync_request(generation, member.member_id, {}, instance=instance))
         self.hear()
 
     @rule()
@@ -117,7 +136,7 @@ class Conversation(RuleBasedStateMachine):
         assert all(member.joining is None for member in group.members) or is_preparing
         is_completing = group.state is GroupState.COMPLETING_REBALANCE
         assert all(member.syncing is None for member in group.members) or is_completing
-        assert set(group.unsynced) <= {*ids, *self.ids}
+        assert (group.sync_due_ms is None) == (not group.unsynced)
 
     @invariant()
     def whoever_waits_waits_for_a_deadline(self) -> None:
@@ -160,8 +179,8 @@ class Conversation(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """In the end everybody is answered, and a group that nobody speaks to is empty."""
-        for _ in range(6):
-            self.story.wait(SESSION_MS + 2 * REBALANCE_MS)
+        for _ in range(12):
+            self.story.wait(SESSION_MS)
         group = self.story.group
         assert list(group.waiting()) == []
         assert group.state in (GroupState.EMPTY, GroupState.DEAD) or any(

@@ -216,6 +216,19 @@ def test_who_does_not_sync_in_time_is_out_and_the_others_start_over() -> None:
     assert story.joined(story.starts(join_request(two))).leader == two
 
 
+def test_an_assignment_that_nobody_was_given_is_gone_with_its_generation() -> None:
+    story = GroupStory()
+    one, two = story.members(2)
+    for to in story.all_join([one, two]):
+        story.joined(to)
+    assert {member.assignment for member in story.describe().members} != {b""}
+    waiting = story.starts(sync_request(story.generation, two))
+    newcomer = story.starts(join_request(instance="i1"))
+    assert story.waits(newcomer)
+    assert story.replies.pop(waiting).error is ErrorCode.REBALANCE_IN_PROGRESS
+    assert {member.assignment for member in story.describe().members} == {b""}
+
+
 def test_a_stable_group_starts_over_without_those_who_never_took_their_part() -> None:
     story = GroupStory()
     one, two = story.members(2)
@@ -277,6 +290,39 @@ def test_a_commit_shows_that_a_member_lives() -> None:
         (part,) = body_of(story.ask(request), OffsetCommitReply).partitions
         assert part.error is ErrorCode.NONE
     assert story.state is STABLE
+
+
+def test_who_waited_longer_than_its_session_has_a_new_one_once_it_is_answered() -> None:
+    story = GroupStory()
+    slow_ms = 3 * SESSION_MS
+    one, two = story.members(2)
+    leader, follower = (story.starts(join_request(each, rebalance_ms=slow_ms)) for each in (one, two))
+    assert story.joined(leader).generation_id == story.joined(follower).generation_id
+    syncing = story.starts(sync_request(story.generation, two))
+    for _ in range(2):
+        story.wait(SESSION_MS - 1_000)
+        assert story.beat(story.generation, one) is ErrorCode.NONE
+    assert story.leave(one) is ErrorCode.NONE
+    assert story.replies.pop(syncing).error is ErrorCode.REBALANCE_IN_PROGRESS
+    assert story.group.member(two) is not None
+    story.wait(SESSION_MS)
+    assert story.state is EMPTY
+
+
+def test_a_rebalance_timeout_of_nothing_does_not_come_round_for_ever() -> None:
+    story = GroupStory()
+    impatient = join_request(instance="i1")
+    first = story.joined(story.starts(impatient)).member_id
+    story.synced(story.starts(sync_request(1, first, instance="i1")))
+    newcomer = story.starts(join_request(story.new_id()))
+    story.starts(join_request(first, instance="i1"))
+    second = story.joined(newcomer).member_id
+    for member_id, instance in ((second, None), (first, "i1")):
+        story.starts(sync_request(2, member_id, instance=instance))
+    story.joined(story.starts(attrs.evolve(impatient, rebalance_timeout_ms=0)))
+    assert story.leave(second) is ErrorCode.NONE
+    story.wait(2 * SESSION_MS)
+    assert story.state is EMPTY
 
 
 def test_whoever_waits_is_alive() -> None:
@@ -362,6 +408,7 @@ def test_after_a_restart_members_have_a_whole_session_to_come_back() -> None:
     story.restart()
     story.wait(SESSION_MS - 500)
     assert story.beat(1, me) is ErrorCode.NONE
+    story.restart()
     story.wait(SESSION_MS)
     assert story.state is EMPTY
 
