@@ -23,6 +23,7 @@ from fencepost.protocol.compression import Compression
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.stored import TransactionRecord, read_cluster_records, read_offsets, read_transactions
+from fencepost.protocol.stored_groups import GroupRecord, read_groups
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
@@ -138,7 +139,12 @@ def facts_of_state(record: TransactionRecord) -> Fact:
 
 
 def facts_of_offsets(batch: Batch) -> Iterator[Fact]:
-    """What `__consumer_offsets` says: how far each group is, pending when a transaction carries it."""
+    """What `__consumer_offsets` says: how far each group is, pending when a transaction carries it; and who
+    is in it.
+    """
+    for group_id, group in read_groups(batch.data, batch.header):
+        fact: Fact = {"kind": "group", "offset": batch.header.base_offset, "group": group_id}
+        yield fact | ({"generation": None} if group is None else facts_of_group(group))
     for key, record in read_offsets(batch.data, batch.header):
         yield {
             "kind": "offset",
@@ -148,6 +154,16 @@ def facts_of_offsets(batch: Batch) -> Iterator[Fact]:
             "committed": None if record is None else record.offset,
             "transactional": batch.header.is_transactional,
         }
+
+
+def facts_of_group(record: GroupRecord) -> Fact:
+    """One generation of a group."""
+    return {
+        "generation": record.generation_id,
+        "protocol": record.protocol_name,
+        "leader": record.leader,
+        "members": [member.member_id for member in record.members],
+    }
 
 
 def facts_of_cluster(batch: Batch) -> Iterator[Fact]:

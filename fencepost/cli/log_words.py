@@ -73,6 +73,14 @@ def offset(fact: AnyFact) -> str:
     return f"{'':15}  group {fact['group']!r} {what} {fact['of']}{how}"
 
 
+def group(fact: AnyFact) -> str:
+    name = f"{'':15}  group {fact['group']!r} "
+    if fact["generation"] is None:
+        return name + "is forgotten"
+    members = [f"{each} leads" if each == fact["leader"] else each for each in fact["members"]]
+    return f"{name}generation {fact['generation']}: " + (", ".join(members) or "nobody")
+
+
 def cluster(fact: AnyFact) -> str:
     hidden = {"kind", "log", "file", "offset", "what"}
     said = ", ".join(f"{name} {value}" for name, value in fact.items() if name not in hidden)
@@ -120,6 +128,7 @@ WORDS: dict[str, Callable[[AnyFact], str]] = {
     "record": record,
     "transaction": transaction,
     "offset": offset,
+    "group": group,
     "cluster": cluster,
     "index": index,
     "timeindex": timeindex,

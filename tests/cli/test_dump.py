@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import attrs
 import pytest
 
 from fencepost.cli.agreement import disagreements, read_histories
 from fencepost.cli.application import run
 from fencepost.journal.indexes import AbortedRange, OffsetIndex, TimeIndex, TransactionIndex
 from fencepost.journal.snapshots import ProducerSnapshot, encode_snapshot
+from fencepost.protocol.stored_groups import GroupRecord, MemberRecord, forgotten_group_batch, group_batch
 from fencepost.protocol.terms import TransactionResult, TransactionState
 from tests.cli.log_builder import NOW, build_story, data_batch, marker, write_partition
 
@@ -152,3 +154,37 @@ def test_the_opposite_marker_is_two_contradictions(tmp_path: Path) -> None:
     found = disagreements(build_story(tmp_path, result=TransactionResult.ABORT))
     assert len(found) == 2
     assert "nobody decided ABORT of producer 7 epoch 1 in orders-0" in found[1]
+
+
+def test_who_is_in_a_group(tmp_path: Path, capsys: Output) -> None:
+    members = tuple(
+        MemberRecord(
+            member_id=member_id,
+            group_instance_id=None,
+            rebalance_timeout_ms=1_000,
+            session_timeout_ms=1_000,
+            subscription=b"",
+            assignment=b"",
+        )
+        for member_id in ("m1", "m2")
+    )
+    shared = GroupRecord(
+        protocol_type="consumer",
+        generation_id=3,
+        protocol_name="range",
+        leader="m2",
+        state_since_ms=NOW,
+        members=members,
+    )
+    empty = attrs.evolve(shared, generation_id=4, leader=None, members=())
+    batches = [group_batch("readers", record, timestamp=NOW) for record in (shared, empty)]
+    gone = forgotten_group_batch("readers", [], timestamp=NOW)
+    write_partition(tmp_path, "__consumer_offsets-0", [*batches, gone])
+    assert run(["dump", str(tmp_path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for words in (
+        "group 'readers' generation 3: m1, m2 leads",
+        "group 'readers' generation 4: nobody",
+        "group 'readers' is forgotten",
+    ):
+        assert words in said
