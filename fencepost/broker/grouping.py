@@ -36,7 +36,8 @@ def _carry_out(node: Node, log: Log, turn: Turn) -> None:
     groups_of(log).live[group.group_id] = group
     if turn.record is not None:
         node.append_group(log, group.group_id, turn.record, now=turn.now)
-    node.after(log, turn.answers)
+    if turn.answers:
+        node.after(log, turn.answers)
     _schedule(node, group)
 
 

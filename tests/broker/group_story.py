@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import attrs
-
 from fencepost.broker.groups import Groups
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.members import Group
@@ -35,7 +33,6 @@ from tests.broker.story import SETTINGS, Story, offsets_log_of
 GROUP: Final = "readers"
 SESSION_MS: Final = 10_000
 REBALANCE_MS: Final = 2_000
-GROUP_SETTINGS: Final = attrs.evolve(SETTINGS, group_initial_rebalance_delay_ms=0)
 
 
 def protocols(*names: str, said: bytes = b"") -> tuple[GroupProtocol, ...]:
@@ -84,9 +81,7 @@ def sync_request(
 class GroupStory(Story):
     """A node that coordinates one group, `readers`."""
 
-    def __init__(
-        self, *, settings: NodeSettings = GROUP_SETTINGS, policy: SyncPolicy = SyncPolicy.NONE
-    ) -> None:
+    def __init__(self, *, settings: NodeSettings = SETTINGS, policy: SyncPolicy = SyncPolicy.NONE) -> None:
         super().__init__(settings=settings, policy=policy)
 
     # --- waiting

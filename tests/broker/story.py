@@ -83,6 +83,7 @@ SETTINGS: Final = NodeSettings(
     transaction_abort_timed_out_transaction_cleanup_interval_ms=SCAN_MS,
     marker_retry_backoff_ms=RETRY_MS,
     reelection_backoff_ms=RETRY_MS,
+    group_initial_rebalance_delay_ms=0,  # a group of one is complete
 )
 
 

@@ -20,7 +20,6 @@ from fencepost.protocol.messages import (
 from fencepost.protocol.terms import GroupState
 from tests.broker.group_story import (
     GROUP,
-    GROUP_SETTINGS,
     REBALANCE_MS,
     SESSION_MS,
     GroupStory,
@@ -29,7 +28,7 @@ from tests.broker.group_story import (
     sync_request,
 )
 from tests.broker.requests import ORDERS, body_of, plain_offset_request
-from tests.broker.story import offsets_log_of
+from tests.broker.story import SETTINGS, offsets_log_of
 
 EMPTY, STABLE, DEAD = GroupState.EMPTY, GroupState.STABLE, GroupState.DEAD
 PREPARING, COMPLETING = GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE
@@ -104,7 +103,7 @@ def test_who_does_not_join_again_in_time_is_out() -> None:
 
 
 def test_a_group_that_was_empty_waits_for_more_but_no_longer_than_its_members_do() -> None:
-    story = GroupStory(settings=attrs.evolve(GROUP_SETTINGS, group_initial_rebalance_delay_ms=800))
+    story = GroupStory(settings=attrs.evolve(SETTINGS, group_initial_rebalance_delay_ms=800))
     waiting = [story.starts(join_request(story.new_id()))]
     for _ in range(4):
         story.wait(500)
@@ -157,7 +156,7 @@ def test_an_id_that_is_not_joined_with_in_time_is_forgotten() -> None:
 
 
 def test_a_group_may_be_full() -> None:
-    story = GroupStory(settings=attrs.evolve(GROUP_SETTINGS, group_max_size=2))
+    story = GroupStory(settings=attrs.evolve(SETTINGS, group_max_size=2))
     one, two, three = (story.new_id() for _ in range(3))
     story.joined(story.starts(join_request(one)))
     waiting = [story.starts(join_request(two)), story.starts(join_request(three))]
@@ -341,7 +340,7 @@ def test_whoever_waits_is_alive() -> None:
 
 
 def test_a_new_member_whose_join_is_never_answered_is_not_kept_for_ever() -> None:
-    settings = attrs.evolve(GROUP_SETTINGS, group_new_member_join_timeout_ms=1_000)
+    settings = attrs.evolve(SETTINGS, group_new_member_join_timeout_ms=1_000)
     story = GroupStory(settings=settings)
     (one,) = story.members(1)
     newcomer = story.starts(join_request(story.new_id()))
