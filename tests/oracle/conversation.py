@@ -140,8 +140,20 @@ RECORDER_SETTINGS: Final = NodeSettings(
     transaction_state_log_num_partitions=2,
     offsets_topic_num_partitions=2,
     transaction_abort_timed_out_transaction_cleanup_interval_ms=200,
+    group_initial_rebalance_delay_ms=0,
+    group_min_session_timeout_ms=500,
 )
 """As the recorder's broker was set up."""
+
+AREA_SETTINGS: Final[Mapping[str, Mapping[str, int]]] = {
+    "expiry": {
+        "transactional_id_expiration_ms": 2_000,
+        "transaction_remove_expired_transaction_cleanup_interval_ms": 300,
+        "producer_id_expiration_ms": 2_000,
+        "producer_id_expiration_check_interval_ms": 200,
+    }
+}
+"""What it was set up with besides for the conversations of an area."""
 
 # What a topic may be configured with, and the broker's setting that it stands in for: topics have no
 # settings of their own here, so all topics of a conversation must agree.
@@ -164,7 +176,7 @@ def settings_of(path: Path) -> NodeSettings | None:
 
 def settings_for(conversation: Conversation, cluster: NodeSettings) -> NodeSettings:
     """The cluster's settings, with what the conversation's topics want."""
-    wanted = dict(_topic_settings(conversation))
+    wanted = {**AREA_SETTINGS.get(conversation.area, {}), **dict(_topic_settings(conversation))}
     return attrs.evolve(cluster, **wanted)
 
 

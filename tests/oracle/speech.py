@@ -14,6 +14,7 @@ from fencepost.broker.words import Reply
 from fencepost.protocol.messages import Request
 from tests.oracle import speech_of_data as data
 from tests.oracle import speech_of_groups as groups
+from tests.oracle import speech_of_members as members
 from tests.oracle import speech_of_transactions as transactions
 from tests.oracle.phrasing import Asking, Telling, Told, tell_error
 
@@ -54,6 +55,7 @@ SPEECH: Final = {
     "Produce": _line(f"{_PRODUCER} partition acks {_BATCH}", data.ask_produce, data.tell_produced),
     "Fetch": _line("partition offset isolation max_bytes", data.ask_fetch, data.tell_fetched),
     "ListOffsets": _line("partition timestamp isolation", data.ask_list_offsets, data.tell_listed_offset),
+    "DeleteRecords": _line("partition offset", data.ask_delete_records, data.tell_records_deleted),
     "DescribeProducers": _line("partition", data.ask_describe_producers, data.tell_producers),
     "OffsetCommit": _line(f"{_MEMBER} offsets metadata_size", groups.ask_commit, groups.tell_committed),
     "TxnOffsetCommit": _line(
@@ -62,21 +64,21 @@ SPEECH: Final = {
         groups.tell_committed,
     ),
     "OffsetFetch": _line("group partitions require_stable", groups.ask_offsets, groups.tell_offsets),
+    "JoinGroup": _line(
+        "group member instance session_ms rebalance_ms protocol", members.ask_join, members.tell_joined
+    ),
+    "SyncGroup": _line(f"{_MEMBER} assignments", members.ask_sync, members.tell_synced),
+    "Heartbeat": _line(_MEMBER, members.ask_heartbeat, tell_error),
+    "LeaveGroup": _line("group member instance", members.ask_leave, members.tell_left),
+    "DescribeGroups": _line("group", members.ask_describe, members.tell_described),
+    "DeleteGroups": _line("group", members.ask_delete, members.tell_deleted),
+    "OffsetDelete": _line("group partitions", members.ask_delete_offsets, members.tell_offsets_deleted),
     "FindCoordinator": _line("key type", groups.ask_find, tell_error),
     "DeleteTopics": _line("topic", groups.ask_delete_topic, groups.tell_topic_deleted),
 }
 """The requests that Fencepost serves."""
 
-NOT_SERVED: Final = {
-    "DeleteRecords": frozenset({"partition", "offset"}),
-    "JoinGroup": frozenset({"group", "member", "instance", "session_ms", "rebalance_ms", "protocol"}),
-    "SyncGroup": frozenset({"group", "generation", "member", "instance", "assignments"}),
-    "Heartbeat": frozenset({"group", "generation", "member", "instance"}),
-    "LeaveGroup": frozenset({"group", "member", "instance"}),
-    "DescribeGroups": frozenset({"group"}),
-    "DeleteGroups": frozenset({"group"}),
-    "OffsetDelete": frozenset({"group", "partitions"}),
-}
+NOT_SERVED: Final[dict[str, frozenset[str]]] = {}
 """Those that it does not: what Kafka answered to them is played as a difference."""
 
 KNOWN: Final = {name: line.args for name, line in SPEECH.items()} | NOT_SERVED

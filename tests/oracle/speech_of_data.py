@@ -139,3 +139,17 @@ def tell_producers(reply: Reply, telling: Telling) -> Told:
         for producer in sorted(part.producers, key=lambda producer: producer.producer_id)
     ]
     return {"error": part.error.name, "producers": found}
+
+
+def ask_delete_records(asking: Asking) -> m.Request:
+    key = partition_of(asking.args["partition"])
+    part = m.DeleteRecordsPartition(topic=key.topic, partition=key.partition, offset=asking.args["offset"])
+    return m.DeleteRecords(timeout_ms=5_000, partitions=(part,))
+
+
+def tell_records_deleted(reply: Reply, telling: Telling) -> Told:
+    body = body_of(reply, m.DeleteRecordsReply)
+    if body is None:
+        return {"error": reply.error.name, "low_watermark": NO_OFFSET}
+    (part,) = body.partitions
+    return {"error": part.error.name, "low_watermark": part.low_watermark}
