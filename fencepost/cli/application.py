@@ -25,6 +25,22 @@ SIMULATOR = (
     ("fencepost.cli.exploring:explore", "explore", "Look at every state that a small world can come to."),
 )
 
+TRANSACTIONS = (
+    ("fencepost.cli.transactions:list_transactions", "list", "List transactional ids."),
+    ("fencepost.cli.transactions:describe_transaction", "describe", "Show one transactional id."),
+    (
+        "fencepost.cli.transactions:describe_producers",
+        "describe-producers",
+        "Show the producers that a partition remembers.",
+    ),
+    (
+        "fencepost.cli.hanging:find_hanging",
+        "find-hanging",
+        "Find open transactions that no coordinator knows.",
+    ),
+    ("fencepost.cli.hanging:abort_transaction", "abort", "Abort a hanging transaction in one partition."),
+)
+
 
 def application() -> App:
     """Every command by its import path: none is imported before it is asked for."""
@@ -45,13 +61,9 @@ def application() -> App:
     app.command(topics)
     app.command("fencepost.cli.producing:produce", name="produce", help="Write lines as records.")
     app.command("fencepost.cli.consuming:consume", name="consume", help="Read records as lines.")
-    transactions = App(name="transactions", help="Look at transactions as the coordinator sees them.")
-    transactions.command(
-        "fencepost.cli.transactions:list_transactions", name="list", help="List transactional ids."
-    )
-    transactions.command(
-        "fencepost.cli.transactions:describe_transaction", name="describe", help="Show one transactional id."
-    )
+    transactions = App(name="transactions", help="Look at transactions, and abort those that hang.")
+    for place, name, text in TRANSACTIONS:
+        transactions.command(place, name=name, help=text)
     app.command(transactions)
     app.command(
         "fencepost.cli.dumping:dump", name="dump", help="Say in words what lies in a log file or directory."

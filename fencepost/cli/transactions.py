@@ -1,61 +1,165 @@
-"""`fencepost transactions list|describe`: what the transaction coordinator knows. Rule: words as in Kafka."""
+"""`fencepost transactions list|describe|describe-producers`: what coordinators and partition leaders know.
+
+Rule: the columns and options of Kafka's kafka-transactions.sh, in Kafka's words (KIP-664, KIP-994).
+"""
 
 from __future__ import annotations
 
 import time
+from typing import Annotated, Final, Literal
+
+from cyclopts import Parameter, validators
 
 from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
-from fencepost.cli.printing import moment, print_json, print_table
+from fencepost.cli.failures import WRONG_USAGE, CommandFailed
+from fencepost.cli.printing import Json, print_json, print_table
 from fencepost.client.sync import Admin
+from fencepost.protocol.messages import ProducerDescription, TransactionDescription
+from fencepost.protocol.terms import NO_OFFSET, NO_TIMESTAMP, TopicPartition, TransactionState
+
+StateName = Literal["Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort"]
+STATES: Final = {state.title: state for state in TransactionState}
+
+Row = dict[str, Json]
+LISTED: Final = {
+    "transactional_id": "TransactionalId",
+    "coordinator": "Coordinator",
+    "producer_id": "ProducerId",
+    "state": "TransactionState",
+}
+DESCRIBED: Final = {
+    "coordinator_id": "CoordinatorId",
+    "transactional_id": "TransactionalId",
+    "producer_id": "ProducerId",
+    "producer_epoch": "ProducerEpoch",
+    "state": "TransactionState",
+    "timeout_ms": "TransactionTimeoutMs",
+    "start_ms": "CurrentTransactionStartTimeMs",
+    "duration_ms": "TransactionDurationMs",
+    "partitions": "TopicPartitions",
+}
+PRODUCERS: Final = {
+    "producer_id": "ProducerId",
+    "producer_epoch": "ProducerEpoch",
+    "latest_coordinator_epoch": "LatestCoordinatorEpoch",
+    "last_sequence": "LastSequence",
+    "last_timestamp": "LastTimestamp",
+    "current_transaction_start_offset": "CurrentTransactionStartOffset",
+}
 
 
-def list_transactions(*, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False) -> None:
-    """List every transactional id that the coordinator knows."""
+def list_transactions(
+    *,
+    duration_filter: Annotated[int, Parameter(validator=validators.Number(gte=0))] | None = None,
+    state: tuple[StateName, ...] = (),
+    producer_id: tuple[int, ...] = (),
+    bootstrap: Bootstrap = DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """List the transactional ids that coordinators know.
+
+    Parameters
+    ----------
+    duration_filter
+        Only transactions that have been open for longer than so many milliseconds. Ids without a start time
+        are listed too, as in Kafka.
+    state
+        Only ids in this state. May be given several times.
+    producer_id
+        Only ids that own this producer id. May be given several times.
+    """
+    states = tuple(STATES[name] for name in state)
+    duration = NO_TIMESTAMP if duration_filter is None else duration_filter
     with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
-        listed = sorted(admin.list_transactions(), key=lambda entry: entry.transactional_id)
-    rows = [
+        listed = sorted(
+            admin.list_transactions(states, producer_id, duration), key=lambda entry: entry.transactional_id
+        )
+    rows: list[Row] = [
         {
             "transactional_id": entry.transactional_id,
+            "coordinator": entry.coordinator_id,
             "producer_id": entry.producer_id,
             "state": entry.state.title,
         }
         for entry in listed
     ]
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(("TRANSACTIONAL ID", "PRODUCER ID", "STATE"), [tuple(row.values()) for row in rows])
+    print_rows(LISTED, rows, as_json=as_json)
 
 
 def describe_transaction(
-    transactional_id: str, /, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False
+    transactional_id: str, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False
 ) -> None:
-    """Show where one transactional id stands: state, producer, timeout, partitions of the transaction."""
+    """Show where one transactional id stands: coordinator, producer, state, times, open partitions."""
     with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
         found = admin.describe_transaction(transactional_id)
-    is_open = found.start_ms >= 0
-    partitions = [f"{entry.topic}-{entry.partition}" for entry in found.partitions]
-    facts = {
+        coordinator_id = admin.find_coordinator(transactional_id)
+    row = row_of(found, coordinator_id=coordinator_id, now_ms=now_ms())
+    if as_json:
+        print_json(row)
+    else:
+        partitions = ",".join(f"{part.topic}-{part.partition}" for part in found.partitions)
+        print_rows(DESCRIBED, [{**row, "partitions": partitions}], as_json=False)
+
+
+def row_of(found: TransactionDescription, *, coordinator_id: int, now_ms: int) -> Row:
+    """A described transaction; start and duration are None while none is open."""
+    is_open = found.start_ms != NO_TIMESTAMP
+    return {
+        "coordinator_id": coordinator_id,
         "transactional_id": found.transactional_id,
-        "state": found.state.title,
         "producer_id": found.producer_id,
         "producer_epoch": found.producer_epoch,
+        "state": found.state.title,
         "timeout_ms": found.timeout_ms,
         "start_ms": found.start_ms if is_open else None,
-        "partitions": partitions,
+        "duration_ms": now_ms - found.start_ms if is_open else None,
+        "partitions": [f"{part.topic}-{part.partition}" for part in found.partitions],
     }
+
+
+def describe_producers(
+    *, topic: str, partition: int, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False
+) -> None:
+    """Show the producers that a partition remembers, each with where its open transaction starts."""
+    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+        where = partition_of(admin, topic, partition)
+        producers = admin.describe_producers(where)
+    print_rows(PRODUCERS, [row_of_producer(producer) for producer in producers], as_json=as_json)
+
+
+def row_of_producer(producer: ProducerDescription) -> Row:
+    """One producer as Kafka's tool tells it; -1 stands for an unknown coordinator epoch or sequence."""
+    start = producer.open_since_offset
+    return {
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.producer_epoch,
+        "latest_coordinator_epoch": producer.coordinator_epoch,
+        "last_sequence": producer.last_sequence,
+        "last_timestamp": producer.last_timestamp,
+        "current_transaction_start_offset": None if start == NO_OFFSET else start,
+    }
+
+
+def partition_of(admin: Admin, topic: str, partition: int) -> TopicPartition:
+    """The partition if there is one; CommandFailed or RequestFailed at once, sooner than a client gives up
+    looking for its leader.
+    """
+    count = len(admin.describe_topic(topic).leaders)
+    if not 0 <= partition < count:
+        raise CommandFailed(
+            f"topic {topic} has no partition {partition}", then=f"it has 0 to {count - 1}", code=WRONG_USAGE
+        )
+    return TopicPartition(topic, partition)
+
+
+def print_rows(columns: dict[str, str], rows: list[Row], *, as_json: bool) -> None:
+    """Rows under Kafka's column names, or as one JSON list."""
     if as_json:
-        print_json(facts)
-        return
-    since = round(time.time() - found.start_ms / 1000, 1) if is_open else None
-    print_table(
-        (),
-        [
-            ("transactional id", found.transactional_id),
-            ("state", found.state.title),
-            ("producer", f"{found.producer_id} epoch {found.producer_epoch}"),
-            ("timeout", f"{found.timeout_ms / 1000:g} s"),
-            ("started", f"{moment(found.start_ms)}, {since} s ago" if is_open else None),
-            ("partitions", ", ".join(partitions) or None),
-        ],
-    )
+        print_json(rows)
+    else:
+        print_table(tuple(columns.values()), [tuple(row[name] for name in columns) for row in rows])
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970, what start times and timestamps are measured against."""
+    return time.time_ns() // 1_000_000

@@ -6,11 +6,11 @@ Rule: a question is a request, who must answer it, and a function from the reply
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import attrs
 
-from fencepost.client.calls import ANY_NODE, CONTROLLER, CoordinatorOf, Target
+from fencepost.client.calls import ANY_NODE, CONTROLLER, BrokerAt, CoordinatorOf, Target
 from fencepost.protocol import messages as m
 from fencepost.protocol.messages import Request
 from fencepost.protocol.terms import (
@@ -18,10 +18,15 @@ from fencepost.protocol.terms import (
     CoordinatorType,
     IsolationLevel,
     TopicPartition,
+    TransactionResult,
     TransactionState,
 )
 
 ResultT = TypeVar("ResultT")
+
+# The lenient check: an administrator's marker carries the very epoch of the transaction that it ends, which
+# a marker of version 2 must exceed (KIP-1228, AbortTransactionHandler).
+_ABORT_VERSION: Final = 0
 
 
 @attrs.frozen
@@ -41,6 +46,33 @@ class TopicDescription:
     is_internal: bool
     leaders: tuple[int, ...]
     leader_epochs: tuple[int, ...]
+
+
+@attrs.frozen(kw_only=True)
+class TransactionListing:
+    """A transactional id, and the broker that coordinates it."""
+
+    transactional_id: str
+    coordinator_id: int
+    producer_id: int
+    state: TransactionState
+
+
+@attrs.frozen(kw_only=True)
+class AbortSpec:
+    """The open transaction that a marker is to abort: of one producer in one partition (KIP-664)."""
+
+    partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+
+
+def list_brokers() -> Question[list[int]]:
+    """The ids of the brokers that are up."""
+    return Question(
+        m.Metadata(topics=()), target=ANY_NODE, read=lambda reply: [node.node_id for node in reply.nodes]
+    )
 
 
 def create_topic(name: str, partitions: int) -> Question[None]:
@@ -72,15 +104,36 @@ def offset_of(partition: TopicPartition, timestamp: int, isolation: IsolationLev
 
 
 def list_transactions(
-    states: Sequence[TransactionState] = (), producer_ids: Sequence[int] = (), duration_ms: int = NO_TIMESTAMP
-) -> Question[list[m.ListedTransaction]]:
-    """The transactional ids that a coordinator knows, filtered as Kafka does (KIP-664, KIP-994)."""
+    broker_id: int,
+    states: Sequence[TransactionState] = (),
+    producer_ids: Sequence[int] = (),
+    duration_ms: int = NO_TIMESTAMP,
+) -> Question[list[TransactionListing]]:
+    """The transactional ids that a broker coordinates, filtered as Kafka does (KIP-664, KIP-994)."""
     request = m.ListTransactions(
         states=tuple(state.title for state in states),
         producer_ids=tuple(producer_ids),
         duration_ms=duration_ms,
     )
-    return Question(request, target=ANY_NODE, read=lambda reply: list(reply.transactions))
+
+    def read(reply: m.ListTransactionsReply) -> list[TransactionListing]:
+        return [
+            TransactionListing(
+                transactional_id=listed.transactional_id,
+                coordinator_id=broker_id,
+                producer_id=listed.producer_id,
+                state=listed.state,
+            )
+            for listed in reply.transactions
+        ]
+
+    return Question(request, target=BrokerAt(broker_id), read=read)
+
+
+def find_coordinator(transactional_id: str) -> Question[int]:
+    """The broker that coordinates a transactional id, known or not."""
+    request = m.FindCoordinator(kind=CoordinatorType.TRANSACTION, key=transactional_id)
+    return Question(request, target=ANY_NODE, read=lambda reply: reply.node_id)
 
 
 def describe_transaction(transactional_id: str) -> Question[m.TransactionDescription]:
@@ -95,6 +148,20 @@ def describe_producers(partition: TopicPartition) -> Question[list[m.ProducerDes
     name = m.PartitionName(topic=partition.topic, partition=partition.partition)
     request = m.DescribeProducers(partitions=(name,))
     return Question(request, target=partition, read=lambda reply: list(reply.partitions[0].producers))
+
+
+def abort_transaction(spec: AbortSpec) -> Question[None]:
+    """Writes an ABORT marker past the coordinator, which is not told (Kafka's Admin.abortTransaction)."""
+    name = m.PartitionName(topic=spec.partition.topic, partition=spec.partition.partition)
+    marker = m.TransactionMarker(
+        producer_id=spec.producer_id,
+        producer_epoch=spec.producer_epoch,
+        result=TransactionResult.ABORT,
+        coordinator_epoch=spec.coordinator_epoch,
+        transaction_version=_ABORT_VERSION,
+        partitions=(name,),
+    )
+    return Question(m.WriteTxnMarkers(markers=(marker,)), target=spec.partition, read=_nothing)
 
 
 def _nothing(_reply: object) -> None:

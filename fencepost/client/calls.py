@@ -15,6 +15,7 @@ import attrs
 from fencepost.client.cluster import Cluster, CoordinatorKey
 from fencepost.client.effects import Send
 from fencepost.client.errors import Failure, RequestFailed, RequestTimeout, refused
+from fencepost.client.inner_errors import worst_error
 from fencepost.client.remedies import remedy_of
 from fencepost.client.settings import backoff_ms
 from fencepost.protocol import messages as m
@@ -39,12 +40,19 @@ class CoordinatorOf:
         return (self.kind, self.name)
 
 
+@attrs.frozen
+class BrokerAt:
+    """One broker by its id: for what each broker knows of itself alone."""
+
+    broker_id: int
+
+
 # The least time between two questions for metadata: a partition that nobody leads must not make a storm.
 METADATA_PAUSE_MS: Final = 50
 _CANCELLED: Final = -1  # stands for the node of an answer that nobody wants any more
 
-Target = Anywhere | TopicPartition | CoordinatorOf
-"""Who must answer: any node, the controller, the leader of a partition, or a coordinator."""
+Target = Anywhere | TopicPartition | CoordinatorOf | BrokerAt
+"""Who must answer: any node, the controller, the leader of a partition, a coordinator, or one broker."""
 
 
 @attrs.define(eq=False)
@@ -230,7 +238,7 @@ class Calls:
             self.cluster.forget_leader(target)
         elif isinstance(target, CoordinatorOf):
             self.cluster.forget_coordinator(target.key)
-        elif target == CONTROLLER:
+        elif target == CONTROLLER or isinstance(target, BrokerAt):
             self.cluster.is_stale = True
 
     def _drop_lookup(self, call: Call) -> None:
@@ -271,7 +279,11 @@ class Calls:
             self.cluster.is_stale
             and self._metadata_call is None
             and (
-                bool(self.cluster.wanted) or any(call.target == CONTROLLER for call in self._waiting.values())
+                bool(self.cluster.wanted)
+                or any(
+                    call.target == CONTROLLER or isinstance(call.target, BrokerAt)
+                    for call in self._waiting.values()
+                )
             )
         )
 
@@ -294,6 +306,10 @@ class Calls:
             if self.cluster.controller_id is None:
                 self.cluster.is_stale = True
             return self.cluster.controller_id
+        if isinstance(target, BrokerAt):
+            known = target.broker_id in self.cluster.nodes
+            self.cluster.is_stale = self.cluster.is_stale or not known
+            return target.broker_id if known else None
         return self.cluster.any_node()
 
     def _coordinator(self, key: CoordinatorKey) -> int | None:
@@ -373,25 +389,6 @@ class Calls:
             self._metadata_at <= now,
             tuple(sorted((*key, ranks[number]) for key, number in self._looking_up.items())),
         )
-
-
-def worst_error(body: ReplyBody) -> tuple[ErrorCode, str]:
-    """The first error inside a reply whose parts have errors of their own, and the broker's words for it."""
-    for name in ("partitions", "topics", "offsets", "transactions"):
-        for part in getattr(body, name, ()):
-            error = getattr(part, "error", ErrorCode.NONE)
-            if error is not ErrorCode.NONE:
-                return error, getattr(part, "because", "") or f"{error.meaning} ({_name_of(part)})"
-    return ErrorCode.NONE, ""
-
-
-def _name_of(part: object) -> str:
-    """What a part of a reply is about: a transactional id, a topic, or one partition of it."""
-    for name in ("transactional_id", "topic"):
-        if hasattr(part, name):
-            number = getattr(part, "partition", None)
-            return getattr(part, name) if number is None else f"{getattr(part, name)}-{number}"
-    raise AssertionError(f"{part} has an error and no name")
 
 
 def _timed_out(call: Call) -> Failure:

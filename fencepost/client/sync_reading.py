@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from fencepost.client import admin as ask
-from fencepost.client.admin import Question, TopicDescription
+from fencepost.client.admin import AbortSpec, Question, TopicDescription, TransactionListing
 from fencepost.client.asking import AskingMachine
 from fencepost.client.assigning import Assigning
 from fencepost.client.calls import CoordinatorOf, Target
@@ -29,6 +29,7 @@ from fencepost.protocol.messages import Request
 from fencepost.protocol.terms import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
+    NO_TIMESTAMP,
     CoordinatorType,
     IsolationLevel,
     TopicPartition,
@@ -250,11 +251,27 @@ class Admin(_Asking):
         level: IsolationLevel = isolation_named(isolation_level)
         return {where: self._question(ask.offset_of(where, timestamp, level)) for where in partitions}
 
+    def list_brokers(self) -> list[int]:
+        """The ids of the brokers that are up."""
+        return self._question(ask.list_brokers())
+
     def list_transactions(
-        self, states: Iterable[TransactionState] = (), producer_ids: Iterable[int] = ()
-    ) -> list[m.ListedTransaction]:
-        """The transactional ids that the coordinator knows, filtered by state and producer id."""
-        return self._question(ask.list_transactions(tuple(states), tuple(producer_ids)))
+        self,
+        states: Iterable[TransactionState] = (),
+        producer_ids: Iterable[int] = (),
+        duration_ms: int = NO_TIMESTAMP,
+    ) -> list[TransactionListing]:
+        """The transactional ids that coordinators know, filtered by state, producer id, and how long at
+        least a transaction has been open (ms; ids without one pass too, as in Kafka).
+        """
+        filters = (tuple(states), tuple(producer_ids), duration_ms)
+        brokers = self.list_brokers()
+        listed = [self._question(ask.list_transactions(broker, *filters)) for broker in brokers]
+        return [listing for of_broker in listed for listing in of_broker]
+
+    def find_coordinator(self, transactional_id: str) -> int:
+        """The id of the broker that coordinates a transactional id."""
+        return self._question(ask.find_coordinator(transactional_id))
 
     def describe_transaction(self, transactional_id: str) -> m.TransactionDescription:
         """One transactional id; RequestFailed with TRANSACTIONAL_ID_NOT_FOUND when there is none."""
@@ -263,6 +280,12 @@ class Admin(_Asking):
     def describe_producers(self, partition: TopicPartition) -> list[m.ProducerDescription]:
         """The producers that a partition remembers, with their open transactions."""
         return self._question(ask.describe_producers(partition))
+
+    def abort_transaction(self, spec: AbortSpec) -> None:
+        """Ends a hanging transaction in one partition by an ABORT marker. Its coordinator is not told;
+        RequestFailed when the partition has seen a newer epoch of the producer or of its coordinator.
+        """
+        self._question(ask.abort_transaction(spec))
 
     def __enter__(self) -> Admin:
         return self

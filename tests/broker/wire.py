@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
 import attrs
@@ -19,7 +19,7 @@ from fencepost.journal.storage import Storage
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.frames import FrameReader, decode_reply, encode_request, reply_correlation_id
 from fencepost.protocol.messages import API_BY_REQUEST, CreateTopic, CreateTopics, FindCoordinator, Request
-from fencepost.protocol.terms import CoordinatorType
+from fencepost.protocol.terms import NEWEST_VERSION, CoordinatorType
 from tests.broker.requests import Identity, identity_of, init_request
 from tests.broker.story import SETTINGS
 
@@ -38,6 +38,8 @@ class Wire:
     frames: FrameReader = attrs.Factory(FrameReader)
     arrived: dict[int, Reply] = attrs.Factory(dict[int, Reply])
     asked: dict[int, Request] = attrs.Factory(dict[int, Request])
+    versions: Mapping[type[Request], int] = attrs.Factory(dict[type[Request], int])
+    """In which the client speaks, where that is not the newest."""
 
     async def send(self, *requests: Request) -> list[int]:
         """Send requests in one go; their correlation ids."""
@@ -47,7 +49,8 @@ class Wire:
             number = len(self.asked) + 1
             self.asked[number] = request
             numbers.append(number)
-            data += b"".join(encode_request(request, correlation_id=number))
+            version = self.versions.get(type(request), NEWEST_VERSION)
+            data += b"".join(encode_request(request, correlation_id=number, version=version))
         await self.stream.send_all(data)
         return numbers
 

@@ -1,0 +1,37 @@
+"""Errors inside a reply: those of its parts, a topic, a partition, a transactional id.
+
+Rule: the first error is the reply's; a reply without one in any of its parts has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import ReplyBody, WriteTxnMarkersReply
+
+
+def worst_error(body: ReplyBody) -> tuple[ErrorCode, str]:
+    """The first error inside a reply whose parts have errors of their own, and the broker's words for it."""
+    for part in _parts(body):
+        error = getattr(part, "error", ErrorCode.NONE)
+        if error is not ErrorCode.NONE:
+            return error, getattr(part, "because", "") or f"{error.meaning} ({_name_of(part)})"
+    return ErrorCode.NONE, ""
+
+
+def _parts(body: ReplyBody) -> Iterator[object]:
+    if isinstance(body, WriteTxnMarkersReply):
+        for marker in body.markers:
+            yield from marker.partitions
+    for name in ("partitions", "topics", "offsets", "transactions"):
+        yield from getattr(body, name, ())
+
+
+def _name_of(part: object) -> str:
+    """What a part of a reply is about: a transactional id, a topic, or one partition of it."""
+    for name in ("transactional_id", "topic"):
+        if hasattr(part, name):
+            number = getattr(part, "partition", None)
+            return getattr(part, name) if number is None else f"{getattr(part, name)}-{number}"
+    raise AssertionError(f"{part} has an error and no name")

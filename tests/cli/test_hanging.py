@@ -1,0 +1,226 @@
+"""A transaction that hangs, as before KIP-890: found, described and aborted over a real socket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+import trio
+
+from fencepost.broker.settings import NodeSettings
+from fencepost.broker.transaction_tables import GENERATIONS
+from fencepost.cli.application import run
+from fencepost.embedded import Broker
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import AddPartitionsToTxn, EndTxn, Produce, Request
+from tests.broker.requests import (
+    COMMIT,
+    ORDERS,
+    Identity,
+    add_request,
+    batch,
+    end_request,
+    produce_batches,
+    produced,
+)
+from tests.broker.wire import Wire, connecting
+
+Output = pytest.CaptureFixture[str]
+
+# What let transactions hang: shared epochs, and nobody asked the coordinator about a late batch.
+OF_OLD: Final = NodeSettings(
+    generation=GENERATIONS[0],
+    partition_verification=False,
+    transaction_state_log_num_partitions=2,
+    offsets_topic_num_partitions=2,
+)
+OLD_VERSIONS: Final[dict[type[Request], int]] = {AddPartitionsToTxn: 3, Produce: 11, EndTxn: 4}
+LONG_AGO: Final = 1_700_000_000_000  # ms since 1970: more than any transaction may last
+
+
+class Tool:
+    """`fencepost transactions` and `topic` against one broker."""
+
+    def __init__(self, address: str, capture: Output) -> None:
+        self.address = address
+        self._capture = capture
+
+    def __call__(self, *arguments: str, code: int = 0) -> str:
+        """What a command says that ends with this code."""
+        assert run([*arguments, "--bootstrap", self.address]) == code
+        said = self._capture.readouterr()
+        return said.err if code else said.out
+
+    def json(self, *arguments: str) -> Any:
+        """The answer as JSON."""
+        return json.loads(self(*arguments, "--json"))
+
+    def stable_end(self) -> int:
+        """The last stable offset of orders-0."""
+        return self.json("topic", "describe", "orders")["partitions"][0]["stable_end"]
+
+
+@pytest.fixture
+def tool(capsys: Output) -> Iterator[Tool]:
+    with Broker(node=OF_OLD) as broker:
+        yield Tool(broker.address, capsys)
+
+
+def make_it_hang(address: str) -> Identity:
+    """A transaction of two batches commits after the first; the second one was late and comes then."""
+    host, _, port = address.rpartition(":")
+
+    async def story() -> Identity:
+        async with connecting((host, int(port))) as wires:
+            wire = await wires.open()
+            wire.versions = OLD_VERSIONS
+            await wire.prepare()
+            me = await wire.identity()
+            await wire.ask_until_done(add_request(me, ORDERS))
+            await write(wire, me, "a", 0)
+            await wire.ask_until_done(end_request(me, COMMIT))
+            await write(wire, me, "late", 1)
+            return me
+
+    return trio.run(story)
+
+
+async def write(wire: Wire, me: Identity, value: str, sequence: int) -> None:
+    """A batch that is accepted."""
+    records = batch(me, value, sequence=sequence, timestamp=LONG_AGO)
+    reply = await wire.ask_until_done(produce_batches({ORDERS: records}, name="pay"))
+    assert produced(reply)[ORDERS].error is ErrorCode.NONE
+
+
+AT_ORDERS: Final = ("--topic", "orders", "--partition", "0")
+
+
+def test_a_hanging_transaction_is_found_described_and_aborted(tool: Tool) -> None:
+    me = make_it_hang(tool.address)
+    assert tool.stable_end() == 2, "the late batch at offset 2 belongs to no transaction that will ever end"
+
+    (found,) = tool.json("transactions", "find-hanging", "--topic", "orders")
+    assert found.pop("duration_min") > 15
+    assert found == {
+        "topic": "orders",
+        "partition": 0,
+        "producer_id": me.producer_id,
+        "producer_epoch": me.producer_epoch,
+        "coordinator_epoch": found["coordinator_epoch"],
+        "start_offset": 2,
+        "last_timestamp": LONG_AGO,
+    }
+    assert "Duration(min)" in tool("transactions", "find-hanging", "--broker-id", "1")
+    assert tool.json("transactions", "find-hanging", "--broker-id", "7") == []
+
+    (producer,) = tool.json("transactions", "describe-producers", *AT_ORDERS)
+    assert producer == {
+        "producer_id": me.producer_id,
+        "producer_epoch": me.producer_epoch,
+        "latest_coordinator_epoch": found["coordinator_epoch"],
+        "last_sequence": 1,
+        "last_timestamp": LONG_AGO,
+        "current_transaction_start_offset": 2,
+    }
+    described = tool.json("transactions", "describe", "pay")
+    assert (described["state"], described["partitions"]) == ("CompleteCommit", [])
+
+    assert "Wrote ABORT" in tool("transactions", "abort", *AT_ORDERS, "--start-offset", "2")
+    assert tool.stable_end() == 4, "everything is decided, and the marker at offset 3 is the end"
+    assert tool.json("transactions", "find-hanging", "--topic", "orders") == []
+    assert tool("consume", "orders") == "a\n"
+
+
+def test_a_transaction_that_its_coordinator_knows_does_not_hang(tool: Tool) -> None:
+    from fencepost.client.sync import Producer
+
+    tool("topic", "create", "orders")
+    with Producer(tool.address, transactional_id="alive", transaction_version=0) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("orders", b"x")
+        producer.flush()
+        (open_one,) = tool.json("transactions", "describe-producers", *AT_ORDERS)
+        assert open_one["current_transaction_start_offset"] == 0
+        patience = ("--max-transaction-timeout", "0")
+        assert tool.json("transactions", "find-hanging", "--topic", "orders", *patience) == []
+        described = tool.json("transactions", "describe", "alive")
+        assert described["duration_ms"] >= 0
+        assert described["start_ms"] > LONG_AGO
+        assert described["coordinator_id"] == 1
+        words = tool("transactions", "describe", "--transactional-id", "alive").splitlines()
+        assert words[0].split()[-3:] == [
+            "CurrentTransactionStartTimeMs",
+            "TransactionDurationMs",
+            "TopicPartitions",
+        ]
+        assert words[1].split()[-1] == "orders-0"
+        producer.abort_transaction()
+
+
+def test_filters_of_list(tool: Tool) -> None:
+    me = make_it_hang(tool.address)
+
+    def listed(*filters: str) -> list[str]:
+        return [entry["transactional_id"] for entry in tool.json("transactions", "list", *filters)]
+
+    assert tool("transactions", "list").split()[:4] == [
+        "TransactionalId",
+        "Coordinator",
+        "ProducerId",
+        "TransactionState",
+    ]
+    assert listed("--state", "CompleteCommit", "--state", "Ongoing") == ["pay"]
+    assert listed("--state", "Ongoing") == []
+    assert listed("--producer-id", str(me.producer_id)) == ["pay"]
+    assert listed("--producer-id", "999999") == []
+    assert listed("--duration-filter", "3600000") == []
+    assert "Sleeping" in tool("transactions", "list", "--state", "Sleeping", code=2)
+
+
+def by_producer(producer_id: int, producer_epoch: int, coordinator_epoch: int) -> tuple[str, ...]:
+    """The other way to say which transaction is meant."""
+    return (
+        *AT_ORDERS,
+        f"--producer-id={producer_id}",
+        f"--producer-epoch={producer_epoch}",
+        f"--coordinator-epoch={coordinator_epoch}",
+    )
+
+
+def test_abort_by_producer_is_fenced_by_newer_epochs(tool: Tool) -> None:
+    me = make_it_hang(tool.address)
+    (found,) = tool.json("transactions", "find-hanging", "--topic", "orders")
+    coordinator = found["coordinator_epoch"]
+    older = by_producer(me.producer_id, me.producer_epoch - 1, coordinator)
+    assert "INVALID_PRODUCER_EPOCH" in tool("transactions", "abort", *older, code=1)
+    replaced = by_producer(me.producer_id, me.producer_epoch, coordinator - 1)
+    assert "TRANSACTION_COORDINATOR_FENCED" in tool("transactions", "abort", *replaced, code=1)
+    assert tool.stable_end() == 2, "what was refused changed nothing"
+    told = tool.json("transactions", "abort", *by_producer(me.producer_id, me.producer_epoch, coordinator))
+    assert told["aborted"]["partition"] == "orders-0"
+    assert tool.stable_end() == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("find-hanging",), 2, "--topic or --broker-id"),
+        (("find-hanging", "--broker-id", "1", "--partition", "0"), 2, "--partition needs --topic"),
+        (("find-hanging", "--topic", "orders", "--partition", "9"), 2, "it has 0 to 1"),
+        (("find-hanging", "--topic", "nowhere"), 1, "UNKNOWN_TOPIC_OR_PARTITION"),
+        (("abort", *AT_ORDERS), 2, "--start-offset alone"),
+        (("abort", *AT_ORDERS, "--start-offset", "2", "--producer-id", "1"), 2, "--start-offset alone"),
+        (
+            ("abort", *AT_ORDERS, "--start-offset", "1"),
+            1,
+            "no transaction in orders-0 is open since offset 1",
+        ),
+        (("describe-producers", "--topic", "orders", "--partition", "2"), 2, "has no partition 2"),
+    ],
+)
+def test_questions_that_make_no_sense(tool: Tool, arguments: tuple[str, ...], code: int, said: str) -> None:
+    make_it_hang(tool.address)
+    assert said in tool("transactions", *arguments, code=code)
