@@ -14,7 +14,7 @@ from tests.house_rules import FACE, PACKAGE
 
 ROOT = Path(__file__).resolve().parent.parent
 
-CORES = frozenset({"protocol", "journal", "broker", "client", "simulator"})
+CORES = frozenset({"protocol", "journal", "checking", "broker", "client", "simulator"})
 EDGES = frozenset({"spark_bridge", "kafka_bridge", "lab"})
 FACES = frozenset({FACE, "cli", "demo"})
 
@@ -22,6 +22,7 @@ FACES = frozenset({FACE, "cli", "demo"})
 ARROWS: dict[str, frozenset[str]] = {
     "protocol": frozenset(),
     "journal": frozenset({"protocol"}),
+    "checking": frozenset({"protocol", "journal"}),
     "broker": frozenset({"protocol", "journal"}),
     "client": frozenset({"protocol"}),
     "simulator": frozenset({"protocol", "journal", "broker", "client"}),

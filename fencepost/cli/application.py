@@ -68,6 +68,9 @@ def application() -> App:
     app.command(
         "fencepost.cli.dumping:dump", name="dump", help="Say in words what lies in a log file or directory."
     )
+    app.command(
+        "fencepost.cli.checking:check", name="check", help="Check every file of a data directory, offline."
+    )
     for place, name, text in SIMULATOR:
         app.command(place, name=name, help=text)
     app.command(

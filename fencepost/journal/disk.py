@@ -121,6 +121,21 @@ class DiskStorage:
         with _reported(f"make the data directory {self.location}"):
             os.makedirs(self.location, exist_ok=True)
             descriptor = os.open(self._path(LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._own(descriptor, instead=", or start this one on another directory")
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def keep_out(self) -> None:
+        """Keeps brokers out while somebody only looks, until unlock; makes and writes nothing."""
+        try:
+            descriptor = os.open(self._path(LOCK_FILE), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return  # no broker was ever here
+        except OSError as error:
+            raise StorageError(f"cannot open {self._path(LOCK_FILE)}: {error.strerror or error}") from error
+        self._own(descriptor, instead="")
+
+    def _own(self, descriptor: int, *, instead: str) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -128,10 +143,8 @@ class DiskStorage:
             os.close(descriptor)
             raise DirectoryInUse(
                 f"{self.location} is in use by another broker (process {owner or 'unknown'}): "
-                "stop it first, or start this one on another directory"
+                f"stop it first{instead}"
             ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._lock = descriptor
 
     def unlock(self) -> None:
