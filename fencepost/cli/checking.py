@@ -46,11 +46,16 @@ def check(directory: Path, /, *, as_json: AsJson = False) -> int:
     if as_json:
         print_json(summary)
     else:
-        print(
-            f"{summary['partitions']} partitions, {summary['batches']} batches, {summary['bytes']:,} bytes: "
-            f"{summary['problems']} problems, {summary['notes']} notes."
-        )
+        looked_at = f"{counted(summary['partitions'], 'partition')}, {counted(summary['batches'], 'batch')}"
+        verdict = f"{counted(summary['problems'], 'problem')}, {counted(summary['notes'], 'note')}"
+        print(f"{looked_at}, {summary['bytes']:,} bytes: {verdict}.")
     return FAILED if summary["problems"] else OK
+
+
+def counted(number: int, what: str) -> str:
+    """`1 batch`, `2,000 batches`."""
+    ending = "" if number == 1 else "es" if what.endswith("ch") else "s"
+    return f"{number:,} {what}{ending}"
 
 
 def facts(finding: Finding) -> dict[str, str | int | None]:

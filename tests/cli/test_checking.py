@@ -1,0 +1,103 @@
+"""`fencepost check` over real files: what it says, its exit codes, and that it leaves no trace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fencepost.cli.application import run
+from fencepost.client.sync import Producer
+from fencepost.embedded import Broker
+
+Output = pytest.CaptureFixture[str]
+LOG = "00000000000000000000.log"
+
+
+def fill(broker: Broker) -> None:
+    """One transaction of one record."""
+    with Producer(broker.address, transactional_id="till") as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send("payments", b"100")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """What a broker left."""
+    directory = tmp_path / "data"
+    with Broker(str(directory)) as broker:
+        run(["topic", "create", "payments", "--bootstrap", broker.address])
+        fill(broker)
+    return directory
+
+
+def state_of(directory: Path) -> dict[str, tuple[int, bytes]]:
+    """Every file with its time and content."""
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+def test_a_good_directory(data: Path, capsys: Output) -> None:
+    before = state_of(data)
+    capsys.readouterr()
+    assert run(["check", str(data)]) == 0
+    said = capsys.readouterr().out
+    assert "0 problems, 0 notes." in said
+    assert state_of(data) == before, "whoever looks leaves no trace"
+    assert run(["check", str(data), "--json"]) == 0
+    counts = json.loads(capsys.readouterr().out)
+    assert counts.pop("bytes") > 0
+    assert counts.pop("batches") > 5
+    assert counts == {"problems": 0, "notes": 0, "partitions": 3, "segments": 3, "transactional_ids": 1}
+
+
+def test_a_damaged_directory(data: Path, capsys: Output) -> None:
+    log = data / "payments-0" / LOG
+    content = bytearray(log.read_bytes())
+    content[70] ^= 0xFF
+    log.write_bytes(content)
+    capsys.readouterr()
+    assert run(["check", str(data)]) == 1
+    first, second, *_, last = capsys.readouterr().out.splitlines()
+    place = f"payments-0/{LOG} at offset 0"
+    assert first == f"problem  {place}: the checksum of the batch at byte 0 does not match its bytes"
+    assert second.strip() == "recovery would cut the log here, and lose what follows"
+    assert "1 problem, 0 notes." in last
+    assert run(["check", str(data), "--json"]) == 1
+    finding, counts = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (finding["severity"], finding["file"], finding["offset"]) == ("problem", f"payments-0/{LOG}", 0)
+    assert counts["problems"] == 1
+
+
+def test_notes_alone_are_no_failure(data: Path, capsys: Output) -> None:
+    (data / "clean-shutdown.json").unlink()
+    with (data / "payments-0" / LOG).open("ab") as log:
+        log.write(b"\0" * 10)
+    capsys.readouterr()
+    assert run(["check", str(data)]) == 0
+    assert "0 problems, 1 note." in capsys.readouterr().out
+
+
+def test_there_is_nothing_to_check(tmp_path: Path, data: Path, capsys: Output) -> None:
+    (tmp_path / "strangers").mkdir()
+    capsys.readouterr()
+    for arguments, said in (
+        ([str(tmp_path / "nowhere")], "is not a directory"),
+        ([str(tmp_path / "strangers")], "is not a Fencepost log"),
+        ([str(data), "--fast"], "--fast"),
+    ):
+        assert run(["check", *arguments]) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_directory_in_use_is_left_alone(data: Path, capsys: Output) -> None:
+    with Broker(str(data)):
+        capsys.readouterr()
+        assert run(["check", str(data)]) == 2
+        said = capsys.readouterr().err
+        assert "in use by another broker" in said
+        assert "stop it first\n" in said
+    assert run(["check", str(data)]) == 0
