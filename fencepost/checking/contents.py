@@ -63,6 +63,14 @@ class Cluster:
         """Topics by name."""
         return {topic.name: topic for topic in self.topics.values()}
 
+    def partitions(self) -> set[TopicPartition]:
+        """Every partition; one that nobody has written to need not have a directory."""
+        return {
+            TopicPartition(topic.name, number)
+            for topic in self.topics.values()
+            for number in topic.leader_epochs
+        }
+
 
 @attrs.define(eq=False)
 class Internals:

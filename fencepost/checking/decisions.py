@@ -95,22 +95,30 @@ def _check_step(name: str, before: Moment, after: Moment, findings: Findings) ->
 
 
 def check_markers(
-    histories: dict[str, list[Moment]], witnesses: list[Witness], cluster: Cluster, findings: Findings
+    histories: dict[str, list[Moment]],
+    witnesses: list[Witness],
+    lost: set[TopicPartition],
+    cluster: Cluster,
+    findings: Findings,
 ) -> None:
-    """Decisions and markers, side by side for each producer in each partition."""
+    """Decisions and markers, side by side for each producer in each partition. `lost` are those without a
+    directory: a transaction cannot have ended there.
+    """
     decided = _decisions(histories)
     topics = cluster.named()
-    for witness in witnesses:
-        said: dict[Owner, list[Ended]] = {}
-        for ended in witness.scanned.ended:
-            said.setdefault((witness.partition, ended.producer_id, ended.producer_epoch), []).append(ended)
-        owners = [owner for owner in decided if owner[0] == witness.partition]
-        topic = topics.get(witness.partition.topic)
+    # Records before a log's start are gone, and markers with them.
+    said = {witness.partition: witness.scanned.ended for witness in witnesses if not witness.log.start_offset}
+    said |= {partition: [] for partition in sorted(lost)}
+    for partition, markers in said.items():
+        by_owner: dict[Owner, list[Ended]] = {}
+        for ended in markers:
+            by_owner.setdefault((partition, ended.producer_id, ended.producer_epoch), []).append(ended)
+        topic = topics.get(partition.topic)
         since = -1 if topic is None else topic.created_ms
-        for owner in dict.fromkeys([*owners, *said]):
+        owners = [owner for owner in decided if owner[0] == partition]
+        for owner in dict.fromkeys([*owners, *by_owner]):
             wanted = [entry for entry, update_ms in decided.get(owner, []) if update_ms >= since]
-            # Records before the log's start are gone, and markers with them.
-            _match(owner, wanted, said.get(owner, []), is_cut=witness.log.start_offset > 0, into=findings)
+            _match(owner, wanted, by_owner.get(owner, []), findings)
 
 
 def _decisions(histories: dict[str, list[Moment]]) -> dict[Owner, list[tuple[Decided, int]]]:
@@ -133,7 +141,7 @@ def _owners(record: TransactionRecord) -> list[Owner]:
     return [(partition, record.producer_id, record.producer_epoch) for partition in record.partitions]
 
 
-def _match(owner: Owner, decided: list[Decided], said: list[Ended], *, is_cut: bool, into: Findings) -> None:
+def _match(owner: Owner, decided: list[Decided], said: list[Ended], into: Findings) -> None:
     """Each decision takes the next marker that says the same; what is left over must repeat one of them."""
     partition, producer_id, producer_epoch = owner
     who = f"producer {producer_id} epoch {producer_epoch}"
@@ -148,7 +156,7 @@ def _match(owner: Owner, decided: list[Decided], said: list[Ended], *, is_cut: b
             used.add(found)
             at = found + 1
     for decision in missing:
-        if decision.is_complete and not is_cut:
+        if decision.is_complete:
             into.problem(
                 decision.file,
                 f"{decision.transactional_id!r} completed {decision.result.name} of {who}, and its marker is "

@@ -12,13 +12,13 @@ from typing import Any, Final
 from fencepost.checking.contents import Internals
 from fencepost.checking.decisions import Witness, check_histories, check_markers, check_open
 from fencepost.checking.findings import Findings
-from fencepost.checking.index_files import check_indexes
-from fencepost.checking.scanning import ScannedLog, scan_log
+from fencepost.checking.index_files import INDEX_SUFFIXES, check_indexes
+from fencepost.checking.scanning import ScannedLog, offset_of, scan_log
 from fencepost.checking.small_files import check_checkpoint, check_manifest, manifest_of
 from fencepost.checking.snapshot_files import check_snapshots, snapshot_offsets
 from fencepost.checking.tracking import track
 from fencepost.journal.data_directory import check_data_directory, partitions_in
-from fencepost.journal.storage import StorageReader
+from fencepost.journal.storage import TEMPORARY_SUFFIX, StorageReader
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, TopicPartition
 
 CLEAN_FILE: Final = "clean-shutdown.json"
@@ -67,7 +67,8 @@ def _witness(
     storage: StorageReader, partition: TopicPartition, log: ScannedLog, findings: Findings
 ) -> Witness:
     """What stands beside the log, against the log."""
-    manifest = manifest_of(storage, log.directory, findings)
+    _check_strays(storage, log, findings)
+    manifest = manifest_of(storage, log, findings)
     offsets = set(snapshot_offsets(storage, log.directory))
     if manifest is not None:
         offsets.add(manifest["high_watermark"])
@@ -78,6 +79,24 @@ def _witness(
         check_manifest(log, manifest, scanned, findings)
     check_checkpoint(storage, log, findings)
     return Witness(partition=partition, log=log, scanned=scanned)
+
+
+def _check_strays(storage: StorageReader, log: ScannedLog, findings: Findings) -> None:
+    """Files that the next start sweeps up: half-written ones, and indexes whose log is not there."""
+    bases = {segment.base_offset for segment in log.segments}
+    for name in storage.files(log.directory):
+        based = [offset for suffix in INDEX_SUFFIXES if (offset := offset_of(name, suffix)) is not None]
+        if name.endswith(TEMPORARY_SUFFIX):
+            findings.note(
+                f"{log.directory}/{name}", "a file that was never finished", means="the next start removes it"
+            )
+        elif based and based[0] not in bases:
+            findings.tell(
+                log.was_closed,
+                f"{log.directory}/{name}",
+                "an index without its log",
+                means="a segment is missing, or was removed when a broker died",
+            )
 
 
 def _check_against_metadata(witnesses: list[Witness], internals: Internals, findings: Findings) -> None:
@@ -142,5 +161,6 @@ def _check_transactions(
             means="this log has a fault of its own: what it decided cannot be trusted",
         )
         return
-    check_markers(internals.histories, witnesses, internals.cluster, findings)
+    lost = internals.cluster.partitions() - set(partitions_in(storage))
+    check_markers(internals.histories, witnesses, lost, internals.cluster, findings)
     check_open(internals.histories, witnesses, findings)

@@ -15,6 +15,7 @@ from fencepost.checking.scanning import LOG_SUFFIX, ScannedLog, ScannedSegment
 from fencepost.checking.tracking import Aborted, Track
 from fencepost.journal.storage import StorageReader
 
+INDEX_SUFFIXES: Final = (".index", ".timeindex", ".txnindex")
 INTERVAL_BYTES: Final = 4096  # index.interval.bytes
 _OFFSET = struct.Struct(">II")  # relative last offset of a batch, its position
 _TIME = struct.Struct(">qI")  # largest timestamp so far, relative last offset of its batch

@@ -19,6 +19,7 @@ CHECKPOINT: Final = "checkpoint.json"
 
 READERS: Final = "readers without a broker see too much or too little"
 LOST: Final = "readers were promised records that are not there"
+REREAD: Final = "the next start reads all of the log"
 TRUSTED: Final = "the next start would take the segment for what it is not"
 
 Object = dict[str, Any]
@@ -30,15 +31,17 @@ LISTS: Final = {
 }
 
 
-def read_object(storage: StorageReader, file: str, findings: Findings, *, means: str) -> Object | None:
-    """A JSON file's object; None when it is missing or, which is a problem, unreadable."""
+def read_object(
+    storage: StorageReader, file: str, findings: Findings, *, was_closed: bool, means: str
+) -> Object | None:
+    """A JSON file's object; None when it is missing, or torn as a loss of power may leave it."""
     data = storage.read_file(file)
     if data is None:
         return None
     try:
         content: Any = json.loads(data)
     except ValueError as error:
-        findings.problem(file, f"no JSON: {error}", means=means)
+        findings.tell(was_closed, file, f"no JSON: {error}", means=means)
         return None
     if not isinstance(content, dict):
         findings.problem(file, "no JSON object", means=means)
@@ -46,10 +49,10 @@ def read_object(storage: StorageReader, file: str, findings: Findings, *, means:
     return cast("Object", content)
 
 
-def manifest_of(storage: StorageReader, directory: str, findings: Findings) -> Object | None:
+def manifest_of(storage: StorageReader, log: ScannedLog, findings: Findings) -> Object | None:
     """The manifest of a partition with the fields that matter, all whole numbers."""
-    file = f"{directory}/{MANIFEST}"
-    content = read_object(storage, file, findings, means=READERS)
+    file = f"{log.directory}/{MANIFEST}"
+    content = read_object(storage, file, findings, was_closed=log.was_closed, means=READERS)
     if content is None:
         return None
     lacks = [name for name in OFFSETS if not isinstance(content.get(name), int)]
@@ -147,14 +150,12 @@ def _check_segments(file: str, log: ScannedLog, manifest: Object, findings: Find
 def check_checkpoint(storage: StorageReader, log: ScannedLog, findings: Findings) -> None:
     """An entry counts only for a log file of exactly its size: then all that it says must be true."""
     file = f"{log.directory}/{CHECKPOINT}"
-    content = read_object(storage, file, findings, means="the next start reads all of the log")
+    content = read_object(storage, file, findings, was_closed=log.was_closed, means=REREAD)
     known = {segment.base_offset: segment for segment in log.segments}
     if content is None:
         return
     if not _is_list_of(content.get("segments"), (*LISTS["segments"], "leader_epoch")):
-        findings.problem(
-            file, "it has no segments that make sense", means="the next start reads all of the log"
-        )
+        findings.problem(file, "it has no segments that make sense", means=REREAD)
         return
     for entry in cast("list[Object]", content["segments"]):
         segment = known.get(entry["base_offset"])

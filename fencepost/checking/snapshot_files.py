@@ -47,26 +47,27 @@ def check_snapshots(storage: StorageReader, log: ScannedLog, scanned: Track, fin
         if expected is None:
             findings.problem(file, f"no batch begins at offset {offset}", means=MISLED)
             continue
-        told = _read(storage.read_file(file) or b"", file, findings)
+        told = _read(storage.read_file(file) or b"", file, findings, was_closed=log.was_closed)
         if told is not None:
             _compare(file, told, expected, newest=scanned.newest_timestamp, findings=findings)
 
 
-def _read(data: bytes, file: str, findings: Findings) -> dict[int, Tracked] | None:
+def _read(data: bytes, file: str, findings: Findings, *, was_closed: bool) -> dict[int, Tracked] | None:
+    """Its producers; None when it is torn, which is what a loss of power may do to it."""
     means = "it is dropped, and the next start reads more of the log"
     if len(data) < _HEAD.size:
-        findings.problem(file, f"{len(data)} bytes are no snapshot", means=means)
+        findings.tell(was_closed, file, f"{len(data)} bytes are no snapshot", means=means)
         return None
     version, checksum, count = _HEAD.unpack_from(data)
     if version != 1:
-        findings.problem(file, f"version {version}, only 1 is known", means=means)
+        findings.tell(was_closed, file, f"version {version}, only 1 is known", means=means)
         return None
     if crc32c(data[_CHECKSUM_END:]) != checksum:
-        findings.problem(file, "its checksum does not match its bytes", means=means)
+        findings.tell(was_closed, file, "its checksum does not match its bytes", means=means)
         return None
     entries = data[_HEAD.size :]
     if len(entries) != count * _ENTRY.size:
-        findings.problem(file, f"{len(entries)} bytes are not {count} producers", means=means)
+        findings.tell(was_closed, file, f"{len(entries)} bytes are not {count} producers", means=means)
         return None
     return {producer_id: Tracked(*fields) for producer_id, *fields in _ENTRY.iter_unpack(entries)}
 

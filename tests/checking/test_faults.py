@@ -309,6 +309,21 @@ SMALL_FILES = [
         MANIFEST,
         "tells of a segment at 4",
     ),
+    Fault(
+        "the first segment is missing",
+        lambda at: at.remove(ORDERS_LOG),
+        "orders-0/manifest.json",
+        "its log start offset is 0, the log begins at 6",
+    ),
+    Fault(
+        "only its index is left", lambda at: at.remove(ORDERS_LOG), "orders-0/", "an index without its log"
+    ),
+    Fault(
+        "the last segment is missing",
+        lambda at: at.remove(f"{THIRD}.log"),
+        "orders-0/manifest.json",
+        "its high watermark is 16, the log ends at 14",
+    ),
     Fault("a manifest is cut off", lambda at: at.cut(MANIFEST, 5), MANIFEST, "no JSON"),
     Fault("a manifest is a list", lambda at: at.put(MANIFEST, b"[]"), MANIFEST, "no JSON object"),
     Fault("a manifest lacks its offsets", lambda at: at.put(MANIFEST, b"{}"), MANIFEST, "no high_watermark"),
@@ -330,6 +345,12 @@ TRANSACTIONS = [
     Fault(
         "a marker is missing",
         lambda at: drop(at, SMALL_LOG, 1),
+        PAY_LOG,
+        "'pay' completed COMMIT of producer 0 epoch 1, and its marker is missing in orders-1",
+    ),
+    Fault(
+        "a partition is lost",
+        lambda at: at.remove_directory("orders-1"),
         PAY_LOG,
         "'pay' completed COMMIT of producer 0 epoch 1, and its marker is missing in orders-1",
     ),
@@ -501,7 +522,30 @@ LEFT_BEHIND = [
         "no whole entry",
         Severity.NOTE,
     ),
+    Fault(
+        "a snapshot is torn",
+        lambda at: at.put(f"orders-0/{14:020d}.snapshot", b"\0"),
+        ".snapshot",
+        "1 bytes are no snapshot",
+        Severity.NOTE,
+    ),
+    Fault("a manifest is torn", lambda at: at.put(MANIFEST, b"\0" * 99), MANIFEST, "no JSON", Severity.NOTE),
+    Fault(
+        "an index outlived its log",
+        lambda at: at.put(f"orders-1/{50:020d}.index", b""),
+        "orders-1/",
+        "an index without its log",
+        Severity.NOTE,
+    ),
 ]
+
+STRAY = Fault(
+    "a write was cut short",
+    lambda at: at.put("orders-1/manifest.json.tmp", b"{"),
+    "manifest.json.tmp",
+    "never finished",
+    Severity.NOTE,
+)
 
 
 def found(at: Directory, fault: Fault) -> list[Finding]:
@@ -525,7 +569,9 @@ def name_of(fault: Fault) -> str:
 
 
 @pytest.mark.parametrize(
-    "fault", [*BATCHES, *PRODUCERS, *INDEXES, *SNAPSHOTS, *SMALL_FILES, *TRANSACTIONS, *CLUSTER], ids=name_of
+    "fault",
+    [*BATCHES, *PRODUCERS, *INDEXES, *SNAPSHOTS, *SMALL_FILES, *TRANSACTIONS, *CLUSTER, STRAY],
+    ids=name_of,
 )
 def test_a_fault_is_found(fault: Fault) -> None:
     assert found(plant(fault, closed()), fault), [f.what for f in check_directory(closed()).found]
