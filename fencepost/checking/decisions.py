@@ -13,9 +13,8 @@ import attrs
 
 from fencepost.checking.contents import Cluster, Moment
 from fencepost.checking.findings import Findings
-from fencepost.checking.scanning import ScannedLog
+from fencepost.checking.scanning import Placed, ScannedLog
 from fencepost.checking.tracking import Ended, Track, opened
-from fencepost.protocol.stored import TransactionRecord
 from fencepost.protocol.terms import TopicPartition, TransactionResult, TransactionState
 
 PREPARED: Final = {
@@ -45,14 +44,48 @@ class Decided(NamedTuple):
 
 @attrs.frozen(kw_only=True)
 class Witness:
-    """A partition that can be asked: its log has no fault."""
+    """What is kept of a partition whose log has no fault, when its batches are let go."""
 
     partition: TopicPartition
-    log: ScannedLog
-    scanned: Track
+    directory: str
+    start_offset: int
+    files: dict[int, str]
+    """Log files by base offset, ascending."""
+    last: Placed | None
+    newest_producer: Placed | None
+    """The first batch of the producer with the highest id."""
+    ended: list[Ended]
+    open_transactions: list[tuple[int, int]]
+    """(first offset, producer id), oldest first."""
+
+    def file_of(self, offset: int) -> str:
+        """The log file that holds an offset."""
+        return next(file for base, file in reversed(self.files.items()) if base <= offset)
 
 
-Owner = tuple[TopicPartition, int, int]  # partition, producer id, producer epoch
+def witness_of(partition: TopicPartition, log: ScannedLog, scanned: Track) -> Witness:
+    """What other checks ask a partition."""
+    last: Placed | None = None
+    newest: Placed | None = None
+    for placed in log.batches():
+        last = placed
+        if newest is None or placed.header.producer_id > newest.header.producer_id:
+            newest = placed
+    return Witness(
+        partition=partition,
+        directory=log.directory,
+        start_offset=log.start_offset,
+        files={segment.base_offset: segment.file for segment in log.segments},
+        last=last,
+        newest_producer=newest,
+        ended=scanned.ended,
+        open_transactions=opened(scanned.final),
+    )
+
+
+Identity = tuple[int, int]  # producer id, producer epoch
+Decisions = dict[TopicPartition, dict[Identity, list[tuple[Decided, int]]]]
+"""Each with its time (ms)."""
 
 
 def check_histories(histories: dict[str, list[Moment]], findings: Findings) -> None:
@@ -107,23 +140,22 @@ def check_markers(
     decided = _decisions(histories)
     topics = cluster.named()
     # Records before a log's start are gone, and markers with them.
-    said = {witness.partition: witness.scanned.ended for witness in witnesses if not witness.log.start_offset}
+    said = {witness.partition: witness.ended for witness in witnesses if not witness.start_offset}
     said |= {partition: [] for partition in sorted(lost)}
     for partition, markers in said.items():
-        by_owner: dict[Owner, list[Ended]] = {}
+        by_producer: dict[Identity, list[Ended]] = {}
         for ended in markers:
-            by_owner.setdefault((partition, ended.producer_id, ended.producer_epoch), []).append(ended)
+            by_producer.setdefault((ended.producer_id, ended.producer_epoch), []).append(ended)
         topic = topics.get(partition.topic)
         since = -1 if topic is None else topic.created_ms
-        owners = [owner for owner in decided if owner[0] == partition]
-        for owner in dict.fromkeys([*owners, *by_owner]):
-            wanted = [entry for entry, update_ms in decided.get(owner, []) if update_ms >= since]
-            _match(owner, wanted, by_owner.get(owner, []), findings)
+        here = decided.get(partition, {})
+        for producer in dict.fromkeys([*here, *by_producer]):
+            wanted = [entry for entry, update_ms in here.get(producer, []) if update_ms >= since]
+            _match(partition, producer, wanted, by_producer.get(producer, []), findings)
 
 
-def _decisions(histories: dict[str, list[Moment]]) -> dict[Owner, list[tuple[Decided, int]]]:
-    """Each decision with its time (ms)."""
-    decided: dict[Owner, list[tuple[Decided, int]]] = {}
+def _decisions(histories: dict[str, list[Moment]]) -> Decisions:
+    decided: Decisions = {}
     for name, history in histories.items():
         for index, moment in enumerate(history):
             record = moment.record
@@ -132,19 +164,18 @@ def _decisions(histories: dict[str, list[Moment]]) -> dict[Owner, list[tuple[Dec
             after = history[index + 1].record if index + 1 < len(history) else None
             is_complete = after is not None and after.state in COMPLETED
             entry = Decided(PREPARED[record.state], is_complete, name, moment.file, moment.offset)
-            for owner in _owners(record):
-                decided.setdefault(owner, []).append((entry, record.update_ms))
+            for partition in record.partitions:
+                here = decided.setdefault(partition, {})
+                producer = (record.producer_id, record.producer_epoch)
+                here.setdefault(producer, []).append((entry, record.update_ms))
     return decided
 
 
-def _owners(record: TransactionRecord) -> list[Owner]:
-    return [(partition, record.producer_id, record.producer_epoch) for partition in record.partitions]
-
-
-def _match(owner: Owner, decided: list[Decided], said: list[Ended], into: Findings) -> None:
+def _match(
+    partition: TopicPartition, producer: Identity, decided: list[Decided], said: list[Ended], into: Findings
+) -> None:
     """Each decision takes the next marker that says the same; what is left over must repeat one of them."""
-    partition, producer_id, producer_epoch = owner
-    who = f"producer {producer_id} epoch {producer_epoch}"
+    who = f"producer {producer[0]} epoch {producer[1]}"
     at = 0
     used: set[int] = set()
     missing: list[Decided] = []
@@ -205,16 +236,11 @@ def check_open(histories: dict[str, list[Moment]], witnesses: list[Witness], fin
         for partition in record.partitions
     }
     for witness in witnesses:
-        for first_offset, producer_id in opened(witness.scanned.final):
+        for first_offset, producer_id in witness.open_transactions:
             if (witness.partition, producer_id) not in expected:
                 findings.problem(
-                    _file_of(witness.log, first_offset),
+                    witness.file_of(first_offset),
                     f"producer {producer_id} has a transaction open since here that no coordinator knows",
                     offset=first_offset,
                     means="it hangs: the last stable offset stays here; see `fencepost transactions abort`",
                 )
-
-
-def _file_of(log: ScannedLog, offset: int) -> str:
-    """The segment that holds an offset."""
-    return next(segment.file for segment in reversed(log.segments) if segment.base_offset <= offset)

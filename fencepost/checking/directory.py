@@ -10,7 +10,7 @@ import json
 from typing import Any, Final
 
 from fencepost.checking.contents import Internals
-from fencepost.checking.decisions import Witness, check_histories, check_markers, check_open
+from fencepost.checking.decisions import Witness, check_histories, check_markers, check_open, witness_of
 from fencepost.checking.findings import Findings
 from fencepost.checking.index_files import INDEX_SUFFIXES, check_indexes
 from fencepost.checking.scanning import ScannedLog, offset_of, scan_log
@@ -78,7 +78,7 @@ def _witness(
     if manifest is not None:
         check_manifest(log, manifest, scanned, findings)
     check_checkpoint(storage, log, findings)
-    return Witness(partition=partition, log=log, scanned=scanned)
+    return witness_of(partition, log, scanned)
 
 
 def _check_strays(storage: StorageReader, log: ScannedLog, findings: Findings) -> None:
@@ -106,7 +106,7 @@ def _check_against_metadata(witnesses: list[Witness], internals: Internals, find
         return
     topics = cluster.named()
     for witness in witnesses:
-        partition, directory = witness.partition, witness.log.directory
+        partition, directory = witness.partition, witness.directory
         if partition.topic != CLUSTER_METADATA_TOPIC:
             topic = topics.get(partition.topic)
             if topic is None or partition.partition not in topic.leader_epochs:
@@ -121,26 +121,25 @@ def _check_against_metadata(witnesses: list[Witness], internals: Internals, find
 
 
 def _check_leader_epoch(witness: Witness, known: int, findings: Findings) -> None:
-    batches = witness.log.segments[-1].batches if witness.log.segments else []
-    if batches and batches[-1].header.leader_epoch > known:
+    last = witness.last
+    if last is not None and last.header.leader_epoch > known:
         findings.problem(
-            batches[-1].file,
-            f"written under leader epoch {batches[-1].header.leader_epoch}, the metadata knows {known}",
-            offset=batches[-1].header.base_offset,
+            last.file,
+            f"written under leader epoch {last.header.leader_epoch}, the metadata knows {known}",
+            offset=last.header.base_offset,
             means="the metadata has lost its end: a later leader may have an epoch that was given before",
         )
 
 
 def _check_producer_ids(witness: Witness, next_producer_id: int, findings: Findings) -> None:
-    for placed in witness.log.batches():
-        if placed.header.producer_id >= next_producer_id:
-            findings.problem(
-                placed.file,
-                f"producer {placed.header.producer_id}, and ids below {next_producer_id} were handed out",
-                offset=placed.header.base_offset,
-                means="the metadata has lost its end: the id may be given to somebody else",
-            )
-            return
+    newest = witness.newest_producer
+    if newest is not None and newest.header.producer_id >= next_producer_id:
+        findings.problem(
+            newest.file,
+            f"producer {newest.header.producer_id}, and ids below {next_producer_id} were handed out",
+            offset=newest.header.base_offset,
+            means="the metadata has lost its end: the id may be given to somebody else",
+        )
 
 
 def _check_transactions(

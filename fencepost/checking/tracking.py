@@ -106,6 +106,7 @@ class _Tracker:
     def __init__(self, findings: Findings) -> None:
         self.findings = findings
         self.producers: dict[int, Tracked] = {}
+        self.open: dict[int, int] = {}  # first offsets by producer id: few, where producers may be many
         self.aborted: dict[str, list[Aborted]] = {}
         self.ended: list[Ended] = []
         self.newest_timestamp = -1
@@ -135,7 +136,7 @@ class _Tracker:
             self._judge_data(placed, known)
         first = NO_OFFSET if known is None else known.first_offset
         if header.is_transactional and first == NO_OFFSET:
-            first = header.base_offset
+            first = self.open[header.producer_id] = header.base_offset
         self.producers[header.producer_id] = Tracked(
             producer_epoch=header.producer_epoch,
             last_sequence=last_sequence(header),
@@ -198,12 +199,12 @@ class _Tracker:
             coordinator_epoch=marker.coordinator_epoch,
             first_offset=NO_OFFSET,
         )
+        self.open.pop(header.producer_id, None)
         self.ended.append(
             Ended(header.producer_id, header.producer_epoch, marker.result, placed.file, header.base_offset)
         )
         if marker.result is TransactionResult.ABORT and known is not None and known.first_offset >= 0:
-            oldest = opened(self.producers)
-            stable = oldest[0][0] if oldest else header.next_offset
+            stable = min(self.open.values(), default=header.next_offset)
             self.aborted.setdefault(placed.file, []).append(
                 Aborted(header.producer_id, known.first_offset, header.base_offset, stable)
             )
