@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from fencepost.client.calls import (
     ANY_NODE,
     CONTROLLER,
     METADATA_PAUSE_MS,
+    BrokerAt,
     Calls,
     CoordinatorOf,
     Finished,
     OnceAnswered,
     Target,
-    worst_error,
 )
 from fencepost.client.cluster import FIRST_BOOTSTRAP_NODE, Cluster, bootstrap_addresses
 from fencepost.client.effects import Send
 from fencepost.client.errors import RequestFailed, RequestTimeout
+from fencepost.client.inner_errors import worst_error
 from fencepost.client.remedies import REMEDIES, remedy_of
 from fencepost.client.settings import RETRY_BACKOFF_MAX_MS, backoff_ms
 from fencepost.protocol import messages as m
@@ -96,6 +98,40 @@ def test_a_leader_is_found_asked_and_found_again() -> None:
     assert talk.waiting == [(2, m.ListOffsets)]
     talk.answer(offsets(ErrorCode.NONE))
     assert [finished.failure for finished in talk.finished] == [None]
+
+
+def test_one_broker_is_asked_as_soon_as_it_is_known_where_it_is() -> None:
+    talk = Asking()
+    talk.ask(LIST, BrokerAt(2))
+    assert [kind for _, kind in talk.waiting] == [m.Metadata]
+    talk.answer(metadata())
+    assert talk.waiting == [(2, m.ListTransactions)]
+    talk.answer(None, ErrorCode.NETWORK_EXCEPTION)
+    talk.step(1_000)
+    assert talk.waiting == [(2, m.ListTransactions)]
+    talk.answer(LISTED)
+    assert [finished.failure for finished in talk.finished] == [None]
+
+
+def test_a_broker_that_nobody_knows_is_asked_for_until_the_deadline() -> None:
+    talk = Asking()
+    talk.ask(LIST, BrokerAt(9), deadline=100)
+    for _ in range(4):
+        if talk.waiting:
+            talk.answer(metadata())
+        talk.step(METADATA_PAUSE_MS)
+    (finished,) = talk.finished
+    assert finished.failure is not None
+    assert finished.failure.kind is RequestTimeout
+
+
+def test_a_refused_marker_is_an_error_of_its_reply() -> None:
+    part = m.PartitionError(topic="t", partition=0, error=ErrorCode.INVALID_PRODUCER_EPOCH)
+    good = attrs.evolve(part, error=ErrorCode.NONE)
+    reply = m.WriteTxnMarkersReply(markers=(m.WrittenMarker(producer_id=1, partitions=(good, part)),))
+    assert worst_error(reply)[0] is ErrorCode.INVALID_PRODUCER_EPOCH
+    fine = m.WriteTxnMarkersReply(markers=(m.WrittenMarker(producer_id=1, partitions=(good,)),))
+    assert worst_error(fine) == (ErrorCode.NONE, "")
 
 
 def test_a_coordinator_is_looked_up_once_for_all_who_wait() -> None:
