@@ -8,6 +8,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from fencepost.client.admin import AbortSpec
 from fencepost.client.aio import AsyncAdmin, AsyncConsumer, AsyncOutcome, AsyncProducer
 from fencepost.client.connection import Connection
 from fencepost.client.errors import (
@@ -173,6 +174,30 @@ def test_a_call_that_was_cancelled_is_made_again_and_finds_its_answer(tell: Call
                 async with producer.transaction():
                     await producer.send("t", b"x")
         assert await read(address) == [b"x"]
+
+    tell(story)
+
+
+def test_an_administrator_aborts_what_is_open(tell: Callable[[Story], None]) -> None:
+    """As for a transaction that hangs: the marker goes to the partition, and its coordinator is not told."""
+
+    async def story(address: str) -> None:
+        async with AsyncProducer(address, transactional_id="pay") as producer, AsyncAdmin(address) as admin:
+            await producer.init_transactions()
+            producer.begin_transaction()
+            await (await producer.send("t", b"x", partition=0))
+            (broker_id,) = await admin.list_brokers()
+            assert await admin.find_coordinator("pay") == broker_id
+            (listed,) = await admin.list_transactions()
+            assert (listed.coordinator_id, listed.transactional_id) == (broker_id, "pay")
+            (known,) = await admin.describe_producers(HERE)
+            assert await admin.end_offsets([HERE]) == {HERE: 0}
+            spec = AbortSpec(
+                partition=HERE, producer_id=known.producer_id, producer_epoch=0, coordinator_epoch=0
+            )
+            await admin.abort_transaction(spec)
+            assert await admin.end_offsets([HERE]) == {HERE: 2}
+            await producer.abort_transaction()
 
     tell(story)
 
