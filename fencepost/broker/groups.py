@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import attrs
 
 from fencepost.broker.members import Group, loaded
-from fencepost.protocol.batches import BatchHeader, Buffer, read_marker
+from fencepost.protocol.batches import BatchHeader, Buffer, marker_of
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     FetchedOffset,
@@ -171,7 +171,7 @@ def apply(
     producer's pending offsets.
     """
     if header.is_control:
-        _decide_pending(state, header.producer_id, read_marker(batch).result)
+        _decide_pending(state, header.producer_id, marker_of(batch, 0, header).result)
         return
     for delta, (key, record) in enumerate(entries):
         if record is None:

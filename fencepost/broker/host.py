@@ -178,14 +178,14 @@ class Host:
                 self._write(act)
             case Reply():
                 self._answer(act)
+            case Send():
+                self._send(act)
             case ReplyFetched():
                 self._answer(Reply(act.to, body=reading.complete_fetch(act, self._journal)))
             case ReplyListed():
                 self._answer(Reply(act.to, body=reading.complete_list(act, self._journal)))
             case MoveLogStart():
                 self._move_log_start(act)
-            case Send():
-                self._send(act)
             case Assign():
                 self._lead(act, now)
             case Remove():
@@ -251,11 +251,11 @@ class Host:
             self.inbox.appendleft(Resign(partition=key))
             return
         self.changed.add(key)
-        self.written[key] = append.header.next_offset
+        self.written[key] = end = append.header.next_offset
         if key in self.unsynced or _waits(self.policy, key, append.header):
             self.unsynced.add(key)
         else:
-            self.inbox.appendleft(Durable(partition=key, offset=append.header.next_offset))
+            self.inbox.appendleft(Durable(partition=key, offset=end))
 
     def _move_log_start(self, order: MoveLogStart) -> None:
         key, error, batch_start = order.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER, NO_OFFSET

@@ -14,7 +14,7 @@ from sortedcontainers import SortedDict
 
 from fencepost.journal.indexes import AbortedRange
 from fencepost.journal.snapshots import ProducerSnapshot
-from fencepost.protocol.batches import BatchHeader, Buffer, Marker, read_marker
+from fencepost.protocol.batches import BatchHeader, Buffer, Marker, marker_of
 from fencepost.protocol.terms import (
     NO_OFFSET,
     NO_PRODUCER_EPOCH,
@@ -218,7 +218,7 @@ def apply(partition: Partition, header: BatchHeader, batch: Buffer) -> AbortedRa
     )
     aborted = None
     if header.is_control:
-        aborted = _apply_marker(partition, header, read_marker(batch))
+        aborted = _apply_marker(partition, header, marker_of(batch, 0, header))
     elif header.producer_id != NO_PRODUCER_ID:
         _apply_data(partition, header)
     partition.log_end_offset = header.next_offset

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from fencepost.client.serializers import Deserializer
-from fencepost.protocol.batches import BatchHeader, read_batch, read_marker, walk
+from fencepost.protocol.batches import BatchHeader, check, marker_of, walk
 from fencepost.protocol.messages import AbortedTransaction
 from fencepost.protocol.records import Columns, read_columns
 from fencepost.protocol.terms import TopicPartition, TransactionResult
@@ -188,7 +188,7 @@ class AbortedFilter:
         while self._coming and self._coming[0][0] <= header.last_offset:
             self._aborted.add(heappop(self._coming)[1])
         if header.is_control:
-            if header.record_count and read_marker(data, at).result is TransactionResult.ABORT:
+            if header.record_count and marker_of(data, at, header).result is TransactionResult.ABORT:
                 self._aborted.discard(header.producer_id)
             return False
         return header.is_transactional and header.producer_id in self._aborted
@@ -218,7 +218,7 @@ def select(
     batches: list[ConsumedBatch] = []
     next_offset = position
     for at, header in walk(data):
-        read_batch(data, at)
+        check(data, at, header)
         dropped = aborted_filter.drops(header, data, at)
         if header.next_offset <= position:
             continue

@@ -182,8 +182,9 @@ class Segment:
             self.offset_index.append(last_offset - self.base_offset, self.size)
             self.time_index.append(self.max_timestamp, self._max_timestamp_offset - self.base_offset)
             self._since_entry = 0
-        self._since_entry += header.size
-        self.size += header.size
+        size = header.size
+        self._since_entry += size
+        self.size += size
         self.end_offset = last_offset + 1
         self.leader_epoch = leader_epoch
 

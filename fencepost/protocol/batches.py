@@ -20,6 +20,7 @@ Buffer = bytes | bytearray | memoryview
 
 MAGIC_KAFKA: Final = 2  # Kafka's own records: control batches and internal topics
 MAGIC_COLUMNS: Final = 109  # 'm': msgpack columns
+_MAGICS: Final = (MAGIC_KAFKA, MAGIC_COLUMNS)
 
 HEADER_SIZE: Final = 61
 LENGTH_PREFIX_SIZE: Final = 12  # base offset and batch length are not counted by batch length
@@ -91,12 +92,15 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & CONTROL_BIT)
 
 
+_tuple: Final = tuple[int, ...].__new__  # what `_make` calls, without its own cost: every batch is read often
+
+
 def read_header(data: Buffer, at: int = 0) -> BatchHeader:
     """The header at byte `at`; ProtocolViolation when it is cut off or impossible. Checks no checksum."""
     if len(data) - at < HEADER_SIZE:
         raise ProtocolViolation(f"a batch header is cut off after {max(0, len(data) - at)} bytes")
-    header = BatchHeader._make(HEADER.unpack_from(data, at))
-    if header.magic not in (MAGIC_KAFKA, MAGIC_COLUMNS):
+    header = _tuple(BatchHeader, HEADER.unpack_from(data, at))
+    if header.magic not in _MAGICS:
         raise ProtocolViolation(f"magic byte {header.magic} is neither {MAGIC_KAFKA} nor {MAGIC_COLUMNS}")
     if header.batch_length < HEADER_SIZE - LENGTH_PREFIX_SIZE:
         raise ProtocolViolation(f"batch length {header.batch_length} is shorter than a header")
@@ -110,9 +114,14 @@ def read_batch(data: Buffer, at: int = 0) -> BatchHeader:
     header = read_header(data, at)
     if len(data) - at < header.size:
         raise ProtocolViolation(f"a batch of {header.size} bytes is cut off after {len(data) - at}")
+    check(data, at, header)
+    return header
+
+
+def check(data: Buffer, at: int, header: BatchHeader) -> None:
+    """ProtocolViolation when the checksum of the whole batch at byte `at` is not the one in its header."""
     if not checksum_matches(data, at, header):
         raise ProtocolViolation("the checksum of a batch does not match its bytes")
-    return header
 
 
 def checksum_matches(data: Buffer, at: int, header: BatchHeader) -> bool:
@@ -125,10 +134,11 @@ def walk(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
     at, end = 0, len(data)
     while end - at >= HEADER_SIZE:
         header = read_header(data, at)
-        if end - at < header.size:
+        following = at + header.size
+        if following > end:
             return
         yield at, header
-        at += header.size
+        at = following
 
 
 def build_batch(
@@ -209,11 +219,14 @@ def build_marker(
 
 
 def read_marker(batch: Buffer, at: int = 0) -> Marker:
-    """The marker in the control batch at byte `at`; ProtocolViolation when it is of another kind.
+    """The marker in the control batch at byte `at`; ProtocolViolation when it is of another kind."""
+    return marker_of(batch, at, read_header(batch, at))
 
-    A later version counts as a longer form of version 0, as for Kafka's readers.
+
+def marker_of(batch: Buffer, at: int, header: BatchHeader) -> Marker:
+    """The same for whoever has read the header. A later version counts as a longer form of version 0, as for
+    Kafka's readers.
     """
-    header = read_header(batch, at)
     if header.magic != MAGIC_KAFKA or not header.is_control or header.record_count != 1:
         raise ProtocolViolation("this is no control batch")
     return _marker_of(bytes(memoryview(batch)[at + HEADER_SIZE : at + header.size]))
