@@ -7,8 +7,6 @@ sends along.
 
 from __future__ import annotations
 
-from attrs import evolve
-
 from fencepost.broker.transaction_tables import CoordinatorInput
 from fencepost.broker.transactions import Decision, Rules, Transactions, busy, prepare
 from fencepost.broker.words import Refused, Reply, ReplyTo
@@ -106,8 +104,8 @@ def _next_identity(
     has_expectation = request.producer_id != NO_PRODUCER_ID
     current = record.producer_epoch
     last_epoch = current if has_expectation else NO_PRODUCER_EPOCH
-    settled = evolve(
-        record, state=TransactionState.EMPTY, partitions=(), update_ms=now, start_ms=NO_TIMESTAMP,
+    settled = record._replace(
+        state=TransactionState.EMPTY, partitions=(), update_ms=now, start_ms=NO_TIMESTAMP,
         timeout_ms=request.transaction_timeout_ms,
     )  # fmt: skip
     if current >= LAST_GRANTED_EPOCH:
@@ -115,16 +113,16 @@ def _next_identity(
             return Refused(
                 ErrorCode.UNKNOWN_SERVER_ERROR, "the reply to the last possible epoch bump was lost"
             )
-        rotated = evolve(
-            settled, producer_id=fresh_producer_id, previous_producer_id=record.producer_id, producer_epoch=0
+        rotated = settled._replace(
+            producer_id=fresh_producer_id, previous_producer_id=record.producer_id, producer_epoch=0
         )
         return _granted(name, rotated, to, last_epoch=last_epoch)
-    settled = evolve(settled, previous_producer_id=record.producer_id)
+    settled = settled._replace(previous_producer_id=record.producer_id)
     if has_expectation and expected != current:
         if expected != state.last_epochs.get(name, NO_PRODUCER_EPOCH):
             return Refused(ErrorCode.PRODUCER_FENCED, f"{name} is at epoch {current}")
         return _granted(name, settled, to, last_epoch=expected)
-    return _granted(name, evolve(settled, producer_epoch=current + 1), to, last_epoch=last_epoch)
+    return _granted(name, settled._replace(producer_epoch=current + 1), to, last_epoch=last_epoch)
 
 
 def _granted(name: str, record: TransactionRecord, to: ReplyTo, *, last_epoch: int) -> Decision:

@@ -232,4 +232,4 @@ def spoken(request: type, version: int) -> Spoken:
 
 def served(cluster: Generation, asked: Generation) -> Generation:
     """The generation by which a cluster serves one who speaks `asked`: the older of the two."""
-    return min(cluster, asked, key=lambda generation: generation.transaction_version)
+    return asked if asked.transaction_version < cluster.transaction_version else cluster

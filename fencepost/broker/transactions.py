@@ -35,6 +35,7 @@ from fencepost.protocol.terms import (
     TransactionResult,
     TransactionState,
 )
+from fencepost.protocol.values import value
 
 PREPARED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
 COMPLETED: Final = frozenset({TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
@@ -44,14 +45,14 @@ RESULT_OF: Final = {
 }
 
 
-@attrs.frozen
+@value
 class WriteMarkers:
     """Effect inside the node: the transaction is decided and durable, so its partitions get their markers."""
 
     transactional_id: str
 
 
-@attrs.frozen
+@value
 class Decision:
     """At most one record for the log, and what happens when it, and all that was seen, is durable."""
 
@@ -134,8 +135,8 @@ def add_partitions(
         return Decision(name, effects=(reply,))
     joined = tuple(sorted(partitions.union(found.partitions)))
     start_ms = found.start_ms if found.state is TransactionState.ONGOING else now
-    record = evolve(
-        found, state=cell, partitions=joined, start_ms=start_ms, update_ms=now,
+    record = found._replace(
+        state=cell, partitions=joined, start_ms=start_ms, update_ms=now,
         client_version=asked.client_version,
     )  # fmt: skip
     return Decision(name, record=record, effects=(reply,))
@@ -235,7 +236,9 @@ def end_transaction(
     )
     assert decision.record is not None, "a transaction that ends writes its decision"
     reply = Reply(to, body=_identity(decision.record, generation))
-    return evolve(decision, effects=(reply, *decision.effects))
+    return Decision(
+        name, record=decision.record, last_epoch=decision.last_epoch, effects=(reply, *decision.effects)
+    )
 
 
 def _end_cell(
@@ -306,8 +309,7 @@ def prepare(
     raises = generation.renews_identity or fences
     rotates = generation.renews_identity and record.producer_epoch >= LAST_GRANTED_EPOCH
     was_open = record.state is TransactionState.ONGOING
-    prepared = evolve(
-        record,
+    prepared = record._replace(
         state=target,
         producer_epoch=min(record.producer_epoch + 1, INT16_MAX) if raises else record.producer_epoch,
         next_producer_id=fresh_producer_id if rotates else NO_PRODUCER_ID,
@@ -338,10 +340,9 @@ def complete(state: Transactions, name: str, *, now: int, rules: Rules) -> Decis
     record = state.records[name]
     cell = rules.generation.moves[record.state][CoordinatorInput.MARKERS_WRITTEN]
     assert isinstance(cell, TransactionState), "markers are only written for a decided transaction"
-    done = evolve(record, state=cell, partitions=(), update_ms=now)
+    done = record._replace(state=cell, partitions=(), update_ms=now)
     if record.next_producer_id != NO_PRODUCER_ID:
-        done = evolve(
-            done,
+        done = done._replace(
             producer_id=record.next_producer_id,
             producer_epoch=0,
             previous_producer_id=record.producer_id,
@@ -356,7 +357,7 @@ def without_history(state: Transactions, name: str, record: TransactionRecord) -
     """
     if record.previous_producer_id != NO_PRODUCER_ID:
         state.previous_ids[name] = record.previous_producer_id
-    return evolve(record, previous_producer_id=NO_PRODUCER_ID)
+    return record._replace(previous_producer_id=NO_PRODUCER_ID)
 
 
 def timed_out(state: Transactions, *, now: int) -> Iterator[str]:

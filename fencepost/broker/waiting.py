@@ -30,6 +30,7 @@ from fencepost.protocol.messages import (
     WriteTxnMarkers,
 )
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition
+from fencepost.protocol.values import value
 
 Coordinator = Transactions | Groups | Controller
 
@@ -38,7 +39,7 @@ Part = ProducedPartition | PartitionError | DeletedRecords
 """What one partition says in an answer of several."""
 
 
-@attrs.frozen
+@value
 class Collect:
     """Effect inside the node: one partition's part of an answer that spans several is ready."""
 
@@ -47,7 +48,7 @@ class Collect:
     result: Part = attrs.field(kw_only=True)
 
 
-@attrs.frozen
+@value
 class Behind:
     """Effect inside the node: an answer that tells of several logs waits for one after the other."""
 
@@ -81,7 +82,7 @@ class Gathering:
     producer_ids: tuple[int, ...] = ()
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class ParkedFetch:
     """A Fetch that found nothing and waits for data until its time is up."""
 
@@ -129,7 +130,7 @@ class Following:
 # --- what was asked of a node, and what the answer is for ----------------------------------------------
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class Incoming:
     """One batch of a Produce on its way into a log."""
 
@@ -141,7 +142,7 @@ class Incoming:
     guard: int
 
 
-@attrs.frozen
+@value
 class AskedToAdd:
     """These batches wait for the coordinator to take their partitions into the transaction, or, for a client
     that did that itself, to say that they are in it.
@@ -151,7 +152,7 @@ class AskedToAdd:
     spoken: Spoken = attrs.field(kw_only=True)
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class AskedToAddOffsets:
     """This commit waits for the coordinator to take the group's offsets partition into the transaction."""
 
@@ -161,7 +162,7 @@ class AskedToAddOffsets:
     spoken: Spoken
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class AskedMarkers:
     """A leader was asked to write this transaction's markers."""
 
@@ -171,7 +172,7 @@ class AskedMarkers:
     partitions: frozenset[TopicPartition]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class AskedForTopic:
     """Somebody looks for a coordinator whose internal topic is being made."""
 
@@ -179,22 +180,22 @@ class AskedForTopic:
     to: ReplyTo
 
 
-@attrs.frozen
+@value
 class AskedForProducerIds:
     """The controller was asked for a block of producer ids."""
 
 
-@attrs.frozen
+@value
 class AskedToRegister:
     """The controller was told where this node is."""
 
 
-@attrs.frozen
+@value
 class AskedForNews:
     """The controller was asked for what its log holds behind what this node knows."""
 
 
-@attrs.frozen
+@value
 class AskedToElect:
     """The controller was asked for new leader epochs of partitions whose logs this node lost."""
 

@@ -16,6 +16,7 @@ from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import ReplyBody, Request
 from fencepost.protocol.terms import NEWEST_VERSION, IsolationLevel, TopicPartition
+from fencepost.protocol.values import value
 
 
 class ReplyTo(NamedTuple):
@@ -36,7 +37,7 @@ NOBODY: Final = ReplyTo(-2, 0)
 # --- Input: what reaches a node --------------------------------------------------------------------------
 
 
-@attrs.frozen
+@value
 class Received:
     """A request from a client or a node, in Kafka's version of it."""
 
@@ -46,7 +47,7 @@ class Received:
     from_node: int | None = attrs.field(kw_only=True, default=None)  # None: from a client
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class Answered:
     """The answer to a Send; NETWORK_EXCEPTION when the connection went before it came."""
 
@@ -55,7 +56,7 @@ class Answered:
     body: ReplyBody | None
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class Lead:
     """This node leads the partition from now on; its log, from the snapshot's offset on, is `batches`."""
 
@@ -69,14 +70,14 @@ class Lead:
     batches: Iterable[tuple[BatchHeader, Buffer]] = ()
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class Resign:
     """This node no longer leads the partition."""
 
     partition: TopicPartition
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class Durable:
     """The partition's log is safe up to `offset` (exclusive), under the configured policy."""
 
@@ -84,7 +85,7 @@ class Durable:
     offset: int
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class MoveLogStart:
     """Delete the records before an offset; LogStartMoved comes back. Ticket and index are the asker's."""
 
@@ -94,7 +95,7 @@ class MoveLogStart:
     index: int
 
 
-@attrs.frozen
+@value
 class LogStartMoved:
     """What became of a MoveLogStart; `batch_start` is where the batch begins that holds the new start."""
 
@@ -103,33 +104,33 @@ class LogStartMoved:
     error: ErrorCode = attrs.field(kw_only=True)
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class StorageFailed:
     """An append or a sync of this partition's log failed; what was not durable is in doubt."""
 
     partition: TopicPartition
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class Disconnected:
     """Nobody waits on this connection any more."""
 
     connection: int
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class Started:
     """The node's own log of metadata is loaded: give its partitions new leader epochs."""
 
     node_id: int
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class Tick:
     """Time has passed: deadlines are looked at."""
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class Move:
     """To the controller's node: whoever watches over the cluster wants this partition led by that node."""
 
@@ -146,7 +147,7 @@ Input = (
 # --- Append and Effect: what leaves a node ---------------------------------------------------------------
 
 
-@attrs.frozen
+@value
 class Append:
     """One batch for one partition's log, placed already; `aborted` goes to the index of aborted
     transactions.
@@ -159,7 +160,7 @@ class Append:
     aborted: AbortedRange | None = attrs.field(kw_only=True, default=None)
 
 
-@attrs.frozen
+@value
 class Reply:
     """Answer a request: an error for all of it, or a body."""
 
@@ -168,7 +169,7 @@ class Reply:
     body: ReplyBody | None = attrs.field(kw_only=True, default=None)
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class FetchPlan:
     """What one partition of a Fetch may see; the shell reads the bytes below offset `before` from the
     journal.
@@ -184,7 +185,7 @@ class FetchPlan:
     log_start_offset: int
 
 
-@attrs.frozen
+@value
 class ReplyFetched:
     """Answer a Fetch with what the journal holds for these plans."""
 
@@ -194,7 +195,7 @@ class ReplyFetched:
     max_bytes: int = attrs.field(kw_only=True)
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class OffsetPlan:
     """One partition of a ListOffsets: an offset that is known, or a timestamp to look up below offset
     `before`.
@@ -208,7 +209,7 @@ class OffsetPlan:
     is_lookup: bool
 
 
-@attrs.frozen
+@value
 class ReplyListed:
     """Answer a ListOffsets with what the journal's time index says for these plans."""
 
@@ -216,7 +217,7 @@ class ReplyListed:
     plans: tuple[OffsetPlan, ...] = attrs.field(kw_only=True)
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class Send:
     """Ask a node (perhaps this one); the answer comes back as Answered with the same token."""
 
@@ -226,7 +227,7 @@ class Send:
     version: int = NEWEST_VERSION
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class Assign:
     """The controller says: this node leads the partition under this epoch. The shell brings the log along
     (Lead); what lies there of a partition that `is_new` is of an older topic.
@@ -239,21 +240,21 @@ class Assign:
     was_leader: bool = False  # under the epoch before, too
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class Remove:
     """The controller says: the partition is gone; its files can go too."""
 
     partition: TopicPartition
 
 
-@attrs.frozen
+@value
 class WakeMe:
     """A Tick is wanted at this time (milliseconds); an earlier one does no harm."""
 
     at_ms: int
 
 
-@attrs.frozen
+@value
 class Ignored:
     """Nothing comes of an input that nobody waits for an answer to; `because` is for people."""
 
@@ -263,7 +264,7 @@ class Ignored:
 Effect = Reply | ReplyFetched | ReplyListed | MoveLogStart | Send | Assign | Remove | WakeMe | Ignored
 
 
-@attrs.frozen
+@value
 class Refused:
     """A decision that nothing happens: the error that the caller sees, and why, for people."""
 

@@ -22,13 +22,14 @@ from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode, Remedy
 from fencepost.protocol.messages import ReplyBody, Request
 from fencepost.protocol.terms import NEWEST_VERSION, CoordinatorType, TopicPartition
+from fencepost.protocol.values import value
 
 Anywhere = Literal["any node", "controller"]
 ANY_NODE: Final[Anywhere] = "any node"
 CONTROLLER: Final[Anywhere] = "controller"
 
 
-@attrs.frozen
+@value
 class CoordinatorOf:
     """Whoever coordinates a group or a transactional id."""
 
@@ -40,7 +41,7 @@ class CoordinatorOf:
         return (self.kind, self.name)
 
 
-@attrs.frozen
+@value
 class BrokerAt:
     """One broker by its id: for what each broker knows of itself alone."""
 
@@ -322,18 +323,17 @@ class Calls:
 
     def wake_at(self, now: int) -> int | None:
         """When something is due that no answer will bring; what waits for an answer has no time."""
-        times = [self._metadata_at] if self._lacks_metadata() else list[int]()
+        at = self._metadata_at if self._lacks_metadata() else None
         for call in self._waiting.values():
-            if call.retry_at > now:
-                times.append(call.retry_at)
-            if call.deadline is not None:
-                times.append(call.deadline)
-        times += [
-            call.deadline
-            for call in self._tokens.values()
-            if isinstance(call, Call) and call.deadline is not None
-        ]
-        return min(times, default=None)
+            if call.retry_at > now and (at is None or call.retry_at < at):
+                at = call.retry_at
+            if call.deadline is not None and (at is None or call.deadline < at):
+                at = call.deadline
+        for flying in self._tokens.values():
+            deadline = None if isinstance(flying, int) else flying.deadline
+            if deadline is not None and (at is None or deadline < at):
+                at = deadline
+        return at
 
     # --- for simulators -------------------------------------------------------------------------------------
 

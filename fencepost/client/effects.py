@@ -14,6 +14,7 @@ import attrs
 from fencepost.client.errors import Failure
 from fencepost.protocol.messages import Request
 from fencepost.protocol.terms import NEWEST_VERSION
+from fencepost.protocol.values import value
 
 
 class Operation(Enum):
@@ -25,7 +26,7 @@ class Operation(Enum):
     FLUSH = "flush"
 
 
-@attrs.frozen
+@value
 class Send:
     """Send `request`, in Kafka's `version` of it, to a node; its answer, or its loss, comes back under
     `token`, at most once.
@@ -37,14 +38,14 @@ class Send:
     version: int = attrs.field(kw_only=True, default=NEWEST_VERSION)
 
 
-@attrs.frozen
+@value
 class WakeMe:
     """Call `wake` at `at`, in milliseconds of the clock of the inputs; a later WakeMe replaces this one."""
 
     at: int
 
 
-@attrs.frozen
+@value
 class Resolve:
     """An operation ended: `failure` is None when it did what its name says."""
 
@@ -52,7 +53,7 @@ class Resolve:
     failure: Failure | None = attrs.field(default=None, kw_only=True)
 
 
-@attrs.frozen
+@value
 class BatchDone:
     """Every record of a batch has its outcome; `base_offset` is -1 when the broker no longer knows it."""
 
@@ -64,7 +65,7 @@ class BatchDone:
     failure: Failure | None = attrs.field(default=None, kw_only=True)
 
 
-@attrs.frozen
+@value
 class Answered:
     """A question of a consumer or admin ended: its reply, or why there is none. `number` is from `ask`."""
 

@@ -72,9 +72,11 @@ _TAG_NEXT_PRODUCER_ID: Final = 1
 _TAG_CLIENT_VERSION: Final = 2
 
 
-@attrs.frozen(kw_only=True)
-class TransactionRecord:
-    """The state of one transactional id (TransactionLogValue). Times in ms; -1 stands for none everywhere."""
+class TransactionRecord(NamedTuple):
+    """The state of one transactional id (TransactionLogValue). Times in ms; -1 stands for none everywhere.
+
+    A tuple, as each transaction changes one three times.
+    """
 
     producer_id: int
     previous_producer_id: int

@@ -16,11 +16,12 @@ import attrs
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.frames import ReplyFrame, decode_reply, decode_request, encode_reply, encode_request
 from fencepost.protocol.messages import API_BY_REQUEST, Api, ReplyBody, Request
+from fencepost.protocol.values import value
 
 LENGTH_BYTES: Final = 4  # the length before a frame, which a reader of frames takes off
 
 
-@attrs.frozen
+@value
 class Question:
     """A request on its way."""
 
@@ -29,7 +30,7 @@ class Question:
     version: int
 
 
-@attrs.frozen
+@value
 class Answer:
     """The answer to the question with this token, on its way back."""
 
@@ -38,7 +39,7 @@ class Answer:
     body: ReplyBody | None
 
 
-@attrs.frozen
+@value
 class Goodbye:
     """The caller closed the connection; it arrives behind whatever was sent before."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
-import attrs
-
 from fencepost.broker.host import Host, SyncPolicy
 from fencepost.broker.node import Node
 from fencepost.broker.partition import Partition
@@ -281,7 +279,7 @@ class Story:
 
     def age(self, epoch: int, name: str = "pay") -> Identity:
         """The id is at this epoch, as after as many transactions; the process was killed on the way."""
-        record = attrs.evolve(self.records(name)[-1], producer_epoch=epoch)
+        record = self.records(name)[-1]._replace(producer_epoch=epoch)
         batch = transaction_batch(name, record, timestamp=self.now)
         self.kill()
         directory = DataDirectory.open(self.storage)

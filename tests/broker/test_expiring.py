@@ -208,7 +208,7 @@ def test_only_what_is_settled_expires(state: TransactionState) -> None:
     story = Story()
     paid(story)
     settled = story.coordinator()
-    settled.records["pay"] = attrs.evolve(settled.records["pay"], state=state)
+    settled.records["pay"] = settled.records["pay"]._replace(state=state)
     update_ms = settled.records["pay"].update_ms
     assert expired(settled, before_ms=update_ms - 1) == []
     assert expired(settled, before_ms=update_ms) == (["pay"] if state in MAY_EXPIRE else [])

@@ -64,7 +64,7 @@ def restate(at: Directory, path: str, number: int, **changes: Any) -> None:
     header = read_header(batches[number])
     ((name, record),) = read_transactions(batches[number], header)
     assert record is not None
-    changed = transaction_batch(name, attrs.evolve(record, **changes), timestamp=header.max_timestamp)
+    changed = transaction_batch(name, record._replace(**changes), timestamp=header.max_timestamp)
     batches[number] = bytes(changed)
     at.put_batches(path, batches)
 

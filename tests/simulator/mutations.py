@@ -33,13 +33,13 @@ known = state.records.get(decision.transactional_id)
 _ABORTED_AFTER_ALL: Final = """\
         if record.state in PREPARED:
             aborted = TransactionState.PREPARE_ABORT
-            state.records[name] = attrs.evolve(record, state=aborted)"""
+            state.records[name] = record._replace(state=aborted)"""
 
 _EPOCH_KEPT: Final = """\
 generation=rules.generation
     )
     assert decision.record is not None
-    kept = evolve(decision.record, producer_epoch=record.producer_epoch)
+    kept = decision.record._replace(producer_epoch=record.producer_epoch)
     return evolve(decision, record=kept)"""
 
 _PENDING_FORGOTTEN: Final = """\

@@ -212,7 +212,7 @@ class Coordinator:
     end: int = 0
 
     def says(self, state: STATE, *, is_durable: bool = True, **changes: object) -> None:
-        self.record = attrs.evolve(self.record, state=state, **changes)
+        self.record = self.record._replace(state=state, **changes)
         self.end += 1
         self.book.enter(LOG, Entry(self.end, "payer", self.record))
         if is_durable:

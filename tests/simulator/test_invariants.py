@@ -152,7 +152,7 @@ def _prepare_keeps_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     def stale(name: str, record: Any, *arguments: Any, **more: Any) -> Decision:
         decision = prepare(name, record, *arguments, **more)
         assert decision.record is not None
-        kept = attrs.evolve(decision.record, producer_epoch=record.producer_epoch)
+        kept = decision.record._replace(producer_epoch=record.producer_epoch)
         return attrs.evolve(decision, record=kept)
 
     monkeypatch.setattr(transactions, "prepare", stale)

@@ -5,35 +5,34 @@ Rule: a message says what Kafka's message of that name says; what only other clu
 
 from __future__ import annotations
 
-import attrs
-
 from fencepost.protocol.codec import Int8, Int16, Int32, Int64
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages.common import PartitionError, PartitionName
+from fencepost.protocol.values import value
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class Metadata:
     """Topics to describe; None means all."""
 
     topics: tuple[str, ...] | None
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class NodeAddress:
     node_id: Int32
     host: str
     port: Int32
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class PartitionMetadata:
     partition: Int32
     leader_id: Int32
     leader_epoch: Int32
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class TopicMetadata:
     topic: str
     error: ErrorCode
@@ -41,7 +40,7 @@ class TopicMetadata:
     partitions: tuple[PartitionMetadata, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class MetadataReply:
     cluster_id: str
     controller_id: Int32
@@ -49,7 +48,7 @@ class MetadataReply:
     topics: tuple[TopicMetadata, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class FindCoordinator:
     """`kind` is a CoordinatorType, or a number that a broker knows nothing of."""
 
@@ -57,32 +56,32 @@ class FindCoordinator:
     key: str
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class FindCoordinatorReply:
     node_id: Int32
     host: str
     port: Int32
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class ApiVersions:
     pass
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class ApiVersionRange:
     api_key: Int16
     minimum: Int16
     maximum: Int16
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class ApiVersionsReply:
     versions: tuple[ApiVersionRange, ...]
     transaction_version: Int16
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class TopicConfig:
     """One setting of a topic, under Kafka's name."""
 
@@ -90,52 +89,52 @@ class TopicConfig:
     value: str
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class CreateTopic:
     topic: str
     partition_count: Int32
     configs: tuple[TopicConfig, ...] = ()
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class CreateTopics:
     topics: tuple[CreateTopic, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class TopicError:
     topic: str
     error: ErrorCode
     because: str
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class CreateTopicsReply:
     topics: tuple[TopicError, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class DeleteTopics:
     topics: tuple[str, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class DeleteTopicsReply:
     topics: tuple[TopicError, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class AllocateProducerIds:
     node_id: Int32
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class AllocateProducerIdsReply:
     first_producer_id: Int64
     count: Int32
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class BrokerRegistration:
     """A node that starts tells the controller where it is; only nodes may."""
 
@@ -144,20 +143,20 @@ class BrokerRegistration:
     port: Int32
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class BrokerRegistrationReply:
     """`broker_epoch` is the offset in the metadata log where the registration lies."""
 
     broker_epoch: Int64
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class ElectLeaders:
     """A leader that lost its logs asks the controller for new leader epochs; only nodes may."""
 
     partitions: tuple[PartitionName, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class ElectLeadersReply:
     partitions: tuple[PartitionError, ...]

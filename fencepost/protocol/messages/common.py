@@ -5,14 +5,13 @@ Rule: messages are frozen, built by keyword, and hold values only.
 
 from __future__ import annotations
 
-import attrs
-
 from fencepost.protocol.codec import Int32
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.values import value
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class PartitionName:
     topic: str
     partition: Int32
@@ -23,7 +22,7 @@ class PartitionName:
         return TopicPartition(self.topic, self.partition)
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class PartitionError:
     topic: str
     partition: Int32

@@ -5,14 +5,13 @@ Rule: a message says what Kafka's message of that name says; what only other clu
 
 from __future__ import annotations
 
-import attrs
-
 from fencepost.protocol.codec import Int16, Int32, Int64, Records
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import NO_LEADER_EPOCH, IsolationLevel
+from fencepost.protocol.values import value
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class ProducePartition:
     """The batches for one partition; today's clients send exactly one."""
 
@@ -21,7 +20,7 @@ class ProducePartition:
     records: Records
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class Produce:
     """Append batches. `acks` 0 wants no answer, 1 and -1 are the same with one replica."""
 
@@ -31,7 +30,7 @@ class Produce:
     partitions: tuple[ProducePartition, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class ProducedPartition:
     """What became of one partition's batches; a duplicate is answered with the offset it was first given."""
 
@@ -42,12 +41,12 @@ class ProducedPartition:
     log_start_offset: Int64
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class ProduceReply:
     partitions: tuple[ProducedPartition, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class FetchPartition:
     """`current_leader_epoch` is the newest that the reader knows of; -1 is not checked (KIP-320)."""
 
@@ -58,7 +57,7 @@ class FetchPartition:
     max_bytes: Int32
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class Fetch:
     """Read batches. With `min_bytes` above 0 waits up to `max_wait_ms` for a byte; one batch comes whole."""
 
@@ -69,7 +68,7 @@ class Fetch:
     partitions: tuple[FetchPartition, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class AbortedTransaction:
     """A reader drops this producer's transactional batches from `first_offset` up to its ABORT marker."""
 
@@ -77,7 +76,7 @@ class AbortedTransaction:
     first_offset: Int64
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class FetchedPartition:
     """Batches from one partition, bounded by the isolation level; `aborted` is None for read_uncommitted."""
 
@@ -91,12 +90,12 @@ class FetchedPartition:
     records: Records
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class FetchReply:
     partitions: tuple[FetchedPartition, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class ListOffsetsPartition:
     """`timestamp` in milliseconds, or one of the special ones in terms.py; the epoch as in a Fetch."""
 
@@ -106,13 +105,13 @@ class ListOffsetsPartition:
     timestamp: Int64
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class ListOffsets:
     isolation_level: IsolationLevel
     partitions: tuple[ListOffsetsPartition, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class ListedOffset:
     """The first offset at or after the timestamp that the isolation level allows, else -1 and -1."""
 
@@ -123,12 +122,12 @@ class ListedOffset:
     offset: Int64
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class ListOffsetsReply:
     partitions: tuple[ListedOffset, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class DeleteRecordsPartition:
     """Everything before `offset` goes; -1 means the high watermark."""
 
@@ -137,13 +136,13 @@ class DeleteRecordsPartition:
     offset: Int64
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class DeleteRecords:
     timeout_ms: Int32
     partitions: tuple[DeleteRecordsPartition, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class DeletedRecords:
     """`low_watermark` is where the log starts now, -1 beside an error."""
 
@@ -153,6 +152,6 @@ class DeletedRecords:
     error: ErrorCode
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class DeleteRecordsReply:
     partitions: tuple[DeletedRecords, ...]

@@ -5,15 +5,14 @@ Rule: a message says what Kafka's message of that name says; what only other clu
 
 from __future__ import annotations
 
-import attrs
-
 from fencepost.protocol.codec import Int32
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages.common import PartitionError, PartitionName
 from fencepost.protocol.terms import GroupState
+from fencepost.protocol.values import value
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class GroupProtocol:
     """A way to assign partitions that a member supports, and what it tells the leader for it."""
 
@@ -21,7 +20,7 @@ class GroupProtocol:
     metadata: bytes
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class JoinGroup:
     """Become a member, or take part in the next generation. Who has no id yet (`""`) is given one first."""
 
@@ -34,14 +33,14 @@ class JoinGroup:
     protocols: tuple[GroupProtocol, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class JoinedMember:
     member_id: str
     group_instance_id: str | None
     metadata: bytes
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class JoinGroupReply:
     """The new generation; `members` for the leader alone, which need not assign when `skip_assignment`."""
 
@@ -54,13 +53,13 @@ class JoinGroupReply:
     members: tuple[JoinedMember, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class MemberAssignment:
     member_id: str
     assignment: bytes
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class SyncGroup:
     """Ask for one's part in this generation; the leader brings everybody's."""
 
@@ -73,14 +72,14 @@ class SyncGroup:
     assignments: tuple[MemberAssignment, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class SyncGroupReply:
     protocol_type: str | None
     protocol_name: str | None
     assignment: bytes
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class Heartbeat:
     """A member is alive, and asks whether its generation still holds."""
 
@@ -90,12 +89,12 @@ class Heartbeat:
     group_instance_id: str | None
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class HeartbeatReply:
     pass
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class LeavingMember:
     """By member id; a static member may be removed by its instance id alone."""
 
@@ -103,7 +102,7 @@ class LeavingMember:
     group_instance_id: str | None
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class LeaveGroup:
     """Members go, or are removed by somebody else."""
 
@@ -111,26 +110,26 @@ class LeaveGroup:
     members: tuple[LeavingMember, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class LeftMember:
     member_id: str
     group_instance_id: str | None
     error: ErrorCode
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class LeaveGroupReply:
     members: tuple[LeftMember, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class DescribeGroups:
     """Where these groups stand; one that never was is Dead."""
 
     groups: tuple[str, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class DescribedMember:
     member_id: str
     group_instance_id: str | None
@@ -138,7 +137,7 @@ class DescribedMember:
     assignment: bytes
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class DescribedGroup:
     """`protocol` is set in a stable group, and what its members said and got with it."""
 
@@ -150,49 +149,49 @@ class DescribedGroup:
     members: tuple[DescribedMember, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class DescribeGroupsReply:
     groups: tuple[DescribedGroup, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class ListGroups:
     """The groups that this node coordinates, in these states or (none named) in any."""
 
     states: tuple[GroupState, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class ListedGroup:
     group_id: str
     protocol_type: str
     state: GroupState
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class ListGroupsReply:
     groups: tuple[ListedGroup, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class DeleteGroups:
     """Forget groups without members, and their offsets."""
 
     groups: tuple[str, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class GroupError:
     group_id: str
     error: ErrorCode
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class DeleteGroupsReply:
     groups: tuple[GroupError, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class OffsetDelete:
     """Forget a group's offsets of partitions that no member reads."""
 
@@ -200,6 +199,6 @@ class OffsetDelete:
     partitions: tuple[PartitionName, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class OffsetDeleteReply:
     partitions: tuple[PartitionError, ...]

@@ -5,14 +5,13 @@ Rule: a message says what Kafka's message of that name says; what only other clu
 
 from __future__ import annotations
 
-import attrs
-
 from fencepost.protocol.codec import Int16, Int32, Int64
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages.common import PartitionError, PartitionName
+from fencepost.protocol.values import value
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class OffsetToCommit:
     topic: str
     partition: Int32
@@ -21,7 +20,7 @@ class OffsetToCommit:
     metadata: str
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class OffsetCommit:
     group_id: str
     generation_id: Int32
@@ -30,12 +29,12 @@ class OffsetCommit:
     offsets: tuple[OffsetToCommit, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class OffsetCommitReply:
     partitions: tuple[PartitionError, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class OffsetFetch:
     """Committed offsets; None means every partition of the group. `require_stable` is KIP-447."""
 
@@ -44,7 +43,7 @@ class OffsetFetch:
     partitions: tuple[PartitionName, ...] | None
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class FetchedOffset:
     """`offset` is -1 when nothing is committed."""
 
@@ -56,12 +55,12 @@ class FetchedOffset:
     metadata: str
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class OffsetFetchReply:
     offsets: tuple[FetchedOffset, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class TxnOffsetCommit:
     """Offsets that count when the transaction commits; the group coordinator adds its partition to it."""
 
@@ -75,6 +74,6 @@ class TxnOffsetCommit:
     offsets: tuple[OffsetToCommit, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class TxnOffsetCommitReply:
     partitions: tuple[PartitionError, ...]

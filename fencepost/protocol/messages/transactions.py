@@ -5,15 +5,14 @@ Rule: a message says what Kafka's message of that name says; what only other clu
 
 from __future__ import annotations
 
-import attrs
-
 from fencepost.protocol.codec import Int8, Int16, Int32, Int64
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages.common import PartitionError, PartitionName
 from fencepost.protocol.terms import TransactionResult, TransactionState
+from fencepost.protocol.values import value
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class InitProducerId:
     """A producer id and epoch; fences the former owner of the id. -1, -1: no expectation (KIP-360)."""
 
@@ -23,13 +22,13 @@ class InitProducerId:
     producer_epoch: Int16
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class InitProducerIdReply:
     producer_id: Int64
     producer_epoch: Int16
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class AddPartitionsToTxn:
     """Add partitions to the transaction, or with `verify_only` ask whether they are in it (KIP-890)."""
 
@@ -40,12 +39,12 @@ class AddPartitionsToTxn:
     partitions: tuple[PartitionName, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class AddPartitionsToTxnReply:
     partitions: tuple[PartitionError, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class AddOffsetsToTxn:
     transactional_id: str
     producer_id: Int64
@@ -53,12 +52,12 @@ class AddOffsetsToTxn:
     group_id: str
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class AddOffsetsToTxnReply:
     pass
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class EndTxn:
     transactional_id: str
     producer_id: Int64
@@ -66,7 +65,7 @@ class EndTxn:
     result: TransactionResult
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class EndTxnReply:
     """The identity for the next transaction, an epoch each (KIP-890 part 2); -1 for clients from before."""
 
@@ -74,7 +73,7 @@ class EndTxnReply:
     producer_epoch: Int16
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class TransactionMarker:
     producer_id: Int64
     producer_epoch: Int16
@@ -84,30 +83,30 @@ class TransactionMarker:
     partitions: tuple[PartitionName, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class WriteTxnMarkers:
     """From the coordinator to partition leaders: append these markers."""
 
     markers: tuple[TransactionMarker, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class WrittenMarker:
     producer_id: Int64
     partitions: tuple[PartitionError, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class WriteTxnMarkersReply:
     markers: tuple[WrittenMarker, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class DescribeProducers:
     partitions: tuple[PartitionName, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class ProducerDescription:
     """-1 stands for none everywhere; `open_since_offset` is the first offset of its open transaction here."""
 
@@ -119,7 +118,7 @@ class ProducerDescription:
     open_since_offset: Int64
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class DescribedProducers:
     topic: str
     partition: Int32
@@ -127,17 +126,17 @@ class DescribedProducers:
     producers: tuple[ProducerDescription, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class DescribeProducersReply:
     partitions: tuple[DescribedProducers, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class DescribeTransactions:
     transactional_ids: tuple[str, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class TransactionDescription:
     """`start_ms` is -1 unless started; during PREPARE `partitions` are those whose marker is missing."""
 
@@ -151,12 +150,12 @@ class TransactionDescription:
     partitions: tuple[PartitionName, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class DescribeTransactionsReply:
     transactions: tuple[TransactionDescription, ...]
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class ListTransactions:
     """Empty filters let everything through; `duration_ms` -1 does too (KIP-664, KIP-994).
 
@@ -168,14 +167,14 @@ class ListTransactions:
     duration_ms: Int64
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class ListedTransaction:
     transactional_id: str
     producer_id: Int64
     state: TransactionState
 
 
-@attrs.frozen(kw_only=True)
+@value(kw_only=True)
 class ListTransactionsReply:
     unknown_states: tuple[str, ...]
     transactions: tuple[ListedTransaction, ...]
