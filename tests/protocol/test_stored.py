@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,17 +56,13 @@ ONGOING = TransactionRecord(
     start_ms=STARTED,
     client_version=0,
 )
-PREPARE_COMMIT = attrs.evolve(
-    ONGOING,
-    state=TransactionState.PREPARE_COMMIT,
-    previous_producer_id=4710,
-    next_producer_id=5000,
-    client_version=2,
+PREPARE_COMMIT = ONGOING._replace(
+    state=TransactionState.PREPARE_COMMIT, previous_producer_id=4710, next_producer_id=5000, client_version=2
 )
-EMPTY = attrs.evolve(
-    ONGOING, state=TransactionState.EMPTY, producer_epoch=0, partitions=(), start_ms=-1, client_version=2
+EMPTY = ONGOING._replace(
+    state=TransactionState.EMPTY, producer_epoch=0, partitions=(), start_ms=-1, client_version=2
 )
-COMPLETE_COMMIT = attrs.evolve(EMPTY, state=TransactionState.COMPLETE_COMMIT)
+COMPLETE_COMMIT = EMPTY._replace(state=TransactionState.COMPLETE_COMMIT)
 
 TRANSACTIONS = [
     pytest.param(ONGOING, kafka_bytes.ONGOING, id="ongoing"),
@@ -141,7 +136,7 @@ def test_transactions_are_stored_as_kafka_stores_them(record: TransactionRecord,
 
 def test_transactions_of_older_and_newer_brokers_are_read() -> None:
     key = kafka_bytes.TRANSACTION_KEY
-    empty = attrs.evolve(EMPTY, client_version=0)
+    empty = EMPTY._replace(client_version=0)
     for value, record in [
         (kafka_bytes.ONGOING_VERSION_0, ONGOING),
         (kafka_bytes.EMPTY_VERSION_0, empty),
@@ -151,7 +146,7 @@ def test_transactions_of_older_and_newer_brokers_are_read() -> None:
 
 
 def test_partitions_are_stored_and_read_in_order_whatever_order_they_come_in() -> None:
-    shuffled = attrs.evolve(ONGOING, partitions=ONGOING.partitions[::-1])
+    shuffled = ONGOING._replace(partitions=ONGOING.partitions[::-1])
     assert only_record(transaction_batch("t", shuffled, timestamp=0))[1] == kafka_bytes.ONGOING
 
 
@@ -173,7 +168,7 @@ transaction_records = st.builds(
     update_ms=int64s,
     start_ms=int64s,
     client_version=int16s,
-).map(lambda r: attrs.evolve(r, partitions=()) if r.state is TransactionState.EMPTY else r)
+).map(lambda r: r._replace(partitions=()) if r.state is TransactionState.EMPTY else r)
 
 
 @given(words, st.none() | transaction_records, int64s)
@@ -186,7 +181,7 @@ def test_any_transaction_comes_back(
 
 def test_an_empty_transaction_with_partitions_is_our_own_mistake() -> None:
     with pytest.raises(AssertionError, match="no partitions"):
-        transaction_batch("t", attrs.evolve(ONGOING, state=TransactionState.EMPTY), timestamp=0)
+        transaction_batch("t", ONGOING._replace(state=TransactionState.EMPTY), timestamp=0)
 
 
 def test_offsets_are_stored_as_kafka_stores_them() -> None:
