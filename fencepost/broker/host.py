@@ -242,7 +242,8 @@ class Host:
             held.journal.append(
                 append.batch, append.header, leader_epoch=append.leader_epoch, aborted=append.aborted
             )
-            self._roll(held.journal)
+            if held.journal.is_full or held.journal.snapshot_due:
+                self._roll(held.journal)
         except StorageError as problem:
             self._lose(key, problem)
             return
@@ -252,7 +253,9 @@ class Host:
             return
         self.changed.add(key)
         self.written[key] = end = append.header.next_offset
-        if key in self.unsynced or _waits(self.policy, key, append.header):
+        if self.policy is not SyncPolicy.NONE and (
+            key in self.unsynced or _waits(self.policy, key, append.header)
+        ):
             self.unsynced.add(key)
         else:
             self.inbox.appendleft(Durable(partition=key, offset=end))
@@ -274,7 +277,7 @@ class Host:
         """
         log = self.node.logs.get(journal.partition)
         at_end = log is not None and log.partition.log_end_offset == journal.log_end_offset
-        if log is not None and at_end and (journal.is_full or journal.snapshot_due):
+        if log is not None and at_end:
             producers = partition.snapshot(log.partition)
             journal.roll(producers) if journal.is_full else journal.write_snapshot(producers)
 

@@ -260,8 +260,9 @@ class Node:
         partition.advance_high_watermark(state, offset)
         if isinstance(log.coordinator, Transactions):
             pending = log.coordinator.pending
-            for name in [name for name, end in pending.items() if end <= offset]:
-                del pending[name]
+            if pending:
+                for name in [name for name, end in pending.items() if end <= offset]:
+                    del pending[name]
         while log.waiting and log.waiting[0][0] <= offset:
             self.release(log, log.waiting.popleft()[1])
         self.movable.add(state.key)

@@ -115,8 +115,9 @@ def _plan(
 def wake_readers(node: Node) -> None:
     """Fetches that wait for a partition that moved are looked at again."""
     readers = node.readers
-    tickets = {ticket for key in node.movable if key in readers for ticket in readers[key]}
+    moved = [key for key in node.movable if key in readers] if readers else []
     node.movable.clear()
+    tickets = {ticket for key in moved for ticket in readers[key]} if moved else ()
     for ticket in sorted(tickets):
         request = node.fetches[ticket].request
         plans = tuple(_plan_fetch(node, part, request.isolation_level) for part in request.partitions)

@@ -139,7 +139,7 @@ class Accumulator:
         size = batch.size  # looked at once: a sender that is in the middle of a record may still change it
         self.used += size - batch.reserved
         batch.reserved = size
-        queue = self.queue(TopicPartition(batch.topic, batch.partition))
+        queue = self.queue(batch.where)
         queue.ready.append(batch)
         self.active[queue.partition] = queue
 
@@ -161,6 +161,8 @@ class Accumulator:
         One behind others of its partition that wait to be sent goes on taking records: closing it would not
         send it sooner.
         """
+        if not self.lingering:
+            return False
         oldest_allowed = now - self.settings.linger_ms
         kept: list[Batch] = []
         closed = False
@@ -177,7 +179,7 @@ class Accumulator:
         return closed
 
     def _is_behind(self, batch: Batch) -> bool:
-        queue = self.queues.get(TopicPartition(batch.topic, batch.partition))
+        queue = self.queues.get(batch.where)
         return queue is not None and bool(queue.ready)
 
     def queue(self, partition: TopicPartition) -> PartitionQueue:
@@ -191,7 +193,7 @@ class Accumulator:
         """Forgets a batch that has its outcome, and gives back its memory."""
         if self.is_open(batch):
             self.close(batch)
-        queue = self.queue(TopicPartition(batch.topic, batch.partition))
+        queue = self.queue(batch.where)
         queue.discard(batch)
         if not queue.ready and not queue.unacked:
             self.active.pop(queue.partition, None)

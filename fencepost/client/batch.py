@@ -62,6 +62,7 @@ class Batch:
         "topic",
         "values",
         "was_sent",
+        "where",
     )
 
     def __init__(
@@ -69,6 +70,7 @@ class Batch:
     ) -> None:
         self.number = number
         self.ordinal = 0  # among the batches of its partition that got a sequence
+        self.where = partition
         self.topic, self.partition = partition
         self.limit = limit
         self.room = limit

@@ -125,7 +125,7 @@ class Delivery:
             if batch is None:
                 continue  # it expired while it was on its way
             batch.in_flight = False
-            result = results.get(TopicPartition(batch.topic, batch.partition))
+            result = results.get(batch.where)
             error = answer.error
             if body is not None:
                 error = ErrorCode.UNKNOWN_SERVER_ERROR if result is None else result.error
@@ -135,7 +135,7 @@ class Delivery:
         return refusals
 
     def _judge(self, batch: Batch, error: ErrorCode, base_offset: int, now: int) -> Refusal | None:
-        queue = self.accumulator.queue(TopicPartition(batch.topic, batch.partition))
+        queue = self.accumulator.queue(batch.where)
         remedy = remedy_of(m.Produce, error)
         if error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             if batch is not next(b for b in queue.unacked if not b.is_refused):
@@ -161,7 +161,7 @@ class Delivery:
     def finish(self, batch: Batch, failure: Failure | None, base_offset: int = NO_OFFSET) -> None:
         """Gives every record of a batch its outcome."""
         if failure is not None and batch.was_sent:
-            self.accumulator.queue(TopicPartition(batch.topic, batch.partition)).is_broken = True
+            self.accumulator.queue(batch.where).is_broken = True
         # Last of all it is done: another thread may look at any time.
         batch.base_offset = base_offset
         batch.failure = failure

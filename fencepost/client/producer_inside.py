@@ -146,13 +146,17 @@ class ProducerInside:
 
     def _step(self, now: int) -> list[Effect]:
         """What can be done now is done; the effects so far are handed out."""
-        self._expire(now)
-        self.accumulator.close_lingered(now)
+        accumulator = self.accumulator
+        if accumulator.batches:
+            self._expire(now)
+        accumulator.close_lingered(now)
         if self.state in SENDING:
-            self._drain(now)
-            if self.accumulator.close_lingered(now):  # some had waited behind what went out just now
+            if accumulator.active or self._offsets:
                 self._drain(now)
-            self._submit_offsets()
+            if accumulator.close_lingered(now):  # some had waited behind what went out just now
+                self._drain(now)
+            if self._offsets:
+                self._submit_offsets()
         elif self.state in (ProducerState.ABORTABLE_ERROR, ProducerState.ABORTING_TRANSACTION):
             # Answers of what is in flight are awaited; what would go again, or never went, is given up.
             self.delivery.fail(self.failure or _ABORTED, also_in_flight=False)
@@ -320,24 +324,22 @@ class ProducerInside:
         for batch in self.accumulator.expired(now):
             if batch.is_done:
                 continue  # it went with the transaction that an earlier one spoiled
-            where = TopicPartition(batch.topic, batch.partition)
-            because = f"{where}: no acknowledgement within {self.settings.delivery_timeout_ms} ms"
+            because = f"{batch.where}: no acknowledgement within {self.settings.delivery_timeout_ms} ms"
             failure = Failure(DeliveryTimeout, because=because)
             self.delivery.finish(batch, failure)
             self._lose_batch(batch, failure)
 
     def _refused(self, refusal: Refusal) -> None:
         batch, error, remedy = refusal
-        where = TopicPartition(batch.topic, batch.partition)
         if remedy is Remedy.FATAL:
             kind = ProducerFenced if error in _FENCED else ProducerFailed
-            self._fatal(refused(kind, error, f"produce to {where}"))
+            self._fatal(refused(kind, error, f"produce to {batch.where}"))
         elif batch.is_done:
             return  # it went with the transaction that another batch of the same answer spoiled
         elif batch.is_refused:
             self._renew(batch)
         else:
-            failure = refused(DeliveryFailed, error, f"produce to {where}")
+            failure = refused(DeliveryFailed, error, f"produce to {batch.where}")
             self.delivery.finish(batch, failure)
             self._lose_batch(batch, failure)
 
@@ -351,7 +353,7 @@ class ProducerInside:
 
     def _renew(self, batch: Batch) -> None:
         """Asks for a new identity; the partition waits for it, the others go on under the old one."""
-        self.accumulator.queue(TopicPartition(batch.topic, batch.partition)).is_broken = True
+        self.accumulator.queue(batch.where).is_broken = True
         self._move(_I.RENEW)
         if self.state is _S.INITIALIZING:
             self._ask_identity()

@@ -35,6 +35,8 @@ CONTROL_BATCH_SIZE: Final = 78
 # base offset, batch length, leader epoch, magic, crc, attributes, last offset delta, base and max timestamp,
 # producer id, producer epoch, base sequence, record count (DefaultRecordBatch.java)
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_UNCOVERED = struct.Struct(HEADER.format[:6])  # up to the checksum, which covers the rest
+_COVERED = struct.Struct(">" + HEADER.format[6:])
 _BASE_OFFSET = struct.Struct(">q")
 _LEADER_EPOCH = struct.Struct(">i")
 _CRC = struct.Struct(">I")
@@ -157,14 +159,15 @@ def build_batch(
     leader_epoch: int = 0,
 ) -> bytearray:
     """A whole batch around encoded records, with its checksum; mutable, for `place` to set its offset."""
-    batch = bytearray(HEADER_SIZE + len(payload))
-    batch_length = len(batch) - LENGTH_PREFIX_SIZE
-    HEADER.pack_into(
-        batch, 0, base_offset, batch_length, leader_epoch, magic, 0, attributes, last_offset_delta,
-        base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, record_count,
+    covered = _COVERED.pack(
+        attributes, last_offset_delta, base_timestamp, max_timestamp,
+        producer_id, producer_epoch, base_sequence, record_count,
     )  # fmt: skip
-    batch[HEADER_SIZE:] = payload
-    _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
+    batch_length = HEADER_SIZE - LENGTH_PREFIX_SIZE + len(payload)
+    checksum = crc32c(payload, crc32c(covered))
+    batch = bytearray(_UNCOVERED.pack(base_offset, batch_length, leader_epoch, magic, checksum))
+    batch += covered
+    batch += payload
     return batch
 
 

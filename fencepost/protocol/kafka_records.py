@@ -42,7 +42,7 @@ def build_kafka_batch(
     payload = bytearray()
     for offset_delta, record in enumerate(records):
         _put_record(payload, record, offset_delta)
-    newest = max((record.timestamp_delta for record in records), default=0)
+    newest = max([record.timestamp_delta for record in records], default=0)
     return build_batch(
         payload,
         magic=MAGIC_KAFKA,

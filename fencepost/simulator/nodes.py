@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import Any, Protocol
 
 import attrs
@@ -111,7 +112,7 @@ class SimulatedNode:
         self.dies_in = self.tick_at = None
         self.host = Host(Node(self.settings), NodeJournals(self.journals), policy=self.policy)
         self.host.carries_own = self.carries_own
-        self.host.watch = self._took
+        self.host.watch = partial(self.world.took, self)
         self.host.start(self.clock.ms(self.world.now))
         self.work()
 
@@ -235,9 +236,6 @@ class SimulatedNode:
         if self.death is Death.BEFORE_A_WRITE:
             return bool(host.to_do) and type(host.to_do[0]) is Append
         return self.death is Death.BEHIND_A_WRITE or not host.is_idle
-
-    def _took(self, arrived: Input, outcome: Outcome) -> None:
-        self.world.took(self, arrived, outcome)
 
     def _flush(self, host: Host) -> None:
         """What the host wants done outside: answers, questions to nodes, syncs, and to be woken."""

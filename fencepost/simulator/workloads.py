@@ -67,16 +67,16 @@ class Runner:
     operations: list[Operation] = attrs.Factory(list[Operation])
     readings: dict[TopicPartition, Reading] = attrs.Factory(dict[TopicPartition, Reading])
     transaction_version: int = 2
+    choices: Choices = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.choices = self.world.choices
 
     def all_operations(self, now: int) -> list[Operation]:
         """What this process did, in its own order; what is not over ends now."""
         name = self.process.lane
         ended = [transaction.operation(name, at, now=now) for at, transaction in enumerate(self.transactions)]
         return [*ended, *self.operations]
-
-    @property
-    def choices(self) -> Choices:
-        return self.world.choices
 
     def sender(self) -> Sender:
         settings = ProducerSettings(

@@ -64,7 +64,9 @@ def test_messages_are_values() -> None:
     classes = [kind for kind in vars(messages).values() if isinstance(kind, type) and attrs.has(kind)]
     assert len(classes) > 2 * len(APIS)
     for kind in classes:
-        assert kind.__setattr__ is not object.__setattr__, f"{kind.__name__} is not frozen"
+        assert kind.__eq__ is not object.__eq__, f"{kind.__name__} is not equal by its fields"
+        assert kind.__hash__ is not None, f"{kind.__name__} has no hash"
+        assert "__slots__" in vars(kind), f"{kind.__name__} takes any field"
 
 
 def test_a_partition_has_one_name_everywhere() -> None:

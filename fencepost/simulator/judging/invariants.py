@@ -65,8 +65,9 @@ class Invariants:
         host = node.host
         assert host is not None, "who takes an input lives"
         kind = type(arrived)
-        if kind in _BEFORE_APPENDS:
-            _BEFORE_APPENDS[kind](self, host, arrived, outcome)
+        look = _BEFORE_APPENDS.get(kind)
+        if look is not None:
+            look(self, host, arrived, outcome)
         for append in outcome.appends:
             self._append(host, arrived, append)
         for effect in outcome.effects:
