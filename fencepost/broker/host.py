@@ -46,7 +46,6 @@ from fencepost.broker.words import (
 )
 from fencepost.journal.journal import Journal, StaleLeader
 from fencepost.journal.storage import StorageError
-from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
@@ -253,9 +252,7 @@ class Host:
             return
         self.changed.add(key)
         self.written[key] = end = append.header.next_offset
-        if self.policy is not SyncPolicy.NONE and (
-            key in self.unsynced or _waits(self.policy, key, append.header)
-        ):
+        if self.policy is not SyncPolicy.NONE and (key in self.unsynced or _waits(self.policy, append)):
             self.unsynced.add(key)
         else:
             self.inbox.appendleft(Durable(partition=key, offset=end))
@@ -395,8 +392,9 @@ class Host:
 _COORDINATION: Final = frozenset({TRANSACTION_STATE_TOPIC, CLUSTER_METADATA_TOPIC})
 
 
-def _waits(policy: SyncPolicy, key: TopicPartition, header: BatchHeader) -> bool:
+def _waits(policy: SyncPolicy, append: Append) -> bool:
     """Whether an acknowledgement of this batch waits for a sync."""
     return policy is SyncPolicy.ALL or (
-        policy is SyncPolicy.COMMIT and (header.is_transactional or key.topic in _COORDINATION)
+        policy is SyncPolicy.COMMIT
+        and (append.header.is_transactional or append.partition.topic in _COORDINATION)
     )

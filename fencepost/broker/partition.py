@@ -129,6 +129,8 @@ class Partition:
     @property
     def last_stable_offset(self) -> int:
         """Everything before it is decided and durable (UnifiedLog.fetchLastStableOffset)."""
+        if not self.open_transactions and not self.undurable:
+            return self.high_watermark
         first = self.first_unstable_batch
         return self.high_watermark if first is None else min(first, self.high_watermark)
 

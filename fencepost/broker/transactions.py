@@ -235,10 +235,8 @@ def end_transaction(
         name, found, cell, now=now, fresh_producer_id=fresh_producer_id, generation=generation, fences=False
     )
     assert decision.record is not None, "a transaction that ends writes its decision"
-    reply = Reply(to, body=_identity(decision.record, generation))
-    return Decision(
-        name, record=decision.record, last_epoch=decision.last_epoch, effects=(reply, *decision.effects)
-    )
+    effects = (Reply(to, body=_identity(decision.record, generation)), *decision.effects)
+    return Decision(name, record=decision.record, last_epoch=decision.last_epoch, effects=effects)
 
 
 def _end_cell(

@@ -162,10 +162,10 @@ class PartitionRecord:
     def first_undecided(self) -> int:
         """Where the last stable offset has to be."""
         stable = self.high_watermark
-        if self.open_since:
-            stable = min(stable, *self.open_since.values())
-        if self.undurable:
-            stable = min(stable, *[first for first, _ in self.undurable])
+        for first in self.open_since.values():
+            stable = min(stable, first)
+        for first, _ in self.undurable:
+            stable = min(stable, first)
         return stable
 
     def judge_bounds(self, state: Partition) -> None:
