@@ -1,6 +1,7 @@
 """May a client's batch, or a coordinator's marker, enter a partition's log? The rules, in Kafka's order.
 
-Rule: each check decides and changes nothing; which protection it is part of stands beside it.
+Rule: a row is a condition and the error that it means; the first that holds counts. Which protection a row
+is part of, and which correction of Kafka's brought it or took it away, stands in the row.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from typing import Final, NamedTuple
 
 import attrs
 
-from fencepost.broker.partition import UNKNOWN_PRODUCER, Partition, Producer
+from fencepost.broker.history import History
+from fencepost.broker.partition import UNKNOWN_PRODUCER, CachedBatch, Partition, Producer
 from fencepost.broker.words import Refused
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import TransactionMarker
 from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, sequence_after
 
 NO_GUARD: Final = 0
@@ -21,6 +24,9 @@ NO_GUARD: Final = 0
 
 UNGUARDED: Final = -1
 """What a batch shows where nobody ever asks (transaction.partition.verification.enable off)."""
+
+FIRST_STRICT_VERSION: Final = 2
+"""The `transaction.version` from which on a marker carries the next epoch (KIP-890)."""
 
 
 @attrs.frozen
@@ -33,132 +39,261 @@ class Duplicate:
 Verdict = Refused | Duplicate | None
 
 
-def _check_duplicate(partition: Partition, header: BatchHeader, producer: Producer, guard: int) -> Verdict:
-    """Comes before fencing: a batch of an older epoch is never a duplicate
-    (ProducerStateEntry.findDuplicateBatch).
-    """
-    if producer.producer_epoch != header.producer_epoch:
-        return None
-    for cached in producer.batches:
-        if cached.last_sequence == header.last_sequence and cached.first_sequence == header.base_sequence:
-            return Duplicate(cached.first_offset)
+class Check(NamedTuple):
+    """One rule for a client's batch: what `holds` of a batch that gets `error`."""
+
+    name: str
+    error: ErrorCode
+    """NONE: the batch is in the log already."""
+    holds: Callable[[Partition, BatchHeader, Producer, int], bool]
+    protection: str
+    source: str
+    until: str | None = None
+    """The knob of History that ended it."""
+
+
+class MarkerCheck(NamedTuple):
+    """One rule for a coordinator's marker."""
+
+    name: str
+    error: ErrorCode
+    holds: Callable[[TransactionMarker, Producer], bool]
+    source: str
+    since: str | None = None
+    """The knob of History that brought it."""
+    until: str | None = None
+    """The knob that ended it."""
+
+
+# --- a client's batch ------------------------------------------------------------------------------------
+
+
+def _repeated(header: BatchHeader, producer: Producer) -> CachedBatch | None:
+    """A batch of an older epoch is never a repetition (ProducerStateEntry.findDuplicateBatch)."""
+    if producer.producer_epoch == header.producer_epoch:
+        for cached in producer.batches:
+            if cached.last_sequence == header.last_sequence and cached.first_sequence == header.base_sequence:
+                return cached
     return None
 
 
-def _check_epoch(partition: Partition, header: BatchHeader, producer: Producer, guard: int) -> Verdict:
-    if header.producer_epoch < producer.producer_epoch:
-        return Refused(
-            ErrorCode.INVALID_PRODUCER_EPOCH,
-            f"epoch {header.producer_epoch} is older than {producer.producer_epoch} in {partition.key}",
-        )
-    return None
+def _is_repeated(partition: Partition, header: BatchHeader, producer: Producer, guard: int) -> bool:
+    return _repeated(header, producer) is not None
 
 
-def _check_guard(partition: Partition, header: BatchHeader, producer: Producer, guard: int) -> Verdict:
+def _has_older_epoch(partition: Partition, header: BatchHeader, producer: Producer, guard: int) -> bool:
+    """Somebody newer has been here (ProducerAppendInfo.checkProducerEpoch)."""
+    return header.producer_epoch < producer.producer_epoch
+
+
+def _is_overtaken(partition: Partition, header: BatchHeader, producer: Producer, guard: int) -> bool:
     """A marker between the coordinator's yes and this append removed the guard: the batch belongs to the
-    past (KAFKA-14884).
+    past.
     """
     if guard == UNGUARDED or not header.is_transactional:
-        return None
+        return False
     if partition.is_open(header.producer_id, header.producer_epoch):
-        return None
+        return False
     entry = partition.verifying.get(header.producer_id)
-    if entry is None or entry.guard != guard:
-        return Refused(
-            ErrorCode.INVALID_TXN_STATE, "the transaction ended while the coordinator was being asked"
-        )
-    return None
+    return entry is None or entry.guard != guard
 
 
-def _check_sequence(partition: Partition, header: BatchHeader, producer: Producer, guard: int) -> Verdict:
-    """ProducerAppendInfo.checkSequence, with Produce 12's rule that a transaction's first batch here starts
-    at 0.
-    """
+def _begins_late(partition: Partition, header: BatchHeader, producer: Producer, guard: int) -> bool:
     entry = partition.verifying.get(header.producer_id)
-    if entry is not None and entry.starts_at_zero and not producer.batches and header.base_sequence != 0:
-        return _out_of_order(header, expected=0)
-    if entry is not None and header.base_sequence > entry.lowest_sequence:
-        return _out_of_order(header, expected=entry.lowest_sequence)
+    return entry is not None and entry.starts_at_zero and not producer.batches and header.base_sequence != 0
+
+
+def _overtakes(partition: Partition, header: BatchHeader, producer: Producer, guard: int) -> bool:
+    """An earlier batch waits for the coordinator's answer (VerificationStateEntry.lowestSequence)."""
+    entry = partition.verifying.get(header.producer_id)
+    return entry is not None and header.base_sequence > entry.lowest_sequence
+
+
+def _is_unknown(partition: Partition, header: BatchHeader, producer: Producer, guard: int) -> bool:
+    is_foreign = producer.producer_epoch == NO_PRODUCER_EPOCH != header.producer_epoch
+    return is_foreign and header.base_sequence != 0
+
+
+def _is_out_of_order(partition: Partition, header: BatchHeader, producer: Producer, guard: int) -> bool:
     if producer.producer_epoch == NO_PRODUCER_EPOCH or header.producer_epoch == NO_PRODUCER_EPOCH:
-        return None  # since KIP-360 a producer that is unknown here may start anywhere
+        return False
     fresh = header.producer_epoch != producer.producer_epoch or not producer.batches
     expected = 0 if fresh else sequence_after(producer.last_sequence, 1)
-    return None if header.base_sequence == expected else _out_of_order(header, expected=expected)
+    return header.base_sequence != expected
 
 
-def _out_of_order(header: BatchHeader, *, expected: int) -> Refused:
-    return Refused(
+def _is_plain_inside(partition: Partition, header: BatchHeader, producer: Producer, guard: int) -> bool:
+    return not header.is_transactional and producer.open_since != NO_OFFSET
+
+
+_OLDER_EPOCH: Final = Check(
+    "has an older epoch than the partition knows of the producer",
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    _has_older_epoch,
+    protection="fencing",
+    source="KIP-98, KIP-588",
+)
+
+BEFORE_ASKING: Final = (_OLDER_EPOCH,)
+"""What is held against a transactional batch before the coordinator is asked about it."""
+
+CHECKS: Final = (
+    Check(
+        "is one of the producer's last five batches",
+        ErrorCode.NONE,
+        _is_repeated,
+        protection="dedup",
+        source="KIP-98; before fencing",
+    ),
+    _OLDER_EPOCH,
+    Check(
+        "comes behind a marker that came behind the coordinator's yes",
+        ErrorCode.INVALID_TXN_STATE,
+        _is_overtaken,
+        protection="fencing",
+        source="KIP-890, KAFKA-14884",
+    ),
+    Check(
+        "is the first of a Produce 12 transaction here, and its sequence is not 0",
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        f"producer {header.producer_id} sent sequence {header.base_sequence}, {expected} was expected",
+        _begins_late,
+        protection="dedup",
+        source="KIP-890",
+    ),
+    Check(
+        "overtakes a batch for which the coordinator is being asked",
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        _overtakes,
+        protection="dedup",
+        source="KIP-890",
+    ),
+    Check(
+        "is of a producer that the partition does not know, and its sequence is not 0",
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        _is_unknown,
+        protection="dedup",
+        source="KIP-98",
+        until="unknown_producers_start_anywhere",
+    ),
+    Check(
+        "does not follow the producer's last one (0 in a new epoch)",
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        _is_out_of_order,
+        protection="dedup",
+        source="KIP-98, KIP-360",
+    ),
+    Check(
+        "is plain, while its producer has a transaction open here",
+        ErrorCode.INVALID_TXN_STATE,
+        _is_plain_inside,
+        protection="fencing",
+        source="KIP-98",
+    ),
+)
+"""In Kafka's order (UnifiedLog.analyzeAndValidateProducerState, ProducerAppendInfo.append)."""
+
+
+def checks_for(rows: tuple[Check, ...], *, broken: frozenset[str], history: History) -> tuple[Check, ...]:
+    """The rows that count in a broker without these protections and with these corrections."""
+    return tuple(
+        check
+        for check in rows
+        if check.protection not in broken and not (check.until and history.has(check.until))
     )
 
 
-def _check_plain(partition: Partition, header: BatchHeader, producer: Producer, guard: int) -> Verdict:
-    if not header.is_transactional and producer.open_since != NO_OFFSET:
-        return Refused(
-            ErrorCode.INVALID_TXN_STATE, "a plain batch inside the producer's own open transaction"
-        )
-    return None
-
-
-class Check(NamedTuple):
-    """One rule for a client's batch, and the protection that it is part of."""
-
-    protection: str
-    refuses: Callable[[Partition, BatchHeader, Producer, int], Verdict]
-
-
-# In Kafka's order (UnifiedLog.analyzeAndValidateProducerState, ProducerAppendInfo.append): the first
-# verdict counts.
-CHECKS: Final = (
-    Check("dedup", _check_duplicate),
-    Check("fencing", _check_epoch),
-    Check("fencing", _check_guard),
-    Check("dedup", _check_sequence),
-    Check("fencing", _check_plain),
-)
-
-
-def judge(
-    partition: Partition, header: BatchHeader, *, guard: int, broken: frozenset[str] = frozenset()
-) -> Verdict:
+def judge(partition: Partition, header: BatchHeader, *, guard: int, checks: tuple[Check, ...]) -> Verdict:
     """Whether a client's batch may be appended (None), was appended before, or is refused."""
     if header.producer_id == NO_PRODUCER_ID:
         return None
     producer = partition.producers.get(header.producer_id, UNKNOWN_PRODUCER)
-    for check in CHECKS:
-        if (
-            check.protection not in broken
-            and (verdict := check.refuses(partition, header, producer, guard)) is not None
-        ):
-            return verdict
+    for check in checks:
+        if check.holds(partition, header, producer, guard):
+            return Refused(check.error, check.name) if check.error else _duplicate(header, producer)
     return None
 
 
-def judge_marker(
-    partition: Partition,
-    *,
-    producer_id: int,
-    producer_epoch: int,
-    coordinator_epoch: int,
-    transaction_version: int,
-) -> Refused | None:
-    """Whether a coordinator's marker may be appended (KIP-98; stricter since KIP-1228 and KAFKA-19999)."""
-    producer = partition.producers.get(producer_id, UNKNOWN_PRODUCER)
-    # Since version 2 a marker carries the next epoch. An equal one with nothing open is the repetition of
-    # one that was written.
-    stale = producer_epoch < producer.producer_epoch or (
-        transaction_version >= 2
-        and producer_epoch == producer.producer_epoch
-        and producer.open_since != NO_OFFSET
+def _duplicate(header: BatchHeader, producer: Producer) -> Duplicate:
+    cached = _repeated(header, producer)
+    assert cached is not None, "only a repeated batch is answered without an error"
+    return Duplicate(cached.first_offset)
+
+
+# --- a coordinator's marker ------------------------------------------------------------------------------
+
+
+def _is_stale(marker: TransactionMarker, producer: Producer) -> bool:
+    return marker.producer_epoch < producer.producer_epoch
+
+
+def _is_of_an_earlier_one(marker: TransactionMarker, producer: Producer) -> bool:
+    """The open transaction began under the epoch that this marker brought: it ended the one before."""
+    return _is_of_this_epoch(marker, producer) and producer.open_since != NO_OFFSET
+
+
+def _is_written_already(marker: TransactionMarker, producer: Producer) -> bool:
+    return _is_of_this_epoch(marker, producer) and producer.open_since == NO_OFFSET
+
+
+def _is_of_this_epoch(marker: TransactionMarker, producer: Producer) -> bool:
+    is_strict = marker.transaction_version >= FIRST_STRICT_VERSION
+    return is_strict and marker.producer_epoch == producer.producer_epoch
+
+
+def _is_of_an_older_coordinator(marker: TransactionMarker, producer: Producer) -> bool:
+    return marker.coordinator_epoch < producer.coordinator_epoch
+
+
+MARKER_CHECKS: Final = (
+    MarkerCheck(
+        "has an older epoch than the partition knows of the producer",
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        _is_stale,
+        source="KIP-98",
+    ),
+    MarkerCheck(
+        "is of version 2, and a transaction of its own epoch is open",
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        _is_of_an_earlier_one,
+        source="KIP-1228",
+        since="strict_marker_epoch",
+    ),
+    MarkerCheck(
+        "is of version 2, its epoch is known, and nothing is open",
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        _is_written_already,
+        source="KIP-1228",
+        since="strict_marker_epoch",
+        until="idempotent_marker_retry",
+    ),
+    MarkerCheck(
+        "is from an older coordinator than the partition's last marker",
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+        _is_of_an_older_coordinator,
+        source="KIP-98",
+    ),
+)
+"""In Kafka's order (ProducerAppendInfo.appendEndTxnMarker)."""
+
+
+def marker_checks_for(*, broken: frozenset[str], history: History) -> tuple[MarkerCheck, ...]:
+    """The rows that count in a broker without these protections and with these corrections."""
+    if "fencing" in broken:
+        return ()
+    return tuple(
+        check
+        for check in MARKER_CHECKS
+        if (check.since is None or history.has(check.since))
+        and (check.until is None or not history.has(check.until))
     )
-    if stale:
-        return Refused(
-            ErrorCode.INVALID_PRODUCER_EPOCH, f"{partition.key} has seen epoch {producer.producer_epoch}"
-        )
-    if coordinator_epoch < producer.coordinator_epoch:
-        return Refused(
-            ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-            f"coordinator epoch {producer.coordinator_epoch} was here",
-        )
+
+
+def judge_marker(
+    partition: Partition, marker: TransactionMarker, *, checks: tuple[MarkerCheck, ...]
+) -> Refused | None:
+    """Whether a coordinator's marker may be appended."""
+    producer = partition.producers.get(marker.producer_id, UNKNOWN_PRODUCER)
+    for check in checks:
+        if check.holds(marker, producer):
+            return Refused(check.error, check.name)
     return None

@@ -113,7 +113,7 @@ def _key_of_coordinator(above: Coordinator | None) -> tuple[Any, ...]:
                 above.coordinator_epoch,
                 above.key_of_state(),
                 tuple(sorted(above.last_epochs.items())),
-                tuple(sorted(above.previous_ids.items())),
+                tuple(sorted(above.other_ids.items())),
                 tuple(sorted(above.pending.items())),
                 tuple((name, tuple(sorted(owed))) for name, owed in sorted(above.owed.items())),
             )

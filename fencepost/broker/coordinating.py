@@ -10,7 +10,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.broker import identities, transactions
+from fencepost.broker import ending, identities, transactions
 from fencepost.broker.node import Node
 from fencepost.broker.producing import has_no_transactions
 from fencepost.broker.transaction_tables import Generation, Spoken
@@ -74,8 +74,8 @@ def _carry_out(node: Node, log: Log, decision: Decision, now: int) -> None:
     record = decision.record
     if record is not None:
         node.use_producer_id(record)
-        if not node.settings.generation.persists_identity_history:
-            record = transactions.without_history(state, decision.transactional_id, record)
+        if not node.settings.rules.persists_other_ids:
+            record = transactions.without_other_ids(state, decision.transactional_id, record)
         node.append_transaction(log, decision.transactional_id, record, now=now)
         if record.state is TransactionState.ONGOING:
             schedule_timeouts(node, state, now)
@@ -188,7 +188,7 @@ def end_transaction(node: Node, request: EndTxn, to: ReplyTo, now: int, asked: S
         node.reply(to, log if isinstance(log, Refused) else NO_PRODUCER_IDS)
         return
     state, rules = transactions_of(log), node.settings.rules
-    decided = transactions.end_transaction(
+    decided = ending.end_transaction(
         state, request, to=to, now=now, fresh_producer_id=fresh, rules=rules, asked=asked.generation
     )
     _answer(node, log, decided, to, now, asked)
@@ -289,7 +289,7 @@ def _finish(node: Node, log: Log, name: str, now: int) -> None:
     state = transactions_of(log)
     if name in state.owed and not state.owed[name]:
         del state.owed[name]
-        decision = transactions.complete(state, name, now=now, rules=node.settings.rules)
+        decision = ending.complete(state, name, now=now, rules=node.settings.rules)
         _carry_out(node, log, decision, now)
 
 
@@ -318,5 +318,6 @@ def _abort_one(node: Node, log: Log, name: str, now: int) -> None:
     fresh = node.fresh_producer_id()
     if fresh is not None:
         state, rules = transactions_of(log), node.settings.rules
-        decision = transactions.abort_timed_out(state, name, now=now, fresh_producer_id=fresh, rules=rules)
-        _carry_out(node, log, decision, now)
+        decided = ending.abort_timed_out(state, name, now=now, fresh_producer_id=fresh, rules=rules)
+        if isinstance(decided, Decision):
+            _carry_out(node, log, decided, now)

@@ -7,8 +7,14 @@ sends along.
 
 from __future__ import annotations
 
-from fencepost.broker.transaction_tables import CoordinatorInput
-from fencepost.broker.transactions import Decision, Rules, Transactions, busy, prepare
+from typing import Final
+
+import attrs
+
+from fencepost.broker.ending import prepare
+from fencepost.broker.identity_tables import GRANTS, IDENTITY_RULES, Expectation, Grant, Standing
+from fencepost.broker.transaction_tables import Cell, CoordinatorInput
+from fencepost.broker.transactions import Decision, Rules, Transactions, busy, known_record
 from fencepost.broker.words import Refused, Reply, ReplyTo
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import InitProducerId, InitProducerIdReply
@@ -20,6 +26,27 @@ from fencepost.protocol.terms import (
     NO_TIMESTAMP,
     TransactionState,
 )
+
+_STANDINGS: Final[dict[Cell, Standing]] = {
+    TransactionState.EMPTY: Standing.SETTLED,
+    TransactionState.PREPARE_ABORT: Standing.OPEN,
+}
+"""What the move that InitProducerId makes says of the state that it finds."""
+
+
+@attrs.frozen(kw_only=True)
+class _Call:
+    """Whoever asks, and when; `fresh_producer_id` is there for whoever needs it."""
+
+    name: str
+    request: InitProducerId
+    to: ReplyTo
+    now: int
+    fresh_producer_id: int
+
+    @property
+    def expects(self) -> bool:
+        return self.request.producer_id != NO_PRODUCER_ID
 
 
 def init_producer_id(
@@ -36,95 +63,83 @@ def init_producer_id(
     """
     name = request.transactional_id
     assert name is not None, "a producer without transactional id never reaches a coordinator"
-    if not name or (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
-        return Refused(ErrorCode.INVALID_REQUEST, "an empty transactional id, or half an expected identity")
-    if not 0 < request.transaction_timeout_ms <= rules.transaction_max_timeout_ms:
-        limit = rules.transaction_max_timeout_ms
-        return Refused(
-            ErrorCode.INVALID_TRANSACTION_TIMEOUT, f"transaction.timeout.ms must be between 1 and {limit}"
-        )
-    record = state.records.get(name)
+    for rule in IDENTITY_RULES:
+        if rule.holds(request, rules):
+            return Refused(rule.error, rule.name)
     if name in state.pending:  # also when the tombstone of an expired id is not durable yet
         return busy(name)
+    call = _Call(name=name, request=request, to=to, now=now, fresh_producer_id=fresh_producer_id)
+    record = known_record(state, name)
     if record is None:
-        return _granted(name, _new_record(request, fresh_producer_id, now), to, last_epoch=NO_PRODUCER_EPOCH)
+        return _granted(call, _new_record(call), last_epoch=NO_PRODUCER_EPOCH)
     cell = rules.generation.moves[record.state][CoordinatorInput.INIT]
     if isinstance(cell, ErrorCode):
         return Refused(cell, f"{name} is in {record.state.title}")
-    previous = state.previous_ids.get(name, record.previous_producer_id)
-    if not _expectation_is_plausible(request, record.producer_id, previous):
-        return Refused(ErrorCode.PRODUCER_FENCED, f"{name} belongs to producer {record.producer_id} now")
-    if cell is TransactionState.PREPARE_ABORT:
+    grant = GRANTS[_standing(cell, record)][_expectation(state, call, record)]
+    if isinstance(grant, ErrorCode):
+        return Refused(grant, f"{name} belongs to {record.producer_id}/{record.producer_epoch}")
+    if grant is Grant.ABORT_FIRST:
         refused = Reply(to, error=ErrorCode.CONCURRENT_TRANSACTIONS)
         return prepare(
-            name, record, cell, now=now, fresh_producer_id=fresh_producer_id, generation=rules.generation,
-            effects=(refused,),
+            name, record, cell, now=now, fresh_producer_id=fresh_producer_id, rules=rules,
+            generation=rules.generation, effects=(refused,),
         )  # fmt: skip
-    return _next_identity(state, name, record, request, to=to, now=now, fresh_producer_id=fresh_producer_id)
+    return _next_identity(call, record, grant)
 
 
-def _new_record(request: InitProducerId, producer_id: int, now: int) -> TransactionRecord:
+def _new_record(call: _Call) -> TransactionRecord:
     return TransactionRecord(
-        producer_id=producer_id,
+        producer_id=call.fresh_producer_id,
         previous_producer_id=NO_PRODUCER_ID,
         next_producer_id=NO_PRODUCER_ID,
         producer_epoch=0,
-        timeout_ms=request.transaction_timeout_ms,
+        timeout_ms=call.request.transaction_timeout_ms,
         state=TransactionState.EMPTY,
         partitions=(),
-        update_ms=now,
+        update_ms=call.now,
         start_ms=NO_TIMESTAMP,
         client_version=0,
     )
 
 
-def _expectation_is_plausible(request: InitProducerId, producer_id: int, previous_producer_id: int) -> bool:
-    """Only the id is looked at here; the epoch matters once nothing is open
-    (TransactionCoordinator.prepareInitProducerIdTransit).
-    """
-    return request.producer_id in (NO_PRODUCER_ID, producer_id) or (
-        request.producer_id == previous_producer_id and request.producer_epoch >= LAST_GRANTED_EPOCH
-    )
+def _standing(cell: Cell, record: TransactionRecord) -> Standing:
+    standing = _STANDINGS[cell]
+    is_used_up = standing is Standing.SETTLED and record.producer_epoch >= LAST_GRANTED_EPOCH
+    return Standing.USED_UP if is_used_up else standing
 
 
-def _next_identity(
-    state: Transactions,
-    name: str,
-    record: TransactionRecord,
-    request: InitProducerId,
-    *,
-    to: ReplyTo,
-    now: int,
-    fresh_producer_id: int,
-) -> Decision | Refused:
-    """The next epoch, or a new producer id when epochs are used up
+def _expectation(state: Transactions, call: _Call, record: TransactionRecord) -> Expectation:
+    """Who was at the end of the producer id before may ask for its rotation again: the reply was lost."""
+    expected_id, expected = call.request.producer_id, call.request.producer_epoch
+    if not call.expects:
+        return Expectation.NONE
+    is_before = expected_id == record.previous_producer_id and expected >= LAST_GRANTED_EPOCH
+    if expected_id != record.producer_id and not is_before:
+        return Expectation.FOREIGN
+    if expected == record.producer_epoch:
+        return Expectation.CURRENT
+    is_last = expected == state.last_epochs.get(call.name, NO_PRODUCER_EPOCH)
+    return Expectation.LAST if is_last else Expectation.PAST
+
+
+def _next_identity(call: _Call, record: TransactionRecord, grant: Grant) -> Decision:
+    """What is in the log when the identity is granted, and by which epoch a repetition will be known
     (TransactionMetadata.prepareIncrementProducerEpoch).
     """
-    expected = request.producer_epoch
-    has_expectation = request.producer_id != NO_PRODUCER_ID
-    current = record.producer_epoch
-    last_epoch = current if has_expectation else NO_PRODUCER_EPOCH
     settled = record._replace(
-        state=TransactionState.EMPTY, partitions=(), update_ms=now, start_ms=NO_TIMESTAMP,
-        timeout_ms=request.transaction_timeout_ms,
+        state=TransactionState.EMPTY, partitions=(), update_ms=call.now, start_ms=NO_TIMESTAMP,
+        timeout_ms=call.request.transaction_timeout_ms, previous_producer_id=record.producer_id,
     )  # fmt: skip
-    if current >= LAST_GRANTED_EPOCH:
-        if has_expectation and expected != current:
-            return Refused(
-                ErrorCode.UNKNOWN_SERVER_ERROR, "the reply to the last possible epoch bump was lost"
-            )
-        rotated = settled._replace(
-            producer_id=fresh_producer_id, previous_producer_id=record.producer_id, producer_epoch=0
-        )
-        return _granted(name, rotated, to, last_epoch=last_epoch)
-    settled = settled._replace(previous_producer_id=record.producer_id)
-    if has_expectation and expected != current:
-        if expected != state.last_epochs.get(name, NO_PRODUCER_EPOCH):
-            return Refused(ErrorCode.PRODUCER_FENCED, f"{name} is at epoch {current}")
-        return _granted(name, settled, to, last_epoch=expected)
-    return _granted(name, settled._replace(producer_epoch=current + 1), to, last_epoch=last_epoch)
+    last_epoch = record.producer_epoch if call.expects else NO_PRODUCER_EPOCH
+    if grant is Grant.SAME_AGAIN:
+        return _granted(call, settled, last_epoch=call.request.producer_epoch)
+    if grant is Grant.NEXT_EPOCH:
+        raised = settled._replace(producer_epoch=record.producer_epoch + 1)
+        return _granted(call, raised, last_epoch=last_epoch)
+    rotated = settled._replace(producer_id=call.fresh_producer_id, producer_epoch=0)
+    return _granted(call, rotated, last_epoch=last_epoch)
 
 
-def _granted(name: str, record: TransactionRecord, to: ReplyTo, *, last_epoch: int) -> Decision:
+def _granted(call: _Call, record: TransactionRecord, *, last_epoch: int) -> Decision:
     body = InitProducerIdReply(producer_id=record.producer_id, producer_epoch=record.producer_epoch)
-    return Decision(name, record=record, last_epoch=last_epoch, effects=(Reply(to, body=body),))
+    return Decision(call.name, record=record, last_epoch=last_epoch, effects=(Reply(call.to, body=body),))

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+import attrs
+
 from fencepost.broker import groups, membership, partition
 from fencepost.broker.groups import Groups, OffsetEntry
+from fencepost.broker.members import NO_GENERATION, NO_MEMBER
 from fencepost.broker.node import Node
 from fencepost.broker.producing import add_request, ask_coordinator
 from fencepost.broker.transaction_tables import Generation, Spoken
@@ -35,6 +38,9 @@ from fencepost.protocol.terms import (
     TopicPartition,
     coordinator_partition,
 )
+
+NOBODY: Final = (NO_GENERATION, NO_MEMBER, None)
+"""The generation, member and instance of whoever says nothing of a group."""
 
 # What a no of partition leader or transaction coordinator means to one who commits offsets
 # (GroupCoordinatorService).
@@ -72,13 +78,10 @@ def _check_member(node: Node, log: Log, request: OffsetCommit | TxnOffsetCommit,
     state = groups_of(log)
     group = state.group(request.group_id, now=now)
     in_transaction = isinstance(request, TxnOffsetCommit)
-    error = membership.check_commit(
-        group,
-        request.generation_id,
-        request.member_id,
-        request.group_instance_id,
-        in_transaction=in_transaction,
-    )
+    identity = (request.generation_id, request.member_id, request.group_instance_id)
+    if in_transaction and not node.settings.history.group_fencing:
+        identity = NOBODY  # before KIP-447 a TxnOffsetCommit did not say whose it is
+    error = membership.check_commit(group, *identity, in_transaction=in_transaction)
     if error:
         return Refused(error)
     if group is not None and group.members and not in_transaction:
@@ -204,8 +207,10 @@ def fetch(node: Node, request: OffsetFetch, to: ReplyTo, now: int) -> None:
     log = group_log(node, request.group_id)
     if isinstance(log, Refused):
         node.reply(to, log)
-    else:
-        node.after(log, (Reply(to, body=OffsetFetchReply(offsets=groups.fetch(groups_of(log), request))),))
+        return
+    if not node.settings.history.require_stable:
+        request = attrs.evolve(request, require_stable=False)
+    node.after(log, (Reply(to, body=OffsetFetchReply(offsets=groups.fetch(groups_of(log), request))),))
 
 
 def forget_topics(node: Node, log: Log, topics: Collection[str], now: int) -> None:

@@ -7,18 +7,19 @@ appended only if nothing ended the transaction in the meantime.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 import attrs
 
-from fencepost.broker import batch_checks, partition
+from fencepost.broker import batch_checks, partition, produce_rules
 from fencepost.broker.batch_checks import NO_GUARD, UNGUARDED, Duplicate
 from fencepost.broker.node import Node
 from fencepost.broker.transaction_tables import Spoken
 from fencepost.broker.waiting import Asked, AskedToAdd, Collect, Incoming, Log
 from fencepost.broker.words import NOBODY, Answered, Refused, ReplyTo
-from fencepost.protocol.batches import BatchHeader, build_marker, checksum_matches, read_header
-from fencepost.protocol.errors import ErrorCode, ProtocolViolation
+from fencepost.protocol.batches import BatchHeader, build_marker
+from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     AddPartitionsToTxn,
     AddPartitionsToTxnReply,
@@ -26,7 +27,6 @@ from fencepost.protocol.messages import (
     PartitionName,
     Produce,
     ProducedPartition,
-    ProducePartition,
     TransactionMarker,
     WriteTxnMarkers,
 )
@@ -34,7 +34,6 @@ from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
     NO_OFFSET,
-    NO_PRODUCER_ID,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
     coordinator_partition,
@@ -59,14 +58,41 @@ INTERNAL: Final = Refused(
 )
 
 
+class PlaceRule(NamedTuple):
+    """One rule for where a batch shall go, if that is no log for clients that this node leads."""
+
+    name: str
+    error: ErrorCode
+    holds: Callable[[Node, TopicPartition], bool]
+
+
+def _is_internal(node: Node, key: TopicPartition) -> bool:
+    return key.topic in INTERNAL_TOPICS
+
+
+def _is_led_elsewhere(node: Node, key: TopicPartition) -> bool:
+    return node.cluster.leader(key) is not None
+
+
+def _is_nowhere(node: Node, key: TopicPartition) -> bool:
+    return node.cluster.leader(key) is None
+
+
+LEADER_RULES: Final = (
+    PlaceRule("is for a partition of another leader", ErrorCode.NOT_LEADER_OR_FOLLOWER, _is_led_elsewhere),
+    PlaceRule("is for a partition that nobody has", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _is_nowhere),
+)
+PLACE_RULES: Final = (PlaceRule("is for an internal topic", INTERNAL.error, _is_internal), *LEADER_RULES)
+
+
 def produce(node: Node, request: Produce, to: ReplyTo, now: int, asked: Spoken) -> None:
     """Append one batch per partition, each with its own outcome (KafkaApis.handleProduceRequest,
     ReplicaManager.appendRecords).
     """
     ticket = node.gather(to if request.acks != 0 else NOBODY, Produce, len(request.partitions))
-    parsed = [_parse(part) for part in request.partitions]
+    parsed = [produce_rules.header_of(part.records) for part in request.partitions]
     headers = [header for header in parsed if isinstance(header, BatchHeader) and header.is_transactional]
-    refused = _request_problem(request, headers)
+    refused = produce_rules.request_problem(request, headers)
     to_add: list[Incoming] = []
     asks = asked.generation.adds_implicitly or node.settings.partition_verification
     for index, (part, header) in enumerate(zip(request.partitions, parsed, strict=True)):
@@ -74,7 +100,7 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, asked: Spoken) 
         log = node.logs.get(key)
         problem = refused or (header if isinstance(header, Refused) else None)
         if refused is None and (log is None or key.topic in INTERNAL_TOPICS):
-            problem = INTERNAL if key.topic in INTERNAL_TOPICS else _no_log(node, key)
+            problem = _place_problem(node, key, PLACE_RULES)
         if problem is not None or log is None or isinstance(header, Refused):
             assert problem is not None, "a batch without log or header has a problem"
             node.collect(_part(ticket, index, key, problem.error))
@@ -93,35 +119,9 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, asked: Spoken) 
         _ask_to_add(node, request.transactional_id, to_add, asked)
 
 
-def _parse(part: ProducePartition) -> BatchHeader | Refused:
-    """The header of the one batch that a partition's records are."""
-    try:
-        header = read_header(part.records)
-    except ProtocolViolation as problem:
-        return Refused(ErrorCode.INVALID_RECORD, str(problem))
-    if header.size != len(part.records) or header.record_count == 0:
-        return Refused(ErrorCode.INVALID_RECORD, "a Produce carries exactly one batch, and that has records")
-    if header.last_offset_delta != header.record_count - 1:
-        return Refused(ErrorCode.INVALID_RECORD, "a new batch has as many offsets as records")
-    return header
-
-
-def _request_problem(request: Produce, headers: list[BatchHeader]) -> Refused | None:
-    if headers and not request.transactional_id:
-        return Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    if request.acks not in (0, 1, -1):
-        return Refused(ErrorCode.INVALID_REQUIRED_ACKS)
-    if len({(header.producer_id, header.producer_epoch) for header in headers}) > 1:
-        return Refused(
-            ErrorCode.INVALID_PRODUCER_ID_MAPPING, "one Produce carries the batches of one producer"
-        )
-    return None
-
-
-def _no_log(node: Node, key: TopicPartition) -> Refused:
-    """A partition that somebody else leads is not the same as one that nobody has."""
-    known = node.cluster.leader(key) is not None
-    return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+def _place_problem(node: Node, key: TopicPartition, rules: Sequence[PlaceRule]) -> Refused:
+    rule = next(rule for rule in rules if rule.holds(node, key))
+    return Refused(rule.error, rule.name)
 
 
 def _part(
@@ -143,16 +143,18 @@ def _part(
 def _start_adding(
     node: Node, log: Log, incoming: Incoming, to_add: list[Incoming], asked: Spoken, now: int
 ) -> None:
-    known = log.partition.producers.get(incoming.header.producer_id)
-    epoch = incoming.header.producer_epoch
-    if known is not None and epoch < known.producer_epoch and "fencing" not in node.settings.broken:
-        node.collect(_part(incoming.ticket, incoming.index, incoming.key, ErrorCode.INVALID_PRODUCER_EPOCH))
+    header = incoming.header
+    verdict = batch_checks.judge(
+        log.partition, header, guard=incoming.guard, checks=node.settings.checks_before_asking
+    )
+    if isinstance(verdict, Refused):
+        node.collect(_part(incoming.ticket, incoming.index, incoming.key, verdict.error))
         return
     guard = partition.start_verification(
         log.partition,
-        incoming.header.producer_id,
-        producer_epoch=epoch,
-        sequence=incoming.header.base_sequence,
+        header.producer_id,
+        producer_epoch=header.producer_epoch,
+        sequence=header.base_sequence,
         starts_at_zero=asked.generation.adds_implicitly,
         now=now,
     )
@@ -221,9 +223,11 @@ def answer_to_add(node: Node, asked: AskedToAdd, answer: Answered) -> None:
 
 
 def _append(node: Node, log: Log, incoming: Incoming) -> None:
-    refused = _batch_problem(node, incoming)
+    refused = produce_rules.form_problem(
+        incoming.header, incoming.records, limit=_size_limit(node, incoming.key.topic)
+    )
     verdict = refused or batch_checks.judge(
-        log.partition, incoming.header, guard=incoming.guard, broken=node.settings.broken
+        log.partition, incoming.header, guard=incoming.guard, checks=node.settings.batch_checks
     )
     match verdict:
         case Refused():
@@ -236,22 +240,10 @@ def _append(node: Node, log: Log, incoming: Incoming) -> None:
     node.after(log, (part,))
 
 
-def _batch_problem(node: Node, incoming: Incoming) -> Refused | None:
-    header = incoming.header
-    if not checksum_matches(incoming.records, 0, header):
-        return Refused(ErrorCode.CORRUPT_MESSAGE)
-    topic = node.cluster.topics.get(incoming.key.topic)
+def _size_limit(node: Node, topic_name: str) -> int:
+    topic = node.cluster.topics.get(topic_name)
     limit = None if topic is None else topic.max_message_bytes
-    limit = node.settings.message_max_bytes if limit is None else limit
-    if header.size > limit:
-        return Refused(ErrorCode.MESSAGE_TOO_LARGE, f"at most {limit} bytes are taken here")
-    if header.is_control:
-        return Refused(ErrorCode.INVALID_RECORD, "only coordinators write control batches")
-    if header.producer_id != NO_PRODUCER_ID and header.base_sequence < 0:
-        return Refused(ErrorCode.INVALID_RECORD, "a batch with a producer id has a sequence")
-    if header.producer_id == NO_PRODUCER_ID and header.is_transactional:
-        return Refused(ErrorCode.INVALID_RECORD, "a transactional batch has a producer id")
-    return None
+    return node.settings.message_max_bytes if limit is None else limit
 
 
 # --- markers ---------------------------------------------------------------------------------------------
@@ -268,9 +260,13 @@ def write_markers(node: Node, request: WriteTxnMarkers, to: ReplyTo, now: int) -
     for index, (marker, key) in enumerate(targets):
         log = node.logs.get(key)
         if log is None:
-            node.collect(_marker_part(ticket, index, key, _no_log(node, key).error))
+            node.collect(_marker_part(ticket, index, key, _place_problem(node, key, LEADER_RULES).error))
             continue
-        refused = INTERNAL if has_no_transactions(key) else _judge_marker(node, log, marker)
+        refused = (
+            INTERNAL
+            if has_no_transactions(key)
+            else batch_checks.judge_marker(log.partition, marker, checks=node.settings.marker_checks)
+        )
         if refused is None:
             node.append_marker(log, _marker_batch(marker, now))
         node.after(log, (_marker_part(ticket, index, key, refused.error if refused else ErrorCode.NONE),))
@@ -279,18 +275,6 @@ def write_markers(node: Node, request: WriteTxnMarkers, to: ReplyTo, now: int) -
 def has_no_transactions(key: TopicPartition) -> bool:
     """Of the internal logs only that of offsets takes part in transactions."""
     return key.topic in INTERNAL_TOPICS and key.topic != CONSUMER_OFFSETS_TOPIC
-
-
-def _judge_marker(node: Node, log: Log, marker: TransactionMarker) -> Refused | None:
-    if "fencing" in node.settings.broken:
-        return None
-    return batch_checks.judge_marker(
-        log.partition,
-        producer_id=marker.producer_id,
-        producer_epoch=marker.producer_epoch,
-        coordinator_epoch=marker.coordinator_epoch,
-        transaction_version=marker.transaction_version,
-    )
 
 
 def _marker_batch(marker: TransactionMarker, now: int) -> bytearray:

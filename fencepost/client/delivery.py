@@ -24,6 +24,9 @@ from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID, TopicPartition
 # more than this (Kafka's max.request.size is 1 MiB).
 REQUEST_SIZE_MAX: Final = 4 * 1024 * 1024
 
+# The leader lost a batch before this one, or has forgotten the producer (brokers before KIP-360).
+SEQUENCE_ERRORS: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
+
 ACKS_ALL: Final = -1
 
 
@@ -137,7 +140,7 @@ class Delivery:
     def _judge(self, batch: Batch, error: ErrorCode, base_offset: int, now: int) -> Refusal | None:
         queue = self.accumulator.queue(batch.where)
         remedy = remedy_of(m.Produce, error)
-        if error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+        if error in SEQUENCE_ERRORS:
             if batch is not next(b for b in queue.unacked if not b.is_refused):
                 remedy = Remedy.RETRY  # one before it is on its way again (Sender.canRetry)
             elif self.settings.transactional_id is None:

@@ -63,6 +63,7 @@ class ErrorCode(IntEnum):
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56
+    UNKNOWN_PRODUCER_ID = 59
     NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69
     FENCED_LEADER_EPOCH = 74
@@ -150,6 +151,7 @@ ERRORS: dict[ErrorCode, ErrorRow] = {
     _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _row(_R.FATAL, "transactional batch without its id"),
     _E.OPERATION_NOT_ATTEMPTED: _row(_R.ABORT, "another partition of the same request failed"),
     _E.KAFKA_STORAGE_ERROR: _row(_R.REFRESH, "the broker's disk failed", definite=False),
+    _E.UNKNOWN_PRODUCER_ID: _row(_R.ABORT, "the partition has forgotten the producer"),
     _E.NON_EMPTY_GROUP: _row(_R.RAISE, "the group has members"),
     _E.GROUP_ID_NOT_FOUND: _row(_R.RAISE, "no such group"),
     _E.FENCED_LEADER_EPOCH: _row(_R.REFRESH, "the reader knows of an older leadership than this leader's"),

@@ -7,13 +7,17 @@ import attrs
 from fencepost.broker import batch_checks, partition
 from fencepost.broker.batch_checks import Duplicate
 from fencepost.broker.partition import Partition
+from fencepost.broker.settings import NodeSettings
 from fencepost.broker.words import Refused
 from fencepost.journal.indexes import AbortedRange
 from fencepost.protocol.batches import BatchHeader, build_marker, place, read_header
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import TransactionMarker
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import TransactionResult
 from tests.broker.requests import NOON, ORDERS
+
+SETTINGS = NodeSettings()
 
 Answer = int | ErrorCode
 """The base offset that a batch has, or why it was refused."""
@@ -59,7 +63,8 @@ class Led:
         )
         if guard is None and transactional and not self.partition.is_open(producer_id, epoch):
             guard = self.ask(producer_id, epoch=epoch, sequence=sequence)
-        match batch_checks.judge(self.partition, read_header(batch), guard=guard or 0):
+        checks = SETTINGS.batch_checks
+        match batch_checks.judge(self.partition, read_header(batch), guard=guard or 0, checks=checks):
             case Refused() as refused:
                 return refused.error
             case Duplicate() as duplicate:
@@ -81,13 +86,15 @@ class Led:
         version: int = 0,
     ) -> Answer:
         """A coordinator's marker; version 2 carries the next epoch."""
-        refused = batch_checks.judge_marker(
-            self.partition,
+        marker = TransactionMarker(
             producer_id=producer_id,
             producer_epoch=epoch,
+            result=result,
             coordinator_epoch=coordinator_epoch,
             transaction_version=version,
+            partitions=(),
         )
+        refused = batch_checks.judge_marker(self.partition, marker, checks=SETTINGS.marker_checks)
         if refused is not None:
             return refused.error
         return self._append(

@@ -44,7 +44,7 @@ IN_THE_KEY: dict[type[Any], set[str]] = {
         "key", "leader_epoch", "log_start_offset", "log_end_offset", "high_watermark", "producers",
         "open_transactions", "undurable", "verifying",
     },
-    Transactions: {"coordinator_epoch", "records", "last_epochs", "previous_ids", "pending", "owed"},
+    Transactions: {"coordinator_epoch", "records", "last_epochs", "other_ids", "pending", "owed"},
     Controller: {"topics", "brokers", "removed", "topics_made", "next_producer_id"},
     Groups: {"committed", "pending", "records", "live", "member_ids_given"},
 }  # fmt: skip

@@ -220,7 +220,7 @@ def test_before_version_1_a_rotation_is_forgotten_with_its_coordinator(
     assert story.records()[-1].previous_producer_id == (me.producer_id if survives else NO_PRODUCER_ID)
     write(story, heir, "x", 0)
     twin = story.coordinator().copy()
-    assert twin.previous_ids == ({} if survives else {"pay": me.producer_id})
+    assert twin.other_ids == ({} if survives else {"pay": (me.producer_id, NO_PRODUCER_ID)})
     assert story.check_recovery()
     story.restart()
     known = ErrorCode.CONCURRENT_TRANSACTIONS  # it may go on as soon as what is open is aborted

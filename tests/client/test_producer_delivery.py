@@ -221,10 +221,12 @@ def test_other_partitions_go_on_while_one_waits_for_its_new_identity() -> None:
     assert [partition for partition, _ in talk.batches()] == [1]
 
 
-def test_an_epoch_that_is_lost_at_one_partition_is_renewed() -> None:
+@pytest.mark.parametrize("error", [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID])
+def test_an_epoch_that_is_lost_at_one_partition_is_renewed(error: ErrorCode) -> None:
+    """The broker forgot us: it says the second only if it is older than KIP-360."""
     talk = started()
     talk.send(b"x")
-    talk.store(error=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)  # the broker forgot us
+    talk.store(error=error)
     talk.grant(producer_id=8)
     assert [(h.producer_id, h.base_sequence) for _, h in talk.batches()] == [(8, 0)]
     talk.store()

@@ -36,11 +36,16 @@ _ABORTED_AFTER_ALL: Final = """\
             state.records[name] = record._replace(state=aborted)"""
 
 _EPOCH_KEPT: Final = """\
-generation=rules.generation
     )
+    assert isinstance(decision, Decision)
     assert decision.record is not None
     kept = decision.record._replace(producer_epoch=record.producer_epoch)
-    return evolve(decision, record=kept)"""
+    return Decision(name, record=kept, last_epoch=decision.last_epoch, effects=decision.effects)"""
+
+_GRANTED_ALL_THE_SAME: Final = """\
+    if grant is Grant.ABORT_FIRST:
+        grant = Grant.NEXT_EPOCH
+    if False:"""
 
 _PENDING_FORGOTTEN: Final = """\
 getattr(log.coordinator, 'pending', {}).clear()
@@ -76,8 +81,8 @@ OF_PARTITIONS: Final = (
         "3003).",
         edits=(
             Edit(
-                "broker.batch_checks:_check_duplicate",
-                {"Duplicate(cached.first_offset)": "Duplicate(partition.log_end_offset - 1)"},
+                "broker.batch_checks:judge",
+                {"_duplicate(header, producer)": "Duplicate(partition.log_end_offset - 1)"},
             ),
         ),
     ),
@@ -86,8 +91,8 @@ OF_PARTITIONS: Final = (
         breaks="A batch overtakes the one before it, which got lost and comes again later (KIP-98).",
         edits=(
             Edit(
-                "broker.batch_checks:_check_sequence",
-                {"if header.base_sequence == expected": "if header.base_sequence >= expected"},
+                "broker.batch_checks:_is_out_of_order",
+                {"header.base_sequence != expected": "header.base_sequence < expected"},
             ),
         ),
     ),
@@ -99,7 +104,7 @@ OF_PARTITIONS: Final = (
                 "broker.partition:Partition.is_open", {" and producer.producer_epoch == producer_epoch": ""}
             ),
             Edit(
-                "broker.batch_checks:_check_epoch",
+                "broker.batch_checks:_has_older_epoch",
                 {"header.producer_epoch < producer.producer_epoch": "False"},
             ),
         ),
@@ -108,9 +113,9 @@ OF_PARTITIONS: Final = (
         "a batch enters behind its marker",
         breaks="What the coordinator allowed is appended, though a marker came in between (KAFKA-14884).",
         edits=(
-            Edit("broker.batch_checks:_check_guard", {"entry is None or entry.guard != guard": "False"}),
+            Edit("broker.batch_checks:_is_overtaken", {"entry is None or entry.guard != guard": "False"}),
             Edit(
-                "broker.batch_checks:_check_epoch",
+                "broker.batch_checks:_has_older_epoch",
                 {"header.producer_epoch < producer.producer_epoch": "False"},
             ),
         ),
@@ -149,7 +154,7 @@ OF_COORDINATORS: Final = (
         breaks="A zombie ends the transaction of the producer that took its place (KAFKA-17754).",
         edits=(
             Edit(
-                "broker.transactions:_end_cell",
+                "broker.ending:_end_cell",
                 {
                     '"fencing" not in rules.broken or record': "record",
                     "if not is_retry and (": "if False and (",
@@ -160,16 +165,13 @@ OF_COORDINATORS: Final = (
     Mutation(
         "any retry of an end is a success",
         breaks="A commit that the timeout's abort overtook is answered as if it had happened.",
-        edits=(Edit("broker.transactions:_end_cell", {"    cell: Cell = ": _ANY_RETRY_ENDED_WELL}),),
+        edits=(Edit("broker.ending:_end_cell", {"    cell: Cell = ": _ANY_RETRY_ENDED_WELL}),),
     ),
     Mutation(
         "a retry of EndTxn is not recognised",
         breaks="Who asks again after a lost answer is fenced by its own success (KIP-890).",
         edits=(
-            Edit(
-                "broker.transactions:_is_retry",
-                {"request.producer_epoch == record.producer_epoch - 1": "False"},
-            ),
+            Edit("broker.ending:_is_retry", {"request.producer_epoch == record.producer_epoch - 1": "False"}),
         ),
     ),
     Mutation(
@@ -177,8 +179,8 @@ OF_COORDINATORS: Final = (
         breaks="Who asks again for its next identity is fenced by its own success (KIP-360).",
         edits=(
             Edit(
-                "broker.identities:_next_identity",
-                {"expected != state.last_epochs.get(name, NO_PRODUCER_EPOCH)": "True"},
+                "broker.identities:_expectation",
+                {"expected == state.last_epochs.get(call.name, NO_PRODUCER_EPOCH)": "False"},
             ),
         ),
     ),
@@ -187,7 +189,8 @@ OF_COORDINATORS: Final = (
         breaks="A new owner of a transactional id gets the epoch of the one before.",
         edits=(
             Edit(
-                "broker.identities:_next_identity", {"producer_epoch=current + 1": "producer_epoch=current"}
+                "broker.identities:_next_identity",
+                {"producer_epoch=record.producer_epoch + 1": "producer_epoch=record.producer_epoch"},
             ),
         ),
     ),
@@ -197,7 +200,7 @@ OF_COORDINATORS: Final = (
         edits=(
             Edit(
                 "broker.identities:init_producer_id",
-                {"if cell is TransactionState.PREPARE_ABORT": "if False"},
+                {"    if grant is Grant.ABORT_FIRST:": _GRANTED_ALL_THE_SAME},
             ),
         ),
     ),
@@ -234,8 +237,8 @@ OF_COORDINATORS: Final = (
         breaks="Who was timed out can still write and end, as if nothing had happened.",
         edits=(
             Edit(
-                "broker.transactions:abort_timed_out",
-                {"return prepare(": "decision = prepare(", "generation=rules.generation\n    )": _EPOCH_KEPT},
+                "broker.ending:abort_timed_out",
+                {"return prepare(": "decision = prepare(", "    )  # fmt: skip": _EPOCH_KEPT},
             ),
         ),
     ),

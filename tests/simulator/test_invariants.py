@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import pytest
 
-from fencepost.broker import batch_checks, coordinating, groups, transactions
+from fencepost.broker import batch_checks, coordinating, ending, groups, transactions
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.node import Node
 from fencepost.broker.partition import Partition
@@ -111,7 +111,7 @@ def _lso_is_the_high_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _no_check_of(*names: str) -> Plant:
     def plant(monkeypatch: pytest.MonkeyPatch) -> None:
-        left = tuple(check for check in batch_checks.CHECKS if check.refuses.__name__ not in names)
+        left = tuple(check for check in batch_checks.CHECKS if check.holds.__name__ not in names)
         assert len(left) == len(batch_checks.CHECKS) - len(names)
         monkeypatch.setattr(batch_checks, "CHECKS", left)
 
@@ -147,15 +147,16 @@ def _owners_are_given_the_epoch_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _prepare_keeps_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare = transactions.prepare
+    prepare = ending.prepare
 
     def stale(name: str, record: Any, *arguments: Any, **more: Any) -> Decision:
         decision = prepare(name, record, *arguments, **more)
+        assert isinstance(decision, Decision)
         assert decision.record is not None
         kept = decision.record._replace(producer_epoch=record.producer_epoch)
         return attrs.evolve(decision, record=kept)
 
-    monkeypatch.setattr(transactions, "prepare", stale)
+    monkeypatch.setattr(ending, "prepare", stale)
 
 
 def _aborted_offsets_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,8 +224,12 @@ POWER_LOSSES: Planner = partial(_stormy, kind=FaultKind.POWER_LOSS, policy=SyncP
 
 PLANTED: list[tuple[str, Plant, Planner]] = [
     (BOUNDS.name, _lso_is_the_high_watermark, draw),
-    (SEQUENCE_ONCE.name, _no_check_of("_check_duplicate", "_check_sequence"), CRASHES),
-    (HANGING.name, _no_check_of("_check_epoch", "_check_guard"), _hasty),
+    (
+        SEQUENCE_ONCE.name,
+        _no_check_of("_is_repeated", "_begins_late", "_overtakes", "_is_out_of_order"),
+        CRASHES,
+    ),
+    (HANGING.name, _no_check_of("_has_older_epoch", "_is_overtaken"), _hasty),
     (DURABLE_DECISION.name, _effects_do_not_wait(WriteMarkers), draw),
     (DURABLE_DECISION.name, _complete_does_not_wait_for_markers, draw),
     (IDENTITY_ONCE.name, _prepare_keeps_the_epoch, draw),
