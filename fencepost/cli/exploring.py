@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter, validators
 
 from fencepost.cli.failures import FAILED, OK, Ended, code_of
+from fencepost.cli.knobs import Without
 from fencepost.cli.printing import Json, print_json
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def explore(
     partitions: _AtLeastOne = 1,
     crashes: _Count = 0,
     partition_verification: bool | None = None,
+    without: Without = (),
     max_states: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 1_000_000,
     as_json: Annotated[bool, Parameter("--json", negative="")] = False,
 ) -> int:
@@ -57,11 +59,14 @@ def explore(
     partition_verification
         Whether partition leaders ask the coordinator about batches of older clients; else as that version was
         shipped: not in version 0.
+    without
+        One of Kafka's later corrections, by its name in docs/fidelity.md, that the broker does without.
     max_states
         Where the search is cut short.
     as_json
         Print the result once more as JSON, as the last line.
     """
+    from fencepost.broker.history import History
     from fencepost.simulator.exploring import ExploreConfig, Search
 
     config = ExploreConfig(
@@ -71,6 +76,7 @@ def explore(
         partitions=partitions,
         transaction_version=transaction_version,
         partition_verification=partition_verification,
+        history=History.without(without),
         crashes=crashes,
         max_states=max_states,
     )

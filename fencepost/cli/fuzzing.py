@@ -18,6 +18,7 @@ from cyclopts import Parameter, validators
 
 from fencepost.cli.covered import coverage_as_json, tell_coverage
 from fencepost.cli.failures import FAILED, OK, Ended, code_of
+from fencepost.cli.knobs import Without, spelled
 from fencepost.cli.printing import Json, print_json, print_table
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def fuzz(
     first_seed: _Number = 0,
     cores: _AtLeastOne | None = None,
     transaction_version: Version = 2,
+    without: Without = (),
     break_: Annotated[tuple[Protection, ...], Parameter("--break", negative="")] = (),
     keep_going: Annotated[bool, Parameter(negative="")] = False,
     coverage: Annotated[bool, Parameter(negative="")] = False,
@@ -60,6 +62,8 @@ def fuzz(
         How many processes; as many as there are cores when it is not said.
     transaction_version
         The protocol: 2 is KIP-890's with an epoch per transaction, 0 is KIP-98's.
+    without
+        One of Kafka's later corrections, by its name in docs/fidelity.md, that the brokers do without.
     break_
         A protection of the broker to turn off, to see what it is good for.
     keep_going
@@ -72,7 +76,7 @@ def fuzz(
     from fencepost.cli.seed_workers import try_seeds
     from fencepost.simulator.fuzzing import Tally
 
-    options = WorldOptions(transaction_version=transaction_version, broken=break_)
+    options = WorldOptions(transaction_version=transaction_version, without=without, broken=break_)
     tally, pace = Tally(first_seed, keep_going=keep_going), Pace(cores or os.cpu_count() or 1)
     results = try_seeds(range(first_seed, first_seed + seeds), options.planner, cores=pace.cores)
     code = OK
@@ -95,19 +99,21 @@ class WorldOptions:
 
     transaction_version: int
     broken: tuple[str, ...]
+    without: tuple[str, ...] = ()
 
     @property
     def planner(self) -> Planner:
         """What draws the worlds; it can be handed to other processes."""
         from fencepost.simulator.simulating import planner_of
 
-        return planner_of(self.transaction_version, self.broken)
+        return planner_of(self.transaction_version, self.broken, self.without)
 
     def __str__(self) -> str:
         version = (
             f" --transaction-version {self.transaction_version}" if self.transaction_version != 2 else ""
         )
-        return version + "".join(f" --break {protection}" for protection in self.broken)
+        broken = "".join(f" --break {protection}" for protection in self.broken)
+        return version + spelled(self.without) + broken
 
 
 @attrs.define

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter, validators
 
 from fencepost.cli.failures import OK, WRONG_USAGE, CommandFailed
+from fencepost.cli.knobs import Without
 
 if TYPE_CHECKING:
     from fencepost.broker.server import BrokerSettings, Ready
@@ -39,6 +40,9 @@ def serve(
     transaction_remove_expired_transaction_cleanup_interval_ms: _Duration = None,
     producer_id_expiration_ms: _Duration = None,
     producer_id_expiration_check_interval_ms: _Duration = None,
+    transaction_version: Literal[0, 1, 2] = 2,
+    partition_verification: bool = True,
+    without: Without = (),
     break_: Annotated[tuple[Literal["fencing", "dedup"], ...], Parameter("--break", show=False)] = (),
     hold_at: Annotated[str | None, _Hidden] = None,
     lose_reply: Annotated[str | None, _Hidden] = None,
@@ -69,6 +73,12 @@ def serve(
         How long a partition remembers a producer that is silent; Kafka's default, 1 day.
     producer_id_expiration_check_interval_ms
         How often expired producers are looked for; Kafka's default, 10 minutes.
+    transaction_version
+        The protocol: 2 is KIP-890's with an epoch per transaction, 0 is KIP-98's.
+    partition_verification
+        Whether partition leaders ask the coordinator about batches of older clients (KIP-890).
+    without
+        One of Kafka's later corrections to do without, by its name in docs/fidelity.md; may come again.
     """
     if memory == (directory is not None):
         raise CommandFailed(
@@ -77,9 +87,11 @@ def serve(
     import attrs
     import trio
 
+    from fencepost.broker.history import History
     from fencepost.broker.host import SyncPolicy
     from fencepost.broker.server import BrokerSettings, serve_until_signalled
     from fencepost.broker.settings import NodeSettings
+    from fencepost.broker.transaction_tables import GENERATIONS
 
     given = {
         "transactional_id_expiration_ms": transactional_id_expiration_ms,
@@ -90,12 +102,18 @@ def serve(
         "producer_id_expiration_check_interval_ms": producer_id_expiration_check_interval_ms,
     }
     durations = {name: value for name, value in given.items() if value is not None}
+    node = NodeSettings(
+        generation=GENERATIONS[transaction_version],
+        partition_verification=partition_verification,
+        history=History.without(without),
+        broken=frozenset(break_),
+    )
     settings = BrokerSettings(
         directory=None if directory is None else str(directory),
         host=host,
         port=port,
         sync=SyncPolicy(sync),
-        node=attrs.evolve(NodeSettings(broken=frozenset(break_)), **durations),
+        node=attrs.evolve(node, **durations),
         hold_at=hold_at,
         lose_reply=lose_reply,
     )

@@ -18,6 +18,7 @@ from cyclopts import Parameter, validators
 from fencepost.cli.calm import CalmCollector
 from fencepost.cli.failures import OK, WRONG_USAGE, CommandFailed
 from fencepost.cli.fuzzing import WorldOptions
+from fencepost.cli.knobs import Without
 from fencepost.cli.playing import read
 from fencepost.cli.printing import Json, print_json
 from fencepost.cli.targets import Target
@@ -36,6 +37,7 @@ def shrink(
     *,
     seed: _Number | None = None,
     transaction_version: Literal[0, 1, 2] | None = None,
+    without: Without = (),
     break_: Annotated[tuple[Literal["fencing", "dedup"], ...], Parameter("--break", negative="")] = (),
     output: Path | None = None,
     budget: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
@@ -51,6 +53,8 @@ def shrink(
         The seed, as `fencepost fuzz` tells it.
     transaction_version
         The protocol of that search, when it was not 2.
+    without
+        The corrections that the brokers of that search did without.
     break_
         The protections that were turned off in that search.
     output
@@ -65,14 +69,14 @@ def shrink(
     from fencepost.simulator.shrinking import BUDGET
     from fencepost.simulator.shrinking import shrink as search
 
-    if file is not None and (transaction_version is not None or break_):
+    if file is not None and (transaction_version is not None or without or break_):
         raise CommandFailed(
             f"{file} says itself which protocol it is, and what is turned off in it",
-            then="--transaction-version and --break go with --seed alone",
+            then="--transaction-version, --without and --break go with --seed alone",
             code=WRONG_USAGE,
         )
     version = 2 if transaction_version is None else transaction_version
-    options = WorldOptions(transaction_version=version, broken=break_)
+    options = WorldOptions(transaction_version=version, without=without, broken=break_)
     name, failing = _failing_of(file, seed, options)
     target = _target(output or Path(f"{name.replace(' ', '-')}.toml"))
     target.prove()

@@ -112,6 +112,12 @@ WRONG: list[tuple[str, str, str, tuple[str, ...]]] = [
         ('there is no "fensing"; did you mean "fencing"?', "(possible: dedup, fencing)"),
     ),
     (
+        "an unknown correction",
+        "topics = {",
+        'without = ["fence_once"]\ntopics = {',
+        ('there is no "fence_once"; did you mean "fences_once"?', "(possible: group_fencing, require_stable"),
+    ),
+    (
         "a script of another kind",
         '["send t-1 b"]',
         "[1]",

@@ -330,7 +330,13 @@ def test_the_builder_says_the_same_as_a_file() -> None:
             """A lesson with "quotes",
             and \\ more.""",
         )
-        .cluster(nodes=2, topics=(("in", 2), ("out.1", 2)), transaction_version=0, broken=("dedup",))
+        .cluster(
+            nodes=2,
+            topics=(("in", 2), ("out.1", 2)),
+            transaction_version=0,
+            broken=("dedup",),
+            without=("fences_once", "require_stable"),
+        )
         .producer("p", "send in-0 a", "send in-1 b c", "pause 2 s", max_in_flight=1)
         .producer("q", "init", "wait until p ends #2", transactional_id="q", transaction_timeout_ms=50)
         .consumer("r", "in-0", group="g", is_called=True)
@@ -359,6 +365,7 @@ nodes = 2
 topics = { in = 2, "out.1" = 2 }
 transaction_version = 0
 broken = "dedup"
+without = ["fences_once", "require_stable"]
 
 [[producer]]
 name = "p"

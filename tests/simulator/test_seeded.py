@@ -6,6 +6,7 @@ from functools import partial
 
 import attrs
 
+from fencepost.broker.history import History
 from fencepost.broker.settings import NodeSettings
 from fencepost.simulator.choices import Choices
 from fencepost.simulator.history import Appended
@@ -75,6 +76,16 @@ def test_what_is_written_is_read_as_the_same() -> None:
     text = seeded_text(scenario, Commentary(found="seed 3"))
     assert 'holds = ["G1a", "liveness"]' in text
     assert scenario_of(text, "found.toml") == scenario
+
+
+def test_what_a_world_does_without_is_written_too() -> None:
+    settings = NodeSettings(broken=frozenset({"dedup"}), history=History.without(["fences_once"]))
+    plan = draw(Choices(SEED), node_settings=settings)
+    text = seeded_text(Scenario(name="older", seeded=SeededRun(plan=plan)), Commentary())
+    assert 'without = ["fences_once"]' in text
+    seeded = scenario_of(text, "older.toml").seeded
+    assert seeded is not None
+    assert seeded.plan == plan
 
 
 def test_what_broke_a_rule_is_drawn_though_the_world_was_stopped_there() -> None:

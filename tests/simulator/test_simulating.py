@@ -39,6 +39,15 @@ def test_what_there_is_not_is_a_value_error() -> None:
         fencepost.simulate(1, transaction_version=3)
     with pytest.raises(ValueError, match=r"broken is \['luck'\], and may be of \['dedup', 'fencing'\]"):
         fencepost.simulate(1, broken=["luck"])
+    with pytest.raises(ValueError, match="there is no knob luck; there are group_fencing, "):
+        fencepost.simulate(1, without=["luck"])
+
+
+def test_without_a_correction_of_kafkas_the_world_is_another() -> None:
+    """A fence raises the epoch twice: seen as soon as somebody is fenced."""
+    digests = {(fencepost.simulate(s).digest, fencepost.simulate(s, without=["fences_once"]).digest)
+               for s in range(1, 6)}  # fmt: skip
+    assert any(with_it != without for with_it, without in digests)
 
 
 @pytest.mark.parametrize("seed", [-1, True, 1.5, "a", None])

@@ -9,6 +9,7 @@ from typing import Final
 
 import attrs
 
+from fencepost.broker.history import AS_TODAY, History
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transaction_tables import GENERATIONS
 from fencepost.client.dialects import newest_dialect
@@ -41,6 +42,7 @@ class ExploreConfig:
     crashes: int = 0
     ends: tuple[TransactionResult, ...] = (TransactionResult.COMMIT, TransactionResult.ABORT)
     broken: frozenset[str] = frozenset()
+    history: History = AS_TODAY
     symmetry: bool = True
     """Worlds that differ only in which producer is which count as one."""
     max_states: int = 1_000_000
@@ -62,6 +64,7 @@ def root(config: ExploreConfig, steps: Steps) -> World:
         generation=GENERATIONS[config.transaction_version],
         partition_verification=config.verifies,
         broken=config.broken,
+        history=config.history,
         transaction_state_log_num_partitions=1,
         offsets_topic_num_partitions=1,
     )

@@ -39,6 +39,7 @@ class ClusterKeys(TypedDict, total=False):
     sync: SyncPolicy
     segment_bytes: int
     broken: tuple[str, ...]
+    without: tuple[str, ...]
 
 
 class ExpectKeys(TypedDict, total=False):

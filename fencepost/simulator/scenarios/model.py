@@ -26,7 +26,8 @@ LASTS_MS: Final = 300
 @attrs.frozen(kw_only=True)
 class Cluster:
     """The shape of the world. `topics` are names with their number of partitions; `coordinators` is how many
-    partitions `__transaction_state` has; `broken` are protections that are turned off.
+    partitions `__transaction_state` has; `broken` are protections that are turned off, `without`
+    Kafka's later corrections that the brokers do without.
     """
 
     nodes: int = 1
@@ -38,6 +39,7 @@ class Cluster:
     sync: SyncPolicy = SyncPolicy.NONE
     segment_bytes: int = 65_536
     broken: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:

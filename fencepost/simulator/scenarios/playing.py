@@ -10,6 +10,7 @@ from collections.abc import Callable
 import attrs
 
 from fencepost.broker.branching import Log
+from fencepost.broker.history import History
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transaction_tables import GENERATIONS
 from fencepost.broker.transactions import COMPLETED, PREPARED, Transactions
@@ -45,6 +46,7 @@ def world_settings(cluster: Cluster) -> WorldSettings:
             generation=GENERATIONS[cluster.transaction_version],
             partition_verification=cluster.partition_verification,
             broken=frozenset(cluster.broken),
+            history=History.without(cluster.without),
             transaction_state_log_num_partitions=cluster.coordinators,
             offsets_topic_num_partitions=1,
             transaction_abort_timed_out_transaction_cleanup_interval_ms=cluster.timeout_scan_ms,

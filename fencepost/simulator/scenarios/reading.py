@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterator
 from typing import Final
 
+from fencepost.broker.history import KNOB_NAMES
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.settings import PROTECTIONS
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
@@ -82,6 +83,8 @@ def _cluster(table: Table, usual: Cluster) -> Cluster:
 def _cluster_keys(table: Table, usual: Cluster) -> Cluster:
     broken = table.texts("broken") if table.has("broken") else usual.broken
     table.named("broken", broken, sorted(PROTECTIONS))
+    without = table.texts("without") if table.has("without") else usual.without
+    table.named("without", without, KNOB_NAMES)
     policies = {policy.value: policy for policy in SyncPolicy}
     return Cluster(
         nodes=table.positive("nodes", usual.nodes, most=NODES_MAX),
@@ -95,6 +98,7 @@ def _cluster_keys(table: Table, usual: Cluster) -> Cluster:
         sync=policies[table.one_of("sync", list(policies), usual.sync.value)],
         segment_bytes=table.positive("segment_bytes", usual.segment_bytes),
         broken=broken,
+        without=without,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 import attrs
 
+from fencepost.broker.history import KNOB_NAMES, History
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.settings import PROTECTIONS, NodeSettings
 from fencepost.journal.journal import JournalSettings
@@ -91,11 +92,13 @@ def _world(table: Table) -> WorldSettings:
     calm = CALM.world
     broken = table.texts("broken")
     table.named("broken", broken, sorted(PROTECTIONS))
+    without = table.texts("without")
+    table.named("without", without, KNOB_NAMES)
     policies = {policy.value: policy for policy in SyncPolicy}
     return WorldSettings(
         nodes=table.positive("nodes", calm.nodes, most=NODES_MAX),
         node_settings=hurried(
-            NodeSettings(broken=frozenset(broken)),
+            NodeSettings(broken=frozenset(broken), history=History.without(without)),
             transaction_version=table.one_of("transaction_version", (0, 1, 2), NEWEST_VERSION),
             coordinators=table.positive("coordinators", 1, most=PARTITIONS_MAX),
         ),
@@ -196,6 +199,7 @@ def _of_world(plan: Plan) -> dict[str, object]:
         "nodes": world.nodes,
         "sync": world.policy.value,
         "broken": sorted(world.node_settings.broken),
+        "without": list(world.node_settings.history.off),
         "coordinators": world.node_settings.transaction_state_log_num_partitions,
         "segment_bytes": world.journals.segment_bytes,
         "latency_us": world.latency // NS_PER_US,
