@@ -19,6 +19,7 @@ import attrs
 from fencepost.broker.group_table import MEMBERSHIP
 from fencepost.broker.transaction_tables import END_VERSION_0, END_VERSION_2, MOVES
 from fencepost.client.producer_states import IDEMPOTENT, TRANSACTIONAL, ProducerState
+from fencepost.fidelity import differences_table, knobs_table, values_table
 from fencepost.protocol import tables
 from fencepost.protocol.errors import ERRORS
 from fencepost.protocol.messages import APIS, Api
@@ -28,6 +29,7 @@ from fencepost.simulator.judging.anomalies import RULES
 from fencepost.simulator.judging.coverage import UNREACHABLE
 from fencepost.simulator.judging.known import KNOWN
 from fencepost.simulator.judging.step_rules import STEP_RULES
+from fencepost.slides import SLIDES
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 _SECTION: Final = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -135,6 +137,10 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "anomalies": _anomaly_table,
     "known-behaviours": _known_table,
     "unreachable-cells": _unreachable_table,
+    "older-values": values_table,
+    "knobs": knobs_table,
+    "differences": differences_table,
+    **SLIDES,
 }
 
 

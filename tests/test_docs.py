@@ -10,10 +10,19 @@ from pathlib import Path
 import pytest
 
 from fencepost import docs
-from fencepost.broker.transaction_tables import END_VERSION_0, END_VERSION_2, MOVES, CoordinatorInput
+from fencepost.broker.transaction_tables import (
+    END_VERSION_0,
+    END_VERSION_2,
+    GENERATIONS,
+    MOVES,
+    CoordinatorInput,
+)
+from fencepost.fidelity import DIFFERENCES, VALUES
 from fencepost.protocol import tables
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TransactionState
+
+SLIDE_LINES_MAX = 24  # of text at the size of a slide
 
 PAGES = sorted(docs.DOCS.glob("*.md"))
 
@@ -37,6 +46,27 @@ CROSSING: dict[Enum, dict[Enum, Enum]] = {
 @pytest.mark.parametrize("path", PAGES, ids=[path.name for path in PAGES])
 def test_a_page_shows_the_live_tables(path: Path) -> None:
     assert path.read_text() == docs.refreshed(path.read_text()), "run `make docs`"
+
+
+def test_a_slide_fits_one_screen() -> None:
+    """A title, at most one table or diagram, and a few lines of what to see."""
+    for slide in (docs.DOCS / "slides.md").read_text().split("\n---\n"):
+        lines = [line for line in slide.strip().splitlines() if line]
+        assert [line for line in lines if line.startswith("#")] == lines[:1], "one title"
+        assert slide.count("<!-- generated: ") <= 1, lines[0]
+        assert len(lines) <= SLIDE_LINES_MAX, lines[0]
+        assert sum(line.startswith("* ") for line in lines) <= 3, lines[0]
+
+
+def test_every_generation_is_described_and_one_value_of_each_setting_is_the_default() -> None:
+    described = {row.value for row in VALUES if row.setting == "transaction_version"}
+    assert described == {str(version) for version in GENERATIONS}
+    defaults = [row.setting for row in VALUES if row.is_default]
+    assert defaults == list(dict.fromkeys(row.setting for row in VALUES))
+
+
+def test_a_difference_is_told_once() -> None:
+    assert len({row.what for row in DIFFERENCES}) == len(DIFFERENCES)
 
 
 def test_every_generated_section_is_shown_somewhere() -> None:
