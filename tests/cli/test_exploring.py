@@ -42,6 +42,11 @@ def test_a_proof_says_how_many_states_it_took(capsys: Output) -> None:
     assert among == f"Among these steps: {', '.join(f'{count:,} {name}' for name, count in reached.items())}."
 
 
+def test_a_correction_that_there_is_not_is_refused(capsys: Output) -> None:
+    assert run(["explore", "--without", "luck"]) == 2
+    assert "there is no knob luck; there are group_fencing, " in capsys.readouterr().err
+
+
 def test_a_search_that_is_cut_short_proves_nothing(capsys: Output) -> None:
     assert run(["explore", "--max-states", "100", "--json"]) == 1
     words, _, last = capsys.readouterr().out.splitlines()

@@ -15,6 +15,7 @@ import pytest
 
 from fencepost.cli.application import run
 from fencepost.cli.failures import CommandFailed
+from fencepost.cli.fuzzing import WorldOptions
 from fencepost.cli.seed_workers import try_seeds
 from fencepost.simulator.choices import Choices
 from fencepost.simulator.fuzzing import Tally, try_one
@@ -82,6 +83,15 @@ def test_the_first_seed_that_breaks_a_rule_ends_the_search(capsys: Output, broke
     assert fuzz(capsys, *again, code=1)[1]["found"] == counted["found"]
 
 
+def test_what_the_brokers_do_without_goes_with_the_next_command(capsys: Output) -> None:
+    options = WorldOptions(
+        transaction_version=0, without=("fences_once", "require_stable"), broken=("dedup",)
+    )
+    said = str(options)
+    assert said == " --transaction-version 0 --without fences_once --without require_stable --break dedup"
+    assert fuzz(capsys, "--seeds", "1", "--cores", "1", *said.split()[:-2])[1]["seeds"] == 1
+
+
 def test_many_cores_stop_at_the_same_seed_as_one(capsys: Output) -> None:
     options = ("--seeds", "60", "--break", "dedup", "--first-seed", "20")
     alone, together = (fuzz(capsys, *options, "--cores", cores, code=1)[1] for cores in ("1", "2"))
@@ -112,7 +122,9 @@ def test_what_was_come_through_is_told(capsys: Output) -> None:
     assert all(f"{state} x {given}" in words[-2] for state, given in covered["missed"][:4])
 
 
-@pytest.mark.parametrize("options", [("--seeds", "0"), ("--first-seed", "-1"), ("--break", "luck")])
+@pytest.mark.parametrize(
+    "options", [("--seeds", "0"), ("--first-seed", "-1"), ("--break", "luck"), ("--without", "luck")]
+)
 def test_what_cannot_be_tried(capsys: Output, options: tuple[str, ...]) -> None:
     assert run(["fuzz", *options]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 2
