@@ -232,6 +232,12 @@ WRONG: list[tuple[str, str, str, tuple[str, ...]]] = [
         '"p starts"',
         ('line 21: [[fault]] 1 when: "hold" is done to a message',),
     ),
+    (
+        "a delay of an answer",
+        '"p sends EndTxn"\ndo = "hold"',
+        '"node 1 sends EndTxn reply"\ndo = "delay"',
+        ('line 21: [[fault]] 1 when: "delay" is done to a request when it is sent',),
+    ),
     ("a hold of what is there", '"p sends EndTxn"', '"p receives EndTxn reply"', ("when it is sent",)),
     (
         "an end at a time",

@@ -58,6 +58,8 @@ def everybody() -> Builder:
 # Where each action strikes, and what is done.
 ACTIONS = [
     ("p sends EndTxn", "hold"),
+    ("p sends EndTxn", "delay"),
+    ("coordinator of app sends WriteTxnMarkers", "delay"),
     ("p sends EndTxn", "drop"),
     ("p receives EndTxn reply", "drop"),
     ("t-1 appends data", "crash leader of t-1"),

@@ -19,6 +19,7 @@ class ActionKind(Enum):
     """What can be done; the values are how people write it."""
 
     HOLD = "hold"
+    DELAY = "delay"
     DROP = "drop"
     CRASH = "crash WHO"
     CUT_POWER = "cut power of WHO"
@@ -57,10 +58,11 @@ class Action:
 ENDS_ITSELF: Final = frozenset({ActionKind.DROP, ActionKind.START, ActionKind.MOVE, ActionKind.CLOCK})
 """What is over as soon as it is done; anything else lasts until it is undone."""
 
-NEEDS_MESSAGE: Final = frozenset({ActionKind.HOLD, ActionKind.DROP})
+NEEDS_MESSAGE: Final = frozenset({ActionKind.HOLD, ActionKind.DELAY, ActionKind.DROP})
 
 _PLAIN: Final = {
     ActionKind.HOLD: "hold",
+    ActionKind.DELAY: "delay",
     ActionKind.DROP: "drop",
     ActionKind.CRASH: "crash {who}",
     ActionKind.CUT_POWER: "cut power of {who}",

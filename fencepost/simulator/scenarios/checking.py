@@ -154,6 +154,8 @@ def _check_fault(scenario: Scenario, place: str, fault: Fault) -> None:
             )
         if kind is ActionKind.HOLD and point.kind not in (PointKind.SENDS, PointKind.SENDS_REPLY):
             raise Inconsistent(place, "when", '"hold" is done to a message when it is sent', _MESSAGES[:2])
+        if kind is ActionKind.DELAY and point.kind is not PointKind.SENDS:
+            raise Inconsistent(place, "when", '"delay" is done to a request when it is sent', _MESSAGES[:1])
     _check_until(scenario, place, fault)
     _check_action(scenario, place, fault)
 

@@ -27,7 +27,9 @@ Undo = Callable[[], None]
 _AT_LEISURE: Final = Point(kind=PointKind.LATER, time_ms=LASTS_MS)
 # What a node can bear in the middle of its own work, and what touches nobody's work.
 _OF_ITSELF: Final = frozenset({ActionKind.CRASH, ActionKind.CUT_POWER, ActionKind.PAUSE})
-_HARMLESS: Final = frozenset({ActionKind.HOLD, ActionKind.FAIL_APPENDS, ActionKind.FAIL_SYNCS})
+_HARMLESS: Final = frozenset(
+    {ActionKind.HOLD, ActionKind.DELAY, ActionKind.FAIL_APPENDS, ActionKind.FAIL_SYNCS}
+)
 
 
 def _nothing() -> None:
@@ -196,6 +198,21 @@ def _hold(striker: Striker, action: Action, happening: Happening) -> Done | None
     return Done(release)
 
 
+def _delay(striker: Striker, action: Action, happening: Happening) -> Done | None:
+    """The same; and whoever sent it takes it for lost, and asks again elsewhere."""
+    done = _hold(striker, action, happening)
+    if done is not None and happening.carried is not None:
+        connection = happening.carried[0].connection
+
+        def take_for_lost(_: object) -> None:
+            if connection.is_open:
+                connection.caller.lost(connection)
+                striker.world.network.give_up(connection)
+
+        striker.world.next(take_for_lost)
+    return done
+
+
 def _drop(striker: Striker, action: Action, happening: Happening) -> Done | None:
     """The connection breaks, with this message and all else that is on its way."""
     assert happening.carried is not None, "only what is anchored at a message loses one"
@@ -358,6 +375,7 @@ def _break_disk(striker: Striker, action: Action, _: Happening) -> Done | None:
 
 _DEEDS: Final[dict[ActionKind, Callable[[Striker, Action, Happening], Done | None]]] = {
     ActionKind.HOLD: _hold,
+    ActionKind.DELAY: _delay,
     ActionKind.DROP: _drop,
     ActionKind.CRASH: _crash,
     ActionKind.CUT_POWER: _crash,
