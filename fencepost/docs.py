@@ -28,6 +28,7 @@ from fencepost.protocol.terms import GroupState, TransactionState
 from fencepost.simulator.judging.anomalies import RULES
 from fencepost.simulator.judging.coverage import UNREACHABLE
 from fencepost.simulator.judging.known import KNOWN
+from fencepost.simulator.judging.old_generations import OLD_BEHAVIOURS
 from fencepost.simulator.judging.step_rules import STEP_RULES
 from fencepost.slides import SLIDES
 
@@ -97,6 +98,11 @@ def _known_table() -> str:
     return tables.markdown_table(("name", "rule", "why", "what the log must hold"), rows)
 
 
+def _old_behaviours_table() -> str:
+    rows = [(each.name, each.generations, each.why, each.needs, each.cured_by) for each in OLD_BEHAVIOURS]
+    return tables.markdown_table(("name", "generations", "why", "what the run must show", "ended by"), rows)
+
+
 def _unreachable_table() -> str:
     rows = [
         (str(version), state.title, given.value, why)
@@ -136,6 +142,7 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "step-rules": _step_rule_table,
     "anomalies": _anomaly_table,
     "known-behaviours": _known_table,
+    "old-behaviours": _old_behaviours_table,
     "unreachable-cells": _unreachable_table,
     "older-values": values_table,
     "knobs": knobs_table,

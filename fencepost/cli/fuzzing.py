@@ -41,6 +41,7 @@ def fuzz(
     first_seed: _Number = 0,
     cores: _AtLeastOne | None = None,
     transaction_version: Version = 2,
+    partition_verification: bool | None = None,
     without: Without = (),
     break_: Annotated[tuple[Protection, ...], Parameter("--break", negative="")] = (),
     keep_going: Annotated[bool, Parameter(negative="")] = False,
@@ -50,7 +51,8 @@ def fuzz(
     """Try worlds at random until a rule is broken: nodes, clients and faults, another mixture for each seed.
 
     A world is the real broker and real clients under virtual time. Exit code 1 when a rule is broken; the
-    words then say how to see that seed again, and how to make it small.
+    words then say how to see that seed again, and how to make it small. What brokers of an old generation
+    do by design ends its world, and is counted by name.
 
     Parameters
     ----------
@@ -62,6 +64,9 @@ def fuzz(
         How many processes; as many as there are cores when it is not said.
     transaction_version
         The protocol: 2 is KIP-890's with an epoch per transaction, 0 is KIP-98's.
+    partition_verification
+        Whether partition leaders ask the coordinator about batches of older clients; else as that version was
+        shipped: not in version 0.
     without
         One of Kafka's later corrections, by its name in docs/fidelity.md, that the brokers do without.
     break_
@@ -76,7 +81,12 @@ def fuzz(
     from fencepost.cli.seed_workers import try_seeds
     from fencepost.simulator.fuzzing import Tally
 
-    options = WorldOptions(transaction_version=transaction_version, without=without, broken=break_)
+    options = WorldOptions(
+        transaction_version=transaction_version,
+        partition_verification=partition_verification,
+        without=without,
+        broken=break_,
+    )
     tally, pace = Tally(first_seed, keep_going=keep_going), Pace(cores or os.cpu_count() or 1)
     results = try_seeds(range(first_seed, first_seed + seeds), options.planner, cores=pace.cores)
     code = OK
@@ -98,22 +108,35 @@ class WorldOptions:
     """What was said on the command line about the worlds, for the planner and for the next command."""
 
     transaction_version: int
-    broken: tuple[str, ...]
+    partition_verification: bool | None = None
     without: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
 
     @property
     def planner(self) -> Planner:
         """What draws the worlds; it can be handed to other processes."""
         from fencepost.simulator.simulating import planner_of
 
-        return planner_of(self.transaction_version, self.broken, self.without)
+        return planner_of(
+            self.transaction_version,
+            self.broken,
+            self.without,
+            partition_verification=self.partition_verification,
+        )
+
+    @property
+    def verifies(self) -> bool:
+        """Whether partition leaders ask the coordinator first, said or not."""
+        from fencepost.simulator.plan import verifies
+
+        return verifies(self.transaction_version, self.partition_verification)
 
     def __str__(self) -> str:
-        version = (
-            f" --transaction-version {self.transaction_version}" if self.transaction_version != 2 else ""
-        )
-        broken = "".join(f" --break {protection}" for protection in self.broken)
-        return version + spelled(self.without) + broken
+        said = [f"--transaction-version {self.transaction_version}"] if self.transaction_version != 2 else []
+        if self.partition_verification is not None:
+            said.append(f"--{'' if self.partition_verification else 'no-'}partition-verification")
+        broken = [f"--break {protection}" for protection in self.broken]
+        return "".join(f" {each}" for each in said) + spelled(self.without) + "".join(f" {b}" for b in broken)
 
 
 @attrs.define
@@ -194,6 +217,23 @@ def _tell_found(tally: Tally, options: WorldOptions) -> None:
     if tally.known:
         print("Not a violation, because Apache Kafka does the same:")
         print_table(("behaviour", "seeds"), tally.known.items())
+    if tally.met:
+        _tell_met(tally.behaviours, options)
+
+
+def _tell_met(behaviours: dict[str, list[Finding]], options: WorldOptions) -> None:
+    print("Not a violation in this generation, because Apache Kafka's brokers of it do the same by design:")
+    cures = _cures()
+    rows = [(name, cures[name], len(found), found[0].seed) for name, found in behaviours.items()]
+    print_table(("behaviour", "ended by", "seeds", "first seed"), rows)
+    print(f"  small:  fencepost shrink --seed {rows[0][-1]}{options}")
+
+
+def _cures() -> dict[str, str]:
+    """What ended each behaviour of old generations, by its name."""
+    from fencepost.simulator.judging.old_generations import OLD_BEHAVIOURS
+
+    return {behaviour.name: behaviour.cured_by for behaviour in OLD_BEHAVIOURS}
 
 
 def _tell_counts(tally: Tally, pace: Pace, *, wanted: int) -> None:
@@ -214,6 +254,7 @@ def _tell_finding(finding: Finding, options: WorldOptions) -> None:
 
 
 def _as_json(tally: Tally, pace: Pace, options: WorldOptions) -> dict[str, Json]:
+    cures = _cures()
     return {
         "seeds": tally.seeds,
         "violations": len(tally.found),
@@ -227,8 +268,13 @@ def _as_json(tally: Tally, pace: Pace, options: WorldOptions) -> dict[str, Json]
         "core_seconds": round(pace.core_seconds, 3),
         "cores": pace.cores,
         "known": tally.known,
+        "met": [
+            {"behaviour": name, "ended_by": cures[name], "seeds": len(found), "first": attrs.asdict(found[0])}
+            for name, found in tally.behaviours.items()
+        ],
         "reached": dict(sorted(tally.marks.items())),
         "coverage": coverage_as_json(tally.coverage, options.transaction_version),
         "digest": tally.digest,
         "transaction_version": options.transaction_version,
+        "partition_verification": options.verifies,
     }

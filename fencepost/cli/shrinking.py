@@ -37,6 +37,7 @@ def shrink(
     *,
     seed: _Number | None = None,
     transaction_version: Literal[0, 1, 2] | None = None,
+    partition_verification: bool | None = None,
     without: Without = (),
     break_: Annotated[tuple[Literal["fencing", "dedup"], ...], Parameter("--break", negative="")] = (),
     output: Path | None = None,
@@ -53,6 +54,8 @@ def shrink(
         The seed, as `fencepost fuzz` tells it.
     transaction_version
         The protocol of that search, when it was not 2.
+    partition_verification
+        Whether partition leaders asked the coordinator in that search, if that was said there.
     without
         The corrections that the brokers of that search did without.
     break_
@@ -65,22 +68,29 @@ def shrink(
     as_json
         Print the result once more as JSON, as the last line.
     """
+    from fencepost.simulator.judging.old_generations import Met
     from fencepost.simulator.scenarios.shrunk import scenario_text
     from fencepost.simulator.shrinking import BUDGET
     from fencepost.simulator.shrinking import shrink as search
 
-    if file is not None and (transaction_version is not None or without or break_):
+    version = 2 if transaction_version is None else transaction_version
+    options = WorldOptions(
+        transaction_version=version,
+        partition_verification=partition_verification,
+        without=without,
+        broken=break_,
+    )
+    if file is not None and (transaction_version is not None or str(options)):
         raise CommandFailed(
             f"{file} says itself which protocol it is, and what is turned off in it",
-            then="--transaction-version, --without and --break go with --seed alone",
+            then="what is said of the search goes with --seed alone: --transaction-version, "
+            "--partition-verification, --without and --break",
             code=WRONG_USAGE,
         )
-    version = 2 if transaction_version is None else transaction_version
-    options = WorldOptions(transaction_version=version, without=without, broken=break_)
     name, failing = _failing_of(file, seed, options)
     target = _target(output or Path(f"{name.replace(' ', '-')}.toml"))
     target.prove()
-    print(f"{name} breaks {failing.violation}")
+    print(f"{name} {'meets' if isinstance(failing.violation, Met) else 'breaks'} {failing.violation}")
     began = time.perf_counter()
     with _progress() as tell:
         small = search(failing, budget=budget or BUDGET, tell=tell)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from fencepost.simulator.judging.coverage import Coverage
+from fencepost.simulator.judging.violation import Violation
 from fencepost.simulator.trial import FAULT, Planner, Trial, try_seed
 
 KNOWN_MARK = "known: "
@@ -20,7 +21,7 @@ KNOWN_MARK = "known: "
 
 @attrs.frozen(kw_only=True)
 class Finding:
-    """A seed that breaks a rule."""
+    """A seed that breaks a rule, or meets what brokers of its generation do (`rule` is the name of that)."""
 
     seed: int
     rule: str
@@ -34,6 +35,7 @@ class Tried:
     seed: int
     digest: str
     finding: Finding | None
+    met: Finding | None
     marks: Mapping[str, int]
     transactions: int
     events: int
@@ -48,17 +50,21 @@ def try_one(seed: int, planner: Planner) -> Tried:
 
 
 def _kept(seed: int, trial: Trial) -> Tried:
-    broken = trial.violation
     return Tried(
         seed=seed,
         digest=trial.digest,
-        finding=None if broken is None else Finding(seed=seed, rule=broken.rule, evidence=broken.evidence),
+        finding=_finding(seed, trial.violation),
+        met=_finding(seed, trial.met),
         marks=dict(trial.marks),
         transactions=trial.transactions,
         events=trial.events,
         elapsed=trial.elapsed,
         coverage=trial.coverage,
     )
+
+
+def _finding(seed: int, breach: Violation | None) -> Finding | None:
+    return None if breach is None else Finding(seed=seed, rule=breach.rule, evidence=breach.evidence)
 
 
 @attrs.define(eq=False)
@@ -74,6 +80,7 @@ class Tally:
     events: int = 0
     elapsed: int = 0
     found: list[Finding] = attrs.Factory(list[Finding])
+    met: list[Finding] = attrs.Factory(list[Finding])
     marks: Counter[str] = attrs.Factory(Counter[str])
     """How many seeds reached each mark."""
     coverage: Coverage = attrs.Factory(Coverage)
@@ -97,6 +104,8 @@ class Tally:
         self._digests.update(f"{tried.seed} {tried.digest}\n".encode())
         if tried.finding is not None:
             self.found.append(tried.finding)
+        if tried.met is not None:
+            self.met.append(tried.met)
 
     @property
     def is_over(self) -> bool:
@@ -117,6 +126,14 @@ class Tally:
     def known(self) -> dict[str, int]:
         """What Apache Kafka does too, with the number of seeds in which it was seen."""
         return {name.removeprefix(KNOWN_MARK): self.marks[name] for name in _named(self.marks, KNOWN_MARK)}
+
+    @property
+    def behaviours(self) -> dict[str, list[Finding]]:
+        """What was met of that which brokers of an old generation do, by name: the seeds in their order."""
+        found: dict[str, list[Finding]] = {}
+        for finding in self.met:
+            found.setdefault(finding.rule, []).append(finding)
+        return found
 
 
 def _named(names: Iterable[str], prefix: str) -> list[str]:

@@ -100,6 +100,13 @@ def draw(
     )
 
 
+def verifies(transaction_version: int, partition_verification: bool | None) -> bool:
+    """Whether partition leaders ask the coordinator about older clients' batches (KIP-890 part 1); when it is
+    not said, as that version was shipped: not in version 0, which is KIP-98.
+    """
+    return transaction_version > 0 if partition_verification is None else partition_verification
+
+
 def hurried(settings: NodeSettings, *, transaction_version: int, coordinators: int) -> NodeSettings:
     """Settings of nodes in a hurry, as in every fuzzed world: so much fits into a second that faults meet
     each other. `coordinators` is the number of partitions of `__transaction_state`.

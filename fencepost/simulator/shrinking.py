@@ -28,7 +28,9 @@ Tell = Callable[["Failing"], None]
 
 @attrs.frozen(kw_only=True)
 class Failing:
-    """A run that breaks a rule: `choices` are those behind the plan; what is missing at their end is 0."""
+    """A run that breaks a rule, or meets what brokers of its generation do. `choices` are those behind the
+    plan; what is missing at their end is 0.
+    """
 
     plan: Plan
     choices: tuple[int, ...]
@@ -42,7 +44,7 @@ class Failing:
 
 
 def failing_seed(seed: int, planner: Planner) -> Failing | None:
-    """What a seed breaks; None when it breaks nothing."""
+    """What a seed breaks or meets; None when it comes to its end."""
     drawn = Choices(seed)
     planner(drawn)
     trial = try_choices(Choices(seed), planner)
@@ -50,15 +52,15 @@ def failing_seed(seed: int, planner: Planner) -> Failing | None:
 
 
 def failing_run(plan: Plan, choices: Sequence[int]) -> Failing | None:
-    """What a plan with these choices breaks; None when it breaks nothing."""
+    """What a plan with these choices breaks or meets; None when it comes to its end."""
     trial = try_choices(Choices(recorded=choices), lambda _: plan)
     return _failing(trial, trial.choices)
 
 
 def _failing(trial: Trial, choices: Sequence[int]) -> Failing | None:
-    if trial.violation is None:
+    if trial.breach is None:
         return None
-    return Failing(plan=trial.plan, choices=trimmed(choices), violation=trial.violation, events=trial.events)
+    return Failing(plan=trial.plan, choices=trimmed(choices), violation=trial.breach, events=trial.events)
 
 
 def shrink(failing: Failing, *, budget: int = BUDGET, tell: Tell | None = None) -> Failing:
@@ -126,7 +128,7 @@ class _Shrinker:
         self.budget -= trial.events
         if self.tell is not None:
             self.tell(self.best)
-        if trial.violation is None or _kind(trial.violation) != _kind(self.best.violation):
+        if trial.breach is None or _kind(trial.breach) != _kind(self.best.violation):
             return None
         if trial.events > self.events_max:
             return None

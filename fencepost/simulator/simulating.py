@@ -11,21 +11,28 @@ from functools import partial
 from fencepost.broker.history import History
 from fencepost.broker.settings import PROTECTIONS, NodeSettings
 from fencepost.broker.transaction_tables import GENERATIONS
-from fencepost.simulator.plan import draw
+from fencepost.simulator.plan import draw, verifies
 from fencepost.simulator.trial import Planner, Trial, try_seed
 
 
 def simulate(
-    seed: int, *, transaction_version: int = 2, broken: Iterable[str] = (), without: Iterable[str] = ()
+    seed: int,
+    *,
+    transaction_version: int = 2,
+    partition_verification: bool | None = None,
+    broken: Iterable[str] = (),
+    without: Iterable[str] = (),
 ) -> Trial:
     """Run one world at random: brokers and clients under virtual time, with faults, before every judge.
 
-    The trial's `violation` is None, or says which rule was broken and by what; `digest` is equal for equal
-    histories. `broken` are protections of the broker to turn off: "fencing", "dedup"; `without` are
-    Kafka's later corrections that it does without (broker.history). ValueError for a seed, a version or a
-    name that there is not.
+    The trial's `violation` is None, or says which rule was broken and by what; `met` is the same of what
+    brokers of an old generation do by design; `digest` is equal for equal histories. Without
+    `partition_verification` it is as that version was shipped: off in 0. `broken` are protections of the
+    broker to turn off: "fencing", "dedup"; `without` are Kafka's later corrections that it does without
+    (broker.history). ValueError for a seed, a version or a name that there is not.
     """
-    return try_seed(_seed_of(seed), planner_of(transaction_version, broken, without))
+    planner = planner_of(transaction_version, broken, without, partition_verification=partition_verification)
+    return try_seed(_seed_of(seed), planner)
 
 
 def _seed_of(value: object) -> int:
@@ -35,12 +42,22 @@ def _seed_of(value: object) -> int:
     raise ValueError(f"seed is {value!r}, and may be any whole number from 0 on")
 
 
-def planner_of(transaction_version: int, broken: Iterable[str], without: Iterable[str]) -> Planner:
+def planner_of(
+    transaction_version: int,
+    broken: Iterable[str],
+    without: Iterable[str],
+    *,
+    partition_verification: bool | None = None,
+) -> Planner:
     """What draws such worlds; it can be handed to other processes."""
     protections = frozenset(broken)
     if transaction_version not in GENERATIONS:
         raise ValueError(f"transaction_version is {transaction_version}, and may be {sorted(GENERATIONS)}")
     if not protections <= PROTECTIONS:
         raise ValueError(f"broken is {sorted(protections)}, and may be of {sorted(PROTECTIONS)}")
-    settings = NodeSettings(broken=protections, history=History.without(without))
+    settings = NodeSettings(
+        broken=protections,
+        history=History.without(without),
+        partition_verification=verifies(transaction_version, partition_verification),
+    )
     return partial(draw, transaction_version=transaction_version, node_settings=settings)

@@ -18,6 +18,8 @@ from fencepost.simulator.judging.coverage import Coverage
 from fencepost.simulator.judging.exactly_once import exactly_once
 from fencepost.simulator.judging.invariants import Invariants
 from fencepost.simulator.judging.known import known
+from fencepost.simulator.judging.lateness import Lateness
+from fencepost.simulator.judging.old_generations import Met
 from fencepost.simulator.judging.operations import Operation, Poll
 from fencepost.simulator.judging.partition_record import PartitionRecord
 from fencepost.simulator.judging.violation import Violation
@@ -41,6 +43,8 @@ class Trial:
     choices: tuple[int, ...]
     plan: Plan
     violation: Violation | None
+    met: Met | None
+    """What brokers of an old generation do by design: where the run met it, it ended."""
     digest: str
     marks: Mapping[str, int]
     transactions: int
@@ -49,6 +53,11 @@ class Trial:
     """Virtual nanoseconds."""
     coverage: Coverage
     """Cells of the coordinator's tables that were hit, by the kinds of fault that struck."""
+
+    @property
+    def breach(self) -> Violation | None:
+        """What ended the run, be it known of its generation or not."""
+        return self.violation or self.met
 
 
 def try_seed(seed: int, planner: Planner = draw) -> Trial:
@@ -65,14 +74,18 @@ def try_choices(choices: Choices, planner: Planner, watch: Watch | None = None) 
         watch(simulation)
     invariants = Invariants(world)
     world.judges.append(invariants)
-    violation = _judge(simulation, invariants)
+    if not plan.world.node_settings.generation.renews_identity:
+        Lateness(world, invariants.transactions, invariants.partitions).attach()
+    breach = _judge(simulation, invariants)
+    met = breach if isinstance(breach, Met) else None
     world.marks.update({f"looked: {name}": count for name, count in invariants.sometimes.items()})
     coverage = Coverage()
     invariants.cover(coverage, [mark.removeprefix(FAULT) for mark in world.marks if mark.startswith(FAULT)])
     return Trial(
         choices=tuple(choices.taken),
         plan=plan,
-        violation=violation,
+        violation=None if met is not None else breach,
+        met=met,
         digest=digest_of(world),
         marks=world.marks,
         transactions=sum(world.marks[ended] for ended in ENDED),

@@ -53,6 +53,28 @@ def test_a_seed_becomes_a_small_scenario_that_breaks_the_same_rule(
     assert played["expected"] == [f"violates {small['rule']}"]
 
 
+def test_what_an_old_generation_does_by_design_is_made_small_too(capsys: Output, tmp_path: Path) -> None:
+    target = tmp_path / "late.toml"
+    options = [
+        "--seed",
+        "264",
+        "--transaction-version",
+        "0",
+        "--output",
+        str(target),
+        "--budget",
+        str(BUDGET),
+    ]
+    assert run(["shrink", *options, "--json"]) == 0
+    words, small = last_json(capsys)
+    assert words[0].startswith(f"seed 264 meets {small['rule']}: payments-0: a marker of producer 0 ")
+    assert "partition_verification = false" in target.read_text()
+
+    assert run(["run", str(target), "--json"]) == 0
+    (played, _) = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert played["broken"] == [small["rule"]]
+
+
 def test_what_is_small_can_be_made_smaller_from_its_file(
     capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

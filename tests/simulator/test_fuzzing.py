@@ -10,13 +10,15 @@ import attrs
 from fencepost.simulator.fuzzing import Finding, Tally, Tried
 
 
-def tried(seed: int, *marks: str, breaks: str = "") -> Tried:
+def tried(seed: int, *marks: str, breaks: str = "", meets: str = "") -> Tried:
     """A seed's result, made by hand."""
     finding = Finding(seed=seed, rule=breaks, evidence="") if breaks else None
+    met = Finding(seed=seed, rule=meets, evidence="") if meets else None
     return Tried(
         seed=seed,
         digest=f"history of {seed}",
         finding=finding,
+        met=met,
         marks=dict.fromkeys(marks, 3),
         transactions=1,
         events=10,
@@ -49,6 +51,14 @@ def test_the_first_finding_is_that_of_the_lowest_seed() -> None:
     assert [finding.rule for finding in tally.found] == ["early"]
     assert (tally.is_over, tally.seeds) == (True, 2)
     assert [finding.rule for finding in tally_of(results, keep_going=True).found] == ["early", "late"]
+
+
+def test_what_brokers_of_old_do_ends_no_search_and_is_told_with_its_seeds() -> None:
+    results = [tried(4, meets="late"), tried(1), tried(2, meets="later"), tried(3, meets="late")]
+    tally = tally_of(results)
+    assert (tally.is_over, tally.seeds, tally.found) == (False, 4, [])
+    met = {name: [finding.seed for finding in found] for name, found in tally.behaviours.items()}
+    assert met == {"later": [2], "late": [3, 4]}
 
 
 def test_a_mark_that_a_seed_did_not_reach_does_not_count() -> None:

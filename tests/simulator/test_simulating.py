@@ -24,7 +24,20 @@ def test_exactly_once(seed: int) -> None:
 def test_a_seed_is_the_same_world_as_on_the_command_line() -> None:
     for version in (0, 1, 2):
         searched = try_seed(3, partial(draw, transaction_version=version))
-        assert fencepost.simulate(3, transaction_version=version).digest == searched.digest
+        same = fencepost.simulate(3, transaction_version=version, partition_verification=True)
+        assert same.digest == searched.digest
+
+
+def test_partition_leaders_ask_unless_it_is_version_0() -> None:
+    verified = {
+        version: fencepost.simulate(3, transaction_version=version).plan.world.node_settings
+        for version in (0, 1, 2)
+    }
+    assert {version: settings.partition_verification for version, settings in verified.items()} == {
+        0: False,
+        1: True,
+        2: True,
+    }
 
 
 def test_without_a_protection_some_seed_breaks_a_rule() -> None:

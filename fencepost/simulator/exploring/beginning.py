@@ -21,6 +21,7 @@ from fencepost.simulator.exploring.process import TOPIC, Plan, Process, Stage
 from fencepost.simulator.exploring.steps import Steps
 from fencepost.simulator.exploring.wires import NO_WIRES, Inner
 from fencepost.simulator.exploring.worlds import World
+from fencepost.simulator.plan import verifies
 
 NEVER_MS: Final = 10**12  # no client ever gives up on a record: that is not among the faults of these worlds
 INTRODUCTION_STEPS_MAX: Final = 100
@@ -50,11 +51,7 @@ class ExploreConfig:
     @property
     def verifies(self) -> bool:
         """Whether partition leaders ask before they append."""
-        return (
-            self.transaction_version > 0
-            if self.partition_verification is None
-            else self.partition_verification
-        )
+        return verifies(self.transaction_version, self.partition_verification)
 
 
 def root(config: ExploreConfig, steps: Steps) -> World:

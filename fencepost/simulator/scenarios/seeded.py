@@ -18,6 +18,7 @@ from fencepost.broker.settings import PROTECTIONS, NodeSettings
 from fencepost.journal.journal import JournalSettings
 from fencepost.simulator.choices import Choices
 from fencepost.simulator.clock import NS_PER_MS
+from fencepost.simulator.judging.old_generations import OLD_BEHAVIOURS
 from fencepost.simulator.nemesis import FaultKind, Struck
 from fencepost.simulator.noted_choices import Note
 from fencepost.simulator.plan import PayerPlan, Plan, draw, hurried
@@ -36,7 +37,7 @@ from fencepost.simulator.trial import CORE_FAILED, NOT_LIVE
 from fencepost.simulator.world import WorldSettings
 
 NS_PER_US: Final = 1_000
-BREAKABLE: Final = (NOT_LIVE, CORE_FAILED, *RULE_NAMES)
+BREAKABLE: Final = (NOT_LIVE, CORE_FAILED, *RULE_NAMES, *(each.name for each in OLD_BEHAVIOURS))
 NEWEST_VERSION: Final = 2
 
 CALM: Final = attrs.evolve(draw(Choices()), payers=(), drifts_ppm=())
@@ -89,7 +90,7 @@ def _plan(table: Table) -> Plan:
 
 
 def _world(table: Table) -> WorldSettings:
-    calm = CALM.world
+    calm, usual = CALM.world, CALM.world.node_settings
     broken = table.texts("broken")
     table.named("broken", broken, sorted(PROTECTIONS))
     without = table.texts("without")
@@ -98,7 +99,11 @@ def _world(table: Table) -> WorldSettings:
     return WorldSettings(
         nodes=table.positive("nodes", calm.nodes, most=NODES_MAX),
         node_settings=hurried(
-            NodeSettings(broken=frozenset(broken), history=History.without(without)),
+            NodeSettings(
+                broken=frozenset(broken),
+                history=History.without(without),
+                partition_verification=table.flag("partition_verification", usual.partition_verification),
+            ),
             transaction_version=table.one_of("transaction_version", (0, 1, 2), NEWEST_VERSION),
             coordinators=table.positive("coordinators", 1, most=PARTITIONS_MAX),
         ),
@@ -196,6 +201,7 @@ def _of_world(plan: Plan) -> dict[str, object]:
     world = plan.world
     return {
         "transaction_version": plan.transaction_version,
+        "partition_verification": world.node_settings.partition_verification,
         "nodes": world.nodes,
         "sync": world.policy.value,
         "broken": sorted(world.node_settings.broken),

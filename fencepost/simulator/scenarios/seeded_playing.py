@@ -44,7 +44,7 @@ class SeededPlay:
 
     def problems(self, expect: Expectation) -> list[str]:
         """In what it was not as expected."""
-        violation = self.trial.violation
+        violation = self.trial.breach
         broken = None if violation is None else violation.rule
         found = [f"was expected to break {name}, and keeps it" for name in expect.violates if name != broken]
         found += [f"never puts {name} to the test" for name in expect.holds if not self._puts_to_test(name)]
@@ -76,7 +76,7 @@ class RecordedPlay(SeededPlay):
         """From beginning to end."""
         self.noted = NotedChoices(self.choices)
         self._try(self.noted)
-        if self.trial.violation is not None:
+        if self.trial.breach is not None:
             self.recorder.stopped()
 
     def _watch(self, simulation: Simulation) -> None:

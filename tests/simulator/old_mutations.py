@@ -1,0 +1,65 @@
+"""Planted bugs that the old generations' known behaviours must not hide: each with the brokers in which it is
+made.
+
+Rule: as in mutations.py. Of those that the newest generation shows, too, only some are here: each comes near
+to what is known.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from tests.simulator.mutations import MUTATIONS
+from tests.simulator.planting import Edit, Mutation
+
+
+@attrs.frozen(kw_only=True)
+class OldMutation:
+    """A mistake in brokers of `transaction_version`, whose partition leaders ask first or do not, and the
+    first seed that shows it there, by which rule.
+    """
+
+    mutation: Mutation
+    transaction_version: int
+    partition_verification: bool
+    seed: int
+    rule: str
+
+
+_ANY_PARTITION: Final = Mutation(
+    "every partition is said to be in the transaction",
+    breaks="Who verifies is told yes, so a late record opens a transaction again (KAFKA-14402).",
+    edits=(Edit("broker.transactions:_verified", {"error=error(p.key)": "error=ErrorCode.NONE"}),),
+)
+_SHARED: Final = {mutation.name: mutation for mutation in MUTATIONS}
+
+
+def _kip_98(name: str, seed: int, rule: str) -> OldMutation:
+    """In brokers as KIP-98 was shipped."""
+    return OldMutation(
+        mutation=_SHARED[name], transaction_version=0, partition_verification=False, seed=seed, rule=rule
+    )
+
+
+def _verified(mutation: Mutation, seed: int, rule: str) -> OldMutation:
+    """In brokers that have no epoch per transaction, and ask first."""
+    return OldMutation(
+        mutation=mutation, transaction_version=1, partition_verification=True, seed=seed, rule=rule
+    )
+
+
+OLD_MUTATIONS: Final = (
+    _kip_98("EndTxn does not look at the epoch", 3, "I6 durable decision"),
+    _kip_98("a partition does not compare epochs", 3, "I4 hanging"),
+    _kip_98("a new owner leaves the old transaction open", 1, "I6 durable decision"),
+    _kip_98("a new coordinator aborts what was decided", 4, "I12 recovery"),
+    _kip_98("COMPLETE before all markers are written", 22, "I6 durable decision"),
+    _kip_98("a timeout keeps the epoch", 17, "lost-write"),
+    _kip_98("offsets of an aborted transaction count", 2, "I9 offsets with marker"),
+    _verified(_ANY_PARTITION, 412, "I4 hanging"),
+    _verified(_SHARED["a batch enters behind its marker"], 17, "I4 hanging"),
+    _verified(_SHARED["an identity is granted twice"], 0, "I7 identity once"),
+    _verified(_SHARED["markers before PREPARE is durable"], 0, "I6 durable decision"),
+)

@@ -1,0 +1,123 @@
+"""What brokers without an epoch per transaction do by design ends a run and has a name; a mistake in such a
+broker is found in spite of it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from fencepost.simulator.judging.lateness import Lateness
+from fencepost.simulator.judging.old_generations import (
+    LATE_END,
+    LATE_MARKER,
+    LATE_WRITE,
+    LATE_WRITE_ALONE,
+    OLD_BEHAVIOURS,
+    Met,
+    OldBehaviour,
+)
+from fencepost.simulator.scenarios.model import Case, cases
+from fencepost.simulator.scenarios.playing import stage
+from fencepost.simulator.scenarios.reading import scenario_of
+from fencepost.simulator.simulating import simulate
+from tests.simulator.old_mutations import OLD_MUTATIONS, OldMutation
+from tests.simulator.planting import Edit, Mutation, planted
+
+STORIES: Final = Path(__file__).resolve().parent.parent.parent / "scenarios"
+
+NOTHING_IS_KNOWN: Final = Mutation(
+    "nothing is known of old generations",
+    breaks="What they do by design is judged as in the newest one.",
+    edits=(
+        Edit("simulator.judging.old_generations:OldBehaviour.is_of", {"return is_let_in": "return False"}),
+    ),
+)
+
+# Where the fuzz meets each: the generation, the first seed there, and which rule is broken if it goes on.
+MET: Final = (
+    (LATE_END, 0, False, 12, "I4 hanging"),
+    (LATE_END, 1, True, 738, "G1a"),
+    (LATE_MARKER, 0, False, 264, "I4 hanging"),
+    (LATE_MARKER, 1, True, 1570, "I5 one decision"),
+    (LATE_WRITE_ALONE, 0, False, 412, "I13 fenced"),
+)
+
+
+@pytest.mark.parametrize(("behaviour", "version", "verified", "seed", "rule"), MET)
+def test_a_seed_that_meets_what_its_brokers_do_breaks_no_rule(
+    behaviour: OldBehaviour, version: int, verified: bool, seed: int, rule: str
+) -> None:
+    trial = simulate(seed, transaction_version=version, partition_verification=verified)
+    assert (trial.violation, trial.met and trial.met.rule) == (None, behaviour.name)
+    assert trial.breach is trial.met
+    with planted(NOTHING_IS_KNOWN):
+        judged = simulate(seed, transaction_version=version, partition_verification=verified)
+    assert judged.met is None
+    assert judged.violation is not None
+    assert judged.violation.rule == rule
+
+
+# --- stories ------------------------------------------------------------------------------------------------
+
+TOLD: Final = {
+    "late_end_txn": LATE_END,
+    "late_marker": LATE_MARKER,
+    "late_offsets": LATE_WRITE,
+    "late_record": LATE_WRITE_ALONE,
+    "hanging_transaction": LATE_WRITE_ALONE,
+}
+"""What the first run of each story meets; in its other runs newer brokers do not do it any more."""
+
+
+def runs_of(story: str) -> tuple[Case, ...]:
+    return tuple(cases(scenario_of((STORIES / f"{story}.toml").read_text(), story)))
+
+
+def play_with_lateness(case: Case) -> None:
+    play = stage(case)
+    inner = play.step_judge.inner
+    Lateness(play.world, inner.transactions, inner.partitions).attach()
+    play.run()
+
+
+@pytest.mark.parametrize("story", TOLD)
+def test_a_story_meets_it_in_old_brokers_and_in_no_newer_one(story: str) -> None:
+    old, *newer = runs_of(story)
+    with pytest.raises(Met) as met:
+        play_with_lateness(old)
+    assert met.value.rule == TOLD[story].name
+    assert " left at " in met.value.evidence
+    assert newer
+    for case in newer:
+        play_with_lateness(case)
+
+
+def test_every_behaviour_has_its_story() -> None:
+    assert {behaviour.name for behaviour in TOLD.values()} == {each.name for each in OLD_BEHAVIOURS}
+
+
+@pytest.mark.parametrize("story", ["marker_twice", "duplicate_after_lost_ack", "zombie_coordinator"])
+def test_what_is_only_repeated_is_not_late(story: str) -> None:
+    for case in runs_of(story):
+        play_with_lateness(case)
+
+
+# --- planted bugs -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("old", OLD_MUTATIONS, ids=lambda old: old.mutation.name)
+def test_a_planted_bug_is_found_though_much_is_known(old: OldMutation) -> None:
+    def broken_rule() -> str | None:
+        trial = simulate(
+            old.seed,
+            transaction_version=old.transaction_version,
+            partition_verification=old.partition_verification,
+        )
+        return None if trial.violation is None else trial.violation.rule
+
+    assert broken_rule() is None
+    with planted(old.mutation):
+        assert broken_rule() == old.rule
