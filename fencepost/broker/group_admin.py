@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fencepost.broker.group_table import MEMBERSHIP, GroupInput
 from fencepost.broker.groups import Groups, OffsetEntry, offset_keys
-from fencepost.broker.members import CONSUMER_PROTOCOL, Group, is_subscribed
+from fencepost.broker.members import Group, is_subscribed
 from fencepost.broker.node import Node
 from fencepost.broker.offsets import group_log, groups_of
 from fencepost.broker.waiting import Log
@@ -29,7 +29,7 @@ from fencepost.protocol.messages import (
     PartitionError,
 )
 from fencepost.protocol.stored import OffsetKey, offsets_batch
-from fencepost.protocol.terms import GroupState, TopicPartition
+from fencepost.protocol.terms import CONSUMER_PROTOCOL, GroupState, TopicPartition
 
 
 def _coordinated(node: Node) -> list[TopicPartition]:

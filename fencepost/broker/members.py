@@ -17,11 +17,10 @@ from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.messages import GroupProtocol, JoinedMember, JoinGroup
 from fencepost.protocol.primitives import Fields
 from fencepost.protocol.stored_groups import GroupRecord, MemberRecord
-from fencepost.protocol.terms import NO_TIMESTAMP, GroupState
+from fencepost.protocol.terms import CONSUMER_PROTOCOL, NO_TIMESTAMP, GroupState
 
 NO_MEMBER: Final = ""  # JoinGroupRequest.UNKNOWN_MEMBER_ID
 NO_GENERATION: Final = -1  # OffsetCommitRequest.DEFAULT_GENERATION_ID: whoever commits is no member
-CONSUMER_PROTOCOL: Final = "consumer"  # ConsumerProtocol.PROTOCOL_TYPE
 
 
 @attrs.frozen(kw_only=True)

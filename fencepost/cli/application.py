@@ -25,6 +25,29 @@ SIMULATOR = (
     ("fencepost.cli.exploring:explore", "explore", "Look at every state that a small world can come to."),
 )
 
+TOPICS = (
+    ("fencepost.cli.topics:create_topic", "create", "Create a topic."),
+    ("fencepost.cli.topics:list_topics", "list", "List topics."),
+    (
+        "fencepost.cli.topics:describe_topic",
+        "describe",
+        "Show the partitions of a topic: offsets and open transactions.",
+    ),
+    ("fencepost.cli.topics:delete_topic", "delete", "Delete a topic with all its records."),
+    (
+        "fencepost.cli.topics:delete_records",
+        "delete-records",
+        "Delete the records of a partition before an offset.",
+    ),
+)
+
+GROUPS = (
+    ("fencepost.cli.groups:list_groups", "list", "List consumer groups."),
+    ("fencepost.cli.groups:describe_group", "describe", "Show a group: members, offsets, how far behind."),
+    ("fencepost.cli.groups:delete_group", "delete", "Delete a group without members, and its offsets."),
+    ("fencepost.cli.groups:delete_offsets", "delete-offsets", "Delete a group's offsets of a topic."),
+)
+
 TRANSACTIONS = (
     ("fencepost.cli.transactions:list_transactions", "list", "List transactional ids."),
     ("fencepost.cli.transactions:describe_transaction", "describe", "Show one transactional id."),
@@ -50,15 +73,14 @@ def application() -> App:
         version=__version__,
     )
     app.command("fencepost.cli.serving:serve", name="serve", help="Run a broker.")
-    topics = App(name="topic", help="Create, list, describe and delete topics.")
-    for function, text in (
-        ("create_topic", "Create a topic."),
-        ("list_topics", "List topics."),
-        ("describe_topic", "Show the partitions of a topic: offsets and open transactions."),
-        ("delete_topic", "Delete a topic with all its records."),
-    ):
-        topics.command(f"fencepost.cli.topics:{function}", name=function.partition("_")[0], help=text)
+    topics = App(name="topic", help="Create, list, describe and delete topics, or records of them.")
+    for place, name, text in TOPICS:
+        topics.command(place, name=name, help=text)
     app.command(topics)
+    groups = App(name="group", help="Look at consumer groups and their offsets, and delete them.")
+    for place, name, text in GROUPS:
+        groups.command(place, name=name, help=text)
+    app.command(groups)
     app.command("fencepost.cli.producing:produce", name="produce", help="Write lines as records.")
     app.command("fencepost.cli.consuming:consume", name="consume", help="Read records as lines.")
     transactions = App(name="transactions", help="Look at transactions, and abort those that hang.")

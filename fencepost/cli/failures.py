@@ -23,6 +23,11 @@ ADVICE: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "make it with `fencepost topic create`",
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "`fencepost transactions list` shows the transactional ids",
     ErrorCode.TOPIC_ALREADY_EXISTS: "`fencepost topic describe` shows it",
+    ErrorCode.GROUP_ID_NOT_FOUND: "`fencepost group list` shows the groups",
+    ErrorCode.NON_EMPTY_GROUP: "stop its members first; `fencepost group describe` shows them",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "stop its members first; `fencepost group describe` shows them",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "`fencepost topic describe` shows where the logs start and end",
+    ErrorCode.INVALID_CONFIG: "max.message.bytes=BYTES is what a topic can be given",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "use up to 249 ASCII letters, digits, '.', '_' and '-'",
 }
 

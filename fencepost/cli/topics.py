@@ -1,4 +1,4 @@
-"""`fencepost topic create|list|describe|delete`."""
+"""`fencepost topic create|list|describe|delete|delete-records`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Annotated
 from cyclopts import Parameter, validators
 
 from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
+from fencepost.cli.failures import WRONG_USAGE, CommandFailed
 from fencepost.cli.printing import print_json, print_table
+from fencepost.cli.transactions import partition_of
 from fencepost.client.sync import Admin
-from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.terms import HIGH_WATERMARK, TopicPartition
 
 
 def create_topic(
@@ -17,6 +19,7 @@ def create_topic(
     /,
     *,
     partitions: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 1,
+    config: tuple[str, ...] = (),
     bootstrap: Bootstrap = DEFAULT,
 ) -> None:
     """Create a topic.
@@ -27,10 +30,24 @@ def create_topic(
         Up to 249 ASCII letters, digits, '.', '_' and '-'.
     partitions
         How many partitions it has, for good.
+    config
+        A setting of the topic under Kafka's name, as name=value: max.message.bytes. May be given several
+        times.
     """
+    configs = dict(map(_setting, config))
     with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
-        admin.create_topic(name, partitions=partitions)
+        admin.create_topic(name, partitions=partitions, configs=configs)
     print(f"Created {name} with {partitions} partition{'s' * (partitions != 1)}.")
+
+
+def _setting(given: str) -> tuple[str, str]:
+    """`name=value`, taken apart."""
+    name, sign, value = given.partition("=")
+    if not (name and sign):
+        raise CommandFailed(
+            f"--config {given} is not name=value", then="as max.message.bytes=65536", code=WRONG_USAGE
+        )
+    return name, value
 
 
 def list_topics(*, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False) -> None:
@@ -85,3 +102,29 @@ def delete_topic(name: str, /, *, bootstrap: Bootstrap = DEFAULT) -> None:
     with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
         admin.delete_topic(name)
     print(f"Deleted {name}.")
+
+
+def delete_records(
+    name: str, /, *, partition: int, before: str, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False
+) -> None:
+    """Delete the records of a partition before an offset. The offsets of those that stay do not change.
+
+    Parameters
+    ----------
+    name
+        The topic.
+    partition
+        Which of its partitions.
+    before
+        The first offset that stays; `end` deletes everything that is there now.
+    """
+    if before != "end" and not before.isdecimal():
+        raise CommandFailed(f"--before {before} is neither an offset nor end", code=WRONG_USAGE)
+    offset = HIGH_WATERMARK if before == "end" else int(before)
+    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+        where = partition_of(admin, name, partition)
+        start = admin.delete_records({where: offset})[where]
+    if as_json:
+        print_json({"topic": name, "partition": partition, "start": start})
+    else:
+        print(f"{where} starts at offset {start}.")

@@ -5,7 +5,7 @@ Rule: a question is a request, who must answer it, and a function from the reply
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import attrs
@@ -27,6 +27,7 @@ ResultT = TypeVar("ResultT")
 # The lenient check: an administrator's marker carries the very epoch of the transaction that it ends, which
 # a marker of version 2 must exceed (KIP-1228, AbortTransactionHandler).
 _ABORT_VERSION: Final = 0
+DELETE_RECORDS_MS: Final = 30_000  # request.timeout.ms: what a leader of Kafka's grants its followers
 
 
 @attrs.frozen
@@ -75,10 +76,11 @@ def list_brokers() -> Question[list[int]]:
     )
 
 
-def create_topic(name: str, partitions: int) -> Question[None]:
-    """Makes a topic."""
-    request = m.CreateTopics(topics=(m.CreateTopic(topic=name, partition_count=partitions),))
-    return Question(request, target=CONTROLLER, read=_nothing)
+def create_topic(name: str, partitions: int, configs: Mapping[str, str]) -> Question[None]:
+    """Makes a topic; `configs` are its settings under Kafka's names."""
+    settings = tuple(m.TopicConfig(name=setting, value=value) for setting, value in sorted(configs.items()))
+    wanted = m.CreateTopic(topic=name, partition_count=partitions, configs=settings)
+    return Question(m.CreateTopics(topics=(wanted,)), target=CONTROLLER, read=_nothing)
 
 
 def delete_topic(name: str) -> Question[None]:
@@ -101,6 +103,13 @@ def offset_of(partition: TopicPartition, timestamp: int, isolation: IsolationLev
     asked = m.ListOffsetsPartition(topic=partition.topic, partition=partition.partition, timestamp=timestamp)
     request = m.ListOffsets(isolation_level=isolation, partitions=(asked,))
     return Question(request, target=partition, read=lambda reply: reply.partitions[0].offset)
+
+
+def delete_records(partition: TopicPartition, before: int) -> Question[int]:
+    """Moves the start of a log to `before`, or with HIGH_WATERMARK to its end; where the log starts now."""
+    part = m.DeleteRecordsPartition(topic=partition.topic, partition=partition.partition, offset=before)
+    request = m.DeleteRecords(timeout_ms=DELETE_RECORDS_MS, partitions=(part,))
+    return Question(request, target=partition, read=lambda reply: reply.partitions[0].low_watermark)
 
 
 def list_transactions(

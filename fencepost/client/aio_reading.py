@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from fencepost.client import admin as ask
+from fencepost.client import group_admin as ask_groups
 from fencepost.client.admin import AbortSpec, Question, TopicDescription, TransactionListing
 from fencepost.client.aio_wires import AsyncClient, AsyncWires
 from fencepost.client.asking import AskingMachine
@@ -17,6 +18,7 @@ from fencepost.client.calls import CoordinatorOf, Target
 from fencepost.client.consumed import ConsumedBatch, Decoding
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.errors import RequestTimeout, WrongState
+from fencepost.client.group_admin import GroupDescription, GroupListing
 from fencepost.client.serializers import Deserializer
 from fencepost.client.settings import ConsumerSettings, Reset, isolation_named
 from fencepost.client.wires import Clock, monotonic_ms
@@ -27,6 +29,7 @@ from fencepost.protocol.terms import (
     LATEST_TIMESTAMP,
     NO_TIMESTAMP,
     CoordinatorType,
+    GroupState,
     TopicPartition,
     TransactionState,
 )
@@ -169,7 +172,7 @@ class AsyncConsumer(_AsyncAsking, Assigning):
 
 
 class AsyncAdmin(_AsyncAsking):
-    """Topics, offsets, transactions and producers of a cluster, asked for and answered."""
+    """Topics, offsets, transactions, producers and groups of a cluster, asked for and answered."""
 
     def __init__(
         self,
@@ -188,9 +191,13 @@ class AsyncAdmin(_AsyncAsking):
             clock=clock,
         )
 
-    async def create_topic(self, name: str, partitions: int = 1) -> None:
-        """Makes a topic; RequestFailed when it exists, or its name or number of partitions is not allowed."""
-        await self._question(ask.create_topic(name, partitions))
+    async def create_topic(
+        self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
+    ) -> None:
+        """Makes a topic; of Kafka's settings `configs` may hold max.message.bytes. RequestFailed when it
+        exists, or its name, a setting or the number of partitions is not allowed.
+        """
+        await self._question(ask.create_topic(name, partitions, configs or {}))
 
     async def delete_topic(self, name: str) -> None:
         """Removes a topic with its records."""
@@ -225,6 +232,14 @@ class AsyncAdmin(_AsyncAsking):
     ) -> dict[TopicPartition, int]:
         level = isolation_named(isolation_level)
         return {where: await self._question(ask.offset_of(where, timestamp, level)) for where in partitions}
+
+    async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Removes what lies before an offset of each partition, or with HIGH_WATERMARK (-1) everything;
+        where each log starts now. RequestFailed with OFFSET_OUT_OF_RANGE beyond the high watermark.
+        """
+        return {
+            where: await self._question(ask.delete_records(where, offset)) for where, offset in before.items()
+        }
 
     async def list_brokers(self) -> list[int]:
         """The ids of the brokers that are up."""
@@ -261,6 +276,35 @@ class AsyncAdmin(_AsyncAsking):
         RequestFailed when the partition has seen a newer epoch of the producer or of its coordinator.
         """
         await self._question(ask.abort_transaction(spec))
+
+    async def list_groups(self, states: Iterable[GroupState] = ()) -> list[GroupListing]:
+        """The consumer groups that brokers coordinate, in these states or, none named, in any."""
+        wanted = tuple(states)
+        brokers = await self.list_brokers()
+        listed = [await self._question(ask_groups.list_groups(broker, wanted)) for broker in brokers]
+        return [listing for of_broker in listed for listing in of_broker]
+
+    async def describe_group(self, group_id: str) -> GroupDescription:
+        """One consumer group with its members; Dead when there is none."""
+        return await self._question(ask_groups.describe_group(group_id))
+
+    async def group_offsets(
+        self, group_id: str, *, require_stable: bool = False
+    ) -> dict[TopicPartition, int]:
+        """Every offset that the group has committed; with `require_stable` waits for transactions that move
+        one.
+        """
+        return await self._question(ask_groups.group_offsets(group_id, require_stable=require_stable))
+
+    async def delete_group(self, group_id: str) -> None:
+        """Forgets a group and its offsets; RequestFailed with NON_EMPTY_GROUP while it has members."""
+        await self._question(ask_groups.delete_group(group_id))
+
+    async def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forgets committed offsets, of those partitions that no member reads; RequestFailed with
+        GROUP_SUBSCRIBED_TO_TOPIC when a member reads one of the others.
+        """
+        await self._question(ask_groups.delete_group_offsets(group_id, partitions))
 
     async def __aenter__(self) -> AsyncAdmin:
         await self._wires.start()

@@ -1,4 +1,4 @@
-"""Errors inside a reply: those of its parts, a topic, a partition, a transactional id.
+"""Errors inside a reply: those of its parts, a topic, a partition, a transactional id, a group.
 
 Rule: the first error is the reply's; a reply without one in any of its parts has none.
 """
@@ -24,13 +24,13 @@ def _parts(body: ReplyBody) -> Iterator[object]:
     if isinstance(body, WriteTxnMarkersReply):
         for marker in body.markers:
             yield from marker.partitions
-    for name in ("partitions", "topics", "offsets", "transactions"):
+    for name in ("partitions", "topics", "offsets", "transactions", "groups"):
         yield from getattr(body, name, ())
 
 
 def _name_of(part: object) -> str:
-    """What a part of a reply is about: a transactional id, a topic, or one partition of it."""
-    for name in ("transactional_id", "topic"):
+    """What a part of a reply is about: a transactional id, a group, a topic, or one partition of it."""
+    for name in ("transactional_id", "group_id", "topic"):
         if hasattr(part, name):
             number = getattr(part, "partition", None)
             return getattr(part, name) if number is None else f"{getattr(part, name)}-{number}"

@@ -46,6 +46,8 @@ REMEDIES: Final[dict[tuple[type[Request], ErrorCode], Remedy]] = {
     (m.Metadata, _E.UNKNOWN_TOPIC_OR_PARTITION): Remedy.RAISE,
     (m.DeleteTopics, _E.UNKNOWN_TOPIC_OR_PARTITION): Remedy.RAISE,
     (m.DescribeProducers, _E.UNKNOWN_TOPIC_OR_PARTITION): Remedy.RAISE,
+    (m.DeleteRecords, _E.UNKNOWN_TOPIC_OR_PARTITION): Remedy.RAISE,
+    (m.OffsetDelete, _E.UNKNOWN_TOPIC_OR_PARTITION): Remedy.RAISE,
     (m.OffsetCommit, _E.UNKNOWN_TOPIC_OR_PARTITION): Remedy.RAISE,
     (m.OffsetFetch, _E.UNKNOWN_TOPIC_OR_PARTITION): Remedy.RAISE,
 }

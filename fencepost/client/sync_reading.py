@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from fencepost.client import admin as ask
+from fencepost.client import group_admin as ask_groups
 from fencepost.client.admin import AbortSpec, Question, TopicDescription, TransactionListing
 from fencepost.client.asking import AskingMachine
 from fencepost.client.assigning import Assigning
@@ -20,6 +21,7 @@ from fencepost.client.consumed import ConsumedBatch, Decoding
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.effects import Answered
 from fencepost.client.errors import RequestTimeout
+from fencepost.client.group_admin import GroupDescription, GroupListing
 from fencepost.client.serializers import Deserializer
 from fencepost.client.session import Session
 from fencepost.client.settings import ConsumerSettings, Reset, isolation_named
@@ -31,6 +33,7 @@ from fencepost.protocol.terms import (
     LATEST_TIMESTAMP,
     NO_TIMESTAMP,
     CoordinatorType,
+    GroupState,
     IsolationLevel,
     TopicPartition,
     TransactionState,
@@ -194,7 +197,7 @@ class Consumer(_Asking, Assigning):
 
 
 class Admin(_Asking):
-    """Topics, offsets, transactions and producers of a cluster, asked for and answered."""
+    """Topics, offsets, transactions, producers and groups of a cluster, asked for and answered."""
 
     def __init__(
         self,
@@ -213,9 +216,11 @@ class Admin(_Asking):
             clock=clock,
         )
 
-    def create_topic(self, name: str, partitions: int = 1) -> None:
-        """Makes a topic; RequestFailed when it exists, or its name or number of partitions is not allowed."""
-        self._question(ask.create_topic(name, partitions))
+    def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
+        """Makes a topic; of Kafka's settings `configs` may hold max.message.bytes. RequestFailed when it
+        exists, or its name, a setting or the number of partitions is not allowed.
+        """
+        self._question(ask.create_topic(name, partitions, configs or {}))
 
     def delete_topic(self, name: str) -> None:
         """Removes a topic with its records."""
@@ -250,6 +255,12 @@ class Admin(_Asking):
     ) -> dict[TopicPartition, int]:
         level: IsolationLevel = isolation_named(isolation_level)
         return {where: self._question(ask.offset_of(where, timestamp, level)) for where in partitions}
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Removes what lies before an offset of each partition, or with HIGH_WATERMARK (-1) everything;
+        where each log starts now. RequestFailed with OFFSET_OUT_OF_RANGE beyond the high watermark.
+        """
+        return {where: self._question(ask.delete_records(where, offset)) for where, offset in before.items()}
 
     def list_brokers(self) -> list[int]:
         """The ids of the brokers that are up."""
@@ -286,6 +297,33 @@ class Admin(_Asking):
         RequestFailed when the partition has seen a newer epoch of the producer or of its coordinator.
         """
         self._question(ask.abort_transaction(spec))
+
+    def list_groups(self, states: Iterable[GroupState] = ()) -> list[GroupListing]:
+        """The consumer groups that brokers coordinate, in these states or, none named, in any."""
+        wanted = tuple(states)
+        brokers = self.list_brokers()
+        listed = [self._question(ask_groups.list_groups(broker, wanted)) for broker in brokers]
+        return [listing for of_broker in listed for listing in of_broker]
+
+    def describe_group(self, group_id: str) -> GroupDescription:
+        """One consumer group with its members; Dead when there is none."""
+        return self._question(ask_groups.describe_group(group_id))
+
+    def group_offsets(self, group_id: str, *, require_stable: bool = False) -> dict[TopicPartition, int]:
+        """Every offset that the group has committed; with `require_stable` waits for transactions that move
+        one.
+        """
+        return self._question(ask_groups.group_offsets(group_id, require_stable=require_stable))
+
+    def delete_group(self, group_id: str) -> None:
+        """Forgets a group and its offsets; RequestFailed with NON_EMPTY_GROUP while it has members."""
+        self._question(ask_groups.delete_group(group_id))
+
+    def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forgets committed offsets, of those partitions that no member reads; RequestFailed with
+        GROUP_SUBSCRIBED_TO_TOPIC when a member reads one of the others.
+        """
+        self._question(ask_groups.delete_group_offsets(group_id, partitions))
 
     def __enter__(self) -> Admin:
         return self

@@ -35,6 +35,8 @@ MAX_MESSAGE_BYTES: Final = "max.message.bytes"  # the topic's own message.max.by
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 CONSUMER_OFFSETS_TOPIC: Final = "__consumer_offsets"
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+CONSUMER_PROTOCOL: Final = "consumer"  # ConsumerProtocol.PROTOCOL_TYPE: groups that read partitions
+
 INTERNAL_TOPICS: Final = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC, CLUSTER_METADATA_TOPIC})
 
 # Topic.MAX_NAME_LENGTH: leaves room for "-<partition>" in a 255-byte file name

@@ -1,0 +1,118 @@
+"""`fencepost group` and `topic delete-records` against a broker in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fencepost.cli.application import run
+from fencepost.client.sync import Admin, Consumer, Producer
+from fencepost.embedded import Broker
+from fencepost.protocol.terms import TopicPartition
+from tests.broker.story import SETTINGS
+from tests.client.members import assignment, become_member
+
+Output = pytest.CaptureFixture[str]
+HERE, THERE = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+class Tool:
+    """Commands against one broker with a topic of two partitions and three records in the first."""
+
+    def __init__(self, address: str, capture: Output) -> None:
+        self.address = address
+        self._capture = capture
+        with Admin(address) as admin, Producer(address) as producer:
+            admin.create_topic("orders", 2)
+            for _ in range(3):
+                producer.send("orders", b"x", partition=0).result()
+
+    def __call__(self, *arguments: str, code: int = 0) -> str:
+        """What a command says that ends with this code."""
+        assert run([*arguments, "--bootstrap", self.address]) == code
+        said = self._capture.readouterr()
+        return said.err if code else said.out
+
+    def json(self, *arguments: str) -> Any:
+        """The answer as JSON."""
+        return json.loads(self(*arguments, "--json"))
+
+    def commit(self, offsets: dict[TopicPartition, int]) -> None:
+        with Consumer(self.address, group_id="billing") as consumer:
+            consumer.commit(offsets)
+
+
+@pytest.fixture
+def tool(capsys: Output) -> Iterator[Tool]:
+    with Broker(node=SETTINGS) as broker:
+        yield Tool(broker.address, capsys)
+
+
+def test_a_group_is_listed_and_described_with_its_lag(tool: Tool) -> None:
+    tool.commit({HERE: 1, THERE: 0})
+    (listed,) = tool.json("group", "list")
+    assert listed == {"group": "billing", "coordinator": 1, "protocol_type": None, "state": "Empty"}
+    assert tool.json("group", "list", "--state", "Stable") == []
+    described = tool.json("group", "describe", "billing")
+    assert (described["state"], described["members"]) == ("Empty", [])
+    assert [(row["current_offset"], row["log_end_offset"], row["lag"]) for row in described["offsets"]] == [
+        (1, 3, 2),
+        (0, 0, 0),
+    ]
+    sentence, columns, first, _ = tool("group", "describe", "billing").splitlines()
+    assert sentence == "billing is Empty and has no members."
+    assert columns.split() == ["TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID"]
+    assert first.split() == ["orders", "0", "1", "3", "2", "-"]
+
+
+def test_members_are_shown_with_what_they_read(tool: Tool) -> None:
+    member_id = become_member(tool.address, "readers", assignment("orders", [0]), "orders")
+    described = tool.json("group", "describe", "readers")
+    assert described["members"] == [
+        {"consumer_id": member_id, "group_instance_id": "i", "partitions": ["orders-0"]}
+    ]
+    (row,) = described["offsets"]
+    assert (row["current_offset"], row["lag"], row["consumer_id"]) == (None, None, member_id)
+    words = tool("group", "describe", "readers").splitlines()
+    assert words[0] == "readers is Stable and has 1 member."
+    assert words[2].split() == [member_id, "i", "1"]
+    assert "group describe" in tool("group", "delete", "readers", code=1)
+
+
+def test_offsets_and_groups_are_deleted(tool: Tool) -> None:
+    tool.commit({HERE: 1, THERE: 0})
+    said = tool("group", "delete-offsets", "billing", "--topic", "orders", "--partition", "1")
+    assert "orders-1" in said
+    assert [row["partition"] for row in tool.json("group", "describe", "billing")["offsets"]] == [0]
+    assert "orders-0, orders-1" in tool("group", "delete-offsets", "billing", "--topic", "orders")
+    assert "Deleted" in tool("group", "delete", "billing")
+    for command in ("describe", "delete"):
+        assert "`fencepost group list`" in tool("group", command, "billing", code=1)
+
+
+def test_records_are_deleted_before_an_offset(tool: Tool) -> None:
+    def delete(before: str, code: int = 0) -> str:
+        return tool("topic", "delete-records", "orders", "--partition", "0", "--before", before, code=code)
+
+    assert "topic describe" in delete("4", code=1)
+    assert delete("2") == "orders-0 starts at offset 2.\n"
+    assert tool.json("topic", "describe", "orders")["partitions"][0]["start"] == 2
+    assert delete("end") == "orders-0 starts at offset 3.\n"
+    delete("-1", code=2)
+    delete("now", code=2)
+    assert "has no partition 7" in tool(
+        "topic", "delete-records", "orders", "--partition", "7", "--before", "end", code=2
+    )
+
+
+def test_a_topic_takes_settings(tool: Tool) -> None:
+    tool("topic", "create", "small", "--config", "max.message.bytes=100")
+    with Producer(tool.address) as producer:
+        outcome = producer.send("small", b"x" * 100)
+        with pytest.raises(Exception, match="MESSAGE_TOO_LARGE"):
+            outcome.result()
+    assert "max.message.bytes=BYTES" in tool("topic", "create", "u", "--config", "retention.ms=1", code=1)
+    assert "is not name=value" in tool("topic", "create", "u", "--config", "small", code=2)
