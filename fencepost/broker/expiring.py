@@ -1,7 +1,7 @@
-"""What is forgotten because nobody used it for long: transactional ids, and producers in partitions.
+"""What is forgotten because nobody used it for long: transactional ids, producers, offsets of groups.
 
 Rule: scans happen on a grid of their interval, as Kafka's scheduler does them; what a transaction still needs
-never expires. An id is forgotten by a tombstone in its log, a producer without a trace.
+never expires. Ids, offsets and groups are forgotten by tombstones in their logs, a producer without a trace.
 """
 
 from __future__ import annotations
@@ -10,14 +10,19 @@ from collections.abc import Callable
 from typing import Final
 
 from fencepost.broker import partition
+from fencepost.broker.groups import Groups, OffsetEntry
 from fencepost.broker.node import Node
+from fencepost.broker.offsets import groups_of
+from fencepost.broker.retention import expired_offsets, is_over
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions import COMPLETED, Transactions
 from fencepost.broker.waiting import Log, Scan
 from fencepost.broker.words import Ignored
+from fencepost.protocol.stored import offsets_batch
 from fencepost.protocol.terms import NO_TIMESTAMP, TopicPartition, TransactionState
 
 MAY_EXPIRE: Final = frozenset({TransactionState.EMPTY, *COMPLETED})
+MINUTE_MS: Final = 60_000
 LATE_TRANSACTION_BUFFER_MS: Final = 5 * 60 * 1000  # ProducerStateManager.LATE_TRANSACTION_BUFFER_MS
 
 
@@ -29,7 +34,7 @@ def start(node: Node, log: Log, now: int) -> None:
 
 
 def scan_if_due(node: Node, now: int) -> None:
-    """Both scans, each at its time."""
+    """Every scan at its time."""
     for scan, due_ms in list(node.scans_at_ms.items()):
         if due_ms <= now:
             del node.scans_at_ms[scan]
@@ -79,6 +84,27 @@ def _forget_producers(node: Node, log: Log, now: int) -> None:
     partition.forget_expired(log.partition, before_ms=before_ms)
 
 
+def _expire_offsets(node: Node, now: int) -> None:
+    before_ms = now - node.settings.offsets_retention_minutes * MINUTE_MS
+    for log in list(node.logs.values()):
+        if isinstance(log.coordinator, Groups):
+            for group_id in list(log.coordinator.records):
+                _expire_offsets_of(node, log, group_id, before_ms=before_ms, now=now)
+
+
+def _expire_offsets_of(node: Node, log: Log, group_id: str, *, before_ms: int, now: int) -> None:
+    state = groups_of(log)
+    group = state.group(group_id, now=now)
+    assert group is not None, "a group with a record is there"
+    keys = expired_offsets(state, group, before_ms=before_ms)
+    if is_over(state, group, keys):
+        state.live.pop(group_id, None)
+        node.append_deleted_group(log, group_id, now=now)
+    elif keys:
+        entries: list[OffsetEntry] = [(key, None) for key in keys]
+        node.append_offsets(log, offsets_batch(entries, timestamp=now), entries)
+
+
 def partitions_with_late_transactions(node: Node, now: int) -> list[TopicPartition]:
     """Those whose oldest open transaction outlived every timeout, so that nobody will end it (Kafka's metric
     PartitionsWithLateTransactionsCount is their number).
@@ -95,6 +121,7 @@ def _is_late(log: Log, *, before_ms: int) -> bool:
 _SCANS: Final[dict[Scan, Callable[[Node, int], None]]] = {
     Scan.TRANSACTIONAL_IDS: _expire_transactional_ids,
     Scan.PRODUCER_IDS: _expire_producers,
+    Scan.OFFSETS: _expire_offsets,
 }
 
 
@@ -106,7 +133,12 @@ def _producer_scan_interval(settings: NodeSettings) -> int:
     return settings.producer_id_expiration_check_interval_ms
 
 
+def _offset_scan_interval(settings: NodeSettings) -> int:
+    return settings.offsets_retention_check_interval_ms
+
+
 _INTERVALS: Final[dict[Scan, Callable[[NodeSettings], int]]] = {
     Scan.TRANSACTIONAL_IDS: _id_scan_interval,
     Scan.PRODUCER_IDS: _producer_scan_interval,
+    Scan.OFFSETS: _offset_scan_interval,
 }

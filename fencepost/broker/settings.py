@@ -56,6 +56,8 @@ class NodeSettings:
     transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
     producer_id_expiration_ms: int = 86_400_000
     producer_id_expiration_check_interval_ms: int = 600_000
+    offsets_retention_minutes: int = 10_080  # a week
+    offsets_retention_check_interval_ms: int = 600_000
     reelection_backoff_ms: int = 1_000  # a disk that failed gets this long before its log is read again
     controller_quorum_retry_backoff_ms: int = 20  # controller.quorum.retry.backoff.ms
     metadata_max_wait_ms: int = 500  # KafkaRaftClient.MAX_FETCH_WAIT_MS: how long a node waits for news

@@ -110,6 +110,7 @@ class Scan(Enum):
 
     TRANSACTIONAL_IDS = "transactional ids"
     PRODUCER_IDS = "producer ids"
+    OFFSETS = "offsets"
 
 
 @attrs.define(eq=False)

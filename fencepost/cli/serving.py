@@ -40,6 +40,8 @@ def serve(
     transaction_remove_expired_transaction_cleanup_interval_ms: _Duration = None,
     producer_id_expiration_ms: _Duration = None,
     producer_id_expiration_check_interval_ms: _Duration = None,
+    offsets_retention_minutes: _Duration = None,
+    offsets_retention_check_interval_ms: _Duration = None,
     transaction_version: Literal[0, 1, 2] = 2,
     partition_verification: bool = True,
     without: Without = (),
@@ -73,6 +75,10 @@ def serve(
         How long a partition remembers a producer that is silent; Kafka's default, 1 day.
     producer_id_expiration_check_interval_ms
         How often expired producers are looked for; Kafka's default, 10 minutes.
+    offsets_retention_minutes
+        How long a group's offsets are kept once nobody is in it; Kafka's default, 7 days.
+    offsets_retention_check_interval_ms
+        How often expired offsets are looked for; Kafka's default, 10 minutes.
     transaction_version
         The protocol: 2 is KIP-890's with an epoch per transaction, 0 is KIP-98's.
     partition_verification
@@ -100,6 +106,8 @@ def serve(
         ),
         "producer_id_expiration_ms": producer_id_expiration_ms,
         "producer_id_expiration_check_interval_ms": producer_id_expiration_check_interval_ms,
+        "offsets_retention_minutes": offsets_retention_minutes,
+        "offsets_retention_check_interval_ms": offsets_retention_check_interval_ms,
     }
     durations = {name: value for name, value in given.items() if value is not None}
     node = NodeSettings(
