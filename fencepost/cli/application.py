@@ -62,6 +62,11 @@ TRANSACTIONS = (
         "Find open transactions that no coordinator knows.",
     ),
     ("fencepost.cli.hanging:abort_transaction", "abort", "Abort a hanging transaction in one partition."),
+    (
+        "fencepost.cli.transactions:force_terminate",
+        "forceTerminateTransaction",
+        "Fence the producer of a transactional id, and abort what it has open.",
+    ),
 )
 
 

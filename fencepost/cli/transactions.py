@@ -1,6 +1,6 @@
-"""`fencepost transactions list|describe|describe-producers`: what coordinators and partition leaders know.
+"""`fencepost transactions` but for what hangs: what coordinators and partition leaders know, and fencing.
 
-Rule: the columns and options of Kafka's kafka-transactions.sh, in Kafka's words (KIP-664, KIP-994).
+Rule: the columns and options of Kafka's kafka-transactions.sh, in Kafka's words (KIP-664, KIP-994, KIP-1152).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Annotated, Final, Literal
 
-from cyclopts import Parameter, validators
+from cyclopts import Parameter
 
 from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
 from fencepost.cli.failures import WRONG_USAGE, CommandFailed
@@ -50,7 +50,8 @@ PRODUCERS: Final = {
 
 def list_transactions(
     *,
-    duration_filter: Annotated[int, Parameter(validator=validators.Number(gte=0))] | None = None,
+    duration_filter: int = NO_TIMESTAMP,
+    transactional_id_pattern: str | None = None,
     state: tuple[StateName, ...] = (),
     producer_id: tuple[int, ...] = (),
     bootstrap: Bootstrap = DEFAULT,
@@ -61,19 +62,22 @@ def list_transactions(
     Parameters
     ----------
     duration_filter
-        Only transactions that have been open for longer than so many milliseconds. Ids without a start time
-        are listed too, as in Kafka.
+        Only transactions that have been open for longer than so many milliseconds; below 0 all. Ids without
+        a start time are listed too, as in Kafka.
+    transactional_id_pattern
+        Only ids that this regular expression matches as a whole.
     state
         Only ids in this state. May be given several times.
     producer_id
         Only ids that own this producer id. May be given several times.
     """
     states = tuple(STATES[name] for name in state)
-    duration = NO_TIMESTAMP if duration_filter is None else duration_filter
+    filters = (states, producer_id, duration_filter, transactional_id_pattern)
     with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
-        listed = sorted(
-            admin.list_transactions(states, producer_id, duration), key=lambda entry: entry.transactional_id
-        )
+        try:
+            listed = sorted(admin.list_transactions(*filters), key=lambda entry: entry.transactional_id)
+        except ValueError as problem:
+            raise CommandFailed(f"--transactional-id-pattern {problem}", code=WRONG_USAGE) from problem
     rows: list[Row] = [
         {
             "transactional_id": entry.transactional_id,
@@ -118,13 +122,49 @@ def row_of(found: TransactionDescription, *, coordinator_id: int, now_ms: int) -
 
 
 def describe_producers(
-    *, topic: str, partition: int, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False
+    *,
+    topic: str,
+    partition: int,
+    broker_id: int | None = None,
+    bootstrap: Bootstrap = DEFAULT,
+    as_json: AsJson = False,
 ) -> None:
-    """Show the producers that a partition remembers, each with where its open transaction starts."""
+    """Show the producers that a partition remembers, each with where its open transaction starts.
+
+    Parameters
+    ----------
+    topic
+        The topic.
+    partition
+        Which of its partitions.
+    broker_id
+        Ask this broker instead of whichever leads the partition.
+    """
     with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
         where = partition_of(admin, topic, partition)
-        producers = admin.describe_producers(where)
+        leader = admin.describe_topic(topic).leaders[partition]
+        if broker_id not in (None, leader):  # a partition has one replica
+            raise CommandFailed(
+                f"broker {broker_id} has no {where}", then=f"broker {leader} leads it", code=WRONG_USAGE
+            )
+        producers = admin.describe_producers(where, broker_id)
     print_rows(PRODUCERS, [row_of_producer(producer) for producer in producers], as_json=as_json)
+
+
+def force_terminate(
+    transactional_id: Annotated[str, Parameter("--transactionalId")], *, bootstrap: Bootstrap = DEFAULT
+) -> None:
+    """Fence whoever has a transactional id, and abort what it has open.
+
+    Parameters
+    ----------
+    transactional_id
+        The id. Its next owner goes on as after any other end.
+    """
+    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+        admin.describe_transaction(transactional_id)  # an id with a typing error would be made
+        admin.force_terminate_transaction(transactional_id)
+    print(f"Fenced the producer of {transactional_id}.")
 
 
 def row_of_producer(producer: ProducerDescription) -> Row:

@@ -5,6 +5,7 @@ Rule: a question is a request, who must answer it, and a function from the reply
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
@@ -14,6 +15,8 @@ from fencepost.client.calls import ANY_NODE, CONTROLLER, BrokerAt, CoordinatorOf
 from fencepost.protocol import messages as m
 from fencepost.protocol.messages import Request
 from fencepost.protocol.terms import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
     NO_TIMESTAMP,
     CoordinatorType,
     IsolationLevel,
@@ -27,6 +30,9 @@ ResultT = TypeVar("ResultT")
 # The lenient check: an administrator's marker carries the very epoch of the transaction that it ends, which
 # a marker of version 2 must exceed (KIP-1228, AbortTransactionHandler).
 _ABORT_VERSION: Final = 0
+FENCING_TIMEOUT_MS: Final = (
+    30_000  # FenceProducersHandler: request.timeout.ms; nobody will open a transaction
+)
 DELETE_RECORDS_MS: Final = 30_000  # request.timeout.ms: what a leader of Kafka's grants its followers
 
 
@@ -117,8 +123,14 @@ def list_transactions(
     states: Sequence[TransactionState] = (),
     producer_ids: Sequence[int] = (),
     duration_ms: int = NO_TIMESTAMP,
+    transactional_id_pattern: str | None = None,
 ) -> Question[list[TransactionListing]]:
-    """The transactional ids that a broker coordinates, filtered as Kafka does (KIP-664, KIP-994)."""
+    """The transactional ids that a broker coordinates, filtered as Kafka does (KIP-664, KIP-994, KIP-1152).
+
+    The pattern is tried here and not in the broker, as Kafka does: Kafka has a matcher that takes linear
+    time, and what takes Python for ever should not hold up everybody else. ValueError when it is no pattern.
+    """
+    wanted = _pattern(transactional_id_pattern)
     request = m.ListTransactions(
         states=tuple(state.title for state in states),
         producer_ids=tuple(producer_ids),
@@ -134,9 +146,17 @@ def list_transactions(
                 state=listed.state,
             )
             for listed in reply.transactions
+            if wanted.fullmatch(listed.transactional_id)
         ]
 
     return Question(request, target=BrokerAt(broker_id), read=read)
+
+
+def _pattern(given: str | None) -> re.Pattern[str]:
+    try:
+        return re.compile(given or ".*", re.DOTALL)
+    except re.error as problem:
+        raise ValueError(f"{given!r} is no regular expression: {problem}") from problem
 
 
 def find_coordinator(transactional_id: str) -> Question[int]:
@@ -152,11 +172,14 @@ def describe_transaction(transactional_id: str) -> Question[m.TransactionDescrip
     return Question(request, target=target, read=lambda reply: reply.transactions[0])
 
 
-def describe_producers(partition: TopicPartition) -> Question[list[m.ProducerDescription]]:
-    """The producers that a partition remembers."""
+def describe_producers(
+    partition: TopicPartition, broker_id: int | None
+) -> Question[list[m.ProducerDescription]]:
+    """The producers that a partition remembers, as its leader or the broker named tells it."""
     name = m.PartitionName(topic=partition.topic, partition=partition.partition)
     request = m.DescribeProducers(partitions=(name,))
-    return Question(request, target=partition, read=lambda reply: list(reply.partitions[0].producers))
+    target = partition if broker_id is None else BrokerAt(broker_id)
+    return Question(request, target=target, read=lambda reply: list(reply.partitions[0].producers))
 
 
 def abort_transaction(spec: AbortSpec) -> Question[None]:
@@ -171,6 +194,20 @@ def abort_transaction(spec: AbortSpec) -> Question[None]:
         partitions=(name,),
     )
     return Question(m.WriteTxnMarkers(markers=(marker,)), target=spec.partition, read=_nothing)
+
+
+def force_terminate_transaction(transactional_id: str) -> Question[None]:
+    """Takes the id over from its producer, as the next owner would: what is open is aborted, and whoever
+    had it is fenced (Kafka's Admin.forceTerminateTransaction, Admin.fenceProducers).
+    """
+    request = m.InitProducerId(
+        transactional_id=transactional_id,
+        transaction_timeout_ms=FENCING_TIMEOUT_MS,
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_PRODUCER_EPOCH,
+    )
+    target = CoordinatorOf(CoordinatorType.TRANSACTION, transactional_id)
+    return Question(request, target=target, read=_nothing)
 
 
 def _nothing(_reply: object) -> None:

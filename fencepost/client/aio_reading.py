@@ -250,11 +250,13 @@ class AsyncAdmin(_AsyncAsking):
         states: Iterable[TransactionState] = (),
         producer_ids: Iterable[int] = (),
         duration_ms: int = NO_TIMESTAMP,
+        transactional_id_pattern: str | None = None,
     ) -> list[TransactionListing]:
-        """The transactional ids that coordinators know, filtered by state, producer id, and how long at
-        least a transaction has been open (ms; ids without one pass too, as in Kafka).
+        """The transactional ids that coordinators know, filtered by state, producer id, how long at least a
+        transaction has been open (ms; ids without one pass too, as in Kafka), and a regular expression for
+        the whole id. ValueError when it is none.
         """
-        filters = (tuple(states), tuple(producer_ids), duration_ms)
+        filters = (tuple(states), tuple(producer_ids), duration_ms, transactional_id_pattern)
         brokers = await self.list_brokers()
         listed = [await self._question(ask.list_transactions(broker, *filters)) for broker in brokers]
         return [listing for of_broker in listed for listing in of_broker]
@@ -267,9 +269,17 @@ class AsyncAdmin(_AsyncAsking):
         """One transactional id; RequestFailed with TRANSACTIONAL_ID_NOT_FOUND when there is none."""
         return await self._question(ask.describe_transaction(transactional_id))
 
-    async def describe_producers(self, partition: TopicPartition) -> list[m.ProducerDescription]:
-        """The producers that a partition remembers, with their open transactions."""
-        return await self._question(ask.describe_producers(partition))
+    async def describe_producers(
+        self, partition: TopicPartition, broker_id: int | None = None
+    ) -> list[m.ProducerDescription]:
+        """The producers that a partition remembers, with their open transactions: its leader is asked, or the
+        broker named, which must have the partition.
+        """
+        return await self._question(ask.describe_producers(partition, broker_id))
+
+    async def force_terminate_transaction(self, transactional_id: str) -> None:
+        """Fences whoever has the id, and aborts what it has open. An id that nobody had is made by it."""
+        await self._question(ask.force_terminate_transaction(transactional_id))
 
     async def abort_transaction(self, spec: AbortSpec) -> None:
         """Ends a hanging transaction in one partition by an ABORT marker. Its coordinator is not told;

@@ -271,11 +271,13 @@ class Admin(_Asking):
         states: Iterable[TransactionState] = (),
         producer_ids: Iterable[int] = (),
         duration_ms: int = NO_TIMESTAMP,
+        transactional_id_pattern: str | None = None,
     ) -> list[TransactionListing]:
-        """The transactional ids that coordinators know, filtered by state, producer id, and how long at
-        least a transaction has been open (ms; ids without one pass too, as in Kafka).
+        """The transactional ids that coordinators know, filtered by state, producer id, how long at least a
+        transaction has been open (ms; ids without one pass too, as in Kafka), and a regular expression for
+        the whole id. ValueError when it is none.
         """
-        filters = (tuple(states), tuple(producer_ids), duration_ms)
+        filters = (tuple(states), tuple(producer_ids), duration_ms, transactional_id_pattern)
         brokers = self.list_brokers()
         listed = [self._question(ask.list_transactions(broker, *filters)) for broker in brokers]
         return [listing for of_broker in listed for listing in of_broker]
@@ -288,9 +290,17 @@ class Admin(_Asking):
         """One transactional id; RequestFailed with TRANSACTIONAL_ID_NOT_FOUND when there is none."""
         return self._question(ask.describe_transaction(transactional_id))
 
-    def describe_producers(self, partition: TopicPartition) -> list[m.ProducerDescription]:
-        """The producers that a partition remembers, with their open transactions."""
-        return self._question(ask.describe_producers(partition))
+    def describe_producers(
+        self, partition: TopicPartition, broker_id: int | None = None
+    ) -> list[m.ProducerDescription]:
+        """The producers that a partition remembers, with their open transactions: its leader is asked, or the
+        broker named, which must have the partition.
+        """
+        return self._question(ask.describe_producers(partition, broker_id))
+
+    def force_terminate_transaction(self, transactional_id: str) -> None:
+        """Fences whoever has the id, and aborts what it has open. An id that nobody had is made by it."""
+        self._question(ask.force_terminate_transaction(transactional_id))
 
     def abort_transaction(self, spec: AbortSpec) -> None:
         """Ends a hanging transaction in one partition by an ABORT marker. Its coordinator is not told;

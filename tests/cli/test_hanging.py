@@ -115,7 +115,7 @@ def test_a_hanging_transaction_is_found_described_and_aborted(tool: Tool) -> Non
     assert "Duration(min)" in tool("transactions", "find-hanging", "--broker-id", "1")
     assert tool.json("transactions", "find-hanging", "--broker-id", "7") == []
 
-    (producer,) = tool.json("transactions", "describe-producers", *AT_ORDERS)
+    (producer,) = tool.json("transactions", "describe-producers", *AT_ORDERS, "--broker-id", "1")
     assert producer == {
         "producer_id": me.producer_id,
         "producer_epoch": me.producer_epoch,
@@ -177,7 +177,30 @@ def test_filters_of_list(tool: Tool) -> None:
     assert listed("--producer-id", str(me.producer_id)) == ["pay"]
     assert listed("--producer-id", "999999") == []
     assert listed("--duration-filter", "3600000") == []
+    assert listed("--duration-filter=-1") == ["pay"]
+    assert listed("--transactional-id-pattern", "p.y|till") == ["pay"]
+    assert listed("--transactional-id-pattern", "a") == [], "the whole id has to match"
+    assert listed("--transactional-id-pattern", "") == ["pay"]
+    assert "(pay" in tool("transactions", "list", "--transactional-id-pattern", "(pay", code=2)
     assert "Sleeping" in tool("transactions", "list", "--state", "Sleeping", code=2)
+
+
+def test_a_live_transaction_is_terminated_with_its_producer_fenced(tool: Tool) -> None:
+    from fencepost.client.errors import ProducerFenced
+    from fencepost.client.sync import Producer
+
+    tool("topic", "create", "orders")
+    with Producer(tool.address, transactional_id="stuck", transaction_version=0) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("orders", b"x").result()
+        assert "Fenced" in tool("transactions", "forceTerminateTransaction", "--transactionalId", "stuck")
+        assert tool.json("transactions", "describe", "stuck")["state"] in ("Empty", "CompleteAbort")
+        with pytest.raises(ProducerFenced):
+            producer.commit_transaction()
+    assert tool("consume", "orders") == ""
+    assert "transactions list" in tool("transactions", "forceTerminateTransaction", "nobody", code=1)
+    assert tool.json("transactions", "list")[0]["transactional_id"] == "stuck"
 
 
 def by_producer(producer_id: int, producer_epoch: int, coordinator_epoch: int) -> tuple[str, ...]:
@@ -219,6 +242,7 @@ def test_abort_by_producer_is_fenced_by_newer_epochs(tool: Tool) -> None:
             "no transaction in orders-0 is open since offset 1",
         ),
         (("describe-producers", "--topic", "orders", "--partition", "2"), 2, "has no partition 2"),
+        (("describe-producers", *AT_ORDERS, "--broker-id", "7"), 2, "broker 1 leads it"),
     ],
 )
 def test_questions_that_make_no_sense(tool: Tool, arguments: tuple[str, ...], code: int, said: str) -> None:

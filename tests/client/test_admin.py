@@ -13,7 +13,7 @@ from fencepost.client.group_admin import GroupMember
 from fencepost.client.sync import Admin, Consumer, Producer
 from fencepost.embedded import Broker
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.terms import HIGH_WATERMARK, GroupState, TopicPartition
+from fencepost.protocol.terms import HIGH_WATERMARK, GroupState, TopicPartition, TransactionState
 from tests.broker.story import SETTINGS
 from tests.client.members import assignment, become_member, leave, subscription
 
@@ -162,5 +162,9 @@ def test_the_same_with_await(broker: Broker, backend: str) -> None:
             assert await admin.group_offsets("billing", require_stable=True) == {HERE: 3}
             await admin.delete_group("billing")
             assert await admin.list_groups() == []
+            await admin.force_terminate_transaction("pay")
+            (known,) = await admin.list_transactions(transactional_id_pattern="p.*")
+            assert known.state is TransactionState.EMPTY
+            assert await admin.describe_producers(HERE, known.coordinator_id) == []
 
     anyio.run(story, backend=backend)
