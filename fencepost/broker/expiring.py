@@ -73,8 +73,9 @@ def _expire_producers(node: Node, now: int) -> None:
     if late:
         node.outcome.effects.append(
             Ignored(
-                f"partitions with late transactions: {len(late)}, {late[0]} among them; its oldest is open "
-                "for longer than any coordinator lets it"
+                f"PartitionsWithLateTransactionsCount is {len(late)}: the oldest transaction in {late[0]} is "
+                "open for longer than any coordinator lets it; `fencepost transactions find-hanging "
+                f"--broker-id {node.settings.node_id}` says whether it hangs"
             )
         )
 

@@ -61,9 +61,14 @@ TRANSACTIONS = (
         "find-hanging",
         "Find open transactions that no coordinator knows.",
     ),
+    (
+        "fencepost.cli.hanging:find_late",
+        "late",
+        "Show partitions whose oldest transaction outlived every timeout.",
+    ),
     ("fencepost.cli.hanging:abort_transaction", "abort", "Abort a hanging transaction in one partition."),
     (
-        "fencepost.cli.transactions:force_terminate",
+        "fencepost.cli.transactions:force_terminate_transaction",
         "forceTerminateTransaction",
         "Fence the producer of a transactional id, and abort what it has open.",
     ),

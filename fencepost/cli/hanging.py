@@ -1,4 +1,4 @@
-"""`fencepost transactions find-hanging|abort`: transactions that no coordinator will ever end (KIP-664).
+"""`fencepost transactions find-hanging|late|abort`: transactions that nobody will ever end (KIP-664).
 
 Rule: partitions are asked first and coordinators after, so that a transaction that begins in between is known
 to both; only `abort` changes anything, and it says to which partition it wrote.
@@ -25,6 +25,7 @@ from fencepost.protocol.terms import NO_OFFSET, TopicPartition
 
 MINUTE_MS: Final = 60_000
 MAX_TRANSACTION_TIMEOUT_MIN: Final = 15  # transaction.max.timeout.ms of a broker that nobody configured
+LATE_BUFFER_MIN: Final = 5  # ProducerStateManager.LATE_TRANSACTION_BUFFER_MS
 PRODUCERS_AT_ONCE: Final = 500  # as Kafka's tool asks
 
 HANGING: Final = {
@@ -37,6 +38,7 @@ HANGING: Final = {
     "last_timestamp": "LastTimestamp",
     "duration_min": "Duration(min)",
 }
+Minutes = Annotated[int, Parameter(validator=validators.Number(gte=0))]
 
 
 @attrs.frozen
@@ -65,9 +67,7 @@ def find_hanging(
     broker_id: int | None = None,
     topic: str | None = None,
     partition: int | None = None,
-    max_transaction_timeout: Annotated[
-        int, Parameter(validator=validators.Number(gte=0))
-    ] = MAX_TRANSACTION_TIMEOUT_MIN,
+    max_transaction_timeout: Minutes = MAX_TRANSACTION_TIMEOUT_MIN,
     bootstrap: Bootstrap = DEFAULT,
     as_json: AsJson = False,
 ) -> None:
@@ -101,6 +101,43 @@ def find_hanging(
         known = known_transactions(admin, sorted({found.producer.producer_id for found in candidates}))
     rows = [opened.row(now) for opened in hanging_among(candidates, known)]
     print_rows(HANGING, rows, as_json=as_json)
+
+
+def find_late(
+    *,
+    broker_id: int | None = None,
+    max_transaction_timeout: Minutes = MAX_TRANSACTION_TIMEOUT_MIN,
+    bootstrap: Bootstrap = DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Show the oldest transaction of each partition where it is open for longer than any coordinator lets it.
+
+    Their number is Kafka's metric PartitionsWithLateTransactionsCount. It is above 0 when transactions hang,
+    or when coordinators do not get to end them.
+
+    Parameters
+    ----------
+    broker_id
+        Look only at the partitions that this broker leads.
+    max_transaction_timeout
+        The broker's transaction.max.timeout.ms, in minutes; five more are granted for the end itself.
+    """
+    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+        searched = partitions_to_search(admin, broker_id, None, None)
+        now = now_ms()
+        before_ms = now - (max_transaction_timeout + LATE_BUFFER_MIN) * MINUTE_MS
+        oldest = oldest_of_each(open_transactions(admin, searched))
+    rows = [opened.row(now) for opened in oldest if opened.producer.last_timestamp < before_ms]
+    print_rows(HANGING, rows, as_json=as_json)
+
+
+def oldest_of_each(opened: Iterable[Opened]) -> list[Opened]:
+    """The transaction that holds back the last stable offset of each partition."""
+    first: dict[TopicPartition, Opened] = {}
+    for each in opened:
+        known = first.get(each.partition, each)
+        first[each.partition] = min(known, each, key=lambda entry: entry.producer.open_since_offset)
+    return list(first.values())
 
 
 def partitions_to_search(

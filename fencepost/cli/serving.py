@@ -36,6 +36,7 @@ def serve(
     host: str = "127.0.0.1",
     port: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65535))] = DEFAULT_PORT,
     sync: Literal["none", "commit", "all"] = "none",
+    transaction_max_timeout_ms: _Duration = None,
     transactional_id_expiration_ms: _Duration = None,
     transaction_remove_expired_transaction_cleanup_interval_ms: _Duration = None,
     producer_id_expiration_ms: _Duration = None,
@@ -67,6 +68,8 @@ def serve(
     sync
         When the log is forced to disk: never (survives kills, not power loss), before a commit, before any
         answer.
+    transaction_max_timeout_ms
+        The longest timeout that a producer may ask for; Kafka's default, 15 minutes.
     transactional_id_expiration_ms
         How long an unused transactional id is kept; Kafka's default, 7 days.
     transaction_remove_expired_transaction_cleanup_interval_ms
@@ -100,6 +103,7 @@ def serve(
     from fencepost.broker.transaction_tables import GENERATIONS
 
     given = {
+        "transaction_max_timeout_ms": transaction_max_timeout_ms,
         "transactional_id_expiration_ms": transactional_id_expiration_ms,
         "transaction_remove_expired_transaction_cleanup_interval_ms": (
             transaction_remove_expired_transaction_cleanup_interval_ms

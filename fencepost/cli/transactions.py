@@ -151,7 +151,7 @@ def describe_producers(
     print_rows(PRODUCERS, [row_of_producer(producer) for producer in producers], as_json=as_json)
 
 
-def force_terminate(
+def force_terminate_transaction(
     transactional_id: Annotated[str, Parameter("--transactionalId")], *, bootstrap: Bootstrap = DEFAULT
 ) -> None:
     """Fence whoever has a transactional id, and abort what it has open.

@@ -12,9 +12,11 @@ import trio
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transaction_tables import GENERATIONS
 from fencepost.cli.application import run
+from fencepost.cli.hanging import Opened, oldest_of_each
 from fencepost.embedded import Broker
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import AddPartitionsToTxn, EndTxn, Produce, Request
+from fencepost.protocol.messages import AddPartitionsToTxn, EndTxn, Produce, ProducerDescription, Request
+from fencepost.protocol.terms import TopicPartition
 from tests.broker.requests import (
     COMMIT,
     ORDERS,
@@ -127,9 +129,15 @@ def test_a_hanging_transaction_is_found_described_and_aborted(tool: Tool) -> Non
     described = tool.json("transactions", "describe", "pay")
     assert (described["state"], described["partitions"]) == ("CompleteCommit", [])
 
+    (late,) = tool.json("transactions", "late", "--broker-id", "1")
+    assert (late["topic"], late["start_offset"]) == ("orders", 2)
+    assert tool.json("transactions", "late", "--broker-id", "7") == []
+    assert tool.json("transactions", "late", "--max-transaction-timeout", str(late["duration_min"])) == []
+
     assert "Wrote ABORT" in tool("transactions", "abort", *AT_ORDERS, "--start-offset", "2")
     assert tool.stable_end() == 4, "everything is decided, and the marker at offset 3 is the end"
     assert tool.json("transactions", "find-hanging", "--topic", "orders") == []
+    assert tool.json("transactions", "late") == []
     assert tool("consume", "orders") == "a\n"
 
 
@@ -201,6 +209,22 @@ def test_a_live_transaction_is_terminated_with_its_producer_fenced(tool: Tool) -
     assert tool("consume", "orders") == ""
     assert "transactions list" in tool("transactions", "forceTerminateTransaction", "nobody", code=1)
     assert tool.json("transactions", "list")[0]["transactional_id"] == "stuck"
+
+
+def test_only_the_oldest_transaction_of_a_partition_makes_it_late() -> None:
+    def opened(partition: int, producer_id: int, since: int) -> Opened:
+        producer = ProducerDescription(
+            producer_id=producer_id,
+            producer_epoch=0,
+            last_sequence=0,
+            last_timestamp=0,
+            coordinator_epoch=0,
+            open_since_offset=since,
+        )
+        return Opened(TopicPartition("t", partition), producer=producer)
+
+    found = oldest_of_each([opened(0, 1, 9), opened(0, 2, 3), opened(1, 1, 5), opened(0, 3, 4)])
+    assert [(each.partition.partition, each.producer.producer_id) for each in found] == [(0, 2), (1, 1)]
 
 
 def by_producer(producer_id: int, producer_epoch: int, coordinator_epoch: int) -> tuple[str, ...]:
