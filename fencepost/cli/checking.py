@@ -12,7 +12,7 @@ from fencepost.checking.directory import check_directory
 from fencepost.checking.findings import Finding, Findings, Severity
 from fencepost.cli.bootstrap import AsJson
 from fencepost.cli.failures import FAILED, OK, WRONG_USAGE, CommandFailed
-from fencepost.cli.printing import print_json
+from fencepost.cli.printing import counted, print_json
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.storage import DirectoryInUse, NotADataDirectory
 
@@ -50,12 +50,6 @@ def check(directory: Path, /, *, as_json: AsJson = False) -> int:
         verdict = f"{counted(summary['problems'], 'problem')}, {counted(summary['notes'], 'note')}"
         print(f"{looked_at}, {summary['bytes']:,} bytes: {verdict}.")
     return FAILED if summary["problems"] else OK
-
-
-def counted(number: int, what: str) -> str:
-    """`1 batch`, `2,000 batches`."""
-    ending = "" if number == 1 else "es" if what.endswith("ch") else "s"
-    return f"{number:,} {what}{ending}"
 
 
 def facts(finding: Finding) -> dict[str, str | int | None]:

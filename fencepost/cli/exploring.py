@@ -14,7 +14,7 @@ from cyclopts import Parameter, validators
 
 from fencepost.cli.failures import FAILED, OK, Ended, code_of
 from fencepost.cli.knobs import Without
-from fencepost.cli.printing import Json, print_json
+from fencepost.cli.printing import Json, counted, print_json
 
 if TYPE_CHECKING:
     from fencepost.simulator.exploring import ExploreConfig, Explored
@@ -100,13 +100,16 @@ def _tell_progress(states: int, waiting: int) -> None:
 def _tell(explored: Explored, seconds: float) -> None:
     for number, step in enumerate(explored.trace, start=1):
         print(f"{number:>4}  {step.label}")
-    counted = f"{explored.states:,} states and {explored.transitions:,} steps between them in {seconds:.2f} s"
+    states, steps = counted(explored.states, "state"), counted(explored.transitions, "step")
+    size = f"{states} and {steps} between them in {seconds:.2f} s"
     if explored.violation is not None:
-        print(f"{explored.violation} after {len(explored.trace)} steps: {explored.because} ({counted}).")
+        found = f"{explored.violation} after {counted(len(explored.trace), 'step')}"
+        print(f"{found}: {explored.because} ({size}).")
     elif explored.complete:
-        print(f"Nothing wrong in any state of this world: {counted}, {explored.ends} ways to end.")
+        ends = counted(explored.ends, "way")
+        print(f"Nothing wrong in any state of this world: {size}, {ends} to end.")
     else:
-        print(f"Nothing wrong so far, but not all was looked at: {counted}. --max-states lets it go on.")
+        print(f"Nothing wrong so far, but not all was looked at: {size}. --max-states lets it go on.")
     print(f"Among these steps: {', '.join(f'{count:,} {name}' for name, count in explored.reached.items())}.")
 
 

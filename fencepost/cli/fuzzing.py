@@ -19,7 +19,7 @@ from cyclopts import Parameter, validators
 from fencepost.cli.covered import coverage_as_json, tell_coverage
 from fencepost.cli.failures import FAILED, OK, Ended, code_of
 from fencepost.cli.knobs import Without, spelled
-from fencepost.cli.printing import Json, print_json, print_table
+from fencepost.cli.printing import Json, counted, print_json, print_table
 
 if TYPE_CHECKING:
     from fencepost.cli.seed_workers import Timed
@@ -238,10 +238,11 @@ def _cures() -> dict[str, str]:
 
 def _tell_counts(tally: Tally, pace: Pace, *, wanted: int) -> None:
     outcome = {0: "no violation", 1: "one violation"}.get(len(tally.found), f"{len(tally.found)} violations")
-    of = "" if tally.seeds == wanted else f" of {wanted:,}"
-    print(f"{tally.seeds:,}{of} seeds, {outcome}, in {pace.seconds:,.1f} s on {pace.cores} cores:", end=" ")
+    seeds = counted(wanted, "seed")
+    tried = seeds if tally.seeds == wanted else f"{tally.seeds:,} of {seeds}"
+    print(f"{tried}, {outcome}, in {pace.seconds:,.1f} s on {counted(pace.cores, 'core')}:", end=" ")
     print(
-        f"{tally.transactions:,} transactions and {tally.events:,} events in "
+        f"{counted(tally.transactions, 'transaction')} and {counted(tally.events, 'event')} in "
         f"{tally.elapsed / NS_PER_SECOND:,.0f} virtual seconds, "
         f"{pace.per_core_second(pace.transactions):,.0f} transactions per core and second."
     )

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
 from fencepost.cli.failures import ADVICE, CommandFailed
-from fencepost.cli.printing import Json, print_json, print_table
+from fencepost.cli.printing import Json, counted, print_json, print_table
 from fencepost.cli.transactions import Row, partition_of, print_rows
 from fencepost.client.group_admin import GroupDescription
 from fencepost.client.sync import Admin
@@ -80,8 +80,8 @@ def describe_group(name: str, /, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJ
     if as_json:
         print_json({**_facts(found), "offsets": rows})
     else:
-        count = len(found.members)
-        print(f"{name} is {found.state.title} and has {count or 'no'} member{'s' * (count != 1)}.")
+        members = counted(len(found.members), "member") if found.members else "no members"
+        print(f"{name} is {found.state.title} and has {members}.")
         if found.members:
             print_table(
                 ("CONSUMER-ID", "GROUP-INSTANCE-ID", "#PARTITIONS"),

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from fencepost.cli.printing import moment
+from fencepost.cli.printing import counted, moment
 
 AnyFact = dict[str, Any]  # facts are JSON: what a key holds is known by its kind
 
@@ -30,7 +30,7 @@ def producer(fact: AnyFact) -> str:
 
 
 def batch(fact: AnyFact) -> str:
-    parts = [f"{fact['records']} record{'s' * (fact['records'] != 1)}"]
+    parts = [counted(fact["records"], "record")]
     if "producer_id" in fact:
         parts.append(producer(fact))
     if "first_sequence" in fact:

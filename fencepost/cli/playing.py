@@ -59,14 +59,14 @@ def run(
     began = time.perf_counter()
     if svg is not None:
         _picture(svg).prove()
-    scenarios = [read(path) for path in (files or shipped())]
+    scenarios = [(path, read(path)) for path in (files or shipped())]
     told = _Told(is_full=verbose or text or 0 < len(files) <= FEW, is_json=as_json)
     reports: list[Report] = []
-    for scenario in scenarios:
+    for path, scenario in scenarios:
         runs: list[Report] = []
         for case in cases(scenario):
             runs.append(_play(case, text=text, svg=svg, number=len(reports) + len(runs) + 1))
-            told.run(runs[-1])
+            told.run(runs[-1], path)
         told.story(scenario.name, runs)
         reports += runs
     failed = [report for report in reports if not report.passed]
@@ -141,12 +141,14 @@ class _Told:
     is_full: bool
     is_json: bool
 
-    def run(self, report: Report) -> None:
-        """One run is over."""
+    def run(self, report: Report, path: Path) -> None:
+        """One run is over, of the scenario in this file."""
         if self.is_json:
             print_json(_as_json(report))
         elif self.is_full or not report.passed:
             _print(report)
+            if not report.passed:
+                print(f"      seen:     fencepost run {path} --text")
 
     def story(self, name: str, runs: list[Report]) -> None:
         """All runs of a story are over."""

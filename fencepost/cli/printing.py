@@ -37,6 +37,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     Console(highlight=False, markup=False).print(table)
 
 
+def counted(number: int, what: str) -> str:
+    """`1 batch`, `2,000 batches`."""
+    ending = "" if number == 1 else "es" if what.endswith("ch") else "s"
+    return f"{number:,} {what}{ending}"
+
+
 def as_words(cell: object) -> str:
     """One cell: nothing is a dash."""
     match cell:

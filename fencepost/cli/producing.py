@@ -16,7 +16,7 @@ from cyclopts import Parameter, validators
 
 from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
 from fencepost.cli.failures import WRONG_USAGE, CommandFailed
-from fencepost.cli.printing import print_json
+from fencepost.cli.printing import counted, print_json
 from fencepost.client.sync import Outcome, Producer
 
 Pair = tuple[bytes | None, bytes]  # key and value
@@ -162,7 +162,7 @@ def report(topic: str, written: Written, *, as_json: bool) -> None:
         counts = {"records": written.records, "transactions": written.transactions}
         print_json({"topic": topic, **counts, "partitions": spans})
         return
-    how = f" in {written.transactions} transaction(s)" if written.transactions else ""
-    print(f"{written.records} record(s) written to {topic}{how}")
+    how = f" in {counted(written.transactions, 'transaction')}" if written.transactions else ""
+    print(f"{counted(written.records, 'record')} written to {topic}{how}")
     for partition, (first, last) in sorted(written.spans.items()):
         print(f"  partition {partition}: offsets {first} to {last}")

@@ -20,11 +20,11 @@ from fencepost.cli.failures import OK, WRONG_USAGE, CommandFailed
 from fencepost.cli.fuzzing import WorldOptions
 from fencepost.cli.knobs import Without
 from fencepost.cli.playing import read
-from fencepost.cli.printing import Json, print_json
+from fencepost.cli.printing import Json, counted, print_json
 from fencepost.cli.targets import Target
 
 if TYPE_CHECKING:
-    from fencepost.simulator.shrinking import Failing, Tell
+    from fencepost.simulator.shrinking import Failing, Shrunk, Tell
 
 COLLECT_EVERY: Final = 50  # attempts
 
@@ -93,15 +93,20 @@ def shrink(
     print(f"{name} {'meets' if isinstance(failing.violation, Met) else 'breaks'} {failing.violation}")
     began = time.perf_counter()
     with _progress() as tell:
-        small = search(failing, budget=budget or BUDGET, tell=tell)
+        shrunk = search(failing, budget=budget or BUDGET, tell=tell)
+    small = shrunk.best
     seconds = time.perf_counter() - began
     sizes = f"{_size(failing)} -> {_size(small)}"
     _write(target, scenario_text(name, small, f"{name}{options}, made small: {sizes}."))
     print(f"{sizes}, in {seconds:.1f} s: {target.path}")
+    if shrunk.is_cut_short:
+        print(
+            f"  more:   the budget ran out before all was tried; --budget {2 * (budget or BUDGET)} tries more"
+        )
     print(f"  again:  fencepost run {target.path}")
     print(f"  seen:   fencepost run {target.path} --text")
     if as_json:
-        print_json(_as_json(failing, small, target.path, seconds))
+        print_json(_as_json(failing, shrunk, target.path, seconds))
     return OK
 
 
@@ -177,10 +182,11 @@ def _progress() -> Generator[Tell]:
 
 
 def _size(failing: Failing) -> str:
-    return f"{failing.events:,} events and {failing.size:,} choices"
+    return f"{counted(failing.events, 'event')} and {counted(failing.size, 'choice')}"
 
 
-def _as_json(failing: Failing, small: Failing, target: Path, seconds: float) -> dict[str, Json]:
+def _as_json(failing: Failing, shrunk: Shrunk, target: Path, seconds: float) -> dict[str, Json]:
+    small = shrunk.best
     return {
         "rule": small.violation.rule,
         "evidence": small.violation.evidence,
@@ -189,6 +195,7 @@ def _as_json(failing: Failing, small: Failing, target: Path, seconds: float) -> 
         "choices_before": failing.size,
         "choices": small.size,
         "faults": [kind.value for kind in small.plan.kinds],
+        "cut_short": shrunk.is_cut_short,
         "file": str(target),
         "seconds": round(seconds, 3),
     }

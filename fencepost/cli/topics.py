@@ -8,7 +8,7 @@ from cyclopts import Parameter, validators
 
 from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
 from fencepost.cli.failures import WRONG_USAGE, CommandFailed
-from fencepost.cli.printing import print_json, print_table
+from fencepost.cli.printing import counted, print_json, print_table
 from fencepost.cli.transactions import partition_of
 from fencepost.client.sync import Admin
 from fencepost.protocol.terms import HIGH_WATERMARK, TopicPartition
@@ -37,7 +37,7 @@ def create_topic(
     configs = dict(map(_setting, config))
     with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
         admin.create_topic(name, partitions=partitions, configs=configs)
-    print(f"Created {name} with {partitions} partition{'s' * (partitions != 1)}.")
+    print(f"Created {name} with {counted(partitions, 'partition')}.")
 
 
 def _setting(given: str) -> tuple[str, str]:

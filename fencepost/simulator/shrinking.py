@@ -63,8 +63,16 @@ def _failing(trial: Trial, choices: Sequence[int]) -> Failing | None:
     return Failing(plan=trial.plan, choices=trimmed(choices), violation=trial.breach, events=trial.events)
 
 
-def shrink(failing: Failing, *, budget: int = BUDGET, tell: Tell | None = None) -> Failing:
-    """The smallest that is found; `tell` hears of the best so far after each attempt."""
+@attrs.frozen
+class Shrunk:
+    """The smallest that was found; `is_cut_short` when the budget did not last for all there was to try."""
+
+    best: Failing
+    is_cut_short: bool = attrs.field(kw_only=True)
+
+
+def shrink(failing: Failing, *, budget: int = BUDGET, tell: Tell | None = None) -> Shrunk:
+    """Makes a run small; `tell` hears of the best so far after each attempt."""
     shrinker = _Shrinker(
         best=failing, budget=int(budget * FOR_PLANS), tell=tell, events_max=int(failing.events * LONGER)
     )
@@ -76,7 +84,7 @@ def shrink(failing: Failing, *, budget: int = BUDGET, tell: Tell | None = None) 
         shrinker.reduce_plan(0)
         if shrinker.best is before:
             break
-    return shrinker.best
+    return Shrunk(shrinker.best, is_cut_short=shrinker.is_cut_short)
 
 
 @attrs.define(eq=False)
@@ -85,6 +93,7 @@ class _Shrinker:
     budget: int
     tell: Tell | None
     events_max: int
+    is_cut_short: bool = False
 
     @property
     def is_spent(self) -> bool:
@@ -123,6 +132,7 @@ class _Shrinker:
 
     def _attempt(self, plan: Plan, choices: Choices) -> Failing | None:
         if self.is_spent:
+            self.is_cut_short = True
             return None
         trial = self._run(plan, choices)
         self.budget -= trial.events

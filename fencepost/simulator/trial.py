@@ -31,6 +31,7 @@ from fencepost.simulator.world import Disordered, World
 Planner = Callable[[Choices], Plan]
 Watch = Callable[[Simulation], None]
 CORE_FAILED = "a core failed"
+JUDGE_FAILED = "a judge failed"
 NOT_LIVE = "liveness"
 FAULT = "fault: "  # begins the mark of each kind of fault
 ENDED = ("commit: ok", "abort: ok")  # marks of transactions that their process saw the end of
@@ -123,6 +124,11 @@ def _what_hangs(invariants: Invariants, problem: Disordered) -> Violation:
 def core_failure(problem: Exception) -> Violation:
     """The cores hold their own assumptions by assertion: a broken one is a finding as any other."""
     return Violation(CORE_FAILED, f"{type(problem).__name__} in {_place(problem)}: {problem}")
+
+
+def judge_failure(problem: Exception) -> Violation:
+    """The judges hold theirs, too: what they did not think possible has happened, or they are wrong."""
+    return Violation(JUDGE_FAILED, f"{type(problem).__name__} in {_place(problem)}: {problem}")
 
 
 def digest_of(world: World) -> str:

@@ -96,6 +96,7 @@ def test_what_fails_is_told_in_full_and_again_at_the_end(capsys: Output, story: 
         "FAIL  lost acknowledgement (sync all)",
         f"      {problem}",
     ]
+    assert f"      seen:     fencepost run {other} --text" in lines
     assert lines[-2:] == ["pass  lost acknowledgement  (1 of 2 runs)", "pass  lost acknowledgement  (2 runs)"]
     assert again == f"FAIL  lost acknowledgement (sync all): {problem}"
     assert summary.startswith("5 of 6 runs of 3 scenarios came out as expected")

@@ -61,7 +61,7 @@ def test_lines_go_in_and_come_out(tmp_path: Path) -> None:
     with broker(tmp_path) as (_, address):
         at = ("--bootstrap", address)
         assert fencepost("topic", "create", "fruit", *at).returncode == 0
-        assert "3 record(s) written to fruit" in fencepost("produce", "fruit", *at, stdin=lines).stdout
+        assert "3 records written to fruit" in fencepost("produce", "fruit", *at, stdin=lines).stdout
         assert fencepost("consume", "fruit", *at).stdout == lines
 
 

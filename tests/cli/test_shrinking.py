@@ -85,6 +85,7 @@ def test_what_is_small_can_be_made_smaller_from_its_file(
     assert shrink(begun, output=Path("smaller.toml"), budget=BUDGET, as_json=True) == 0
     words, small = last_json(capsys)
     assert small["events"] < small["events_before"]
+    assert "  more:   the budget ran out before all was tried; --budget 2 tries more" in words
     assert f"  again:  fencepost run {begun}" in words
     assert read(Path("smaller.toml")).expect == read(begun).expect
 

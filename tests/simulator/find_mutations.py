@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from argparse import ArgumentParser, RawTextHelpFormatter
 from concurrent.futures import ProcessPoolExecutor
 from typing import Final
 
@@ -36,6 +37,11 @@ def search(mutation: Mutation) -> PlantedBug | None:
 
 def main() -> int:
     """Searches for all of them; 1 when one is not found, and then nothing is written."""
+    ArgumentParser(
+        prog="python -m tests.simulator.find_mutations",
+        description=__doc__,
+        formatter_class=RawTextHelpFormatter,
+    ).parse_args()
     found: list[PlantedBug] = []
     with ProcessPoolExecutor(CORES) as processes:
         for mutation, bug in zip(MUTATIONS, processes.map(search, MUTATIONS), strict=True):

@@ -303,6 +303,26 @@ def test_a_core_that_fails_is_a_problem_of_its_story() -> None:
     assert recorded == report
 
 
+STUMBLING = Mutation(
+    "a judge that did not think of something",
+    breaks="Whatever clients saw fails an assertion.",
+    edits=(
+        Edit("simulator.scenarios.verdicts:judge", {"findings = Findings()": "assert False, 'what is this'"}),
+    ),
+)
+
+
+def test_a_judge_that_fails_is_a_problem_of_its_story() -> None:
+    (case,) = cases(lost_ack().scenario())
+    with planted(STUMBLING):
+        report, recorded = run_case(case), record_case(case)[0]
+    (problem,) = report.problems
+    assert problem.startswith("a judge failed: AssertionError in ")
+    assert problem.endswith("what is this")
+    assert report.broken == ("a judge failed",)
+    assert recorded == report
+
+
 def test_a_digest_knows_what_lies_in_the_logs() -> None:
     """Two stories with the same moments and other values."""
     one, other = (only(scenario("s").producer("p", f"send t-0 {value}")) for value in "ab")

@@ -11,7 +11,7 @@ import pytest
 from fencepost.broker.settings import NodeSettings
 from fencepost.simulator.choices import Choices
 from fencepost.simulator.plan import LONG_MS, Plan, draw
-from fencepost.simulator.shrinking import Failing, failing_run, failing_seed, shrink
+from fencepost.simulator.shrinking import Failing, Shrunk, failing_run, failing_seed, shrink
 from fencepost.simulator.smaller_choices import smaller, trimmed
 from fencepost.simulator.smaller_plans import DIMENSIONS
 from fencepost.simulator.trial import try_seed
@@ -80,7 +80,7 @@ def test_when_everything_fails_the_calmest_world_is_left(seed: int) -> None:
 def test_a_failing_run_becomes_small_and_breaks_the_same_rule() -> None:
     failing = first_failing()
     heard: list[int] = []
-    small = shrink(failing, budget=BUDGET, tell=lambda best: heard.append(best.size))
+    small = shrink(failing, budget=BUDGET, tell=lambda best: heard.append(best.size)).best
     assert small.violation.rule == failing.violation.rule
     assert small.size < failing.size
     assert small.events < failing.events
@@ -88,12 +88,12 @@ def test_a_failing_run_becomes_small_and_breaks_the_same_rule() -> None:
     again = failing_run(small.plan, small.choices)
     assert again is not None
     assert told(again) == told(small)
-    assert told(shrink(failing, budget=BUDGET)) == told(small)
+    assert told(shrink(failing, budget=BUDGET).best) == told(small)
 
 
 def test_a_budget_of_nothing_changes_nothing() -> None:
     failing = first_failing()
-    assert shrink(failing, budget=0) is failing
+    assert shrink(failing, budget=0) == Shrunk(failing, is_cut_short=True)
 
 
 def test_a_run_that_keeps_every_rule_is_no_failing_one() -> None:

@@ -18,7 +18,7 @@ from fencepost.simulator.scenarios.model import Case, Expectation, ProducerPart,
 from fencepost.simulator.scenarios.playing import Play, stage
 from fencepost.simulator.scenarios.seeded_playing import SeededPlay
 from fencepost.simulator.scenarios.verdicts import judge, problems
-from fencepost.simulator.trial import NOT_LIVE, core_failure, digest_of
+from fencepost.simulator.trial import NOT_LIVE, core_failure, digest_of, judge_failure
 from fencepost.simulator.world import Disordered
 
 
@@ -92,12 +92,9 @@ def finish(play: Play) -> Report:
     """Runs what is on stage, and says what it came to."""
     failure = _failure(play)
     if failure is None:
-        findings = judge(play)
-        broken, wrong = findings.broken, problems(play, findings)
-        evidence = tuple(f"{name}: {findings.evidence(name)}" for name in broken)
+        broken, wrong, evidence = _judged(play)
     else:
-        broken, wrong = (failure.rule,), [str(failure)]
-        evidence = (str(failure),)
+        broken, wrong, evidence = (failure.rule,), [str(failure)], (str(failure),)
     case, world = play.case, play.world
     strikes = play.striker.strikes
     return Report(
@@ -112,6 +109,17 @@ def finish(play: Play) -> Report:
         events=world.happened,
         elapsed=world.now,
     )
+
+
+def _judged(play: Play) -> tuple[tuple[str, ...], list[str], tuple[str, ...]]:
+    """The rules that are broken, what is wrong, and the evidence; a judge that fails has found something."""
+    try:
+        findings = judge(play)
+        evidence = tuple(f"{name}: {findings.evidence(name)}" for name in findings.broken)
+        return findings.broken, problems(play, findings), evidence
+    except Exception as problem:  # noqa: BLE001 - what a judge may stumble over is not known beforehand
+        failure = judge_failure(problem)
+        return (failure.rule,), [str(failure)], (str(failure),)
 
 
 def _failure(play: Play) -> Violation | None:
