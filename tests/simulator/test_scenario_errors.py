@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.simulator.scenarios.builder import scenario
-from fencepost.simulator.scenarios.checking import Inconsistent
+from fencepost.simulator.scenarios.builder import Builder, scenario
 from fencepost.simulator.scenarios.reading import scenario_of
 from fencepost.simulator.scenarios.tables import BadScenario
 
@@ -353,6 +352,34 @@ def test_too_much_for_a_seeded_run_is_told(old: str, new: str, told: str) -> Non
     assert told in str(found.value)
 
 
-def test_the_builder_checks_as_a_file_does() -> None:
-    with pytest.raises(Inconsistent, match='there is no partition "t-7"'):
-        scenario("s").producer("p", "send t-7 a").scenario()
+WRONG_BUILT: list[tuple[Builder, str]] = [
+    (scenario("s").producer("p", "send t-7 a"), '[[producer]] 1 script: there is no partition "t-7"'),
+    (scenario("s").producer("p", "fly"), "[[producer]] 1 script: "),
+    (
+        scenario("s").producer("p", "init", transactional_id="a").when("p flies").do("drop"),
+        "[[fault]] 1 when: ",
+    ),
+    (scenario("s").producer("p").producer("p"), "[[producer]] 2 name: "),
+    (scenario("s").cluster(nodes=0), "[cluster] nodes: is 0, but must be a whole number above 0"),
+    (scenario("s").cluster(nodes=99), "[cluster] nodes: is 99, and 9 is the most"),
+    (scenario("s").cluster(topics={"t": 101}), "[cluster] topics t: is 101, and 100 is the most"),
+    (scenario("s").cluster(broken=["fence"]), '[cluster] broken: there is no "fence"'),
+    (
+        scenario("s").producer("p", transaction_timeout_ms=900_001),
+        "[[producer]] 1 transaction_timeout_ms: is 900001, and 900000 is the most",
+    ),
+    (scenario("s").producer("p", max_in_flight=6), "[[producer]] 1 max_in_flight: is 6 (possible: 1, 2, 3"),
+    (
+        scenario("s").producer("p", "flush").when("p starts", times=0).do("pause p"),
+        "[[fault]] 1 times: is 0, but must be a whole number above 0",
+    ),
+    (scenario("s").expect(holds=["exactly-none"]), '[expect] holds: there is no "exactly-none"'),
+    (scenario("s").also_with(nodes=10**10), "[expect] also_with 1 nodes: is 10000000000, and 9 is the most"),
+]
+
+
+@pytest.mark.parametrize(("builder", "told"), WRONG_BUILT, ids=[row[1] for row in WRONG_BUILT])
+def test_the_builder_says_what_is_wrong_as_a_file_does(builder: Builder, told: str) -> None:
+    with pytest.raises(BadScenario) as found:
+        builder.scenario()
+    assert str(found.value).startswith(f"scenario 's': {told}")

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fencepost.broker.host import SyncPolicy
-from fencepost.protocol.terms import IsolationLevel, TopicPartition
+from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.history import Appended, Struck
 from fencepost.simulator.scenarios.actions import ActionKind, action
 from fencepost.simulator.scenarios.builder import Builder, scenario
@@ -26,7 +25,7 @@ def everybody() -> Builder:
     """A cluster in which everything is done that people can do."""
     return (
         scenario("everybody")
-        .cluster(nodes=2, topics=(("t", 2), ("out", 2)), sync=SyncPolicy.COMMIT)
+        .cluster(nodes=2, topics={"t": 2, "out": 2}, sync="commit")
         .producer(
             "p",
             "init",
@@ -43,8 +42,8 @@ def everybody() -> Builder:
             "commit",
             transactional_id="app",
         )
-        .producer("called", "wait until commit of p is ok", "send t-1 d", is_called=True)
-        .consumer("reader", "t-0", "t-1", isolation_level=IsolationLevel.READ_UNCOMMITTED)
+        .producer("called", "wait until commit of p is ok", "send t-1 d", starts="on request")
+        .consumer("reader", "t-0", "t-1", isolation="read_uncommitted")
         .copier("copier", "t-0", "t-1", writes="out")
         .when("p sends Produce")
         .do("start called")
@@ -139,7 +138,7 @@ def test_every_point_is_reached() -> None:
     assert {point(text).kind for text in POINTS} | times == set(PointKind)
 
 
-LINES = [str(found) for part in everybody().made.parts for found in getattr(part, "script", ())]
+LINES = [str(found) for part in everybody().scenario().parts for found in getattr(part, "script", ())]
 
 
 @pytest.mark.parametrize("words", [*POINTS, "at 2 min", "after 3 s", "before t-0 appends data #7"])

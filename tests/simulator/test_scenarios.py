@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import pytest
 
-from fencepost.broker.host import SyncPolicy
 from fencepost.simulator.history import Arrived, History, Lost, Sent, Struck
 from fencepost.simulator.scenarios.builder import Builder, scenario
 from fencepost.simulator.scenarios.model import Case, cases
@@ -41,7 +41,7 @@ def zombie() -> Builder:
     return (
         scenario("zombie", "Whoever was replaced is fenced.")
         .producer("old", "init", "begin", "send t-0 a", "commit", transactional_id="app")
-        .producer("new", "init", "begin", "send t-0 b", "commit", transactional_id="app", is_called=True)
+        .producer("new", "init", "begin", "send t-0 b", "commit", transactional_id="app", starts="on request")
         .when("old receives Produce reply")
         .do("pause old", until="new receives EndTxn reply")
         .when("old pauses")
@@ -136,7 +136,8 @@ def test_a_late_request_is_seen_to_be_refused_though_nobody_waits() -> None:
 
 def test_choices_are_followed() -> None:
     """A message that takes longer by a choice makes another run, which ends the same way."""
-    slower = only(zombie().expect(visible={"t-0": ["b"]}).changed(choices=(0,) * 12 + (15,) * 4))
+    story = zombie().expect(visible={"t-0": ["b"]}).scenario()
+    (slower,) = run(attrs.evolve(story, choices=(0,) * 12 + (15,) * 4))
     assert slower.problems == ()
     assert slower.digest != only(zombie()).digest
     assert slower.elapsed > only(zombie()).elapsed
@@ -146,7 +147,7 @@ def test_whoever_waits_for_a_slow_disk_waits_long() -> None:
     def committed(fault: str) -> Report:
         builder = (
             scenario("slow")
-            .cluster(sync=SyncPolicy.COMMIT)
+            .cluster(sync="commit")
             .producer("p", "init", "begin", "send t-0 a", "commit", transactional_id="app")
             .when("p starts")
             .do(fault, until="commit of p is ok")
@@ -212,7 +213,7 @@ WRONG: list[tuple[str, Builder, str]] = [
     (
         "exactly-once of copies when nothing is there to copy",
         lost_ack()
-        .cluster(topics=(("t", 1), ("out", 1)))
+        .cluster(topics={"t": 1, "out": 1})
         .copier("c", "out-0", writes="t")
         .expect(holds=["exactly-once"]),
         "says nothing about exactly-once: there was nothing to look at",
@@ -266,11 +267,12 @@ IDLE: list[tuple[str, Builder]] = [
 
 @pytest.mark.parametrize("builder", [row[1] for row in IDLE], ids=[row[0] for row in IDLE])
 def test_a_fault_that_does_nothing_never_struck(builder: Builder) -> None:
-    fault = builder.made.faults[-1]
+    faults = builder.scenario().faults
+    fault = faults[-1]
     report = only(builder)
     told = f"fault never struck: {fault.do} ({fault.when[0]}), 0 times of 1"
     assert told in report.problems, report.problems
-    assert len(report.fired) == len(builder.made.faults) - 1
+    assert len(report.fired) == len(faults) - 1
 
 
 def test_a_disk_that_fails_struck() -> None:
@@ -352,14 +354,14 @@ def test_the_builder_says_the_same_as_a_file() -> None:
         )
         .cluster(
             nodes=2,
-            topics=(("in", 2), ("out.1", 2)),
+            topics={"in": 2, "out.1": 2},
             transaction_version=0,
             broken=("dedup",),
             without=("fences_once", "require_stable"),
         )
         .producer("p", "send in-0 a", "send in-1 b c", "pause 2 s", max_in_flight=1)
         .producer("q", "init", "wait until p ends #2", transactional_id="q", transaction_timeout_ms=50)
-        .consumer("r", "in-0", group="g", is_called=True)
+        .consumer("r", "in-0", group="g", starts="on request")
         .copier("c", "in-0", "in-1", writes="out.1")
         .when("at 5 ms", "before coordinator of q appends EMPTY")
         .do("clock of node 1 -3 s")
@@ -368,7 +370,7 @@ def test_the_builder_says_the_same_as_a_file() -> None:
         .when("c starts")
         .do("start r")
         .expect(holds=["exactly-once"], reaches=["c gets NOT_COORDINATOR from node 2"], logs={"in-0": ["a"]})
-        .also_with({"nodes": 3}, violates=["G1a"], visible={"in-0": []})
+        .also_with(nodes=3, violates=["G1a"], visible={"in-0": []})
         .scenario()
     )
     assert scenario_of(text_of(built)) == built

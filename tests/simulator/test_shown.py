@@ -1,4 +1,5 @@
-"""What the README and docs/simulator.md show of searches and stories is what comes of those commands today.
+"""What the README, docs/simulator.md and scenarios/README.md show of searches and stories comes of them
+today.
 
 How long something took is not compared, nor what takes half a minute to find.
 """
@@ -89,3 +90,11 @@ def test_the_readme_shows_a_story(capsys: Output, monkeypatch: pytest.MonkeyPatc
     *lines, more = shown(README, command)
     assert more == MORE
     assert printed(capsys, command)[: len(lines)] == lines
+
+
+def test_the_page_shows_how_a_story_is_built(capsys: Output) -> None:
+    page = (ROOT / "scenarios" / "README.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (printed,) = re.findall(r"It prints:\n\n```\n(.*?)```", page, re.DOTALL)
+    exec(compile(example, "scenarios/README.md", "exec"), {})
+    assert capsys.readouterr().out == printed

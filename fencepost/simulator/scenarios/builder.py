@@ -1,45 +1,35 @@
-"""Scenarios in Python, phrase by phrase as in a file.
+"""Scenarios in Python, table by table as in a file.
 
-Rule: the same words and the same model as TOML; what could not stand in a file cannot be built either.
+Rule: every key and every value is that of the file, and the same reader understands them: what could not
+stand in a file cannot be built either, and is told in the same words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Self, TypedDict, Unpack
+from typing import Any, Literal, Self, TypedDict, Unpack, cast
 
 import attrs
 
-from fencepost.broker.host import SyncPolicy
-from fencepost.protocol.terms import IsolationLevel, TopicPartition
-from fencepost.simulator.scenarios.actions import action
-from fencepost.simulator.scenarios.checking import check
-from fencepost.simulator.scenarios.model import (
-    ConsumerPart,
-    CopierPart,
-    Expectation,
-    Fault,
-    ProducerPart,
-    Scenario,
-    Variant,
-)
-from fencepost.simulator.scenarios.points import Point, point
-from fencepost.simulator.scenarios.scripts import line, partition_named
+from fencepost.simulator.scenarios.model import Scenario
+from fencepost.simulator.scenarios.reading import scenario_in
+
+Starts = Literal["at once", "on request"]
 
 
 class ClusterKeys(TypedDict, total=False):
     """The keys of a [cluster]."""
 
     nodes: int
-    topics: tuple[tuple[str, int], ...]
+    topics: Mapping[str, int]
     transaction_version: int
     partition_verification: bool
     coordinators: int
     timeout_scan_ms: int
-    sync: SyncPolicy
+    sync: Literal["none", "commit", "all"]
     segment_bytes: int
-    broken: tuple[str, ...]
-    without: tuple[str, ...]
+    broken: Sequence[str]
+    without: Sequence[str]
 
 
 class ExpectKeys(TypedDict, total=False):
@@ -52,13 +42,35 @@ class ExpectKeys(TypedDict, total=False):
     logs: Mapping[str, Sequence[str]]
 
 
-class ProducerKeys(TypedDict, total=False):
-    """The numbers of a [[producer]]."""
+class AlsoKeys(ClusterKeys, ExpectKeys, total=False):
+    """The keys of a row of `also_with`: of a [cluster] and of an [expect] side by side."""
 
+
+class ProducerKeys(TypedDict, total=False):
+    """The keys of a [[producer]], without its name and its script."""
+
+    transactional_id: str
+    starts: Starts
     transaction_timeout_ms: int
     request_timeout_ms: int
     delivery_timeout_ms: int
     max_in_flight: int
+
+
+class ConsumerKeys(TypedDict, total=False):
+    """The keys of a [[consumer]], without its name and what it reads."""
+
+    isolation: Literal["read_committed", "read_uncommitted"]
+    group: str
+    starts: Starts
+
+
+class CopierKeys(TypedDict, total=False):
+    """The keys of a [[copier]], without its name, what it reads and what it writes."""
+
+    transactional_id: str
+    group: str
+    starts: Starts
 
 
 @attrs.define(eq=False)
@@ -66,124 +78,74 @@ class When:
     """A fault of which is known when it strikes, and not yet what it does."""
 
     builder: Builder
-    when: tuple[Point, ...]
+    when: tuple[str, ...]
     times: int
 
     def do(self, what: str, *, until: str | None = None) -> Builder:
         """What it does, and until when."""
-        end = None if until is None else point(until)
-        fault = Fault(when=self.when, do=action(what), until=end, times=self.times)
-        return self.builder.changed(faults=(*self.builder.made.faults, fault))
+        end = {} if until is None else {"until": until}
+        return self.builder.add("fault", when=self.when, do=what, times=self.times, **end)
 
 
 @attrs.define(eq=False)
 class Builder:
-    """A scenario in the making. BadWords for a phrase that means nothing; `scenario` checks the whole."""
+    """A scenario in the making; `scenario` reads it as it reads a file."""
 
-    made: Scenario
+    values: dict[str, Any]
 
-    def changed(self, **fields: object) -> Self:
-        """The same with other fields of the model."""
-        self.made = attrs.evolve(self.made, **fields)
+    def add(self, table: str, **keys: object) -> Self:
+        """One more of a table that a file may hold several of."""
+        self.values.setdefault(table, []).append(_plain(keys))
         return self
 
     def cluster(self, **keys: Unpack[ClusterKeys]) -> Self:
         """What is unusual about the cluster."""
-        return self.changed(cluster=attrs.evolve(self.made.cluster, **keys))
+        self.values.setdefault("cluster", {}).update(_plain(keys))
+        return self
 
-    def producer(
-        self,
-        name: str,
-        *script: str,
-        transactional_id: str | None = None,
-        is_called: bool = False,
-        **numbers: Unpack[ProducerKeys],
-    ) -> Self:
+    def producer(self, name: str, *script: str, **keys: Unpack[ProducerKeys]) -> Self:
         """Somebody who follows a script, line by line."""
-        part = ProducerPart(
-            name=name,
-            transactional_id=transactional_id,
-            script=tuple(map(line, script)),
-            is_called=is_called,
-            **numbers,
-        )
-        return self.changed(parts=(*self.made.parts, part))
+        return self.add("producer", name=name, script=script, **keys)
 
-    def consumer(
-        self,
-        name: str,
-        *reads: str,
-        isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED,
-        group: str | None = None,
-        is_called: bool = False,
-    ) -> Self:
+    def consumer(self, name: str, *reads: str, **keys: Unpack[ConsumerKeys]) -> Self:
         """Somebody who reads these partitions."""
-        part = ConsumerPart(
-            name=name,
-            reads=tuple(map(partition_named, reads)),
-            isolation_level=isolation_level,
-            group=group,
-            is_called=is_called,
-        )
-        return self.changed(parts=(*self.made.parts, part))
+        return self.add("consumer", name=name, reads=reads, **keys)
 
-    def copier(
-        self, name: str, *reads: str, writes: str, group: str = "copiers", is_called: bool = False
-    ) -> Self:
+    def copier(self, name: str, *reads: str, writes: str, **keys: Unpack[CopierKeys]) -> Self:
         """Somebody who copies these partitions to those of another topic."""
-        part = CopierPart(
-            name=name,
-            transactional_id=name,
-            reads=tuple(map(partition_named, reads)),
-            writes=writes,
-            group=group,
-            is_called=is_called,
-        )
-        return self.changed(parts=(*self.made.parts, part))
+        return self.add("copier", name=name, reads=reads, writes=writes, **keys)
 
     def when(self, *points: str, times: int = 1) -> When:
         """A fault that strikes at this point; of several, each makes a run of its own."""
-        return When(self, tuple(map(point, points)), times)
+        return When(self, points, times)
 
     def expect(self, **keys: Unpack[ExpectKeys]) -> Self:
         """What must come of it."""
-        return self.changed(expect=_expectation(self.made.expect, keys))
+        self.values.setdefault("expect", {}).update(_plain(keys))
+        return self
 
-    def also_with(self, cluster: ClusterKeys, **keys: Unpack[ExpectKeys]) -> Self:
-        """The same in another cluster, with another outcome where keys say so; after `expect`."""
-        variant = Variant(
-            cluster=attrs.evolve(self.made.cluster, **cluster), expect=_expectation(self.made.expect, keys)
-        )
-        return self.changed(also_with=(*self.made.also_with, variant))
+    def also_with(self, **keys: Unpack[AlsoKeys]) -> Self:
+        """The same in another cluster, with another outcome where keys say so."""
+        self.values.setdefault("expect", {}).setdefault("also_with", []).append(_plain(keys))
+        return self
 
     def scenario(self) -> Scenario:
-        """The whole, in the order in which a file has its people; Inconsistent when it makes no sense."""
-        kinds = (ProducerPart, ConsumerPart, CopierPart)
-        parts = sorted(self.made.parts, key=lambda part: kinds.index(type(part)))
-        self.changed(parts=tuple(parts))
-        check(self.made)
-        return self.made
+        """The whole, in the order in which a file has its people; BadScenario when it makes no sense."""
+        return scenario_in(self.values, f"scenario {self.values['name']!r}")
 
 
 def scenario(name: str, lesson: str = "") -> Builder:
     """Begins a scenario of this name."""
-    return Builder(Scenario(name=name, lesson=" ".join(lesson.split())))
+    return Builder({"name": name, "lesson": lesson})
 
 
-def _expectation(usual: Expectation, keys: ExpectKeys) -> Expectation:
-    made = usual
-    if "holds" in keys or "violates" in keys:
-        made = attrs.evolve(
-            made, holds=tuple(keys.get("holds", ())), violates=tuple(keys.get("violates", ()))
-        )
-    if "reaches" in keys:
-        made = attrs.evolve(made, reaches=tuple(map(point, keys["reaches"])))
-    if "visible" in keys:
-        made = attrs.evolve(made, visible=_values(keys["visible"]))
-    if "logs" in keys:
-        made = attrs.evolve(made, logs=_values(keys["logs"]))
-    return made
-
-
-def _values(values: Mapping[str, Sequence[str]]) -> tuple[tuple[TopicPartition, tuple[str, ...]], ...]:
-    return tuple((partition_named(name), tuple(found)) for name, found in values.items())
+def _plain(value: object) -> Any:
+    """As TOML has it: tables are dictionaries, and whatever has several values is a list."""
+    match value:
+        case Mapping():
+            table = cast("Mapping[str, object]", value)
+            return {key: _plain(inner) for key, inner in table.items()}
+        case tuple() | list():
+            return [_plain(inner) for inner in cast("Sequence[object]", value)]
+        case _:
+            return value

@@ -7,8 +7,8 @@ there.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from fencepost.broker.history import KNOB_NAMES
 from fencepost.broker.host import SyncPolicy
@@ -45,7 +45,12 @@ def scenario_of(text: str, source: str = "scenario") -> Scenario:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
         raise BadScenario(f"{source} is not TOML: {problem}") from None
-    top = Table(TOP, values, source, text.splitlines())
+    return scenario_in(values, source, text.splitlines())
+
+
+def scenario_in(values: dict[str, Any], source: str, lines: Sequence[str] = ()) -> Scenario:
+    """The same, of tables that were read already, or never written; `lines` are those of the text."""
+    top = Table(TOP, values, source, lines)
     if top.has("seeded"):
         return seeded_scenario(top)
     cluster = _cluster(top.table("cluster"), Cluster())

@@ -25,7 +25,9 @@ class BadScenario(FencepostError):
 
 @attrs.define(eq=False)
 class Table:
-    """A table with its name as people write it ("[cluster]", "[[fault]] 2"), in a file of that name."""
+    """A table with its name as people write it ("[cluster]", "[[fault]] 2"), in a file of that name; without
+    `lines` it is in no file.
+    """
 
     name: str
     values: dict[str, Any]
@@ -35,7 +37,8 @@ class Table:
 
     def wrong(self, key: str, because: str, possible: Sequence[str] = ()) -> BadScenario:
         """The error for what is under a key."""
-        place = f"{self.source}, line {self._line(key)}: {self.name} {key}".replace(": top ", ": ")
+        line = f", line {self._line(key)}" if self.lines else ""
+        place = f"{self.source}{line}: {self.name} {key}".replace(": top ", ": ")
         return BadScenario(f"{place}: {because}{_list(possible)}")
 
     def _line(self, key: str) -> int:
