@@ -7,7 +7,6 @@ well again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 from typing import Final, NamedTuple, TypeVar
 
 import attrs
@@ -17,6 +16,7 @@ from fencepost.broker.host import SyncPolicy
 from fencepost.journal.simulated import APPEND, SYNC
 from fencepost.simulator.ambush import ANSWERS, REQUESTS, Ambush
 from fencepost.simulator.clock import NS_PER_MS
+from fencepost.simulator.fault_kinds import ENDS, FaultKind, Struck
 from fencepost.simulator.network import Connection
 from fencepost.simulator.nodes import Death, SimulatedNode, led_by
 from fencepost.simulator.processes import Process
@@ -36,41 +36,12 @@ class Done(NamedTuple):
     do: Undo = lambda: None
 
 
-@attrs.frozen(kw_only=True)
-class Struck:
-    """One fault of a run, at a time in nanoseconds."""
-
-    at: int
-    kind: FaultKind
-    whom: str
-
-
 DURATIONS_MS: Final = (1, 5, 20, 50, 120, 300, 700, 1_700)
 LATE_MS: Final = (120, 150, 200, 300, 700, 1_700)  # long enough to have asked again
 SLOWNESS: Final = (5, 20, 100)
 JUMPS_MS: Final = (50, 400, 3_000, -20, -300, 70_000)
 THINGS_BEFORE_DEATH: Final = 12
 WRITES_BEFORE_DEATH: Final = 4
-
-
-class FaultKind(Enum):
-    """What can go wrong. The names are those of scenarios and of the coverage table."""
-
-    DROP = "drop"  # one connection breaks, with all that is on its way
-    LOST_ANSWER = "lost answer"  # the same, as soon as a certain answer is on its way
-    LATE_REQUEST = "late request"  # its caller gives it up, and then it arrives
-    HOLD = "hold"  # what one connection carries one way stops, and goes on later
-    PARTITION = "partition"  # two lanes, one way or both ways
-    ISOLATION = "isolation"  # a node from everybody
-    PAUSE = "pause"  # a node or a process stands still and does not know it
-    CRASH = "crash"  # a node dies between two things that it does, and starts again
-    POWER_LOSS = "power loss"  # the same, and what it had not synced may be gone or torn
-    FAILOVER = "failover"  # a node dies, and others lead what it led
-    MOVE = "move"  # a partition gets another leader while its old one lives
-    CLOCK_JUMP = "clock jump"
-    SLOW = "slow"  # whatever a lane sends, or a disk syncs, is late for a while
-    DISK = "disk failure"  # appends or syncs of one partition fail for a while
-    KILL = "kill"  # a client process dies, and another one takes its place
 
 
 DEATHS: Final = {
@@ -93,10 +64,11 @@ class Nemesis:
     hunted: Callable[[], list[Process]] = list[Process]
     """Whom a fault of processes strikes every other time, if they live."""
     is_over: bool = True
-    undos: dict[int, Undo] = attrs.Factory(dict[int, Undo])
+    undos: dict[int, tuple[Undo, Struck | None]] = attrs.Factory(dict[int, tuple[Undo, "Struck | None"]])
     made: int = 0
     struck: list[Struck] = attrs.Factory(list[Struck])
     on_struck: list[Callable[[Struck], None]] = attrs.Factory(list[Callable[[Struck], None]])
+    on_ended: list[Callable[[Struck], None]] = attrs.Factory(list[Callable[[Struck], None]])
     doomed: dict[str, FaultKind] = attrs.Factory(dict[str, FaultKind])  # nodes about to die, and of what
 
     def start(self) -> None:
@@ -118,42 +90,44 @@ class Nemesis:
         kind = self.world.choices.one_of(self.kinds)
         done = _STRIKES[kind](self)
         if done is not None and done.whom is not None:
-            self.tell(kind, done.whom)
+            struck = self.tell(kind, done.whom)
             done.do()
-            self.undo_later(done.undo)
+            self.undo_later(done.undo, struck)
         elif done is not None:
             self._keep(done.undo)
         self._plan_next()
 
-    def tell(self, kind: FaultKind, whom: str) -> None:
+    def tell(self, kind: FaultKind, whom: str) -> Struck:
         """A fault struck now."""
         self.world.marks[f"fault: {kind.value}"] += 1
         struck = Struck(at=self.world.now, kind=kind, whom=whom)
         self.struck.append(struck)
         for hear in self.on_struck:
             hear(struck)
+        return struck
 
     def _died(self, node: SimulatedNode) -> None:
         kind = self.doomed.pop(node.lane, None)
         if kind is not None:
-            self.tell(kind, node.lane)
-            self.undo_later(lambda: _start_again(node))
+            self.undo_later(lambda: _start_again(node), self.tell(kind, node.lane))
 
-    def _keep(self, undo: Undo) -> int:
+    def _keep(self, undo: Undo, struck: Struck | None = None) -> int:
         """What lies in wait is only undone when all is healed; the rest may be earlier, by this number."""
         self.made += 1
-        self.undos[self.made] = undo
+        self.undos[self.made] = (undo, struck)
         return self.made
 
-    def undo_later(self, undo: Undo, durations_ms: tuple[int, ...] = DURATIONS_MS) -> None:
+    def undo_later(self, undo: Undo, struck: Struck, durations_ms: tuple[int, ...] = DURATIONS_MS) -> None:
         """After one of these times, or when all is healed."""
-        world, number = self.world, self._keep(undo)
+        world, number = self.world, self._keep(undo, struck)
         world.at(world.now + world.choices.one_of(durations_ms) * NS_PER_MS, self._undo, number)
 
     def _undo(self, number: int) -> None:
-        undo = self.undos.pop(number, None)
-        if undo is not None:
-            undo()
+        undo, struck = self.undos.pop(number, (_nothing, None))
+        if struck is not None and struck.kind in ENDS:
+            for hear in self.on_ended:
+                hear(struck)
+        undo()
 
     def heal(self) -> None:
         """No more strikes, and whatever is broken is mended: from now on everything must come to its end."""
@@ -206,9 +180,9 @@ def _delay_request(nemesis: Nemesis) -> Done | None:
     awaited = nemesis.world.choices.one_of(REQUESTS)
 
     def strike(connection: Connection) -> None:
-        nemesis.tell(FaultKind.LATE_REQUEST, f"{awaited.__name__} of {connection.caller.lane}")
+        struck = nemesis.tell(FaultKind.LATE_REQUEST, f"{awaited.__name__} of {connection.caller.lane}")
         network.hold(connection.to_server)
-        nemesis.undo_later(lambda: network.release(connection.to_server), LATE_MS)
+        nemesis.undo_later(lambda: network.release(connection.to_server), struck, LATE_MS)
         connection.caller.lost(connection)
         network.give_up(connection)
 

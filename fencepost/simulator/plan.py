@@ -16,7 +16,7 @@ from fencepost.broker.transaction_tables import GENERATIONS
 from fencepost.journal.journal import JournalSettings
 from fencepost.simulator.choices import Choices
 from fencepost.simulator.clock import NS_PER_MS
-from fencepost.simulator.nemesis import FaultKind
+from fencepost.simulator.fault_kinds import FaultKind
 from fencepost.simulator.world import WorldSettings
 
 PARTITIONS: Final = 2

@@ -14,7 +14,7 @@ import attrs
 from fencepost.broker.host import SyncPolicy
 from fencepost.simulator.choices import Choices
 from fencepost.simulator.clock import NS_PER_MS
-from fencepost.simulator.nemesis import FaultKind
+from fencepost.simulator.fault_kinds import FaultKind
 from fencepost.simulator.plan import CALMEST_PAUSE_MS, LONG_MS, PayerPlan, Plan, draw
 
 Thing = TypeVar("Thing")

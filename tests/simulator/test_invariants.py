@@ -26,6 +26,7 @@ from fencepost.journal.simulated import SimulatedFile
 from fencepost.protocol.messages import InitProducerIdReply
 from fencepost.protocol.terms import IsolationLevel
 from fencepost.simulator.choices import Choices
+from fencepost.simulator.fault_kinds import FaultKind
 from fencepost.simulator.judging.invariants import Invariants
 from fencepost.simulator.judging.step_rules import (
     BOUNDS,
@@ -42,7 +43,6 @@ from fencepost.simulator.judging.step_rules import (
     TIMEOUT,
 )
 from fencepost.simulator.judging.violation import Violation
-from fencepost.simulator.nemesis import FaultKind
 from fencepost.simulator.plan import Plan, draw
 from fencepost.simulator.simulation import Simulation
 from fencepost.simulator.trial import Planner, try_seed

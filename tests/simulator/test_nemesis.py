@@ -13,7 +13,8 @@ from fencepost.broker.words import Input, Outcome
 from fencepost.protocol.messages import FetchReply
 from fencepost.simulator.choices import Choices
 from fencepost.simulator.clock import NS_PER_MS
-from fencepost.simulator.nemesis import FaultKind, Nemesis, Struck
+from fencepost.simulator.fault_kinds import ENDS, FaultKind, Struck
+from fencepost.simulator.nemesis import Nemesis
 from fencepost.simulator.network import Answer, Channel, Message, Question
 from fencepost.simulator.nodes import SimulatedNode
 from fencepost.simulator.plan import Plan, draw
@@ -130,6 +131,23 @@ def test_a_fault_is_told_before_what_comes_of_it(kind: FaultKind) -> None:
         assert try_choices(Choices(seed), lambda _: plan, watch).violation is None
     assert len(lived) > 3
     assert all(lived)
+
+
+@pytest.mark.parametrize("kind", FaultKind)
+def test_what_lasts_is_told_when_it_ends(kind: FaultKind) -> None:
+    """Once each, after it struck, and at the latest when all is healed."""
+    struck, ended = list[Struck](), list[Struck]()
+
+    def watch(simulation: Simulation) -> None:
+        simulation.nemesis.on_struck.append(struck.append)
+        simulation.nemesis.on_ended.append(ended.append)
+
+    plan = only(kind)
+    for seed in range(3):
+        struck.clear()
+        ended.clear()
+        assert try_choices(Choices(seed), lambda _: plan, watch).violation is None
+        assert sorted(ended, key=str) == (sorted(struck, key=str) if kind in ENDS else [])
 
 
 @attrs.define(eq=False)

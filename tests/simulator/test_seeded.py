@@ -9,8 +9,8 @@ import attrs
 from fencepost.broker.history import History
 from fencepost.broker.settings import NodeSettings
 from fencepost.simulator.choices import Choices
+from fencepost.simulator.fault_kinds import FaultKind
 from fencepost.simulator.history import Appended
-from fencepost.simulator.nemesis import FaultKind
 from fencepost.simulator.plan import Plan, draw
 from fencepost.simulator.scenarios.model import Expectation, Scenario, SeededRun, cases
 from fencepost.simulator.scenarios.reading import scenario_of

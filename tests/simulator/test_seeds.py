@@ -23,10 +23,10 @@ from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.messages import FetchReply
 from fencepost.protocol.terms import TopicPartition, TransactionState
 from fencepost.simulator.choices import Choices
+from fencepost.simulator.fault_kinds import FaultKind
 from fencepost.simulator.judging.anomalies import ABORTED_READ
 from fencepost.simulator.judging.operations import Outcome as Known
 from fencepost.simulator.judging.operations import Poll
-from fencepost.simulator.nemesis import FaultKind
 from fencepost.simulator.nodes import SimulatedNode
 from fencepost.simulator.plan import PayerPlan, Plan, draw
 from fencepost.simulator.simulation import ALL_PARTITIONS, FINAL_READER, Simulation, partitions_of

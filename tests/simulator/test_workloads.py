@@ -8,8 +8,8 @@ import attrs
 
 from fencepost.simulator.acting import MID_BATCH
 from fencepost.simulator.choices import Choices
+from fencepost.simulator.fault_kinds import FaultKind
 from fencepost.simulator.judging.anomalies import CIRCULAR_READS, DOUBLED_OUTPUT, PRECOMMITTED_READ
-from fencepost.simulator.nemesis import FaultKind
 from fencepost.simulator.plan import COPIERS, Plan, draw
 from fencepost.simulator.simulation import Simulation
 from fencepost.simulator.trial import try_choices, try_seed

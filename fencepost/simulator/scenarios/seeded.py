@@ -18,8 +18,8 @@ from fencepost.broker.settings import PROTECTIONS, NodeSettings
 from fencepost.journal.journal import JournalSettings
 from fencepost.simulator.choices import Choices
 from fencepost.simulator.clock import NS_PER_MS
+from fencepost.simulator.fault_kinds import FaultKind, Struck
 from fencepost.simulator.judging.old_generations import OLD_BEHAVIOURS
-from fencepost.simulator.nemesis import FaultKind, Struck
 from fencepost.simulator.noted_choices import Note
 from fencepost.simulator.plan import PayerPlan, Plan, draw, hurried
 from fencepost.simulator.scenarios.limits import (

@@ -8,8 +8,8 @@ from __future__ import annotations
 import attrs
 
 from fencepost.simulator.choices import Choices
+from fencepost.simulator.fault_kinds import ENDS, FaultKind, Struck
 from fencepost.simulator.history import History
-from fencepost.simulator.nemesis import FaultKind, Struck
 from fencepost.simulator.noted_choices import Note, NotedChoices
 from fencepost.simulator.plan import Plan
 from fencepost.simulator.recording import Recorder
@@ -87,9 +87,13 @@ class RecordedPlay(SeededPlay):
         for node in simulation.world.nodes:
             node.is_told = True
         simulation.nemesis.on_struck.append(self._struck)
+        simulation.nemesis.on_ended.append(self._ended)
 
     def _struck(self, struck: Struck) -> None:
         self.recorder.struck("", f"{struck.kind.value}: {struck.whom}", None)
+
+    def _ended(self, struck: Struck) -> None:
+        self.recorder.struck("", f"{ENDS[struck.kind]}: {struck.whom}", None)
 
     @property
     def notes(self) -> dict[int, Note]:
