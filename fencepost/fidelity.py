@@ -168,8 +168,8 @@ DIFFERENCES: Final = (
     ),
     Difference(
         what="retention and compaction",
-        kafka="Old segments are deleted or compacted, committed offsets expire.",
-        here="Logs grow; only DeleteRecords moves their start. Committed offsets stay.",
+        kafka="Old segments are deleted or compacted.",
+        here="Logs grow; only DeleteRecords moves their start.",
         because="Nothing that transactions promise depends on it.",
         noticed="A long life makes a long start, for internal topics are read from their beginning.",
     ),
