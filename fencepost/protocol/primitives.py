@@ -141,6 +141,10 @@ class Fields:
     def compact_string(self) -> str:
         return self._text(self.unsigned_varint() - 1)
 
+    def compact_nullable_string(self) -> str | None:
+        size = self.unsigned_varint()
+        return self._text(size - 1) if size else None
+
     def array_length(self) -> int:
         """Entries of an ARRAY, -1 for null; each entry takes at least one byte, which bounds it."""
         return self._count(self.int32())

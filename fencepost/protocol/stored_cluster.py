@@ -234,13 +234,11 @@ def _read_topic(fields: Fields) -> ClusterRecord:
 
 def _read_config(fields: Fields) -> ClusterRecord | None:
     (resource,) = fields.take(1)
-    texts = [fields.compact_string() for _ in range(2)]
-    value_size = fields.unsigned_varint()
-    value = fields.take(max(0, value_size - 1))
+    topic, name, value = fields.compact_string(), fields.compact_string(), fields.compact_nullable_string()
     fields.tagged_fields()
-    if resource != _TOPIC_RESOURCE or not value_size:  # of a node, or a setting that is taken back
+    if resource != _TOPIC_RESOURCE or value is None:  # of a node, or a setting that is taken back
         return None
-    return TopicConfigured(texts[0], name=texts[1], value=value.decode())
+    return TopicConfigured(topic, name=name, value=value)
 
 
 def _read_removed_topic(fields: Fields) -> ClusterRecord:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fencepost.protocol.batches import read_batch, read_header
@@ -369,6 +369,7 @@ ALL_VALUES = [
     st.integers(0, 200),
     st.integers(0, 255),
 )
+@example(None, b"\1\4\0\2\2a\2b\2\x80\0", 0, 0)  # the value of a setting is not UTF-8
 def test_any_record_is_understood_or_a_violation(
     key: bytes | None, value: bytes | None, at: int, flip: int
 ) -> None:
