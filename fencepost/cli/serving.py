@@ -21,6 +21,7 @@ from fencepost.cli.knobs import Without
 
 if TYPE_CHECKING:
     from fencepost.broker.server import BrokerSettings, Ready
+    from fencepost.broker.settings import NodeSettings
 
 DEFAULT_PORT = 9092  # Kafka's
 
@@ -96,11 +97,8 @@ def serve(
     import attrs
     import trio
 
-    from fencepost.broker.history import History
     from fencepost.broker.host import SyncPolicy
     from fencepost.broker.server import BrokerSettings, serve_until_signalled
-    from fencepost.broker.settings import NodeSettings
-    from fencepost.broker.transaction_tables import GENERATIONS
 
     given = {
         "transaction_max_timeout_ms": transaction_max_timeout_ms,
@@ -114,12 +112,7 @@ def serve(
         "offsets_retention_check_interval_ms": offsets_retention_check_interval_ms,
     }
     durations = {name: value for name, value in given.items() if value is not None}
-    node = NodeSettings(
-        generation=GENERATIONS[transaction_version],
-        partition_verification=partition_verification,
-        history=History.without(without),
-        broken=frozenset(break_),
-    )
+    node = _generation(transaction_version, partition_verification, without, break_)
     settings = BrokerSettings(
         directory=None if directory is None else str(directory),
         host=host,
@@ -132,6 +125,22 @@ def serve(
     tell = partial(_tell_ready, settings, with_parent=with_parent)
     trio.run(partial(serve_until_signalled, settings, on_ready=tell))
     return OK
+
+
+def _generation(
+    transaction_version: int, partition_verification: bool, without: tuple[str, ...], broken: tuple[str, ...]
+) -> NodeSettings:
+    """Which Kafka the broker is, and what it does without."""
+    from fencepost.broker.history import History
+    from fencepost.broker.settings import NodeSettings
+    from fencepost.broker.transaction_tables import GENERATIONS
+
+    return NodeSettings(
+        generation=GENERATIONS[transaction_version],
+        partition_verification=partition_verification,
+        history=History.without(without),
+        broken=frozenset(broken),
+    )
 
 
 def _tell_ready(settings: BrokerSettings, ready: Ready, *, with_parent: bool) -> None:
