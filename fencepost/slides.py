@@ -10,7 +10,7 @@ from typing import Final
 
 from fencepost.broker.batch_checks import BEFORE_ASKING, CHECKS, MARKER_CHECKS, MarkerCheck
 from fencepost.broker.identity_tables import GRANTS, IDENTITY_RULES, Expectation
-from fencepost.broker.produce_rules import FORM_RULES, REQUEST_RULES, SHAPE_RULES
+from fencepost.broker.produce_rules import FORM_RULES, LATE_RULES, REQUEST_RULES, SHAPE_RULES
 from fencepost.broker.producing import ADD_ERRORS, PLACE_RULES, VERIFY_ERRORS
 from fencepost.broker.transaction_tables import MOVES, CoordinatorInput
 from fencepost.protocol import tables
@@ -59,7 +59,8 @@ def _meaning(meanings: Mapping[ErrorCode, ErrorCode], error: ErrorCode) -> str:
 
 
 def _form_rules() -> str:
-    rows = [(str(number), rule.name, _coded(rule.error)) for number, rule in enumerate(FORM_RULES, 1)]
+    rules = (*LATE_RULES, *FORM_RULES)
+    rows = [(str(number), rule.name, _coded(rule.error)) for number, rule in enumerate(rules, 1)]
     return tables.markdown_table(("", "a batch that", "gets"), rows)
 
 

@@ -11,6 +11,7 @@ from typing import Final
 import attrs
 
 from fencepost.broker import ending, identities, transactions
+from fencepost.broker.identity_tables import HALF_AN_IDENTITY
 from fencepost.broker.node import Node
 from fencepost.broker.producing import has_no_transactions
 from fencepost.broker.transaction_tables import Generation, Spoken
@@ -36,6 +37,7 @@ from fencepost.protocol.stored import TransactionRecord
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     INT64_MAX,
+    INTERNAL_TOPICS,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
     TransactionState,
@@ -97,6 +99,9 @@ def init_producer_id(node: Node, request: InitProducerId, to: ReplyTo, now: int,
     """An identity: from the coordinator for a transactional id, else just a fresh one."""
     fresh = node.fresh_producer_id()
     if request.transactional_id is None:
+        if HALF_AN_IDENTITY.holds(request, node.settings.rules):
+            node.reply(to, Refused(HALF_AN_IDENTITY.error, HALF_AN_IDENTITY.name))
+            return
         if fresh is None:
             node.reply(to, NO_PRODUCER_IDS)
             return
@@ -116,7 +121,7 @@ def init_producer_id(node: Node, request: InitProducerId, to: ReplyTo, now: int,
 
 def add_partitions(node: Node, request: AddPartitionsToTxn, to: ReplyTo, now: int, asked: Spoken) -> None:
     """From partition leaders on behalf of a producer (KIP-890), or from a client; all partitions or none."""
-    problems = [_add_problem(node, part.key) for part in request.partitions]
+    problems = [_add_problem(node, part.key, asked.generation) for part in request.partitions]
     if any(problems):
         parts = tuple(
             PartitionError(
@@ -151,9 +156,10 @@ def _can_write(cluster: Generation, record: TransactionRecord | None) -> bool:
     return record is None or record.client_version <= cluster.client_version
 
 
-def _add_problem(node: Node, key: TopicPartition) -> ErrorCode:
-    if has_no_transactions(key):
-        return ErrorCode.INVALID_TOPIC_EXCEPTION
+def _add_problem(node: Node, key: TopicPartition, asked: Generation) -> ErrorCode:
+    """Clients of old name topics of their own; partition leaders name that of offsets, too."""
+    if key.topic in INTERNAL_TOPICS and (has_no_transactions(key) or not asked.adds_implicitly):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     known = node.cluster.leader(key) is not None
     return ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

@@ -55,7 +55,8 @@ from fencepost.protocol.terms import (
 )
 
 COORDINATOR_TYPES: Final = frozenset(CoordinatorType)
-STATE_TITLES: Final = frozenset(state.title for state in TransactionState)
+# Two of Kafka's states never are in a log: nobody is found in them here.
+STATE_TITLES: Final = frozenset({state.title for state in TransactionState} | {"Dead", "PrepareEpochFence"})
 
 
 def api_versions(node: Node, request: ApiVersions, to: ReplyTo, now: int) -> None:
@@ -241,7 +242,7 @@ def list_transactions(node: Node, request: ListTransactions, to: ReplyTo, now: i
         ListedTransaction(transactional_id=name, producer_id=record.producer_id, state=record.state)
         for name, record in found
     )
-    unknown = tuple(state for state in request.states if state not in STATE_TITLES)
+    unknown = tuple(dict.fromkeys(state for state in request.states if state not in STATE_TITLES))
     body = ListTransactionsReply(unknown_states=unknown, transactions=listed)
     node.after_all(_coordinated(node), Reply(to, body=body))
 

@@ -136,7 +136,7 @@ def fetch(state: Groups, request: OffsetFetch) -> tuple[FetchedOffset, ...]:
         if key.group_id == request.group_id
     }
     if request.partitions is None:
-        wanted = sorted(committed.keys() | unstable if request.require_stable else committed.keys())
+        wanted = sorted(committed)  # what a transaction alone has is not listed, unstable or not
     else:
         wanted = [partition.key for partition in request.partitions]
     return tuple(

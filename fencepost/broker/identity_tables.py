@@ -101,13 +101,16 @@ def _asks_for_too_long(request: InitProducerId, rules: Rules) -> bool:
     return not 0 < request.transaction_timeout_ms <= rules.transaction_max_timeout_ms
 
 
+HALF_AN_IDENTITY: Final = IdentityRule(
+    "a producer id is expected without an epoch, or the other way round",
+    ErrorCode.INVALID_REQUEST,
+    _expects_half,
+)
+"""Of who has no transactional id, too."""
+
 IDENTITY_RULES: Final = (
     IdentityRule("the transactional id is empty", ErrorCode.INVALID_REQUEST, _is_nameless),
-    IdentityRule(
-        "a producer id is expected without an epoch, or the other way round",
-        ErrorCode.INVALID_REQUEST,
-        _expects_half,
-    ),
+    HALF_AN_IDENTITY,
     IdentityRule(
         "transaction.timeout.ms is not between 1 and transaction.max.timeout.ms",
         ErrorCode.INVALID_TRANSACTION_TIMEOUT,

@@ -122,6 +122,9 @@ def commit_in_transaction(node: Node, request: TxnOffsetCommit, to: ReplyTo, now
     partition to it.
     """
     log = group_log(node, request.group_id)
+    if not request.group_id or not _has_known_place(node, request):
+        _refuse(node, request, to, ErrorCode.INVALID_GROUP_ID)
+        return
     if isinstance(log, Refused):
         _refuse(node, request, to, log.error)
         return
@@ -150,6 +153,11 @@ def commit_in_transaction(node: Node, request: TxnOffsetCommit, to: ReplyTo, now
         why = AskedToAddOffsets(request=request, to=to, guard=guard, spoken=asked)
         if not ask_coordinator(node, add, why):
             _refuse(node, request, to, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+def _has_known_place(node: Node, request: TxnOffsetCommit) -> bool:
+    """Where there is nothing to commit, nothing is added to the transaction."""
+    return any(node.cluster.leader(TopicPartition(o.topic, o.partition)) for o in request.offsets)
 
 
 def _asks(node: Node, asked: Generation) -> bool:

@@ -10,20 +10,30 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from fencepost.broker.words import Refused
-from fencepost.protocol.batches import BatchHeader, Buffer, checksum_matches, read_header
+from fencepost.protocol.batches import (
+    HEADER_SIZE,
+    MAGIC_AT,
+    MAGIC_KAFKA,
+    BatchHeader,
+    Buffer,
+    checksum_matches,
+    read_framing,
+)
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.messages import Produce
-from fencepost.protocol.terms import NO_PRODUCER_ID
+from fencepost.protocol.terms import INTERNAL_TOPICS, NO_PRODUCER_ID, TopicPartition
 
 ACKS: Final = (-1, 0, 1)
+Parsed = BatchHeader | Refused
+"""What `header_of` makes of the bytes that one partition gets."""
 
 
 class RequestRule(NamedTuple):
-    """One rule for a request and the headers of its transactional batches."""
+    """One rule for a request: for all that was parsed of it, and for what is for partitions that exist."""
 
     name: str
     error: ErrorCode
-    holds: Callable[[Produce, Sequence[BatchHeader]], bool]
+    holds: Callable[[Produce, Sequence[Parsed], Sequence[Parsed]], bool]
 
 
 class ShapeRule(NamedTuple):
@@ -32,6 +42,14 @@ class ShapeRule(NamedTuple):
     name: str
     error: ErrorCode
     holds: Callable[[BatchHeader, int], bool]
+
+
+class LateRule(NamedTuple):
+    """One rule for a batch that the coordinator, if it was asked, has nothing against."""
+
+    name: str
+    error: ErrorCode
+    holds: Callable[[Produce, TopicPartition], bool]
 
 
 class FormRule(NamedTuple):
@@ -45,35 +63,47 @@ class FormRule(NamedTuple):
 # --- the request -----------------------------------------------------------------------------------------
 
 
-def _is_nobodys(request: Produce, transactional: Sequence[BatchHeader]) -> bool:
-    return bool(transactional) and not request.transactional_id
+def has_transaction(header: BatchHeader) -> bool:
+    """Whether a coordinator knows of it; a batch that nobody wrote belongs to none, whatever it says."""
+    return header.is_transactional and header.producer_id != NO_PRODUCER_ID
 
 
-def _wants_other_acks(request: Produce, transactional: Sequence[BatchHeader]) -> bool:
-    return request.acks not in ACKS
+def _is_unreadable(request: Produce, parsed: Sequence[Parsed], placed: Sequence[Parsed]) -> bool:
+    return any(isinstance(found, Refused) and found.error is ErrorCode.CORRUPT_MESSAGE for found in parsed)
 
 
-def _is_of_several(request: Produce, transactional: Sequence[BatchHeader]) -> bool:
-    return len({(header.producer_id, header.producer_epoch) for header in transactional}) > 1
+def _is_nobodys(request: Produce, parsed: Sequence[Parsed], placed: Sequence[Parsed]) -> bool:
+    return request.transactional_id is None and any(
+        isinstance(found, BatchHeader) and found.is_transactional for found in parsed
+    )
+
+
+def _is_of_several(request: Produce, parsed: Sequence[Parsed], placed: Sequence[Parsed]) -> bool:
+    headers = [found for found in placed if isinstance(found, BatchHeader) and has_transaction(found)]
+    return len({(header.producer_id, header.producer_epoch) for header in headers}) > 1
 
 
 REQUEST_RULES: Final = (
+    RequestRule(
+        "a batch with a magic byte or a length that nobody knows", ErrorCode.CORRUPT_MESSAGE, _is_unreadable
+    ),
     RequestRule(
         "transactional batches without a transactional id",
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         _is_nobodys,
     ),
-    RequestRule("acks is not 0, 1 or -1", ErrorCode.INVALID_REQUIRED_ACKS, _wants_other_acks),
     RequestRule(
-        "transactional batches of several producers", ErrorCode.INVALID_PRODUCER_ID_MAPPING, _is_of_several
+        "transactional batches of several producers for partitions that exist",
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        _is_of_several,
     ),
 )
 
 
-def request_problem(request: Produce, transactional: Sequence[BatchHeader]) -> Refused | None:
-    """Why all of a request is refused, if it is."""
+def request_problem(request: Produce, parsed: Sequence[Parsed], placed: Sequence[Parsed]) -> Refused | None:
+    """Why all of a request is refused, if it is; `placed` is what of `parsed` is for existing partitions."""
     for rule in REQUEST_RULES:
-        if rule.holds(request, transactional):
+        if rule.holds(request, parsed, placed):
             return Refused(rule.error, rule.name)
     return None
 
@@ -82,29 +112,49 @@ def request_problem(request: Produce, transactional: Sequence[BatchHeader]) -> R
 
 
 def _is_not_one_batch(header: BatchHeader, size: int) -> bool:
-    return header.size != size or header.record_count == 0
+    return header.size != size
 
 
-def _has_holes(header: BatchHeader, size: int) -> bool:
-    return header.last_offset_delta != header.record_count - 1
+SHAPE_RULES: Final = (ShapeRule("is not exactly one batch", ErrorCode.INVALID_RECORD, _is_not_one_batch),)
 
 
-SHAPE_RULES: Final = (
-    ShapeRule("is not exactly one batch with records", ErrorCode.INVALID_RECORD, _is_not_one_batch),
-    ShapeRule("has more offsets than records", ErrorCode.INVALID_RECORD, _has_holes),
-)
-
-
-def header_of(records: Buffer) -> BatchHeader | Refused:
-    """The header of the one batch that a partition's records are."""
+def header_of(records: Buffer) -> Parsed:
+    """The header of the one batch that a partition's records are (ProduceRequest.validateRecords)."""
     try:
-        header = read_header(records)
+        header = read_framing(records)
     except ProtocolViolation as problem:
-        return Refused(ErrorCode.INVALID_RECORD, str(problem))
+        # What is cut off is no batch at all, and neither are messages of before Kafka 0.11.
+        is_none = len(records) < HEADER_SIZE or records[MAGIC_AT] < MAGIC_KAFKA
+        return Refused(ErrorCode.INVALID_RECORD if is_none else ErrorCode.CORRUPT_MESSAGE, str(problem))
     for rule in SHAPE_RULES:
         if rule.holds(header, len(records)):
             return Refused(rule.error, rule.name)
     return header
+
+
+# --- what is only looked at when it is about to be appended ----------------------------------------------
+
+
+def _wants_other_acks(request: Produce, key: TopicPartition) -> bool:
+    return request.acks not in ACKS
+
+
+def _is_internal(request: Produce, key: TopicPartition) -> bool:
+    return key.topic in INTERNAL_TOPICS
+
+
+LATE_RULES: Final = (
+    LateRule("comes with acks that are not 0, 1 or -1", ErrorCode.INVALID_REQUIRED_ACKS, _wants_other_acks),
+    LateRule("is for an internal topic", ErrorCode.INVALID_TOPIC_EXCEPTION, _is_internal),
+)
+
+
+def late_problem(request: Produce, key: TopicPartition) -> Refused | None:
+    """Why a batch is not appended, whatever is in it (ReplicaManager.appendRecords)."""
+    for rule in LATE_RULES:
+        if rule.holds(request, key):
+            return Refused(rule.error, rule.name)
+    return None
 
 
 # --- its batch -------------------------------------------------------------------------------------------
@@ -118,6 +168,10 @@ def _is_too_large(header: BatchHeader, records: Buffer, limit: int) -> bool:
     return header.size > limit
 
 
+def _has_no_records(header: BatchHeader, records: Buffer, limit: int) -> bool:
+    return not 0 < header.record_count == header.last_offset_delta + 1
+
+
 def _is_control(header: BatchHeader, records: Buffer, limit: int) -> bool:
     return header.is_control
 
@@ -126,16 +180,13 @@ def _has_no_sequence(header: BatchHeader, records: Buffer, limit: int) -> bool:
     return header.producer_id != NO_PRODUCER_ID and header.base_sequence < 0
 
 
-def _has_no_producer(header: BatchHeader, records: Buffer, limit: int) -> bool:
-    return header.producer_id == NO_PRODUCER_ID and header.is_transactional
-
-
+# UnifiedLog.analyzeAndValidateRecords, LogValidator.validateBatch
 FORM_RULES: Final = (
-    FormRule("its checksum does not match its bytes", ErrorCode.CORRUPT_MESSAGE, _is_corrupt),
     FormRule("is larger than its topic takes", ErrorCode.MESSAGE_TOO_LARGE, _is_too_large),
+    FormRule("has a checksum that does not match its bytes", ErrorCode.CORRUPT_MESSAGE, _is_corrupt),
+    FormRule("has no records, or not as many as offsets", ErrorCode.INVALID_RECORD, _has_no_records),
     FormRule("is a control batch", ErrorCode.INVALID_RECORD, _is_control),
     FormRule("has a producer id and no sequence", ErrorCode.INVALID_RECORD, _has_no_sequence),
-    FormRule("is transactional and has no producer id", ErrorCode.INVALID_RECORD, _has_no_producer),
 )
 
 
@@ -149,10 +200,10 @@ def form_problem(header: BatchHeader, records: Buffer, *, limit: int) -> Refused
 
 def _is_sound(header: BatchHeader, records: Buffer, limit: int) -> bool:
     """None of FORM_RULES holds: asked at once, for this is every batch's way."""
-    has_producer = header.producer_id != NO_PRODUCER_ID
     return (
         header.size <= limit
+        and 0 < header.record_count == header.last_offset_delta + 1
         and not header.is_control
-        and (header.base_sequence >= 0 if has_producer else not header.is_transactional)
+        and (header.base_sequence >= 0 or header.producer_id == NO_PRODUCER_ID)
         and checksum_matches(records, 0, header)
     )

@@ -7,7 +7,7 @@ appended only if nothing ended the transaction in the meantime.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import attrs
@@ -18,7 +18,7 @@ from fencepost.broker.node import Node
 from fencepost.broker.transaction_tables import Spoken
 from fencepost.broker.waiting import Asked, AskedToAdd, Collect, Incoming, Log
 from fencepost.broker.words import NOBODY, Answered, Refused, ReplyTo
-from fencepost.protocol.batches import BatchHeader, build_marker
+from fencepost.protocol.batches import build_marker
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     AddPartitionsToTxn,
@@ -66,10 +66,6 @@ class PlaceRule(NamedTuple):
     holds: Callable[[Node, TopicPartition], bool]
 
 
-def _is_internal(node: Node, key: TopicPartition) -> bool:
-    return key.topic in INTERNAL_TOPICS
-
-
 def _is_led_elsewhere(node: Node, key: TopicPartition) -> bool:
     return node.cluster.leader(key) is not None
 
@@ -78,11 +74,10 @@ def _is_nowhere(node: Node, key: TopicPartition) -> bool:
     return node.cluster.leader(key) is None
 
 
-LEADER_RULES: Final = (
+PLACE_RULES: Final = (
     PlaceRule("is for a partition of another leader", ErrorCode.NOT_LEADER_OR_FOLLOWER, _is_led_elsewhere),
     PlaceRule("is for a partition that nobody has", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _is_nowhere),
 )
-PLACE_RULES: Final = (PlaceRule("is for an internal topic", INTERNAL.error, _is_internal), *LEADER_RULES)
 
 
 def produce(node: Node, request: Produce, to: ReplyTo, now: int, asked: Spoken) -> None:
@@ -91,26 +86,28 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, asked: Spoken) 
     """
     ticket = node.gather(to if request.acks != 0 else NOBODY, Produce, len(request.partitions))
     parsed = [produce_rules.header_of(part.records) for part in request.partitions]
-    headers = [header for header in parsed if isinstance(header, BatchHeader) and header.is_transactional]
-    refused = produce_rules.request_problem(request, headers)
+    placed = [
+        header
+        for part, header in zip(request.partitions, parsed, strict=True)
+        if node.cluster.leader(TopicPartition(part.topic, part.partition)) is not None
+    ]
+    refused = produce_rules.request_problem(request, parsed, placed)
     to_add: list[Incoming] = []
     asks = asked.generation.adds_implicitly or node.settings.partition_verification
     for index, (part, header) in enumerate(zip(request.partitions, parsed, strict=True)):
         key = TopicPartition(part.topic, part.partition)
         log = node.logs.get(key)
-        problem = refused or (header if isinstance(header, Refused) else None)
-        if refused is None and (log is None or key.topic in INTERNAL_TOPICS):
-            problem = _place_problem(node, key, PLACE_RULES)
-        if problem is not None or log is None or isinstance(header, Refused):
-            assert problem is not None, "a batch without log or header has a problem"
+        if refused is not None or log is None or isinstance(header, Refused):
+            problem = refused or (_place_problem(node, key) if log is None else header)
+            assert isinstance(problem, Refused), "a batch without a log has a problem"
             node.collect(_part(ticket, index, key, problem.error))
             continue
-        guard = NO_GUARD if asks else UNGUARDED
         incoming = Incoming(
-            ticket=ticket, index=index, key=key, header=header, records=part.records, guard=guard
-        )
+            ticket=ticket, index=index, key=key, header=header, records=part.records,
+            guard=NO_GUARD if asks else UNGUARDED, refused=produce_rules.late_problem(request, key),
+        )  # fmt: skip
         is_open = log.partition.is_open(header.producer_id, header.producer_epoch)
-        if header.is_transactional and asks and not is_open:
+        if asks and produce_rules.has_transaction(header) and not is_open and not _is_internal(key):
             _start_adding(node, log, incoming, to_add, asked, now)
         else:
             _append(node, log, incoming)
@@ -119,8 +116,13 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, asked: Spoken) 
         _ask_to_add(node, request.transactional_id, to_add, asked)
 
 
-def _place_problem(node: Node, key: TopicPartition, rules: Sequence[PlaceRule]) -> Refused:
-    rule = next(rule for rule in rules if rule.holds(node, key))
+def _is_internal(key: TopicPartition) -> bool:
+    """No client's transaction goes there, though Kafka adds the partition before it refuses the batch."""
+    return key.topic in INTERNAL_TOPICS
+
+
+def _place_problem(node: Node, key: TopicPartition) -> Refused:
+    rule = next(rule for rule in PLACE_RULES if rule.holds(node, key))
     return Refused(rule.error, rule.name)
 
 
@@ -223,7 +225,7 @@ def answer_to_add(node: Node, asked: AskedToAdd, answer: Answered) -> None:
 
 
 def _append(node: Node, log: Log, incoming: Incoming) -> None:
-    refused = produce_rules.form_problem(
+    refused = incoming.refused or produce_rules.form_problem(
         incoming.header, incoming.records, limit=_size_limit(node, incoming.key.topic)
     )
     verdict = refused or batch_checks.judge(
@@ -260,7 +262,7 @@ def write_markers(node: Node, request: WriteTxnMarkers, to: ReplyTo, now: int) -
     for index, (marker, key) in enumerate(targets):
         log = node.logs.get(key)
         if log is None:
-            node.collect(_marker_part(ticket, index, key, _place_problem(node, key, LEADER_RULES).error))
+            node.collect(_marker_part(ticket, index, key, _place_problem(node, key).error))
             continue
         refused = (
             INTERNAL

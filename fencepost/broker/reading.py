@@ -29,7 +29,9 @@ from fencepost.protocol.messages import (
     ListOffsetsReply,
 )
 from fencepost.protocol.terms import (
+    EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
     NO_LEADER_EPOCH,
@@ -157,14 +159,20 @@ def _plan_offset(node: Node, part: ListOffsetsPartition, isolation_level: Isolat
     key = TopicPartition(part.topic, part.partition)
     log = _led(node, key, part.current_leader_epoch)
     error, offset, before = ErrorCode.NONE, NO_OFFSET, NO_OFFSET
+    is_lookup = part.timestamp >= 0 or part.timestamp == MAX_TIMESTAMP
     if isinstance(log, ErrorCode):
-        error = log
+        error, is_lookup = log, False
     else:
-        before = log.partition.end_for(isolation_level)
-        offset = {EARLIEST_TIMESTAMP: log.partition.log_start_offset, LATEST_TIMESTAMP: before}.get(
-            part.timestamp, NO_OFFSET
-        )
-    is_lookup = error is ErrorCode.NONE and part.timestamp not in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
+        before, start = log.partition.end_for(isolation_level), log.partition.log_start_offset
+        named = {
+            LATEST_TIMESTAMP: before,
+            EARLIEST_TIMESTAMP: start,
+            EARLIEST_LOCAL_TIMESTAMP: start,
+            LATEST_TIERED_TIMESTAMP: NO_OFFSET,
+        }
+        if not is_lookup and part.timestamp not in named:
+            error = ErrorCode.UNSUPPORTED_VERSION  # a name of Kafka's that is younger than this
+        offset = named.get(part.timestamp, NO_OFFSET)
     return OffsetPlan(
         partition=key,
         error=error,
@@ -182,21 +190,21 @@ def complete_fetch(reply: ReplyFetched, journal: OpenJournal) -> FetchReply:
     """The bytes for each plan, at least one whole batch in all, and for read_committed the aborted
     transactions among them.
     """
-    left = reply.max_bytes
+    left, has_some = reply.max_bytes, False
     parts: list[FetchedPartition] = []
     for plan in reply.plans:
         error, records, aborted = plan.error, b"", None
         try:
             if error is ErrorCode.OFFSET_OUT_OF_RANGE and _has_offset(journal(plan.partition), plan):
                 error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # whoever leads now has written it
-            if error is ErrorCode.NONE and plan.fetch_offset < plan.before and left > 0:
-                size = min(plan.max_bytes, left)
+            if error is ErrorCode.NONE and plan.fetch_offset < plan.before and not (has_some and left <= 0):
+                size = max(0, min(plan.max_bytes, left))
                 records = journal(plan.partition).read(plan.fetch_offset, max_bytes=size, before=plan.before)
             if error is ErrorCode.NONE and reply.isolation_level is IsolationLevel.READ_COMMITTED:
                 aborted = _aborted(plan, records, journal) if records else ()
         except (StorageError, ProtocolViolation) as problem:
             error, records = _unreadable(problem), b""
-        left -= len(records)
+        left, has_some = left - len(records), has_some or bool(records)
         parts.append(_fetched(plan, error, records, aborted))
     return FetchReply(partitions=tuple(parts))
 

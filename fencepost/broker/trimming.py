@@ -33,11 +33,11 @@ def delete_records(node: Node, request: DeleteRecords, to: ReplyTo, now: int) ->
 
 def _new_start(node: Node, key: TopicPartition, part: DeleteRecordsPartition) -> tuple[Log, int] | ErrorCode:
     log = node.logs.get(key)
-    if key.topic in INTERNAL_TOPICS:
-        return ErrorCode.INVALID_TOPIC_EXCEPTION
     if log is None:
         known = node.cluster.leader(key) is not None
         return ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if key.topic in INTERNAL_TOPICS:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
     high_watermark = log.partition.high_watermark
     offset = high_watermark if part.offset == HIGH_WATERMARK else part.offset
     return (log, offset) if 0 <= offset <= high_watermark else ErrorCode.OFFSET_OUT_OF_RANGE

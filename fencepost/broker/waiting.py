@@ -16,7 +16,7 @@ from fencepost.broker.groups import Groups
 from fencepost.broker.partition import Partition
 from fencepost.broker.transaction_tables import Spoken
 from fencepost.broker.transactions import Transactions, WriteMarkers
-from fencepost.broker.words import Effect, Reply, ReplyTo
+from fencepost.broker.words import Effect, Refused, Reply, ReplyTo
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.messages import (
     DeletedRecords,
@@ -141,6 +141,8 @@ class Incoming:
     header: BatchHeader
     records: Buffer = attrs.field(repr=False)
     guard: int
+    refused: Refused | None
+    """What it is told once the coordinator has nothing against it: that matters more."""
 
 
 @value

@@ -24,6 +24,7 @@ _MAGICS: Final = (MAGIC_KAFKA, MAGIC_COLUMNS)
 
 HEADER_SIZE: Final = 61
 LENGTH_PREFIX_SIZE: Final = 12  # base offset and batch length are not counted by batch length
+MAGIC_AT: Final = 16  # the one byte that every format of Kafka's has in this place
 CRC_START: Final = 21  # attributes, the first byte under the checksum
 
 COMPRESSION_MASK: Final = 0x07
@@ -99,6 +100,16 @@ _tuple: Final = tuple[int, ...].__new__  # what `_make` calls, without its own c
 
 def read_header(data: Buffer, at: int = 0) -> BatchHeader:
     """The header at byte `at`; ProtocolViolation when it is cut off or impossible. Checks no checksum."""
+    header = read_framing(data, at)
+    if header.last_offset_delta < 0 or header.record_count < 0:
+        raise ProtocolViolation("a batch with a negative count")
+    return header
+
+
+def read_framing(data: Buffer, at: int = 0) -> BatchHeader:
+    """The same for a batch that a client sends: its magic and its length are right, and nothing else is
+    checked.
+    """
     if len(data) - at < HEADER_SIZE:
         raise ProtocolViolation(f"a batch header is cut off after {max(0, len(data) - at)} bytes")
     header = _tuple(BatchHeader, HEADER.unpack_from(data, at))
@@ -106,8 +117,6 @@ def read_header(data: Buffer, at: int = 0) -> BatchHeader:
         raise ProtocolViolation(f"magic byte {header.magic} is neither {MAGIC_KAFKA} nor {MAGIC_COLUMNS}")
     if header.batch_length < HEADER_SIZE - LENGTH_PREFIX_SIZE:
         raise ProtocolViolation(f"batch length {header.batch_length} is shorter than a header")
-    if header.last_offset_delta < 0 or header.record_count < 0:
-        raise ProtocolViolation("a batch with a negative count")
     return header
 
 

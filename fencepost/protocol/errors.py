@@ -47,6 +47,7 @@ class ErrorCode(IntEnum):
     UNKNOWN_MEMBER_ID = 25
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
+    TOPIC_AUTHORIZATION_FAILED = 29
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37
@@ -135,6 +136,7 @@ ERRORS: dict[ErrorCode, ErrorRow] = {
     _E.UNKNOWN_MEMBER_ID: _row(_R.ABORT, "the group does not know this member"),
     _E.INVALID_SESSION_TIMEOUT: _row(_R.RAISE, "the session timeout is beyond the broker's bounds"),
     _E.REBALANCE_IN_PROGRESS: _row(_R.ABORT, "the group's next generation is being made: join again"),
+    _E.TOPIC_AUTHORIZATION_FAILED: _row(_R.ABORT, "only the broker's own requests may name this topic"),
     _E.UNSUPPORTED_VERSION: _row(_R.FATAL, "the broker does not speak this version of the request"),
     _E.TOPIC_ALREADY_EXISTS: _row(_R.RAISE, "a topic of that name exists"),
     _E.INVALID_PARTITIONS: _row(_R.RAISE, "the number of partitions is not allowed"),

@@ -117,11 +117,15 @@ def test_an_offset_in_a_transaction_counts_when_that_commits(result: object) -> 
     assert (decided.error, decided.offset) == (ErrorCode.NONE, 7 if result is COMMIT else 3)
 
 
-def test_all_offsets_of_a_group_show_those_that_are_not_decided_only_to_whom_it_matters() -> None:
+def test_all_offsets_of_a_group_are_those_that_were_ever_committed() -> None:
+    """One that a transaction alone has is not listed, whoever asks (OffsetMetadataManager.fetchAllOffsets)."""
     story = Story()
     me = story.identity()
     story.commit_offset(me, "readers", 7)
     assert everything(story) == []
+    assert everything(story, require_stable=True) == []
+    commit(story, 3)
+    assert [found.offset for found in everything(story)] == [3]
     (unstable,) = everything(story, require_stable=True)
     assert unstable.error is ErrorCode.UNSTABLE_OFFSET_COMMIT
 

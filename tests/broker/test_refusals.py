@@ -84,12 +84,13 @@ BAD_BATCHES: list[tuple[Callable[[Identity], bytearray], ErrorCode]] = [
     (patched(53, ">i", -1), ErrorCode.INVALID_RECORD),  # no sequence
     (patched(53, ">i", -5), ErrorCode.INVALID_RECORD),
     (patched(16, ">b", 1), ErrorCode.INVALID_RECORD),  # a magic byte of old
+    (patched(16, ">b", 3), ErrorCode.CORRUPT_MESSAGE),  # and of nobody
+    (patched(8, ">i", 10), ErrorCode.CORRUPT_MESSAGE),  # a length that leaves no room for a header
     (patched(8, ">i", 5_000), ErrorCode.INVALID_RECORD),  # a length beyond the batch
     (patched(21, ">h", CONTROL_BIT | 0x10), ErrorCode.INVALID_RECORD),
     (lambda who: batch(who, "x" * 1_100_000), ErrorCode.MESSAGE_TOO_LARGE),
     (corrupt, ErrorCode.CORRUPT_MESSAGE),
     (two_batches, ErrorCode.INVALID_RECORD),
-    (of_nobody, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
     (lambda _: bytearray(), ErrorCode.INVALID_RECORD),
     (lambda _: bytearray(b"nonsense"), ErrorCode.INVALID_RECORD),
 ]
@@ -108,6 +109,18 @@ def test_a_batch_that_breaks_a_rule_of_its_form_does_not_get_in(
     story.ended(me, COMMIT)
     story.restart()
     assert story.visible() == "first"
+
+
+def test_a_transactional_batch_of_nobody_is_in_no_transaction() -> None:
+    """Kafka asks about producers only (ReplicaManager.handleProduceAppend), and tracks none here."""
+    story = Story()
+    me = story.identity()
+    reply = story.ask(produce_batches({ORDERS: of_nobody(me)}, name="pay"))
+    assert body_of(reply, ProduceReply).partitions[0].error is ErrorCode.NONE
+    assert (story.transaction().partitions, story.partition().producers) == ((), {})
+    assert story.visible() == "a"
+    story.restart()
+    assert story.visible() == "a"
 
 
 @pytest.mark.parametrize("key", INTERNAL)
@@ -144,7 +157,7 @@ def test_what_is_no_topic_of_clients_is_not_added_to_a_transaction(key: TopicPar
     is_internal = key in INTERNAL
     assert [part.error for part in reply.partitions] == [
         ErrorCode.OPERATION_NOT_ATTEMPTED,
-        ErrorCode.INVALID_TOPIC_EXCEPTION if is_internal else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_internal else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
     assert story.transaction().partitions == ()
     story.produce(me, "a")

@@ -15,7 +15,6 @@ from fencepost.protocol.batches import (
     TRANSACTIONAL_BIT,
     BatchHeader,
     build_batch,
-    read_header,
 )
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import NO_PRODUCER_EPOCH, NO_SEQUENCE
@@ -27,10 +26,10 @@ def recorded_batch(args: Fields, *, producer_id: int, now_ms: int) -> bytearray:
     records: int = args["records"]
     batch = _empty_batch(args, producer_id, now_ms) if records == 0 else _batch(args, producer_id, now_ms)
     if args.get("control"):
-        header = read_header(batch)
+        header = _header(batch)
         _put(batch, header._replace(attributes=header.attributes | CONTROL_BIT))
     if "magic" in args:
-        _put(batch, read_header(batch)._replace(magic=args["magic"]))
+        _put(batch, _header(batch)._replace(magic=args["magic"]))
     if args.get("corrupt"):
         batch[-1] ^= 1
     return batch
@@ -63,6 +62,11 @@ def _empty_batch(args: Fields, producer_id: int, now_ms: int) -> bytearray:
         producer_epoch=args.get("epoch", NO_PRODUCER_EPOCH),
         base_sequence=args.get("sequence", NO_SEQUENCE),
     )
+
+
+def _header(batch: bytearray) -> BatchHeader:
+    """Its header, faults and all."""
+    return BatchHeader._make(HEADER.unpack_from(batch, 0))
 
 
 def _put(batch: bytearray, header: BatchHeader) -> None:

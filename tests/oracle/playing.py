@@ -163,6 +163,9 @@ def _partition(args: Fields) -> TopicPartition | None:
     """The partition whose leader is asked; requests about several go to the leader of the first."""
     if "partition" in args:
         return partition_of(args["partition"])
-    if "coordinator_epoch" in args:
-        return partition_of(args["partitions"][0])
+    if "parts" in args:
+        return partition_of(next(iter(args["parts"])))
+    marker = args["markers"][0] if "markers" in args else args
+    if "coordinator_epoch" in marker:
+        return partition_of(marker["partitions"][0])
     return None

@@ -44,7 +44,7 @@ SPEECH: Final = {
     "AddOffsetsToTxn": _line(f"{_PRODUCER} group", transactions.ask_add_offsets, tell_error),
     "EndTxn": _line(f"{_PRODUCER} commit", transactions.ask_end, transactions.tell_ended),
     "WriteTxnMarkers": _line(
-        "producer epoch commit partitions coordinator_epoch transaction_version",
+        "producer epoch commit partitions coordinator_epoch transaction_version markers",
         transactions.ask_markers,
         transactions.tell_markers,
     ),
@@ -52,9 +52,15 @@ SPEECH: Final = {
         "transactional_ids", transactions.ask_describe, transactions.tell_transactions
     ),
     "ListTransactions": _line("states producers duration_ms", transactions.ask_list, transactions.tell_list),
-    "Produce": _line(f"{_PRODUCER} partition acks {_BATCH}", data.ask_produce, data.tell_produced),
-    "Fetch": _line("partition offset isolation max_bytes", data.ask_fetch, data.tell_fetched),
-    "ListOffsets": _line("partition timestamp isolation", data.ask_list_offsets, data.tell_listed_offset),
+    "Produce": _line(f"{_PRODUCER} partition acks {_BATCH} parts", data.ask_produce, data.tell_produced),
+    "Fetch": _line(
+        "partition offset isolation max_bytes partition_max_bytes leader_epoch",
+        data.ask_fetch,
+        data.tell_fetched,
+    ),
+    "ListOffsets": _line(
+        "partition timestamp isolation leader_epoch", data.ask_list_offsets, data.tell_listed_offset
+    ),
     "DeleteRecords": _line("partition offset", data.ask_delete_records, data.tell_records_deleted),
     "DescribeProducers": _line("partition", data.ask_describe_producers, data.tell_producers),
     "OffsetCommit": _line(f"{_MEMBER} offsets metadata_size", groups.ask_commit, groups.tell_committed),
@@ -65,11 +71,16 @@ SPEECH: Final = {
     ),
     "OffsetFetch": _line("group partitions require_stable", groups.ask_offsets, groups.tell_offsets),
     "JoinGroup": _line(
-        "group member instance session_ms rebalance_ms protocol", members.ask_join, members.tell_joined
+        "group member instance session_ms rebalance_ms protocol protocol_type protocols topics",
+        members.ask_join,
+        members.tell_joined,
     ),
-    "SyncGroup": _line(f"{_MEMBER} assignments", members.ask_sync, members.tell_synced),
+    "SyncGroup": _line(
+        f"{_MEMBER} assignments protocol protocol_type", members.ask_sync, members.tell_synced
+    ),
     "Heartbeat": _line(_MEMBER, members.ask_heartbeat, tell_error),
-    "LeaveGroup": _line("group member instance", members.ask_leave, members.tell_left),
+    "LeaveGroup": _line("group member instance members", members.ask_leave, members.tell_left),
+    "ListGroups": _line("states", members.ask_list, members.tell_listed),
     "DescribeGroups": _line("group", members.ask_describe, members.tell_described),
     "DeleteGroups": _line("group", members.ask_delete, members.tell_deleted),
     "OffsetDelete": _line("group partitions", members.ask_delete_offsets, members.tell_offsets_deleted),

@@ -11,7 +11,13 @@ from fencepost.broker.words import Reply
 from fencepost.protocol import messages as m
 from fencepost.protocol.batches import read_marker, walk
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.terms import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_OFFSET, IsolationLevel
+from fencepost.protocol.terms import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    NO_LEADER_EPOCH,
+    NO_OFFSET,
+    IsolationLevel,
+)
 from tests.oracle.batches import recorded_batch
 from tests.oracle.conversation import Fields
 from tests.oracle.phrasing import Asking, Telling, Told, body_of, names_of, partition_of, tell_error
@@ -22,21 +28,31 @@ SHOWN_TIMESTAMP_MAX: Final = 10**9  # a later one is of the day of the recording
 
 
 def ask_produce(asking: Asking) -> m.Request:
+    """One batch for one partition, or in `parts` any number for each of several."""
     args = asking.args
-    key = partition_of(args["partition"])
-    records = recorded_batch(
-        args, producer_id=asking.symbols.producer_id(args.get("producer")), now_ms=asking.now_ms
-    )
+    parts = args["parts"] if "parts" in args else {args["partition"]: [args]}
     return m.Produce(
         transactional_id=args.get("transactional_id"),
         acks=args.get("acks", -1),
         timeout_ms=5_000,
-        partitions=(m.ProducePartition(topic=key.topic, partition=key.partition, records=records),),
+        partitions=tuple(_produced(asking, partition, batches) for partition, batches in parts.items()),
     )
+
+
+def _produced(asking: Asking, partition: str, batches: list[Fields]) -> m.ProducePartition:
+    key, records = partition_of(partition), bytearray()
+    for batch in batches:
+        producer_id = asking.symbols.producer_id(batch.get("producer"))
+        records += recorded_batch(batch, producer_id=producer_id, now_ms=asking.now_ms)
+    return m.ProducePartition(topic=key.topic, partition=key.partition, records=records)
 
 
 def tell_produced(reply: Reply, telling: Telling) -> Told:
     body = body_of(reply, m.ProduceReply)
+    if "parts" in telling.args:
+        found = () if body is None else body.partitions
+        refused = {key: [reply.error.name, NO_OFFSET] for key in telling.args["parts"]}
+        return refused | {f"{p.topic}-{p.partition}": [p.error.name, p.base_offset] for p in found}
     if body is None:
         return {"error": reply.error.name, "offset": NO_OFFSET}
     (part,) = body.partitions
@@ -51,7 +67,11 @@ def ask_fetch(asking: Asking) -> m.Request:
     args = asking.args
     key, size = partition_of(args["partition"]), args.get("max_bytes", BYTES_MAX)
     part = m.FetchPartition(
-        topic=key.topic, partition=key.partition, fetch_offset=args["offset"], max_bytes=size
+        topic=key.topic,
+        partition=key.partition,
+        current_leader_epoch=args.get("leader_epoch", NO_LEADER_EPOCH),
+        fetch_offset=args["offset"],
+        max_bytes=args.get("partition_max_bytes", size),
     )
     return m.Fetch(
         max_wait_ms=0, min_bytes=0, max_bytes=size, isolation_level=_isolation(args), partitions=(part,)
@@ -104,7 +124,10 @@ TIMESTAMPS: Final = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP,
 def ask_list_offsets(asking: Asking) -> m.Request:
     key, timestamp = partition_of(asking.args["partition"]), asking.args["timestamp"]
     wanted = TIMESTAMPS[timestamp] if isinstance(timestamp, str) else timestamp
-    part = m.ListOffsetsPartition(topic=key.topic, partition=key.partition, timestamp=wanted)
+    epoch = asking.args.get("leader_epoch", NO_LEADER_EPOCH)
+    part = m.ListOffsetsPartition(
+        topic=key.topic, partition=key.partition, current_leader_epoch=epoch, timestamp=wanted
+    )
     return m.ListOffsets(isolation_level=_isolation(asking.args), partitions=(part,))
 
 

@@ -48,7 +48,7 @@ def ask_commit_in_transaction(asking: Asking) -> m.Request:
     return m.TxnOffsetCommit(
         transactional_id=args["transactional_id"],
         group_id=args["group"],
-        producer_id=asking.symbols.producer_id(args["producer"]),
+        producer_id=asking.symbols.producer_id(args.get("producer")),
         producer_epoch=args["epoch"],
         generation_id=args.get("generation", -1),
         member_id=asking.symbols.member_id(args.get("member", "")),
@@ -68,7 +68,7 @@ def ask_offsets(asking: Asking) -> m.Request:
     return m.OffsetFetch(
         group_id=asking.args["group"],
         require_stable=asking.args["require_stable"],
-        partitions=names_of(asking.args["partitions"]),
+        partitions=names_of(asking.args["partitions"]) if "partitions" in asking.args else None,
     )
 
 

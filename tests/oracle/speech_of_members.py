@@ -6,10 +6,12 @@ bound to the id that the answer hands out where Kafka's did.
 
 from __future__ import annotations
 
-from typing import Final
+import struct
+from typing import Any, Final
 
 from fencepost.broker.words import Reply
 from fencepost.protocol import messages as m
+from fencepost.protocol.terms import GroupState
 from tests.oracle.phrasing import Asking, Telling, Told, body_of, errors_of, names_of, tell_error
 
 PROTOCOL_TYPE: Final = "consumer"
@@ -31,9 +33,20 @@ def ask_join(asking: Asking) -> m.Request:
         rebalance_timeout_ms=args["rebalance_ms"],
         member_id=asking.symbols.member_id(args.get("member", "")),
         group_instance_id=args.get("instance"),
-        protocol_type=PROTOCOL_TYPE,
-        protocols=(m.GroupProtocol(name=args["protocol"], metadata=b""),),
+        protocol_type=args.get("protocol_type", PROTOCOL_TYPE),
+        protocols=tuple(
+            m.GroupProtocol(name=name, metadata=_subscription(args.get("topics")))
+            for name in args.get("protocols", [args.get("protocol")])
+        ),
     )
+
+
+def _subscription(topics: list[str] | None) -> bytes:
+    """A consumer's metadata (ConsumerProtocolSubscription, version 0); nothing at all when it names none."""
+    if topics is None:
+        return b""
+    names = b"".join(struct.pack(">h", len(name)) + name.encode() for name in topics)
+    return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
 
 
 def tell_joined(reply: Reply, telling: Telling) -> Told:
@@ -60,8 +73,8 @@ def ask_sync(asking: Asking) -> m.Request:
         generation_id=args["generation"],
         member_id=symbols.member_id(args["member"]),
         group_instance_id=args.get("instance"),
-        protocol_type=PROTOCOL_TYPE,
-        protocol_name=PROTOCOL,
+        protocol_type=args.get("protocol_type", PROTOCOL_TYPE),
+        protocol_name=args.get("protocol", PROTOCOL),
         assignments=tuple(
             m.MemberAssignment(member_id=symbols.member_id(name), assignment=text.encode())
             for name, text in args.get("assignments", ())
@@ -85,10 +98,15 @@ def ask_heartbeat(asking: Asking) -> m.Request:
 
 
 def ask_leave(asking: Asking) -> m.Request:
-    args = asking.args
-    member_id = asking.symbols.member_id(args["member"])
-    leaving = m.LeavingMember(member_id=member_id, group_instance_id=args.get("instance"))
-    return m.LeaveGroup(group_id=args["group"], members=(leaving,))
+    """One member, or several in `members`, each with its id and its instance."""
+    args, symbols = asking.args, asking.symbols
+    alone: list[list[Any]] = [[args.get("member"), args.get("instance")]]
+    leaving: list[list[Any]] = args.get("members", alone)
+    members = tuple(
+        m.LeavingMember(member_id=symbols.member_id(name), group_instance_id=instance)
+        for name, instance in leaving
+    )
+    return m.LeaveGroup(group_id=args["group"], members=members)
 
 
 def tell_left(reply: Reply, telling: Telling) -> Told:
@@ -112,6 +130,19 @@ def tell_described(reply: Reply, telling: Telling) -> Told:
         "members": len(group.members),
         "protocol": group.protocol or None,
     }
+
+
+def ask_list(asking: Asking) -> m.Request:
+    titles = {state.title: state for state in GroupState}
+    return m.ListGroups(states=tuple(titles[title] for title in asking.args.get("states", ())))
+
+
+def tell_listed(reply: Reply, telling: Telling) -> Told:
+    body = body_of(reply, m.ListGroupsReply)
+    if body is None:
+        return tell_error(reply, telling)
+    found = [[group.group_id, group.protocol_type, group.state.title] for group in body.groups]
+    return {"error": reply.error.name, "groups": found}
 
 
 def ask_delete(asking: Asking) -> m.Request:

@@ -16,6 +16,7 @@ from fencepost.protocol.terms import (
     NO_TIMESTAMP,
     TransactionResult,
 )
+from tests.oracle.conversation import Fields
 from tests.oracle.phrasing import Asking, Telling, Told, body_of, errors_of, names_of, tell_error
 from tests.oracle.symbols import Symbols
 
@@ -42,7 +43,7 @@ def ask_add(asking: Asking) -> m.Request:
     args = asking.args
     return m.AddPartitionsToTxn(
         transactional_id=args["transactional_id"],
-        producer_id=asking.symbols.producer_id(args["producer"]),
+        producer_id=asking.symbols.producer_id(args.get("producer")),
         producer_epoch=args["epoch"],
         verify_only=args.get("verify_only", False),
         partitions=names_of(args["partitions"]),
@@ -66,7 +67,7 @@ def ask_add_offsets(asking: Asking) -> m.Request:
     args = asking.args
     return m.AddOffsetsToTxn(
         transactional_id=args["transactional_id"],
-        producer_id=asking.symbols.producer_id(args["producer"]),
+        producer_id=asking.symbols.producer_id(args.get("producer")),
         producer_epoch=args["epoch"],
         group_id=args["group"],
     )
@@ -76,7 +77,7 @@ def ask_end(asking: Asking) -> m.Request:
     args = asking.args
     return m.EndTxn(
         transactional_id=args["transactional_id"],
-        producer_id=asking.symbols.producer_id(args["producer"]),
+        producer_id=asking.symbols.producer_id(args.get("producer")),
         producer_epoch=args["epoch"],
         result=TransactionResult(args["commit"]),
     )
@@ -91,24 +92,33 @@ def tell_ended(reply: Reply, telling: Telling) -> Told:
 
 
 def ask_markers(asking: Asking) -> m.Request:
-    args = asking.args
-    asking.symbols.coordinator(args["coordinator_epoch"])
-    marker = m.TransactionMarker(
-        producer_id=asking.symbols.producer_id(args["producer"]),
+    """One marker, or several in `markers`."""
+    markers = asking.args.get("markers", [asking.args])
+    return m.WriteTxnMarkers(markers=tuple(_marker(asking.symbols, marker) for marker in markers))
+
+
+def _marker(symbols: Symbols, args: Fields) -> m.TransactionMarker:
+    symbols.coordinator(args["coordinator_epoch"])
+    return m.TransactionMarker(
+        producer_id=symbols.producer_id(args.get("producer")),
         producer_epoch=args["epoch"],
         result=TransactionResult(args["commit"]),
         coordinator_epoch=args["coordinator_epoch"],
-        transaction_version=args["transaction_version"],
+        transaction_version=args.get("transaction_version", 0),
         partitions=names_of(args["partitions"]),
     )
-    return m.WriteTxnMarkers(markers=(marker,))
 
 
 def tell_markers(reply: Reply, telling: Telling) -> Told:
     body = body_of(reply, m.WriteTxnMarkersReply)
     if body is None:
         return tell_error(reply, telling)
-    return errors_of(part for marker in body.markers for part in marker.partitions)
+    if "markers" not in telling.args:
+        return errors_of(part for marker in body.markers for part in marker.partitions)
+    told: dict[str | None, Told] = {}
+    for marker in body.markers:
+        told.setdefault(telling.symbols.producer(marker.producer_id), {}).update(errors_of(marker.partitions))
+    return told
 
 
 def ask_describe(asking: Asking) -> m.Request:
