@@ -9,7 +9,7 @@ from fencepost.broker.group_table import MEMBERSHIP, GroupInput
 from fencepost.broker.groups import Groups, OffsetEntry, offset_keys
 from fencepost.broker.members import Group, is_subscribed
 from fencepost.broker.node import Node
-from fencepost.broker.offsets import group_log, groups_of
+from fencepost.broker.offsets import NO_GROUP_ID, group_log, groups_of
 from fencepost.broker.waiting import Log
 from fencepost.broker.words import Refused, Reply, ReplyTo
 from fencepost.protocol.errors import ErrorCode
@@ -118,7 +118,7 @@ def _delete(node: Node, group_id: str, now: int) -> ErrorCode:
 
 def delete_offsets(node: Node, request: OffsetDelete, to: ReplyTo, now: int) -> None:
     """Offsets of topics that no member reads; one that was never committed is no error."""
-    log = group_log(node, request.group_id)
+    log = group_log(node, request.group_id) if request.group_id else NO_GROUP_ID
     if isinstance(log, Refused):
         node.reply(to, log)
         return

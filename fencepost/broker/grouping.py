@@ -12,7 +12,7 @@ from fencepost.broker.groups import Groups
 from fencepost.broker.members import NO_MEMBER, Group, loaded, record_of
 from fencepost.broker.membership import Turn, refused_join, refused_sync
 from fencepost.broker.node import Node
-from fencepost.broker.offsets import group_log, groups_of
+from fencepost.broker.offsets import NO_GROUP_ID, group_log, groups_of
 from fencepost.broker.waiting import Log
 from fencepost.broker.words import Refused, Reply, ReplyTo
 from fencepost.protocol.errors import ErrorCode
@@ -25,8 +25,6 @@ from fencepost.protocol.messages import (
     SyncGroup,
 )
 from fencepost.protocol.terms import GroupState
-
-NO_GROUP_ID = Refused(ErrorCode.INVALID_GROUP_ID, "a group needs a name")
 
 
 def _carry_out(node: Node, log: Log, turn: Turn) -> None:

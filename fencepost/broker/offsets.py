@@ -53,6 +53,9 @@ ADD_ERRORS: Final = {
 }
 
 
+NO_GROUP_ID: Final = Refused(ErrorCode.INVALID_GROUP_ID, "a group needs a name")
+
+
 def group_log(node: Node, group_id: str) -> Log | Refused:
     """The log of the group's coordinator, when this node is it."""
     number = coordinator_partition(group_id, node.settings.offsets_topic_num_partitions)
@@ -123,7 +126,7 @@ def commit_in_transaction(node: Node, request: TxnOffsetCommit, to: ReplyTo, now
     """
     log = group_log(node, request.group_id)
     if not request.group_id or not _has_known_place(node, request):
-        _refuse(node, request, to, ErrorCode.INVALID_GROUP_ID)
+        _refuse(node, request, to, NO_GROUP_ID.error)
         return
     if isinstance(log, Refused):
         _refuse(node, request, to, log.error)

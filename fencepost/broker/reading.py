@@ -187,8 +187,8 @@ def _plan_offset(node: Node, part: ListOffsetsPartition, isolation_level: Isolat
 
 
 def complete_fetch(reply: ReplyFetched, journal: OpenJournal) -> FetchReply:
-    """The bytes for each plan, at least one whole batch in all, and for read_committed the aborted
-    transactions among them.
+    """The bytes for each plan, and for read_committed the aborted transactions among them. The first batch
+    found is given whatever the limits are, no other beyond them (KIP-74).
     """
     left, has_some = reply.max_bytes, False
     parts: list[FetchedPartition] = []
@@ -200,6 +200,7 @@ def complete_fetch(reply: ReplyFetched, journal: OpenJournal) -> FetchReply:
             if error is ErrorCode.NONE and plan.fetch_offset < plan.before and not (has_some and left <= 0):
                 size = max(0, min(plan.max_bytes, left))
                 records = journal(plan.partition).read(plan.fetch_offset, max_bytes=size, before=plan.before)
+                records = b"" if has_some and len(records) > size else records
             if error is ErrorCode.NONE and reply.isolation_level is IsolationLevel.READ_COMMITTED:
                 aborted = _aborted(plan, records, journal) if records else ()
         except (StorageError, ProtocolViolation) as problem:

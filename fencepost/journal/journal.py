@@ -279,20 +279,21 @@ class Journal:
             return segment.base_offset + relative
         return self._bases[at + 1] if at + 1 < len(self._bases) else self._end
 
-    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
-        """(timestamp, offset) of the first record at least as new as `timestamp` (ms), None when none is.
-        Markers count."""
+    def offset_for_timestamp(self, timestamp: int, from_offset: int | None = None) -> tuple[int, int] | None:
+        """(timestamp, offset) of the first record at least as new as `timestamp` (ms) from an offset on, else
+        from the log start; None when none is. Markers count."""
+        first = self._log_start_offset if from_offset is None else from_offset
         for segment in self._segments:
             if segment.max_timestamp >= timestamp:
                 self._look_into(segment)
-                found = segment.find_timestamp(timestamp, from_offset=self._log_start_offset)
+                found = segment.find_timestamp(timestamp, from_offset=first)
                 if found is not None:
                     return found
         return None
 
     def newest_record(self) -> tuple[int, int] | None:
-        """(timestamp, offset) of the record with the largest timestamp, of several the first."""
-        return self.offset_for_timestamp(max(segment.max_timestamp for segment in self._segments))
+        """(timestamp, offset) of the newest record by its timestamp, the first of several, deleted or not."""
+        return self.offset_for_timestamp(max(segment.max_timestamp for segment in self._segments), 0)
 
     def newest_snapshot(self, at_most: int) -> tuple[int, list[ProducerSnapshot]] | None:
         """The newest readable snapshot at or before an offset, with its offset; corrupt ones are dropped on

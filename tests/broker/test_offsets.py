@@ -118,7 +118,7 @@ def test_an_offset_in_a_transaction_counts_when_that_commits(result: object) -> 
 
 
 def test_all_offsets_of_a_group_are_those_that_were_ever_committed() -> None:
-    """One that a transaction alone has is not listed, whoever asks (OffsetMetadataManager.fetchAllOffsets)."""
+    """One that a transaction alone has is not listed (OffsetMetadataManager.fetchAllOffsets)."""
     story = Story()
     me = story.identity()
     story.commit_offset(me, "readers", 7)

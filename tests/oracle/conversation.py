@@ -27,13 +27,17 @@ class UnreadableRecording(ValueError):
 
 @attrs.frozen(kw_only=True)
 class Question:
-    """A request, and what Kafka answered; the answer is None when there was to be none."""
+    """A request, and what Kafka answered; the answer is None when there was to be none.
+
+    One with a name (`later`) waits: others are asked before the control `answer` says that it has come.
+    """
 
     number: int
     request: str
     version: int
     args: Fields
     reply: Any
+    later: str | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -72,6 +76,7 @@ CONTROLS: Final[Mapping[str, frozenset[str]]] = {
     "hold": frozenset(),
     "release": frozenset(),
     "wait": frozenset({"ms"}),
+    "answer": frozenset({"of"}),
     "kill and restart": frozenset(),
     "may be stuck": frozenset({"wait_ms"}),
     "raise epoch": frozenset({"transactional_id", "producer", "from", "to"}),
@@ -124,6 +129,7 @@ def _step(
         version=step["version"],
         args=step["args"],
         reply=step["reply"],
+        later=step.get("later"),
     )
 
 

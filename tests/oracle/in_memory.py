@@ -143,6 +143,13 @@ class InMemory:
 
     def ask(self, request: Request, *, version: int, about: TopicPartition | None = None) -> Reply | None:
         """The clock moves by a millisecond, and as far as it must for an answer."""
+        number = self.begin(request, version=version, about=about)
+        if isinstance(request, Produce) and request.acks == 0:
+            return self.replies.pop(number, None)
+        return self.finish(number)
+
+    def begin(self, request: Request, *, version: int, about: TopicPartition | None = None) -> int:
+        """The clock moves by a millisecond."""
         leader = None if about is None else self.hosts[FIRST].node.cluster.leader(about)
         node_id = FIRST if leader is None else leader.node_id
         self.now_ms += 1
@@ -151,14 +158,18 @@ class InMemory:
         to = ReplyTo(CLIENT, self.questions)
         self.hosts[node_id].offer(Received(request, to=to, version=version))
         self._work()
+        return self.questions
+
+    def finish(self, number: int) -> Reply:
+        """The clock moves as far as it must."""
         until_ms = self.now_ms + PATIENCE_MS
-        while to.correlation_id not in self.replies and not _wants_no_answer(request):
+        while number not in self.replies:
             due_ms = self._due_ms()
             if due_ms > until_ms:
-                raise NoAnswer(f"nobody answers this {type(request).__name__}")
+                raise NoAnswer(f"nobody answers question {number}")
             self.now_ms = max(self.now_ms, due_ms)
             self._work()
-        return self.replies.pop(to.correlation_id, None)
+        return self.replies.pop(number)
 
     def create_topic(self, topic: str, partitions: int, *, held: bool) -> None:
         """What is held is led by a node of its own."""
@@ -187,7 +198,3 @@ class InMemory:
             self.hosts[node_id].offer(arrived)
         self._waiting.clear()
         self._work()
-
-
-def _wants_no_answer(request: Request) -> bool:
-    return isinstance(request, Produce) and request.acks == 0

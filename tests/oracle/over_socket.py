@@ -42,7 +42,7 @@ PAUSE_S: Final = 0.02  # between two looks at what has not settled
 RECEIVE_SIZE: Final = 1 << 16
 PREPARING: Final = ("PrepareCommit", "PrepareAbort")
 
-NEEDS_MORE: Final = frozenset({"hold", "release", "wait", "raise epoch", "may be stuck"})
+NEEDS_MORE: Final = frozenset({"hold", "release", "wait", "raise epoch", "may be stuck", "answer"})
 """The controls of conversations that are played in memory alone."""
 
 
@@ -115,6 +115,12 @@ class OverSocket:
         found = decode_reply(frame, api)
         assert found.correlation_id == number, "answers come in the order of their questions"
         return Reply(ReplyTo(0, number), error=found.error, body=found.body)
+
+    def begin(self, request: Request, *, version: int, about: TopicPartition | None = None) -> int:
+        raise NoAnswer("one connection has its answers in the order of its questions")
+
+    def finish(self, number: int) -> Reply:
+        raise NoAnswer(f"nothing was begun, and so not question {number}")
 
     def _receive(self) -> memoryview:
         while True:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import attrs
 
 from fencepost.broker.words import Reply
-from fencepost.protocol.messages import InitProducerId, InitProducerIdReply
+from fencepost.protocol.messages import InitProducerId, InitProducerIdReply, Request
 from fencepost.protocol.terms import TopicPartition
 from tests.oracle.conversation import Control, Conversation, Fields, Question
 from tests.oracle.phrasing import Asking, Telling, Told, partition_of
@@ -46,11 +46,10 @@ def play(conversation: Conversation, stage: Stage) -> list[Answer]:
     player = _Player(stage)
     answers: list[Answer] = []
     for step in conversation.steps:
-        if isinstance(step, Control):
-            player.control(step)
-        else:
-            ours = player.answer(step)
-            answers.append(Answer(conversation=conversation, question=step, ours=ours))
+        question = player.question(step)
+        if question is not None:
+            ours = player.answer(question)
+            answers.append(Answer(conversation=conversation, question=question, ours=ours))
     return answers
 
 
@@ -62,8 +61,22 @@ class _Player:
     symbols: Symbols = attrs.Factory(Symbols)
     listed: dict[str, list[Any]] = attrs.Factory(dict[str, list[Any]])
     settling_ms: int = SETTLING_MS
+    waiting: dict[str, tuple[Question, int]] = attrs.Factory(dict[str, tuple[Question, int]])
+    """What was asked and is answered later, by its name, with its number on the stage."""
     broken: str | None = None
     """Why the rest of the conversation cannot be played."""
+
+    def question(self, step: Question | Control) -> Question | None:
+        """The question whose answer is due in this step, if any."""
+        if isinstance(step, Control):
+            if step.control == "answer":
+                return self.waiting[step.args["of"]][0]
+            self.control(step)
+            return None
+        if step.later is None:
+            return step
+        self.waiting[step.later] = step, self._begin(step)
+        return None
 
     # --- questions
 
@@ -88,9 +101,17 @@ class _Player:
         return told
 
     def _ask(self, question: Question) -> Reply | None:
-        asking = Asking(question, self.symbols, self.stage.now_ms)
-        request = SPEECH[question.request].ask(asking)
+        if question.later is not None:
+            return self.stage.finish(self.waiting.pop(question.later)[1])
+        request = self._request(question)
         return self.stage.ask(request, version=question.version, about=_partition(question.args))
+
+    def _begin(self, question: Question) -> int:
+        request = self._request(question)
+        return self.stage.begin(request, version=question.version, about=_partition(question.args))
+
+    def _request(self, question: Question) -> Request:
+        return SPEECH[question.request].ask(Asking(question, self.symbols, self.stage.now_ms))
 
     def _settle(self, patience_ms: int) -> None:
         if not self.stage.is_settled:

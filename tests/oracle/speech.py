@@ -54,7 +54,7 @@ SPEECH: Final = {
     "ListTransactions": _line("states producers duration_ms", transactions.ask_list, transactions.tell_list),
     "Produce": _line(f"{_PRODUCER} partition acks {_BATCH} parts", data.ask_produce, data.tell_produced),
     "Fetch": _line(
-        "partition offset isolation max_bytes partition_max_bytes leader_epoch",
+        "partition offset isolation max_bytes partition_max_bytes leader_epoch parts",
         data.ask_fetch,
         data.tell_fetched,
     ),

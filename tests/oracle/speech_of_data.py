@@ -64,17 +64,22 @@ def _isolation(args: Fields) -> IsolationLevel:
 
 
 def ask_fetch(asking: Asking) -> m.Request:
+    """From one partition, or in `parts` from several, each with its offset."""
     args = asking.args
-    key, size = partition_of(args["partition"]), args.get("max_bytes", BYTES_MAX)
-    part = m.FetchPartition(
-        topic=key.topic,
-        partition=key.partition,
-        current_leader_epoch=args.get("leader_epoch", NO_LEADER_EPOCH),
-        fetch_offset=args["offset"],
-        max_bytes=args.get("partition_max_bytes", size),
+    size = args.get("max_bytes", BYTES_MAX)
+    offsets = args["parts"] if "parts" in args else {args["partition"]: args["offset"]}
+    parts = tuple(
+        m.FetchPartition(
+            topic=key.topic,
+            partition=key.partition,
+            current_leader_epoch=args.get("leader_epoch", NO_LEADER_EPOCH),
+            fetch_offset=offset,
+            max_bytes=args.get("partition_max_bytes", BYTES_MAX),
+        )
+        for key, offset in ((partition_of(text), offset) for text, offset in offsets.items())
     )
     return m.Fetch(
-        max_wait_ms=0, min_bytes=0, max_bytes=size, isolation_level=_isolation(args), partitions=(part,)
+        max_wait_ms=0, min_bytes=0, max_bytes=size, isolation_level=_isolation(args), partitions=parts
     )
 
 
@@ -82,6 +87,11 @@ def tell_fetched(reply: Reply, telling: Telling) -> Told:
     body = body_of(reply, m.FetchReply)
     if body is None:
         return tell_error(reply, telling)
+    if "parts" in telling.args:
+        return {
+            f"{part.topic}-{part.partition}": [part.error.name, _batches(part, telling.symbols)]
+            for part in body.partitions
+        }
     (part,) = body.partitions
     told: dict[str, Any] = {
         "error": part.error.name,

@@ -29,6 +29,14 @@ class Stage(Protocol):
         """
         ...
 
+    def begin(self, request: Request, *, version: int, about: TopicPartition | None = None) -> int:
+        """Put a request and go on without its answer, whose number is returned."""
+        ...
+
+    def finish(self, number: int) -> Reply:
+        """The answer, as soon as it is there."""
+        ...
+
     def create_topic(self, topic: str, partitions: int, *, held: bool) -> None: ...
 
     @property
