@@ -65,7 +65,8 @@ class FirstRebalance:
 @attrs.frozen(kw_only=True)
 class Group:
     """One group of the classic protocol. `pending` were given an id and have not joined with it yet, each
-    with its deadline; `unsynced` have joined and not asked for their assignment yet.
+    with its deadline; `unsynced` have joined and not asked for their assignment yet; `subscribed` are the
+    topics that the members of its generation read, None when they do not say.
     """
 
     group_id: str
@@ -78,6 +79,7 @@ class Group:
     members: tuple[Member, ...] = ()
     pending: tuple[tuple[str, int], ...] = ()
     unsynced: tuple[str, ...] = ()
+    subscribed: tuple[str, ...] | None = None
     first: FirstRebalance | None = None
     join_due_ms: int | None = None
     sync_due_ms: int | None = None
@@ -194,12 +196,18 @@ def is_subscribed(group: Group, topic: str) -> bool:
     """Whether a member reads the topic; assumed of consumers that do not say what they read
     (isSubscribedToTopic).
     """
-    if group.protocol_type != CONSUMER_PROTOCOL:
-        return False
+    if group.subscribed is None:
+        return group.protocol_type == CONSUMER_PROTOCOL
+    return topic in group.subscribed
+
+
+def with_subscription(group: Group) -> Group:
+    """The group with what its new generation reads, which stays until the next (computeSubscribedTopics)."""
     try:
-        return any(topic in _subscription(member.metadata(group.protocol_name)) for member in group.members)
+        parts = [_subscription(member.metadata(group.protocol_name)) for member in group.members]
     except ProtocolViolation:
-        return True
+        return attrs.evolve(group, subscribed=None)
+    return attrs.evolve(group, subscribed=tuple(sorted(set[str]().union(*parts))))
 
 
 def _subscription(metadata: bytes) -> tuple[str, ...]:
@@ -252,7 +260,7 @@ def loaded(group_id: str, record: GroupRecord | None, *, now: int) -> Group:
         )
         for member in record.members
     )
-    return Group(
+    group = Group(
         group_id=group_id,
         state=GroupState.STABLE if members else GroupState.EMPTY,
         state_since_ms=record.state_since_ms,
@@ -262,3 +270,4 @@ def loaded(group_id: str, record: GroupRecord | None, *, now: int) -> Group:
         leader=record.leader,
         members=members,
     )
+    return with_subscription(group)

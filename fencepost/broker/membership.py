@@ -21,6 +21,7 @@ from fencepost.broker.members import (
     record_of,
     select_protocol,
     with_member,
+    with_subscription,
     without,
 )
 from fencepost.broker.words import Reply, ReplyTo
@@ -186,6 +187,7 @@ def complete_join(turn: Turn) -> None:
         unsynced=tuple(member.member_id for member in group.members),
         first=None,
     )
+    turn.group = with_subscription(turn.group)
     turn.enter(GroupInput.JOINED if group.members else GroupInput.ABANDONED)
     if not group.members:
         turn.record = record_of(turn.group)

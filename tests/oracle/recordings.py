@@ -16,6 +16,10 @@ V2_CLIENT_V0: Final = HERE / "broker-v2-verified-client-v0.jsonl"
 V0_VERIFIED: Final = HERE / "broker-v0-verified-client-v0.jsonl"
 V0_UNVERIFIED: Final = HERE / "broker-v0-unverified-client-v0.jsonl"
 
+RECORDED: Final = (V2_CLIENT_V2, V2_CLIENT_V0, V0_VERIFIED, V0_UNVERIFIED)
+ASKED: Final = tuple(path.with_name(f"asked-{path.name}") for path in RECORDED)
+"""What was asked later of the same four clusters, where the recordings say little."""
+
 MISSING: Final = frozenset[str]()
 """The conversations that Fencepost cannot hold as Kafka does yet."""
 

@@ -8,16 +8,15 @@ import pytest
 
 from tests.oracle.conversation import read_conversations
 from tests.oracle.over_socket import can_be_played
-from tests.oracle.recordings import V0_UNVERIFIED, V0_VERIFIED, V2_CLIENT_V0, V2_CLIENT_V2
+from tests.oracle.recordings import RECORDED, V2_CLIENT_V2
 from tests.oracle.report import play_over_socket, sample
 from tests.oracle.serving import settings_from_words, settings_in_words
 from tests.oracle.speech import KNOWN
 
-FILES = [V2_CLIENT_V2, V2_CLIENT_V0, V0_VERIFIED, V0_UNVERIFIED]
 NAMES = ("old_versions_of_add", "coordinators", "describing", "conversation_0000")
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
 def test_the_server_answers_as_kafka_did(path: Path) -> None:
     chosen = [each for each in read_conversations(path, KNOWN) if each.name in NAMES]
     played = play_over_socket(path, chosen)
@@ -33,7 +32,7 @@ def test_a_killed_server_answers_as_a_killed_kafka_did() -> None:
     assert not played.differences
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
 def test_the_sample_has_something_of_every_area_that_one_broker_can_play(path: Path) -> None:
     conversations = read_conversations(path, KNOWN)
     chosen = sample(conversations)
@@ -46,6 +45,6 @@ def test_the_sample_has_something_of_every_area_that_one_broker_can_play(path: P
 def test_settings_come_to_the_process_as_they_are() -> None:
     from tests.oracle.report import cluster_of
 
-    for path in FILES:
+    for path in RECORDED:
         settings = cluster_of(path)
         assert settings_from_words(settings_in_words(settings)) == settings
