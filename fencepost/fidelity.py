@@ -239,6 +239,28 @@ DIFFERENCES: Final = (
         noticed="More requests between nodes; the logs are the same.",
     ),
     Difference(
+        what="internal topics in transactions",
+        kafka="A Produce 12 adds them before it is refused; WriteTxnMarkers writes into any.",
+        here="Only what holds offsets takes part in transactions.",
+        because="A marker between a coordinator's own records ends nothing.",
+        noticed="No partition of theirs in DescribeTransactions; markers get INVALID_TOPIC_EXCEPTION.",
+    ),
+    Difference(
+        what="identities that nobody has",
+        kafka="UNKNOWN_SERVER_ERROR for a marker with a negative epoch. Where nothing is verified: the same "
+        "for a TxnOffsetCommit, and one without a producer id counts at once.",
+        here="The marker is INVALID_PRODUCER_EPOCH; the offsets wait for a marker that never comes.",
+        because="Kafka fails over a check of its own; no client sends such a thing.",
+        noticed="Only by who makes requests by hand.",
+    ),
+    Difference(
+        what="markers by hand for several producers",
+        kafka="One with a marker for unknown partitions alone beside others is never answered (4.3.1).",
+        here="Each partition has its answer.",
+        because="Whoever asks means to hear.",
+        noticed="UNKNOWN_TOPIC_OR_PARTITION.",
+    ),
+    Difference(
         what="a commit that is cut short",
         kafka="commitTransaction() raises TimeoutException or InterruptException; it may be called again.",
         here="It raises CommitOutcomeUnknown, and the producer is done.",
