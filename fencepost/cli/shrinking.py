@@ -83,8 +83,8 @@ def shrink(
     if file is not None and (transaction_version is not None or str(options)):
         raise CommandFailed(
             f"{file} says itself which protocol it is, and what is turned off in it",
-            then="what is said of the search goes with --seed alone: --transaction-version, "
-            "--partition-verification, --without and --break",
+            then="--transaction-version, --partition-verification, --without and --break "
+            "go with --seed alone",
             code=WRONG_USAGE,
         )
     name, failing = _failing_of(file, seed, options)
