@@ -41,7 +41,6 @@ class CachedBatch(NamedTuple):
     last_sequence: int
     last_offset: int
     offset_delta: int
-    timestamp: int
 
     @property
     def first_sequence(self) -> int:
@@ -229,9 +228,7 @@ def apply(partition: Partition, header: BatchHeader, batch: Buffer) -> AbortedRa
 
 def _apply_data(partition: Partition, header: BatchHeader) -> None:
     producer = partition.producers.get(header.producer_id, UNKNOWN_PRODUCER)
-    cached = CachedBatch(
-        header.last_sequence, header.last_offset, header.last_offset_delta, header.max_timestamp
-    )
+    cached = CachedBatch(header.last_sequence, header.last_offset, header.last_offset_delta)
     recent = producer.batches if producer.producer_epoch == header.producer_epoch else ()
     open_since = producer.open_since
     if header.is_transactional:
@@ -313,7 +310,7 @@ def snapshot(partition: Partition) -> list[ProducerSnapshot]:
 
 
 def _snapshot_entry(producer_id: int, producer: Producer) -> ProducerSnapshot:
-    last = producer.batches[-1] if producer.batches else CachedBatch(NO_SEQUENCE, NO_OFFSET, 0, NO_TIMESTAMP)
+    last = producer.batches[-1] if producer.batches else CachedBatch(NO_SEQUENCE, NO_OFFSET, 0)
     return ProducerSnapshot(
         producer_id=producer_id,
         producer_epoch=producer.producer_epoch,
@@ -329,7 +326,7 @@ def _snapshot_entry(producer_id: int, producer: Producer) -> ProducerSnapshot:
 def restore(partition: Partition, entries: Iterable[ProducerSnapshot], *, at_offset: int) -> None:
     """The state that a snapshot at this offset describes; batches from there on are then applied."""
     for entry in entries:
-        cached = CachedBatch(entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp)
+        cached = CachedBatch(entry.last_sequence, entry.last_offset, entry.offset_delta)
         partition.producers[entry.producer_id] = Producer(
             entry.producer_epoch,
             entry.coordinator_epoch,

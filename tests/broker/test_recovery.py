@@ -6,7 +6,7 @@ import pytest
 
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import InitProducerId, InitProducerIdReply
-from tests.broker.requests import NOBODY, Identity, body_of
+from tests.broker.requests import COMMIT, NOBODY, ORDERS, Identity, body_of, marker_request
 from tests.broker.story import Story
 
 
@@ -36,3 +36,18 @@ def test_after_a_restart_the_last_batch_of_a_producer_is_still_recognised_and_no
     assert again[-1].base_offset == 3
     assert story.produce(me, "x", sequence=4, name=None).base_offset == 4
     assert story.produce(NOBODY, "x", sequence=-1, name=None).base_offset == 5
+
+
+@pytest.mark.parametrize("stops_in_order", [False, True])
+def test_a_snapshot_tells_of_a_producer_what_the_log_does(*, stops_in_order: bool) -> None:
+    """Also of one whose marker is newer than its last batch, and leaves the epoch as it is."""
+    story = Story()
+    me = story.identity()
+    story.produce(me, "x")
+    story.ask(marker_request(me, COMMIT, ORDERS, transaction_version=0))
+    before = story.host.node.state_of(ORDERS)
+    if stops_in_order:
+        story.host.stop()
+    story.restart()
+    assert story.host.node.state_of(ORDERS) == before
+    assert story.check_recovery()
