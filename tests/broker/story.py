@@ -13,7 +13,7 @@ from fencepost.broker.node import Node
 from fencepost.broker.partition import Partition
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions import Transactions
-from fencepost.broker.words import Disconnected, Lead, Received, Reply, ReplyTo
+from fencepost.broker.words import Disconnected, Input, Lead, Outcome, Received, Reply, ReplyTo
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.memory import MemoryStorage
@@ -154,8 +154,11 @@ class Story:
     def start(self) -> None:
         """A new process over what the storage holds."""
         directory = DataDirectory.open(self.storage, settings=self.journal)
-        self.host = Host(Node(self.settings), directory, policy=self.policy)
+        self.host = Host(Node(self.settings), directory, policy=self.policy, watch=self.saw)
         self.host.start(self.now)
+
+    def saw(self, arrived: Input, outcome: Outcome) -> None:
+        """The node took a step; for those who keep account of what happens."""
 
     def kill(self) -> None:
         """The process is gone, with all that it had not written and all that it had not answered."""

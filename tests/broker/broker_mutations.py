@@ -1,0 +1,210 @@
+"""Mistakes to plant in the cores that the conversations of `broker_machine.py` have to find.
+
+Rule: each is made in the real function, as in `tests/simulator/mutations.py`, and changes what a leader
+remembers, answers or writes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.simulator.planting import Edit, Mutation
+
+
+def _one(name: str, where: str, old: str, new: str, *, breaks: str) -> Mutation:
+    return Mutation(name, breaks=breaks, edits=(Edit(where, {old: new}),))
+
+
+OF_READERS: Final = (
+    _one(
+        "the stable end is one too high",
+        "broker.partition:Partition.last_stable_offset",
+        "min(first, self.high_watermark)",
+        "min(first + 1, self.high_watermark)",
+        breaks="Readers meet the first record of an open transaction.",
+    ),
+    _one(
+        "the stable end does not wait for the disk",
+        "broker.partition:Partition.first_unstable_offset",
+        "if not self.undurable:",
+        "if True:",
+        breaks="A marker counts that a loss of power may take away.",
+    ),
+    _one(
+        "the log start is no bound of the stable end",
+        "broker.partition:Partition.first_unstable_batch",
+        "first >= self.log_start_offset",
+        "True",
+        breaks="The stable end is told to lie where no batch is left.",
+    ),
+    _one(
+        "a marker leaves its transaction open",
+        "broker.partition:_apply_marker",
+        "del partition.open_transactions[producer.open_since]",
+        "pass",
+        breaks="Nobody reads on, for good.",
+    ),
+    _one(
+        "the index of aborted transactions forgets those of earlier segments",
+        "journal.journal:Journal.append",
+        "if aborted is not None:",
+        "if aborted is not None and aborted.first_offset >= self._active.base_offset:",
+        breaks="Readers take the records of an aborted transaction that crossed segments for good.",
+    ),
+    _one(
+        "the index does not see who else is open",
+        "broker.partition:_apply_marker",
+        "others.peekitem(0)[0] if others else header.next_offset",
+        "header.next_offset",
+        breaks="Whoever looks for aborted transactions stops too early.",
+    ),
+    _one(
+        "deleted records take the aborted transactions with them",
+        "journal.journal:Journal.aborted_between",
+        "collect_aborted(indexes, fetch_offset, upper=upper)[0]",
+        "[f for f in collect_aborted(indexes, fetch_offset, upper=upper)[0] "
+        "if f.first_offset >= self._log_start_offset]",
+        breaks="What is left of a transaction that was aborted looks committed.",
+    ),
+    _one(
+        "a snapshot does not say what is open",
+        "broker.partition:_snapshot_entry",
+        "first_offset=producer.open_since",
+        "first_offset=-1",
+        breaks="After a restart nothing is left open, and everybody reads what is undecided.",
+    ),
+)
+
+OF_PRODUCERS: Final = (
+    _one(
+        "four batches are remembered",
+        "broker.partition:_apply_data",
+        "[-CACHED_BATCHES_MAX:]",
+        "[-4:]",
+        breaks="The first of five in flight is out of order when it comes again.",
+    ),
+    _one(
+        "six batches are remembered",
+        "broker.partition:_apply_data",
+        "[-CACHED_BATCHES_MAX:]",
+        "[-6:]",
+        breaks="A client that Kafka refuses is answered.",
+    ),
+    _one(
+        "batches of an older epoch are remembered",
+        "broker.partition:_apply_data",
+        "producer.batches if producer.producer_epoch == header.producer_epoch else ()",
+        "producer.batches",
+        breaks="The first batch of a new epoch is taken for one of the old.",
+    ),
+    _one(
+        "a repetition is appended",
+        "broker.batch_checks:_is_repeated",
+        "_repeated(header, producer) is not None",
+        "False",
+        breaks="What was written and not heard of is refused when it comes again.",
+    ),
+    _one(
+        "older epochs may write",
+        "broker.batch_checks:_has_older_epoch",
+        "header.producer_epoch < producer.producer_epoch",
+        "False",
+        breaks="A zombie writes.",
+    ),
+    _one(
+        "sequences run into the negative",
+        "protocol.terms:sequence_after",
+        "% (INT32_MAX + 1)",
+        "- (2 * (INT32_MAX + 1) if sequence + count > INT32_MAX else 0)",
+        breaks="After 2,147,483,647 a producer cannot go on.",
+    ),
+    _one(
+        "any sequence will do",
+        "broker.batch_checks:_is_out_of_order",
+        "header.base_sequence != expected",
+        "header.base_sequence < expected",
+        breaks="A batch overtakes one that was lost.",
+    ),
+    _one(
+        "what a coordinator refused is forgotten",
+        "broker.batch_checks:_overtakes",
+        "header.base_sequence > entry.lowest_sequence",
+        "False",
+        breaks="A batch overtakes one that is still being verified.",
+    ),
+    _one(
+        "a plain batch enters a transaction",
+        "broker.batch_checks:_is_plain_inside",
+        "producer.open_since != NO_OFFSET",
+        "False",
+        breaks="A producer's records outside its transaction are aborted with it.",
+    ),
+    _one(
+        "a restart forgets nothing",
+        "broker.partition:keep_last_batches",
+        "len(producer.batches) > 1",
+        "False",
+        breaks="A leader remembers more than Kafka's does.",
+    ),
+    _one(
+        "who has a transaction open expires",
+        "broker.partition:forget_expired",
+        "and producer.open_since == NO_OFFSET",
+        "",
+        breaks="A marker ends nothing, and the stable end stands still.",
+    ),
+)
+
+OF_COORDINATORS: Final = (
+    _one(
+        "everything is verified",
+        "broker.transactions:_verified",
+        "ErrorCode.NONE if key in record.partitions else ErrorCode.TRANSACTION_ABORTABLE",
+        "ErrorCode.NONE",
+        breaks="A batch hangs in a partition that was never added.",
+    ),
+    _one(
+        "a marker of an older epoch is written",
+        "broker.batch_checks:_is_stale",
+        "marker.producer_epoch < producer.producer_epoch",
+        "False",
+        breaks="A late marker ends its producer's next transaction.",
+    ),
+    _one(
+        "a marker of an older coordinator is written",
+        "broker.batch_checks:_is_of_an_older_coordinator",
+        "marker.coordinator_epoch < producer.coordinator_epoch",
+        "False",
+        breaks="A coordinator that was replaced decides.",
+    ),
+    _one(
+        "offsets count before they are decided",
+        "broker.groups:apply",
+        "if header.is_transactional:",
+        "if False:",
+        breaks="A group goes on from where an aborted transaction was.",
+    ),
+    _one(
+        "the older offset wins",
+        "broker.groups:_settle",
+        "known is None or known.written_at < committed.written_at",
+        "True",
+        breaks="A decision brings back what was overwritten since.",
+    ),
+    _one(
+        "an abort commits offsets",
+        "broker.groups:_decide_pending",
+        "if result is TransactionResult.COMMIT:",
+        "if True:",
+        breaks="A group skips what was never processed.",
+    ),
+    _one(
+        "offsets outlive their topic",
+        "broker.offsets:forget_topics",
+        "if gone:",
+        "if False:",
+        breaks="A new topic of that name is read from the middle.",
+    ),
+)
+
+MUTATIONS: Final = OF_READERS + OF_PRODUCERS + OF_COORDINATORS
