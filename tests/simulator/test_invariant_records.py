@@ -150,6 +150,18 @@ def test_what_a_log_lost_is_taken_back() -> None:
     mark(record, 1, COMMIT)
 
 
+def test_a_marker_that_a_log_lost_says_nothing_of_what_came_in_its_place() -> None:
+    record = record_of()
+    write(record, 0, 0)
+    mark(record, 0, COMMIT)
+    record.cut(1)
+    write(record, 0, 1)
+    write(record, 0, 2)
+    record.cut(2)
+    assert record.open_since == {PRODUCER: 0}
+    assert record.results == {}
+
+
 def test_a_replaced_leader_learns_of_nothing_new() -> None:
     record = record_of()
     write(record, 0, 0)

@@ -196,14 +196,14 @@ class PartitionRecord:
 
     def cut(self, count: int) -> None:
         """Only the first `count` batches are left."""
-        kept, results = self.headers[:count], self.results
-        self.headers = kept
-        self.log_end_offset = kept[-1].next_offset if kept else 0
+        self.headers = kept = self.headers[:count]
+        self.log_end_offset = end = kept[-1].next_offset if kept else 0
+        self.results = {offset: result for offset, result in self.results.items() if offset < end}
         for forgotten in (self.sequences, self.epochs, self.marked, self.markers, self.open_since):
             forgotten.clear()
         self.undurable, self.aborted = [], []
         for header in kept:
-            self.count(header, results.get(header.base_offset))
+            self.count(header, self.results.get(header.base_offset))
 
     def as_of(self, offset: int) -> PartitionRecord:
         """The record of the batches before an offset alone."""
