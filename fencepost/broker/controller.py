@@ -40,6 +40,7 @@ from fencepost.protocol.stored_cluster import (
 )
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
+    INT32_MAX,
     INTERNAL_TOPICS,
     MAX_MESSAGE_BYTES,
     NO_LEADER_EPOCH,
@@ -247,10 +248,15 @@ def _topic_problem(
             ErrorCode.INVALID_PARTITIONS, f"between 1 and {PARTITIONS_PER_TOPIC_MAX} partitions are possible"
         )
     for config in wanted.configs:
-        # LogConfig: an int of at least 0
-        if config.name != MAX_MESSAGE_BYTES or not (config.value.isascii() and config.value.isdigit()):
+        if config.name != MAX_MESSAGE_BYTES or not _is_size(config.value):
             return Refused(ErrorCode.INVALID_CONFIG, f"{config.name}={config.value} cannot be set")
     return None
+
+
+def _is_size(value: str) -> bool:
+    """LogConfig: an int of 32 bits, at least 0; what has more digits than those is not read as a number."""
+    is_short = len(value) <= len(str(INT32_MAX))
+    return is_short and value.isascii() and value.isdigit() and int(value) <= INT32_MAX
 
 
 def delete_topics(state: Controller, request: DeleteTopics, *, to: ReplyTo) -> Decision:

@@ -86,7 +86,14 @@ def configured(story: Story, name: str, value: str) -> ErrorCode:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("max.message.bytes", "-1"), ("max.message.bytes", "many"), ("retention.ms", "1")]
+    ("name", "value"),
+    [
+        ("max.message.bytes", "-1"),
+        ("max.message.bytes", "many"),
+        ("max.message.bytes", "2147483648"),
+        ("max.message.bytes", "9" * 5_000),
+        ("retention.ms", "1"),
+    ],
 )
 def test_a_setting_that_is_not_there_is_refused(name: str, value: str) -> None:
     assert configured(Story(), name, value) is ErrorCode.INVALID_CONFIG
