@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 from typing import Annotated, Final
 
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
 from fencepost.cli.failures import NO_BROKER, WRONG_USAGE, CommandFailed
+from fencepost.protocol.terms import INT64_MAX
 
 DEFAULT: Final = "127.0.0.1:9092"
 CONNECT_SECONDS: Final = 5.0
@@ -17,7 +18,14 @@ Bootstrap = Annotated[
     str,
     Parameter("--bootstrap", env_var="FENCEPOST_BOOTSTRAP", help="Where the broker listens, as host:port."),
 ]
+Int64 = Annotated[int, Parameter(validator=validators.Number(gte=-INT64_MAX - 1, lte=INT64_MAX))]
+"""What the wire can hold as a time or an id."""
 AsJson = Annotated[bool, Parameter("--json", negative="", help="Print JSON instead of words.")]
+
+
+def is_offset(given: str) -> bool:
+    """Whether somebody typed an offset, one that a log can have."""
+    return given.isdecimal() and len(given) <= len(str(INT64_MAX)) and int(given) <= INT64_MAX
 
 
 def reach(bootstrap: str) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter, validators
 
-from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
+from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, is_offset, reach
 from fencepost.cli.failures import WRONG_USAGE, CommandFailed
 from fencepost.cli.printing import Json, print_json, text_of
 from fencepost.client.consumed import Record
@@ -90,7 +90,7 @@ def go_to_start(
     elif start == "latest":
         for partition in partitions:
             consumer.seek(partition, ends[partition])
-    elif start.isdecimal():
+    elif is_offset(start):
         for partition in partitions:
             consumer.seek(partition, int(start))
     else:

@@ -6,19 +6,19 @@ from typing import Annotated
 
 from cyclopts import Parameter, validators
 
-from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
+from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, is_offset, reach
 from fencepost.cli.failures import WRONG_USAGE, CommandFailed
 from fencepost.cli.printing import counted, print_json, print_table
 from fencepost.cli.transactions import partition_of
 from fencepost.client.sync import Admin
-from fencepost.protocol.terms import HIGH_WATERMARK, TopicPartition
+from fencepost.protocol.terms import HIGH_WATERMARK, INT32_MAX, TopicPartition
 
 
 def create_topic(
     name: str,
     /,
     *,
-    partitions: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 1,
+    partitions: Annotated[int, Parameter(validator=validators.Number(gte=1, lte=INT32_MAX))] = 1,
     config: tuple[str, ...] = (),
     bootstrap: Bootstrap = DEFAULT,
 ) -> None:
@@ -118,7 +118,7 @@ def delete_records(
     before
         The first offset that stays; `end` deletes everything that is there now.
     """
-    if before != "end" and not before.isdecimal():
+    if before != "end" and not is_offset(before):
         raise CommandFailed(f"--before {before} is neither an offset nor end", code=WRONG_USAGE)
     offset = HIGH_WATERMARK if before == "end" else int(before)
     with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:

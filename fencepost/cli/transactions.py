@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 
 from cyclopts import Parameter
 
-from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
+from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, Int64, reach
 from fencepost.cli.failures import WRONG_USAGE, CommandFailed
 from fencepost.cli.printing import Json, print_json, print_table
 from fencepost.client.sync import Admin
@@ -50,10 +50,10 @@ PRODUCERS: Final = {
 
 def list_transactions(
     *,
-    duration_filter: int = NO_TIMESTAMP,
+    duration_filter: Int64 = NO_TIMESTAMP,
     transactional_id_pattern: str | None = None,
     state: tuple[StateName, ...] = (),
-    producer_id: tuple[int, ...] = (),
+    producer_id: tuple[Int64, ...] = (),
     bootstrap: Bootstrap = DEFAULT,
     as_json: AsJson = False,
 ) -> None:

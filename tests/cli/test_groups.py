@@ -103,6 +103,7 @@ def test_records_are_deleted_before_an_offset(tool: Tool) -> None:
     assert delete("end") == "orders-0 starts at offset 3.\n"
     delete("-1", code=2)
     delete("now", code=2)
+    assert "is neither an offset nor end" in delete(str(2**63), code=2)
     assert "has no partition 7" in tool(
         "topic", "delete-records", "orders", "--partition", "7", "--before", "end", code=2
     )
@@ -116,3 +117,16 @@ def test_a_topic_takes_settings(tool: Tool) -> None:
             outcome.result()
     assert "max.message.bytes=BYTES" in tool("topic", "create", "u", "--config", "retention.ms=1", code=1)
     assert "is not name=value" in tool("topic", "create", "u", "--config", "small", code=2)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topic", "create", "u", "--partitions", str(2**31)),
+        ("transactions", "list", "--duration-filter", str(2**63)),
+        ("transactions", "list", "--producer-id", "1", "--producer-id", str(2**63)),
+        ("consume", "orders", "--from", str(2**63)),
+    ],
+)
+def test_a_number_that_no_request_can_hold_is_wrong_usage(tool: Tool, arguments: tuple[str, ...]) -> None:
+    assert str(2**31) in tool(*arguments, code=2) or str(2**63) in tool(*arguments, code=2)
