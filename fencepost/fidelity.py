@@ -275,6 +275,14 @@ DIFFERENCES: Final = (
         noticed="Aborted records do not show up.",
     ),
     Difference(
+        what="the generation that a producer speaks",
+        kafka="It learns it from the features that ApiVersions tells.",
+        here="It is told, by transaction_version; only `fencepost produce` asks.",
+        because="A client of old beside a broker of today, and the other way round, can be had when one "
+        "wants them.",
+        noticed="UNSUPPORTED_VERSION where a producer of today meets a cluster of old.",
+    ),
+    Difference(
         what="pauses of a client",
         kafka="retry.backoff.ms 100, doubling to a second, with chance.",
         here="10 ms, doubling to a second, without chance.",

@@ -17,7 +17,8 @@ from cyclopts import Parameter, validators
 from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
 from fencepost.cli.failures import WRONG_USAGE, CommandFailed
 from fencepost.cli.printing import counted, print_json
-from fencepost.client.sync import Outcome, Producer
+from fencepost.client.dialects import newest_dialect
+from fencepost.client.sync import Admin, Outcome, Producer
 
 Pair = tuple[bytes | None, bytes]  # key and value
 
@@ -91,8 +92,14 @@ def produce(
         )
     written = Written()
     records = split_lines(read_lines(file), separator=separator)
+    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+        spoken = newest_dialect(admin.transaction_version())
     with Producer(
-        reach(bootstrap), transactional_id=transactional_id, compression=compression, max_block_ms=ANSWER_MS
+        bootstrap,
+        transactional_id=transactional_id,
+        compression=compression,
+        max_block_ms=ANSWER_MS,
+        transaction_version=spoken,
     ) as producer:
         if transactional_id is None:
             send(producer, topic, records, partition=partition, written=written)

@@ -82,6 +82,11 @@ def list_brokers() -> Question[list[int]]:
     )
 
 
+def transaction_version() -> Question[int]:
+    """The generation of transactions that is finalized in the cluster."""
+    return Question(m.ApiVersions(), target=ANY_NODE, read=lambda reply: reply.transaction_version)
+
+
 def create_topic(name: str, partitions: int, configs: Mapping[str, str]) -> Question[None]:
     """Makes a topic; `configs` are its settings under Kafka's names."""
     settings = tuple(m.TopicConfig(name=setting, value=value) for setting, value in sorted(configs.items()))

@@ -261,6 +261,10 @@ class AsyncAdmin(_AsyncAsking):
         listed = [await self._question(ask.list_transactions(broker, *filters)) for broker in brokers]
         return [listing for of_broker in listed for listing in of_broker]
 
+    async def transaction_version(self) -> int:
+        """The cluster's `transaction.version`: of a producer that shall speak like it, `newest_dialect`."""
+        return await self._question(ask.transaction_version())
+
     async def find_coordinator(self, transactional_id: str) -> int:
         """The id of the broker that coordinates a transactional id."""
         return await self._question(ask.find_coordinator(transactional_id))

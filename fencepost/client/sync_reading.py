@@ -282,6 +282,10 @@ class Admin(_Asking):
         listed = [self._question(ask.list_transactions(broker, *filters)) for broker in brokers]
         return [listing for of_broker in listed for listing in of_broker]
 
+    def transaction_version(self) -> int:
+        """The cluster's `transaction.version`: of a producer that shall speak like it, `newest_dialect`."""
+        return self._question(ask.transaction_version())
+
     def find_coordinator(self, transactional_id: str) -> int:
         """The id of the broker that coordinates a transactional id."""
         return self._question(ask.find_coordinator(transactional_id))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -209,6 +210,15 @@ def test_a_live_transaction_is_terminated_with_its_producer_fenced(tool: Tool) -
     assert tool("consume", "orders") == ""
     assert "transactions list" in tool("transactions", "forceTerminateTransaction", "nobody", code=1)
     assert tool.json("transactions", "list")[0]["transactional_id"] == "stuck"
+
+
+def test_lines_are_written_in_transactions_that_the_cluster_understands(tool: Tool, tmp_path: Path) -> None:
+    tool("topic", "create", "orders")
+    lines = tmp_path / "lines"
+    lines.write_text("one\ntwo\n")
+    options = ("--transactional-id", "till", "--records-per-transaction", "1")
+    assert "in 2 transactions" in tool("produce", "orders", str(lines), *options)
+    assert tool("consume", "orders") == "one\ntwo\n"
 
 
 def test_only_the_oldest_transaction_of_a_partition_makes_it_late() -> None:

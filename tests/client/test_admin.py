@@ -153,6 +153,7 @@ def test_the_same_with_await(broker: Broker, backend: str) -> None:
     async def story() -> None:
         async with AsyncAdmin(broker.address) as admin:
             await admin.create_topic("t", 2, {"max.message.bytes": "100"})
+            assert await admin.transaction_version() == 2
             assert await admin.delete_records({HERE: HIGH_WATERMARK}) == {HERE: 0}
             commit(broker.address, "billing", {HERE: 3, THERE: 4})
             (listed,) = await admin.list_groups([GroupState.EMPTY])
