@@ -49,9 +49,11 @@ def test_a_sound_batch_breaks_no_rule_and_any_other_the_first_that_holds(*, torn
         if torn:
             batch[-1] ^= 1
         limit = header.size - large
-        broken = [rule.error for rule in FORM_RULES if rule.holds(header, batch, limit)]
-        found = form_problem(header, batch, limit=limit)
-        assert (found.error if found else None) == (broken[0] if broken else None)
+        for record_count in (1, 0, 2):
+            counted = header._replace(record_count=record_count)
+            broken = [rule.error for rule in FORM_RULES if rule.holds(counted, batch, limit)]
+            found = form_problem(counted, batch, limit=limit)
+            assert (found.error if found else None) == (broken[0] if broken else None)
 
 
 @pytest.mark.parametrize("left", [0, 60])

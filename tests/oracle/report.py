@@ -101,7 +101,7 @@ def judge(
     names: set[str] = set()
     differences: list[Difference] = []
     for answer in answers:
-        place = Place(path.name, answer.conversation.line, answer.question.number)
+        place = Place(str(path), answer.conversation.line, answer.question.number)
         asked.add(place)
         names.add(answer.conversation.name)
         if not answer.agrees:
