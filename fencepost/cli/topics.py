@@ -34,7 +34,10 @@ def create_topic(
         A setting of the topic under Kafka's name, as name=value: max.message.bytes. May be given several
         times.
     """
-    configs = dict(map(_setting, config))
+    settings = [_setting(given) for given in config]
+    configs = dict(settings)
+    if len(configs) < len(settings):
+        raise CommandFailed("--config names a setting twice", then="give each setting once", code=WRONG_USAGE)
     with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
         admin.create_topic(name, partitions=partitions, configs=configs)
     print(f"Created {name} with {counted(partitions, 'partition')}.")

@@ -117,6 +117,8 @@ def test_a_topic_takes_settings(tool: Tool) -> None:
             outcome.result()
     assert "max.message.bytes=BYTES" in tool("topic", "create", "u", "--config", "retention.ms=1", code=1)
     assert "is not name=value" in tool("topic", "create", "u", "--config", "small", code=2)
+    twice = ("--config", "max.message.bytes=1000", "--config", "max.message.bytes=2000")
+    assert "names a setting twice" in tool("topic", "create", "u", *twice, code=2)
 
 
 @pytest.mark.parametrize(
