@@ -8,7 +8,7 @@ import pytest
 
 from tests.oracle.conversation import read_conversations
 from tests.oracle.over_socket import can_be_played
-from tests.oracle.recordings import RECORDED, V2_CLIENT_V2
+from tests.oracle.recordings import ASKED, RECORDED, V2_CLIENT_V2
 from tests.oracle.report import play_over_socket, sample
 from tests.oracle.serving import settings_from_words, settings_in_words
 from tests.oracle.speech import KNOWN
@@ -21,6 +21,16 @@ def test_the_server_answers_as_kafka_did(path: Path) -> None:
     chosen = [each for each in read_conversations(path, KNOWN) if each.name in NAMES]
     played = play_over_socket(path, chosen)
     assert played.names == set(NAMES)
+    assert "\n".join(difference.text for difference in played.differences) == ""
+
+
+@pytest.mark.parametrize("path", ASKED, ids=lambda path: path.stem)
+def test_markers_of_older_coordinators_are_read(path: Path) -> None:
+    chosen = [
+        each for each in read_conversations(path, KNOWN) if each.name == "markers_with_strange_identities"
+    ]
+    played = play_over_socket(path, chosen)
+    assert played.asked
     assert "\n".join(difference.text for difference in played.differences) == ""
 
 

@@ -57,9 +57,9 @@ def test_a_changed_answer_is_reported_where_it_stands() -> None:
     planted = (*steps[:place], attrs.evolve(changed, reply={"error": "PLANTED"}), *steps[place + 1 :])
     conversation = attrs.evolve(recorded(path, "describing"), steps=planted)
     (found,) = judge(path, ours(conversation), stage="in memory").differences
-    assert (found.place.file, found.place.step) == (path.name, place)
+    assert (found.place.file, found.place.step) == (str(path), place)
     lines = found.text.splitlines()
-    assert lines[0] == f"{path.name}: describing, step {place}, in memory"
+    assert lines[0] == f"{path}: describing, step {place}, in memory"
     assert lines[2].startswith(f"  asked  {changed.request} {changed.version}")
     assert lines[3:] == ['  Kafka  {"error": "PLANTED"}', f"  here   {json.dumps(changed.reply)}"]
 
@@ -192,7 +192,7 @@ def test_the_last_line_counts(
     assert main([file, "--memory-only"]) == exit_code
     *before, last = capsys.readouterr().out.splitlines()
     assert json.loads(last) == {"asked": 1, "agreed": 1 - epoch, "explained": 0, "different": epoch}
-    assert ("broker-v0-verified.jsonl: talk, step 0, in memory" in before) == bool(epoch)
+    assert (f"{file}: talk, step 0, in memory" in before) == bool(epoch)
 
 
 def test_a_file_without_generation_is_played_in_the_newest_and_says_so(

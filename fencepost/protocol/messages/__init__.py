@@ -178,7 +178,7 @@ APIS: Final[tuple[Api, ...]] = (
     _api(24, AddPartitionsToTxn, AddPartitionsToTxnReply, (0, 5)),
     _api(25, AddOffsetsToTxn, AddOffsetsToTxnReply, (0, 4)),
     _api(26, EndTxn, EndTxnReply, (0, 5)),
-    _api(27, WriteTxnMarkers, WriteTxnMarkersReply, (2, 2)),
+    _api(27, WriteTxnMarkers, WriteTxnMarkersReply, (1, 2)),
     _api(28, TxnOffsetCommit, TxnOffsetCommitReply, (0, 5)),
     _api(42, DeleteGroups, DeleteGroupsReply, (2, 2)),
     _api(43, ElectLeaders, ElectLeadersReply, (2, 2)),
