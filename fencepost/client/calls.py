@@ -393,4 +393,6 @@ class Calls:
 
 def _timed_out(call: Call) -> Failure:
     why = f"the last answer was {call.last_error.name}" if call.last_error else "no answer came"
+    if isinstance(call.target, TopicPartition) and not call.attempts and not call.indefinite:
+        why = f"nobody leads {call.target}, if there is such a partition"
     return Failure(RequestTimeout, because=f"{type(call.request).__name__} was not done in time: {why}")

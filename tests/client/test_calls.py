@@ -125,6 +125,18 @@ def test_a_broker_that_nobody_knows_is_asked_for_until_the_deadline() -> None:
     assert finished.failure.kind is RequestTimeout
 
 
+def test_a_partition_that_nobody_has_is_named_at_the_deadline() -> None:
+    talk = Asking()
+    talk.ask(OFFSETS, TopicPartition("t", 9), deadline=100)
+    for _ in range(4):
+        if talk.waiting:
+            talk.answer(metadata())
+        talk.step(METADATA_PAUSE_MS)
+    (finished,) = talk.finished
+    assert finished.failure is not None
+    assert "nobody leads t-9" in finished.failure.because
+
+
 def test_a_refused_marker_is_an_error_of_its_reply() -> None:
     part = m.PartitionError(topic="t", partition=0, error=ErrorCode.INVALID_PRODUCER_EPOCH)
     good = attrs.evolve(part, error=ErrorCode.NONE)
