@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter
 
 from fencepost import __version__
 from fencepost.cli.failures import INTERRUPTED, OK, WRONG_USAGE, Stopped, report
@@ -75,12 +75,20 @@ TRANSACTIONS = (
 )
 
 
+def _shown_default(value: object) -> str | None:
+    """A default as the help shows it; None where leaving an option out is the same as not asking for it."""
+    if value is None or value is False or value == ():
+        return None
+    return "a tab" if value == "\t" else str(value)
+
+
 def application() -> App:
     """Every command by its import path: none is imported before it is asked for."""
     app = App(
         name="fencepost",
         help="Kafka's exactly-once taken apart: a broker, its client, and tools to look inside the log.",
         version=__version__,
+        default_parameter=Parameter(negative_iterable=(), show_default=_shown_default),
     )
     app.command("fencepost.cli.serving:serve", name="serve", help="Run a broker.")
     topics = App(name="topic", help="Create, list, describe and delete topics, or records of them.")

@@ -9,11 +9,18 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from fencepost.cli.failures import WRONG_USAGE, CommandFailed
+
 
 def _are_known(_: type, names: tuple[str, ...]) -> None:
     from fencepost.broker.history import History
 
-    History.without(names)
+    try:
+        History.without(names)
+    except ValueError as problem:
+        raise CommandFailed(
+            f"--without: {problem}", then="docs/fidelity.md says what each of them is", code=WRONG_USAGE
+        ) from problem
 
 
 Without = Annotated[tuple[str, ...], Parameter("--without", negative="", validator=_are_known)]
