@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Generator
@@ -12,6 +13,10 @@ from typing import Any
 
 PATIENCE_S = 60.0
 COMMAND = [sys.executable, "-m", "fencepost"]
+
+# Shells start background jobs deaf to Ctrl-C, and so is all that these start: our commands shall hear it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def fencepost(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
