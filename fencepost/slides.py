@@ -10,8 +10,9 @@ from typing import Final
 
 from fencepost.broker.batch_checks import BEFORE_ASKING, CHECKS, MARKER_CHECKS, MarkerCheck
 from fencepost.broker.identity_tables import GRANTS, IDENTITY_RULES, Expectation
+from fencepost.broker.places import PLACE_RULES
 from fencepost.broker.produce_rules import FORM_RULES, LATE_RULES, REQUEST_RULES, SHAPE_RULES
-from fencepost.broker.producing import ADD_ERRORS, PLACE_RULES, VERIFY_ERRORS
+from fencepost.broker.producing import ADD_ERRORS, VERIFY_ERRORS
 from fencepost.broker.transaction_tables import MOVES, CoordinatorInput
 from fencepost.protocol import tables
 from fencepost.protocol.errors import ErrorCode

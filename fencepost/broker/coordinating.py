@@ -14,6 +14,7 @@ from fencepost.broker import ending, identities, transactions
 from fencepost.broker.identity_tables import HALF_AN_IDENTITY
 from fencepost.broker.node import Node
 from fencepost.broker.producing import has_no_transactions
+from fencepost.broker.rules import first_that_holds
 from fencepost.broker.transaction_tables import Generation, Spoken
 from fencepost.broker.transactions import PREPARED, RESULT_OF, Decision, Transactions
 from fencepost.broker.waiting import AskedMarkers, Log
@@ -99,11 +100,9 @@ def init_producer_id(node: Node, request: InitProducerId, to: ReplyTo, now: int,
     """An identity: from the coordinator for a transactional id, else just a fresh one."""
     fresh = node.fresh_producer_id()
     if request.transactional_id is None:
-        if HALF_AN_IDENTITY.holds(request, node.settings.rules):
-            node.reply(to, Refused(HALF_AN_IDENTITY.error, HALF_AN_IDENTITY.name))
-            return
-        if fresh is None:
-            node.reply(to, NO_PRODUCER_IDS)
+        refused = first_that_holds((HALF_AN_IDENTITY,), request, node.settings.rules)
+        if refused is not None or fresh is None:
+            node.reply(to, refused or NO_PRODUCER_IDS)
             return
         node.producer_ids.next_id += 1
         body = InitProducerIdReply(producer_id=fresh, producer_epoch=0)

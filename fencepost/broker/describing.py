@@ -12,6 +12,7 @@ from fencepost.broker.controller import METADATA_PARTITION, Topic
 from fencepost.broker.coordinating import coordinator_log, transactions_of
 from fencepost.broker.node import Node
 from fencepost.broker.partition import Producer
+from fencepost.broker.places import place_problem
 from fencepost.broker.transactions import PREPARED, Transactions
 from fencepost.broker.waiting import AskedForTopic
 from fencepost.broker.words import Answered, Refused, Reply, ReplyTo
@@ -154,8 +155,7 @@ def describe_producers(node: Node, request: DescribeProducers, to: ReplyTo, now:
 def _producers(node: Node, key: TopicPartition) -> DescribedProducers:
     log = node.logs.get(key)
     if log is None:
-        known = node.cluster.leader(key) is not None
-        error = ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        error = place_problem(node, key).error
         return DescribedProducers(topic=key.topic, partition=key.partition, error=error, producers=())
     found = sorted(log.partition.producers.items())
     return DescribedProducers(

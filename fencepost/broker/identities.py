@@ -13,6 +13,7 @@ import attrs
 
 from fencepost.broker.ending import prepare
 from fencepost.broker.identity_tables import GRANTS, IDENTITY_RULES, Expectation, Grant, Standing
+from fencepost.broker.rules import first_that_holds
 from fencepost.broker.transaction_tables import Cell, CoordinatorInput
 from fencepost.broker.transactions import Decision, Rules, Transactions, busy, known_record
 from fencepost.broker.words import Refused, Reply, ReplyTo
@@ -63,9 +64,9 @@ def init_producer_id(
     """
     name = request.transactional_id
     assert name is not None, "a producer without transactional id never reaches a coordinator"
-    for rule in IDENTITY_RULES:
-        if rule.holds(request, rules):
-            return Refused(rule.error, rule.name)
+    refused = first_that_holds(IDENTITY_RULES, request, rules)
+    if refused is not None:
+        return refused
     if name in state.pending:  # also when the tombstone of an expired id is not durable yet
         return busy(name)
     call = _Call(name=name, request=request, to=to, now=now, fresh_producer_id=fresh_producer_id)
@@ -79,10 +80,10 @@ def init_producer_id(
     if isinstance(grant, ErrorCode):
         return Refused(grant, f"{name} belongs to {record.producer_id}/{record.producer_epoch}")
     if grant is Grant.ABORT_FIRST:
-        refused = Reply(to, error=ErrorCode.CONCURRENT_TRANSACTIONS)
+        answer = Reply(to, error=ErrorCode.CONCURRENT_TRANSACTIONS)
         return prepare(
             name, record, cell, now=now, fresh_producer_id=fresh_producer_id, rules=rules,
-            generation=rules.generation, effects=(refused,),
+            generation=rules.generation, effects=(answer,),
         )  # fmt: skip
     return _next_identity(call, record, grant)
 

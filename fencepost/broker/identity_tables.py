@@ -6,10 +6,10 @@ the transactional id, columns what the caller expects to be.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
+from fencepost.broker.rules import Rule
 from fencepost.broker.transactions import Rules
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import InitProducerId
@@ -81,12 +81,7 @@ GRANTS: Final[GrantTable] = {
 }
 
 
-class IdentityRule(NamedTuple):
-    """One rule for the request alone, before anybody looks at the id."""
-
-    name: str
-    error: ErrorCode
-    holds: Callable[[InitProducerId, Rules], bool]
+# --- rules for the request alone, before anybody looks at the id -----------------------------------------
 
 
 def _is_nameless(request: InitProducerId, rules: Rules) -> bool:
@@ -101,7 +96,7 @@ def _asks_for_too_long(request: InitProducerId, rules: Rules) -> bool:
     return not 0 < request.transaction_timeout_ms <= rules.transaction_max_timeout_ms
 
 
-HALF_AN_IDENTITY: Final = IdentityRule(
+HALF_AN_IDENTITY: Final = Rule(
     "a producer id is expected without an epoch, or the other way round",
     ErrorCode.INVALID_REQUEST,
     _expects_half,
@@ -109,9 +104,9 @@ HALF_AN_IDENTITY: Final = IdentityRule(
 """Of who has no transactional id, too."""
 
 IDENTITY_RULES: Final = (
-    IdentityRule("the transactional id is empty", ErrorCode.INVALID_REQUEST, _is_nameless),
+    Rule("the transactional id is empty", ErrorCode.INVALID_REQUEST, _is_nameless),
     HALF_AN_IDENTITY,
-    IdentityRule(
+    Rule(
         "transaction.timeout.ms is not between 1 and transaction.max.timeout.ms",
         ErrorCode.INVALID_TRANSACTION_TIMEOUT,
         _asks_for_too_long,

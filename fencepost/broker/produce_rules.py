@@ -6,9 +6,10 @@ condition that all sound batches fulfil goes before the table of those that are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final
 
+from fencepost.broker.rules import Rule, first_that_holds
 from fencepost.broker.words import Refused
 from fencepost.protocol.batches import (
     HEADER_SIZE,
@@ -26,38 +27,6 @@ from fencepost.protocol.terms import INTERNAL_TOPICS, NO_PRODUCER_ID, TopicParti
 ACKS: Final = (-1, 0, 1)
 Parsed = BatchHeader | Refused
 """What `header_of` makes of the bytes that one partition gets."""
-
-
-class RequestRule(NamedTuple):
-    """One rule for a request: for all that was parsed of it, and for what is for partitions that exist."""
-
-    name: str
-    error: ErrorCode
-    holds: Callable[[Produce, Sequence[Parsed], Sequence[Parsed]], bool]
-
-
-class ShapeRule(NamedTuple):
-    """One rule for the bytes that one partition gets: `size` of them, with this header in front."""
-
-    name: str
-    error: ErrorCode
-    holds: Callable[[BatchHeader, int], bool]
-
-
-class LateRule(NamedTuple):
-    """One rule for a batch that the coordinator, if it was asked, has nothing against."""
-
-    name: str
-    error: ErrorCode
-    holds: Callable[[Produce, TopicPartition], bool]
-
-
-class FormRule(NamedTuple):
-    """One rule for a batch: its header, its bytes, and how many bytes its topic takes."""
-
-    name: str
-    error: ErrorCode
-    holds: Callable[[BatchHeader, Buffer, int], bool]
 
 
 # --- the request -----------------------------------------------------------------------------------------
@@ -84,15 +53,15 @@ def _is_of_several(request: Produce, parsed: Sequence[Parsed], placed: Sequence[
 
 
 REQUEST_RULES: Final = (
-    RequestRule(
+    Rule(
         "a batch with a magic byte or a length that nobody knows", ErrorCode.CORRUPT_MESSAGE, _is_unreadable
     ),
-    RequestRule(
+    Rule(
         "transactional batches without a transactional id",
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         _is_nobodys,
     ),
-    RequestRule(
+    Rule(
         "transactional batches of several producers for partitions that exist",
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
         _is_of_several,
@@ -102,10 +71,7 @@ REQUEST_RULES: Final = (
 
 def request_problem(request: Produce, parsed: Sequence[Parsed], placed: Sequence[Parsed]) -> Refused | None:
     """Why all of a request is refused, if it is; `placed` is what of `parsed` is for existing partitions."""
-    for rule in REQUEST_RULES:
-        if rule.holds(request, parsed, placed):
-            return Refused(rule.error, rule.name)
-    return None
+    return first_that_holds(REQUEST_RULES, request, parsed, placed)
 
 
 # --- its bytes -------------------------------------------------------------------------------------------
@@ -115,7 +81,7 @@ def _is_not_one_batch(header: BatchHeader, size: int) -> bool:
     return header.size != size
 
 
-SHAPE_RULES: Final = (ShapeRule("is not exactly one batch", ErrorCode.INVALID_RECORD, _is_not_one_batch),)
+SHAPE_RULES: Final = (Rule("is not exactly one batch", ErrorCode.INVALID_RECORD, _is_not_one_batch),)
 
 
 def header_of(records: Buffer) -> Parsed:
@@ -126,10 +92,7 @@ def header_of(records: Buffer) -> Parsed:
         # What is cut off is no batch at all, and neither are messages of before Kafka 0.11.
         is_none = len(records) < HEADER_SIZE or records[MAGIC_AT] < MAGIC_KAFKA
         return Refused(ErrorCode.INVALID_RECORD if is_none else ErrorCode.CORRUPT_MESSAGE, str(problem))
-    for rule in SHAPE_RULES:
-        if rule.holds(header, len(records)):
-            return Refused(rule.error, rule.name)
-    return header
+    return first_that_holds(SHAPE_RULES, header, len(records)) or header
 
 
 # --- what is only looked at when it is about to be appended ----------------------------------------------
@@ -144,17 +107,14 @@ def _is_internal(request: Produce, key: TopicPartition) -> bool:
 
 
 LATE_RULES: Final = (
-    LateRule("comes with acks that are not 0, 1 or -1", ErrorCode.INVALID_REQUIRED_ACKS, _wants_other_acks),
-    LateRule("is for an internal topic", ErrorCode.INVALID_TOPIC_EXCEPTION, _is_internal),
+    Rule("comes with acks that are not 0, 1 or -1", ErrorCode.INVALID_REQUIRED_ACKS, _wants_other_acks),
+    Rule("is for an internal topic", ErrorCode.INVALID_TOPIC_EXCEPTION, _is_internal),
 )
 
 
 def late_problem(request: Produce, key: TopicPartition) -> Refused | None:
     """Why a batch is not appended, whatever is in it (ReplicaManager.appendRecords)."""
-    for rule in LATE_RULES:
-        if rule.holds(request, key):
-            return Refused(rule.error, rule.name)
-    return None
+    return first_that_holds(LATE_RULES, request, key)
 
 
 # --- its batch -------------------------------------------------------------------------------------------
@@ -182,11 +142,11 @@ def _has_no_sequence(header: BatchHeader, records: Buffer, limit: int) -> bool:
 
 # UnifiedLog.analyzeAndValidateRecords, LogValidator.validateBatch
 FORM_RULES: Final = (
-    FormRule("is larger than its topic takes", ErrorCode.MESSAGE_TOO_LARGE, _is_too_large),
-    FormRule("has a checksum that does not match its bytes", ErrorCode.CORRUPT_MESSAGE, _is_corrupt),
-    FormRule("has no records, or not as many as offsets", ErrorCode.INVALID_RECORD, _has_no_records),
-    FormRule("is a control batch", ErrorCode.INVALID_RECORD, _is_control),
-    FormRule("has a producer id and no sequence", ErrorCode.INVALID_RECORD, _has_no_sequence),
+    Rule("is larger than its topic takes", ErrorCode.MESSAGE_TOO_LARGE, _is_too_large),
+    Rule("has a checksum that does not match its bytes", ErrorCode.CORRUPT_MESSAGE, _is_corrupt),
+    Rule("has no records, or not as many as offsets", ErrorCode.INVALID_RECORD, _has_no_records),
+    Rule("is a control batch", ErrorCode.INVALID_RECORD, _is_control),
+    Rule("has a producer id and no sequence", ErrorCode.INVALID_RECORD, _has_no_sequence),
 )
 
 
@@ -194,8 +154,7 @@ def form_problem(header: BatchHeader, records: Buffer, *, limit: int) -> Refused
     """Why no partition would take the batch, if that is so."""
     if _is_sound(header, records, limit):
         return None
-    rule = next(rule for rule in FORM_RULES if rule.holds(header, records, limit))
-    return Refused(rule.error, rule.name)
+    return first_that_holds(FORM_RULES, header, records, limit)
 
 
 def _is_sound(header: BatchHeader, records: Buffer, limit: int) -> bool:

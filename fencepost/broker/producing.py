@@ -7,14 +7,14 @@ appended only if nothing ended the transaction in the meantime.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 import attrs
 
 from fencepost.broker import batch_checks, partition, produce_rules
 from fencepost.broker.batch_checks import NO_GUARD, UNGUARDED, Duplicate
 from fencepost.broker.node import Node
+from fencepost.broker.places import place_problem
 from fencepost.broker.transaction_tables import Spoken
 from fencepost.broker.waiting import Asked, AskedToAdd, Collect, Incoming, Log
 from fencepost.broker.words import NOBODY, Answered, Refused, ReplyTo
@@ -58,47 +58,23 @@ INTERNAL: Final = Refused(
 )
 
 
-class PlaceRule(NamedTuple):
-    """One rule for where a batch shall go, if that is no log for clients that this node leads."""
-
-    name: str
-    error: ErrorCode
-    holds: Callable[[Node, TopicPartition], bool]
-
-
-def _is_led_elsewhere(node: Node, key: TopicPartition) -> bool:
-    return node.cluster.leader(key) is not None
-
-
-def _is_nowhere(node: Node, key: TopicPartition) -> bool:
-    return node.cluster.leader(key) is None
-
-
-PLACE_RULES: Final = (
-    PlaceRule("is for a partition of another leader", ErrorCode.NOT_LEADER_OR_FOLLOWER, _is_led_elsewhere),
-    PlaceRule("is for a partition that nobody has", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _is_nowhere),
-)
-
-
 def produce(node: Node, request: Produce, to: ReplyTo, now: int, asked: Spoken) -> None:
     """Append one batch per partition, each with its own outcome (KafkaApis.handleProduceRequest,
     ReplicaManager.appendRecords).
     """
     ticket = node.gather(to if request.acks != 0 else NOBODY, Produce, len(request.partitions))
+    keys = [TopicPartition(part.topic, part.partition) for part in request.partitions]
     parsed = [produce_rules.header_of(part.records) for part in request.partitions]
     placed = [
-        header
-        for part, header in zip(request.partitions, parsed, strict=True)
-        if node.cluster.leader(TopicPartition(part.topic, part.partition)) is not None
+        header for key, header in zip(keys, parsed, strict=True) if node.cluster.leader(key) is not None
     ]
     refused = produce_rules.request_problem(request, parsed, placed)
     to_add: list[Incoming] = []
     asks = asked.generation.adds_implicitly or node.settings.partition_verification
-    for index, (part, header) in enumerate(zip(request.partitions, parsed, strict=True)):
-        key = TopicPartition(part.topic, part.partition)
+    for index, (key, part, header) in enumerate(zip(keys, request.partitions, parsed, strict=True)):
         log = node.logs.get(key)
         if refused is not None or log is None or isinstance(header, Refused):
-            problem = refused or (_place_problem(node, key) if log is None else header)
+            problem = refused or (place_problem(node, key) if log is None else header)
             assert isinstance(problem, Refused), "a batch without a log has a problem"
             node.collect(_part(ticket, index, key, problem.error))
             continue
@@ -119,11 +95,6 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, asked: Spoken) 
 def _is_internal(key: TopicPartition) -> bool:
     """No client's transaction goes there, though Kafka adds the partition before it refuses the batch."""
     return key.topic in INTERNAL_TOPICS
-
-
-def _place_problem(node: Node, key: TopicPartition) -> Refused:
-    rule = next(rule for rule in PLACE_RULES if rule.holds(node, key))
-    return Refused(rule.error, rule.name)
 
 
 def _part(
@@ -262,7 +233,7 @@ def write_markers(node: Node, request: WriteTxnMarkers, to: ReplyTo, now: int) -
     for index, (marker, key) in enumerate(targets):
         log = node.logs.get(key)
         if log is None:
-            node.collect(_marker_part(ticket, index, key, _place_problem(node, key).error))
+            node.collect(_marker_part(ticket, index, key, place_problem(node, key).error))
             continue
         refused = (
             INTERNAL

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from fencepost.broker.node import Log, Node
+from fencepost.broker.places import place_problem
 from fencepost.broker.waiting import ParkedFetch
 from fencepost.broker.words import FetchPlan, OffsetPlan, ReplyFetched, ReplyListed, ReplyTo
 from fencepost.journal.journal import Journal
@@ -91,8 +92,7 @@ def _led(node: Node, key: TopicPartition, current_leader_epoch: int) -> Log | Er
     """
     log = node.logs.get(key)
     if log is None:
-        known = node.cluster.leader(key) is not None
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return place_problem(node, key).error
     if current_leader_epoch == NO_LEADER_EPOCH or current_leader_epoch == log.partition.leader_epoch:
         return log
     is_older = current_leader_epoch < log.partition.leader_epoch
@@ -117,9 +117,8 @@ def _plan(
 def wake_readers(node: Node) -> None:
     """Fetches that wait for a partition that moved are looked at again."""
     readers = node.readers
-    moved = [key for key in node.movable if key in readers] if readers else []
+    tickets = {ticket for key in readers.keys() & node.movable for ticket in readers[key]}
     node.movable.clear()
-    tickets = {ticket for key in moved for ticket in readers[key]} if moved else ()
     for ticket in sorted(tickets):
         request = node.fetches[ticket].request
         plans = tuple(_plan_fetch(node, part, request.isolation_level) for part in request.partitions)

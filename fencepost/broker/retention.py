@@ -6,7 +6,7 @@ nothing is left of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from fencepost.broker.groups import Committed, Groups
 from fencepost.broker.members import Group, is_subscribed
@@ -44,11 +44,11 @@ def _since(group: Group, committed: Committed) -> int | None:
     return commit_ms if is_settled else None
 
 
-def is_over(state: Groups, group: Group, expired: Iterable[OffsetKey]) -> bool:
+def is_over(state: Groups, group: Group, expired: Collection[OffsetKey]) -> bool:
     """Nothing but these offsets is left of a group without members: it goes with them, at once if there
     never were any (GroupCoordinatorShard.cleanupGroupMetadata).
     """
-    kept = len(state.committed.get(group.group_id, {})) - len(list(expired))
+    kept = len(state.committed.get(group.group_id, {})) - len(expired)
     return kept == 0 and group.state is GroupState.EMPTY and not _moved_by_transactions(state, group.group_id)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from fencepost.broker import partition
 from fencepost.broker.node import Node
+from fencepost.broker.places import place_problem
 from fencepost.broker.waiting import Collect, Log
 from fencepost.broker.words import LogStartMoved, MoveLogStart, ReplyTo
 from fencepost.protocol.errors import ErrorCode
@@ -34,8 +35,7 @@ def delete_records(node: Node, request: DeleteRecords, to: ReplyTo, now: int) ->
 def _new_start(node: Node, key: TopicPartition, part: DeleteRecordsPartition) -> tuple[Log, int] | ErrorCode:
     log = node.logs.get(key)
     if log is None:
-        known = node.cluster.leader(key) is not None
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return place_problem(node, key).error
     if key.topic in INTERNAL_TOPICS:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     high_watermark = log.partition.high_watermark
