@@ -19,11 +19,15 @@ from fencepost.broker.transactions import COMPLETED, Transactions
 from fencepost.broker.waiting import Log, Scan
 from fencepost.broker.words import Ignored
 from fencepost.protocol.stored import offsets_batch
-from fencepost.protocol.terms import NO_TIMESTAMP, TopicPartition, TransactionState
+from fencepost.protocol.terms import (
+    LATE_TRANSACTION_BUFFER_MS,
+    MINUTE_MS,
+    NO_TIMESTAMP,
+    TopicPartition,
+    TransactionState,
+)
 
 MAY_EXPIRE: Final = frozenset({TransactionState.EMPTY, *COMPLETED})
-MINUTE_MS: Final = 60_000
-LATE_TRANSACTION_BUFFER_MS: Final = 5 * 60 * 1000  # ProducerStateManager.LATE_TRANSACTION_BUFFER_MS
 
 
 def start(node: Node, log: Log, now: int) -> None:

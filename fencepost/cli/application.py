@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import FrameType
 from typing import NoReturn
 
@@ -82,6 +82,13 @@ def _shown_default(value: object) -> str | None:
     return "a tab" if value == "\t" else str(value)
 
 
+def _with_commands(app: App, commands: Iterable[tuple[str, str, str]]) -> App:
+    """The app with these: where each is, its name, and its line of help."""
+    for place, name, text in commands:
+        app.command(place, name=name, help=text)
+    return app
+
+
 def application() -> App:
     """Every command by its import path: none is imported before it is asked for."""
     app = App(
@@ -92,27 +99,20 @@ def application() -> App:
     )
     app.command("fencepost.cli.serving:serve", name="serve", help="Run a broker.")
     topics = App(name="topic", help="Create, list, describe and delete topics, or records of them.")
-    for place, name, text in TOPICS:
-        topics.command(place, name=name, help=text)
-    app.command(topics)
+    app.command(_with_commands(topics, TOPICS))
     groups = App(name="group", help="Look at consumer groups and their offsets, and delete them.")
-    for place, name, text in GROUPS:
-        groups.command(place, name=name, help=text)
-    app.command(groups)
+    app.command(_with_commands(groups, GROUPS))
     app.command("fencepost.cli.producing:produce", name="produce", help="Write lines as records.")
     app.command("fencepost.cli.consuming:consume", name="consume", help="Read records as lines.")
     transactions = App(name="transactions", help="Look at transactions, and abort those that hang.")
-    for place, name, text in TRANSACTIONS:
-        transactions.command(place, name=name, help=text)
-    app.command(transactions)
+    app.command(_with_commands(transactions, TRANSACTIONS))
     app.command(
         "fencepost.cli.dumping:dump", name="dump", help="Say in words what lies in a log file or directory."
     )
     app.command(
         "fencepost.cli.checking:check", name="check", help="Check every file of a data directory, offline."
     )
-    for place, name, text in SIMULATOR:
-        app.command(place, name=name, help=text)
+    _with_commands(app, SIMULATOR)
     app.command(
         "fencepost.cli.showing:demo",
         name="demo",

@@ -21,11 +21,9 @@ from fencepost.client.errors import RequestFailed
 from fencepost.client.sync import Admin
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import ProducerDescription, TransactionDescription
-from fencepost.protocol.terms import NO_OFFSET, TopicPartition
+from fencepost.protocol.terms import LATE_TRANSACTION_BUFFER_MS, MINUTE_MS, NO_OFFSET, TopicPartition
 
-MINUTE_MS: Final = 60_000
 MAX_TRANSACTION_TIMEOUT_MIN: Final = 15  # transaction.max.timeout.ms of a broker that nobody configured
-LATE_BUFFER_MIN: Final = 5  # ProducerStateManager.LATE_TRANSACTION_BUFFER_MS
 PRODUCERS_AT_ONCE: Final = 500  # as Kafka's tool asks
 
 HANGING: Final = {
@@ -125,7 +123,7 @@ def find_late(
     with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
         searched = partitions_to_search(admin, broker_id, None, None)
         now = now_ms()
-        before_ms = now - (max_transaction_timeout + LATE_BUFFER_MIN) * MINUTE_MS
+        before_ms = now - max_transaction_timeout * MINUTE_MS - LATE_TRANSACTION_BUFFER_MS
         oldest = oldest_of_each(open_transactions(admin, searched))
     rows = [opened.row(now) for opened in oldest if opened.producer.last_timestamp < before_ms]
     print_rows(HANGING, rows, as_json=as_json)

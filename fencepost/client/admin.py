@@ -91,12 +91,12 @@ def create_topic(name: str, partitions: int, configs: Mapping[str, str]) -> Ques
     """Makes a topic; `configs` are its settings under Kafka's names."""
     settings = tuple(m.TopicConfig(name=setting, value=value) for setting, value in sorted(configs.items()))
     wanted = m.CreateTopic(topic=name, partition_count=partitions, configs=settings)
-    return Question(m.CreateTopics(topics=(wanted,)), target=CONTROLLER, read=_nothing)
+    return Question(m.CreateTopics(topics=(wanted,)), target=CONTROLLER, read=nothing)
 
 
 def delete_topic(name: str) -> Question[None]:
     """Removes a topic and its records."""
-    return Question(m.DeleteTopics(topics=(name,)), target=CONTROLLER, read=_nothing)
+    return Question(m.DeleteTopics(topics=(name,)), target=CONTROLLER, read=nothing)
 
 
 def list_topics() -> Question[list[TopicDescription]]:
@@ -198,7 +198,7 @@ def abort_transaction(spec: AbortSpec) -> Question[None]:
         transaction_version=_ABORT_VERSION,
         partitions=(name,),
     )
-    return Question(m.WriteTxnMarkers(markers=(marker,)), target=spec.partition, read=_nothing)
+    return Question(m.WriteTxnMarkers(markers=(marker,)), target=spec.partition, read=nothing)
 
 
 def force_terminate_transaction(transactional_id: str) -> Question[None]:
@@ -212,11 +212,11 @@ def force_terminate_transaction(transactional_id: str) -> Question[None]:
         producer_epoch=NO_PRODUCER_EPOCH,
     )
     target = CoordinatorOf(CoordinatorType.TRANSACTION, transactional_id)
-    return Question(request, target=target, read=_nothing)
+    return Question(request, target=target, read=nothing)
 
 
-def _nothing(_reply: object) -> None:
-    return None
+def nothing(_reply: object) -> None:
+    """Reads a reply that says no more than that it was done."""
 
 
 def _topics(reply: m.MetadataReply) -> list[TopicDescription]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from fencepost.client.admin import Question
+from fencepost.client.admin import Question, nothing
 from fencepost.client.calls import BrokerAt, CoordinatorOf
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ProtocolViolation
@@ -100,22 +100,18 @@ def group_offsets(group_id: str, *, require_stable: bool) -> Question[dict[Topic
 
 def delete_group(group_id: str) -> Question[None]:
     """Forgets a group without members, and its offsets."""
-    return Question(m.DeleteGroups(groups=(group_id,)), target=_coordinator(group_id), read=_nothing)
+    return Question(m.DeleteGroups(groups=(group_id,)), target=_coordinator(group_id), read=nothing)
 
 
 def delete_group_offsets(group_id: str, partitions: Iterable[TopicPartition]) -> Question[None]:
     """Forgets offsets of partitions that no member reads; one that was never committed is no error."""
     names = tuple(m.PartitionName(topic=where.topic, partition=where.partition) for where in partitions)
     request = m.OffsetDelete(group_id=group_id, partitions=names)
-    return Question(request, target=_coordinator(group_id), read=_nothing)
+    return Question(request, target=_coordinator(group_id), read=nothing)
 
 
 def _coordinator(group_id: str) -> CoordinatorOf:
     return CoordinatorOf(CoordinatorType.GROUP, group_id)
-
-
-def _nothing(_reply: object) -> None:
-    return None
 
 
 def _assigned(protocol_type: str, assignment: bytes) -> tuple[TopicPartition, ...]:

@@ -34,6 +34,9 @@ MAX_TIMESTAMP: Final = -3  # ListOffsets: the newest record by its timestamp (KI
 HIGH_WATERMARK: Final = -1  # DeleteRecords: everything that readers of uncommitted data may see
 MAX_MESSAGE_BYTES: Final = "max.message.bytes"  # the topic's own message.max.bytes
 
+MINUTE_MS: Final = 60_000
+LATE_TRANSACTION_BUFFER_MS: Final = 5 * MINUTE_MS  # ProducerStateManager: granted beyond every timeout
+
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 CONSUMER_OFFSETS_TOPIC: Final = "__consumer_offsets"
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"

@@ -64,7 +64,7 @@ class Nemesis:
     hunted: Callable[[], list[Process]] = list[Process]
     """Whom a fault of processes strikes every other time, if they live."""
     is_over: bool = True
-    undos: dict[int, tuple[Undo, Struck | None]] = attrs.Factory(dict[int, tuple[Undo, "Struck | None"]])
+    undos: dict[int, tuple[Undo, Struck | None]] = attrs.Factory(dict[int, tuple[Undo, Struck | None]])
     made: int = 0
     struck: list[Struck] = attrs.Factory(list[Struck])
     on_struck: list[Callable[[Struck], None]] = attrs.Factory(list[Callable[[Struck], None]])

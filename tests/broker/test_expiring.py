@@ -5,12 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from fencepost.broker.expiring import (
-    LATE_TRANSACTION_BUFFER_MS,
-    MAY_EXPIRE,
-    expired,
-    partitions_with_late_transactions,
-)
+from fencepost.broker.expiring import MAY_EXPIRE, expired, partitions_with_late_transactions
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.words import Tick
@@ -24,7 +19,7 @@ from fencepost.protocol.messages import (
     Produce,
 )
 from fencepost.protocol.stored import read_transactions
-from fencepost.protocol.terms import TopicPartition, TransactionState
+from fencepost.protocol.terms import LATE_TRANSACTION_BUFFER_MS, TopicPartition, TransactionState
 from tests.broker.requests import (
     ABORT,
     COMMIT,

@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from fencepost.cli.application import run
 from fencepost.client.sync import Admin, Consumer, Producer
 from fencepost.embedded import Broker
 from fencepost.protocol.terms import TopicPartition
 from tests.broker.story import SETTINGS
+from tests.cli.tool import Output, Tool
 from tests.client.members import assignment, become_member
 
-Output = pytest.CaptureFixture[str]
 HERE, THERE = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
-class Tool:
-    """Commands against one broker with a topic of two partitions and three records in the first."""
+class GroupTool(Tool):
+    """A topic of two partitions is there, and three records in the first."""
 
     def __init__(self, address: str, capture: Output) -> None:
-        self.address = address
-        self._capture = capture
+        super().__init__(address, capture)
         with Admin(address) as admin, Producer(address) as producer:
             admin.create_topic("orders", 2)
             for _ in range(3):
                 producer.send("orders", b"x", partition=0).result()
-
-    def __call__(self, *arguments: str, code: int = 0) -> str:
-        """What a command says that ends with this code."""
-        assert run([*arguments, "--bootstrap", self.address]) == code
-        said = self._capture.readouterr()
-        return said.err if code else said.out
-
-    def json(self, *arguments: str) -> Any:
-        """The answer as JSON."""
-        return json.loads(self(*arguments, "--json"))
 
     def commit(self, offsets: dict[TopicPartition, int]) -> None:
         with Consumer(self.address, group_id="billing") as consumer:
@@ -46,12 +32,12 @@ class Tool:
 
 
 @pytest.fixture
-def tool(capsys: Output) -> Iterator[Tool]:
+def tool(capsys: Output) -> Iterator[GroupTool]:
     with Broker(node=SETTINGS) as broker:
-        yield Tool(broker.address, capsys)
+        yield GroupTool(broker.address, capsys)
 
 
-def test_a_group_is_listed_and_described_with_its_lag(tool: Tool) -> None:
+def test_a_group_is_listed_and_described_with_its_lag(tool: GroupTool) -> None:
     tool.commit({HERE: 1, THERE: 0})
     (listed,) = tool.json("group", "list")
     assert listed == {"group": "billing", "coordinator": 1, "protocol_type": None, "state": "Empty"}
@@ -68,7 +54,7 @@ def test_a_group_is_listed_and_described_with_its_lag(tool: Tool) -> None:
     assert first.split() == ["orders", "0", "1", "3", "2", "-"]
 
 
-def test_members_are_shown_with_what_they_read(tool: Tool) -> None:
+def test_members_are_shown_with_what_they_read(tool: GroupTool) -> None:
     member_id = become_member(tool.address, "readers", assignment("orders", [0]), "orders")
     described = tool.json("group", "describe", "readers")
     assert described["members"] == [
@@ -82,7 +68,7 @@ def test_members_are_shown_with_what_they_read(tool: Tool) -> None:
     assert "group describe" in tool("group", "delete", "readers", code=1)
 
 
-def test_offsets_and_groups_are_deleted(tool: Tool) -> None:
+def test_offsets_and_groups_are_deleted(tool: GroupTool) -> None:
     tool.commit({HERE: 1, THERE: 0})
     said = tool("group", "delete-offsets", "billing", "--topic", "orders", "--partition", "1")
     assert "orders-1" in said
@@ -93,7 +79,7 @@ def test_offsets_and_groups_are_deleted(tool: Tool) -> None:
         assert "`fencepost group list`" in tool("group", command, "billing", code=1)
 
 
-def test_records_are_deleted_before_an_offset(tool: Tool) -> None:
+def test_records_are_deleted_before_an_offset(tool: GroupTool) -> None:
     def delete(before: str, code: int = 0) -> str:
         return tool("topic", "delete-records", "orders", "--partition", "0", "--before", before, code=code)
 
@@ -109,7 +95,7 @@ def test_records_are_deleted_before_an_offset(tool: Tool) -> None:
     )
 
 
-def test_a_topic_takes_settings(tool: Tool) -> None:
+def test_a_topic_takes_settings(tool: GroupTool) -> None:
     tool("topic", "create", "small", "--config", "max.message.bytes=100")
     with Producer(tool.address) as producer:
         outcome = producer.send("small", b"x" * 100)
@@ -130,5 +116,7 @@ def test_a_topic_takes_settings(tool: Tool) -> None:
         ("consume", "orders", "--from", str(2**63)),
     ],
 )
-def test_a_number_that_no_request_can_hold_is_wrong_usage(tool: Tool, arguments: tuple[str, ...]) -> None:
+def test_a_number_that_no_request_can_hold_is_wrong_usage(
+    tool: GroupTool, arguments: tuple[str, ...]
+) -> None:
     assert str(2**31) in tool(*arguments, code=2) or str(2**63) in tool(*arguments, code=2)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 import trio
 
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transaction_tables import GENERATIONS
-from fencepost.cli.application import run
 from fencepost.cli.hanging import Opened, oldest_of_each
 from fencepost.embedded import Broker
 from fencepost.protocol.errors import ErrorCode
@@ -29,8 +27,7 @@ from tests.broker.requests import (
     produced,
 )
 from tests.broker.wire import Wire, connecting
-
-Output = pytest.CaptureFixture[str]
+from tests.cli.tool import Output, Tool
 
 # What let transactions hang: shared epochs, and nobody asked the coordinator about a late batch.
 OF_OLD: Final = NodeSettings(
@@ -43,22 +40,8 @@ OLD_VERSIONS: Final[dict[type[Request], int]] = {AddPartitionsToTxn: 3, Produce:
 LONG_AGO: Final = 1_700_000_000_000  # ms since 1970: more than any transaction may last
 
 
-class Tool:
-    """`fencepost transactions` and `topic` against one broker."""
-
-    def __init__(self, address: str, capture: Output) -> None:
-        self.address = address
-        self._capture = capture
-
-    def __call__(self, *arguments: str, code: int = 0) -> str:
-        """What a command says that ends with this code."""
-        assert run([*arguments, "--bootstrap", self.address]) == code
-        said = self._capture.readouterr()
-        return said.err if code else said.out
-
-    def json(self, *arguments: str) -> Any:
-        """The answer as JSON."""
-        return json.loads(self(*arguments, "--json"))
+class TransactionTool(Tool):
+    """`fencepost transactions` and `topic`."""
 
     def stable_end(self) -> int:
         """The last stable offset of orders-0."""
@@ -66,9 +49,9 @@ class Tool:
 
 
 @pytest.fixture
-def tool(capsys: Output) -> Iterator[Tool]:
+def tool(capsys: Output) -> Iterator[TransactionTool]:
     with Broker(node=OF_OLD) as broker:
-        yield Tool(broker.address, capsys)
+        yield TransactionTool(broker.address, capsys)
 
 
 def make_it_hang(address: str) -> Identity:
@@ -100,7 +83,7 @@ async def write(wire: Wire, me: Identity, value: str, sequence: int) -> None:
 AT_ORDERS: Final = ("--topic", "orders", "--partition", "0")
 
 
-def test_a_hanging_transaction_is_found_described_and_aborted(tool: Tool) -> None:
+def test_a_hanging_transaction_is_found_described_and_aborted(tool: TransactionTool) -> None:
     me = make_it_hang(tool.address)
     assert tool.stable_end() == 2, "the late batch at offset 2 belongs to no transaction that will ever end"
 
@@ -142,7 +125,7 @@ def test_a_hanging_transaction_is_found_described_and_aborted(tool: Tool) -> Non
     assert tool("consume", "orders") == "a\n"
 
 
-def test_a_transaction_that_its_coordinator_knows_does_not_hang(tool: Tool) -> None:
+def test_a_transaction_that_its_coordinator_knows_does_not_hang(tool: TransactionTool) -> None:
     from fencepost.client.sync import Producer
 
     tool("topic", "create", "orders")
@@ -169,7 +152,7 @@ def test_a_transaction_that_its_coordinator_knows_does_not_hang(tool: Tool) -> N
         producer.abort_transaction()
 
 
-def test_filters_of_list(tool: Tool) -> None:
+def test_filters_of_list(tool: TransactionTool) -> None:
     me = make_it_hang(tool.address)
 
     def listed(*filters: str) -> list[str]:
@@ -194,7 +177,7 @@ def test_filters_of_list(tool: Tool) -> None:
     assert "Sleeping" in tool("transactions", "list", "--state", "Sleeping", code=2)
 
 
-def test_a_live_transaction_is_terminated_with_its_producer_fenced(tool: Tool) -> None:
+def test_a_live_transaction_is_terminated_with_its_producer_fenced(tool: TransactionTool) -> None:
     from fencepost.client.errors import ProducerFenced
     from fencepost.client.sync import Producer
 
@@ -212,7 +195,9 @@ def test_a_live_transaction_is_terminated_with_its_producer_fenced(tool: Tool) -
     assert tool.json("transactions", "list")[0]["transactional_id"] == "stuck"
 
 
-def test_lines_are_written_in_transactions_that_the_cluster_understands(tool: Tool, tmp_path: Path) -> None:
+def test_lines_are_written_in_transactions_that_the_cluster_understands(
+    tool: TransactionTool, tmp_path: Path
+) -> None:
     tool("topic", "create", "orders")
     lines = tmp_path / "lines"
     lines.write_text("one\ntwo\n")
@@ -247,7 +232,7 @@ def by_producer(producer_id: int, producer_epoch: int, coordinator_epoch: int) -
     )
 
 
-def test_abort_by_producer_is_fenced_by_newer_epochs(tool: Tool) -> None:
+def test_abort_by_producer_is_fenced_by_newer_epochs(tool: TransactionTool) -> None:
     me = make_it_hang(tool.address)
     (found,) = tool.json("transactions", "find-hanging", "--topic", "orders")
     coordinator = found["coordinator_epoch"]
@@ -279,6 +264,8 @@ def test_abort_by_producer_is_fenced_by_newer_epochs(tool: Tool) -> None:
         (("describe-producers", *AT_ORDERS, "--broker-id", "7"), 2, "broker 1 leads it"),
     ],
 )
-def test_questions_that_make_no_sense(tool: Tool, arguments: tuple[str, ...], code: int, said: str) -> None:
+def test_questions_that_make_no_sense(
+    tool: TransactionTool, arguments: tuple[str, ...], code: int, said: str
+) -> None:
     make_it_hang(tool.address)
     assert said in tool("transactions", *arguments, code=code)

@@ -18,7 +18,7 @@ from fencepost.client.calls import (
 )
 from fencepost.client.cluster import FIRST_BOOTSTRAP_NODE, Cluster, bootstrap_addresses
 from fencepost.client.effects import Send
-from fencepost.client.errors import RequestFailed, RequestTimeout
+from fencepost.client.errors import Failure, RequestFailed, RequestTimeout
 from fencepost.client.inner_errors import worst_error
 from fencepost.client.remedies import REMEDIES, remedy_of
 from fencepost.client.settings import RETRY_BACKOFF_MAX_MS, backoff_ms
@@ -113,28 +113,25 @@ def test_one_broker_is_asked_as_soon_as_it_is_known_where_it_is() -> None:
     assert [finished.failure for finished in talk.finished] == [None]
 
 
-def test_a_broker_that_nobody_knows_is_asked_for_until_the_deadline() -> None:
+def failure_at_the_deadline(request: Request, target: Target) -> Failure:
+    """What is told of a question that metadata says nobody can be asked."""
     talk = Asking()
-    talk.ask(LIST, BrokerAt(9), deadline=100)
+    talk.ask(request, target, deadline=100)
     for _ in range(4):
         if talk.waiting:
             talk.answer(metadata())
         talk.step(METADATA_PAUSE_MS)
     (finished,) = talk.finished
     assert finished.failure is not None
-    assert finished.failure.kind is RequestTimeout
+    return finished.failure
+
+
+def test_a_broker_that_nobody_knows_is_asked_for_until_the_deadline() -> None:
+    assert failure_at_the_deadline(LIST, BrokerAt(9)).kind is RequestTimeout
 
 
 def test_a_partition_that_nobody_has_is_named_at_the_deadline() -> None:
-    talk = Asking()
-    talk.ask(OFFSETS, TopicPartition("t", 9), deadline=100)
-    for _ in range(4):
-        if talk.waiting:
-            talk.answer(metadata())
-        talk.step(METADATA_PAUSE_MS)
-    (finished,) = talk.finished
-    assert finished.failure is not None
-    assert "nobody leads t-9" in finished.failure.because
+    assert "nobody leads t-9" in failure_at_the_deadline(OFFSETS, TopicPartition("t", 9)).because
 
 
 def test_a_refused_marker_is_an_error_of_its_reply() -> None:
