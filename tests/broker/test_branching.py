@@ -85,7 +85,7 @@ class Remembering(Steps):
         known = len(self.brokers)
         number = super().keep_broker(broker)
         if number < known:
-            self.doubles.append((number, broker))
+            self.doubles.append((number, broker.copy()))
         return number
 
     def broker(self, broker: int, connection: int, message: int) -> BrokerMove:

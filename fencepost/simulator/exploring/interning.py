@@ -6,9 +6,19 @@ Rule: equal keys get the same number, and the first value that came with a key s
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
+
+
+class State(Protocol):
+    """What acts like everything that has the same key."""
+
+    def key(self) -> Hashable: ...
+
+    def copy(self) -> Self: ...
+
 
 ValueT = TypeVar("ValueT")
+StateT = TypeVar("StateT", bound=State)
 
 
 class Interned(Generic[ValueT]):
@@ -32,3 +42,24 @@ class Interned(Generic[ValueT]):
 
     def __len__(self) -> int:
         return len(self.values)
+
+
+class States(Interned[StateT]):
+    """States of an actor by number, each there to go on from."""
+
+    __slots__ = ("_doubles",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._doubles: dict[int, StateT] = {}
+
+    def keep(self, state: StateT) -> int:
+        """The number of a state. Most steps lead to a known one: whoever comes there second saves a copy."""
+        number = self.number(state.key(), state)
+        if self.values[number] is not state:
+            self._doubles[number] = state
+        return number
+
+    def taken(self, number: int) -> StateT:
+        """What acts like that state, for the caller to change."""
+        return self._doubles.pop(number, None) or self.values[number].copy()

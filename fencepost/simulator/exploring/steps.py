@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from fencepost.broker.words import NOBODY
 from fencepost.protocol.errors import ErrorCode
 from fencepost.simulator.exploring.broker import Answer, Broker, Message, Posted
-from fencepost.simulator.exploring.interning import Interned
+from fencepost.simulator.exploring.interning import Interned, States
 from fencepost.simulator.exploring.process import Process
 from fencepost.simulator.exploring.wires import PLACES, Inner, Wires
 
@@ -49,8 +49,8 @@ class Steps:
     """Every local state that was met, and what came of every step that was taken in it."""
 
     def __init__(self) -> None:
-        self.brokers: Interned[Broker] = Interned()
-        self.processes: Interned[Process] = Interned()
+        self.brokers: States[Broker] = States()
+        self.processes: States[Process] = States()
         self.messages: Interned[Message] = Interned()
         self.wires: Interned[Wires] = Interned()
         self.inners: Interned[Inner] = Interned()
@@ -75,7 +75,7 @@ class Steps:
 
     def _take(self, number: int, connection: int, message: int) -> BrokerMove:
         self.taken += 1
-        broker = self.brokers[number].copy()
+        broker = self.brokers.taken(number)
         posted = self.deliver(broker, connection, message)
         for where, answer in posted:
             if where == STRAY and isinstance(answer, Answer) and connection == STRAY:
@@ -95,7 +95,7 @@ class Steps:
 
     def keep_broker(self, broker: Broker) -> int:
         """The number of this state of the broker."""
-        return self.brokers.number(broker.key(), broker)
+        return self.brokers.keep(broker)
 
     def _routed(self, posted: list[Posted]) -> tuple[Routed, ...]:
         return tuple(
@@ -116,7 +116,7 @@ class Steps:
 
     def _react(self, number: int, event: Event, place: int, message: int) -> tuple[ProcessMove, ...]:
         self.taken += 1
-        process = self.processes[number].copy()
+        process = self.processes.taken(number)
         match event:
             case Event.HEARS:
                 answer = self.messages[message]
@@ -137,4 +137,4 @@ class Steps:
             (PLACES.index(node), self.messages.number(question, question)) for node, question in process.sent
         )
         process.sent.clear()
-        return self.processes.number(process.key(), process), sent
+        return self.processes.keep(process), sent
