@@ -115,6 +115,10 @@ class Broker:
         asked = tuple(self.slots[token] for token in sorted(self.node.asked))
         return (key_of(self.node), tuple(sorted(self.logs.items())), asked)
 
+    def logs_of(self, topic: str) -> list[TopicPartition]:
+        """The partitions of a topic that something was written to."""
+        return [key for key in self.logs if key.topic == topic]
+
     def batches(self, partition: TopicPartition) -> list[tuple[BatchHeader, bytes]]:
         """What lies in the log of a partition."""
         return [(read_header(batch), batch) for batch in self.logs.get(partition, ())]

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from fencepost.broker.transactions import Transactions
-from fencepost.protocol.batches import read_header
+from fencepost.protocol.batches import read_header, read_marker
 from fencepost.protocol.stored import TransactionRecord
-from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.terms import TopicPartition, TransactionResult
 from fencepost.simulator.exploring.broker import Broker
 from fencepost.simulator.exploring.process import TOPIC, Outcome, Process
 from fencepost.simulator.history import Appended, Bounded, Coordinated, Event
@@ -22,8 +22,8 @@ BROKER_LANE: Final = "broker"
 
 def of_broker(before: Broker, after: Broker, at: int) -> Iterator[Event]:
     """Batches in the topic's logs, bounds for readers that moved, and states of transactions."""
-    for key in sorted(key for key in after.logs if key.topic == TOPIC):
-        for batch in after.logs[key][len(before.logs.get(key, ())) :]:
+    for key in sorted(after.logs_of(TOPIC)):
+        for batch in _entered(key, before, after):
             yield _appended(key, batch, at)
         if _bounds(before, key) != _bounds(after, key):
             last_stable_offset, high_watermark = _bounds(after, key)
@@ -34,6 +34,18 @@ def of_broker(before: Broker, after: Broker, at: int) -> Iterator[Event]:
     for name, record in sorted(_records(after).items(), key=lambda item: item[0]):
         if known.get(name) != record:
             yield Coordinated.of(name, record, at=at, node=BROKER_LANE)
+
+
+def markers(before: Broker, after: Broker) -> Iterator[TransactionResult]:
+    """The ends that were written into the topic's logs."""
+    for key in after.logs_of(TOPIC):
+        for batch in _entered(key, before, after):
+            if read_header(batch).is_control:
+                yield read_marker(batch).result
+
+
+def _entered(key: TopicPartition, before: Broker, after: Broker) -> tuple[bytes, ...]:
+    return after.logs[key][len(before.logs.get(key, ())) :]
 
 
 def _appended(key: TopicPartition, batch: bytes, at: int) -> Appended:

@@ -5,6 +5,7 @@ Rule: each step between two worlds counts once, however many ways lead to it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
@@ -12,10 +13,9 @@ from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import EndTxn
 from fencepost.protocol.terms import TransactionResult
 from fencepost.simulator.exploring.broker import Question
-from fencepost.simulator.exploring.changes import of_broker, of_process
+from fencepost.simulator.exploring.changes import markers, of_process
 from fencepost.simulator.exploring.steps import Steps
 from fencepost.simulator.exploring.worlds import BROKER, FIRST_CLIENT, Action, Kind, World
-from fencepost.simulator.history import Appended
 
 LATE: Final = "late requests"
 LATE_ENDS: Final = "late ends"
@@ -25,39 +25,45 @@ MARKERS: Final = {TransactionResult.COMMIT: "commit markers", TransactionResult.
 REACHED: Final = (LATE, LATE_ENDS, LATE_ENDS_REFUSED, *TOLD.values(), *MARKERS.values())
 
 
-Pair = tuple[int, int]
-"""Two states of one actor, or a state of the broker and the message that meets it."""
 Words = Callable[[int, int], Iterable[str]]
+Times = defaultdict[tuple[int, int], int]
+"""How often one actor went from a state to another, or a message met the broker in a state."""
 
 
 class Reached:
-    """How often each of REACHED has happened. What two states differ in is looked at once."""
+    """How often each of REACHED has happened. What two states differ in is looked at once, at the end."""
 
-    __slots__ = ("_appended", "_late", "_told", "counts", "steps")
+    __slots__ = ("_appended", "_late", "_told", "steps")
 
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
-        self.counts = dict.fromkeys(REACHED, 0)
-        self._late: dict[Pair, tuple[str, ...]] = {}
-        self._appended: dict[Pair, tuple[str, ...]] = {}
-        self._told: dict[Pair, tuple[str, ...]] = {}
+        self._late: Times = defaultdict(int)
+        self._appended: Times = defaultdict(int)
+        self._told: Times = defaultdict(int)
+
+    def counts(self) -> dict[str, int]:
+        """By name, in the order of REACHED."""
+        counts = dict.fromkeys(REACHED, 0)
+        words: tuple[tuple[Times, Words], ...] = (
+            (self._late, self._late_words),
+            (self._appended, self._marker_words),
+            (self._told, self._told_words),
+        )
+        for times, words_of in words:
+            for pair, count in times.items():
+                for name in words_of(*pair):
+                    counts[name] += count
+        return counts
 
     def count(self, before: World, action: Action, after: World) -> None:
         """One step more."""
         if action.kind is Kind.STRAY:
-            self._add(self._late, (before[BROKER], action.message), self._late_words)
-        if before[BROKER] != after[BROKER]:
-            self._add(self._appended, (before[BROKER], after[BROKER]), self._marker_words)
+            self._late[before[BROKER], action.message] += 1
         at = FIRST_CLIENT + 2 * action.client
-        if action.client >= 0 and before[at] != after[at]:
-            self._add(self._told, (before[at], after[at]), self._told_words)
-
-    def _add(self, known: dict[Pair, tuple[str, ...]], pair: Pair, words: Words) -> None:
-        names = known.get(pair)
-        if names is None:
-            names = known[pair] = tuple(words(*pair))
-        for name in names:
-            self.counts[name] += 1
+        if before[BROKER] != after[BROKER]:
+            self._appended[before[BROKER], after[BROKER]] += 1
+        elif action.client >= 0 and before[at] != after[at]:
+            self._told[before[at], after[at]] += 1
 
     def _late_words(self, broker: int, message: int) -> Iterator[str]:
         yield LATE
@@ -68,9 +74,8 @@ class Reached:
                 yield LATE_ENDS_REFUSED
 
     def _marker_words(self, before: int, after: int) -> Iterator[str]:
-        for change in of_broker(self.steps.brokers[before], self.steps.brokers[after], at=0):
-            if isinstance(change, Appended) and change.result is not None:
-                yield MARKERS[change.result]
+        ends = markers(self.steps.brokers[before], self.steps.brokers[after])
+        return (MARKERS[end] for end in ends)
 
     def _told_words(self, before: int, after: int) -> Iterator[str]:
         words = of_process(self.steps.processes[before], self.steps.processes[after])

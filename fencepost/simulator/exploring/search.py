@@ -6,7 +6,6 @@ complete search does not exist within the bounds of the configuration.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 from typing import Final
 
@@ -25,6 +24,7 @@ Report = Callable[[int, int], None]
 """Told from time to time how many states are known, and how many of them are still to be looked at."""
 
 REPORT_EVERY: Final = 1_000
+NO_PARENT: Final = -1
 
 
 @attrs.frozen(kw_only=True)
@@ -56,18 +56,19 @@ class Search:
         self.worlds = Worlds(self.steps, config.producers)
         self.root = root(config, self.steps)
         self.symmetry = Symmetry(self.steps, config.producers if config.symmetry else 1, self.root)
-        self.numbers: dict[World, int] = {}
         self.found: list[World] = []
-        self.parents = array("q")
+        self.parents: dict[World, int] = {}
+        """Of every world that was found, which of them led to it first."""
         self.transitions = 0
         self.ends = 0
         self.reached = Reached(self.steps)
-        self._contents: list[Contents] = []
-        self._verdicts: dict[tuple[int, int], Finding | None] = {}
+        self._contents: dict[int, Contents] = {}
+        self._right: set[tuple[int, int]] = set()
+        """States of the broker and of a process that may be at the same time."""
 
     def run(self, report: Report | None) -> Explored:
         """All of it, or as far as the bound or something wrong lets it come."""
-        at, wrong, wrong_at = 0, self._add(self._canonical(self.root), -1), 0
+        at, wrong, wrong_at = 0, self._add(self.symmetry.canonical(self.root), NO_PARENT), 0
         while wrong is None and at < len(self.found) <= self.config.max_states:
             wrong, wrong_at = self._expand(at)
             at += 1
@@ -91,31 +92,29 @@ class Search:
             complete=complete,
             core_steps=self.steps.taken,
             ends=self.ends,
-            reached=dict(self.reached.counts),
+            reached=self.reached.counts(),
         )
 
     def wrong(self, world: World) -> Finding | None:
         """What may not be, in this world alone."""
-        contents = self._contents_of(world[BROKER])
-        if contents.finding is not None:
-            return contents.finding
-        for at in range(FIRST_CLIENT, len(world), 2):
-            key = (world[BROKER], world[at])
-            if key not in self._verdicts:
-                self._verdicts[key] = judge(contents, self.steps.processes[world[at]].attempts)
-            if self._verdicts[key] is not None:
-                return self._verdicts[key]
+        broker = world[BROKER]
+        for process in world[FIRST_CLIENT::2]:
+            if (broker, process) not in self._right:
+                contents = self._contents_of(broker)
+                finding = contents.finding or judge(contents, self.steps.processes[process].attempts)
+                if finding is not None:
+                    return finding
+                self._right.add((broker, process))
         return None
 
     def _contents_of(self, broker: int) -> Contents:
-        for number in range(len(self._contents), broker + 1):
-            self._contents.append(contents_of(self.steps.brokers[number]))
+        if broker not in self._contents:
+            self._contents[broker] = contents_of(self.steps.brokers[broker])
         return self._contents[broker]
 
     def _add(self, world: World, parent: int) -> Finding | None:
-        self.numbers[world] = len(self.found)
         self.found.append(world)
-        self.parents.append(parent)
+        self.parents[world] = parent
         return self.wrong(world)
 
     def _expand(self, at: int) -> tuple[Finding | None, int]:
@@ -123,10 +122,10 @@ class Search:
         before = self.transitions
         here = self.found[at]
         for action, way in self.worlds.after(here):
-            world = self._canonical(way)
+            world = self.symmetry.canonical(way)
             self.transitions += 1
             self.reached.count(here, action, way)
-            if world not in self.numbers:
+            if world not in self.parents:
                 wrong = self._add(world, at)
                 if wrong is not None:
                     return wrong, len(self.found) - 1
@@ -141,21 +140,18 @@ class Search:
             return Finding(Violation.HANGING, "nothing is left to happen, and a transaction is still open")
         return None
 
-    def _canonical(self, world: World) -> World:
-        return self.symmetry.canonical(world) if self.symmetry.mirrors else world
-
     def _path(self, at: int) -> list[tuple[Action, World]]:
         """From the root to this world, or to one of those that count as the same: only worlds were kept, so
         the steps are taken once more.
         """
         chain: list[World] = []
-        while self.parents[at] >= 0:
+        while (parent := self.parents[self.found[at]]) != NO_PARENT:
             chain.append(self.found[at])
-            at = self.parents[at]
+            at = parent
         path: list[tuple[Action, World]] = []
         here = self.root
         for target in reversed(chain):
-            path.append(next(w for w in self.worlds.after(here) if self._canonical(w[1]) == target))
+            path.append(next(w for w in self.worlds.after(here) if self.symmetry.canonical(w[1]) == target))
             here = path[-1][1]
         return path
 

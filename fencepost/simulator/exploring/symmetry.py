@@ -124,8 +124,15 @@ class Symmetry:
 
     def canonical(self, world: World) -> World:
         """The least of all the worlds that a change of places leads to."""
-        if len(self.mirrors) == 1:  # two clients: most searches that have any
-            return min(world, self.mirrors[0].world(world))
+        match self.mirrors:
+            case []:
+                return world
+            case [mirror]:
+                return min(world, mirror.world(world))
+            case _:
+                return self._least(world)
+
+    def _least(self, world: World) -> World:
         orbit = {world: None}
         todo = [world]
         while todo:

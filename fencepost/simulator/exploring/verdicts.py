@@ -55,19 +55,22 @@ def contents_of(broker: Broker) -> Contents:
     """Reads every log of the topic, and compares the bounds for readers with what is there."""
     decided: dict[bytes, TransactionResult | None] = {}
     finding: Finding | None = None
-    for key in sorted(key for key in broker.logs if key.topic == TOPIC):
+    for key in sorted(broker.logs_of(TOPIC)):
         batches = broker.batches(key)
+        undecided: list[int] = []
         for at, (header, batch) in enumerate(batches):
             if header.is_control:
                 continue
             result = _decision(batches[at + 1 :], header)
+            if result is None:
+                undecided.append(header.base_offset)
             for value in read_columns(batch, header).values:
                 assert value is not None, "every record of a script has a value"
                 if value in decided:
                     finding = Finding(Violation.DUPLICATE, f"{_words(value)} is in the log twice")
                 decided[bytes(value)] = result
         log = broker.node.logs.get(key)
-        finding = finding or (None if log is None else _bounds(key, log.partition, batches))
+        finding = finding or (None if log is None else _bounds(key, log.partition, undecided))
     return Contents(decided, finding, None in decided.values())
 
 
@@ -78,15 +81,8 @@ def _decision(after: Iterable[tuple[BatchHeader, bytes]], header: BatchHeader) -
     return None
 
 
-def _bounds(
-    key: TopicPartition, state: Partition, batches: list[tuple[BatchHeader, bytes]]
-) -> Finding | None:
+def _bounds(key: TopicPartition, state: Partition, undecided: list[int]) -> Finding | None:
     """LSO <= HW <= LEO, and the LSO is where the first undecided record lies."""
-    undecided = (
-        header.base_offset
-        for at, (header, _) in enumerate(batches)
-        if not header.is_control and _decision(batches[at + 1 :], header) is None
-    )
     stable = min(undecided, default=state.log_end_offset)
     if state.last_stable_offset == stable <= state.high_watermark <= state.log_end_offset:
         return None
