@@ -37,7 +37,7 @@ class Wires(NamedTuple):
         for place, message in messages:
             line = lines[place]
             lines[place] = line._replace(outgoing=(*line.outgoing, message))
-        return self._replace(lines=tuple(lines))
+        return Wires(tuple(lines), self.strays)
 
     def answered(self, place: int, generation: int, message: int) -> Wires:
         """With an answer on its way to the client, if it still listens there."""
@@ -60,7 +60,7 @@ class Wires(NamedTuple):
         """The oldest request of a connection that was given up has arrived."""
         left = self.strays[index][1:]
         strays = (*self.strays[:index], *self.strays[index + 1 :], *((left,) if left else ()))
-        return self._replace(strays=tuple(sorted(strays)))
+        return Wires(self.lines, tuple(sorted(strays)))
 
     def given_up(self, place: int) -> Wires:
         """A new line; what was sent on the old one goes its own way, unless the broker itself is gone."""
@@ -73,7 +73,7 @@ class Wires(NamedTuple):
         return Wires(tuple(Line(generation=line.generation, is_broken=True) for line in self.lines))
 
     def _with(self, place: int, line: Line) -> Wires:
-        return self._replace(lines=(*self.lines[:place], line, *self.lines[place + 1 :]))
+        return Wires((*self.lines[:place], line, *self.lines[place + 1 :]), self.strays)
 
 
 class Inner(NamedTuple):

@@ -13,7 +13,7 @@ import attrs
 
 from fencepost.broker.words import NODE
 from fencepost.simulator.exploring.broker import ANSWERS
-from fencepost.simulator.exploring.steps import NO_MESSAGE, STRAY, Event, Steps
+from fencepost.simulator.exploring.steps import NO_MESSAGE, STRAY, Event, Routed, Steps
 from fencepost.simulator.exploring.wires import PLACES, Inner, Wires, connection_of, whose
 
 World = tuple[int, ...]
@@ -87,12 +87,12 @@ class Worlds:
             for action, after, left in ways.own:
                 yield action, (*head, after, left, *tail)
             for action, left, connection, message in ways.requests:
-                yield action, self._to_broker((*head, process, left, *tail), connection, message)
+                yield action, self._to_broker([*head, process, left, *tail], connection, message)
         inner = self._inner.get(world[INNER])
         if inner is None:
             inner = self._inner[world[INNER]] = tuple(self._ways_inside(world[INNER]))
         for action, left, where, message in inner:
-            yield action, self._to_broker((world[BROKER], left, *world[INNER + 1 :]), where, message)
+            yield action, self._to_broker([world[BROKER], left, *world[INNER + 1 :]], where, message)
         if world[CRASHES]:
             yield Action(Kind.CRASH), self._crash(world)
 
@@ -133,7 +133,8 @@ class Worlds:
         self, action: Action, process: int, event: Event, left: Wires
     ) -> Iterator[tuple[Action, int, int]]:
         for way, (after, sent) in enumerate(self.steps.process(process, event, action.place, action.message)):
-            yield action._replace(way=way), after, self._number_of(left.sent(sent) if sent else left)
+            taken = action._replace(way=way) if way else action
+            yield taken, after, self._number_of(left.sent(sent) if sent else left)
 
     def _requests(self, client: int, wires: Wires) -> Iterator[tuple[Action, int, int, int]]:
         for place, line in enumerate(wires.lines):
@@ -147,21 +148,21 @@ class Worlds:
 
     # --- the broker
 
-    def _to_broker(self, world: World, connection: int, message: int) -> World:
-        broker, posted = self.steps.broker(world[BROKER], connection, message)
-        after = (broker, *world[INNER:])
-        for where, answer in posted:
-            after = self._route(after, where, answer)
-        return after
+    def _to_broker(self, after: list[int], connection: int, message: int) -> World:
+        """A message leaves a world, of which this is what stays, and the broker takes its step."""
+        after[BROKER], posted = self.steps.broker(after[BROKER], connection, message)
+        self._post(after, posted)
+        return tuple(after)
 
-    def _route(self, world: World, where: int, message: int) -> World:
-        """A message of the broker leaves for a client, or for the node itself."""
-        at = INNER if where in (NODE, ANSWERS) else FIRST_CLIENT + 2 * whose(where, self.clients)[0] + 1
-        key = (world[at], where, message)
-        after = self._routes.get(key)
-        if after is None:
-            after = self._routes[key] = self._posted(*key)
-        return (*world[:at], after, *world[at + 1 :])
+    def _post(self, after: list[int], posted: tuple[Routed, ...]) -> None:
+        """Messages of the broker leave for clients, or for the node itself."""
+        for where, message in posted:
+            at = INNER if where in (NODE, ANSWERS) else FIRST_CLIENT + 2 * whose(where, self.clients)[0] + 1
+            key = (after[at], where, message)
+            left = self._routes.get(key)
+            if left is None:
+                left = self._routes[key] = self._posted(*key)
+            after[at] = left
 
     def _posted(self, number: int, where: int, message: int) -> int:
         if where == NODE:
@@ -178,10 +179,8 @@ class Worlds:
         after = [broker, self._number_of(Inner()), world[CRASHES] - 1, *world[FIRST_CLIENT:]]
         for at in range(FIRST_CLIENT + 1, len(world), 2):
             after[at] = self._number_of(self.steps.wires[world[at]].broken())
-        crashed = tuple(after)
-        for where, message in posted:
-            crashed = self._route(crashed, where, message)
-        return crashed
+        self._post(after, posted)
+        return tuple(after)
 
     def _number_of(self, what: Wires | Inner) -> int:
         if isinstance(what, Wires):
