@@ -46,7 +46,7 @@ class Stage(Enum):
     OVER = "over"
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Attempt:
     """One transaction as its client sees it."""
 

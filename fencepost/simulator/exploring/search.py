@@ -7,6 +7,7 @@ complete search does not exist within the bounds of the configuration.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Final
 
 import attrs
@@ -16,7 +17,7 @@ from fencepost.simulator.exploring.reached import Reached
 from fencepost.simulator.exploring.steps import Steps
 from fencepost.simulator.exploring.symmetry import Symmetry
 from fencepost.simulator.exploring.trace import TraceStep, tell
-from fencepost.simulator.exploring.verdicts import Contents, Finding, Violation, contents_of, judge
+from fencepost.simulator.exploring.verdicts import Contents, Finding, Violation, contents_of, judge, shown_by
 from fencepost.simulator.exploring.worlds import BROKER, FIRST_CLIENT, Action, World, Worlds
 from fencepost.simulator.history import History
 
@@ -63,6 +64,7 @@ class Search:
         self.ends = 0
         self.reached = Reached(self.steps)
         self._contents: dict[int, Contents] = {}
+        self._read, self._judge = cache(contents_of), cache(judge)
         self._right: set[tuple[int, int]] = set()
         """States of the broker and of a process that may be at the same time."""
 
@@ -101,7 +103,7 @@ class Search:
         for process in world[FIRST_CLIENT::2]:
             if (broker, process) not in self._right:
                 contents = self._contents_of(broker)
-                finding = contents.finding or judge(contents, self.steps.processes[process].attempts)
+                finding = contents.finding or self._judge(contents, self.steps.processes[process].attempts)
                 if finding is not None:
                     return finding
                 self._right.add((broker, process))
@@ -109,7 +111,7 @@ class Search:
 
     def _contents_of(self, broker: int) -> Contents:
         if broker not in self._contents:
-            self._contents[broker] = contents_of(self.steps.brokers[broker])
+            self._contents[broker] = self._read(shown_by(self.steps.brokers[broker]))
         return self._contents[broker]
 
     def _add(self, world: World, parent: int) -> Finding | None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
+from typing import NamedTuple
 
 import attrs
 
-from fencepost.broker.partition import Partition
-from fencepost.protocol.batches import BatchHeader, read_marker
+from fencepost.protocol.batches import BatchHeader, read_header, read_marker
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import TopicPartition, TransactionResult
 from fencepost.simulator.exploring.broker import Broker
@@ -41,7 +41,38 @@ class Finding:
     because: str
 
 
-@attrs.frozen
+class Bounds(NamedTuple):
+    """How far a leader lets readers see."""
+
+    last_stable_offset: int
+    high_watermark: int
+    log_end_offset: int
+
+
+class Shown(NamedTuple):
+    """A log of the topic, and what its leader lets readers see of it, if there is one."""
+
+    partition: TopicPartition
+    batches: tuple[bytes, ...]
+    bounds: Bounds | None
+
+
+def shown_by(broker: Broker) -> tuple[Shown, ...]:
+    """All that readers can learn: few states of the broker differ in it."""
+    return tuple(
+        Shown(key, broker.logs[key], _bounds_of(broker, key)) for key in sorted(broker.logs_of(TOPIC))
+    )
+
+
+def _bounds_of(broker: Broker, key: TopicPartition) -> Bounds | None:
+    log = broker.node.logs.get(key)
+    if log is None:
+        return None
+    state = log.partition
+    return Bounds(state.last_stable_offset, state.high_watermark, state.log_end_offset)
+
+
+@attrs.frozen(eq=False)
 class Contents:
     """What the logs of the topic say: of each value how it was decided, None while it is not."""
 
@@ -51,12 +82,12 @@ class Contents:
     """Whether some record is undecided."""
 
 
-def contents_of(broker: Broker) -> Contents:
+def contents_of(shown: tuple[Shown, ...]) -> Contents:
     """Reads every log of the topic, and compares the bounds for readers with what is there."""
     decided: dict[bytes, TransactionResult | None] = {}
     finding: Finding | None = None
-    for key in sorted(broker.logs_of(TOPIC)):
-        batches = broker.batches(key)
+    for key, log, bounds in shown:
+        batches = [(read_header(batch), batch) for batch in log]
         undecided: list[int] = []
         for at, (header, batch) in enumerate(batches):
             if header.is_control:
@@ -69,8 +100,7 @@ def contents_of(broker: Broker) -> Contents:
                 if value in decided:
                     finding = Finding(Violation.DUPLICATE, f"{_words(value)} is in the log twice")
                 decided[bytes(value)] = result
-        log = broker.node.logs.get(key)
-        finding = finding or (None if log is None else _bounds(key, log.partition, undecided))
+        finding = finding or (None if bounds is None else _judge_bounds(key, bounds, undecided))
     return Contents(decided, finding, None in decided.values())
 
 
@@ -81,13 +111,13 @@ def _decision(after: Iterable[tuple[BatchHeader, bytes]], header: BatchHeader) -
     return None
 
 
-def _bounds(key: TopicPartition, state: Partition, undecided: list[int]) -> Finding | None:
+def _judge_bounds(key: TopicPartition, bounds: Bounds, undecided: list[int]) -> Finding | None:
     """LSO <= HW <= LEO, and the LSO is where the first undecided record lies."""
-    stable = min(undecided, default=state.log_end_offset)
-    if state.last_stable_offset == stable <= state.high_watermark <= state.log_end_offset:
+    stable = min(undecided, default=bounds.log_end_offset)
+    if bounds.last_stable_offset == stable <= bounds.high_watermark <= bounds.log_end_offset:
         return None
-    shown = f"{state.last_stable_offset}, {state.high_watermark}, {state.log_end_offset}"
-    return Finding(Violation.BOUNDS, f"{key}: LSO, HW and LEO are {shown}; what is decided ends at {stable}")
+    told = ", ".join(map(str, bounds))
+    return Finding(Violation.BOUNDS, f"{key}: LSO, HW and LEO are {told}; what is decided ends at {stable}")
 
 
 def judge(contents: Contents, attempts: tuple[Attempt, ...]) -> Finding | None:
