@@ -6,6 +6,7 @@ calmer run.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from random import Random
 from typing import TypeVar
@@ -23,20 +24,18 @@ class Choices:
 
     def __init__(self, seed: int | None = None, *, recorded: Sequence[int] = ()) -> None:
         self._random = None if seed is None else Random(seed).random
-        self._recorded = recorded
+        self._recorded = deque(recorded)
         self.taken: list[int] = []
 
     def below(self, count: int) -> int:
         """A number from 0 up to `count`, exclusive."""
-        taken = self.taken
-        at = len(taken)
-        if at < len(self._recorded):
-            chosen = min(self._recorded[at], count - 1)
+        if self._recorded:
+            chosen = min(self._recorded.popleft(), count - 1)
         elif self._random is None:
             chosen = 0
         else:
             chosen = int(self._random() * count)
-        taken.append(chosen)
+        self.taken.append(chosen)
         return chosen
 
     def one_of(self, things: Sequence[Thing]) -> Thing:
