@@ -14,7 +14,6 @@ import attrs
 from fencepost.broker.controller import METADATA_PARTITION, Controller
 from fencepost.broker.groups import Groups
 from fencepost.broker.node import Node
-from fencepost.broker.partition import Partition
 from fencepost.broker.transactions import Transactions
 from fencepost.broker.waiting import Asked, AskedToAdd, AskedToAddOffsets, Collect, Coordinator, Inner, Log
 from fencepost.broker.words import Outcome
@@ -59,10 +58,10 @@ def _copy_of_log(log: Log) -> Log:
 def key_of(node: Node) -> tuple[Any, ...]:
     """All that decides how the node will act, as a value that can be hashed."""
     tickets = {ticket: rank for rank, ticket in enumerate(sorted(node.gatherings))}
-    guards = {key: _ranks_of_guards(node, key, log.partition) for key, log in node.logs.items()}
+    guards = _ranks_of_guards(node)
     ids = node.producer_ids
     return (
-        tuple((key, _key_of_log(node.logs[key], tickets, guards[key])) for key in sorted(node.logs)),
+        tuple((key, _key_of_log(node.logs[key], tickets, guards.get(key, {}))) for key in sorted(node.logs)),
         node.cluster.key_of_state() if METADATA_PARTITION not in node.logs else (),
         node.following.key(),
         tuple(node.news),
@@ -132,14 +131,17 @@ def _key_of_effect(effect: Inner, tickets: Ranks) -> Inner:
 # --- guards ----------------------------------------------------------------------------------------------
 
 
-def _ranks_of_guards(node: Node, key: TopicPartition, state: Partition) -> Ranks:
-    """The guards of one partition that somebody still holds, in the order in which they were given."""
-    if not (state.verifying or node.asked):
-        return {}
-    held = {entry.guard for entry in state.verifying.values()}
+def _ranks_of_guards(node: Node) -> dict[TopicPartition, Ranks]:
+    """The guards that somebody still holds, by partition, in the order in which they were given."""
+    held: dict[TopicPartition, set[int]] = {}
+    for key, log in node.logs.items():
+        if log.partition.verifying:
+            held[key] = {entry.guard for entry in log.partition.verifying.values()}
     for why in node.asked.values():
-        held.update(guard for place, guard in _guards_in(node, why) if place == key)
-    return {guard: rank for rank, guard in enumerate(sorted(held))}
+        for key, guard in _guards_in(node, why):
+            if key in node.logs:
+                held.setdefault(key, set()).add(guard)
+    return {key: {guard: rank for rank, guard in enumerate(sorted(held[key]))} for key in held}
 
 
 def _guards_in(node: Node, why: Asked) -> list[tuple[TopicPartition, int]]:
