@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import attrs
 import pytest
 
@@ -37,6 +35,7 @@ from fencepost.protocol.terms import (
 )
 from fencepost.simulator.choices import Choices
 from fencepost.simulator.journals import ClusterJournals, NodeJournals
+from fencepost.simulator.judging.anomalies import Looks
 from fencepost.simulator.judging.answer_rules import AnswerRules
 from fencepost.simulator.judging.partition_record import PartitionRecord
 from fencepost.simulator.judging.reading_rule import judge_fetched
@@ -55,7 +54,7 @@ PRODUCER = 7
 
 
 def record_of(key: TopicPartition = KEY) -> PartitionRecord:
-    return PartitionRecord(key, Counter())
+    return PartitionRecord(key, Looks(int))
 
 
 def data(
@@ -196,7 +195,7 @@ def test_a_fetch_names_exactly_the_aborted_transactions_that_it_meets() -> None:
             aborted=aborted,
             records=records,
         )
-        judge_fetched(part, record, Counter())
+        judge_fetched(part, record, Looks(int))
 
     fetched(b"".join(bytes_of[:2]), named)
     fetched(bytes_of[1], named)
@@ -247,7 +246,7 @@ def coordinator() -> Coordinator:
         start_ms=0,
         client_version=2,
     )
-    made = Coordinator(TransactionBook(Counter(), partitions), record)
+    made = Coordinator(TransactionBook(Looks(int), partitions), record)
     made.says(STATE.EMPTY)
     made.says(STATE.ONGOING, partitions=(KEY, OTHER))
     return made
@@ -353,7 +352,7 @@ def test_nodes_that_number_what_they_ask_themselves_alike_are_told_apart() -> No
     world = World(WorldSettings(nodes=2, node_settings=NodeSettings()), Choices())
     world.start()
     partitions = {KEY: record_of(), OTHER: record_of(OTHER)}
-    rules = AnswerRules(Counter(), partitions, TransactionBook(Counter(), partitions))
+    rules = AnswerRules(Looks(int), partitions, TransactionBook(Looks(int), partitions))
     ticket = ReplyTo(NODE, 1)
     for node, key, producer_id in zip(world.nodes, partitions, (PRODUCER, 8), strict=True):
         names = (PartitionName(topic=key.topic, partition=key.partition),)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import attrs
 import pytest
 
 from fencepost.protocol.batches import place, read_header
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import TopicPartition
-from fencepost.simulator.judging.anomalies import DUPLICATE, LOST_WRITE, NONMONOTONIC_SEND, Anomaly, Rule
+from fencepost.simulator.judging.anomalies import (
+    DUPLICATE,
+    LOST_WRITE,
+    NONMONOTONIC_SEND,
+    Anomaly,
+    Looks,
+    Rule,
+)
 from fencepost.simulator.judging.known import known
 from fencepost.simulator.judging.operations import Operation, Outcome
 from fencepost.simulator.judging.partition_record import PartitionRecord
@@ -39,7 +44,7 @@ CASES = (
 
 
 def log_of(words: str) -> PartitionRecord:
-    record = PartitionRecord(KEY, Counter())
+    record = PartitionRecord(KEY, Looks(int))
     record.leader_epoch = 0
     for word in words.split():
         if word == "|":

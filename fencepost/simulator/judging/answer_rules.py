@@ -6,7 +6,6 @@ was replaced is not, since he tells what was true when he led.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from fencepost.protocol.messages import (
     WriteTxnMarkersReply,
 )
 from fencepost.protocol.terms import NO_PRODUCER_ID, TopicPartition
+from fencepost.simulator.judging.anomalies import Looks
 from fencepost.simulator.judging.partition_record import PartitionRecord
 from fencepost.simulator.judging.step_rules import DURABLE_DECISION, FENCED, IDENTITY_ONCE, SEEN_IS_SAFE
 from fencepost.simulator.judging.transaction_record import TransactionBook
@@ -39,7 +39,7 @@ class AnswerRules:
     themselves is numbered by each of them. `granted` says who was given which identity.
     """
 
-    marks: Counter[str]
+    marks: Looks
     partitions: Mapping[TopicPartition, PartitionRecord]
     transactions: TransactionBook
     asked: dict[Asked, EndTxn | WriteTxnMarkers] = attrs.Factory(dict[Asked, EndTxn | WriteTxnMarkers])

@@ -6,7 +6,7 @@ cell that cannot be reached has its reason here.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -90,7 +90,7 @@ class CellCounter:
 
     generation: Generation
     transactions: TransactionBook
-    cells: Counter[Cell] = attrs.Factory(Counter[Cell])
+    cells: defaultdict[Cell, int] = attrs.Factory(lambda: defaultdict[Cell, int](int))
 
     def received(self, host: Host, arrived: Received) -> None:
         """One of the counted requests reached a node."""

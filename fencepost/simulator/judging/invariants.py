@@ -7,7 +7,6 @@ cores it reads what they show (bounds, offsets) to compare, never to know.
 from __future__ import annotations
 
 import struct
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ from fencepost.protocol.terms import (
     TopicPartition,
     TransactionState,
 )
+from fencepost.simulator.judging.anomalies import Looks
 from fencepost.simulator.judging.answer_rules import AnswerRules
 from fencepost.simulator.judging.convergence import is_settled, judge_convergence
 from fencepost.simulator.judging.coverage import COUNTED, CellCounter, Coverage
@@ -48,7 +48,7 @@ class Invariants:
     def __init__(self, world: World) -> None:
         settings = world.settings
         self.world = world
-        self.sometimes: Counter[str] = Counter()  # how often each rule had something to look at
+        self.sometimes = Looks(int)
         self.partitions: dict[TopicPartition, PartitionRecord] = {}
         self.transactions = TransactionBook(self.sometimes, self.partitions)
         self.offsets: dict[TopicPartition, OffsetsRecord] = {}

@@ -7,13 +7,13 @@ neighbours to them.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import attrs
 
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
+from fencepost.simulator.judging.anomalies import Looks
 from fencepost.simulator.judging.operations import Operation, Outcome, Placed, Poll, Record, Write
 
 NOTHING_READ = -1  # below every offset
@@ -81,7 +81,7 @@ class Observations:
     logs: dict[TopicPartition, PartitionLog]
     is_committed: list[bool]
     mixed: list[int]
-    sometimes: Counter[str]
+    sometimes: Looks
 
     def happened(self, position: int, value: bytes, log: PartitionLog) -> bool:
         """Whether this write is known to be in its log for good: its operation is, or it stands alone and was
@@ -97,7 +97,7 @@ class Observations:
 def observe(operations: Sequence[Operation]) -> Observations:
     """Takes a history apart by partition; ValueError when a value was written twice to one."""
     seen = Observations(
-        operations, {}, [operation.outcome is Outcome.OK for operation in operations], [], Counter()
+        operations, {}, [operation.outcome is Outcome.OK for operation in operations], [], Looks(int)
     )
     for position, operation in enumerate(operations):
         _take(seen, position, operation)

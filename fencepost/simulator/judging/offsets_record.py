@@ -5,7 +5,6 @@ Rule: a transaction's offsets count from its commit marker on; what stands later
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ import attrs
 from fencepost.broker.groups import Groups
 from fencepost.protocol.stored import OffsetKey, OffsetRecord
 from fencepost.protocol.terms import TopicPartition, TransactionResult
+from fencepost.simulator.judging.anomalies import Looks
 from fencepost.simulator.judging.step_rules import OFFSETS_WITH_MARKER
 from fencepost.simulator.judging.violation import Violation
 
@@ -32,7 +32,7 @@ class OffsetsEntry(NamedTuple):
 class OffsetsRecord:
     """All batches, and what they amount to: the offset and where it was written, by key."""
 
-    marks: Counter[str]
+    marks: Looks
     entries: list[OffsetsEntry] = attrs.Factory(list[OffsetsEntry])
     committed: dict[OffsetKey, tuple[int, int]] = attrs.Factory(dict[OffsetKey, tuple[int, int]])
     pending: dict[int, dict[OffsetKey, tuple[int, int]]] = attrs.Factory(

@@ -6,7 +6,6 @@ Rule: naive, and made from headers and markers alone; nothing that the broker wo
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
 from typing import Final, NamedTuple
 
 import attrs
@@ -15,6 +14,7 @@ from fencepost.broker.host import Host
 from fencepost.broker.partition import Partition
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.terms import INT32_MAX, NO_PRODUCER_ID, TopicPartition, TransactionResult
+from fencepost.simulator.judging.anomalies import Looks
 from fencepost.simulator.judging.step_rules import BOUNDS, HANGING, MONOTONE, SEEN_IS_SAFE, SEQUENCE_ONCE
 from fencepost.simulator.judging.violation import Violation
 
@@ -52,7 +52,7 @@ class PartitionRecord:
     """
 
     key: TopicPartition
-    marks: Counter[str]
+    marks: Looks
     host: Host | None = None
     leader_epoch: int = -1
     begun_at: int = 0  # where the log ended when this leader took it over

@@ -7,11 +7,11 @@ index of aborted transactions is not asked.
 from __future__ import annotations
 
 import struct
-from collections import Counter
 from typing import Final
 
 from fencepost.protocol.batches import LENGTH_PREFIX_SIZE, Buffer
 from fencepost.protocol.messages import FetchedPartition
+from fencepost.simulator.judging.anomalies import Looks
 from fencepost.simulator.judging.partition_record import PartitionRecord
 from fencepost.simulator.judging.step_rules import READ_COMMITTED, SEEN_IS_SAFE
 from fencepost.simulator.judging.violation import Violation
@@ -21,7 +21,7 @@ _DELTA: Final = struct.Struct(">i")  # last offset delta
 _DELTA_AT: Final = 23
 
 
-def judge_fetched(part: FetchedPartition, record: PartitionRecord, marks: Counter[str]) -> None:
+def judge_fetched(part: FetchedPartition, record: PartitionRecord, marks: Looks) -> None:
     """One partition of an answer that has records."""
     begin, end = _span(part.records)
     if end > record.high_watermark:

@@ -7,7 +7,6 @@ of it must have been decided before.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import attrs
@@ -26,6 +25,7 @@ from fencepost.protocol.terms import (
     TopicPartition,
 )
 from fencepost.simulator.journals import ClusterJournals
+from fencepost.simulator.judging.anomalies import Looks
 from fencepost.simulator.judging.partition_record import PartitionRecord
 from fencepost.simulator.judging.step_rules import RECOVERY
 from fencepost.simulator.judging.violation import Violation
@@ -39,7 +39,7 @@ class RecoveryRule:
     logs whose leader lost its power.
     """
 
-    marks: Counter[str]
+    marks: Looks
     policy: SyncPolicy
     journals: ClusterJournals
     remembered: dict[TopicPartition, tuple[Any, ...]] = attrs.Factory(dict[TopicPartition, tuple[Any, ...]])

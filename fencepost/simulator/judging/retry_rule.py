@@ -6,7 +6,6 @@ leadership. The epoch before the last InitProducerId is such a thing: Kafka's lo
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -17,6 +16,7 @@ from fencepost.broker.words import Reply, ReplyTo
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import EndTxn, InitProducerId, InitProducerIdReply
 from fencepost.protocol.terms import NO_PRODUCER_ID, TopicPartition, TransactionState
+from fencepost.simulator.judging.anomalies import Looks
 from fencepost.simulator.judging.partition_record import PartitionRecord
 from fencepost.simulator.judging.step_rules import TOLD_AGAIN
 from fencepost.simulator.judging.transaction_record import TransactionBook
@@ -48,7 +48,7 @@ class RetryRule:
     renewal of each transactional id, and what it gave.
     """
 
-    sometimes: Counter[str]
+    sometimes: Looks
     partitions: Mapping[TopicPartition, PartitionRecord]
     transactions: TransactionBook
     asking: dict[ReplyTo, Renewal] = attrs.Factory(dict[ReplyTo, Renewal])

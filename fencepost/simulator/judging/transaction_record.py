@@ -6,7 +6,7 @@ decision are read from the log's records, never from a coordinator's notes.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -20,6 +20,7 @@ from fencepost.protocol.terms import (
     TransactionResult,
     TransactionState,
 )
+from fencepost.simulator.judging.anomalies import Looks
 from fencepost.simulator.judging.partition_record import Marked, PartitionRecord
 from fencepost.simulator.judging.step_rules import (
     DURABLE_DECISION,
@@ -72,7 +73,7 @@ class Transaction:
 class TransactionBook:
     """Every transactional id. What a log lost is taken back by reading the rest again."""
 
-    marks: Counter[str]
+    marks: Looks
     partitions: Mapping[TopicPartition, PartitionRecord]
     entries: dict[TopicPartition, list[Entry]] = attrs.Factory(dict[TopicPartition, list[Entry]])
     waiting: dict[TopicPartition, deque[Entry]] = attrs.Factory(dict[TopicPartition, deque[Entry]])
