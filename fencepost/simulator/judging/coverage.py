@@ -34,6 +34,8 @@ Cell = tuple[int, TransactionState, EndInput | CoordinatorInput]
 """Of which generation's tables, the state before, and what came."""
 
 _DECIDED: Final = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+_ADD: Final = CoordinatorInput.ADD
+_MARKERS_WRITTEN: Final = CoordinatorInput.MARKERS_WRITTEN
 _ENDS: Final = {
     (TransactionResult.COMMIT, False): EndInput.COMMIT,
     (TransactionResult.COMMIT, True): EndInput.COMMIT_RETRY,
@@ -103,7 +105,7 @@ class CellCounter:
         if record is None or book.durable_records.get(request.transactional_id) is not record:
             return
         generation = self.generation
-        given: EndInput | CoordinatorInput | None = CoordinatorInput.ADD
+        given: EndInput | CoordinatorInput | None = _ADD
         if isinstance(request, EndTxn):
             generation = served(generation, spoken(EndTxn, arrived.version).generation)
             given = _end_input(record, request, generation)
@@ -120,7 +122,7 @@ class CellCounter:
         if before is None:
             return
         if entry.record.state in _DECIDED:
-            given = CoordinatorInput.MARKERS_WRITTEN
+            given = _MARKERS_WRITTEN
         elif is_tick and entry.record.state in DECISIONS:
             given = CoordinatorInput.TIMEOUT
         else:

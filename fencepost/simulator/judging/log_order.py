@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
+from typing import Final
 
 import attrs
 
@@ -16,6 +17,9 @@ from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.simulator.judging.anomalies import Looks
 from fencepost.simulator.judging.operations import Operation, Outcome, Placed, Poll, Record, Write
 
+_READ_COMMITTED: Final = IsolationLevel.READ_COMMITTED
+_FAIL: Final = Outcome.FAIL
+_OK: Final = Outcome.OK
 NOTHING_READ = -1  # below every offset
 UNKNOWN_THEN_READ = "unknown-then-read"  # transactions of unknown outcome that were read
 HOLES = "holes"  # places where an order squeezes offsets out: markers, aborted data
@@ -68,7 +72,7 @@ class PartitionLog:
 
     def readings(self, isolation_level: IsolationLevel) -> Readings:
         """What readers of this level saw."""
-        return self.committed if isolation_level is IsolationLevel.READ_COMMITTED else self.uncommitted
+        return self.committed if isolation_level is _READ_COMMITTED else self.uncommitted
 
 
 @attrs.define(eq=False)
@@ -97,7 +101,7 @@ class Observations:
 def observe(operations: Sequence[Operation]) -> Observations:
     """Takes a history apart by partition; ValueError when a value was written twice to one."""
     seen = Observations(
-        operations, {}, [operation.outcome is Outcome.OK for operation in operations], [], Looks(int)
+        operations, {}, [operation.outcome is _OK for operation in operations], [], Looks(int)
     )
     for position, operation in enumerate(operations):
         _take(seen, position, operation)
@@ -110,7 +114,7 @@ def observe(operations: Sequence[Operation]) -> Observations:
 
 def _take(seen: Observations, position: int, operation: Operation) -> None:
     logs = seen.logs
-    is_committed = operation.isolation_level is IsolationLevel.READ_COMMITTED
+    is_committed = operation.isolation_level is _READ_COMMITTED
     reads = writes = False
     for action in operation.actions:
         partition = action.partition
@@ -199,4 +203,4 @@ def _known(seen: Observations, log: PartitionLog) -> Iterator[Record]:
 
 def _may_be_read(seen: Observations, log: PartitionLog, value: bytes) -> bool:
     write = log.writes.get(value)
-    return write is not None and seen.operations[write[0]].outcome is not Outcome.FAIL
+    return write is not None and seen.operations[write[0]].outcome is not _FAIL

@@ -7,6 +7,7 @@ is unique.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from fencepost.protocol.terms import IsolationLevel
 from fencepost.simulator.judging.anomalies import (
@@ -20,6 +21,8 @@ from fencepost.simulator.judging.anomalies import (
 )
 from fencepost.simulator.judging.log_order import Observations, PartitionLog
 from fencepost.simulator.judging.operations import Operation, Outcome, Record
+
+_FAIL: Final = Outcome.FAIL
 
 
 def judge_places(seen: Observations, log: PartitionLog) -> Iterator[Anomaly]:
@@ -63,7 +66,7 @@ def judge_reads(seen: Observations, log: PartitionLog, isolation_level: Isolatio
         writer = operations[write[0]]
         if position == write[0]:
             continue  # what a transaction reads of itself has a rule of its own
-        if writer.outcome is Outcome.FAIL:
+        if writer.outcome is _FAIL:
             if filtered or not writer.transactional:
                 yield _read(ABORTED_READ, log, record, reader=operations[position], writer=writer)
         elif filtered and writer.commit_asked_at is not None:

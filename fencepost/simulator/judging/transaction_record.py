@@ -32,10 +32,12 @@ from fencepost.simulator.judging.step_rules import (
 from fencepost.simulator.judging.violation import Violation
 
 _S = TransactionState
-_ABORTS: Final = (_S.EMPTY, _S.ONGOING, _S.PREPARE_ABORT)
+_EMPTY: Final = _S.EMPTY
+_ONGOING: Final = _S.ONGOING
+_ABORTS: Final = (_EMPTY, _ONGOING, _S.PREPARE_ABORT)
 FOLLOWERS: Final[dict[TransactionState, tuple[TransactionState, ...]]] = {
-    _S.EMPTY: _ABORTS,
-    _S.ONGOING: (_S.ONGOING, _S.PREPARE_COMMIT, _S.PREPARE_ABORT),
+    _EMPTY: _ABORTS,
+    _ONGOING: (_ONGOING, _S.PREPARE_COMMIT, _S.PREPARE_ABORT),
     _S.PREPARE_COMMIT: (_S.COMPLETE_COMMIT,),
     _S.PREPARE_ABORT: (_S.COMPLETE_ABORT,),
     _S.COMPLETE_COMMIT: _ABORTS,
@@ -112,15 +114,15 @@ class TransactionBook:
         self.owners[record.producer_id] = name
         if record.next_producer_id != NO_PRODUCER_ID:
             self.owners[record.next_producer_id] = name
-        was_open = before is not None and before.state is _S.ONGOING
-        if record.state is _S.ONGOING and not was_open:
+        was_open = before is not None and before.state is _ONGOING
+        if record.state is _ONGOING and not was_open:
             made = Transaction(name, record.producer_id, record.producer_epoch, record.client_version >= 2)
             self.current[name] = self.written_by[record.producer_id] = made
         elif record.state in DECISIONS:
             self._decide(name, before, record)
 
     def _decide(self, name: str, before: TransactionRecord | None, record: TransactionRecord) -> None:
-        if before is None or before.state is not _S.ONGOING:  # an end of nothing, which raises the epoch
+        if before is None or before.state is not _ONGOING:  # an end of nothing, which raises the epoch
             epoch = record.producer_epoch if before is None else before.producer_epoch
             self.current[name] = Transaction(name, record.producer_id, epoch, record.client_version >= 2)
         transaction = self.current[name]
@@ -138,11 +140,11 @@ class TransactionBook:
             _, name, record = waiting.popleft()
             before = self.durable_records.get(name)
             self.durable_records[name] = record
-            if record.state is _S.ONGOING:
+            if record.state is _ONGOING:
                 self.current[name].partitions = record.partitions
             elif record.state in DECISIONS:
                 self.current[name].is_prepared = True
-            elif record.state is _S.EMPTY:
+            elif record.state is _EMPTY:
                 self.floors[record.producer_id] = record.producer_epoch
             if before is not None and before.producer_id != record.producer_id:
                 self.floors[before.producer_id] = RETIRED
