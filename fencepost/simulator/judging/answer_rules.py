@@ -109,16 +109,19 @@ class AnswerRules:
             return
         self.marks[FENCED.name] += 1
         transaction = self.transactions.ended.get((request.producer_id, request.producer_epoch))
-        said = (
-            f"EndTxn {request.result.name} of {request.transactional_id} by producer {request.producer_id} "
-            f"epoch {request.producer_epoch} was answered with success"
-        )
         if transaction is None:
-            raise Violation(FENCED.name, f"{said}, and no transaction of his ended")
-        if not transaction.is_prepared:
-            raise Violation(SEEN_IS_SAFE.name, f"{said}, and the decision is not safe")
-        if transaction.decision is not request.result:
-            raise Violation(DURABLE_DECISION.name, f"{said}, and the log says otherwise")
+            rule, found = FENCED, "no transaction of his ended"
+        elif not transaction.is_prepared:
+            rule, found = SEEN_IS_SAFE, "the decision is not safe"
+        elif transaction.decision is not request.result:
+            rule, found = DURABLE_DECISION, "the log says otherwise"
+        else:
+            return
+        raise Violation(
+            rule.name,
+            f"EndTxn {request.result.name} of {request.transactional_id} by producer {request.producer_id} "
+            f"epoch {request.producer_epoch} was answered with success, and {found}",
+        )
 
     def _is_newest(self, node: SimulatedNode, name: str) -> bool:
         home = self.transactions.homes.get(name)

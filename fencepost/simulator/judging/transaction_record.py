@@ -20,7 +20,7 @@ from fencepost.protocol.terms import (
     TransactionResult,
     TransactionState,
 )
-from fencepost.simulator.judging.anomalies import Looks
+from fencepost.simulator.judging.anomalies import Looks, Rule
 from fencepost.simulator.judging.partition_record import Marked, PartitionRecord
 from fencepost.simulator.judging.step_rules import (
     DURABLE_DECISION,
@@ -251,18 +251,26 @@ class TransactionBook:
         self, where: TopicPartition, identity: tuple[int, int], result: TransactionResult
     ) -> None:
         """Before a marker enters: others of its transaction say the same, and that is decided, durably."""
-        said = f"{where}: {result.name} marker of producer {identity[0]} epoch {identity[1]}"
         first = self.first_markers.setdefault(identity, (where, result))
         self.marks[ONE_DECISION.name] += first[0] != where
         if first[1] is not result:
-            raise Violation(ONE_DECISION.name, f"{said}, and {first[0]} has {first[1].name}")
+            raise _wrong(ONE_DECISION, where, identity, result, f"{first[0]} has {first[1].name}")
         self.marks[DURABLE_DECISION.name] += 1
         transaction = self.marked_as.get(identity)
         if transaction is None or not transaction.is_prepared:
-            raise Violation(DURABLE_DECISION.name, f"{said}, and no durable decision")
+            raise _wrong(DURABLE_DECISION, where, identity, result, "no durable decision")
         if transaction.decision is not result:
             assert transaction.decision is not None, "a durable decision is one"
-            raise Violation(DURABLE_DECISION.name, f"{said}, and the decision is {transaction.decision.name}")
+            decision = f"the decision is {transaction.decision.name}"
+            raise _wrong(DURABLE_DECISION, where, identity, result, decision)
+
+
+def _wrong(
+    rule: Rule, where: TopicPartition, identity: tuple[int, int], result: TransactionResult, found: str
+) -> Violation:
+    """A marker that should not be there, and what speaks against it."""
+    said = f"{where}: {result.name} marker of producer {identity[0]} epoch {identity[1]}"
+    return Violation(rule.name, f"{said}, and {found}")
 
 
 def _is_marked(log: PartitionRecord, producer_id: int, decided: Marked) -> bool:
