@@ -39,7 +39,7 @@ from fencepost.simulator.judging.anomalies import Looks
 from fencepost.simulator.judging.answer_rules import AnswerRules
 from fencepost.simulator.judging.partition_record import PartitionRecord
 from fencepost.simulator.judging.reading_rule import judge_fetched
-from fencepost.simulator.judging.transaction_record import Entry, TransactionBook
+from fencepost.simulator.judging.transaction_record import TransactionBook
 from fencepost.simulator.judging.violation import Violation
 from fencepost.simulator.world import World, WorldSettings
 
@@ -225,7 +225,7 @@ class Coordinator:
     def says(self, state: STATE, *, is_durable: bool = True, **changes: object) -> None:
         self.record = self.record._replace(state=state, **changes)
         self.end += 1
-        self.book.enter(LOG, Entry(self.end, "payer", self.record))
+        self.book.enter(LOG, (self.end, "payer", self.record))
         if is_durable:
             self.book.durable(LOG, self.end)
 
@@ -319,7 +319,7 @@ def test_epochs_do_not_fall_and_ids_are_new(coordinator: Coordinator) -> None:
     with pytest.raises(Violation, match="I7 identity once"):
         coordinator.says(STATE.PREPARE_COMMIT, producer_epoch=1)
     with pytest.raises(Violation, match="which payer had before"):
-        coordinator.book.enter(LOG, Entry(9, "other", coordinator.record))
+        coordinator.book.enter(LOG, (9, "other", coordinator.record))
 
 
 def test_an_owner_who_was_replaced_writes_nothing_more(coordinator: Coordinator) -> None:

@@ -118,12 +118,13 @@ class CellCounter:
 
     def decided(self, entry: Entry, *, is_tick: bool) -> None:
         """A coordinator decided on its own; called before its record is entered."""
-        before = self.transactions.latest.get(entry.name)
+        _, name, record = entry
+        before = self.transactions.latest.get(name)
         if before is None:
             return
-        if entry.record.state in _DECIDED:
+        if record.state in _DECIDED:
             given = _MARKERS_WRITTEN
-        elif is_tick and entry.record.state in DECISIONS:
+        elif is_tick and record.state in DECISIONS:
             given = CoordinatorInput.TIMEOUT
         else:
             return

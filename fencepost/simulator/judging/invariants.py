@@ -263,9 +263,9 @@ def _entry(host: Host, append: Append) -> Entry | None:
             record.producer_id, record.producer_epoch, record.timeout_ms, record.state.value
         )
         if start in batch and name.encode() in batch:
-            return Entry(header.next_offset, name, record)
+            return header.next_offset, name, record
     (name, record), *_ = read_transactions(batch, header)
-    return None if record is None else Entry(header.next_offset, name, record)
+    return None if record is None else (header.next_offset, name, record)
 
 
 _BEFORE_APPENDS: Final[dict[type[Any], Callable[[Invariants, Host, Any, Outcome], None]]] = {

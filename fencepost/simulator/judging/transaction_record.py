@@ -6,9 +6,9 @@ decision are read from the log's records, never from a coordinator's notes.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 import attrs
 
@@ -21,7 +21,7 @@ from fencepost.protocol.terms import (
     TransactionState,
 )
 from fencepost.simulator.judging.anomalies import Looks, Rule
-from fencepost.simulator.judging.partition_record import Marked, PartitionRecord
+from fencepost.simulator.judging.partition_record import PartitionRecord
 from fencepost.simulator.judging.step_rules import (
     DURABLE_DECISION,
     FENCED,
@@ -50,12 +50,8 @@ _COMPLETE: Final = (_S.COMPLETE_COMMIT, _S.COMPLETE_ABORT)
 RETIRED: Final = INT16_MAX + 1  # above every epoch of a producer id that gave way to another one
 
 
-class Entry(NamedTuple):
-    """One record of a coordinator's log, and the offset behind it."""
-
-    next_offset: int
-    name: str
-    record: TransactionRecord
+Entry = tuple[int, str, TransactionRecord]
+"""One record of a coordinator's log: the offset behind it, the transactional id, and what it says of it."""
 
 
 @attrs.define(eq=False)
@@ -77,8 +73,8 @@ class TransactionBook:
 
     marks: Looks
     partitions: Mapping[TopicPartition, PartitionRecord]
-    entries: dict[TopicPartition, list[Entry]] = attrs.Factory(dict[TopicPartition, list[Entry]])
-    waiting: dict[TopicPartition, deque[Entry]] = attrs.Factory(dict[TopicPartition, deque[Entry]])
+    entries: defaultdict[TopicPartition, list[Entry]] = attrs.Factory(lambda: defaultdict(list[Entry]))
+    waiting: defaultdict[TopicPartition, deque[Entry]] = attrs.Factory(lambda: defaultdict(deque[Entry]))
     latest: dict[str, TransactionRecord] = attrs.Factory(dict[str, TransactionRecord])
     durable_records: dict[str, TransactionRecord] = attrs.Factory(dict[str, TransactionRecord])
     current: dict[str, Transaction] = attrs.Factory(dict[str, Transaction])
@@ -97,28 +93,32 @@ class TransactionBook:
 
     def enter(self, key: TopicPartition, entry: Entry) -> None:
         """A coordinator decided; its record entered the log."""
-        before = self.latest.get(entry.name)
+        _, name, record = entry
+        before = self.latest.get(name)
         self.marks[DURABLE_DECISION.name] += 1
         if before is not None:
-            self._judge_move(before, entry)
-        self._judge_identity(before, entry)
+            self._judge_move(name, before, record)
+        self._judge_identity(name, before, record)
         self._note(key, entry)
 
     def _note(self, key: TopicPartition, entry: Entry) -> None:
-        name, record = entry.name, entry.record
+        _, name, record = entry
         before = self.latest.get(name)
         self.latest[name] = record
-        self.entries.setdefault(key, []).append(entry)
-        self.waiting.setdefault(key, deque()).append(entry)
+        self.entries[key].append(entry)
+        self.waiting[key].append(entry)
         self.homes[name] = key
         self.owners[record.producer_id] = name
         if record.next_producer_id != NO_PRODUCER_ID:
             self.owners[record.next_producer_id] = name
-        was_open = before is not None and before.state is _ONGOING
-        if record.state is _ONGOING and not was_open:
-            made = Transaction(name, record.producer_id, record.producer_epoch, record.client_version >= 2)
-            self.current[name] = self.written_by[record.producer_id] = made
-        elif record.state in DECISIONS:
+        state = record.state
+        if state is _ONGOING:
+            if before is None or before.state is not _ONGOING:
+                made = Transaction(
+                    name, record.producer_id, record.producer_epoch, record.client_version >= 2
+                )
+                self.current[name] = self.written_by[record.producer_id] = made
+        elif state in DECISIONS:
             self._decide(name, before, record)
 
     def _decide(self, name: str, before: TransactionRecord | None, record: TransactionRecord) -> None:
@@ -136,7 +136,7 @@ class TransactionBook:
     def durable(self, key: TopicPartition, offset: int) -> None:
         """The coordinator learned that its log is safe up to `offset`."""
         waiting = self.waiting.get(key)
-        while waiting and waiting[0].next_offset <= offset:
+        while waiting and waiting[0][0] <= offset:
             _, name, record = waiting.popleft()
             before = self.durable_records.get(name)
             self.durable_records[name] = record
@@ -151,41 +151,38 @@ class TransactionBook:
 
     def cut(self, key: TopicPartition, end: int) -> None:
         """The log ends at `end` now: whatever was behind it was never said."""
-        kept = [entry for entry in self.entries.get(key, ()) if entry.next_offset <= end]
-        lost = len(kept) < len(self.entries.get(key, ()))
-        if lost:
-            names = {entry.name: None for entry in self.entries[key]}
+        entered = self.entries[key]
+        kept = [entry for entry in entered if entry[0] <= end]
+        if len(kept) < len(entered):
+            names = {name: None for _, name, _ in entered}
             self.waiting[key], self.entries[key] = deque(), []
             for name in names:
                 for known in (self.latest, self.durable_records, self.current):
                     known.pop(name, None)
             for entry in kept:
                 self._note(key, entry)
-                self.durable(key, entry.next_offset)
+                self.durable(key, entry[0])
         self.durable(key, end)
 
     # --- rules of the coordinator's log ---------------------------------------------------------------------
 
-    def _judge_move(self, before: TransactionRecord, entry: Entry) -> None:
-        name, record = entry.name, entry.record
+    def _judge_move(self, name: str, before: TransactionRecord, record: TransactionRecord) -> None:
         if record.state not in FOLLOWERS[before.state]:
             raise Violation(
                 DURABLE_DECISION.name, f"{name} went from {before.state.title} to {record.state.title}"
             )
         if record.state not in _COMPLETE:
             return
-        decided = Marked(before.producer_epoch, 0, DECISIONS[before.state])
         for where in before.partitions:
             log = self.partitions.get(where)
-            if log is not None and not _is_marked(log, before.producer_id, decided):
+            if log is not None and not _is_marked(log, before):
                 raise Violation(
                     DURABLE_DECISION.name,
                     f"{name} is {record.state.title} without a durable marker of epoch "
                     f"{before.producer_epoch} in {where}",
                 )
 
-    def _judge_identity(self, before: TransactionRecord | None, entry: Entry) -> None:
-        name, record = entry.name, entry.record
+    def _judge_identity(self, name: str, before: TransactionRecord | None, record: TransactionRecord) -> None:
         producer_id, epoch = record.producer_id, record.producer_epoch
         if before is not None and before.producer_id == producer_id:
             renews = record.state in DECISIONS and record.client_version >= 2
@@ -273,14 +270,15 @@ def _wrong(
     return Violation(rule.name, f"{said}, and {found}")
 
 
-def _is_marked(log: PartitionRecord, producer_id: int, decided: Marked) -> bool:
+def _is_marked(log: PartitionRecord, decided: TransactionRecord) -> bool:
     """Whether the last marker of this producer is the one that was decided, and durable; one that came again,
     as after a change of coordinators, need not be.
     """
-    marked = log.marked.get(producer_id)
+    marked = log.marked.get(decided.producer_id)
     return (
         marked is not None
         and marked.offset < log.high_watermark
-        and (marked.producer_epoch, marked.result) == (decided.producer_epoch, decided.result)
-        and producer_id not in log.open_since
+        and marked.producer_epoch == decided.producer_epoch
+        and marked.result is DECISIONS[decided.state]
+        and decided.producer_id not in log.open_since
     )
