@@ -76,14 +76,14 @@ def write(record: PartitionRecord, epoch: int, sequence: int, *, count: int = 1)
     header, batch = data(record, epoch, sequence, count=count)
     record.judge_behind_marker(header)
     record.judge_sequence(header, starts_at_zero=False)
-    record.enter(header, batch)
+    record.enter(header, None)
     return bytes(batch)
 
 
 def mark(record: PartitionRecord, epoch: int, result: TransactionResult) -> bytes:
     batch = build_marker(result, producer_id=PRODUCER, producer_epoch=epoch, coordinator_epoch=0, timestamp=0)
     place(batch, base_offset=record.log_end_offset, leader_epoch=0)
-    record.enter(read_header(batch), batch)
+    record.enter(read_header(batch), result)
     return bytes(batch)
 
 

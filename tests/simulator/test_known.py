@@ -59,7 +59,7 @@ def log_of(words: str) -> PartitionRecord:
             transactional=False,
         )
         place(batch, base_offset=record.log_end_offset, leader_epoch=0)
-        record.enter(read_header(batch), batch)
+        record.enter(read_header(batch), None)
     return record
 
 

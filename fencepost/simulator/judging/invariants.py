@@ -14,7 +14,7 @@ from fencepost.broker.groups import Groups
 from fencepost.broker.host import Host
 from fencepost.broker.transactions import Transactions
 from fencepost.broker.words import Append, Durable, Input, Lead, Outcome, Received, Remove, Reply, Tick
-from fencepost.protocol.batches import BatchHeader, Buffer
+from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.messages import EndTxn, FetchReply, InitProducerId, WriteTxnMarkers
 from fencepost.protocol.stored import read_offsets, read_transactions
 from fencepost.protocol.terms import (
@@ -22,6 +22,7 @@ from fencepost.protocol.terms import (
     NO_PRODUCER_ID,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
+    TransactionResult,
     TransactionState,
 )
 from fencepost.simulator.judging.anomalies import Looks
@@ -172,24 +173,24 @@ class Invariants:
         record = self.partitions.get(key)
         if record is None or record.host is not host or record.leader_epoch != append.leader_epoch:
             return
-        if header.producer_id != NO_PRODUCER_ID:
-            self._judge_batch(record, header, append.batch)
-            if header.is_control:
-                self.moved.append(key)
-        record.enter(header, append.batch)
+        result = marker_result(append.batch) if header.is_control else None
+        if result is not None:
+            identity = (header.producer_id, header.producer_epoch)
+            self.transactions.judge_marker(key, identity, result)
+            self.moved.append(key)
+        elif header.producer_id != NO_PRODUCER_ID:
+            self._judge_batch(record, header)
+        record.enter(header, result)
         if key.topic == TRANSACTION_STATE_TOPIC:
             entry = _entry(host, append)
             if entry is not None:
                 self.cells.decided(entry, is_tick=isinstance(arrived, Tick))
                 self.transactions.enter(key, entry)
         elif key.topic == CONSUMER_OFFSETS_TOPIC:
-            self._enter_offsets(host, append)
+            self._enter_offsets(host, append, result)
 
-    def _judge_batch(self, record: PartitionRecord, header: BatchHeader, batch: Buffer) -> None:
+    def _judge_batch(self, record: PartitionRecord, header: BatchHeader) -> None:
         identity = (header.producer_id, header.producer_epoch)
-        if header.is_control:
-            self.transactions.judge_marker(record.key, identity, marker_result(batch))
-            return
         starts_at_zero = False
         record.judge_behind_marker(header)
         if header.is_transactional:
@@ -197,18 +198,17 @@ class Invariants:
             starts_at_zero = self.transactions.judge_write(record.key, *identity).renews_identity
         record.judge_sequence(header, starts_at_zero=starts_at_zero)
 
-    def _enter_offsets(self, host: Host, append: Append) -> None:
+    def _enter_offsets(self, host: Host, append: Append, result: TransactionResult | None) -> None:
         header, batch = append.header, append.batch
         offsets = self.offsets.get(append.partition)
         if offsets is None:
             offsets = self.offsets[append.partition] = OffsetsRecord(self.sometimes)
-        result = marker_result(batch) if header.is_control else None
         entry = OffsetsEntry(
             header.base_offset,
             header.producer_id,
             header.is_transactional,
             result,
-            () if header.is_control else tuple(read_offsets(batch, header)),
+            tuple(read_offsets(batch, header)) if result is None else (),
         )
         groups = host.node.logs[append.partition].coordinator
         assert isinstance(groups, Groups), "groups live on __consumer_offsets"

@@ -103,14 +103,13 @@ class PartitionRecord:
                 f"{marked.producer_epoch} at {marked.offset}",
             )
 
-    def enter(self, header: BatchHeader, batch: Buffer) -> None:
-        """A batch is decided on. Its offset is the next one."""
+    def enter(self, header: BatchHeader, result: TransactionResult | None) -> None:
+        """A batch is decided on; `result` is a marker's. Its offset is the next one."""
         if header.base_offset != self.log_end_offset:
             raise Violation(
                 BOUNDS.name,
                 f"{self.key}: a batch entered at {header.base_offset}, the log ends at {self.log_end_offset}",
             )
-        result = marker_result(batch) if header.is_control else None
         if result is not None:
             self.results[header.base_offset] = result
         self.headers.append(header)
