@@ -25,7 +25,7 @@ from fencepost.broker.words import Received
 from fencepost.protocol.messages import AddOffsetsToTxn, AddPartitionsToTxn, EndTxn, InitProducerId
 from fencepost.protocol.stored import TransactionRecord
 from fencepost.protocol.terms import LAST_GRANTED_EPOCH, TransactionResult, TransactionState
-from fencepost.simulator.judging.transaction_record import DECISIONS, Entry, TransactionBook
+from fencepost.simulator.judging.transaction_record import DECISIONS, TransactionBook
 
 COUNTED: Final = frozenset({EndTxn, InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn})
 """The requests that a coordinator's tables speak of."""
@@ -116,9 +116,8 @@ class CellCounter:
         if given is not None:
             self.cells[generation.transaction_version, record.state, given] += 1
 
-    def decided(self, entry: Entry, *, is_tick: bool) -> None:
+    def decided(self, name: str, record: TransactionRecord, *, is_tick: bool) -> None:
         """A coordinator decided on its own; called before its record is entered."""
-        _, name, record = entry
         before = self.transactions.latest.get(name)
         if before is None:
             return

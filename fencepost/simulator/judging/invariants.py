@@ -16,7 +16,7 @@ from fencepost.broker.transactions import Transactions
 from fencepost.broker.words import Append, Durable, Input, Lead, Outcome, Received, Remove, Reply, Tick
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.messages import EndTxn, FetchReply, InitProducerId, WriteTxnMarkers
-from fencepost.protocol.stored import read_offsets, read_transactions
+from fencepost.protocol.stored import TransactionRecord, read_offsets, read_transactions
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     NO_PRODUCER_ID,
@@ -35,12 +35,13 @@ from fencepost.simulator.judging.reading_rule import judge_fetched
 from fencepost.simulator.judging.recovery_rule import RecoveryRule
 from fencepost.simulator.judging.retry_rule import RetryRule
 from fencepost.simulator.judging.step_rules import CONVERGENCE, TIMEOUT
-from fencepost.simulator.judging.transaction_record import Entry, TransactionBook
+from fencepost.simulator.judging.transaction_record import TransactionBook
 from fencepost.simulator.judging.violation import Violation
 from fencepost.simulator.nodes import SimulatedNode
 from fencepost.simulator.world import World
 
 _RECORD_START: Final = struct.Struct(">qhib")  # producer id and epoch, timeout, state
+_NUMBERS: Final = {state: state.value for state in TransactionState}
 
 
 class Invariants:
@@ -182,10 +183,10 @@ class Invariants:
             self._judge_batch(record, header)
         record.enter(header, result)
         if key.topic == TRANSACTION_STATE_TOPIC:
-            entry = _entry(host, append)
-            if entry is not None:
-                self.cells.decided(entry, is_tick=isinstance(arrived, Tick))
-                self.transactions.enter(key, entry)
+            name, told = _told(host, append)
+            if told is not None:
+                self.cells.decided(name, told, is_tick=isinstance(arrived, Tick))
+                self.transactions.enter(key, (record.log_end_offset, name, told))
         elif key.topic == CONSUMER_OFFSETS_TOPIC:
             self._enter_offsets(host, append, result)
 
@@ -249,23 +250,23 @@ class Invariants:
         return self.partitions[key].host is host and key in host.node.logs
 
 
-def _entry(host: Host, append: Append) -> Entry | None:
-    """What a coordinator wrote; None for a tombstone. Its memory spares reading the whole record when the
-    bytes of the log agree with it.
+def _told(host: Host, append: Append) -> tuple[str, TransactionRecord | None]:
+    """What a coordinator wrote of whom; None for a tombstone. Its memory spares reading the whole record when
+    the bytes of the log agree with it.
     """
-    batch, header = append.batch, append.header
+    batch = append.batch
     state = host.node.logs[append.partition].coordinator
     assert isinstance(state, Transactions), "transactions live on __transaction_state"
     name = next(reversed(state.pending), "")
     record = state.records.get(name)
     if record is not None and isinstance(batch, bytearray):
         start = _RECORD_START.pack(
-            record.producer_id, record.producer_epoch, record.timeout_ms, record.state.value
+            record.producer_id, record.producer_epoch, record.timeout_ms, _NUMBERS[record.state]
         )
         if start in batch and name.encode() in batch:
-            return header.next_offset, name, record
-    (name, record), *_ = read_transactions(batch, header)
-    return None if record is None else (header.next_offset, name, record)
+            return name, record
+    told, *_ = read_transactions(batch, append.header)
+    return told
 
 
 _BEFORE_APPENDS: Final[dict[type[Any], Callable[[Invariants, Host, Any, Outcome], None]]] = {
