@@ -30,7 +30,7 @@ from fencepost.simulator.judging.answer_rules import AnswerRules
 from fencepost.simulator.judging.convergence import is_settled, judge_convergence
 from fencepost.simulator.judging.coverage import COUNTED, CellCounter, Coverage
 from fencepost.simulator.judging.offsets_record import OffsetsEntry, OffsetsRecord
-from fencepost.simulator.judging.partition_record import PartitionRecord, judge_order, marker_result
+from fencepost.simulator.judging.partition_record import PartitionRecord, marker_result
 from fencepost.simulator.judging.reading_rule import judge_fetched
 from fencepost.simulator.judging.recovery_rule import RecoveryRule
 from fencepost.simulator.judging.retry_rule import RetryRule
@@ -57,7 +57,7 @@ class Invariants:
         self.answers = AnswerRules(self.sometimes, self.partitions, self.transactions)
         self.retries = RetryRule(self.sometimes, self.partitions, self.transactions)
         self.recovery = RecoveryRule(self.sometimes, settings.policy, world.journals)
-        self.moved: list[TopicPartition] = []  # in this step
+        self.moved: list[TopicPartition] = []  # in this step, of which its node is the newest leader
         self.cells = CellCounter(settings.node_settings.generation, self.transactions)
 
     # --- what it is told ------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class Invariants:
         if record.host is not host:
             record.judge_replaced(arrived.offset)
             return
-        record.durable(min(arrived.offset, record.log_end_offset))
+        record.durable(arrived.offset)
         if key.topic == TRANSACTION_STATE_TOPIC:
             self.transactions.durable(key, arrived.offset)
         self.moved.append(key)
@@ -219,12 +219,8 @@ class Invariants:
 
     def _judge_bounds(self, host: Host, key: TopicPartition) -> None:
         log, record = host.node.logs.get(key), self.partitions.get(key)
-        if log is None or record is None:
-            return
-        if record.host is host:
+        if log is not None and record is not None:
             record.judge_bounds(log.partition)
-        else:
-            judge_order(log.partition)
 
     def _judge_timeouts(self, node: SimulatedNode, host: Host) -> None:
         """A scan leaves nothing open that is overdue, unless there is no producer id to abort it with."""

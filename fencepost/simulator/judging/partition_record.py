@@ -144,6 +144,8 @@ class PartitionRecord:
 
     def durable(self, offset: int) -> None:
         """The leader learned that the log is safe up to `offset`."""
+        if offset > self.log_end_offset:
+            offset = self.log_end_offset
         if offset > self.high_watermark:
             self.high_watermark = offset
             if self.undurable:
@@ -162,9 +164,11 @@ class PartitionRecord:
         """Where the last stable offset has to be."""
         stable = self.high_watermark
         for first in self.open_since.values():
-            stable = min(stable, first)
+            if first < stable:
+                stable = first
         for first, _ in self.undurable:
-            stable = min(stable, first)
+            if first < stable:
+                stable = first
         return stable
 
     def judge_bounds(self, state: Partition) -> None:
@@ -227,17 +231,6 @@ class PartitionRecord:
         if is_cut:
             self.high_watermark = self.last_stable_offset = 0
         self.durable(self.log_end_offset)
-
-
-def judge_order(state: Partition) -> None:
-    """log start <= LSO <= high watermark <= log end; so, too, for a leader who was replaced."""
-    stable = state.last_stable_offset
-    if not state.log_start_offset <= stable <= state.high_watermark <= state.log_end_offset:
-        raise Violation(
-            BOUNDS.name,
-            f"{state.key}: log start {state.log_start_offset}, LSO {stable}, high watermark "
-            f"{state.high_watermark}, end {state.log_end_offset}",
-        )
 
 
 def _base_offset(header: BatchHeader) -> int:
