@@ -7,6 +7,7 @@ was replaced is not, since he tells what was true when he led.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import NoneType
 from typing import Any, Final
 
 import attrs
@@ -51,13 +52,14 @@ class AnswerRules:
         judge = _JUDGES.get(type(reply.body))
         if judge is not None:
             judge(self, node, reply)
-        else:
-            self.asked.pop((node.settings.node_id, reply.to), None)
 
     def died(self, node_id: int) -> None:
         """A node died: nobody is answered there."""
         for asked in [asked for asked in self.asked if asked[0] == node_id]:
             del self.asked[asked]
+
+    def refused(self, node: SimulatedNode, reply: Reply) -> None:
+        self.asked.pop((node.settings.node_id, reply.to), None)
 
     # --- writes ---------------------------------------------------------------------------------------------
 
@@ -172,6 +174,7 @@ class AnswerRules:
 
 
 _JUDGES: Final[dict[type[Any], Callable[[AnswerRules, SimulatedNode, Reply], None]]] = {
+    NoneType: AnswerRules.refused,
     ProduceReply: AnswerRules.produced,
     WriteTxnMarkersReply: AnswerRules.wrote_markers,
     EndTxnReply: AnswerRules.ended,

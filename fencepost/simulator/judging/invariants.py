@@ -134,12 +134,13 @@ class Invariants:
         self.moved.append(key)
 
     def received(self, host: Host, arrived: Received, outcome: Outcome) -> None:
-        request = arrived.request
-        if type(request) in COUNTED:
+        request: Any = arrived.request
+        kind = type(arrived.request)
+        if kind in COUNTED:
             self.cells.received(host, arrived)
-        if type(request) is EndTxn or type(request) is WriteTxnMarkers:
+        if kind is EndTxn or kind is WriteTxnMarkers:
             self.answers.asked[host.node.settings.node_id, arrived.to] = request
-        if type(request) is EndTxn or type(request) is InitProducerId:
+        if kind is EndTxn or kind is InitProducerId:
             self.retries.asked(host, arrived.to, request)
 
     def led(self, host: Host, arrived: Lead, outcome: Outcome) -> None:

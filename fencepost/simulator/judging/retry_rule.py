@@ -92,6 +92,8 @@ class RetryRule:
 
     def replied(self, reply: Reply) -> None:
         """A node lets go of an answer."""
+        if not self.asking and not self.again:
+            return  # as nearly always
         again, renewal = self.again.pop(reply.to, None), self.asking.pop(reply.to, None)
         if again is not None:
             self.sometimes[TOLD_AGAIN.name] += 1
