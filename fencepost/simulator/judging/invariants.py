@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from fencepost.broker.groups import Groups
 from fencepost.broker.host import Host
+from fencepost.broker.partition import Partition
 from fencepost.broker.transactions import Transactions
 from fencepost.broker.words import Append, Durable, Input, Lead, Outcome, Received, Remove, Reply, Tick
 from fencepost.protocol.batches import BatchHeader
@@ -57,7 +58,7 @@ class Invariants:
         self.answers = AnswerRules(self.sometimes, self.partitions, self.transactions)
         self.retries = RetryRule(self.sometimes, self.partitions, self.transactions)
         self.recovery = RecoveryRule(self.sometimes, settings.policy, world.journals)
-        self.moved: list[TopicPartition] = []  # in this step, of which its node is the newest leader
+        self.moved: list[tuple[PartitionRecord, Partition]] = []  # in this step, by their newest leader
         self.cells = CellCounter(settings.node_settings.generation, self.transactions)
 
     # --- what it is told ------------------------------------------------------------------------------------
@@ -79,8 +80,8 @@ class Invariants:
             elif type(effect) is Remove:
                 self._removed(effect.partition)
         if self.moved:
-            for key in self.moved:
-                self._judge_bounds(host, key)
+            for record, partition in self.moved:
+                record.judge_bounds(partition)
             self.moved.clear()
         if kind is Tick:
             self._judge_timeouts(node, host)
@@ -131,7 +132,7 @@ class Invariants:
         record.durable(arrived.offset)
         if key.topic == TRANSACTION_STATE_TOPIC:
             self.transactions.durable(key, arrived.offset)
-        self.moved.append(key)
+        self.moved.append((record, log.partition))
 
     def received(self, host: Host, arrived: Received, outcome: Outcome) -> None:
         request: Any = arrived.request
@@ -154,7 +155,7 @@ class Invariants:
         if is_cut:
             record.cut(count)
         record.taken_over(host, arrived.leader_epoch, is_cut=is_cut)
-        self.moved.append(key)
+        self._moves(host, record)
         if key.topic == TRANSACTION_STATE_TOPIC:
             self.transactions.cut(key, record.log_end_offset)
         elif key in self.offsets:
@@ -162,6 +163,11 @@ class Invariants:
             groups = host.node.logs[key].coordinator
             if is_untouched and isinstance(groups, Groups):
                 self.offsets[key].judge_all(groups)
+
+    def _moves(self, host: Host, record: PartitionRecord) -> None:
+        log = host.node.logs.get(record.key)
+        if log is not None:
+            self.moved.append((record, log.partition))
 
     def _removed(self, key: TopicPartition) -> None:
         self.partitions.pop(key, None)
@@ -175,13 +181,14 @@ class Invariants:
         record = self.partitions.get(key)
         if record is None or record.host is not host or record.leader_epoch != append.leader_epoch:
             return
-        result = marker_result(append.batch) if header.is_control else None
-        if result is not None:
-            identity = (header.producer_id, header.producer_epoch)
-            self.transactions.judge_marker(key, identity, result)
-            self.moved.append(key)
-        elif header.producer_id != NO_PRODUCER_ID:
-            self._judge_batch(record, header)
+        result = None
+        if header.producer_id != NO_PRODUCER_ID:
+            if header.is_control:
+                result = marker_result(append.batch)
+                self.transactions.judge_marker(key, (header.producer_id, header.producer_epoch), result)
+                self._moves(host, record)
+            else:
+                self._judge_batch(record, header)
         record.enter(header, result)
         if key.topic == TRANSACTION_STATE_TOPIC:
             name, told = _told(host, append)
@@ -217,11 +224,6 @@ class Invariants:
         offsets.enter(entry, groups)
 
     # --- after the step -------------------------------------------------------------------------------------
-
-    def _judge_bounds(self, host: Host, key: TopicPartition) -> None:
-        log, record = host.node.logs.get(key), self.partitions.get(key)
-        if log is not None and record is not None:
-            record.judge_bounds(log.partition)
 
     def _judge_timeouts(self, node: SimulatedNode, host: Host) -> None:
         """A scan leaves nothing open that is overdue, unless there is no producer id to abort it with."""
