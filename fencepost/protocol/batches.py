@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+import attrs
 from crc32c import crc32c
 
 from fencepost.protocol.errors import ProtocolViolation
@@ -43,8 +44,11 @@ _LEADER_EPOCH = struct.Struct(">i")
 _CRC = struct.Struct(">I")
 
 
-class BatchHeader(NamedTuple):
-    """The header of one batch, field for field as on disk; a tuple, as every hot path makes one per batch."""
+@attrs.define(unsafe_hash=True)
+class BatchHeader:
+    """The header of one batch, field for field as on disk, and what follows from them: whoever reads one asks
+    for that several times. A value, although not frozen: every hot path makes one per batch.
+    """
 
     base_offset: int
     batch_length: int
@@ -60,20 +64,21 @@ class BatchHeader(NamedTuple):
     base_sequence: int
     record_count: int
 
-    @property
-    def size(self) -> int:
-        """Bytes of the whole batch."""
-        return LENGTH_PREFIX_SIZE + self.batch_length
+    size: int = attrs.field(init=False, eq=False, repr=False)
+    """Bytes of the whole batch."""
+    last_offset: int = attrs.field(init=False, eq=False, repr=False)
+    """Offset of the last record that the batch was built with."""
+    next_offset: int = attrs.field(init=False, eq=False, repr=False)
+    """Where a reader goes on: one past the batch, also when compaction emptied it."""
+    is_transactional: bool = attrs.field(init=False, eq=False, repr=False)
+    is_control: bool = attrs.field(init=False, eq=False, repr=False)
 
-    @property
-    def last_offset(self) -> int:
-        """Offset of the last record that the batch was built with."""
-        return self.base_offset + self.last_offset_delta
-
-    @property
-    def next_offset(self) -> int:
-        """Where a reader goes on: one past the batch, also when compaction emptied it."""
-        return self.base_offset + self.last_offset_delta + 1
+    def __attrs_post_init__(self) -> None:
+        self.size = LENGTH_PREFIX_SIZE + self.batch_length
+        self.last_offset = self.base_offset + self.last_offset_delta
+        self.next_offset = self.last_offset + 1
+        self.is_transactional = self.attributes & TRANSACTIONAL_BIT != 0
+        self.is_control = self.attributes & CONTROL_BIT != 0
 
     @property
     def last_sequence(self) -> int:
@@ -85,17 +90,6 @@ class BatchHeader(NamedTuple):
     @property
     def compression(self) -> int:
         return self.attributes & COMPRESSION_MASK
-
-    @property
-    def is_transactional(self) -> bool:
-        return bool(self.attributes & TRANSACTIONAL_BIT)
-
-    @property
-    def is_control(self) -> bool:
-        return bool(self.attributes & CONTROL_BIT)
-
-
-_tuple: Final = tuple[int, ...].__new__  # what `_make` calls, without its own cost: every batch is read often
 
 
 def read_header(data: Buffer, at: int = 0) -> BatchHeader:
@@ -112,7 +106,7 @@ def read_framing(data: Buffer, at: int = 0) -> BatchHeader:
     """
     if len(data) - at < HEADER_SIZE:
         raise ProtocolViolation(f"a batch header is cut off after {max(0, len(data) - at)} bytes")
-    header = _tuple(BatchHeader, HEADER.unpack_from(data, at))
+    header = BatchHeader(*HEADER.unpack_from(data, at))
     if header.magic not in _MAGICS:
         raise ProtocolViolation(f"magic byte {header.magic} is neither {MAGIC_KAFKA} nor {MAGIC_COLUMNS}")
     if header.batch_length < HEADER_SIZE - LENGTH_PREFIX_SIZE:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from itertools import product
 
+import attrs
 import pytest
 
 from fencepost.broker.produce_rules import FORM_RULES, form_problem, header_of
@@ -50,7 +51,7 @@ def test_a_sound_batch_breaks_no_rule_and_any_other_the_first_that_holds(*, torn
             batch[-1] ^= 1
         limit = header.size - large
         for record_count in (1, 0, 2):
-            counted = header._replace(record_count=record_count)
+            counted = attrs.evolve(header, record_count=record_count)
             broken = [rule.error for rule in FORM_RULES if rule.holds(counted, batch, limit)]
             found = form_problem(counted, batch, limit=limit)
             assert (found.error if found else None) == (broken[0] if broken else None)

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
+import attrs
 from crc32c import crc32c
 
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.snapshots import ProducerSnapshot, decode_snapshot, encode_snapshot
-from fencepost.protocol.batches import CRC_START, HEADER, HEADER_SIZE, place, read_header
+from fencepost.protocol.batches import CRC_START, HEADER_SIZE, place, read_header
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition
 from tests.broker.requests import (
@@ -28,6 +29,7 @@ from tests.broker.requests import (
     produced,
 )
 from tests.broker.story import Memory, Story, offsets_log_of, transaction_log_of
+from tests.protocol.headers import put_header
 
 SEGMENT_BYTES: Final = 30_000
 BIG: Final = "x" * 5_000  # an index entry for nearly each batch
@@ -210,8 +212,7 @@ class Directory(MemoryStorage):
 def altered(data: bytes, *, sealed: bool = True, **fields: int) -> bytes:
     """A batch with other fields in its header."""
     out = bytearray(data)
-    HEADER.pack_into(out, 0, *read_header(data)._replace(**fields))
+    put_header(out, attrs.evolve(read_header(data), **fields))
     if sealed:
-        crc = crc32c(bytes(out[CRC_START:]))
-        HEADER.pack_into(out, 0, *read_header(out)._replace(crc=crc))
+        put_header(out, attrs.evolve(read_header(out), crc=crc32c(bytes(out[CRC_START:]))))
     return bytes(out)

@@ -5,6 +5,7 @@ Rule: values do not matter, sizes do; what is not said is as a well-behaved clie
 
 from __future__ import annotations
 
+import attrs
 from crc32c import crc32c
 
 from fencepost.protocol.batches import (
@@ -19,6 +20,7 @@ from fencepost.protocol.batches import (
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import NO_PRODUCER_EPOCH, NO_SEQUENCE
 from tests.oracle.conversation import Fields
+from tests.protocol.headers import put_header
 
 
 def recorded_batch(args: Fields, *, producer_id: int, now_ms: int) -> bytearray:
@@ -27,9 +29,9 @@ def recorded_batch(args: Fields, *, producer_id: int, now_ms: int) -> bytearray:
     batch = _empty_batch(args, producer_id, now_ms) if records == 0 else _batch(args, producer_id, now_ms)
     if args.get("control"):
         header = _header(batch)
-        _put(batch, header._replace(attributes=header.attributes | CONTROL_BIT))
+        _put(batch, attrs.evolve(header, attributes=header.attributes | CONTROL_BIT))
     if "magic" in args:
-        _put(batch, _header(batch)._replace(magic=args["magic"]))
+        _put(batch, attrs.evolve(_header(batch), magic=args["magic"]))
     if args.get("corrupt"):
         batch[-1] ^= 1
     return batch
@@ -66,11 +68,10 @@ def _empty_batch(args: Fields, producer_id: int, now_ms: int) -> bytearray:
 
 def _header(batch: bytearray) -> BatchHeader:
     """Its header, faults and all."""
-    return BatchHeader._make(HEADER.unpack_from(batch, 0))
+    return BatchHeader(*HEADER.unpack_from(batch, 0))
 
 
 def _put(batch: bytearray, header: BatchHeader) -> None:
     """Another header over the same records, with the checksum that belongs to it."""
-    HEADER.pack_into(batch, 0, *header)
-    checksum = crc32c(memoryview(batch)[CRC_START:])
-    HEADER.pack_into(batch, 0, *header._replace(crc=checksum))
+    put_header(batch, header)
+    put_header(batch, attrs.evolve(header, crc=crc32c(memoryview(batch)[CRC_START:])))

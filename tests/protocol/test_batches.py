@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+import attrs
 import pytest
 from crc32c import crc32c
 from hypothesis import given
@@ -225,9 +226,9 @@ def test_placing_a_batch_leaves_its_checksum_alone() -> None:
     batch = a_batch()
     before = read_batch(batch)
     place(batch, base_offset=2**40, leader_epoch=77)
-    assert read_batch(batch) == before._replace(base_offset=2**40, leader_epoch=77)
+    assert read_batch(batch) == attrs.evolve(before, base_offset=2**40, leader_epoch=77)
     place(memoryview(batch), base_offset=1, leader_epoch=2)
-    assert read_batch(batch) == before._replace(base_offset=1, leader_epoch=2)
+    assert read_batch(batch) == attrs.evolve(before, base_offset=1, leader_epoch=2)
 
 
 def test_renumbering_gives_another_identity_and_a_checksum_that_fits() -> None:
@@ -235,7 +236,7 @@ def test_renumbering_gives_another_identity_and_a_checksum_that_fits() -> None:
     before = read_batch(batch)
     renumber(batch, producer_id=2**62, producer_epoch=1, base_sequence=0)
     after = read_batch(batch)
-    assert after == before._replace(producer_id=2**62, producer_epoch=1, base_sequence=0, crc=after.crc)
+    assert after == attrs.evolve(before, producer_id=2**62, producer_epoch=1, base_sequence=0, crc=after.crc)
 
 
 @pytest.mark.parametrize(
