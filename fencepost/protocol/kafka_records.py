@@ -10,13 +10,14 @@ from typing import Final, NamedTuple
 
 from fencepost.protocol.batches import MAGIC_KAFKA, TRANSACTIONAL_BIT, build_batch
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.primitives import put_varint, read_varint
+from fencepost.protocol.primitives import read_varint, varint
 from fencepost.protocol.terms import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
 Header = tuple[str, bytes | None]
 
 _RECORD_SIZE_MIN: Final = 7  # length, attributes, two deltas, two null lengths, no headers
 _NULL: Final = -1
+_NO_ATTRIBUTES: Final = b"\0"  # none are defined
 
 
 class KafkaRecord(NamedTuple):
@@ -40,9 +41,10 @@ def build_kafka_batch(
 ) -> bytearray:
     """A whole uncompressed batch; offsets are dense (each record's own `offset_delta` is not looked at)."""
     payload = bytearray()
+    timestamp_deltas: list[int] = []
     for offset_delta, record in enumerate(records):
-        _put_record(payload, record, offset_delta)
-    newest = max([record.timestamp_delta for record in records], default=0)
+        payload += _encoded(record, offset_delta)
+        timestamp_deltas.append(record.timestamp_delta)
     return build_batch(
         payload,
         magic=MAGIC_KAFKA,
@@ -50,33 +52,31 @@ def build_kafka_batch(
         record_count=len(records),
         last_offset_delta=len(records) - 1,
         base_timestamp=timestamp,
-        max_timestamp=timestamp + newest,
+        max_timestamp=timestamp + max(timestamp_deltas or (0,)),
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
     )
 
 
-def _put_record(out: bytearray, record: KafkaRecord, offset_delta: int) -> None:
-    body = bytearray(1)  # attributes: none are defined
-    put_varint(body, record.timestamp_delta)
-    put_varint(body, offset_delta)
-    _put_bytes(body, record.key)
-    _put_bytes(body, record.value)
-    put_varint(body, len(record.headers))
-    for name, value in record.headers:
-        _put_bytes(body, name.encode())
-        _put_bytes(body, value)
-    put_varint(out, len(body))
-    out += body
-
-
-def _put_bytes(out: bytearray, data: bytes | None) -> None:
-    if data is None:
-        put_varint(out, _NULL)
-    else:
-        put_varint(out, len(data))
-        out += data
+def _encoded(record: KafkaRecord, offset_delta: int) -> bytes:
+    key, value, headers, timestamp_delta, _ = record
+    parts = [
+        _NO_ATTRIBUTES,
+        varint(timestamp_delta),
+        varint(offset_delta),
+        varint(_NULL if key is None else len(key)),
+        key or b"",
+        varint(_NULL if value is None else len(value)),
+        value or b"",
+        varint(len(headers)),
+    ]
+    for name, content in headers:
+        encoded = name.encode()
+        parts += [varint(len(encoded)), encoded]
+        parts += [varint(_NULL if content is None else len(content)), content or b""]
+    body = b"".join(parts)
+    return varint(len(body)) + body
 
 
 def read_kafka_records(payload: bytes, record_count: int) -> list[KafkaRecord]:

@@ -7,6 +7,7 @@ guide, "Protocol Primitive Types"; KIP-482 for the compact ones).
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import Any, Final, NoReturn
 
 from fencepost.protocol.errors import ProtocolViolation
@@ -28,12 +29,12 @@ def put_unsigned_varint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
-def put_varint(out: bytearray, value: int) -> None:
+@lru_cache(maxsize=1024)  # of lengths and deltas, the same few again and again
+def varint(value: int) -> bytes:
     """Zig-zag: small negatives stay short (ByteUtils.writeVarint, writeVarlong)."""
-    if 0 <= value < 0x40:  # nearly every varint of a record is one byte
-        out.append(value << 1)
-    else:
-        put_unsigned_varint(out, value << 1 if value >= 0 else ~value << 1 | 1)
+    out = bytearray()
+    put_unsigned_varint(out, value << 1 if value >= 0 else ~value << 1 | 1)
+    return bytes(out)
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:

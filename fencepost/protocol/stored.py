@@ -116,6 +116,10 @@ _TRANSACTION_START = struct.Struct(">hqhib")  # version, producer id and epoch, 
 _TRANSACTION_TIMES = struct.Struct(">qq")  # last update, start
 
 
+_STATE_NUMBERS: Final = {state: state.value for state in TransactionState}
+_EMPTY: Final = TransactionState.EMPTY
+
+
 def _transaction_value(record: TransactionRecord) -> bytes:
     """TransactionLogValue version 1, the flexible one that transaction.version 1 and later write."""
     start = _TRANSACTION_START.pack(
@@ -123,11 +127,11 @@ def _transaction_value(record: TransactionRecord) -> bytes:
         record.producer_id,
         record.producer_epoch,
         record.timeout_ms,
-        record.state.value,
+        _STATE_NUMBERS[record.state],
     )
     times = _TRANSACTION_TIMES.pack(record.update_ms, record.start_ms)
     tags = _tags(record.previous_producer_id, record.next_producer_id, record.client_version)
-    return start + _partitions(record.partitions, record.state is TransactionState.EMPTY) + times + tags
+    return start + _partitions(record.partitions, record.state is _EMPTY) + times + tags
 
 
 @lru_cache(_REMEMBERED)
@@ -206,7 +210,7 @@ def _read_transaction(value: bytes) -> TransactionRecord:
     )
 
 
-_STATES: Final = {state.value: state for state in TransactionState}
+_STATES: Final = {number: state for state, number in _STATE_NUMBERS.items()}
 
 
 def _read_partitions(fields: Fields, *, flexible: bool) -> list[TopicPartition] | None:
