@@ -225,18 +225,17 @@ class Accumulator:
         if not self.batches:
             return None
         oldest = next(iter(self.batches.values()))
-        times = [oldest.opened_at + self.settings.delivery_timeout_ms]
+        at = oldest.opened_at + self.settings.delivery_timeout_ms
         for queue in self.active.values():
             retry_at = queue.retry_at()
-            if retry_at is not None and retry_at > now:
-                times.append(retry_at)
+            if retry_at is not None and now < retry_at < at:
+                at = retry_at
         for batch in self.lingering:
             # What is due already waits for an answer, not for a time.
             due = batch.opened_at + self.settings.linger_ms
             if due > now and self.is_open(batch):
-                times.append(due)
-                break
-        return min(times)
+                return min(at, due)
+        return at
 
     def copy(self) -> Accumulator:
         """A copy that shares nothing that changes."""

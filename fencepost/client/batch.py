@@ -246,16 +246,21 @@ class PartitionQueue:
 
     def next_to_send(self, now: int) -> Batch | None:
         """The batch that may go now: while one waits for a retry, only the lowest sequence."""
-        waiting = [batch for batch in self.unacked if not batch.is_refused]
-        retried = next((batch for batch in waiting if not batch.in_flight), None)
-        if retried is not None:
-            return retried if retried is waiting[0] and retried.retry_at <= now else None
+        is_lowest = True
+        for batch in self.unacked:
+            if batch.is_refused:
+                continue
+            if not batch.in_flight:
+                return batch if is_lowest and batch.retry_at <= now else None
+            is_lowest = False
         return self.ready[0] if self.ready and not self.is_broken else None
 
     def retry_at(self) -> int | None:
         """When the batch that waits for its retry may go."""
-        waiting = next((b for b in self.unacked if not b.is_refused), None)
-        return None if waiting is None or waiting.in_flight else waiting.retry_at
+        for batch in self.unacked:
+            if not batch.is_refused:
+                return None if batch.in_flight else batch.retry_at
+        return None
 
     def adopt(self, producer_id: int, producer_epoch: int) -> None:
         """Takes a new identity once nothing of the old one can still arrive; numbers refused batches anew."""

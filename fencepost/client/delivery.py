@@ -69,7 +69,7 @@ class Delivery:
                     by_node.setdefault(leader, []).append(queue)
         sent = False
         for node, queues in by_node.items():
-            busy = sum(1 for at, _ in self._requests.values() if at == node)
+            busy = [at for at, _ in self._requests.values()].count(node)
             for _ in range(self.settings.max_in_flight - busy):
                 batches = self._take(queues, now)
                 if not batches:
