@@ -65,6 +65,8 @@ class Accumulator:
 
     def allow(self, is_open: bool) -> None:
         """Opens or closes the hot path."""
+        if is_open is self._is_hot:
+            return
         self._is_hot = is_open
         self.hot.clear()
         if is_open:

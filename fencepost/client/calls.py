@@ -19,7 +19,7 @@ from fencepost.client.inner_errors import worst_error
 from fencepost.client.remedies import remedy_of
 from fencepost.client.settings import backoff_ms
 from fencepost.protocol import messages as m
-from fencepost.protocol.errors import ErrorCode, Remedy
+from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
 from fencepost.protocol.messages import ReplyBody, Request
 from fencepost.protocol.terms import NEWEST_VERSION, CoordinatorType, TopicPartition
 from fencepost.protocol.values import value
@@ -50,6 +50,8 @@ class BrokerAt:
 
 # The least time between two questions for metadata: a partition that nobody leads must not make a storm.
 METADATA_PAUSE_MS: Final = 50
+_UNANSWERED: Final = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
+_NO_REMEDY: Final = Remedy.NONE
 _CANCELLED: Final = -1  # stands for the node of an answer that nobody wants any more
 
 Target = Anywhere | TopicPartition | CoordinatorOf | BrokerAt
@@ -174,7 +176,7 @@ class Calls:
     ) -> list[Finished] | OnceAnswered:
         """Takes the answer to `token`: what ended by it, nothing when it is asked again or was cancelled."""
         call = self._tokens.pop(token, _CANCELLED)
-        if error is ErrorCode.NETWORK_EXCEPTION or error is ErrorCode.REQUEST_TIMED_OUT:
+        if error in _UNANSWERED:
             self.cluster.turn += 1
             self.cluster.is_stale = True
         if isinstance(call, int):
@@ -186,14 +188,14 @@ class Calls:
             self._metadata_answered(call, error, now)
             return []
         worst, because = (error, "") if body is None else worst_error(body)
-        if worst is not ErrorCode.NONE:
+        if worst is not NO_ERROR:
             return self._answered_badly(call, worst, because, now)
         if isinstance(body, m.FindCoordinatorReply) and call.number in self._looking_up.values():
             request = cast("m.FindCoordinator", call.request)
             self._drop_lookup(call)
             self.cluster.learn_coordinator((CoordinatorType(request.kind), request.key), body)
             return []
-        return [Finished(call, body, None, Remedy.NONE)]
+        return [Finished(call, body, None, _NO_REMEDY)]
 
     def _metadata_answered(self, call: Call, error: ErrorCode, now: int) -> None:
         """Metadata is asked until every topic is known or impossible; what is known counts at once."""
@@ -268,7 +270,7 @@ class Calls:
                 node = self._locate(call.target)
                 if node is not None:
                     self._start(call, node)
-        if self._lacks_metadata() and now >= self._metadata_at:
+        if self.cluster.is_stale and now >= self._metadata_at and self._lacks_metadata():
             self._metadata_at = now + METADATA_PAUSE_MS
             self._metadata_call = self.submit(m.Metadata(topics=tuple(self.cluster.wanted)), ANY_NODE)
             self._start(self._waiting[self._metadata_call], self.cluster.any_node())
@@ -276,15 +278,12 @@ class Calls:
         return sends
 
     def _lacks_metadata(self) -> bool:
-        return (
-            self.cluster.is_stale
-            and self._metadata_call is None
-            and (
-                bool(self.cluster.wanted)
-                or any(
-                    call.target == CONTROLLER or isinstance(call.target, BrokerAt)
-                    for call in self._waiting.values()
-                )
+        """Whether somebody needs what is stale, and nobody has asked yet."""
+        return self._metadata_call is None and (
+            bool(self.cluster.wanted)
+            or any(
+                call.target == CONTROLLER or isinstance(call.target, BrokerAt)
+                for call in self._waiting.values()
             )
         )
 
@@ -323,7 +322,7 @@ class Calls:
 
     def wake_at(self, now: int) -> int | None:
         """When something is due that no answer will bring; what waits for an answer has no time."""
-        at = self._metadata_at if self._lacks_metadata() else None
+        at = self._metadata_at if self.cluster.is_stale and self._lacks_metadata() else None
         for call in self._waiting.values():
             if call.retry_at > now and (at is None or call.retry_at < at):
                 at = call.retry_at

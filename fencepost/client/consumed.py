@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import attrs
 
@@ -20,6 +20,8 @@ from fencepost.protocol.records import Columns, read_columns
 from fencepost.protocol.terms import TopicPartition, TransactionResult
 
 Header = tuple[str, bytes | None]
+
+_ABORT: Final = TransactionResult.ABORT
 
 
 @attrs.define
@@ -188,7 +190,7 @@ class AbortedFilter:
         while self._coming and self._coming[0][0] <= header.last_offset:
             self._aborted.add(heappop(self._coming)[1])
         if header.is_control:
-            if header.record_count and marker_of(data, at, header).result is TransactionResult.ABORT:
+            if header.record_count and marker_of(data, at, header).result is _ABORT:
                 self._aborted.discard(header.producer_id)
             return False
         return header.is_transactional and header.producer_id in self._aborted

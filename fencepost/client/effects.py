@@ -25,6 +25,8 @@ class Operation(Enum):
     ABORT = "abort_transaction"
     FLUSH = "flush"
 
+    __hash__ = object.__hash__  # the one of Enum is written in Python, and outcomes are looked up often
+
 
 @value
 class Send:

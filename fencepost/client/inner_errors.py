@@ -6,26 +6,34 @@ Rule: the first error is the reply's; a reply without one in any of its parts ha
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import ReplyBody, WriteTxnMarkersReply
 
 
 def worst_error(body: ReplyBody) -> tuple[ErrorCode, str]:
     """The first error inside a reply whose parts have errors of their own, and the broker's words for it."""
     for part in _parts(body):
-        error = getattr(part, "error", ErrorCode.NONE)
-        if error is not ErrorCode.NONE:
+        error = getattr(part, "error", NO_ERROR)
+        if error is not NO_ERROR:
             return error, getattr(part, "because", "") or f"{error.meaning} ({_name_of(part)})"
-    return ErrorCode.NONE, ""
+    return NO_ERROR, ""
 
 
 def _parts(body: ReplyBody) -> Iterator[object]:
     if isinstance(body, WriteTxnMarkersReply):
         for marker in body.markers:
             yield from marker.partitions
-    for name in ("partitions", "topics", "offsets", "transactions", "groups"):
-        yield from getattr(body, name, ())
+    for name in _fields_of_parts(type(body)):
+        yield from getattr(body, name)
+
+
+@cache
+def _fields_of_parts(kind: type[ReplyBody]) -> list[str]:
+    return [
+        name for name in ("partitions", "topics", "offsets", "transactions", "groups") if hasattr(kind, name)
+    ]
 
 
 def _name_of(part: object) -> str:

@@ -63,8 +63,8 @@ class ProducerMachine(ProducerInside):
         """How many partitions a topic has; None until metadata tells. UnknownTopic when it cannot exist."""
         cluster = self.calls.cluster
         cluster.want(topic)
-        error = cluster.topic_errors.get(topic, ErrorCode.NONE)
-        if error.remedy is Remedy.RAISE:
+        error = cluster.topic_errors.get(topic)
+        if error is not None and error.remedy is Remedy.RAISE:
             raise refused(UnknownTopic, error, f"topic {topic!r}").exception()
         return cluster.partition_counts.get(topic)
 

@@ -51,6 +51,7 @@ from fencepost.protocol.terms import (
 )
 
 _S, _I = ProducerState, ProducerInput
+_SEND: Final = _I.SEND  # a member is looked up in Python until 3.12, and this one at every move
 _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 _RESULTS = {
     _S.COMMITTING_TRANSACTION: TransactionResult.COMMIT,
@@ -141,8 +142,7 @@ class ProducerInside:
     def _enter(self, state: ProducerState) -> None:
         if state is not self.state:
             self.state = state
-            sends = self._table[state].get(_I.SEND)
-            self.accumulator.allow(isinstance(sends, ProducerState))
+            self.accumulator.allow(isinstance(self._table[state].get(_SEND), ProducerState))
 
     def _step(self, now: int) -> list[Effect]:
         """What can be done now is done; the effects so far are handed out."""
@@ -153,8 +153,8 @@ class ProducerInside:
         if self.state in SENDING:
             if accumulator.active or self._offsets:
                 self._drain(now)
-            if accumulator.close_lingered(now):  # some had waited behind what went out just now
-                self._drain(now)
+                if accumulator.close_lingered(now):  # some had waited behind what went out just now
+                    self._drain(now)
             if self._offsets:
                 self._submit_offsets()
         elif self.state in (ProducerState.ABORTABLE_ERROR, ProducerState.ABORTING_TRANSACTION):

@@ -32,6 +32,9 @@ class Compression(IntEnum):
     ZSTD = 4
 
 
+_NONE: Final = Compression.NONE
+
+
 class UnsupportedCompression(ProtocolViolation):
     """Records are compressed, or should be, in a way that Fencepost does not speak."""
 
@@ -44,7 +47,7 @@ class UnsupportedCompression(ProtocolViolation):
 
 def compress(data: Buffer, compression: Compression) -> Buffer:
     """`data` at the format's default level; the same for NONE, UnsupportedCompression for SNAPPY."""
-    if compression is Compression.NONE:
+    if compression is _NONE:
         return data
     if compression not in _CODECS:
         raise UnsupportedCompression(compression)
@@ -56,7 +59,7 @@ def decompress(data: Buffer, compression: int, *, limit: int = DECOMPRESSED_SIZE
 
     `compression` is the number from the batch; one that is not spoken raises UnsupportedCompression.
     """
-    if compression == Compression.NONE:
+    if compression == _NONE:
         return data
     if compression not in _CODECS:
         raise UnsupportedCompression(compression)

@@ -6,6 +6,7 @@ Rule: nobody compares classes or keeps a ladder of codes: clients `match error.r
 from __future__ import annotations
 
 from enum import Enum, IntEnum
+from typing import Final
 
 import attrs
 
@@ -169,6 +170,11 @@ ERRORS: dict[ErrorCode, ErrorRow] = {
     _E.TRANSACTIONAL_ID_NOT_FOUND: _row(_R.RAISE, "no such transactional id"),
     _E.TRANSACTION_ABORTABLE: _row(_R.ABORT, "the transaction cannot go on and must be aborted"),
 }
+
+
+# By a name of its own: until Python 3.12 a member of an enum is looked up in Python, and this one is asked
+# for at every step.
+NO_ERROR: Final = ErrorCode.NONE
 
 
 class FencepostError(Exception):
