@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain, islice
 from operator import itemgetter, lt
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import attrs
 import msgpack
@@ -23,7 +23,7 @@ from fencepost.protocol.batches import (
     Buffer,
     build_batch,
 )
-from fencepost.protocol.compression import DECOMPRESSED_SIZE_MAX, Compression, compress, decompress
+from fencepost.protocol.compression import Compression, compress, decompress
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kafka_records import Header, KafkaRecord, read_kafka_records
 from fencepost.protocol.terms import INT64_MAX, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
@@ -165,7 +165,7 @@ def _payload(batch: Buffer, header: BatchHeader, at: int) -> Buffer:
     payload = memoryview(batch)[at + HEADER_SIZE : at + header.size]
     if len(payload) != header.size - HEADER_SIZE:
         raise ProtocolViolation(f"a batch of {header.size} bytes is cut off")
-    return decompress(payload, header.compression, limit=DECOMPRESSED_SIZE_MAX) if payload else payload
+    return decompress(payload, header.compression) if payload else payload
 
 
 def _unpack_columns(payload: Buffer, header: BatchHeader) -> Columns:
@@ -176,9 +176,9 @@ def _unpack_columns(payload: Buffer, header: BatchHeader) -> Columns:
     except (ValueError, msgpack.UnpackException, MemoryError) as problem:
         # MemoryError: nested arrays may announce more than memory holds, before a byte of them is read.
         raise ProtocolViolation(f"the records are not msgpack: {problem}") from None
-    if type(unpacked) is not list or len(cast("list[Any]", unpacked)) != _COLUMN_COUNT:
+    if type(unpacked) not in _ONLY_LIST or len(unpacked) != _COLUMN_COUNT:
         raise ProtocolViolation(f"the records are not {_COLUMN_COUNT} columns")
-    offset_deltas, keys, values, timestamp_deltas, headers = cast("list[Any]", unpacked)
+    offset_deltas, keys, values, timestamp_deltas, headers = unpacked
     if values is None:
         raise ProtocolViolation("the values of a batch are missing")
     count = header.record_count
@@ -199,9 +199,9 @@ def _unpack_columns(payload: Buffer, header: BatchHeader) -> Columns:
 def _check_column(name: str, column: Any, record_count: int, kinds: frozenset[type]) -> None:
     if column is None:
         return
-    if type(column) is not list or len(cast("list[Any]", column)) != record_count:
+    if type(column) not in _ONLY_LIST or len(column) != record_count:
         raise ProtocolViolation(f"the {name} of a batch are not {record_count} entries")
-    if not kinds.issuperset(map(type, cast("list[Any]", column))):
+    if not kinds.issuperset(map(type, column)):
         raise ProtocolViolation(f"the {name} of a batch hold something of another type")
 
 
