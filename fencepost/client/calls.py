@@ -249,11 +249,10 @@ class Calls:
 
     def expired(self, now: int) -> list[Finished]:
         """Ends the calls whose deadline is past, in flight or not."""
-        flying = [call for call in self._tokens.values() if isinstance(call, Call)]
         late = [
             call
-            for call in [*self._waiting.values(), *flying]
-            if call.deadline is not None and call.deadline <= now
+            for call in [*self._waiting.values(), *self._tokens.values()]
+            if isinstance(call, Call) and call.deadline is not None and call.deadline <= now
         ]
         for call in late:
             self.cancel(call.number)

@@ -276,6 +276,8 @@ class ConsumerMachine(AskingMachine):
         self._unknown_since = {
             topic: self._unknown_since.get(topic, now) for topic in errors if topic in self.cluster.wanted
         }
+        if not self._unknown_since:
+            return
         for reading in self.readings.values():
             topic = reading.partition.topic
             since = self._unknown_since.get(topic)

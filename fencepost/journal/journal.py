@@ -140,7 +140,7 @@ class Journal:
         assert _PLACED.unpack_from(batch) == (end, header.batch_length, leader_epoch), _NOT_PLACED
         assert aborted is None or aborted.last_offset == last_offset, "an aborted range ends at its marker"
         try:
-            if self._opens_segment(header):
+            if self._opens_segment(header, last_offset):
                 self._start_segment()
                 self.snapshot_due = True
             self._active.append(batch, header, last_offset=last_offset, leader_epoch=leader_epoch)
@@ -175,14 +175,14 @@ class Journal:
                 f"but {self._leader_epoch} leads it now"
             )
 
-    def _opens_segment(self, header: BatchHeader) -> bool:
+    def _opens_segment(self, header: BatchHeader, last_offset: int) -> bool:
         """Kafka's LogSegment.shouldRoll by timestamps and by the 32 bits of an index entry; size is
         `is_full`, after the append."""
         active = self._active
         if not active.size:
             return False
         too_new = 0 <= active.first_timestamp < header.max_timestamp - self.settings.segment_ms
-        return too_new or self._end + header.last_offset_delta - active.base_offset > INT32_MAX
+        return too_new or last_offset - active.base_offset > INT32_MAX
 
     @property
     def is_full(self) -> bool:
