@@ -264,7 +264,7 @@ class PartitionQueue:
 
     def adopt(self, producer_id: int, producer_epoch: int) -> None:
         """Takes a new identity once nothing of the old one can still arrive; numbers refused batches anew."""
-        if (self.producer_id, self.producer_epoch) == (producer_id, producer_epoch):
+        if self.producer_epoch == producer_epoch and self.producer_id == producer_id:
             return
         if not all(batch.is_refused for batch in self.unacked):
             return

@@ -70,7 +70,7 @@ class Call:
     retry_at: int = attrs.field(default=0, kw_only=True)
     node: int | None = attrs.field(default=None, kw_only=True)
     indefinite: bool = attrs.field(default=False, kw_only=True)
-    last_error: ErrorCode = attrs.field(default=ErrorCode.NONE, kw_only=True)
+    last_error: ErrorCode = attrs.field(default=NO_ERROR, kw_only=True)
 
     def key(self) -> tuple[object, ...]:
         """Equal for calls that will act alike."""
@@ -199,7 +199,7 @@ class Calls:
 
     def _metadata_answered(self, call: Call, error: ErrorCode, now: int) -> None:
         """Metadata is asked until every topic is known or impossible; what is known counts at once."""
-        if error is ErrorCode.NONE and not self.cluster.is_stale:
+        if error is NO_ERROR and not self.cluster.is_stale:
             self._metadata_call = None
             return
         call.attempts += 1

@@ -10,7 +10,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.protocol.errors import ErrorCode, Remedy
+from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
 from fencepost.protocol.messages import (
     FindCoordinatorReply,
     ListOffsets,
@@ -120,7 +120,7 @@ class Cluster:
         lags = [self._learn_leaders(topic, may_go_back=may_go_back) for topic in reply.topics]
         self.turn += any(lags)  # by one, so that each node comes, and the controller among them
         for topic in reply.topics:
-            if topic.error is not ErrorCode.NONE:
+            if topic.error is not NO_ERROR:
                 self.topic_errors[topic.topic] = topic.error
                 self.partition_counts.pop(topic.topic, None)
                 self.is_stale = self.is_stale or topic.error.remedy is not Remedy.RAISE

@@ -29,7 +29,7 @@ from fencepost.client.group_offsets import NO_GENERATION, offsets_to_commit
 from fencepost.client.remedies import remedy_of
 from fencepost.client.settings import UNKNOWN_TOPIC_PATIENCE_MS, ConsumerSettings, backoff_ms
 from fencepost.protocol import messages as m
-from fencepost.protocol.errors import ErrorCode, ProtocolViolation, Remedy
+from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation, Remedy
 from fencepost.protocol.terms import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -168,7 +168,7 @@ class ConsumerMachine(AskingMachine):
     def _once_answered(self, answer: OnceAnswered, now: int) -> None:
         body = answer.body
         parts = body.partitions if isinstance(body, m.FetchReply) else ()
-        results = {TopicPartition(part.topic, part.partition): part for part in parts}
+        results = {(part.topic, part.partition): part for part in parts}
         for where, reading in self.readings.items():
             if reading.in_flight != answer.token:
                 continue
@@ -177,7 +177,7 @@ class ConsumerMachine(AskingMachine):
             error = answer.error
             if body is not None:
                 error = ErrorCode.UNKNOWN_SERVER_ERROR if result is None else result.error
-            if error is ErrorCode.NONE and result is not None:
+            if error is NO_ERROR and result is not None:
                 self._fetched(reading, result)
             else:
                 self._fetch_failed(reading, error, now)

@@ -17,7 +17,7 @@ from fencepost.client.errors import Failure
 from fencepost.client.remedies import remedy_of
 from fencepost.client.settings import ProducerSettings, backoff_ms
 from fencepost.protocol import messages as m
-from fencepost.protocol.errors import ErrorCode, Remedy
+from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
 from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID, TopicPartition
 
 # One request carries at most one batch per partition, and no
@@ -112,7 +112,7 @@ class Delivery:
             ),
         )
         token = self.calls.once(node, request)
-        self._requests[token] = (node, tuple(batch.number for batch in batches))
+        self._requests[token] = (node, tuple([batch.number for batch in batches]))
 
     # --- in -------------------------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class Delivery:
         _, numbers = self._requests.pop(answer.token)
         body = answer.body
         parts = body.partitions if isinstance(body, m.ProduceReply) else ()
-        results = {TopicPartition(part.topic, part.partition): part for part in parts}
+        results = {(part.topic, part.partition): part for part in parts}
         refusals: list[Refusal] = []
         for number in numbers:
             batch = self.accumulator.batches.get(number)
@@ -147,7 +147,7 @@ class Delivery:
                 batch.is_refused = True  # surely not stored: it may go again under a new identity
         match remedy:
             case Remedy.NONE:
-                stored = error is ErrorCode.NONE
+                stored = error is NO_ERROR
                 self.finish(batch, None, base_offset if stored else NO_OFFSET)
                 return None
             case Remedy.RETRY | Remedy.REFRESH:

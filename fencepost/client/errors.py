@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import attrs
 
-from fencepost.protocol.errors import ErrorCode, FencepostError
+from fencepost.protocol.errors import NO_ERROR, ErrorCode, FencepostError
 
 
 class ClientError(FencepostError):
@@ -18,7 +18,7 @@ class ClientError(FencepostError):
 
     advice: ClassVar[str] = ""
 
-    def __init__(self, because: str, error: ErrorCode = ErrorCode.NONE) -> None:
+    def __init__(self, because: str, error: ErrorCode = NO_ERROR) -> None:
         super().__init__(f"{because}. {self.advice}" if self.advice else because)
         self.because = because
         self.error = error
@@ -123,7 +123,7 @@ class Failure:
 
     kind: type[ClientError]
     because: str = attrs.field(kw_only=True)
-    error: ErrorCode = attrs.field(default=ErrorCode.NONE, kw_only=True)
+    error: ErrorCode = attrs.field(default=NO_ERROR, kw_only=True)
 
     def exception(self) -> ClientError:
         """A new exception, so that each who waits has a traceback of his own."""

@@ -41,7 +41,7 @@ from fencepost.client.producer_states import (
 )
 from fencepost.client.settings import ProducerSettings
 from fencepost.protocol import messages as m
-from fencepost.protocol.errors import ErrorCode, Remedy
+from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
 from fencepost.protocol.terms import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -261,7 +261,7 @@ class ProducerInside:
     def _ended(self, finished: Finished) -> None:
         """Only a first answer is definite: after a lost one, a refusal may be the echo of our own success."""
         committing = self.state is _S.COMMITTING_TRANSACTION
-        error = finished.failure.error if finished.failure else ErrorCode.NONE
+        error = finished.failure.error if finished.failure else NO_ERROR
         if isinstance(finished.body, m.EndTxnReply):
             self._go_on_as(finished.body)
         elif committing and finished.call.indefinite:
@@ -285,7 +285,7 @@ class ProducerInside:
         self._move(_I.ENDED)
         self._resolve()
 
-    def _lose_commit(self, why: str, error: ErrorCode = ErrorCode.NONE) -> None:
+    def _lose_commit(self, why: str, error: ErrorCode = NO_ERROR) -> None:
         self._drop_calls()
         because = f"whether the transaction committed is unknown: {why}"
         self.failure = Failure(CommitOutcomeUnknown, because=because, error=error)
