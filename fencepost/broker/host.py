@@ -155,8 +155,13 @@ class Host:
 
     def work_until_idle(self, now: int) -> None:
         """Do everything that can be done at time `now` (milliseconds)."""
-        while self.to_do or self.inbox:
-            self.work(now)
+        while True:
+            while self.to_do:
+                self._perform(self.to_do.popleft(), now)
+            if not self.inbox:
+                self.requests_waiting = 0
+                return
+            self._take(self.inbox.popleft(), now)
 
     def tick(self, now: int) -> None:
         """Offer a Tick when one is due."""
@@ -269,12 +274,9 @@ class Host:
         self.inbox.appendleft(LogStartMoved(order, batch_start=batch_start, error=error))
 
     def _roll(self, journal: Journal) -> None:
-        """A full segment is followed by a new one, with a snapshot of the producers as they stand at the
-        log end.
-        """
+        """A full segment is followed by a new one, with a snapshot of the producers at the log end."""
         log = self.node.logs.get(journal.partition)
-        at_end = log is not None and log.partition.log_end_offset == journal.log_end_offset
-        if log is not None and at_end:
+        if log is not None and log.partition.log_end_offset == journal.log_end_offset:
             producers = partition.snapshot(log.partition)
             journal.roll(producers) if journal.is_full else journal.write_snapshot(producers)
 
@@ -303,9 +305,7 @@ class Host:
 
     def _drop_appends(self, key: TopicPartition) -> None:
         """Nothing more is written to a log that this node has lost."""
-        self.to_do = deque(
-            act for act in self.to_do if not (isinstance(act, Append) and act.partition == key)
-        )
+        self.to_do = deque(act for act in self.to_do if not (type(act) is Append and act.partition == key))
         self.unsynced.discard(key)
 
     @property
