@@ -46,7 +46,7 @@ def copy_of(node: Node) -> Node:
         reelections=dict(node.reelections),
         scans_at_ms=dict(node.scans_at_ms),
         movable=set(node.movable),
-        outcome=Outcome(),
+        outcome=Outcome([], []),
     )
 
 

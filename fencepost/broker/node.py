@@ -89,7 +89,7 @@ class Node:
     tickets: int = 0
     scans_at_ms: dict[Scan, int] = attrs.Factory(dict[Scan, int])
     wakes_at_ms: int | None = None
-    outcome: Outcome = attrs.Factory(Outcome)
+    outcome: Outcome = attrs.Factory(lambda: Outcome([], []))
 
     # --- the state that a log determines
 

@@ -97,7 +97,7 @@ def step(node: Node, arrived: Input, now: int) -> Outcome:
     """One input at time `now` (milliseconds). The shell performs the appends, then the effects, then
     reports Durable.
     """
-    node.outcome = outcome = Outcome()
+    node.outcome = outcome = Outcome([], [])
     INPUTS[type(arrived)](node, arrived, now)
     if node.news:
         following.act_on_news(node, now)

@@ -276,6 +276,5 @@ class Refused:
 class Outcome:
     """What one input led to; the shell performs appends in order, then effects in order."""
 
-    # `list[Append]` as a factory costs eight times a plain list, and every step makes one of these
-    appends: list[Append] = attrs.field(factory=list)
-    effects: list[Effect] = attrs.field(factory=list)
+    appends: list[Append]
+    effects: list[Effect]
