@@ -83,9 +83,7 @@ class Node:
         dict[tuple[TopicPartition, str], int]
     )
     reelections: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
-    movable: set[TopicPartition] = attrs.Factory(
-        set[TopicPartition]
-    )  # readers may see more of these since the step began
+    movable: set[int] = attrs.Factory(set[int])  # fetches that may see more since the step began
     tickets: int = 0
     scans_at_ms: dict[Scan, int] = attrs.Factory(dict[Scan, int])
     wakes_at_ms: int | None = None
@@ -210,7 +208,7 @@ class Node:
         header = self.append(log, batch)
         if isinstance(log.coordinator, Groups):
             groups.apply(log.coordinator, header, batch, ())
-        self.movable.add(log.partition.key)
+        self.moved(log.partition.key)
 
     def append_cluster(self, log: Log, records: tuple[ClusterRecord, ...], *, now: int) -> None:
         """The controller's decision enters the metadata log; what it means is done once that is durable."""
@@ -265,7 +263,12 @@ class Node:
                     del pending[name]
         while log.waiting and log.waiting[0][0] <= offset:
             self.release(log, log.waiting.popleft()[1])
-        self.movable.add(state.key)
+        self.moved(state.key)
+
+    def moved(self, key: TopicPartition) -> None:
+        """Whoever reads this partition may see more, or no more: looked at as the step ends."""
+        if key in self.readers:
+            self.movable |= self.readers[key]
 
     def drop(self, log: Log, error: ErrorCode) -> None:
         """Leadership is gone: whoever waits learns that the outcome is in doubt, and the state is
@@ -284,7 +287,7 @@ class Node:
         if isinstance(log.coordinator, Groups):
             for to in [to for group in log.coordinator.live.values() for to in group.waiting()]:
                 self.reply(to, refused)
-        self.movable.add(log.partition.key)
+        self.moved(log.partition.key)
 
     # --- answering and asking
 

@@ -116,10 +116,8 @@ def _plan(
 
 def wake_readers(node: Node) -> None:
     """Fetches that wait for a partition that moved are looked at again."""
-    readers = node.readers
-    tickets = {ticket for key in readers.keys() & node.movable for ticket in readers[key]}
-    node.movable.clear()
-    for ticket in sorted(tickets):
+    movable, node.movable = node.movable & node.fetches.keys(), set()
+    for ticket in sorted(movable):
         request = node.fetches[ticket].request
         plans = tuple(_plan_fetch(node, part, request.isolation_level) for part in request.partitions)
         if any(plan.error or plan.fetch_offset < plan.before for plan in plans):

@@ -61,5 +61,5 @@ def moved(node: Node, arrived: LogStartMoved, now: int) -> None:
         if log is not None:
             partition.move_log_start(log.partition, start, batch_start=arrived.batch_start)
             start = log.partition.log_start_offset
-            node.movable.add(order.partition)
+            node.moved(order.partition)
     node.collect(_part(order.ticket, order.index, order.partition, arrived.error, start))
