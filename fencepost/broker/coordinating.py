@@ -15,7 +15,7 @@ from fencepost.broker.identity_tables import HALF_AN_IDENTITY
 from fencepost.broker.node import Node
 from fencepost.broker.producing import has_no_transactions
 from fencepost.broker.rules import first_that_holds
-from fencepost.broker.transaction_tables import Generation, Spoken
+from fencepost.broker.transaction_tables import ONGOING, Generation, Spoken
 from fencepost.broker.transactions import PREPARED, RESULT_OF, Decision, Transactions
 from fencepost.broker.waiting import AskedMarkers, Log
 from fencepost.broker.words import Answered, Refused, Reply, ReplyTo
@@ -41,7 +41,6 @@ from fencepost.protocol.terms import (
     INTERNAL_TOPICS,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
-    TransactionState,
     coordinator_partition,
 )
 
@@ -80,7 +79,7 @@ def _carry_out(node: Node, log: Log, decision: Decision, now: int) -> None:
         if not node.settings.rules.persists_other_ids:
             record = transactions.without_other_ids(state, decision.transactional_id, record)
         node.append_transaction(log, decision.transactional_id, record, now=now)
-        if record.state is TransactionState.ONGOING:
+        if record.state is ONGOING:
             schedule_timeouts(node, state, now)
     node.after(log, decision.effects)
 

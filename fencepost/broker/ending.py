@@ -6,7 +6,7 @@ table; by how much an end raises the epoch is one sum.
 
 from __future__ import annotations
 
-from fencepost.broker.transaction_tables import Cell, CoordinatorInput, EndInput, Generation, served
+from fencepost.broker.transaction_tables import ONGOING, Cell, CoordinatorInput, EndInput, Generation, served
 from fencepost.broker.transactions import (
     COMPLETED,
     PREPARED,
@@ -138,7 +138,7 @@ def prepare(
         return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "the epoch would turn negative (KAFKA-19367)")
     rotates = generation.renews_identity and record.producer_epoch >= LAST_GRANTED_EPOCH
     rotates = rotates and (rules.history.rotates_when_fencing or not fences)
-    was_open = record.state is TransactionState.ONGOING
+    was_open = record.state is ONGOING
     prepared = record._replace(
         state=target,
         producer_epoch=min(record.producer_epoch + raised_by, INT16_MAX),

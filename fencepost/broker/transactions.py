@@ -16,19 +16,28 @@ from attrs import evolve
 from sortedcontainers import SortedSet
 
 from fencepost.broker.history import AS_TODAY, History
-from fencepost.broker.transaction_tables import NEWEST, CoordinatorInput, Generation
+from fencepost.broker.transaction_tables import (
+    COMPLETE_ABORT,
+    COMPLETE_COMMIT,
+    NEWEST,
+    ONGOING,
+    PREPARE_ABORT,
+    PREPARE_COMMIT,
+    CoordinatorInput,
+    Generation,
+)
 from fencepost.broker.words import Effect, Refused, Reply, ReplyTo
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import AddPartitionsToTxn, AddPartitionsToTxnReply, PartitionError
 from fencepost.protocol.stored import TransactionRecord
-from fencepost.protocol.terms import NO_PRODUCER_ID, TopicPartition, TransactionResult, TransactionState
+from fencepost.protocol.terms import NO_PRODUCER_ID, TopicPartition, TransactionResult
 from fencepost.protocol.values import value
 
-PREPARED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
-COMPLETED: Final = frozenset({TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
+PREPARED: Final = frozenset({PREPARE_COMMIT, PREPARE_ABORT})
+COMPLETED: Final = frozenset({COMPLETE_COMMIT, COMPLETE_ABORT})
 RESULT_OF: Final = {
-    TransactionState.PREPARE_COMMIT: TransactionResult.COMMIT,
-    TransactionState.PREPARE_ABORT: TransactionResult.ABORT,
+    PREPARE_COMMIT: TransactionResult.COMMIT,
+    PREPARE_ABORT: TransactionResult.ABORT,
 }
 
 
@@ -136,10 +145,10 @@ def add_partitions(
     if refused is not None:
         return refused
     reply = Reply(to, body=_added(request))
-    if found.state is TransactionState.ONGOING and partitions.issubset(found.partitions):
+    if found.state is ONGOING and partitions.issubset(found.partitions):
         return Decision(name, effects=(reply,))
     joined = tuple(sorted(partitions.union(found.partitions)))
-    start_ms = found.start_ms if found.state is TransactionState.ONGOING else now
+    start_ms = found.start_ms if found.state is ONGOING else now
     record = found._replace(
         state=cell, partitions=joined, start_ms=start_ms, update_ms=now,
         client_version=asked.client_version,
@@ -252,12 +261,12 @@ def apply(state: Transactions, entries: Iterable[tuple[str, TransactionRecord | 
     """The log now holds these records, live and at recovery; None is a tombstone."""
     for name, record in entries:
         before = state.records.pop(name, None)
-        if before is not None and before.state is TransactionState.ONGOING:
+        if before is not None and before.state is ONGOING:
             state.deadlines.discard((before.start_ms + before.timeout_ms, name))
         if record is None:
             state.last_epochs.pop(name, None)
             state.other_ids.pop(name, None)
             continue
         state.records[name] = record
-        if record.state is TransactionState.ONGOING:
+        if record.state is ONGOING:
             state.deadlines.add((record.start_ms + record.timeout_ms, name))

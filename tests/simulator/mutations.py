@@ -25,14 +25,14 @@ _APPENDS_DECISION: Final = "node.append_transaction(log, decision.transactional_
 
 _ADDED_IN_MEMORY: Final = """\
 known = state.records.get(decision.transactional_id)
-        if known is not None and known.state is record.state is TransactionState.ONGOING:
+        if known is not None and known.state is record.state is ONGOING:
             transactions.apply(state, ((decision.transactional_id, record),))
         else:
             node.append_transaction(log, decision.transactional_id, record, now=now)"""
 
 _ABORTED_AFTER_ALL: Final = """\
         if record.state in PREPARED:
-            aborted = TransactionState.PREPARE_ABORT
+            aborted = transactions.PREPARE_ABORT
             state.records[name] = record._replace(state=aborted)"""
 
 _EPOCH_KEPT: Final = """\
