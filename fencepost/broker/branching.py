@@ -147,7 +147,7 @@ def _ranks_of_guards(node: Node) -> dict[TopicPartition, Ranks]:
 def _guards_in(node: Node, why: Asked) -> list[tuple[TopicPartition, int]]:
     match why:
         case AskedToAdd():
-            return [(incoming.key, incoming.guard) for incoming in why.batches]
+            return [(incoming.key, guard) for incoming, guard in why.batches]
         case AskedToAddOffsets():
             return [(_offsets_log(node, why.request.group_id), why.guard)]
         case _:
@@ -164,12 +164,11 @@ def _key_of_asked(node: Node, why: Asked, tickets: Ranks, guards: dict[TopicPart
     match why:
         case AskedToAdd():
             batches = (
-                attrs.evolve(
-                    incoming,
-                    ticket=tickets[incoming.ticket],
-                    guard=guards.get(incoming.key, {}).get(incoming.guard, 0),
+                (
+                    attrs.evolve(incoming, ticket=tickets[incoming.ticket]),
+                    guards.get(incoming.key, {}).get(guard, 0),
                 )
-                for incoming in why.batches
+                for incoming, guard in why.batches
             )
             return ("AskedToAdd", why.spoken, tuple(batches))
         case AskedToAddOffsets():

@@ -48,6 +48,8 @@ def _is_nobodys(request: Produce, parsed: Sequence[Parsed], placed: Sequence[Par
 
 
 def _is_of_several(request: Produce, parsed: Sequence[Parsed], placed: Sequence[Parsed]) -> bool:
+    if len(placed) <= 1:
+        return False
     headers = [found for found in placed if isinstance(found, BatchHeader) and has_transaction(found)]
     return len({(header.producer_id, header.producer_epoch) for header in headers}) > 1
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import attrs
-
 from fencepost.broker import batch_checks, partition, produce_rules
 from fencepost.broker.batch_checks import NO_GUARD, UNGUARDED, Duplicate
 from fencepost.broker.node import Node
@@ -69,7 +67,7 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, asked: Spoken) 
         header for key, header in zip(keys, parsed, strict=True) if node.cluster.leader(key) is not None
     ]
     refused = produce_rules.request_problem(request, parsed, placed)
-    to_add: list[Incoming] = []
+    to_add: list[tuple[Incoming, int]] = []
     asks = asked.generation.adds_implicitly or node.settings.partition_verification
     for index, (key, part, header) in enumerate(zip(keys, request.partitions, parsed, strict=True)):
         log = node.logs.get(key)
@@ -80,13 +78,13 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, asked: Spoken) 
             continue
         incoming = Incoming(
             ticket=ticket, index=index, key=key, header=header, records=part.records,
-            guard=NO_GUARD if asks else UNGUARDED, refused=produce_rules.late_problem(request, key),
+            refused=produce_rules.late_problem(request, key),
         )  # fmt: skip
         is_open = log.partition.is_open(header.producer_id, header.producer_epoch)
         if asks and produce_rules.has_transaction(header) and not is_open and not _is_internal(key):
             _start_adding(node, log, incoming, to_add, asked, now)
         else:
-            _append(node, log, incoming)
+            _append(node, log, incoming, NO_GUARD if asks else UNGUARDED)
     if to_add:
         assert request.transactional_id is not None, "a transactional batch without its id was refused above"
         _ask_to_add(node, request.transactional_id, to_add, asked)
@@ -114,11 +112,11 @@ def _part(
 
 
 def _start_adding(
-    node: Node, log: Log, incoming: Incoming, to_add: list[Incoming], asked: Spoken, now: int
+    node: Node, log: Log, incoming: Incoming, to_add: list[tuple[Incoming, int]], asked: Spoken, now: int
 ) -> None:
     header = incoming.header
     verdict = batch_checks.judge(
-        log.partition, header, guard=incoming.guard, checks=node.settings.checks_before_asking
+        log.partition, header, guard=NO_GUARD, checks=node.settings.checks_before_asking
     )
     if isinstance(verdict, Refused):
         node.collect(_part(incoming.ticket, incoming.index, incoming.key, verdict.error))
@@ -131,17 +129,19 @@ def _start_adding(
         starts_at_zero=asked.generation.adds_implicitly,
         now=now,
     )
-    to_add.append(attrs.evolve(incoming, guard=guard))
+    to_add.append((incoming, guard))
 
 
-def _ask_to_add(node: Node, transactional_id: str, batches: list[Incoming], asked: Spoken) -> None:
-    header = batches[0].header
+def _ask_to_add(
+    node: Node, transactional_id: str, batches: list[tuple[Incoming, int]], asked: Spoken
+) -> None:
+    header = batches[0][0].header
     why = AskedToAdd(tuple(batches), spoken=asked)
     request = add_request(
         transactional_id,
         header.producer_id,
         header.producer_epoch,
-        [b.key for b in batches],
+        [incoming.key for incoming, _ in batches],
         verify_only=not asked.generation.adds_implicitly,
     )
     if not ask_coordinator(node, request, why):
@@ -179,13 +179,13 @@ def ask_coordinator(node: Node, request: AddPartitionsToTxn, why: Asked) -> bool
 def answer_to_add(node: Node, asked: AskedToAdd, answer: Answered) -> None:
     """The coordinator has answered: append what it took in, refuse the rest."""
     added = answer.body.partitions if isinstance(answer.body, AddPartitionsToTxnReply) else ()
-    errors = {TopicPartition(part.topic, part.partition): part.error for part in added}
-    for incoming in asked.batches:
+    errors = {(part.topic, part.partition): part.error for part in added}
+    for incoming, guard in asked.batches:
         error = answer.error or errors.get(incoming.key, ErrorCode.UNKNOWN_SERVER_ERROR)
         log = node.logs.get(incoming.key)
         # A leader that lost the log in the meantime, and has it again, does not know what came in between.
-        if error is ErrorCode.NONE and log is not None and log.partition.gave(incoming.guard):
-            _append(node, log, incoming)
+        if not error and log is not None and log.partition.gave(guard):
+            _append(node, log, incoming, guard)
         else:
             meanings = ADD_ERRORS if asked.spoken.generation.adds_implicitly else VERIFY_ERRORS
             error = meanings.get(error, error) if error else ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -195,12 +195,12 @@ def answer_to_add(node: Node, asked: AskedToAdd, answer: Answered) -> None:
 # --- appending -------------------------------------------------------------------------------------------
 
 
-def _append(node: Node, log: Log, incoming: Incoming) -> None:
+def _append(node: Node, log: Log, incoming: Incoming, guard: int) -> None:
     refused = incoming.refused or produce_rules.form_problem(
         incoming.header, incoming.records, limit=_size_limit(node, incoming.key.topic)
     )
     verdict = refused or batch_checks.judge(
-        log.partition, incoming.header, guard=incoming.guard, checks=node.settings.batch_checks
+        log.partition, incoming.header, guard=guard, checks=node.settings.batch_checks
     )
     match verdict:
         case Refused():

@@ -35,10 +35,7 @@ from fencepost.protocol.values import value
 
 PREPARED: Final = frozenset({PREPARE_COMMIT, PREPARE_ABORT})
 COMPLETED: Final = frozenset({COMPLETE_COMMIT, COMPLETE_ABORT})
-RESULT_OF: Final = {
-    PREPARE_COMMIT: TransactionResult.COMMIT,
-    PREPARE_ABORT: TransactionResult.ABORT,
-}
+RESULT_OF: Final = {PREPARE_COMMIT: TransactionResult.COMMIT, PREPARE_ABORT: TransactionResult.ABORT}
 
 
 @value

@@ -140,7 +140,6 @@ class Incoming:
     key: TopicPartition
     header: BatchHeader
     records: Buffer = attrs.field(repr=False)
-    guard: int
     refused: Refused | None
     """What it is told once the coordinator has nothing against it: that matters more."""
 
@@ -151,7 +150,8 @@ class AskedToAdd:
     that did that itself, to say that they are in it.
     """
 
-    batches: tuple[Incoming, ...]
+    batches: tuple[tuple[Incoming, int], ...]
+    """Each with the guard that it has to show."""
     spoken: Spoken = attrs.field(kw_only=True)
 
 
