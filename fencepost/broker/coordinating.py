@@ -39,7 +39,6 @@ from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     INT64_MAX,
     INTERNAL_TOPICS,
-    TRANSACTION_STATE_TOPIC,
     TopicPartition,
     coordinator_partition,
 )
@@ -58,8 +57,9 @@ NO_PRODUCER_IDS: Final = Refused(
 
 def coordinator_log(node: Node, transactional_id: str) -> Log | Refused:
     """The log of the id's coordinator, when this node is it."""
-    number = coordinator_partition(transactional_id, node.settings.transaction_state_log_num_partitions)
-    log = node.logs.get(TopicPartition(TRANSACTION_STATE_TOPIC, number))
+    log = node.logs.get(
+        transactions.log_of(transactional_id, node.settings.transaction_state_log_num_partitions)
+    )
     return Refused(ErrorCode.NOT_COORDINATOR) if log is None else log
 
 

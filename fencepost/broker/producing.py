@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fencepost.broker import batch_checks, partition, produce_rules
+from fencepost.broker import batch_checks, partition, produce_rules, transactions
 from fencepost.broker.batch_checks import NO_GUARD, UNGUARDED, Duplicate
 from fencepost.broker.node import Node
 from fencepost.broker.places import place_problem
@@ -28,14 +28,7 @@ from fencepost.protocol.messages import (
     TransactionMarker,
     WriteTxnMarkers,
 )
-from fencepost.protocol.terms import (
-    CONSUMER_OFFSETS_TOPIC,
-    INTERNAL_TOPICS,
-    NO_OFFSET,
-    TRANSACTION_STATE_TOPIC,
-    TopicPartition,
-    coordinator_partition,
-)
+from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, NO_OFFSET, TopicPartition
 
 # What the coordinator's no means to a producer (AddPartitionsToTxnManager): whatever may pass is a retry
 # without a refresh.
@@ -169,8 +162,7 @@ def add_request(
 def ask_coordinator(node: Node, request: AddPartitionsToTxn, why: Asked) -> bool:
     """Send to the transaction coordinator of the request's id; False when there is none."""
     count = node.settings.transaction_state_log_num_partitions
-    number = coordinator_partition(request.transactional_id, count)
-    leader = node.cluster.leader(TopicPartition(TRANSACTION_STATE_TOPIC, number))
+    leader = node.cluster.leader(transactions.log_of(request.transactional_id, count))
     if leader is not None:
         node.ask(leader.node_id, request, why)
     return leader is not None

@@ -9,6 +9,7 @@ durable yet) is a note and dies with the node; before KIP-890 the producer id be
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import attrs
@@ -30,12 +31,24 @@ from fencepost.broker.words import Effect, Refused, Reply, ReplyTo
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import AddPartitionsToTxn, AddPartitionsToTxnReply, PartitionError
 from fencepost.protocol.stored import TransactionRecord
-from fencepost.protocol.terms import NO_PRODUCER_ID, TopicPartition, TransactionResult
+from fencepost.protocol.terms import (
+    NO_PRODUCER_ID,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+    TransactionResult,
+    coordinator_partition,
+)
 from fencepost.protocol.values import value
 
 PREPARED: Final = frozenset({PREPARE_COMMIT, PREPARE_ABORT})
 COMPLETED: Final = frozenset({COMPLETE_COMMIT, COMPLETE_ABORT})
 RESULT_OF: Final = {PREPARE_COMMIT: TransactionResult.COMMIT, PREPARE_ABORT: TransactionResult.ABORT}
+
+
+@lru_cache(maxsize=1024)  # asked several times per transaction
+def log_of(transactional_id: str, partition_count: int) -> TopicPartition:
+    """The log of the id's coordinator."""
+    return TopicPartition(TRANSACTION_STATE_TOPIC, coordinator_partition(transactional_id, partition_count))
 
 
 @value
