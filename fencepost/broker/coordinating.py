@@ -43,9 +43,10 @@ from fencepost.protocol.terms import (
     coordinator_partition,
 )
 
-# The leader says that a newer coordinator or a newer epoch owns the transaction: this one gives up on it.
-MARKER_GIVE_UP: Final = frozenset(
-    {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED}
+# A leader is not asked again that has written its marker, or says that a newer coordinator or a newer epoch
+# owns the transaction: this one gives up on it.
+MARKER_SETTLED: Final = frozenset(
+    {ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED}
 )
 
 NEVER_DURABLE: Final = INT64_MAX
@@ -272,12 +273,14 @@ def answer_markers(node: Node, asked: AskedMarkers, answer: Answered, now: int) 
     record, owed = state.records.get(name), state.owed.get(name)
     if record is None or owed is None or record.producer_epoch != asked.producer_epoch:
         return  # the answer is to a question of the past
-    errors = dict.fromkeys(asked.partitions, answer.error)
+    errors: dict[tuple[str, int], ErrorCode]
     if isinstance(answer.body, WriteTxnMarkersReply):
         parts = [part for marker in answer.body.markers for part in marker.partitions]
-        errors = {TopicPartition(part.topic, part.partition): part.error for part in parts}
-    owed -= {key for key, error in errors.items() if error is ErrorCode.NONE}
-    if any(error and error not in MARKER_GIVE_UP for error in errors.values()):
+        errors = {(part.topic, part.partition): part.error for part in parts}
+    else:
+        errors = dict.fromkeys(asked.partitions, answer.error)
+    owed -= {key for key, error in errors.items() if not error}
+    if not MARKER_SETTLED.issuperset(errors.values()):
         _retry_markers(node, log, name, now)
     _finish(node, log, name, now)
 

@@ -10,11 +10,8 @@ import attrs
 from fencepost.broker.waiting import Gathering, Part
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
-    DeletedRecords,
-    DeleteRecords,
     DeleteRecordsReply,
     PartitionError,
-    Produce,
     ProducedPartition,
     ProduceReply,
     WriteTxnMarkersReply,
@@ -25,13 +22,9 @@ from fencepost.protocol.terms import NO_OFFSET
 
 def gathered(gathering: Gathering) -> ProduceReply | DeleteRecordsReply | WriteTxnMarkersReply:
     """The body of the answer, once every part is there."""
-    if gathering.kind is Produce:
-        produced = tuple(part for part in gathering.parts if isinstance(part, ProducedPartition))
-        return ProduceReply(partitions=produced)
-    if gathering.kind is DeleteRecords:
-        deleted = tuple(part for part in gathering.parts if isinstance(part, DeletedRecords))
-        return DeleteRecordsReply(partitions=deleted)
-    return _written(gathering)
+    if issubclass(gathering.kind, WriteTxnMarkersReply):
+        return _written(gathering)
+    return gathering.kind(partitions=tuple(gathering.parts))
 
 
 def failed(part: Part, error: ErrorCode) -> Part:
@@ -45,7 +38,6 @@ def _written(gathering: Gathering) -> WriteTxnMarkersReply:
     """Parts back under their markers; a producer id may occur in several markers of one request."""
     markers: dict[int, list[PartitionError]] = {}
     for producer_id, part in zip(gathering.producer_ids, gathering.parts, strict=True):
-        assert isinstance(part, PartitionError), "markers are answered per partition"
         markers.setdefault(producer_id, []).append(part)
     return WriteTxnMarkersReply(
         markers=tuple(WrittenMarker(producer_id=p, partitions=tuple(parts)) for p, parts in markers.items())

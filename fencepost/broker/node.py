@@ -51,10 +51,10 @@ from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     AllocateProducerIds,
     AllocateProducerIdsReply,
-    DeleteRecords,
-    Produce,
+    DeleteRecordsReply,
+    ProduceReply,
     Request,
-    WriteTxnMarkers,
+    WriteTxnMarkersReply,
 )
 from fencepost.protocol.stored import TransactionRecord, read_offsets, read_transactions, transaction_batch
 from fencepost.protocol.stored_cluster import ClusterRecord, cluster_batch, read_cluster_records
@@ -298,7 +298,7 @@ class Node:
     def gather(
         self,
         to: ReplyTo,
-        kind: type[Produce | WriteTxnMarkers | DeleteRecords],
+        kind: type[ProduceReply | WriteTxnMarkersReply | DeleteRecordsReply],
         count: int,
         producer_ids: tuple[int, ...] = (),
     ) -> int:

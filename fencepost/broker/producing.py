@@ -25,8 +25,10 @@ from fencepost.protocol.messages import (
     PartitionName,
     Produce,
     ProducedPartition,
+    ProduceReply,
     TransactionMarker,
     WriteTxnMarkers,
+    WriteTxnMarkersReply,
 )
 from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, NO_OFFSET, TopicPartition
 
@@ -53,7 +55,7 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, asked: Spoken) 
     """Append one batch per partition, each with its own outcome (KafkaApis.handleProduceRequest,
     ReplicaManager.appendRecords).
     """
-    ticket = node.gather(to if request.acks != 0 else NOBODY, Produce, len(request.partitions))
+    ticket = node.gather(to if request.acks != 0 else NOBODY, ProduceReply, len(request.partitions))
     keys = [TopicPartition(part.topic, part.partition) for part in request.partitions]
     parsed = [produce_rules.header_of(part.records) for part in request.partitions]
     placed = [
@@ -220,7 +222,7 @@ def write_markers(node: Node, request: WriteTxnMarkers, to: ReplyTo, now: int) -
     """
     targets = [(marker, part.key) for marker in request.markers for part in marker.partitions]
     ticket = node.gather(
-        to, WriteTxnMarkers, len(targets), tuple(marker.producer_id for marker, _ in targets)
+        to, WriteTxnMarkersReply, len(targets), tuple(marker.producer_id for marker, _ in targets)
     )
     for index, (marker, key) in enumerate(targets):
         log = node.logs.get(key)

@@ -12,13 +12,18 @@ from fencepost.broker.places import place_problem
 from fencepost.broker.waiting import Collect, Log
 from fencepost.broker.words import LogStartMoved, MoveLogStart, ReplyTo
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import DeletedRecords, DeleteRecords, DeleteRecordsPartition
+from fencepost.protocol.messages import (
+    DeletedRecords,
+    DeleteRecords,
+    DeleteRecordsPartition,
+    DeleteRecordsReply,
+)
 from fencepost.protocol.terms import HIGH_WATERMARK, INTERNAL_TOPICS, NO_OFFSET, TopicPartition
 
 
 def delete_records(node: Node, request: DeleteRecords, to: ReplyTo, now: int) -> None:
     """Each partition on its own (ReplicaManager.deleteRecordsOnLocalLog)."""
-    ticket = node.gather(to, DeleteRecords, len(request.partitions))
+    ticket = node.gather(to, DeleteRecordsReply, len(request.partitions))
     for index, part in enumerate(request.partitions):
         key = TopicPartition(part.topic, part.partition)
         found = _new_start(node, key, part)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum
+from typing import Any
 
 import attrs
 
@@ -20,14 +21,14 @@ from fencepost.broker.words import Effect, Refused, Reply, ReplyTo
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.messages import (
     DeletedRecords,
-    DeleteRecords,
+    DeleteRecordsReply,
     Fetch,
     FindCoordinator,
     PartitionError,
-    Produce,
     ProducedPartition,
+    ProduceReply,
     TxnOffsetCommit,
-    WriteTxnMarkers,
+    WriteTxnMarkersReply,
 )
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition
 from fencepost.protocol.values import value
@@ -77,8 +78,8 @@ class Gathering:
     """
 
     to: ReplyTo
-    kind: type[Produce | WriteTxnMarkers | DeleteRecords]
-    parts: list[Part | None]
+    kind: type[ProduceReply | WriteTxnMarkersReply | DeleteRecordsReply]
+    parts: list[Any]  # a Part of the kind that the answer has, or None until it is there
     producer_ids: tuple[int, ...] = ()
 
 

@@ -220,7 +220,7 @@ OF_COORDINATORS: Final = (
     Mutation(
         "COMPLETE before all markers are written",
         breaks="A partition that could not take its marker is never asked again (KAFKA-9777).",
-        edits=(Edit("broker.coordinating:answer_markers", {" if error is ErrorCode.NONE": ""}),),
+        edits=(Edit("broker.coordinating:answer_markers", {" if not error": ""}),),
     ),
     Mutation(
         "markers are never sent again",
