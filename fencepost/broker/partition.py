@@ -31,6 +31,7 @@ from fencepost.protocol.terms import (
 # (ProducerStateEntry).
 CACHED_BATCHES_MAX: Final = 5
 
+READ_COMMITTED: Final = IsolationLevel.READ_COMMITTED
 
 GUARD_BITS: Final = 32  # of a guard count the questions of one leadership; above them is its epoch
 
@@ -135,7 +136,7 @@ class Partition:
 
     def end_for(self, isolation_level: IsolationLevel) -> int:
         """The offset that a reader of this isolation level may not reach."""
-        if isolation_level is IsolationLevel.READ_COMMITTED:
+        if isolation_level is READ_COMMITTED:
             return self.last_stable_offset
         return self.high_watermark
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from fencepost.broker.node import Log, Node
+from fencepost.broker.partition import READ_COMMITTED
 from fencepost.broker.places import place_problem
 from fencepost.broker.waiting import ParkedFetch
 from fencepost.broker.words import FetchPlan, OffsetPlan, ReplyFetched, ReplyListed, ReplyTo
@@ -47,17 +48,14 @@ OpenJournal = Callable[[TopicPartition], Journal]
 # A reader that asks for more than this in one answer gets this much: the rest of us want our turn.
 FETCH_BYTES_MAX: Final = 50 * 1024 * 1024  # fetch.max.bytes
 
-_NO_BOUNDS: Final = (NO_OFFSET, NO_OFFSET, NO_OFFSET)  # beside an error a Fetch says nothing of offsets
-
 
 # --- planning --------------------------------------------------------------------------------------------
 
 
 def fetch(node: Node, request: Fetch, to: ReplyTo, now: int) -> None:
     """Answer at once when there is something to say, else wait for it up to max_wait_ms (DelayedFetch)."""
-    plans = tuple(_plan_fetch(node, part, request.isolation_level) for part in request.partitions)
-    has_news = any(plan.error or plan.fetch_offset < plan.before for plan in plans)
-    if has_news or request.min_bytes <= 0 or request.max_wait_ms <= 0 or not plans:
+    plans = _plans(node, request)
+    if _has_news(plans) or request.min_bytes <= 0 or request.max_wait_ms <= 0 or not plans:
         _answer(node, request, to, plans)
         return
     node.tickets += 1
@@ -74,16 +72,46 @@ def _answer(node: Node, request: Fetch, to: ReplyTo, plans: tuple[FetchPlan, ...
     node.outcome.effects.append(reply)
 
 
+def _plans(node: Node, request: Fetch) -> tuple[FetchPlan, ...]:
+    return tuple([_plan_fetch(node, part, request.isolation_level) for part in request.partitions])
+
+
+def _has_news(plans: tuple[FetchPlan, ...]) -> bool:
+    return any(plan.error or plan.fetch_offset < plan.before for plan in plans)
+
+
 def _plan_fetch(node: Node, part: FetchPartition, isolation_level: IsolationLevel) -> FetchPlan:
     key = TopicPartition(part.topic, part.partition)
     log = _led(node, key, part.current_leader_epoch)
     if isinstance(log, ErrorCode):
-        return _plan(part, key, log, before=NO_OFFSET, bounds=_NO_BOUNDS)
+        return _refused(part, key, log)
     state = log.partition
     if not state.log_start_offset <= part.fetch_offset <= state.log_end_offset:
-        return _plan(part, key, ErrorCode.OFFSET_OUT_OF_RANGE, before=NO_OFFSET, bounds=_NO_BOUNDS)
-    bounds = (state.high_watermark, state.last_stable_offset, state.log_start_offset)
-    return _plan(part, key, ErrorCode.NONE, before=state.end_for(isolation_level), bounds=bounds)
+        return _refused(part, key, ErrorCode.OFFSET_OUT_OF_RANGE)
+    return FetchPlan(
+        partition=key,
+        error=ErrorCode.NONE,
+        fetch_offset=part.fetch_offset,
+        before=state.end_for(isolation_level),
+        max_bytes=part.max_bytes,
+        high_watermark=state.high_watermark,
+        last_stable_offset=state.last_stable_offset,
+        log_start_offset=state.log_start_offset,
+    )
+
+
+def _refused(part: FetchPartition, key: TopicPartition, error: ErrorCode) -> FetchPlan:
+    """Beside an error a Fetch says nothing of offsets."""
+    return FetchPlan(
+        partition=key,
+        error=error,
+        fetch_offset=part.fetch_offset,
+        before=NO_OFFSET,
+        max_bytes=part.max_bytes,
+        high_watermark=NO_OFFSET,
+        last_stable_offset=NO_OFFSET,
+        log_start_offset=NO_OFFSET,
+    )
 
 
 def _led(node: Node, key: TopicPartition, current_leader_epoch: int) -> Log | ErrorCode:
@@ -99,28 +127,13 @@ def _led(node: Node, key: TopicPartition, current_leader_epoch: int) -> Log | Er
     return ErrorCode.FENCED_LEADER_EPOCH if is_older else ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
-def _plan(
-    part: FetchPartition, key: TopicPartition, error: ErrorCode, *, before: int, bounds: tuple[int, int, int]
-) -> FetchPlan:
-    return FetchPlan(
-        partition=key,
-        error=error,
-        fetch_offset=part.fetch_offset,
-        before=before,
-        max_bytes=part.max_bytes,
-        high_watermark=bounds[0],
-        last_stable_offset=bounds[1],
-        log_start_offset=bounds[2],
-    )
-
-
 def wake_readers(node: Node) -> None:
     """Fetches that wait for a partition that moved are looked at again."""
     movable, node.movable = node.movable & node.fetches.keys(), set()
     for ticket in sorted(movable):
         request = node.fetches[ticket].request
-        plans = tuple(_plan_fetch(node, part, request.isolation_level) for part in request.partitions)
-        if any(plan.error or plan.fetch_offset < plan.before for plan in plans):
+        plans = _plans(node, request)
+        if _has_news(plans):
             _answer(node, request, forget_fetch(node, ticket).to, plans)
 
 
@@ -128,9 +141,7 @@ def end_waits(node: Node, now: int) -> None:
     """Fetches whose time is up are answered with what there is, which is nothing."""
     for ticket in [ticket for ticket, parked in node.fetches.items() if parked.until_ms <= now]:
         parked = forget_fetch(node, ticket)
-        request = parked.request
-        plans = tuple(_plan_fetch(node, part, request.isolation_level) for part in request.partitions)
-        _answer(node, request, parked.to, plans)
+        _answer(node, parked.request, parked.to, _plans(node, parked.request))
 
 
 def forget_fetch(node: Node, ticket: int) -> ParkedFetch:
@@ -192,14 +203,16 @@ def complete_fetch(reply: ReplyFetched, journal: OpenJournal) -> FetchReply:
     for plan in reply.plans:
         error, records, aborted = plan.error, b"", None
         try:
-            if error is ErrorCode.OFFSET_OUT_OF_RANGE and _has_offset(journal(plan.partition), plan):
-                error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # whoever leads now has written it
-            if error is ErrorCode.NONE and plan.fetch_offset < plan.before and not (has_some and left <= 0):
-                size = max(0, min(plan.max_bytes, left))
-                records = journal(plan.partition).read(plan.fetch_offset, max_bytes=size, before=plan.before)
-                records = b"" if has_some and len(records) > size else records
-            if error is ErrorCode.NONE and reply.isolation_level is IsolationLevel.READ_COMMITTED:
-                aborted = _aborted(plan, records, journal) if records else ()
+            if error:
+                if error is ErrorCode.OFFSET_OUT_OF_RANGE and _has_offset(journal(plan.partition), plan):
+                    error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # whoever leads now has written it
+            else:
+                if plan.fetch_offset < plan.before and not (has_some and left <= 0):
+                    size, log = max(0, min(plan.max_bytes, left)), journal(plan.partition)
+                    records = log.read(plan.fetch_offset, max_bytes=size, before=plan.before)
+                    records = b"" if has_some and len(records) > size else records
+                if reply.isolation_level is READ_COMMITTED:
+                    aborted = _aborted(plan, records, journal) if records else ()
         except (StorageError, ProtocolViolation) as problem:
             error, records = _unreadable(problem), b""
         left, has_some = left - len(records), has_some or bool(records)

@@ -109,6 +109,8 @@ class ProducerIds:
 class Scan(Enum):
     """What is looked for again and again, at fixed intervals."""
 
+    __hash__ = object.__hash__  # each is itself alone; Enum's own hashes the name, in Python
+
     TRANSACTIONAL_IDS = "transactional ids"
     PRODUCER_IDS = "producer ids"
     OFFSETS = "offsets"
