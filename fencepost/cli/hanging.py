@@ -142,6 +142,12 @@ def partitions_to_search(
     admin: Admin, broker_id: int | None, topic: str | None, partition: int | None
 ) -> list[TopicPartition]:
     """Of one topic or of all, internal ones too, those that the broker leads."""
+    if broker_id is not None and broker_id not in (brokers := admin.list_brokers()):
+        raise CommandFailed(
+            f"there is no broker {broker_id}",
+            then=f"the cluster's brokers are: {', '.join(map(str, brokers))}",
+            code=WRONG_USAGE,
+        )
     if topic is not None and partition is not None:
         partition_of(admin, topic, partition)
     topics: Sequence[TopicDescription] = (
