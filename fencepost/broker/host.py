@@ -347,7 +347,7 @@ class Host:
         key = assign.partition
         journal = self._hold(key, assign.leader_epoch).journal
         if journal.dropped is not None:
-            self.troubles.append(f"{key}: {journal.dropped}")
+            self.troubles.append(journal.dropped)
             journal.dropped = None
         is_restart = assign.was_leader and journal.is_fresh
         journal.lead(assign.leader_epoch)
