@@ -6,10 +6,10 @@ import attrs
 import pytest
 
 from fencepost.broker.host import Host
-from fencepost.broker.node import Node
+from fencepost.broker.node import Log, Node
 from fencepost.broker.partition import Partition
 from fencepost.broker.settings import NodeSettings
-from fencepost.broker.words import NODE, Reply, ReplyTo
+from fencepost.broker.words import NODE, Durable, Outcome, Reply, ReplyTo
 from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.batches import BatchHeader, build_marker, place, read_header
 from fencepost.protocol.errors import ErrorCode
@@ -37,6 +37,7 @@ from fencepost.simulator.choices import Choices
 from fencepost.simulator.journals import ClusterJournals, NodeJournals
 from fencepost.simulator.judging.anomalies import Looks
 from fencepost.simulator.judging.answer_rules import AnswerRules
+from fencepost.simulator.judging.invariants import Invariants
 from fencepost.simulator.judging.partition_record import PartitionRecord
 from fencepost.simulator.judging.reading_rule import judge_fetched
 from fencepost.simulator.judging.transaction_record import TransactionBook
@@ -172,6 +173,22 @@ def test_a_replaced_leader_learns_of_nothing_new() -> None:
     write(record, 0, 1)
     with pytest.raises(Violation, match="I15 seen is safe"):
         record.judge_replaced(2)
+
+
+def test_the_bounds_of_a_replaced_leader_are_in_order_too() -> None:
+    world = World(WorldSettings(node_settings=NodeSettings()), Choices())
+    judge = Invariants(world)
+    judge.partitions[KEY] = record = record_of()
+    write(record, 0, 0)
+    replaced, heir = (Host(Node(NodeSettings()), NodeJournals(world.journals)) for _ in range(2))
+    record.taken_over(heir, 1, is_cut=False)
+    state = Partition(KEY, high_watermark=1, log_end_offset=1)
+    replaced.node.logs[KEY] = Log(state)
+    learned = Durable(partition=KEY, offset=1)
+    judge.durable(replaced, learned, Outcome([], []))
+    state.high_watermark = 2
+    with pytest.raises(Violation, match="high watermark 2, end 1"):
+        judge.durable(replaced, learned, Outcome([], []))
 
 
 # --- what readers get ---------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from fencepost.simulator.judging.answer_rules import AnswerRules
 from fencepost.simulator.judging.convergence import is_settled, judge_convergence
 from fencepost.simulator.judging.coverage import COUNTED, CellCounter, Coverage
 from fencepost.simulator.judging.offsets_record import OffsetsEntry, OffsetsRecord
-from fencepost.simulator.judging.partition_record import PartitionRecord, marker_result
+from fencepost.simulator.judging.partition_record import PartitionRecord, judge_order, marker_result
 from fencepost.simulator.judging.reading_rule import judge_fetched
 from fencepost.simulator.judging.recovery_rule import RecoveryRule
 from fencepost.simulator.judging.retry_rule import RetryRule
@@ -128,6 +128,7 @@ class Invariants:
             return
         if record.host is not host:
             record.judge_replaced(arrived.offset)
+            judge_order(log.partition)
             return
         record.durable(arrived.offset)
         if key.topic == TRANSACTION_STATE_TOPIC:

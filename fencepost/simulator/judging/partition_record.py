@@ -233,6 +233,17 @@ class PartitionRecord:
         self.durable(self.log_end_offset)
 
 
+def judge_order(state: Partition) -> None:
+    """log start <= LSO <= high watermark <= log end: also of a leader who was replaced and does not know."""
+    stable = state.last_stable_offset
+    if not state.log_start_offset <= stable <= state.high_watermark <= state.log_end_offset:
+        raise Violation(
+            BOUNDS.name,
+            f"{state.key}: log start {state.log_start_offset}, LSO {stable}, high watermark "
+            f"{state.high_watermark}, end {state.log_end_offset}",
+        )
+
+
 def _base_offset(header: BatchHeader) -> int:
     return header.base_offset
 
