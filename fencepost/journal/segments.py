@@ -105,6 +105,7 @@ class Segment:
         "_file",
         "_located",
         "_max_timestamp_offset",
+        "_read_to",
         "_saved_offsets",
         "_saved_times",
         "_since_entry",
@@ -124,7 +125,8 @@ class Segment:
         self._storage = storage
         self._directory = directory
         self._file: StorageFile | None = None
-        self._located = (base_offset, 0)  # the batch found last, since most readers go on from there
+        self._located = (base_offset, 0)  # the batch found last, which is asked for again,
+        self._read_to = (base_offset, 0)  # and where the last read ended: most readers go on from there
         self.base_offset = base_offset
         self.end_offset = base_offset
         self.size = 0
@@ -269,9 +271,9 @@ class Segment:
         if offset >= self.end_offset:
             return self.size
         start = self.offset_index.position_before(max(0, offset - self.base_offset))
-        known_offset, known_position = self._located
-        if known_offset <= offset:
-            start = max(start, known_position)
+        for known_offset, known_position in (self._located, self._read_to):
+            if known_offset <= offset and start < known_position:
+                start = known_position
         for position, header in self.headers(start):
             if header.last_offset >= offset:
                 self._located = (header.base_offset, position)
@@ -286,6 +288,8 @@ class Segment:
         if start >= limit:
             return b""
         end = limit if limit - start <= max_bytes else self._boundary(start, start + max_bytes)
+        if end == self.size:
+            self._read_to = (self.end_offset, end)
         return self.file.read(start, end - start)
 
     def _boundary(self, start: int, target: int) -> int:
