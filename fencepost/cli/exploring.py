@@ -87,7 +87,7 @@ def explore(
     except Ended as ended:
         explored, code = search.so_far(), code_of(ended)
     seconds = time.perf_counter() - began
-    _tell(explored, seconds)
+    _tell(explored, seconds, is_interrupted=code != FAILED)
     if as_json:
         print_json(_as_json(config, explored, seconds))
     return OK if explored.complete else code
@@ -97,7 +97,7 @@ def _tell_progress(states: int, waiting: int) -> None:
     print(f"\r{states:,} states, {waiting:,} to look at ", end="", file=sys.stderr, flush=True)
 
 
-def _tell(explored: Explored, seconds: float) -> None:
+def _tell(explored: Explored, seconds: float, *, is_interrupted: bool) -> None:
     for number, step in enumerate(explored.trace, start=1):
         print(f"{number:>4}  {step.label}")
     states, steps = counted(explored.states, "state"), counted(explored.transitions, "step")
@@ -108,6 +108,8 @@ def _tell(explored: Explored, seconds: float) -> None:
     elif explored.complete:
         ends = counted(explored.ends, "way")
         print(f"Nothing wrong in any state of this world: {size}, {ends} to end.")
+    elif is_interrupted:
+        print(f"Nothing wrong so far, but it was interrupted before all was looked at: {size}.")
     else:
         print(f"Nothing wrong so far, but not all was looked at: {size}. --max-states lets it go on.")
     print(f"Among these steps: {', '.join(f'{count:,} {name}' for name, count in explored.reached.items())}.")

@@ -51,6 +51,7 @@ def test_a_search_that_is_cut_short_proves_nothing(capsys: Output) -> None:
     assert run(["explore", "--max-states", "100", "--json"]) == 1
     words, _, last = capsys.readouterr().out.splitlines()
     assert words.startswith("Nothing wrong so far, but not all was looked at: ")
+    assert words.endswith(" --max-states lets it go on.")
     assert (json.loads(last)["complete"], json.loads(last)["violation"]) == (False, None)
 
 
@@ -82,6 +83,7 @@ def test_a_search_that_is_ended_tells_what_there_is(how: signal.Signals, code: i
             process.kill()
             os.close(ours)
     assert process.returncode == code
-    assert words.startswith("Nothing wrong so far, but not all was looked at: ")
+    assert words.startswith("Nothing wrong so far, but it was interrupted before all was looked at: ")
+    assert words.endswith(" s."), "a limit that was not reached is no advice"
     assert json.loads(last)["states"] > 1_000
     assert not json.loads(last)["complete"]
