@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from cyclopts import Parameter, validators
 
 from fencepost.cli.calm import CalmCollector
-from fencepost.cli.failures import OK, WRONG_USAGE, CommandFailed
+from fencepost.cli.failures import OK, WRONG_USAGE, CommandFailed, Ended, code_of
 from fencepost.cli.fuzzing import WorldOptions
 from fencepost.cli.knobs import Without
 from fencepost.cli.playing import read
@@ -46,6 +46,8 @@ def shrink(
 ) -> int:
     """Make a run that breaks a rule as small as it can be, and write it as a scenario.
 
+    Ctrl-C ends the search, and writes the smallest that was found until then.
+
     Parameters
     ----------
     file
@@ -68,10 +70,8 @@ def shrink(
     as_json
         Print the result once more as JSON, as the last line.
     """
-    from fencepost.simulator.judging.old_generations import Met
     from fencepost.simulator.scenarios.shrunk import scenario_text
     from fencepost.simulator.shrinking import BUDGET
-    from fencepost.simulator.shrinking import shrink as search
 
     version = 2 if transaction_version is None else transaction_version
     options = WorldOptions(
@@ -90,24 +90,44 @@ def shrink(
     name, failing = _failing_of(file, seed, options)
     target = _target(output or Path(f"{name.replace(' ', '-')}.toml"))
     target.prove()
-    print(f"{name} {'meets' if isinstance(failing.violation, Met) else 'breaks'} {failing.violation}")
     began = time.perf_counter()
-    with _progress() as tell:
-        shrunk = search(failing, budget=budget or BUDGET, tell=tell)
-    small = shrunk.best
+    shrunk, code = _search(name, failing, budget or BUDGET)
     seconds = time.perf_counter() - began
-    sizes = f"{_size(failing)} -> {_size(small)}"
-    _write(target, scenario_text(name, small, f"{name}{options}, made small: {sizes}."))
-    print(f"{sizes}, in {seconds:.1f} s: {target.path}")
-    if shrunk.is_cut_short:
-        print(
-            f"  more:   the budget ran out before all was tried; --budget {2 * (budget or BUDGET)} tries more"
-        )
-    print(f"  again:  fencepost run {target.path}")
-    print(f"  seen:   fencepost run {target.path} --text")
+    is_kept = code == OK or shrunk.best is not failing
+    if is_kept:
+        sizes = f"{_size(failing)} -> {_size(shrunk.best)}"
+        _write(target, scenario_text(name, shrunk.best, f"{name}{options}, made small: {sizes}."))
+        print(f"{sizes}, in {seconds:.1f} s: {target.path}")
+        _tell_next(target.path, shrunk, budget or BUDGET, is_interrupted=code != OK)
+    else:
+        print("It was interrupted before anything smaller was found: nothing was written.")
     if as_json:
-        print_json(_as_json(failing, shrunk, target.path, seconds))
-    return OK
+        print_json(_as_json(failing, shrunk, target.path if is_kept else None, seconds))
+    return code
+
+
+def _search(name: str, failing: Failing, budget: int) -> tuple[Shrunk, int]:
+    """The smallest there is, and the exit code: a search that is ended keeps what it had found."""
+    from fencepost.simulator.judging.old_generations import Met
+    from fencepost.simulator.shrinking import Search
+
+    search = Search(failing, budget=budget)
+    try:
+        does = "meets" if isinstance(failing.violation, Met) else "breaks"
+        print(f"{name} {does} {failing.violation}", flush=True)
+        with _progress() as tell:
+            return search.run(tell), OK
+    except Ended as ended:
+        return search.so_far(), code_of(ended)
+
+
+def _tell_next(path: Path, shrunk: Shrunk, budget: int, *, is_interrupted: bool) -> None:
+    if is_interrupted:
+        print(f"  more:   interrupted before all was tried; fencepost shrink {path} goes on from there")
+    elif shrunk.is_cut_short:
+        print(f"  more:   the budget ran out before all was tried; --budget {2 * budget} tries more")
+    print(f"  again:  fencepost run {path}")
+    print(f"  seen:   fencepost run {path} --text")
 
 
 def _target(path: Path) -> Target:
@@ -175,17 +195,19 @@ def _progress() -> Generator[Tell]:
             if sys.stderr.isatty():
                 print(f"\r{attempts:,} attempts, {_size(best)}  ", end="", file=sys.stderr, flush=True)
 
-    with CalmCollector():
-        yield tell
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
+    try:
+        with CalmCollector():
+            yield tell
+    finally:
+        if sys.stderr.isatty():
+            print(file=sys.stderr)
 
 
 def _size(failing: Failing) -> str:
     return f"{counted(failing.events, 'event')} and {counted(failing.size, 'choice')}"
 
 
-def _as_json(failing: Failing, shrunk: Shrunk, target: Path, seconds: float) -> dict[str, Json]:
+def _as_json(failing: Failing, shrunk: Shrunk, target: Path | None, seconds: float) -> dict[str, Json]:
     small = shrunk.best
     return {
         "rule": small.violation.rule,
@@ -196,6 +218,6 @@ def _as_json(failing: Failing, shrunk: Shrunk, target: Path, seconds: float) -> 
         "choices": small.size,
         "faults": [kind.value for kind in small.plan.kinds],
         "cut_short": shrunk.is_cut_short,
-        "file": str(target),
+        "file": None if target is None else str(target),
         "seconds": round(seconds, 3),
     }

@@ -73,33 +73,43 @@ class Shrunk:
 
 def shrink(failing: Failing, *, budget: int = BUDGET, tell: Tell | None = None) -> Shrunk:
     """Makes a run small; `tell` hears of the best so far after each attempt."""
-    shrinker = _Shrinker(
-        best=failing, budget=int(budget * FOR_PLANS), tell=tell, events_max=int(failing.events * LONGER)
-    )
-    shrinker.reduce_plan(TRIES)
-    shrinker.budget += budget - int(budget * FOR_PLANS)
-    while not shrinker.is_spent:
-        before = shrinker.best
-        shrinker.reduce_choices()
-        shrinker.reduce_plan(0)
-        if shrinker.best is before:
-            break
-    return Shrunk(shrinker.best, is_cut_short=shrinker.is_cut_short)
+    return Search(failing, budget=budget).run(tell)
 
 
-@attrs.define(eq=False)
-class _Shrinker:
-    best: Failing
-    budget: int
-    tell: Tell | None
-    events_max: int
-    is_cut_short: bool = False
+class Search:
+    """One search: whoever ends it from outside still gets what it had found."""
+
+    def __init__(self, failing: Failing, *, budget: int = BUDGET) -> None:
+        self.best = failing
+        self.budget = int(budget * FOR_PLANS)
+        self.for_choices = budget - self.budget
+        self.tell: Tell | None = None
+        self.events_max = int(failing.events * LONGER)
+        self.is_cut_short = False
+
+    def run(self, tell: Tell | None = None) -> Shrunk:
+        """Until nothing smaller is found, or the budget is spent."""
+        self.tell = tell
+        self._reduce_plan(TRIES)
+        self.budget += self.for_choices
+        while not self.is_spent:
+            before = self.best
+            self._reduce_choices()
+            self._reduce_plan(0)
+            if self.best is before:
+                break
+        return Shrunk(self.best, is_cut_short=self.is_cut_short)
+
+    def so_far(self) -> Shrunk:
+        """What there is of a search that was ended from outside, while it ran."""
+        return Shrunk(self.best, is_cut_short=True)
 
     @property
     def is_spent(self) -> bool:
+        """Whether nothing may be tried any more."""
         return self.budget <= 0
 
-    def reduce_plan(self, tries: int) -> None:
+    def _reduce_plan(self, tries: int) -> None:
         """Every dimension, again and again, until nothing can be taken away."""
         before = None
         while before is not self.best:
@@ -118,7 +128,7 @@ class _Shrinker:
             self.best = found
         return found is not None
 
-    def reduce_choices(self) -> None:
+    def _reduce_choices(self) -> None:
         """Within the plan."""
 
         def attempt(choices: Sequence[int]) -> tuple[int, ...] | None:

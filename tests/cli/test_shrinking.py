@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import signal
+import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +19,7 @@ from fencepost.cli.fuzzing import Protection, WorldOptions
 from fencepost.cli.playing import read
 from fencepost.cli.shrinking import shrink
 from fencepost.simulator.shrinking import failing_seed
+from tests.cli.processes import COMMAND, PATIENCE_S
 
 Output = pytest.CaptureFixture[str]
 BUDGET = 40_000  # events of all attempts: a second or two
@@ -88,6 +95,57 @@ def test_what_is_small_can_be_made_smaller_from_its_file(
     assert "  more:   the budget ran out before all was tried; --budget 2 tries more" in words
     assert f"  again:  fencepost run {begun}" in words
     assert read(Path("smaller.toml")).expect == read(begun).expect
+
+
+@contextmanager
+def long_search(directory: Path) -> Generator[tuple[subprocess.Popen[str], int]]:
+    """A search with a terminal on stderr, which we read; it has just said what is broken."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*COMMAND, "shrink", "--seed", "2", "--break", "fencing", "--budget", "1000000000", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+    ) as process:
+        os.close(theirs)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("seed 2 breaks ")
+            yield process, ours
+        finally:
+            process.kill()
+            os.close(ours)
+
+
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_search_that_is_ended_keeps_what_it_had_found(
+    capsys: Output, tmp_path: Path, how: signal.Signals, code: int
+) -> None:
+    with long_search(tmp_path) as (process, terminal):
+        assert b"attempts" in os.read(terminal, 1_000), "it tells from time to time how far it is"
+        process.send_signal(how)
+        *words, last = process.communicate(timeout=PATIENCE_S)[0].splitlines()
+    assert process.returncode == code
+    assert words[0].endswith(": seed-2.toml")
+    more = "interrupted before all was tried; fencepost shrink seed-2.toml goes on from there"
+    assert words[1] == f"  more:   {more}"
+    small = json.loads(last)
+    assert (small["cut_short"], small["file"]) == (True, "seed-2.toml")
+    assert run(["run", str(tmp_path / "seed-2.toml"), "--json"]) == 0
+    (played, _) = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert (played["broken"], played["events"]) == ([small["rule"]], small["events"])
+
+
+def test_a_search_that_is_ended_at_once_says_that_it_wrote_nothing(tmp_path: Path) -> None:
+    with long_search(tmp_path) as (process, _):
+        process.send_signal(signal.SIGINT)
+        words, last = process.communicate(timeout=PATIENCE_S)[0].splitlines()
+    assert process.returncode == 130
+    assert words == "It was interrupted before anything smaller was found: nothing was written."
+    assert json.loads(last)["file"] is None
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_same_seed_becomes_the_same_file(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from fencepost.broker.settings import NodeSettings
 from fencepost.simulator.choices import Choices
 from fencepost.simulator.plan import LONG_MS, Plan, draw
-from fencepost.simulator.shrinking import Failing, Shrunk, failing_run, failing_seed, shrink
+from fencepost.simulator.shrinking import Failing, Search, Shrunk, failing_run, failing_seed, shrink
 from fencepost.simulator.smaller_choices import smaller, trimmed
 from fencepost.simulator.smaller_plans import DIMENSIONS
 from fencepost.simulator.trial import try_seed
@@ -89,6 +89,24 @@ def test_a_failing_run_becomes_small_and_breaks_the_same_rule() -> None:
     assert again is not None
     assert told(again) == told(small)
     assert told(shrink(failing, budget=BUDGET).best) == told(small)
+
+
+def test_a_search_that_is_ended_from_outside_has_what_it_had_found() -> None:
+    failing = first_failing()
+
+    def tell(best: Failing) -> None:
+        if best is not failing:
+            raise KeyboardInterrupt
+
+    search = Search(failing, budget=BUDGET)
+    with pytest.raises(KeyboardInterrupt):
+        search.run(tell)
+    small = search.so_far()
+    assert small.is_cut_short
+    assert small.best is not failing
+    again = failing_run(small.best.plan, small.best.choices)
+    assert again is not None
+    assert told(again) == told(small.best)
 
 
 def test_a_budget_of_nothing_changes_nothing() -> None:
