@@ -19,7 +19,7 @@ import attrs
 from fencepost.broker.group_table import MEMBERSHIP
 from fencepost.broker.transaction_tables import END_VERSION_0, END_VERSION_2, MOVES
 from fencepost.client.producer_states import IDEMPOTENT, TRANSACTIONAL, ProducerState
-from fencepost.fidelity import differences_table, knobs_table, values_table
+from fencepost.fidelity import corrections_table, differences_table, values_table
 from fencepost.protocol import tables
 from fencepost.protocol.errors import ERRORS
 from fencepost.protocol.messages import APIS, Api
@@ -145,7 +145,7 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "old-behaviours": _old_behaviours_table,
     "unreachable-cells": _unreachable_table,
     "older-values": values_table,
-    "knobs": knobs_table,
+    "corrections": corrections_table,
     "differences": differences_table,
     **SLIDES,
 }

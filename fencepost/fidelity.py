@@ -302,8 +302,8 @@ def values_table() -> str:
     return tables.markdown_table(("setting", "value", "what it is", "from", "anomalies"), rows)
 
 
-def knobs_table() -> str:
-    """Kafka's later corrections, as knobs."""
+def corrections_table() -> str:
+    """Kafka's later corrections."""
     rows = [
         (f"`{knob.name}`", knob.on, knob.off, f"{knob.source}, {knob.since}", knob.opens) for knob in KNOBS
     ]

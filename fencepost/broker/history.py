@@ -55,7 +55,9 @@ class History:
         """All but these. ValueError for a name that is none, and says which there are."""
         off = tuple(names)
         if unknown := [name for name in off if name not in KNOB_NAMES]:
-            raise ValueError(f"there is no knob {', '.join(unknown)}; there are {', '.join(KNOB_NAMES)}")
+            raise ValueError(
+                f"there is no correction {', '.join(unknown)}; there are {', '.join(KNOB_NAMES)}"
+            )
         return cls(**dict.fromkeys(off, False))
 
     @property
