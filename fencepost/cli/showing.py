@@ -26,7 +26,8 @@ def demo(
     flights
         How many flights to process, from the first of the year on.
     kills
-        How often to kill, worker and broker together; a fifth and at least two of them hit the broker.
+        How often to kill, worker and broker together. A fifth of them hit the broker, two at least, but never
+        more than half.
     seed
         Draws where the kills fall, and which transactions are aborted on purpose.
     directory

@@ -97,7 +97,7 @@ def draw_plan(*, seed: int, flights: int, kills: int) -> Plan:
 
 
 def draw_blows(chance: random.Random, kills: int) -> list[tuple[Blow, Point]]:
-    """In random order: a fifth of the kills at the broker, two at least, one between PREPARE and COMPLETE."""
+    """In random order: a fifth of the kills at the broker, two at least, but never more than half."""
     broker_kills = min(kills // 2, max(2, kills // 5))
     worker_kills = kills - broker_kills
     frozen = 0 if kills == 0 else 1 + kills // 5
