@@ -63,8 +63,8 @@ def shrink(
     break_
         The protections that were turned off in that search.
     output
-        The file to write; seed-K.toml when it is not said. What lies there is overwritten if it was found by
-        a search, too.
+        The file to write, over another one that a search has found. When it is not said: seed-K.toml, or
+        NAME-small.toml beside a FILE NAME.toml, and never over what was made of another run.
     budget
         How much to try: events of all attempts together. By default what takes about half a minute.
     as_json
@@ -88,7 +88,7 @@ def shrink(
             code=WRONG_USAGE,
         )
     name, failing = _failing_of(file, seed, options)
-    target = _target(output or Path(f"{name.replace(' ', '-')}.toml"))
+    target = _target(output, file, name=name, origin=f"{name}{options}")
     target.prove()
     began = time.perf_counter()
     shrunk, code = _search(name, failing, budget or BUDGET)
@@ -130,8 +130,18 @@ def _tell_next(path: Path, shrunk: Shrunk, budget: int, *, is_interrupted: bool)
     print(f"  seen:   fencepost run {path} --text")
 
 
-def _target(path: Path) -> Target:
-    return Target(path=path, option="--output", kind="scenario that a search has found", is_kind=_is_found)
+def _target(output: Path | None, file: Path | None, *, name: str, origin: str) -> Target:
+    """What is named may give way to any that was found; a name of ours only to one of the same origin."""
+    if output is not None:
+        kind = "scenario that a search has found"
+        return Target(path=output, option="--output", kind=kind, is_kind=_is_found)
+    beside = None if file is None else file.with_name(f"{file.stem}-small.toml")
+    return Target(
+        path=beside or Path(f"{name.replace(' ', '-')}.toml"),
+        option="--output",
+        kind=f"scenario made of {origin}",
+        is_kind=lambda text: _is_found(text) and f"# {origin}, made small: " in text,
+    )
 
 
 def _is_found(text: str) -> bool:

@@ -148,6 +148,26 @@ def test_a_search_that_is_ended_at_once_says_that_it_wrote_nothing(tmp_path: Pat
     assert not list(tmp_path.iterdir())
 
 
+def test_without_a_name_nothing_that_is_of_another_run_is_overwritten(
+    capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    seed = ["shrink", "--seed", "2", "--break", "fencing", "--budget", "1"]
+    assert run(seed) == run(seed) == 0, "the same run again"
+    mine = Path("mine.toml")
+    mine.write_text(Path("seed-2.toml").read_text())
+    begun = mine.read_text()
+    assert run(["shrink", "mine.toml", "--budget", "1"]) == 0
+    assert (mine.read_text(), Path("mine-small.toml").is_file()) == (begun, True)
+    other = begun.replace("# seed 2 --break fencing, made", "# seed 2 --break dedup, made")
+    assert other != begun
+    Path("seed-2.toml").write_text(other)
+    capsys.readouterr()
+    assert run(seed) == 2
+    assert "is no scenario made of seed 2 --break fencing: it is not" in capsys.readouterr().err
+    assert Path("seed-2.toml").read_text() == other
+
+
 def test_the_same_seed_becomes_the_same_file(tmp_path: Path) -> None:
     seed, texts = failing_with("dedup"), list[str]()
     for name in ("one.toml", "two.toml"):
