@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from types import FrameType
 from typing import NoReturn
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, UnknownOptionError
 
 from fencepost import __version__
 from fencepost.cli.failures import INTERRUPTED, OK, WRONG_USAGE, Stopped, report
@@ -121,6 +121,16 @@ def application() -> App:
     return app
 
 
+def _others_of(problem: CycloptsError) -> str:
+    """Options that hold the word of one that there is not, besides the one that cyclopts suggests."""
+    if not isinstance(problem, UnknownOptionError):
+        return ""
+    word = (problem.token.keyword or problem.token.value).lstrip("-").partition("=")[0]
+    names = [name for argument in problem.argument_collection for name in argument.names]
+    others = [name for name in names if word and f"-{word}" in name and f"{name}?" not in str(problem)]
+    return f" There is {', '.join(others)}, too." if others and "Did you mean" in str(problem) else ""
+
+
 def run(arguments: Sequence[str]) -> int:
     """Runs one command; the exit code. No expected error shows a traceback."""
     try:
@@ -130,7 +140,8 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     except CycloptsError as problem:
         print(
-            f"fencepost: {problem}\n  fencepost --help lists the commands, and each has its own --help",
+            f"fencepost: {problem}{_others_of(problem)}\n"
+            "  fencepost --help lists the commands, and each has its own --help",
             file=sys.stderr,
         )
         return WRONG_USAGE

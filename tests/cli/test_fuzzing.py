@@ -144,6 +144,13 @@ def test_what_cannot_be_tried(capsys: Output, options: tuple[str, ...]) -> None:
     assert len(capsys.readouterr().err.splitlines()) == 2
 
 
+def test_an_option_that_there_is_not_names_all_that_hold_its_word(capsys: Output) -> None:
+    assert run(["fuzz", "--seed", "3"]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == "fencepost: Unknown option: --seed. Did you mean --seeds? There is --first-seed, too."
+    assert len(told) == 2
+
+
 # --- processes ----------------------------------------------------------------------------------------------
 
 
