@@ -12,7 +12,7 @@ from typing import Final
 import attrs
 
 from fencepost.simulator.scenarios.points import SOMEBODY
-from fencepost.simulator.scenarios.wording import BadWords, milliseconds, quoted, suggestion, time_text
+from fencepost.simulator.scenarios.wording import BadWords, milliseconds, phrase_suggestion, quoted, time_text
 
 
 class ActionKind(Enum):
@@ -111,6 +111,6 @@ def action(text: str) -> Action:
                 amount=milliseconds(time) if time else int(blanks.get("amount", "0")),
             )
     raise BadWords(
-        f"{quoted(text)} is nothing that a fault can do{suggestion(text, _VOCABULARY)}",
+        f"{quoted(text)} is nothing that a fault can do{phrase_suggestion(text, _VOCABULARY, action)}",
         possible=[kind.value for kind in ActionKind],
     )

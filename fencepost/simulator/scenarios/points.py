@@ -15,7 +15,14 @@ import attrs
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import APIS
 from fencepost.protocol.terms import TransactionState
-from fencepost.simulator.scenarios.wording import BadWords, milliseconds, quoted, suggestion, time_text
+from fencepost.simulator.scenarios.wording import (
+    BadWords,
+    milliseconds,
+    phrase_suggestion,
+    quoted,
+    suggestion,
+    time_text,
+)
 
 
 class PointKind(Enum):
@@ -190,7 +197,7 @@ def point(text: str) -> Point:
             _check(made, text)
             return made
     raise BadWords(
-        f"{quoted(text)} is no protocol point{suggestion(text, _VOCABULARY)}",
+        f"{quoted(text)} is no protocol point{phrase_suggestion(text, _VOCABULARY, point)}",
         possible=[kind.value for kind in PointKind],
     )
 

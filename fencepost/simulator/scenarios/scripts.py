@@ -13,7 +13,7 @@ import attrs
 
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.scenarios.points import Point, point
-from fencepost.simulator.scenarios.wording import BadWords, milliseconds, quoted, suggestion, time_text
+from fencepost.simulator.scenarios.wording import BadWords, milliseconds, phrase_suggestion, quoted, time_text
 
 
 class Verb(Enum):
@@ -78,7 +78,7 @@ def line(text: str) -> Line:
     if text.startswith("wait until "):
         return Line(verb=Verb.WAIT, point=point(text.removeprefix("wait until ")))
     raise BadWords(
-        f"{quoted(text)} is nothing that a producer can do{suggestion(text, _VOCABULARY)}",
+        f"{quoted(text)} is nothing that a producer can do{phrase_suggestion(text, _VOCABULARY, line)}",
         possible=[verb.value for verb in Verb],
     )
 

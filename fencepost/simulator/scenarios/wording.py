@@ -6,13 +6,14 @@ Rule: who wrote something wrong is told what it is, what was perhaps meant, and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Final
 
 from fencepost.simulator.scenarios.limits import NUMBER_MAX
 
 _TIME: Final = re.compile(r"(?P<sign>[+-]?)(?P<count>\d+) ?(?P<unit>ms|s|min)")
+_NUMBERS: Final = re.compile(r"\d+")
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "min": 60_000}
 
 
@@ -29,18 +30,36 @@ def quoted(text: str) -> str:
     return f'"{text}"'
 
 
-def suggestion(text: str, vocabulary: Sequence[str]) -> str:
-    """ "; did you mean ...?" with each word that is nearly a known one replaced by it; empty without any."""
+def suggestion(name: str, possible: Sequence[str]) -> str:
+    """ "; did you mean ...?" with the possible name that is nearly this one; empty without any."""
+    return _asked(_nearest(name, possible))
+
+
+def phrase_suggestion(text: str, vocabulary: Sequence[str], read: Callable[[str], object]) -> str:
+    """The same of a phrase, word by word; what `read` would not understand either is not suggested."""
     words = text.split(" ")
-    better = [word if word in vocabulary else (_nearest(word, vocabulary) or word) for word in words]
-    return "" if better == words else f"; did you mean {quoted(' '.join(better))}?"
+    better = " ".join(word if word in vocabulary else _nearest(word, vocabulary) or word for word in words)
+    if better == text:
+        return ""
+    try:
+        read(better)
+    except BadWords:
+        return ""
+    return _asked(better)
 
 
-def _nearest(word: str, vocabulary: Sequence[str]) -> str | None:
-    if len(word) < 4:  # names of people in a story are short: nearly every one resembles some word
+def _asked(better: str | None) -> str:
+    return "" if better is None else f"; did you mean {quoted(better)}?"
+
+
+def _nearest(name: str, possible: Sequence[str]) -> str | None:
+    if len(name) < 4:  # names of people in a story are short: nearly every one resembles some word
         return None
-    by_lower = {known.lower(): known for known in vocabulary}
-    found = get_close_matches(word.lower(), list(by_lower), n=1, cutoff=0.7)
+    numbers = _NUMBERS.findall(name)  # "node 3" is another one than "node 1", and not a misspelling of it
+    by_lower = {
+        known.lower(): known for known in possible if not numbers or numbers == _NUMBERS.findall(known)
+    }
+    found = get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.7)
     return by_lower[found[0]] if found else None
 
 
