@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from fencepost.client.errors import WrongState
+from fencepost.client.producer import ProducerMachine
+from fencepost.client.settings import ProducerSettings
 from fencepost.simulator.scenarios.builder import Builder, scenario
 from fencepost.simulator.scenarios.tables import BadScenario
 
@@ -44,3 +47,50 @@ NAMES = [
 @pytest.mark.parametrize(("builder", "words"), NAMES, ids=[row[1] for row in NAMES])
 def test_a_suggestion_is_one_of_what_is_possible(builder: Builder, words: str) -> None:
     assert words in told(builder)
+
+
+def asked(*script: str) -> Builder:
+    """A producer with transactions and this script."""
+    return scenario("s").producer("p", *script, transactional_id="app")
+
+
+# What the client refuses even when everything goes well, and what it says.
+REFUSED = [
+    (["init", "send t-0 a", "commit"], '"send t-0 a": send() while ready: call begin_transaction() first'),
+    (["begin"], '"begin": begin_transaction() while uninitialized: call init_transactions() first'),
+    (["init", "commit"], '"commit": commit_transaction() while ready: call begin_transaction() first'),
+    (["init", "begin", "begin"], '"begin": begin_transaction() while in transaction: a transaction is open'),
+    (["init", "begin", "abort", "send_offsets g t-0 1"], "send_offsets_to_transaction() while ready: call"),
+    (["init", "begin", "init", "abort"], '"abort": abort_transaction() while ready: call begin_transaction'),
+]
+
+
+@pytest.mark.parametrize(("script", "words"), REFUSED, ids=[row[1] for row in REFUSED])
+def test_a_script_that_the_client_refuses_is_told_in_its_words(script: list[str], words: str) -> None:
+    found = told(asked(*script))
+    assert found.startswith("scenario 's': [[producer]] 1 script: ")
+    assert words in found
+
+
+def test_the_client_itself_says_the_same() -> None:
+    _, told_of_scripts = REFUSED[1]
+    with pytest.raises(WrongState) as found:
+        ProducerMachine("node:1", ProducerSettings(transactional_id="app")).begin()
+    assert told_of_scripts == f'"begin": {found.value}'
+
+
+def test_what_may_follow_a_failure_is_no_mistake() -> None:
+    """Another producer takes the id over, in the middle of a transaction, too."""
+    script = [
+        "init",
+        "begin",
+        "send t-0 a",
+        "init",
+        "begin",
+        "send t-0 b",
+        "abort",
+        "begin",
+        "commit",
+        "flush",
+    ]
+    assert asked(*script).scenario()

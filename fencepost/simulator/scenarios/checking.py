@@ -14,6 +14,7 @@ from fencepost.simulator.scenarios.model import ConsumerPart, CopierPart, Fault,
 from fencepost.simulator.scenarios.points import Point, PointKind
 from fencepost.simulator.scenarios.rule_names import contradictory
 from fencepost.simulator.scenarios.scripts import Verb
+from fencepost.simulator.scenarios.usage import TRANSACTIONAL_VERBS, refused_call
 from fencepost.simulator.scenarios.wording import BadWords, quoted, suggestion
 
 FINAL_READER: Final = "final reader"
@@ -90,10 +91,9 @@ def _check_partition(scenario: Scenario, place: str, key: str, where: TopicParti
 
 
 def _check_script(scenario: Scenario, place: str, part: ProducerPart) -> None:
-    transactional = {Verb.INIT, Verb.BEGIN, Verb.COMMIT, Verb.ABORT, Verb.SEND_OFFSETS}
     sent: dict[tuple[TopicPartition, str], str] = _sent_by_others(scenario, part)
     for line in part.script:
-        if part.transactional_id is None and line.verb in transactional:
+        if part.transactional_id is None and line.verb in TRANSACTIONAL_VERBS:
             raise Inconsistent(place, "script", f"{quoted(str(line))} needs a transactional_id")
         if line.point is not None:
             _check_point(scenario, place, "script", line.point)
@@ -110,6 +110,9 @@ def _check_script(scenario: Scenario, place: str, part: ProducerPart) -> None:
                     "nobody could tell whose a record is",
                 )
             sent[written] = part.name
+    refused = None if part.transactional_id is None else refused_call(part.script)
+    if refused is not None:
+        raise Inconsistent(place, "script", f"{quoted(str(refused[0]))}: {refused[1]}")
 
 
 def _sent_by_others(scenario: Scenario, part: ProducerPart) -> dict[tuple[TopicPartition, str], str]:
