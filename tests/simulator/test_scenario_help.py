@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
 from fencepost.client.errors import WrongState
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.settings import ProducerSettings
 from fencepost.simulator.scenarios.builder import Builder, scenario
+from fencepost.simulator.scenarios.runner import run
 from fencepost.simulator.scenarios.tables import BadScenario
 
 
@@ -94,3 +97,34 @@ def test_what_may_follow_a_failure_is_no_mistake() -> None:
         "flush",
     ]
     assert asked(*script).scenario()
+
+
+def powerless(sync: Literal["none", "commit", "all"]) -> Builder:
+    """The power of the only node is cut after a commit."""
+    return (
+        asked("init", "begin", "send t-0 a", "commit")
+        .cluster(sync=sync)
+        .when("commit of p is ok")
+        .do("cut power of node 1")
+    )
+
+
+def test_a_loss_of_power_without_syncs_says_what_to_set() -> None:
+    """Brokers do not wait for the disk by default, as Kafka's: what that breaks is no bug of theirs."""
+    (report,) = run(powerless("none").scenario())
+    assert len(report.problems) > 1
+    assert report.problems[-1] == (
+        'the power of a node was cut, and sync = "none", the default, promises nothing about that: '
+        'with sync = "commit" in [cluster] transactions outlast it, with "all" every record'
+    )
+
+
+def test_with_syncs_a_loss_of_power_breaks_nothing() -> None:
+    (report,) = run(powerless("commit").scenario())
+    assert report.problems == ()
+
+
+def test_who_expects_a_loss_of_power_to_break_rules_is_told_nothing() -> None:
+    (broken,) = run(powerless("none").scenario())
+    (report,) = run(powerless("none").expect(violates=broken.broken).scenario())
+    assert report.problems == ()

@@ -17,7 +17,7 @@ from fencepost.simulator.scenarios.checking import FINAL_READER
 from fencepost.simulator.scenarios.model import Case, Expectation, ProducerPart, Scenario, cases
 from fencepost.simulator.scenarios.playing import Play, stage
 from fencepost.simulator.scenarios.seeded_playing import SeededPlay
-from fencepost.simulator.scenarios.verdicts import judge, problems
+from fencepost.simulator.scenarios.verdicts import hints, judge, problems
 from fencepost.simulator.trial import NOT_LIVE, core_failure, digest_of, judge_failure
 from fencepost.simulator.world import Disordered
 
@@ -99,7 +99,7 @@ def finish(play: Play) -> Report:
     strikes = play.striker.strikes
     return Report(
         name=case.name,
-        problems=tuple(wrong),
+        problems=(*wrong, *(hints(play) if wrong else ())),
         expected=tuple(_in_words(case.expect)),
         reached=tuple(str(heard.point) for heard in play.reached if heard.is_over),
         fired=tuple(f"{strike.fault.do} ({strike.fault.when[0]})" for strike in strikes if strike.struck),

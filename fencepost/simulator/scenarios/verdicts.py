@@ -11,12 +11,14 @@ from typing import Final
 
 import attrs
 
+from fencepost.broker.host import SyncPolicy
 from fencepost.protocol.batches import read_marker
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.stored import read_transactions
 from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition, TransactionState
 from fencepost.simulator.judging.black_box import check
 from fencepost.simulator.judging.exactly_once import exactly_once
+from fencepost.simulator.scenarios.actions import ActionKind
 from fencepost.simulator.scenarios.model import ConsumerPart, CopierPart, Expectation
 from fencepost.simulator.scenarios.playing import Play
 from fencepost.simulator.scenarios.rule_names import CONVERGES, EXACTLY_ONCE, HANGING_TRANSACTION, spelled_out
@@ -25,6 +27,10 @@ from fencepost.simulator.workloads import transform, without_mark
 # Without these, nobody looked at exactly-once; the rest of it depends on what went wrong.
 _TWICE_OR_NEVER: Final = ("duplicate", "unseen")
 _OF_COPIES: Final = ("missing-output", "doubled-output")
+_NO_SYNC: Final = (
+    'the power of a node was cut, and sync = "none", the default, promises nothing about that: '
+    'with sync = "commit" in [cluster] transactions outlast it, with "all" every record'
+)
 
 
 @attrs.define(eq=False)
@@ -162,6 +168,14 @@ def problems(play: Play, findings: Findings) -> list[str]:
         *(f"was never reached: {heard.point}" for heard in play.reached if not heard.is_over),
         *_of_values(play),
     ]
+
+
+def hints(play: Play) -> list[str]:
+    """What to look at first, for whoever did not get what he expected."""
+    power_was_cut = any(
+        strike.struck and strike.fault.do.kind is ActionKind.CUT_POWER for strike in play.striker.strikes
+    )
+    return [_NO_SYNC] if power_was_cut and play.case.cluster.sync is SyncPolicy.NONE else []
 
 
 def _unexpected(expect: Expectation, findings: Findings) -> list[str]:
