@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, cast
 
 import pytest
 
@@ -10,6 +10,7 @@ from fencepost.client.errors import WrongState
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.settings import ProducerSettings
 from fencepost.simulator.scenarios.builder import Builder, scenario
+from fencepost.simulator.scenarios.model import Scenario
 from fencepost.simulator.scenarios.runner import run
 from fencepost.simulator.scenarios.tables import BadScenario
 
@@ -128,3 +129,31 @@ def test_who_expects_a_loss_of_power_to_break_rules_is_told_nothing() -> None:
     (broken,) = run(powerless("none").scenario())
     (report,) = run(powerless("none").expect(violates=broken.broken).scenario())
     assert report.problems == ()
+
+
+def test_a_builder_that_is_run_says_how_it_becomes_a_scenario() -> None:
+    with pytest.raises(TypeError, match=r"a Builder is no scenario; a builder becomes one by \.scenario\(\)"):
+        run(cast("Scenario", asked("init")))
+
+
+def test_a_fault_that_does_nothing_says_what_to_call() -> None:
+    """As a statement of its own it would be forgotten without a word."""
+    builder = asked("init")
+    fault = builder.when("p ends", "p dies")
+    assert told(builder) == (
+        """scenario 's': .when("p ends", "p dies") is no fault yet: .do(...) says what it does"""
+    )
+    with pytest.raises(
+        AttributeError, match=r"""\.when\("p ends", "p dies"\) is no .* \.do\(\.\.\.\) says"""
+    ):
+        cast("Any", fault).scenario()
+    assert fault.do("crash node 1").scenario().faults
+
+
+def test_a_deed_without_a_time_says_what_to_call() -> None:
+    with pytest.raises(
+        AttributeError, match=r"a fault begins with \.when\(\.\.\.\), and \.do\(\.\.\.\) follows"
+    ):
+        cast("Any", asked("init")).do("crash node 1")
+    with pytest.raises(AttributeError, match="a Builder has no consume"):
+        cast("Any", asked("init")).consume("r")

@@ -7,12 +7,14 @@ stand in a file cannot be built either, and is told in the same words.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypedDict, Unpack, cast
 
 import attrs
 
 from fencepost.simulator.scenarios.model import Scenario
 from fencepost.simulator.scenarios.reading import scenario_in
+from fencepost.simulator.scenarios.tables import BadScenario
+from fencepost.simulator.scenarios.wording import quoted
 
 Starts = Literal["at once", "on request"]
 
@@ -84,7 +86,19 @@ class When:
     def do(self, what: str, *, until: str | None = None) -> Builder:
         """What it does, and until when."""
         end = {} if until is None else {"until": until}
+        if self in self.builder.unfinished:
+            self.builder.unfinished.remove(self)
         return self.builder.add("fault", when=self.when, do=what, times=self.times, **end)
+
+    @property
+    def lack(self) -> str:
+        """What is missing, for whoever takes it for a whole fault."""
+        return f".when({', '.join(map(quoted, self.when))}) is no fault yet: .do(...) says what it does"
+
+    if not TYPE_CHECKING:  # a type checker knows without it
+
+        def __getattr__(self, name: str) -> Never:
+            raise AttributeError(self.lack, name=name, obj=self)
 
 
 @attrs.define(eq=False)
@@ -92,6 +106,8 @@ class Builder:
     """A scenario in the making; `scenario` reads it as it reads a file."""
 
     values: dict[str, Any]
+    unfinished: list[When] = attrs.Factory(list[When])
+    """Faults that do nothing so far."""
 
     def add(self, table: str, **keys: object) -> Self:
         """One more of a table that a file may hold several of."""
@@ -117,7 +133,8 @@ class Builder:
 
     def when(self, *points: str, times: int = 1) -> When:
         """A fault that strikes at this point; of several, each makes a run of its own."""
-        return When(self, points, times)
+        self.unfinished.append(When(self, points, times))
+        return self.unfinished[-1]
 
     def expect(self, **keys: Unpack[ExpectKeys]) -> Self:
         """What must come of it."""
@@ -131,7 +148,18 @@ class Builder:
 
     def scenario(self) -> Scenario:
         """The whole, in the order in which a file has its people; BadScenario when it makes no sense."""
-        return scenario_in(self.values, f"scenario {self.values['name']!r}")
+        source = f"scenario {self.values['name']!r}"
+        if self.unfinished:
+            raise BadScenario(f"{source}: {self.unfinished[0].lack}")
+        return scenario_in(self.values, source)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Never:
+            because = f"a Builder has no {name}"
+            if name == "do":
+                because = "a fault begins with .when(...), and .do(...) follows it"
+            raise AttributeError(because, name=name, obj=self)
 
 
 def scenario(name: str, lesson: str = "") -> Builder:

@@ -176,7 +176,19 @@ class Case:
 
 
 def cases(scenario: Scenario) -> Iterator[Case]:
-    """Every run that a scenario asks for: each variant with each choice of points."""
+    """Every run that a scenario asks for: each variant with each choice of points. TypeError at once for what
+    is no scenario yet.
+    """
+    _refuse_builders(scenario)
+    return _cases(scenario)
+
+
+def _refuse_builders(found: object) -> None:
+    if not isinstance(found, Scenario):
+        raise TypeError(f"a {type(found).__name__} is no scenario; a builder becomes one by .scenario()")
+
+
+def _cases(scenario: Scenario) -> Iterator[Case]:
     variants = (Variant(cluster=scenario.cluster, expect=scenario.expect), *scenario.also_with)
     ways = list(product(*([(fault, point) for point in fault.when] for fault in scenario.faults)))
     for variant in variants:

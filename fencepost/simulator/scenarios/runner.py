@@ -46,8 +46,7 @@ class Report:
 
 def run(scenario: Scenario) -> Iterator[Report]:
     """Every case of a scenario, one after the other."""
-    for case in cases(scenario):
-        yield run_case(case)
+    return map(run_case, cases(scenario))
 
 
 def run_case(case: Case) -> Report:
