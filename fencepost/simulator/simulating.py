@@ -50,14 +50,21 @@ def planner_of(
     partition_verification: bool | None = None,
 ) -> Planner:
     """What draws such worlds; it can be handed to other processes."""
-    protections = frozenset(broken)
+    protections = frozenset(_names_of("broken", broken))
     if transaction_version not in GENERATIONS:
         raise ValueError(f"transaction_version is {transaction_version}, and may be {sorted(GENERATIONS)}")
     if not protections <= PROTECTIONS:
         raise ValueError(f"broken is {sorted(protections)}, and may be of {sorted(PROTECTIONS)}")
     settings = NodeSettings(
         broken=protections,
-        history=History.without(without),
+        history=History.without(_names_of("without", without)),
         partition_verification=verifies(transaction_version, partition_verification),
     )
     return partial(draw, transaction_version=transaction_version, node_settings=settings)
+
+
+def _names_of(key: str, names: Iterable[str]) -> Iterable[str]:
+    """One name alone would be taken for a list of its letters."""
+    if isinstance(names, str):
+        raise ValueError(f"{key} is {names!r}, and must be a tuple of names: ({names!r},)")
+    return names

@@ -56,6 +56,18 @@ def test_what_there_is_not_is_a_value_error() -> None:
         fencepost.simulate(1, without=["luck"])
 
 
+def test_one_name_alone_is_no_tuple_of_names() -> None:
+    """A text is one of its letters, too, and nobody means those."""
+    with pytest.raises(
+        ValueError, match=r"broken is 'fencing', and must be a tuple of names: \('fencing',\)"
+    ):
+        fencepost.simulate(1, broken="fencing")
+    with pytest.raises(
+        ValueError, match=r"without is 'fences_once', and must be a tuple of names: \('fences_once',\)"
+    ):
+        fencepost.simulate(1, without="fences_once")
+
+
 def test_without_a_correction_of_kafkas_the_world_is_another() -> None:
     """A fence raises the epoch twice: seen as soon as somebody is fenced."""
     digests = {(fencepost.simulate(s).digest, fencepost.simulate(s, without=["fences_once"]).digest)
