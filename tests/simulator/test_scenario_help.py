@@ -157,3 +157,53 @@ def test_a_deed_without_a_time_says_what_to_call() -> None:
         cast("Any", asked("init")).do("crash node 1")
     with pytest.raises(AttributeError, match="a Builder has no consume"):
         cast("Any", asked("init")).consume("r")
+
+
+def in_shop() -> Builder:
+    """A cluster with two partitions in which nobody does anything."""
+    return scenario("s").cluster(topics={"shop": 2})
+
+
+# What is asked for though there is none of it yet, or is only half a name.
+ABSENT = [
+    (
+        in_shop().consumer("r", "shop"),
+        '[[consumer]] 1 reads: "shop" is no partition',
+        "(possible: shop-0, shop-1)",
+    ),
+    (in_shop().copier("c", "shop", writes="out"), "[[copier]] 1 reads: ", "(possible: shop-0, shop-1)"),
+    (in_shop().producer("p", "send shop a"), "[[producer]] 1 script: ", "(possible: shop-0, shop-1)"),
+    (in_shop().expect(visible={"shop": ["a"]}), "[expect] visible: ", "(possible: shop-0, shop-1)"),
+    (
+        scenario("s").cluster(topics={}).consumer("r", "shop-0"),
+        'reads: there is no partition "shop-0"',
+        "and none at all so far: [cluster] topics = { t = 2 } makes some",
+    ),
+    (
+        in_shop().when("coordinator of shop appends ONGOING").do("crash node 1"),
+        'when: there is no "shop", and no transactional id at all so far',
+        'a [[producer]] with transactional_id = "shop" makes it',
+    ),
+    (
+        in_shop().when("at 3 ms").do("kill shop"),
+        'do: there is no "shop", and nobody at all so far',
+        'a [[producer]] with name = "shop" makes it',
+    ),
+    (
+        in_shop().producer("p", transactional_id=""),
+        '[[producer]] 1 transactional_id: is ""',
+        "write a name, or leave it out",
+    ),
+    (
+        in_shop().copier("c", "shop-0", writes="shop", transactional_id=""),
+        "[[copier]] 1 transactional_id: ",
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize(("builder", "what", "instead"), ABSENT, ids=[row[1] for row in ABSENT])
+def test_what_is_not_there_yet_is_told_with_what_makes_it(builder: Builder, what: str, instead: str) -> None:
+    found = told(builder)
+    assert what in found
+    assert found.endswith(instead)

@@ -79,15 +79,18 @@ def _check_people(scenario: Scenario) -> None:
         if part.name in seen:
             raise Inconsistent(place, "name", f"there are two who are called {quoted(part.name)}")
         seen[part.name] = None
+        if not isinstance(part, ConsumerPart) and part.transactional_id == "":
+            raise Inconsistent(place, "transactional_id", 'is "": write a name, or leave it out')
 
 
 def _check_partition(scenario: Scenario, place: str, key: str, where: TopicPartition) -> None:
     possible = scenario.cluster.partitions
     if where not in possible and where != TopicPartition(CONSUMER_OFFSETS_TOPIC, 0):
+        because = f"there is no partition {quoted(str(where))}"
+        if not possible:
+            because += ", and none at all so far: [cluster] topics = { t = 2 } makes some"
         names = [str(each) for each in possible]
-        raise Inconsistent(
-            place, key, f"there is no partition {quoted(str(where))}{suggestion(str(where), names)}", names
-        )
+        raise Inconsistent(place, key, because + suggestion(str(where), names), names)
 
 
 def _check_script(scenario: Scenario, place: str, part: ProducerPart) -> None:
@@ -188,7 +191,9 @@ def _check_action(scenario: Scenario, place: str, fault: Fault) -> None:
     if do.kind in _NODE_ACTIONS:
         _check_somebody(scenario, place, "do", do.who, only=nodes)
     elif do.kind in (ActionKind.KILL, ActionKind.START):
-        _check_name(place, "do", do.who, people)
+        _check_name(
+            place, "do", do.who, people, if_none='nobody at all so far: a [[producer]] with name = "{}"'
+        )
     elif do.kind in _PARTITION_ACTIONS:
         _check_partition_name(scenario, place, "do", do.who)
     elif do.kind is ActionKind.MOVE:
@@ -207,7 +212,7 @@ def _check_point(scenario: Scenario, place: str, key: str, point: Point) -> None
     if point.kind in _PARTITION_POINTS:
         _check_partition_name(scenario, place, key, point.who)
         if point.whom:
-            _check_name(place, key, point.whom, scenario.transactional_ids)
+            _check_transactional_id(scenario, place, key, point.whom)
         return
     for name in (point.who, "" if point.kind is PointKind.ENDS_CALL else point.whom):
         if name:
@@ -218,7 +223,7 @@ def _check_somebody(scenario: Scenario, place: str, key: str, name: str, *, only
     """A name by itself, or by what somebody leads."""
     kind, of, subject = name.partition(" of ")
     if of and kind == "coordinator":
-        _check_name(place, key, subject, scenario.transactional_ids)
+        _check_transactional_id(scenario, place, key, subject)
     elif of and kind == "leader":
         _check_partition_name(scenario, place, key, subject)
     else:
@@ -230,11 +235,18 @@ def _check_partition_name(scenario: Scenario, place: str, key: str, name: str) -
     _check_name(place, key, name, names)
 
 
-def _check_name(place: str, key: str, name: str, possible: Sequence[str]) -> None:
-    if name not in possible:
-        raise Inconsistent(
-            place, key, f"there is no {quoted(name)}{suggestion(name, possible)}", possible or ["nobody"]
-        )
+def _check_transactional_id(scenario: Scenario, place: str, key: str, name: str) -> None:
+    if_none = 'no transactional id at all so far: a [[producer]] with transactional_id = "{}"'
+    _check_name(place, key, name, scenario.transactional_ids, if_none=if_none)
+
+
+def _check_name(place: str, key: str, name: str, possible: Sequence[str], *, if_none: str = "") -> None:
+    if name in possible:
+        return
+    because = f"there is no {quoted(name)}"
+    if not possible:
+        raise Inconsistent(place, key, f"{because}, and {if_none.format(name)} makes it")
+    raise Inconsistent(place, key, because + suggestion(name, possible), possible)
 
 
 def _people(scenario: Scenario) -> list[str]:

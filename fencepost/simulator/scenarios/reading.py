@@ -30,9 +30,10 @@ from fencepost.simulator.scenarios.model import (
 )
 from fencepost.simulator.scenarios.points import point
 from fencepost.simulator.scenarios.rule_names import RULE_NAMES
-from fencepost.simulator.scenarios.scripts import line, partition_named
+from fencepost.simulator.scenarios.scripts import Line, NoPartition, line, partition_named
 from fencepost.simulator.scenarios.seeded import seeded_scenario
-from fencepost.simulator.scenarios.tables import TOP, BadScenario, Table
+from fencepost.simulator.scenarios.tables import TOP, BadScenario, Read, Table, Thing
+from fencepost.simulator.scenarios.wording import BadWords
 
 TRANSACTION_VERSIONS: Final = (0, 1, 2)
 AT_ONCE: Final = "at once"
@@ -59,9 +60,9 @@ def scenario_in(values: dict[str, Any], source: str, lines: Sequence[str] = ()) 
         name=top.text("name"),
         lesson=" ".join(top.text("lesson", "").split()),
         cluster=cluster,
-        parts=tuple(_parts(top)),
+        parts=tuple(_parts(top, cluster)),
         faults=tuple(_fault(table) for table in top.tables("fault")),
-        expect=_expectation(expect_table, Expectation()),
+        expect=_expectation(expect_table, Expectation(), cluster),
         also_with=tuple(_variants(top, expect_table, cluster)),
         choices=top.counts("choices"),
     )
@@ -112,16 +113,29 @@ def _topics(table: Table) -> tuple[tuple[str, int], ...]:
     return tuple((name, topics.positive(name, 1, most=PARTITIONS_MAX)) for name in topics.values)
 
 
+def _among(cluster: Cluster, read: Read[Thing]) -> Read[Thing]:
+    """The same words, understood among the partitions of this cluster."""
+
+    def understood(text: str) -> Thing:
+        try:
+            return read(text)
+        except NoPartition as problem:
+            raise BadWords(str(problem), possible=map(str, cluster.partitions)) from None
+
+    return understood
+
+
 # --- people -------------------------------------------------------------------------------------------------
 
 
-def _parts(top: Table) -> Iterator[Part]:
+def _parts(top: Table, cluster: Cluster) -> Iterator[Part]:
+    partition = _among(cluster, partition_named)
     for table in top.tables("producer"):
-        yield _producer(table)
+        yield _producer(table, _among(cluster, line))
     for table in top.tables("consumer"):
-        yield _consumer(table)
+        yield _consumer(table, partition)
     for table in top.tables("copier"):
-        yield _copier(table)
+        yield _copier(table, partition)
 
 
 def _is_called(table: Table) -> bool:
@@ -132,7 +146,7 @@ def _optional(table: Table, key: str) -> str | None:
     return table.text(key) if table.has(key) else None
 
 
-def _producer(table: Table) -> ProducerPart:
+def _producer(table: Table, line: Read[Line]) -> ProducerPart:
     usual = ProducerPart(name="")
     made = ProducerPart(
         name=table.text("name"),
@@ -150,11 +164,11 @@ def _producer(table: Table) -> ProducerPart:
     return made
 
 
-def _consumer(table: Table) -> ConsumerPart:
+def _consumer(table: Table, partition: Read[TopicPartition]) -> ConsumerPart:
     levels = {level.name.lower(): level for level in IsolationLevel}
     made = ConsumerPart(
         name=table.text("name"),
-        reads=table.words("reads", partition_named),
+        reads=table.words("reads", partition),
         isolation_level=levels[table.one_of("isolation", list(levels), "read_committed")],
         group=_optional(table, "group"),
         is_called=_is_called(table),
@@ -163,12 +177,12 @@ def _consumer(table: Table) -> ConsumerPart:
     return made
 
 
-def _copier(table: Table) -> CopierPart:
+def _copier(table: Table, partition: Read[TopicPartition]) -> CopierPart:
     name = table.text("name")
     made = CopierPart(
         name=name,
         transactional_id=table.text("transactional_id", name),
-        reads=table.words("reads", partition_named),
+        reads=table.words("reads", partition),
         writes=table.text("writes"),
         group=table.text("group", "copiers"),
         is_called=_is_called(table),
@@ -193,7 +207,7 @@ def _fault(table: Table) -> Fault:
     return made
 
 
-def _expectation(table: Table, usual: Expectation) -> Expectation:
+def _expectation(table: Table, usual: Expectation, cluster: Cluster) -> Expectation:
     """What a table expects, over what is expected anyway; who says what is broken says what is kept, too."""
     judged = table.has("holds") or table.has("violates")
     holds, violates = table.texts("holds"), table.texts("violates")
@@ -203,20 +217,21 @@ def _expectation(table: Table, usual: Expectation) -> Expectation:
         holds=holds if judged else usual.holds,
         violates=violates if judged else usual.violates,
         reaches=table.words("reaches", point) if table.has("reaches") else usual.reaches,
-        visible=_values(table, "visible") if table.has("visible") else usual.visible,
-        logs=_values(table, "logs") if table.has("logs") else usual.logs,
+        visible=_values(table, "visible", cluster) if table.has("visible") else usual.visible,
+        logs=_values(table, "logs", cluster) if table.has("logs") else usual.logs,
     )
 
 
-def _values(table: Table, key: str) -> tuple[tuple[TopicPartition, tuple[str, ...]], ...]:
+def _values(table: Table, key: str, cluster: Cluster) -> tuple[tuple[TopicPartition, tuple[str, ...]], ...]:
     inner = table.table(key, f"{table.name} {key}")
-    return tuple((table.understood(key, name, partition_named), inner.texts(name)) for name in inner.values)
+    partition = _among(cluster, partition_named)
+    return tuple((table.understood(key, name, partition), inner.texts(name)) for name in inner.values)
 
 
 def _variants(top: Table, expect: Table, cluster: Cluster) -> Iterator[Variant]:
     """Rows of `also_with`: keys of a cluster and of an expectation side by side."""
-    usual = _expectation(expect, Expectation())
+    usual = _expectation(expect, Expectation(), cluster)
     for row in expect.tables("also_with", "[expect] also_with"):
-        made = Variant(cluster=_cluster_keys(row, cluster), expect=_expectation(row, usual))
+        made = Variant(cluster=_cluster_keys(row, cluster), expect=_expectation(row, usual, cluster))
         row.finish()
         yield made

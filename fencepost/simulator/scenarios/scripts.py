@@ -83,9 +83,13 @@ def line(text: str) -> Line:
     )
 
 
+class NoPartition(BadWords):
+    """What stands where a partition must; which ones there are only the cluster can say."""
+
+
 def partition_named(text: str) -> TopicPartition:
     """The partition that is written "topic-0"."""
     topic, dash, number = text.rpartition("-")
     if not dash or not topic or not number.isdecimal():
-        raise BadWords(f"{quoted(text)} is no partition: a topic, a dash and a number", possible=["t-0"])
+        raise NoPartition(f"{quoted(text)} is no partition: a topic, a dash and a number", possible=["t-0"])
     return TopicPartition(topic, int(number))
