@@ -47,7 +47,8 @@ def without_times(lines: list[str]) -> list[str]:
 
 
 def test_the_seed_of_the_page_breaks_that_rule(capsys: Output) -> None:
-    found, again, small = shown(PAGE, FOUND)
+    found, again, small, more = shown(PAGE, FOUND)
+    assert more == MORE
     assert printed(capsys, again.partition("again:")[2], code=1)[:3] == [found, again, small]
     command = small.partition("small:")[2].strip()
     assert shown(PAGE, command)[0] == f"s{found[1:]}", "the seed that was found is the one made small"
@@ -62,6 +63,18 @@ def test_the_scenario_of_the_page_is_what_its_seed_became() -> None:
     choices = sum(1 for choice in scenario.choices if choice)
     assert f"-> {report.events:,} events and {choices:,} choices" in sizes
     assert report.broken == (shown(PAGE, FOUND)[0].partition("breaks ")[2].partition(":")[0],)
+
+
+def test_both_pages_show_what_a_hundred_seeds_come_to(capsys: Output) -> None:
+    lines = printed(capsys, "fencepost fuzz --seeds 100 --cores 2 --coverage")
+    assert [line for line in shown(PAGE, "fencepost fuzz --seeds 100 --coverage") if line != MORE] == [
+        line for line in lines if line in PAGE.splitlines()
+    ]
+    *readme, last = without_times(shown(README, "fencepost fuzz --seeds 100"))
+    table = next(at for at, line in enumerate(lines) if line.startswith("state "))
+    *cells, told = without_times([*lines[:table], *lines[-2:]])
+    assert readme == cells
+    assert told.startswith(last.removesuffix(MORE)), "the speed is another one each time"
 
 
 @pytest.fixture(scope="module", params=[0, 2])
