@@ -258,7 +258,16 @@ class Calls:
             self.cancel(call.number)
             self._drop_lookup(call)
             call.indefinite = call.indefinite or call.node is not None
-        return [Finished(call, None, _timed_out(call), Remedy.RAISE) for call in late]
+        return [Finished(call, None, self._timed_out(call), Remedy.RAISE) for call in late]
+
+    def _timed_out(self, call: Call) -> Failure:
+        why = f"the last answer was {call.last_error.name}" if call.last_error else "no answer came"
+        if not self.cluster.nodes and call.last_error in (NO_ERROR, *_UNANSWERED):
+            asked = ", ".join(f"{host}:{port}" for host, port in self.cluster.bootstrap)
+            why = f"no broker answered at {asked}"
+        elif isinstance(call.target, TopicPartition) and not call.attempts and not call.indefinite:
+            why = f"nobody leads {call.target}, if there is such a partition"
+        return Failure(RequestTimeout, because=f"{type(call.request).__name__} was not done in time: {why}")
 
     # --- output ---------------------------------------------------------------------------------------------
 
@@ -387,10 +396,3 @@ class Calls:
             self._metadata_at <= now,
             tuple(sorted((*key, ranks[number]) for key, number in self._looking_up.items())),
         )
-
-
-def _timed_out(call: Call) -> Failure:
-    why = f"the last answer was {call.last_error.name}" if call.last_error else "no answer came"
-    if isinstance(call.target, TopicPartition) and not call.attempts and not call.indefinite:
-        why = f"nobody leads {call.target}, if there is such a partition"
-    return Failure(RequestTimeout, because=f"{type(call.request).__name__} was not done in time: {why}")

@@ -130,6 +130,15 @@ def test_a_broker_that_nobody_knows_is_asked_for_until_the_deadline() -> None:
     assert failure_at_the_deadline(LIST, BrokerAt(9)).kind is RequestTimeout
 
 
+def test_where_no_broker_answered_its_address_is_named_at_the_deadline() -> None:
+    talk = Asking()
+    talk.ask(LIST, CONTROLLER, deadline=100)
+    talk.step(100)
+    (finished,) = talk.finished
+    assert finished.failure is not None
+    assert "no broker answered at a:1, b:2" in finished.failure.because
+
+
 def test_a_partition_that_nobody_has_is_named_at_the_deadline() -> None:
     assert "nobody leads t-9" in failure_at_the_deadline(OFFSETS, TopicPartition("t", 9)).because
 
