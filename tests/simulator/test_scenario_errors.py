@@ -291,7 +291,7 @@ WRONG: list[tuple[str, str, str, tuple[str, ...]]] = [
         "an unknown key in a row",
         "[expect]",
         "[expect]\nalso_with = [{ node = 2 }]",
-        ('also_with 1 node: is no key of it; did you mean "nodes"?',),
+        ('line 30: [expect] also_with 1 node: is no key of it; did you mean "nodes"?',),
     ),
     (
         "choices below zero",

@@ -42,13 +42,18 @@ class Table:
         return BadScenario(f"{place}: {because}{_list(possible)}")
 
     def _line(self, key: str) -> int:
-        """Where the key stands: under the table's header, or where that is (a best guess for people)."""
-        header, _, number = self.name.partition("]] ")
+        """Where the key stands: under the table's header, or where that is (a best guess for people). A table
+        that is a value itself, as `[expect] also_with 1`, stands where its own key does.
+        """
+        header, _, place = self.name.partition("] ")
+        number = int(place) if place.isdecimal() else 1
         start = 0
         if self.name != TOP:
-            wanted = header + "]]" if number else header
+            wanted = header.rstrip("]") + "]"
             headers = [at for at, line in enumerate(self.lines) if line.strip().startswith(wanted)]
-            start = headers[min(int(number or 1), len(headers)) - 1] if headers else 0
+            start = headers[min(number, len(headers)) - 1] if headers else 0
+        if place and not place.isdecimal():
+            key = place.split()[0]
         for at in range(start, len(self.lines)):
             if self.lines[at].split("=")[0].strip().strip('"') == key:
                 return at + 1
