@@ -258,7 +258,7 @@ class SimulatedNode:
                 self.syncing.add(key)
                 journal = self.journals.journal(key)
                 at = self.world.now + self.world.sync_latency(self.disk)
-                self.world.at(at, self._sync, (host, journal))
+                self.world.at(at, self._sync, (host, journal, journal.log_end_offset))
         if host.wakes_at_ms is not None:
             self._wake_at(host.wakes_at_ms)
 
@@ -268,8 +268,8 @@ class SimulatedNode:
             peer = self.peers[node_id] = self.world.network.connect(self, self.world.node(node_id))
         return peer
 
-    def _sync(self, what: tuple[Host, Journal]) -> None:
-        host, journal = what
+    def _sync(self, what: tuple[Host, Journal, int]) -> None:
+        host, journal, end = what
         if self.host is not host:
             return
         key = journal.partition
@@ -277,7 +277,7 @@ class SimulatedNode:
         if not host.directory.holds(journal) or key not in host.unsynced:
             return
         try:
-            offset = journal.sync()
+            offset = min(journal.sync(), end)
         except StorageError as problem:
             host.sync_failed(key, problem)
         else:
