@@ -139,6 +139,16 @@ OF_PARTITIONS: Final = (
             Edit("broker.partition:restore", {"(cached,) if entry.last_offset != NO_OFFSET else ()": "()"}),
         ),
     ),
+    Mutation(
+        "a marker at the high watermark counts as durable",
+        breaks="The LSO passes a marker that the last sync did not reach.",
+        edits=(
+            Edit(
+                "broker.partition:advance_high_watermark",
+                {"ended.marker_offset >= offset": "ended.marker_offset > offset"},
+            ),
+        ),
+    ),
 )
 
 OF_COORDINATORS: Final = (
