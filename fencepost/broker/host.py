@@ -155,13 +155,8 @@ class Host:
 
     def work_until_idle(self, now: int) -> None:
         """Do everything that can be done at time `now` (milliseconds)."""
-        while True:
-            while self.to_do:
-                self._perform(self.to_do.popleft(), now)
-            if not self.inbox:
-                self.requests_waiting = 0
-                return
-            self._take(self.inbox.popleft(), now)
+        while self.to_do or self.inbox:
+            self.work(now)
 
     def tick(self, now: int) -> None:
         """Offer a Tick when one is due."""

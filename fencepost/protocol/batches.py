@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import attrs
 from crc32c import crc32c
@@ -16,6 +16,7 @@ from crc32c import crc32c
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.primitives import read_varint
 from fencepost.protocol.terms import NO_SEQUENCE, TransactionResult, sequence_after
+from fencepost.protocol.values import value
 
 Buffer = bytes | bytearray | memoryview
 
@@ -44,10 +45,10 @@ _LEADER_EPOCH = struct.Struct(">i")
 _CRC = struct.Struct(">I")
 
 
-@attrs.define(unsafe_hash=True)
+@value
 class BatchHeader:
     """The header of one batch, field for field as on disk, and what follows from them: whoever reads one asks
-    for that several times. A value, although not frozen: every hot path makes one per batch.
+    for that several times.
     """
 
     base_offset: int
@@ -74,11 +75,12 @@ class BatchHeader:
     is_control: bool = attrs.field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        self.size = LENGTH_PREFIX_SIZE + self.batch_length
-        self.last_offset = self.base_offset + self.last_offset_delta
-        self.next_offset = self.last_offset + 1
-        self.is_transactional = self.attributes & TRANSACTIONAL_BIT != 0
-        self.is_control = self.attributes & CONTROL_BIT != 0
+        made: Any = self  # still in the making; from here on nobody changes it
+        made.size = LENGTH_PREFIX_SIZE + self.batch_length
+        made.last_offset = last_offset = self.base_offset + self.last_offset_delta
+        made.next_offset = last_offset + 1
+        made.is_transactional = self.attributes & TRANSACTIONAL_BIT != 0
+        made.is_control = self.attributes & CONTROL_BIT != 0
 
     @property
     def last_sequence(self) -> int:
