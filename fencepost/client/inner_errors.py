@@ -30,10 +30,9 @@ def _parts(body: ReplyBody) -> Iterator[object]:
 
 
 @cache
-def _fields_of_parts(kind: type[ReplyBody]) -> list[str]:
-    return [
-        name for name in ("partitions", "topics", "offsets", "transactions", "groups") if hasattr(kind, name)
-    ]
+def _fields_of_parts(kind: type[ReplyBody]) -> tuple[str, ...]:
+    names = ("partitions", "topics", "offsets", "transactions", "groups")
+    return tuple(name for name in names if hasattr(kind, name))
 
 
 def _name_of(part: object) -> str:

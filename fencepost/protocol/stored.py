@@ -116,7 +116,7 @@ _TRANSACTION_START = struct.Struct(">hqhib")  # version, producer id and epoch, 
 _TRANSACTION_TIMES = struct.Struct(">qq")  # last update, start
 
 
-_STATE_NUMBERS: Final = {state: state.value for state in TransactionState}
+STATE_NUMBERS: Final = {state: state.value for state in TransactionState}
 _EMPTY: Final = TransactionState.EMPTY
 
 
@@ -127,7 +127,7 @@ def _transaction_value(record: TransactionRecord) -> bytes:
         record.producer_id,
         record.producer_epoch,
         record.timeout_ms,
-        _STATE_NUMBERS[record.state],
+        STATE_NUMBERS[record.state],
     )
     times = _TRANSACTION_TIMES.pack(record.update_ms, record.start_ms)
     tags = _tags(record.previous_producer_id, record.next_producer_id, record.client_version)
@@ -210,7 +210,7 @@ def _read_transaction(value: bytes) -> TransactionRecord:
     )
 
 
-_STATES: Final = {number: state for state, number in _STATE_NUMBERS.items()}
+_STATES: Final = {number: state for state, number in STATE_NUMBERS.items()}
 
 
 def _read_partitions(fields: Fields, *, flexible: bool) -> list[TopicPartition] | None:

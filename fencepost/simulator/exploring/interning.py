@@ -45,7 +45,9 @@ class Interned(Generic[ValueT]):
 
 
 class States(Interned[StateT]):
-    """States of an actor by number, each there to go on from."""
+    """States of an actor by number, each there to go on from. The first of a number is what others read; a
+    step may begin with a later one, since equal keys act alike.
+    """
 
     __slots__ = ("_doubles",)
 
@@ -62,4 +64,5 @@ class States(Interned[StateT]):
 
     def taken(self, number: int) -> StateT:
         """What acts like that state, for the caller to change."""
-        return self._doubles.pop(number, None) or self.values[number].copy()
+        double = self._doubles.pop(number, None)
+        return self.values[number].copy() if double is None else double

@@ -17,7 +17,7 @@ from fencepost.broker.transactions import Transactions
 from fencepost.broker.words import Append, Durable, Input, Lead, Outcome, Received, Remove, Reply, Tick
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.messages import EndTxn, FetchReply, InitProducerId, WriteTxnMarkers
-from fencepost.protocol.stored import TransactionRecord, read_offsets, read_transactions
+from fencepost.protocol.stored import STATE_NUMBERS, TransactionRecord, read_offsets, read_transactions
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     NO_PRODUCER_ID,
@@ -42,7 +42,6 @@ from fencepost.simulator.nodes import SimulatedNode
 from fencepost.simulator.world import World
 
 _RECORD_START: Final = struct.Struct(">qhib")  # producer id and epoch, timeout, state
-_NUMBERS: Final = {state: state.value for state in TransactionState}
 
 
 class Invariants:
@@ -261,7 +260,7 @@ def _told(host: Host, append: Append) -> tuple[str, TransactionRecord | None]:
     record = state.records.get(name)
     if record is not None and isinstance(batch, bytearray):
         start = _RECORD_START.pack(
-            record.producer_id, record.producer_epoch, record.timeout_ms, _NUMBERS[record.state]
+            record.producer_id, record.producer_epoch, record.timeout_ms, STATE_NUMBERS[record.state]
         )
         if start in batch and name.encode() in batch:
             return name, record
