@@ -18,7 +18,7 @@ from fencepost.cli.application import run
 from fencepost.cli.fuzzing import Protection, WorldOptions
 from fencepost.cli.playing import read
 from fencepost.cli.shrinking import shrink
-from fencepost.simulator.shrinking import failing_seed
+from fencepost.simulator.shrinking import Search, failing_seed
 from tests.cli.processes import COMMAND, PATIENCE_S
 
 Output = pytest.CaptureFixture[str]
@@ -64,7 +64,7 @@ def test_what_an_old_generation_does_by_design_is_made_small_too(capsys: Output,
     target = tmp_path / "late.toml"
     options = [
         "--seed",
-        "264",
+        "107",
         "--transaction-version",
         "0",
         "--output",
@@ -74,7 +74,7 @@ def test_what_an_old_generation_does_by_design_is_made_small_too(capsys: Output,
     ]
     assert run(["shrink", *options, "--json"]) == 0
     words, small = last_json(capsys)
-    assert words[0].startswith(f"seed 264 meets {small['rule']}: payments-0: a marker of producer 0 ")
+    assert words[0].startswith(f"seed 107 meets {small['rule']}: out-0: a marker of producer 1 ")
     assert "partition_verification = false" in target.read_text()
 
     assert run(["run", str(target), "--json"]) == 0
@@ -138,13 +138,18 @@ def test_a_search_that_is_ended_keeps_what_it_had_found(
     assert (played["broken"], played["events"]) == ([small["rule"]], small["events"])
 
 
-def test_a_search_that_is_ended_at_once_says_that_it_wrote_nothing(tmp_path: Path) -> None:
-    with long_search(tmp_path) as (process, _):
-        process.send_signal(signal.SIGINT)
-        words, last = process.communicate(timeout=PATIENCE_S)[0].splitlines()
-    assert process.returncode == 130
-    assert words == "It was interrupted before anything smaller was found: nothing was written."
-    assert json.loads(last)["file"] is None
+def test_a_search_that_is_ended_at_once_says_that_it_wrote_nothing(
+    capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(_: Search, _tell: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Search, "run", ended)
+    assert run(["shrink", "--seed", "2", "--break", "fencing", "--json"]) == 130
+    words, small = last_json(capsys)
+    assert words[1:] == ["It was interrupted before anything smaller was found: nothing was written."]
+    assert small["file"] is None
     assert not list(tmp_path.iterdir())
 
 
