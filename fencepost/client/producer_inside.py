@@ -34,10 +34,10 @@ from fencepost.client.producer_states import (
     IDEMPOTENT,
     LAST_STATES,
     SENDING,
-    TRANSACTION_TABLE_NOTES,
     TRANSACTIONAL,
     ProducerInput,
     ProducerState,
+    refusal,
 )
 from fencepost.client.settings import ProducerSettings
 from fencepost.protocol import messages as m
@@ -130,8 +130,7 @@ class ProducerInside:
             raise ClientClosed(f"{call.value}() of a closed producer")
         if self._table is IDEMPOTENT:
             raise WrongState(f"{call.value}() needs a producer with a transactional_id")
-        because = f"{call.value}() while {self.state.value}: {TRANSACTION_TABLE_NOTES[self.state]}"
-        raise WrongState(because, cell)
+        raise WrongState(refusal(call, self.state), cell)
 
     def _move(self, happening: ProducerInput) -> None:
         """Something happened: an absent cell is our own mistake."""

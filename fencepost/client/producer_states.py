@@ -144,7 +144,7 @@ IDEMPOTENT: Final[ProducerTable] = {
 SENDING: Final = frozenset({_S.IN_TRANSACTION, _S.COMMITTING_TRANSACTION, _S.READY, _S.INITIALIZING})
 """States in which batches go out, as soon as there is a producer id."""
 
-TRANSACTION_TABLE_NOTES: Final = {
+_NOTES: Final = {
     _S.UNINITIALIZED: "call init_transactions() first",
     _S.INITIALIZING: "init_transactions() has not finished: call it again to go on waiting",
     _S.READY: "call begin_transaction() first",
@@ -152,4 +152,9 @@ TRANSACTION_TABLE_NOTES: Final = {
     _S.COMMITTING_TRANSACTION: "the commit has not finished",
     _S.ABORTING_TRANSACTION: "the abort has not finished: call abort_transaction() again to go on waiting",
 }
-"""What to tell a caller whose call a state refuses."""
+"""What to do instead of a call that a state refuses."""
+
+
+def refusal(call: ProducerInput, state: ProducerState) -> str:
+    """What to tell a caller whose call a transactional producer refuses in this state."""
+    return f"{call.value}() while {state.value}: {_NOTES[state]}"

@@ -9,12 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from fencepost.client.producer_states import (
-    TRANSACTION_TABLE_NOTES,
-    TRANSACTIONAL,
-    ProducerInput,
-    ProducerState,
-)
+from fencepost.client.producer_states import TRANSACTIONAL, ProducerInput, ProducerState, refusal
 from fencepost.simulator.scenarios.scripts import Line, Verb
 
 _CALLS: Final = {
@@ -42,6 +37,6 @@ def refused_call(script: Iterable[Line]) -> tuple[Line, str] | None:
             call = _CALLS[line.verb]
             cell = TRANSACTIONAL[state][call]
             if not isinstance(cell, ProducerState):
-                return line, f"{call.value}() while {state.value}: {TRANSACTION_TABLE_NOTES[state]}"
+                return line, refusal(call, state)
             state = _ENDED.get(cell, cell)
     return None
