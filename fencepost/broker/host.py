@@ -300,7 +300,9 @@ class Host:
 
     def _drop_appends(self, key: TopicPartition) -> None:
         """Nothing more is written to a log that this node has lost."""
-        self.to_do = deque(act for act in self.to_do if not (type(act) is Append and act.partition == key))
+        self.to_do = deque(
+            act for act in self.to_do if not (isinstance(act, Append) and act.partition == key)
+        )
         self.unsynced.discard(key)
 
     @property

@@ -65,18 +65,17 @@ def _encoded(record: KafkaRecord, offset_delta: int) -> bytes:
         _NO_ATTRIBUTES,
         varint(timestamp_delta),
         varint(offset_delta),
-        varint(_NULL if key is None else len(key)),
-        key or b"",
-        varint(_NULL if value is None else len(value)),
-        value or b"",
+        _sized(key),
+        _sized(value),
         varint(len(headers)),
     ]
     for name, content in headers:
-        encoded = name.encode()
-        parts += [varint(len(encoded)), encoded]
-        parts += [varint(_NULL if content is None else len(content)), content or b""]
-    body = b"".join(parts)
-    return varint(len(body)) + body
+        parts += [_sized(name.encode()), _sized(content)]
+    return _sized(b"".join(parts))
+
+
+def _sized(data: bytes | None) -> bytes:
+    return varint(_NULL) if data is None else varint(len(data)) + data
 
 
 def read_kafka_records(payload: bytes, record_count: int) -> list[KafkaRecord]:
