@@ -49,7 +49,7 @@ bench: env
 	$(BIN)/python -m benchmarks
 
 docs: env
-	$(BIN)/python -m fencepost.docs
+	$(BIN)/python -m tools.docs
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

@@ -13,8 +13,8 @@ from uuid import uuid4
 
 from benchmarks.loads import KEYS, PARTITIONS, RECORDS_PER_TRANSACTION, VALUES, Load, Scale, Work
 from fencepost import Admin, Consumer, Producer, TopicPartition
-from fencepost.client.consumed import ConsumedBatch
-from fencepost.client.sync import Outcome
+from fencepost.client.consumer_records import ConsumedBatch
+from fencepost.client.shells.sync import Outcome
 
 OUTCOMES_EVERY = 1_000  # records, as the peer asks for its delivery reports
 

@@ -33,7 +33,7 @@ _PARTS: Final[Mapping[str, Part]] = {
     "fencepost.client": Part.CLIENT,
     "fencepost.journal": Part.JOURNAL,
     "fencepost.simulator": Part.WORLD,
-    "fencepost.simulator.judging": Part.JUDGES,
+    "fencepost.simulator.judges": Part.JUDGES,
 }
 
 

@@ -14,15 +14,15 @@ from typing import Final
 import attrs
 
 from fencepost.cli.calm import CalmCollector
-from fencepost.cli.fuzzing import WorldOptions
-from fencepost.cli.playing import read, shipped
+from fencepost.cli.fuzz import WorldOptions
+from fencepost.cli.run import read, shipped
 from fencepost.cli.seed_workers import try_seeds
-from fencepost.simulator.choices import Choices
-from fencepost.simulator.exploring import ExploreConfig, explore
-from fencepost.simulator.plan import LONG_MS, PayerPlan, Plan, draw
+from fencepost.simulator.explore import ExploreConfig, explore
+from fencepost.simulator.fuzz.plan import LONG_MS, PayerPlan, Plan, draw
+from fencepost.simulator.fuzz.trial import Planner
 from fencepost.simulator.scenarios.model import Case, cases
 from fencepost.simulator.scenarios.runner import run_case
-from fencepost.simulator.trial import Planner
+from fencepost.simulator.world.choices import Choices
 
 PAYERS: Final = 16
 TRANSACTIONS_PER_PAYER: Final = 50

@@ -10,11 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fencepost.client.aio import AsyncAdmin as AsyncAdmin
-    from fencepost.client.aio import AsyncConsumer as AsyncConsumer
-    from fencepost.client.aio import AsyncProducer as AsyncProducer
-    from fencepost.client.consumed import ConsumedBatch as ConsumedBatch
-    from fencepost.client.consumed import Record as Record
+    from fencepost.broker.embedded import Broker as Broker
+    from fencepost.client.consumer_records import ConsumedBatch as ConsumedBatch
+    from fencepost.client.consumer_records import Record as Record
     from fencepost.client.errors import BufferFull as BufferFull
     from fencepost.client.errors import ClientClosed as ClientClosed
     from fencepost.client.errors import ClientError as ClientError
@@ -30,15 +28,17 @@ if TYPE_CHECKING:
     from fencepost.client.errors import TransactionAborted as TransactionAborted
     from fencepost.client.errors import UnknownTopic as UnknownTopic
     from fencepost.client.errors import WrongState as WrongState
-    from fencepost.client.outcomes import Delivered as Delivered
+    from fencepost.client.send_future import RecordMetadata as RecordMetadata
     from fencepost.client.serializers import json_deserializer as json_deserializer
     from fencepost.client.serializers import json_serializer as json_serializer
     from fencepost.client.serializers import string_deserializer as string_deserializer
     from fencepost.client.serializers import string_serializer as string_serializer
-    from fencepost.client.sync import Admin as Admin
-    from fencepost.client.sync import Consumer as Consumer
-    from fencepost.client.sync import Producer as Producer
-    from fencepost.embedded import Broker as Broker
+    from fencepost.client.shells.aio import AsyncAdmin as AsyncAdmin
+    from fencepost.client.shells.aio import AsyncConsumer as AsyncConsumer
+    from fencepost.client.shells.aio import AsyncProducer as AsyncProducer
+    from fencepost.client.shells.sync import Admin as Admin
+    from fencepost.client.shells.sync import Consumer as Consumer
+    from fencepost.client.shells.sync import Producer as Producer
     from fencepost.protocol.errors import ErrorCode as ErrorCode
     from fencepost.protocol.errors import FencepostError as FencepostError
     from fencepost.protocol.errors import ProtocolViolation as ProtocolViolation
@@ -46,25 +46,25 @@ if TYPE_CHECKING:
     from fencepost.protocol.terms import IsolationLevel as IsolationLevel
     from fencepost.protocol.terms import TopicPartition as TopicPartition
     from fencepost.protocol.terms import TransactionState as TransactionState
-    from fencepost.simulator.simulating import simulate as simulate
-    from fencepost.simulator.trial import Trial as Trial
+    from fencepost.simulator.fuzz.simulate import simulate as simulate
+    from fencepost.simulator.fuzz.trial import Trial as Trial
 
 __version__ = "0.1.0"
 
 # Where each public name lives; the block above tells type checkers the same, and a test compares the two.
 _HOMES = {
-    "Admin": "fencepost.client.sync",
-    "AsyncAdmin": "fencepost.client.aio",
-    "AsyncConsumer": "fencepost.client.aio",
-    "AsyncProducer": "fencepost.client.aio",
-    "Broker": "fencepost.embedded",
+    "Admin": "fencepost.client.shells.sync",
+    "AsyncAdmin": "fencepost.client.shells.aio",
+    "AsyncConsumer": "fencepost.client.shells.aio",
+    "AsyncProducer": "fencepost.client.shells.aio",
+    "Broker": "fencepost.broker.embedded",
     "BufferFull": "fencepost.client.errors",
     "ClientClosed": "fencepost.client.errors",
     "ClientError": "fencepost.client.errors",
     "CommitOutcomeUnknown": "fencepost.client.errors",
-    "ConsumedBatch": "fencepost.client.consumed",
-    "Consumer": "fencepost.client.sync",
-    "Delivered": "fencepost.client.outcomes",
+    "ConsumedBatch": "fencepost.client.consumer_records",
+    "Consumer": "fencepost.client.shells.sync",
+    "Delivered": "fencepost.client.send_future",
     "CorruptRecords": "fencepost.client.errors",
     "DeliveryFailed": "fencepost.client.errors",
     "DeliveryTimeout": "fencepost.client.errors",
@@ -72,23 +72,23 @@ _HOMES = {
     "FencepostError": "fencepost.protocol.errors",
     "IsolationLevel": "fencepost.protocol.terms",
     "OffsetOutOfRange": "fencepost.client.errors",
-    "Producer": "fencepost.client.sync",
+    "Producer": "fencepost.client.shells.sync",
     "ProducerFailed": "fencepost.client.errors",
     "ProducerFenced": "fencepost.client.errors",
     "ProtocolViolation": "fencepost.protocol.errors",
-    "Record": "fencepost.client.consumed",
+    "Record": "fencepost.client.consumer_records",
     "Remedy": "fencepost.protocol.errors",
     "RequestFailed": "fencepost.client.errors",
     "RequestTimeout": "fencepost.client.errors",
     "TopicPartition": "fencepost.protocol.terms",
     "TransactionAborted": "fencepost.client.errors",
     "TransactionState": "fencepost.protocol.terms",
-    "Trial": "fencepost.simulator.trial",
+    "Trial": "fencepost.simulator.fuzz.trial",
     "UnknownTopic": "fencepost.client.errors",
     "WrongState": "fencepost.client.errors",
     "json_deserializer": "fencepost.client.serializers",
     "json_serializer": "fencepost.client.serializers",
-    "simulate": "fencepost.simulator.simulating",
+    "simulate": "fencepost.simulator.fuzz.simulate",
     "string_deserializer": "fencepost.client.serializers",
     "string_serializer": "fencepost.client.serializers",
 }

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from fencepost import docs
-from fencepost.broker.transaction_tables import (
+from fencepost.broker.transactions.tables import (
     END_VERSION_0,
     END_VERSION_2,
-    GENERATIONS,
     MOVES,
+    TRANSACTION_VERSIONS,
     CoordinatorInput,
 )
-from fencepost.fidelity import DIFFERENCES, VALUES
 from fencepost.protocol import tables
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TransactionState
+from tools.docs import pages as docs
+from tools.docs.fidelity import DIFFERENCES, VALUES
 
 SLIDE_LINES_MAX = 24  # of text at the size of a slide
 
@@ -60,7 +60,7 @@ def test_a_slide_fits_one_screen() -> None:
 
 def test_every_generation_is_described_and_one_value_of_each_setting_is_the_default() -> None:
     described = {row.value for row in VALUES if row.setting == "transaction_version"}
-    assert described == {str(version) for version in GENERATIONS}
+    assert described == {str(version) for version in TRANSACTION_VERSIONS}
     defaults = [row.setting for row in VALUES if row.is_default]
     assert defaults == list(dict.fromkeys(row.setting for row in VALUES))
 

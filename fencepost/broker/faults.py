@@ -11,7 +11,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.broker.words import Append
+from fencepost.broker.contract import Append
 from fencepost.protocol.messages import API_BY_REQUEST, Request
 from fencepost.protocol.stored import read_transactions
 from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TransactionState

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import attrs
 
-from fencepost.broker.waiting import Gathering, Part
+from fencepost.broker.purgatory import Gathering, Part
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     DeleteRecordsReply,

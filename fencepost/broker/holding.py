@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from fencepost.broker.partition import Partition
+from fencepost.broker.partitions.partition import Partition
 from fencepost.journal.journal import Journal
 from fencepost.journal.manifest import ManifestState
 from fencepost.journal.open_transactions import OpenTransaction

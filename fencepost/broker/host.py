@@ -13,21 +13,16 @@ from typing import Final
 
 import attrs
 
-from fencepost.broker import partition, reading
-from fencepost.broker.controller import METADATA_PARTITION
-from fencepost.broker.holding import Held, Journals, manifest_of, may_use_snapshot
-from fencepost.broker.node import Node
-from fencepost.broker.routing import step
-from fencepost.broker.words import (
+from fencepost.broker.cluster.controller import METADATA_PARTITION
+from fencepost.broker.contract import (
     NODE,
     Answered,
     Append,
     Assign,
+    BecomeLeader,
     Durable,
     Effect,
-    Ignored,
     Input,
-    Lead,
     LogStartMoved,
     MoveLogStart,
     Outcome,
@@ -37,13 +32,18 @@ from fencepost.broker.words import (
     ReplyFetched,
     ReplyListed,
     ReplyTo,
-    Resign,
+    ResignLeader,
     Send,
     Started,
     StorageFailed,
     Tick,
     WakeMe,
+    Warn,
 )
+from fencepost.broker.dispatch import step
+from fencepost.broker.holding import Held, Journals, manifest_of, may_use_snapshot
+from fencepost.broker.node import Node
+from fencepost.broker.partitions import fetch, partition
 from fencepost.journal.journal import Journal, StaleLeader
 from fencepost.journal.storage import StorageError
 from fencepost.protocol.errors import ErrorCode
@@ -180,9 +180,9 @@ class Host:
             case Send():
                 self._send(act)
             case ReplyFetched():
-                self._answer(Reply(act.to, body=reading.complete_fetch(act, self._journal)))
+                self._answer(Reply(act.to, body=fetch.complete_fetch(act, self._journal)))
             case ReplyListed():
-                self._answer(Reply(act.to, body=reading.complete_list(act, self._journal)))
+                self._answer(Reply(act.to, body=fetch.complete_list(act, self._journal)))
             case MoveLogStart():
                 self._move_log_start(act)
             case Assign():
@@ -192,7 +192,7 @@ class Host:
             case WakeMe():
                 earlier = self.wakes_at_ms
                 self.wakes_at_ms = act.at_ms if earlier is None else min(earlier, act.at_ms)
-            case Ignored():
+            case Warn():
                 self.troubles.append(act.because)
 
     def _send(self, send: Send) -> None:
@@ -248,7 +248,7 @@ class Host:
             return
         except StaleLeader:
             self._drop_appends(key)
-            self.inbox.appendleft(Resign(partition=key))
+            self.inbox.appendleft(ResignLeader(partition=key))
             return
         self.changed.add(key)
         self.written[key] = end = append.header.next_offset
@@ -322,7 +322,7 @@ class Host:
             if self.directory.has(key) or not self.is_alone:
                 self._load(assign, now)
             else:
-                self._take(Lead(partition=key, leader_epoch=assign.leader_epoch), now)
+                self._take(BecomeLeader(partition=key, leader_epoch=assign.leader_epoch), now)
         except StorageError as problem:
             self._lose(key, problem)
         except StaleLeader as problem:
@@ -351,7 +351,7 @@ class Host:
         if self.policy is not SyncPolicy.NONE:
             journal.sync()  # what recovery found in the file is promised to readers again
         found = journal.newest_snapshot(journal.log_end_offset) if may_use_snapshot(key) else None
-        order = Lead(
+        order = BecomeLeader(
             partition=key,
             leader_epoch=assign.leader_epoch,
             log_start_offset=journal.log_start_offset,

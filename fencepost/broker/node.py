@@ -13,14 +13,26 @@ from typing import Any, Final
 
 import attrs
 
-from fencepost.broker import controller, groups, partition, transactions
-from fencepost.broker.controller import METADATA_PARTITION, Controller
+from fencepost.broker.cluster import controller
+from fencepost.broker.cluster.controller import METADATA_PARTITION, Controller
+from fencepost.broker.contract import (
+    Append,
+    Assign,
+    BecomeLeader,
+    Outcome,
+    Refused,
+    Remove,
+    Reply,
+    ReplyTo,
+    Send,
+    WakeMe,
+)
 from fencepost.broker.gathering import failed, gathered
-from fencepost.broker.groups import Groups, OffsetEntry
-from fencepost.broker.partition import Partition
-from fencepost.broker.settings import NodeSettings
-from fencepost.broker.transactions import Transactions, WriteMarkers
-from fencepost.broker.waiting import (
+from fencepost.broker.groups import state as groups
+from fencepost.broker.groups.state import Groups, OffsetEntry
+from fencepost.broker.partitions import partition
+from fencepost.broker.partitions.partition import Partition
+from fencepost.broker.purgatory import (
     Asked,
     AskedForProducerIds,
     Behind,
@@ -34,18 +46,9 @@ from fencepost.broker.waiting import (
     ProducerIds,
     Scan,
 )
-from fencepost.broker.words import (
-    Append,
-    Assign,
-    Lead,
-    Outcome,
-    Refused,
-    Remove,
-    Reply,
-    ReplyTo,
-    Send,
-    WakeMe,
-)
+from fencepost.broker.settings import NodeSettings
+from fencepost.broker.transactions import state as transactions
+from fencepost.broker.transactions.state import Transactions, WriteMarkers
 from fencepost.protocol.batches import BatchHeader, Buffer, place, read_header
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
@@ -103,7 +106,7 @@ class Node:
 
     # --- leadership
 
-    def lead(self, order: Lead) -> Log:
+    def lead(self, order: BecomeLeader) -> Log:
         """Take a partition over: rebuild its state, and that of the coordinator on top, from snapshot and
         log.
         """
@@ -130,7 +133,7 @@ class Node:
         self.logs[order.partition] = log
         return log
 
-    def _coordinator_for(self, order: Lead) -> Coordinator | None:
+    def _coordinator_for(self, order: BecomeLeader) -> Coordinator | None:
         match order.partition.topic:
             case topic if topic == TRANSACTION_STATE_TOPIC:
                 return Transactions(coordinator_epoch=order.leader_epoch)

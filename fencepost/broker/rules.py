@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Generic, NamedTuple, TypeVarTuple
 
-from fencepost.broker.words import Refused
+from fencepost.broker.contract import Refused
 from fencepost.protocol.errors import ErrorCode
 
 Asked = TypeVarTuple("Asked")

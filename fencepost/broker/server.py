@@ -24,11 +24,11 @@ import attrs
 import trio
 
 from fencepost.broker.connection import UNSENT_BYTES_MAX, Connection
+from fencepost.broker.contract import Append, Disconnected, Received, Reply, ReplyTo
 from fencepost.broker.faults import HoldAt, LoseReply
 from fencepost.broker.host import MANIFEST_INTERVAL_MS, Host, SyncPolicy
 from fencepost.broker.node import Node
 from fencepost.broker.settings import NodeSettings
-from fencepost.broker.words import Append, Disconnected, Received, Reply, ReplyTo
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.journal import Journal, JournalSettings

@@ -10,12 +10,12 @@ from typing import Final
 
 import attrs
 
-from fencepost.broker import batch_checks
-from fencepost.broker.batch_checks import Check, MarkerCheck
-from fencepost.broker.history import AS_TODAY, History
-from fencepost.broker.membership import GroupRules
-from fencepost.broker.transaction_tables import NEWEST, Generation
-from fencepost.broker.transactions import Rules
+from fencepost.broker.groups.rebalance import GroupRules
+from fencepost.broker.kafka_fixes import ALL_FIXES, KafkaFixes
+from fencepost.broker.partitions import checks as batch_checks
+from fencepost.broker.partitions.checks import Check, MarkerCheck
+from fencepost.broker.transactions.state import Rules
+from fencepost.broker.transactions.tables import NEWEST, TransactionVersion
 from fencepost.protocol.terms import INT32_MAX
 
 PROTECTIONS: Final = frozenset({"fencing", "dedup"})
@@ -43,10 +43,10 @@ class NodeSettings:
     host: str = "127.0.0.1"
     port: int = 0
     cluster_id: str = "fencepost"
-    generation: Generation = NEWEST  # transaction.version, as finalized in the cluster
+    generation: TransactionVersion = NEWEST  # transaction.version, as finalized in the cluster
     partition_verification: bool = True  # transaction.partition.verification.enable (KIP-890 part 1)
     broken: frozenset[str] = attrs.field(factory=frozenset[str], validator=_known_protections)
-    history: History = AS_TODAY  # which of Kafka's later corrections this broker has
+    fixes: KafkaFixes = ALL_FIXES  # which of Kafka's later corrections this broker has
     transaction_state_log_num_partitions: int = 50
     offsets_topic_num_partitions: int = 50
     message_max_bytes: int = 1_048_588  # message.max.bytes: 1 MiB of records and a header
@@ -75,23 +75,23 @@ class NodeSettings:
             generation=self.generation,
             transaction_max_timeout_ms=self.transaction_max_timeout_ms,
             broken=self.broken,
-            history=self.history,
+            fixes=self.fixes,
         )
 
     @cached_property
     def batch_checks(self) -> tuple[Check, ...]:
         """What this node's partitions hold against clients' batches, in Kafka's order."""
-        return batch_checks.checks_for(batch_checks.CHECKS, broken=self.broken, history=self.history)
+        return batch_checks.checks_for(batch_checks.CHECKS, broken=self.broken, fixes=self.fixes)
 
     @cached_property
     def checks_before_asking(self) -> tuple[Check, ...]:
         """What they hold against a transactional batch before the coordinator is asked about it."""
-        return batch_checks.checks_for(batch_checks.BEFORE_ASKING, broken=self.broken, history=self.history)
+        return batch_checks.checks_for(batch_checks.BEFORE_ASKING, broken=self.broken, fixes=self.fixes)
 
     @cached_property
     def marker_checks(self) -> tuple[MarkerCheck, ...]:
         """What they hold against coordinators' markers."""
-        return batch_checks.marker_checks_for(broken=self.broken, history=self.history)
+        return batch_checks.marker_checks_for(broken=self.broken, fixes=self.fixes)
 
     @cached_property
     def group_rules(self) -> GroupRules:

@@ -15,37 +15,37 @@ from typing import NoReturn
 from cyclopts import App, CycloptsError, Parameter, UnknownOptionError
 
 from fencepost import __version__
-from fencepost.cli.failures import INTERRUPTED, OK, WRONG_USAGE, Stopped, report
+from fencepost.cli.errors import INTERRUPTED, OK, WRONG_USAGE, Stopped, report
 from fencepost.protocol.errors import FencepostError
 
 SIMULATOR = (
-    ("fencepost.cli.fuzzing:fuzz", "fuzz", "Try worlds at random until a rule is broken."),
-    ("fencepost.cli.shrinking:shrink", "shrink", "Make a run that breaks a rule as small as it can be."),
-    ("fencepost.cli.playing:run", "run", "Play scenarios: stories of clients, nodes and faults."),
-    ("fencepost.cli.exploring:explore", "explore", "Look at every state that a small world can come to."),
+    ("fencepost.cli.fuzz:fuzz", "fuzz", "Try worlds at random until a rule is broken."),
+    ("fencepost.cli.shrink:shrink", "shrink", "Make a run that breaks a rule as small as it can be."),
+    ("fencepost.cli.run:run", "run", "Play scenarios: stories of clients, nodes and faults."),
+    ("fencepost.cli.explore:explore", "explore", "Look at every state that a small world can come to."),
 )
 
 TOPICS = (
-    ("fencepost.cli.topics:create_topic", "create", "Create a topic."),
-    ("fencepost.cli.topics:list_topics", "list", "List topics."),
+    ("fencepost.cli.topic:create_topic", "create", "Create a topic."),
+    ("fencepost.cli.topic:list_topics", "list", "List topics."),
     (
-        "fencepost.cli.topics:describe_topic",
+        "fencepost.cli.topic:describe_topic",
         "describe",
         "Show the partitions of a topic: offsets and open transactions.",
     ),
-    ("fencepost.cli.topics:delete_topic", "delete", "Delete a topic with all its records."),
+    ("fencepost.cli.topic:delete_topic", "delete", "Delete a topic with all its records."),
     (
-        "fencepost.cli.topics:delete_records",
+        "fencepost.cli.topic:delete_records",
         "delete-records",
         "Delete the records of a partition before an offset.",
     ),
 )
 
 GROUPS = (
-    ("fencepost.cli.groups:list_groups", "list", "List consumer groups."),
-    ("fencepost.cli.groups:describe_group", "describe", "Show a group: members, offsets, how far behind."),
-    ("fencepost.cli.groups:delete_group", "delete", "Delete a group without members, and its offsets."),
-    ("fencepost.cli.groups:delete_offsets", "delete-offsets", "Delete a group's offsets of a topic."),
+    ("fencepost.cli.group:list_groups", "list", "List consumer groups."),
+    ("fencepost.cli.group:describe_group", "describe", "Show a group: members, offsets, how far behind."),
+    ("fencepost.cli.group:delete_group", "delete", "Delete a group without members, and its offsets."),
+    ("fencepost.cli.group:delete_offsets", "delete-offsets", "Delete a group's offsets of a topic."),
 )
 
 TRANSACTIONS = (
@@ -97,24 +97,24 @@ def application() -> App:
         version=__version__,
         default_parameter=Parameter(negative_iterable=(), show_default=_shown_default),
     )
-    app.command("fencepost.cli.serving:serve", name="serve", help="Run a broker.")
+    app.command("fencepost.cli.serve:serve", name="serve", help="Run a broker.")
     topics = App(name="topic", help="Create, list, describe and delete topics, or records of them.")
     app.command(_with_commands(topics, TOPICS))
     groups = App(name="group", help="Look at consumer groups and their offsets, and delete them.")
     app.command(_with_commands(groups, GROUPS))
-    app.command("fencepost.cli.producing:produce", name="produce", help="Write lines as records.")
-    app.command("fencepost.cli.consuming:consume", name="consume", help="Read records as lines.")
+    app.command("fencepost.cli.produce:produce", name="produce", help="Write lines as records.")
+    app.command("fencepost.cli.consume:consume", name="consume", help="Read records as lines.")
     transactions = App(name="transactions", help="Look at transactions, and abort those that hang.")
     app.command(_with_commands(transactions, TRANSACTIONS))
     app.command(
-        "fencepost.cli.dumping:dump", name="dump", help="Say in words what lies in a log file or directory."
+        "fencepost.cli.dump:dump", name="dump", help="Say in words what lies in a log file or directory."
     )
     app.command(
-        "fencepost.cli.checking:check", name="check", help="Check every file of a data directory, offline."
+        "fencepost.cli.check:check", name="check", help="Check every file of a data directory, offline."
     )
     _with_commands(app, SIMULATOR)
     app.command(
-        "fencepost.cli.showing:demo",
+        "fencepost.cli.demo:demo",
         name="demo",
         help="A pipeline over real data that is killed again and again.",
     )

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter, validators
 
-from fencepost.cli.failures import NO_BROKER, WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import NO_BROKER, WRONG_USAGE, CommandFailed
 from fencepost.protocol.terms import INT64_MAX
 
 DEFAULT: Final = "127.0.0.1:9092"

@@ -13,12 +13,12 @@ import attrs
 from cyclopts import Parameter, validators
 
 from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
-from fencepost.cli.failures import WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import WRONG_USAGE, CommandFailed
 from fencepost.cli.printing import print_json
 from fencepost.cli.transactions import Row, now_ms, partition_of, print_rows
 from fencepost.client.admin import AbortSpec, TopicDescription
 from fencepost.client.errors import RequestFailed
-from fencepost.client.sync import Admin
+from fencepost.client.shells.sync import Admin
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import ProducerDescription, TransactionDescription
 from fencepost.protocol.terms import LATE_TRANSACTION_BUFFER_MS, MINUTE_MS, NO_OFFSET, TopicPartition

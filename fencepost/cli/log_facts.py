@@ -11,7 +11,7 @@ from pathlib import Path
 
 import attrs
 
-from fencepost.cli.failures import CommandFailed
+from fencepost.cli.errors import CommandFailed
 from fencepost.cli.log_files import Batch, Torn, partition_of, read_batches
 from fencepost.cli.printing import Json, text_of
 from fencepost.journal.indexes import AbortedRange, OffsetIndex, TimeIndex, TransactionIndex

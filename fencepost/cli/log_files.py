@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from fencepost.cli.failures import CommandFailed
+from fencepost.cli.errors import CommandFailed
 from fencepost.journal.data_directory import META_FILE
 from fencepost.journal.segments import LOG, parse_file_name
 from fencepost.protocol.batches import BatchHeader, checksum_matches, read_header

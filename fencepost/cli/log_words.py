@@ -104,8 +104,8 @@ def aborted(fact: AnyFact) -> str:
 
 
 def snapshot(fact: AnyFact) -> str:
-    open_since = fact["first_offset"]
-    state = "no transaction open" if open_since < 0 else f"transaction open since {open_since}"
+    first_offset = fact["first_offset"]
+    state = "no transaction open" if first_offset < 0 else f"transaction open since {first_offset}"
     return (
         f"{fact['at']:>15}  {producer(fact)}: last sequence {fact['last_sequence']} at "
         f"{fact['last_offset']}, "

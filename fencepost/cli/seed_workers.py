@@ -18,9 +18,9 @@ from typing import Any, Final, Protocol, cast
 import attrs
 
 from fencepost.cli.calm import CalmCollector
-from fencepost.cli.failures import CommandFailed
-from fencepost.simulator.fuzzing import Tried, try_one
-from fencepost.simulator.trial import Planner
+from fencepost.cli.errors import CommandFailed
+from fencepost.simulator.fuzz.seeds import Tried, try_one
+from fencepost.simulator.fuzz.trial import Planner
 
 AHEAD: Final = 4  # seeds that a worker has before it, so that it never waits for more
 GLANCE_SECONDS: Final = 0.2  # how long to wait for a result before whoever watches may look at the rest

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import attrs
 
-from fencepost.cli.failures import FAILED, WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import FAILED, WRONG_USAGE, CommandFailed
 
 
 @attrs.frozen(kw_only=True)

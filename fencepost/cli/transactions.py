@@ -11,9 +11,9 @@ from typing import Annotated, Final, Literal
 from cyclopts import Parameter
 
 from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, Int64, reach
-from fencepost.cli.failures import WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import WRONG_USAGE, CommandFailed
 from fencepost.cli.printing import Json, print_json, print_table
-from fencepost.client.sync import Admin
+from fencepost.client.shells.sync import Admin
 from fencepost.protocol.messages import ProducerDescription, TransactionDescription
 from fencepost.protocol.terms import NO_OFFSET, NO_TIMESTAMP, TopicPartition, TransactionState
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import attrs
 
-from fencepost.client.calls import ANY_NODE, CONTROLLER, BrokerAt, CoordinatorOf, Target
+from fencepost.client.retries import ANY_NODE, CONTROLLER, BrokerAt, CoordinatorOf, Target
 from fencepost.protocol import messages as m
 from fencepost.protocol.messages import Request
 from fencepost.protocol.terms import (

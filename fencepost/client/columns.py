@@ -13,7 +13,7 @@ from zlib import crc32
 
 from fencepost.client.accumulator import Route
 from fencepost.client.batch import RECORD_OVERHEAD, Batch
-from fencepost.client.outcomes import Run
+from fencepost.client.send_future import Run
 
 _BYTES = frozenset({bytes})
 _KEYS = frozenset({bytes, type(None)})

@@ -12,9 +12,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.client.asking import AskingMachine
-from fencepost.client.calls import CoordinatorOf, Finished, OnceAnswered
-from fencepost.client.consumed import RAW, ConsumedBatch, Decoding, Selection, select
+from fencepost.client.consumer_records import RAW, ConsumedBatch, Decoding, Selection, select
 from fencepost.client.effects import Effect
 from fencepost.client.errors import (
     CorruptRecords,
@@ -27,6 +25,8 @@ from fencepost.client.errors import (
 )
 from fencepost.client.group_offsets import NO_GENERATION, offsets_to_commit
 from fencepost.client.remedies import remedy_of
+from fencepost.client.requests import AskingMachine
+from fencepost.client.retries import CoordinatorOf, Finished, OnceAnswered
 from fencepost.client.settings import UNKNOWN_TOPIC_PATIENCE_MS, ConsumerSettings, backoff_ms
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation, Remedy

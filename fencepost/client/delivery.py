@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 
 from fencepost.client.accumulator import Accumulator
 from fencepost.client.batch import Batch, PartitionQueue
-from fencepost.client.calls import Calls, OnceAnswered
 from fencepost.client.effects import BatchDone
 from fencepost.client.errors import Failure
 from fencepost.client.remedies import remedy_of
+from fencepost.client.retries import Calls, OnceAnswered
 from fencepost.client.settings import ProducerSettings, backoff_ms
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import attrs
 
 from fencepost.client.admin import Question, nothing
-from fencepost.client.calls import BrokerAt, CoordinatorOf
+from fencepost.client.retries import BrokerAt, CoordinatorOf
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.primitives import Fields

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 from fencepost.client.accumulator import Place, Route
 from fencepost.client.batch import Headers, check_record
-from fencepost.client.cluster import Cluster
 from fencepost.client.effects import Effect, Operation
 from fencepost.client.errors import ClientClosed, Failure, TransactionAborted, UnknownTopic, refused
+from fencepost.client.metadata import Cluster
 from fencepost.client.producer_inside import ProducerInside
 from fencepost.client.producer_states import LAST_STATES, ProducerInput, ProducerState
 from fencepost.protocol.errors import ErrorCode, Remedy

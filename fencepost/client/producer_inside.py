@@ -11,9 +11,8 @@ from typing import Final
 import attrs
 
 from fencepost.client.accumulator import Accumulator
+from fencepost.client.add_partitions import Joining
 from fencepost.client.batch import Batch
-from fencepost.client.calls import ANY_NODE, Calls, CoordinatorOf, Finished
-from fencepost.client.cluster import Cluster, bootstrap_addresses
 from fencepost.client.delivery import Delivery, Refusal
 from fencepost.client.effects import Effect, Operation, Resolve, WakeMe
 from fencepost.client.errors import (
@@ -29,7 +28,7 @@ from fencepost.client.errors import (
     refused,
 )
 from fencepost.client.group_offsets import commit_in_transaction
-from fencepost.client.joining import Joining
+from fencepost.client.metadata import Cluster, bootstrap_addresses
 from fencepost.client.producer_states import (
     IDEMPOTENT,
     LAST_STATES,
@@ -39,6 +38,7 @@ from fencepost.client.producer_states import (
     ProducerState,
     refusal,
 )
+from fencepost.client.retries import ANY_NODE, Calls, CoordinatorOf, Finished
 from fencepost.client.settings import ProducerSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy

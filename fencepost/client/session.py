@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from fencepost.client.cluster import Address, Cluster
 from fencepost.client.connection import Answer, Connection
 from fencepost.client.effects import Effect, Send, WakeMe
+from fencepost.client.metadata import Address, Cluster
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.messages import ReplyBody

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import attrs
 
-from fencepost.client.dialects import DIALECTS, Dialect
+from fencepost.client.transaction_versions import DIALECTS, Dialect
 from fencepost.protocol.compression import Compression
 from fencepost.protocol.terms import IsolationLevel
 

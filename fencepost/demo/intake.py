@@ -13,8 +13,8 @@ import attrs
 from fencepost.protocol.terms import TopicPartition
 
 if TYPE_CHECKING:
-    from fencepost.client.consumed import ConsumedBatch
-    from fencepost.client.sync import Consumer
+    from fencepost.client.consumer_records import ConsumedBatch
+    from fencepost.client.shells.sync import Consumer
 
 POLL_MS = 500
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
-from fencepost.client.sync import Admin, Producer
+from fencepost.client.shells.sync import Admin, Producer
 from fencepost.demo.dataset import rows
 from fencepost.demo.speech import PARTITION_COUNT, say
 from fencepost.demo.transform import DELAYS, FLIGHTS, TOTALS, flight_record

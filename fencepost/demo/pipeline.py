@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import trio
 
-from fencepost.client.sync import Admin
+from fencepost.client.shells.sync import Admin
 from fencepost.demo.children import Child, Children
 from fencepost.demo.keeper import Keeper
 from fencepost.demo.plan import Blow, Event, Plan, Point

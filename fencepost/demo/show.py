@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from fencepost.cli.agreement import disagreements, read_histories
-from fencepost.cli.failures import FAILED, OK, WRONG_USAGE, CommandFailed, Stopped
+from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed, Stopped
 from fencepost.cli.printing import print_json
 from fencepost.demo.children import Child, Children, children
 from fencepost.demo.dataset import flights_file

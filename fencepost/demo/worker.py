@@ -11,7 +11,7 @@ from collections import deque
 from itertools import count
 
 from fencepost.client.errors import CommitOutcomeUnknown, ProducerFenced, TransactionAborted
-from fencepost.client.sync import Admin, Consumer, Producer
+from fencepost.client.shells.sync import Admin, Consumer, Producer
 from fencepost.demo.intake import POLL_MS, Intake, Portion
 from fencepost.demo.plan import Point, is_aborted_on_purpose
 from fencepost.demo.speech import (

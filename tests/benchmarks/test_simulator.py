@@ -21,7 +21,7 @@ from benchmarks.simulated import Simulated, SimulatorScale, Subject, calm_plan, 
 from benchmarks.simulator_pages import simulator_conditions, simulator_grids
 from benchmarks.simulator_rounds import UNITS, Figure, SimulatorReport, figures, simulator_as_json
 from benchmarks.tables import markdown
-from fencepost.simulator.trial import try_seed
+from fencepost.simulator.fuzz.trial import try_seed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TINY = SimulatorScale(calm_worlds=1, seeds=2)
@@ -47,7 +47,7 @@ def _spin(profiler: Shares, samples: int) -> None:
 def test_who_is_busy_has_the_samples() -> None:
     with Shares() as profiler:
         _planted("fencepost.broker.planted", _spin)(profiler, 30)
-        _planted("fencepost.simulator.judging.planted", _spin)(profiler, 10)
+        _planted("fencepost.simulator.judges.planted", _spin)(profiler, 10)
         _spin(profiler, 5)
     found = shares(profiler.samples)
     total = profiler.samples.total()
@@ -79,12 +79,12 @@ def _seen_by(found: list[Part], *, modules: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("modules", "part"),
     [
-        (("fencepost.simulator.world", "fencepost.broker.node"), Part.BROKER),
+        (("fencepost.simulator.world.world", "fencepost.broker.node"), Part.BROKER),
         (("fencepost.broker.node", "fencepost.protocol.batches", "msgpack"), Part.BROKER),
-        (("fencepost.simulator.judging.invariants", "fencepost.protocol.batches"), Part.JUDGES),
-        (("fencepost.simulator.judging",), Part.JUDGES),
+        (("fencepost.simulator.judges.invariants", "fencepost.protocol.batches"), Part.JUDGES),
+        (("fencepost.simulator.judges",), Part.JUDGES),
         (("fencepost.simulator.judgings",), Part.WORLD),
-        (("fencepost.simulator.world", ""), Part.WORLD),  # what attrs generates has no module
+        (("fencepost.simulator.world.world", ""), Part.WORLD),  # what attrs generates has no module
         (("fencepost.journal.journal", "fencepost.client.producer"), Part.CLIENT),
         (("fencepost.broker.host", "fencepost.journal.journal"), Part.JOURNAL),
         (("fencepost.cli.seed_workers", "gc"), Part.OTHER),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fencepost.broker.host import SyncPolicy
-from fencepost.broker.transaction_tables import GENERATIONS
+from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import AddOffsetsToTxn, DeleteTopics, DeleteTopicsReply
@@ -95,7 +95,7 @@ class BrokerAndModel(RuleBasedStateMachine):
     ) -> None:
         generation, verification = broker
         settings = attrs.evolve(
-            HURRIED, generation=GENERATIONS[generation], partition_verification=verification
+            HURRIED, generation=TRANSACTION_VERSIONS[generation], partition_verification=verification
         )
         self.talk = Conversation(settings, policy, journal, self.came_up)
         self.speaks_new = speaks_new and self.talk.leads_adding

@@ -10,9 +10,9 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Final
 
-from fencepost.broker import partition
+from fencepost.broker.contract import BecomeLeader
 from fencepost.broker.node import Node
-from fencepost.broker.words import Lead
+from fencepost.broker.partitions import partition
 from fencepost.journal.indexes import AbortedRange
 from fencepost.protocol.batches import walk
 from fencepost.protocol.errors import ErrorCode
@@ -134,7 +134,8 @@ def _check_producers(story: Chronicle) -> None:
                 found.open_since_offset,
             )  # fmt: skip
             assert said == (
-                known.epoch, known.last_sequence, known.timestamp, known.coordinator_epoch, known.open_since
+                known.epoch, known.last_sequence, known.timestamp, known.coordinator_epoch,
+                known.current_txn_first_offset,
             ), f"producer {found.producer_id} in {key}"  # fmt: skip
 
 
@@ -267,7 +268,7 @@ def check_recovery(story: Chronicle) -> None:
             continue
         heir = Node(story.settings)
         heir.lead(
-            Lead(
+            BecomeLeader(
                 partition=key,
                 leader_epoch=live.leader_epoch,
                 log_start_offset=kept.log_start,

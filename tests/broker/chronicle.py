@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import attrs
 
-from fencepost.broker.controller import METADATA_PARTITION
+from fencepost.broker.cluster.controller import METADATA_PARTITION
+from fencepost.broker.contract import BecomeLeader, Input, Outcome, Reply, Tick
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.settings import NodeSettings
-from fencepost.broker.words import Input, Lead, Outcome, Reply, Tick
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.names import directory_name
 from fencepost.protocol.batches import BatchHeader
@@ -106,7 +106,7 @@ class Chronicle(Story):
 
     def saw(self, arrived: Input, outcome: Outcome) -> None:
         match arrived:
-            case Lead():
+            case BecomeLeader():
                 if self.next_scan_ms is None:
                     self.next_scan_ms = self._next_scan()
                 kept = self.kept.setdefault(arrived.partition, Kept())

@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 
 import attrs
 
+from fencepost.broker.contract import Answered, Disconnected, Reassign, Received, Reply, ReplyTo
 from fencepost.broker.host import Host, SyncPolicy
 from fencepost.broker.node import Node
 from fencepost.broker.settings import NodeSettings
-from fencepost.broker.words import Answered, Disconnected, Move, Received, Reply, ReplyTo
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.memory import MemoryStorage
@@ -245,7 +245,7 @@ class Cluster:
 
     def move(self, key: TopicPartition, node_id: int) -> None:
         """Whoever watches the nodes wants this one to lead; everybody that can be reached hears of it."""
-        self.hosts[CONTROLLER].offer(Move(partition=key, node_id=node_id))
+        self.hosts[CONTROLLER].offer(Reassign(partition=key, node_id=node_id))
         self.run()
 
     def leader(self, key: TopicPartition) -> int:

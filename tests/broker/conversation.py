@@ -12,9 +12,9 @@ from typing import Final
 
 import attrs
 
+from fencepost.broker.contract import Reply, ReplyTo
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.settings import NodeSettings
-from fencepost.broker.words import Reply, ReplyTo
 from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (

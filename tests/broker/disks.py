@@ -7,8 +7,8 @@ from typing import Final
 
 import attrs
 
+from fencepost.broker.contract import ReplyTo
 from fencepost.broker.host import SyncPolicy
-from fencepost.broker.words import ReplyTo
 from fencepost.journal.names import directory_name
 from fencepost.journal.simulated import APPEND, SimulatedStorage
 from fencepost.journal.storage import StorageError

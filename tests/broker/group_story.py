@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from fencepost.broker.groups import Groups
+from fencepost.broker.contract import ReplyTo
+from fencepost.broker.groups.group import Group
+from fencepost.broker.groups.state import Groups
 from fencepost.broker.host import SyncPolicy
-from fencepost.broker.members import Group
 from fencepost.broker.settings import NodeSettings
-from fencepost.broker.words import ReplyTo
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     DescribedGroup,

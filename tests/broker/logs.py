@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import attrs
 
-from fencepost.broker import batch_checks, partition
-from fencepost.broker.batch_checks import Duplicate
-from fencepost.broker.partition import Partition
+from fencepost.broker.contract import Refused
+from fencepost.broker.partitions import checks as batch_checks
+from fencepost.broker.partitions import partition
+from fencepost.broker.partitions.checks import Duplicate
+from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.settings import NodeSettings
-from fencepost.broker.words import Refused
 from fencepost.journal.indexes import AbortedRange
 from fencepost.protocol.batches import BatchHeader, build_marker, place, read_header
 from fencepost.protocol.errors import ErrorCode

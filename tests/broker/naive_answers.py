@@ -67,7 +67,7 @@ def asked(known: Question | None, batch: Batch, *, now: int, end: int) -> Questi
 
 def needs_coordinator(known: Known, who: Identity) -> bool:
     """A transactional batch goes in unasked where this very identity has a transaction open."""
-    return known.open_since == NONE or known.epoch != who.producer_epoch
+    return known.current_txn_first_offset == NONE or known.epoch != who.producer_epoch
 
 
 def of_coordinator(
@@ -114,7 +114,7 @@ def of_produce(known: Known, question: Question | None, batch: Batch, *, end: in
         return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     if known.epoch != NONE and batch.first != next_sequence(known, epoch):
         return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    if not batch.is_transactional and known.open_since != NONE:
+    if not batch.is_transactional and known.current_txn_first_offset != NONE:
         return ErrorCode.INVALID_TXN_STATE
     return end
 
@@ -126,7 +126,9 @@ def next_sequence(known: Known, epoch: int) -> int:
 
 def of_marker(known: Known, epoch: int, coordinator_epoch: int, *, version: int) -> ErrorCode:
     """Since version 2 a marker has the epoch after the batches'; with nothing open it may come twice."""
-    if epoch < known.epoch or (version >= 2 and epoch == known.epoch and known.open_since != NONE):
+    if epoch < known.epoch or (
+        version >= 2 and epoch == known.epoch and known.current_txn_first_offset != NONE
+    ):
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if coordinator_epoch < known.coordinator_epoch:
         return ErrorCode.TRANSACTION_COORDINATOR_FENCED

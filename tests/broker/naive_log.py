@@ -177,7 +177,7 @@ class Known(NamedTuple):
     epoch: int = NONE
     coordinator_epoch: int = NONE
     timestamp: int = NONE
-    open_since: int = NONE
+    current_txn_first_offset: int = NONE
     cached: tuple[Line, ...] = ()
 
     @property
@@ -238,7 +238,7 @@ def snapshot(known: dict[int, Known]) -> list[ProducerSnapshot]:
             offset_delta=found.cached[-1].records - 1 if found.cached else 0,
             timestamp=found.timestamp,
             coordinator_epoch=found.coordinator_epoch,
-            first_offset=found.open_since,
+            first_offset=found.current_txn_first_offset,
         )
         for producer, found in sorted(known.items())
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple, TypeVar
 
-from fencepost.broker.words import Reply
+from fencepost.broker.contract import Reply
 from fencepost.protocol.batches import read_marker, walk
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (

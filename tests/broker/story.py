@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
+from fencepost.broker.contract import BecomeLeader, Disconnected, Input, Outcome, Received, Reply, ReplyTo
 from fencepost.broker.host import Host, SyncPolicy
 from fencepost.broker.node import Node
-from fencepost.broker.partition import Partition
+from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.settings import NodeSettings
-from fencepost.broker.transactions import Transactions
-from fencepost.broker.words import Disconnected, Input, Lead, Outcome, Received, Reply, ReplyTo
+from fencepost.broker.transactions.state import Transactions
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.memory import MemoryStorage
@@ -361,7 +361,7 @@ class Story:
             journal = self.host.directory.journal(key)
             if journal.log_end_offset == self.partition(key).log_end_offset:
                 heir = Node(self.settings)
-                order = Lead(
+                order = BecomeLeader(
                     partition=key,
                     leader_epoch=journal.leader_epoch,
                     log_start_offset=journal.log_start_offset,

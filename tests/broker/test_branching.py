@@ -7,16 +7,16 @@ from typing import Any
 import attrs
 import pytest
 
-from fencepost.broker.controller import Controller
-from fencepost.broker.groups import Groups
+from fencepost.broker.cluster.controller import Controller
+from fencepost.broker.groups.state import Groups
 from fencepost.broker.node import Node
-from fencepost.broker.partition import Partition
-from fencepost.broker.transactions import Transactions
-from fencepost.broker.waiting import Following, Gathering, Log, ProducerIds
-from fencepost.simulator.exploring import search
-from fencepost.simulator.exploring.beginning import ExploreConfig
-from fencepost.simulator.exploring.broker import Broker
-from fencepost.simulator.exploring.steps import BrokerMove, Steps
+from fencepost.broker.partitions.partition import Partition
+from fencepost.broker.purgatory import Following, Gathering, Log, ProducerIds
+from fencepost.broker.transactions.state import Transactions
+from fencepost.simulator.explore import search
+from fencepost.simulator.explore.beginning import ExploreConfig
+from fencepost.simulator.explore.broker import Broker
+from fencepost.simulator.explore.steps import BrokerMove, Steps
 
 # Every part of a node's state, with the fields that its key leaves out: each follows from others, never
 # changes, or only says which number comes next.
@@ -44,7 +44,7 @@ IN_THE_KEY: dict[type[Any], set[str]] = {
         "key", "leader_epoch", "log_start_offset", "log_end_offset", "high_watermark", "producers",
         "open_transactions", "undurable", "verifying",
     },
-    Transactions: {"coordinator_epoch", "records", "last_epochs", "other_ids", "pending", "owed"},
+    Transactions: {"coordinator_epoch", "records", "last_epochs", "other_ids", "pending", "pending_markers"},
     Controller: {"topics", "brokers", "removed", "topics_made", "next_producer_id"},
     Groups: {"committed", "pending", "records", "live", "member_ids_given"},
 }  # fmt: skip

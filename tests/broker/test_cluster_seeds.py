@@ -10,8 +10,8 @@ from collections import Counter
 
 import pytest
 
+from fencepost.broker.contract import Reassign, Reply
 from fencepost.broker.host import SyncPolicy
-from fencepost.broker.words import Move, Reply
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import Request
 from fencepost.protocol.terms import TopicPartition, TransactionState
@@ -79,7 +79,7 @@ class Run:
         self.marks[kind] += 1
         if kind == "move":
             to = self.random.randrange(1, 4)
-            cluster.hosts[CONTROLLER].offer(Move(partition=self.random.choice(MOVABLE), node_id=to))
+            cluster.hosts[CONTROLLER].offer(Reassign(partition=self.random.choice(MOVABLE), node_id=to))
         elif kind == "cut":
             cluster.cut_off(node_id)
         else:

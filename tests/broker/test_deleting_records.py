@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.broker.controller import METADATA_PARTITION
+from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.host import SyncPolicy
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.log_start import LOG_START_FILE

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fencepost.broker.contract import Durable
 from fencepost.broker.host import SyncPolicy
-from fencepost.broker.words import Durable
 from fencepost.journal.simulated import SimulatedStorage
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (

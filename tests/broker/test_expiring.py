@@ -5,10 +5,10 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from fencepost.broker.expiring import MAY_EXPIRE, expired, partitions_with_late_transactions
+from fencepost.broker.contract import Tick
+from fencepost.broker.expiration import MAY_EXPIRE, expired, partitions_with_late_transactions
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.settings import NodeSettings
-from fencepost.broker.words import Tick
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     DescribeProducers,

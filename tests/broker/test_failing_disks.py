@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.broker.controller import METADATA_PARTITION
+from fencepost.broker.cluster.controller import METADATA_PARTITION
+from fencepost.broker.contract import Answered, StorageFailed
 from fencepost.broker.host import MetadataLost, SyncPolicy
-from fencepost.broker.words import Answered, StorageFailed
 from fencepost.journal.simulated import APPEND, SYNC, SimulatedStorage
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import CreateTopic, CreateTopics

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from fencepost.broker.words import ReplyTo
+from fencepost.broker.contract import ReplyTo
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.memory import MemoryFile
 from fencepost.journal.storage import StorageError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.broker.controller import METADATA_PARTITION
+from fencepost.broker.cluster.controller import METADATA_PARTITION
+from fencepost.broker.contract import Reassign, StorageFailed
 from fencepost.broker.host import SyncPolicy
-from fencepost.broker.words import Move, StorageFailed
 from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
@@ -139,7 +139,7 @@ def test_what_the_controller_decided_before_it_died_is_heard_of_after() -> None:
     for place in range(8):
         cluster = Cluster(leaders=SPREAD, policy=SyncPolicy.ALL)
         host = cluster.hosts[CONTROLLER]
-        host.offer(Move(partition=ORDERS, node_id=2))
+        host.offer(Reassign(partition=ORDERS, node_id=2))
         for _ in range(place):
             host.work(cluster.now)
         cluster.restart(CONTROLLER)
@@ -163,7 +163,7 @@ def test_a_move_that_cannot_be_is_ignored_with_a_reason(
     cluster = Cluster(leaders=SPREAD)
     cluster.move(key, node_id)
     assert [trouble for trouble in cluster.hosts[CONTROLLER].troubles if because in trouble]
-    cluster.hosts[2].offer(Move(partition=ORDERS, node_id=2))
+    cluster.hosts[2].offer(Reassign(partition=ORDERS, node_id=2))
     cluster.run()
     assert [trouble for trouble in cluster.hosts[2].troubles if "only the controller" in trouble]
     assert cluster.leader(ORDERS) == 3
@@ -257,7 +257,7 @@ def test_a_node_that_restarts_reads_its_past_piece_by_piece_and_acts_on_none_of_
 
 def test_nobody_leads_by_a_decision_that_is_not_durable() -> None:
     cluster = Cluster(leaders=SPREAD, policy=SyncPolicy.ALL)
-    cluster.hosts[CONTROLLER].offer(Move(partition=ORDERS, node_id=CONTROLLER))
+    cluster.hosts[CONTROLLER].offer(Reassign(partition=ORDERS, node_id=CONTROLLER))
     cluster.work(CONTROLLER)
     assert cluster.leader(ORDERS) == CONTROLLER
     assert ORDERS not in cluster.hosts[CONTROLLER].node.logs

@@ -9,17 +9,17 @@ from typing import Final
 import attrs
 import pytest
 
-from fencepost.broker.transaction_tables import (
+from fencepost.broker.contract import Answered, Received, Reply, ReplyTo
+from fencepost.broker.transactions.tables import (
     END_VERSION_0,
-    GENERATIONS,
     NEWEST,
     OLDEST,
+    TRANSACTION_VERSIONS,
     YOUNGER_ERRORS,
     EndInput,
     served,
     spoken,
 )
-from fencepost.broker.words import Answered, Received, Reply, ReplyTo
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     AddOffsetsToTxn,
@@ -68,7 +68,9 @@ OLD: Final[dict[type[Request], int]] = {AddPartitionsToTxn: 3, Produce: 11, EndT
 
 def story_of(version: int, *, verification: bool = True, client: int = 0) -> Story:
     """A cluster of this `transaction.version`, and clients of old or of today."""
-    settings = attrs.evolve(SETTINGS, generation=GENERATIONS[version], partition_verification=verification)
+    settings = attrs.evolve(
+        SETTINGS, generation=TRANSACTION_VERSIONS[version], partition_verification=verification
+    )
     return Story(settings=settings, versions={} if client == 2 else OLD)
 
 
@@ -113,11 +115,15 @@ def test_a_request_is_served_by_the_older_of_its_own_generation_and_the_clusters
     for request, version in OLD.items():
         assert spoken(request, version).generation is OLDEST
         assert spoken(request, version + 1).generation is NEWEST
-    for cluster in GENERATIONS.values():
+    for cluster in TRANSACTION_VERSIONS.values():
         assert served(cluster, OLDEST) is OLDEST
         assert served(cluster, NEWEST) is cluster
-    assert [generation.transaction_version for generation in GENERATIONS.values()] == [0, 1, 2]
-    assert [generation.renews_identity for generation in GENERATIONS.values()] == [False, False, True]
+    assert [generation.transaction_version for generation in TRANSACTION_VERSIONS.values()] == [0, 1, 2]
+    assert [generation.renews_identity for generation in TRANSACTION_VERSIONS.values()] == [
+        False,
+        False,
+        True,
+    ]
 
 
 # --- the table -------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from fencepost.broker.words import Reply
+from fencepost.broker.contract import Reply
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     DeleteGroups,

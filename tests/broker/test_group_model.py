@@ -6,12 +6,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fencepost.broker.branching import copy_of, key_of
-from fencepost.broker.routing import step
-from fencepost.broker.words import Received, ReplyTo, Tick
+from fencepost.broker.contract import Received, ReplyTo, Tick
+from fencepost.broker.dispatch import step
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import Heartbeat, JoinGroup, JoinGroupReply, SyncGroup
 from fencepost.protocol.terms import GroupState
+from fencepost.simulator.explore.fork import copy_of, key_of
 from tests.broker.group_story import (
     GROUP,
     REBALANCE_MS,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from fencepost.broker.group_table import MEMBERSHIP, Cell, GroupInput
+from fencepost.broker.groups.tables import MEMBERSHIP, Cell, GroupInput
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     DeleteGroups,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 import pytest
 
+from fencepost.broker.contract import ResignLeader
 from fencepost.broker.host import SyncPolicy
-from fencepost.broker.words import Resign
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     JoinGroup,
@@ -427,7 +427,7 @@ def test_whoever_waits_when_the_group_moves_away_is_told() -> None:
     story = GroupStory()
     (one,) = story.members(1)
     joining = story.starts(join_request(story.new_id()))
-    story.host.offer(Resign(partition=offsets_log_of(GROUP)))
+    story.host.offer(ResignLeader(partition=offsets_log_of(GROUP)))
     story.run()
     assert story.replies.pop(joining).error is ErrorCode.NOT_COORDINATOR
     assert story.beat(1, one) is ErrorCode.NOT_COORDINATOR

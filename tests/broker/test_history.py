@@ -7,7 +7,7 @@ from typing import Final
 import attrs
 import pytest
 
-from fencepost.broker.history import AS_TODAY, KNOB_NAMES, KNOBS, History
+from fencepost.broker.kafka_fixes import ALL_FIXES, FIX_NAMES, FIXES, KafkaFixes
 from fencepost.broker.settings import NodeSettings
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import TxnOffsetCommit, TxnOffsetCommitReply, WriteTxnMarkersReply
@@ -33,7 +33,7 @@ ON_AND_OFF: Final = pytest.mark.parametrize("has_it", [True, False])
 
 def settings(name: str, *, has_it: bool) -> NodeSettings:
     """A broker of today, or one without this."""
-    return attrs.evolve(SETTINGS, history=AS_TODAY if has_it else History.without([name]))
+    return attrs.evolve(SETTINGS, fixes=ALL_FIXES if has_it else KafkaFixes.without([name]))
 
 
 def story_of(name: str, *, has_it: bool) -> Story:
@@ -44,23 +44,23 @@ def story_of(name: str, *, has_it: bool) -> Story:
 
 
 def test_every_knob_is_described_and_is_on() -> None:
-    assert tuple(knob.name for knob in KNOBS) == KNOB_NAMES
-    assert NodeSettings().history == AS_TODAY == History.without([])
-    assert AS_TODAY.off == ()
+    assert tuple(knob.name for knob in FIXES) == FIX_NAMES
+    assert NodeSettings().fixes == ALL_FIXES == KafkaFixes.without([])
+    assert ALL_FIXES.off == ()
 
 
-@pytest.mark.parametrize("name", KNOB_NAMES)
+@pytest.mark.parametrize("name", FIX_NAMES)
 def test_one_knob_is_turned_off_by_its_name(name: str) -> None:
-    history = History.without([name])
-    assert history.off == (name,)
-    assert [other for other in KNOB_NAMES if not history.has(other)] == [name]
+    fixes = KafkaFixes.without([name])
+    assert fixes.off == (name,)
+    assert [other for other in FIX_NAMES if not fixes.has(other)] == [name]
 
 
 def test_a_knob_that_there_is_not_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(
         ValueError, match="there is no correction luck; there are group_fencing, require_stable"
     ):
-        History.without(["require_stable", "luck"])
+        KafkaFixes.without(["require_stable", "luck"])
 
 
 # --- groups (KIP-447) ------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def test_a_new_coordinator_writes_the_marker_once_more(*, has_it: bool) -> None:
 
 def test_without_strict_epochs_nobody_looks_whether_a_marker_is_a_repetition() -> None:
     names = ["strict_marker_epoch", "idempotent_marker_retry"]
-    story = Story(settings=attrs.evolve(SETTINGS, history=History.without(names)))
+    story = Story(settings=attrs.evolve(SETTINGS, fixes=KafkaFixes.without(names)))
     me = story.identity()
     story.produce(me, "a")
     me = story.ended(me, COMMIT)

@@ -12,7 +12,7 @@ from typing import Final
 import attrs
 import pytest
 
-from fencepost.broker.words import Reply, ReplyTo
+from fencepost.broker.contract import Reply, ReplyTo
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import ProduceReply, Request, TxnOffsetCommitReply
 from fencepost.protocol.terms import LAST_GRANTED_EPOCH, TransactionResult, TransactionState

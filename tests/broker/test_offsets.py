@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from fencepost.broker.groups import OFFSET_METADATA_BYTES_MAX, Groups, apply, offset_keys
-from fencepost.broker.words import Resign
+from fencepost.broker.contract import ResignLeader
+from fencepost.broker.groups.state import OFFSET_METADATA_BYTES_MAX, Groups, apply, offset_keys
 from fencepost.protocol.batches import place, read_header
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
@@ -232,7 +232,7 @@ def test_a_member_of_a_group_without_members_is_refused(
 
 def test_a_node_that_does_not_coordinate_the_group_says_so() -> None:
     story = Story()
-    story.host.offer(Resign(partition=offsets_log_of("readers")))
+    story.host.offer(ResignLeader(partition=offsets_log_of("readers")))
     to = story.offer(plain_offset_request("readers", {ORDERS: 5}))
     fetch = story.offer(OffsetFetch(group_id="readers", require_stable=False, partitions=None))
     while to not in story.replies or fetch not in story.replies:

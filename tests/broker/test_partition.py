@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.broker import partition
-from fencepost.broker.partition import CACHED_BATCHES_MAX
+from fencepost.broker.partitions import partition
+from fencepost.broker.partitions.partition import CACHED_BATCHES_MAX
 from fencepost.journal.indexes import AbortedRange
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import INT32_MAX

@@ -92,7 +92,8 @@ class PartitionAndModel(RuleBasedStateMachine):
         answer = self.led.marker(producer, result, epoch=epoch, version=version)
         assert answer == (refused or end)
         if not refused:
-            event(f"{result.name} of {'no' if known.open_since == NONE else 'an open'} transaction")
+            open_or_not = "no" if known.current_txn_first_offset == NONE else "an open"
+            event(f"{result.name} of {open_or_not} transaction")
 
     @rule(part=st.integers(0, 4))
     def durable(self, part: int) -> None:

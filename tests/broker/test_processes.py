@@ -16,8 +16,8 @@ import attrs
 import pytest
 import trio
 
+from fencepost.broker.embedded import Broker, BrokerFailed
 from fencepost.broker.server import CannotListen
-from fencepost.embedded import Broker, BrokerFailed
 from fencepost.journal.storage import DirectoryInUse, NotADataDirectory
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import CreateTopic, CreateTopics, Metadata, MetadataReply

@@ -9,8 +9,8 @@ from itertools import product
 import attrs
 import pytest
 
-from fencepost.broker.produce_rules import FORM_RULES, form_problem, header_of
-from fencepost.broker.words import Refused
+from fencepost.broker.contract import Refused
+from fencepost.broker.partitions.request_checks import FORM_RULES, form_problem, header_of
 from fencepost.protocol.batches import BatchHeader, build_marker
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.records import build_data_batch

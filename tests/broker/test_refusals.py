@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from crc32c import crc32c
 
-from fencepost.broker.words import Answered, Received, ReplyTo
+from fencepost.broker.contract import Answered, Received, ReplyTo
 from fencepost.protocol.batches import CONTROL_BIT, CRC_START
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (

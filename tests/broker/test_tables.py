@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from fencepost.broker.contract import Reply
 from fencepost.broker.host import SyncPolicy
-from fencepost.broker.transaction_tables import END_VERSION_2, MOVES, NEWEST, Cell, CoordinatorInput, EndInput
-from fencepost.broker.words import Reply
+from fencepost.broker.transactions.tables import (
+    END_VERSION_2,
+    MOVES,
+    NEWEST,
+    Cell,
+    CoordinatorInput,
+    EndInput,
+)
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import AddPartitionsToTxnReply
 from fencepost.protocol.terms import INT16_MAX, LAST_GRANTED_EPOCH, TransactionState

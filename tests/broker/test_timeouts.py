@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.broker import transactions
+from fencepost.broker.contract import Answered, ResignLeader, StorageFailed, Tick
 from fencepost.broker.host import SyncPolicy
-from fencepost.broker.words import Answered, Resign, StorageFailed, Tick
+from fencepost.broker.transactions import state as transactions
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import WriteTxnMarkersReply
 from fencepost.protocol.terms import LAST_GRANTED_EPOCH, TransactionState
@@ -179,7 +179,7 @@ def test_markers_are_asked_for_again_while_a_leader_is_missing() -> None:
     story = Story()
     me = opened(story)
     story.produce(me, "b", key=OTHERS)
-    story.host.offer(Resign(partition=OTHERS))
+    story.host.offer(ResignLeader(partition=OTHERS))
     decided = story.offer(end_request(me, COMMIT))
     story.run()
     assert story.replies[decided].error is ErrorCode.NONE  # whatever the markers do
@@ -190,7 +190,7 @@ def test_markers_are_asked_for_again_while_a_leader_is_missing() -> None:
     assert story.replies[to].error is ErrorCode.CONCURRENT_TRANSACTIONS
     assert story.states()[-1] is TransactionState.PREPARE_COMMIT
     assert story.partition().last_stable_offset == 2  # the partition that has its marker is done
-    assert story.coordinator().owed == {"pay": {OTHERS}}
+    assert story.coordinator().pending_markers == {"pay": {OTHERS}}
     story.restart()
     assert story.states()[-1] is TransactionState.COMPLETE_COMMIT
     assert (story.visible(), story.visible(OTHERS)) == ("a", "b")
@@ -266,4 +266,4 @@ def test_a_transaction_of_nothing_but_an_added_partition_ends(result: object) ->
     state = story.partition()
     assert state.last_stable_offset == state.log_end_offset == 1
     assert story.host.node.marker_retries == {}
-    assert story.coordinator().owed == {}
+    assert story.coordinator().pending_markers == {}

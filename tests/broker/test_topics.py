@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from fencepost.broker.controller import (
+from fencepost.broker.cluster.controller import (
     METADATA_PARTITION,
     PARTITIONS_PER_TOPIC_MAX,
     PRODUCER_ID_BLOCK_SIZE,
@@ -14,8 +14,8 @@ from fencepost.broker.controller import (
     apply,
     create_topics,
 )
+from fencepost.broker.contract import NOBODY as NO_ONE
 from fencepost.broker.host import SyncPolicy
-from fencepost.broker.words import NOBODY as NO_ONE
 from fencepost.journal.simulated import SimulatedStorage
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (

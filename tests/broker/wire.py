@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
+from fencepost.broker.contract import Reply, ReplyTo
 from fencepost.broker.host import Host
 from fencepost.broker.node import Node
 from fencepost.broker.server import BrokerSettings, Server, now_ms
-from fencepost.broker.words import Reply, ReplyTo
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.storage import Storage

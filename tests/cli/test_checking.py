@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fencepost.broker.embedded import Broker
 from fencepost.cli.application import run
-from fencepost.client.sync import Producer
-from fencepost.embedded import Broker
+from fencepost.client.shells.sync import Producer
 
 Output = pytest.CaptureFixture[str]
 LOG = "00000000000000000000.log"

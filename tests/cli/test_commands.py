@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from fencepost.broker.embedded import Broker
 from fencepost.cli.application import run
-from fencepost.embedded import Broker
 
 Output = pytest.CaptureFixture[str]
 
@@ -103,7 +103,7 @@ def test_lines_in_transactions(shell: Shell) -> None:
 
 
 def test_isolation_decides_what_is_seen_of_an_open_transaction(shell: Shell, address: str) -> None:
-    from fencepost.client.sync import Producer
+    from fencepost.client.shells.sync import Producer
 
     shell("topic", "create", "drafts")
     with Producer(address, transactional_id="author") as producer:

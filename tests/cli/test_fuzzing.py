@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from fencepost.cli.application import run
-from fencepost.cli.failures import CommandFailed
-from fencepost.cli.fuzzing import WorldOptions
+from fencepost.cli.errors import CommandFailed
+from fencepost.cli.fuzz import WorldOptions
 from fencepost.cli.seed_workers import try_seeds
-from fencepost.simulator.choices import Choices
-from fencepost.simulator.fuzzing import Tally, try_one
-from fencepost.simulator.plan import Plan, draw
+from fencepost.simulator.fuzz.plan import Plan, draw
+from fencepost.simulator.fuzz.seeds import Tally, try_one
+from fencepost.simulator.world.choices import Choices
 from tests.cli.processes import COMMAND, PATIENCE_S
 
 Output = pytest.CaptureFixture[str]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from fencepost.client.sync import Admin, Consumer, Producer
-from fencepost.embedded import Broker
+from fencepost.broker.embedded import Broker
+from fencepost.client.shells.sync import Admin, Consumer, Producer
 from fencepost.protocol.terms import TopicPartition
 from tests.broker.story import SETTINGS
 from tests.cli.tool import Output, Tool

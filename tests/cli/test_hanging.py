@@ -9,10 +9,10 @@ from typing import Final
 import pytest
 import trio
 
+from fencepost.broker.embedded import Broker
 from fencepost.broker.settings import NodeSettings
-from fencepost.broker.transaction_tables import GENERATIONS
+from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.cli.hanging import Opened, oldest_of_each
-from fencepost.embedded import Broker
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import AddPartitionsToTxn, EndTxn, Produce, ProducerDescription, Request
 from fencepost.protocol.terms import TopicPartition
@@ -31,7 +31,7 @@ from tests.cli.tool import Output, Tool
 
 # What let transactions hang: shared epochs, and nobody asked the coordinator about a late batch.
 OF_OLD: Final = NodeSettings(
-    generation=GENERATIONS[0],
+    generation=TRANSACTION_VERSIONS[0],
     partition_verification=False,
     transaction_state_log_num_partitions=2,
     offsets_topic_num_partitions=2,
@@ -124,7 +124,7 @@ def test_a_hanging_transaction_is_found_described_and_aborted(tool: TransactionT
 
 
 def test_a_transaction_that_its_coordinator_knows_does_not_hang(tool: TransactionTool) -> None:
-    from fencepost.client.sync import Producer
+    from fencepost.client.shells.sync import Producer
 
     tool("topic", "create", "orders")
     with Producer(tool.address, transactional_id="alive", transaction_version=0) as producer:
@@ -177,7 +177,7 @@ def test_filters_of_list(tool: TransactionTool) -> None:
 
 def test_a_live_transaction_is_terminated_with_its_producer_fenced(tool: TransactionTool) -> None:
     from fencepost.client.errors import ProducerFenced
-    from fencepost.client.sync import Producer
+    from fencepost.client.shells.sync import Producer
 
     tool("topic", "create", "orders")
     with Producer(tool.address, transactional_id="stuck", transaction_version=0) as producer:

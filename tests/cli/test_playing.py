@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fencepost.cli.application import run
-from fencepost.cli.playing import shipped
+from fencepost.cli.run import shipped
 
 Output = pytest.CaptureFixture[str]
 

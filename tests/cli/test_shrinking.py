@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from fencepost.cli.application import run
-from fencepost.cli.fuzzing import Protection, WorldOptions
-from fencepost.cli.playing import read
-from fencepost.cli.shrinking import shrink
-from fencepost.simulator.shrinking import Search, failing_seed
+from fencepost.cli.fuzz import Protection, WorldOptions
+from fencepost.cli.run import read
+from fencepost.cli.shrink import shrink
+from fencepost.simulator.fuzz.shrinking import Search, failing_seed
 from tests.cli.processes import COMMAND, PATIENCE_S
 
 Output = pytest.CaptureFixture[str]

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 import anyio
 import pytest
 
-from fencepost.client.aio import AsyncAdmin
+from fencepost.broker.embedded import Broker
 from fencepost.client.errors import RequestFailed
 from fencepost.client.group_admin import GroupMember
-from fencepost.client.sync import Admin, Consumer, Producer
-from fencepost.embedded import Broker
+from fencepost.client.shells.aio import AsyncAdmin
+from fencepost.client.shells.sync import Admin, Consumer, Producer
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import HIGH_WATERMARK, GroupState, TopicPartition, TransactionState
 from tests.broker.story import SETTINGS
@@ -74,7 +74,7 @@ def test_records_are_deleted_up_to_an_offset(broker: Broker, admin: Admin) -> No
         (batch, *_) = consumer.poll()
         assert (batch.offsets[0], batch.values[0]) == (2, b"2")
     assert admin.delete_records({HERE: HIGH_WATERMARK, THERE: HIGH_WATERMARK}) == {HERE: 5, THERE: 0}
-    assert admin.begin_offsets([HERE]) == admin.end_offsets([HERE]) == {HERE: 5}
+    assert admin.beginning_offsets([HERE]) == admin.end_offsets([HERE]) == {HERE: 5}
 
 
 def test_records_that_cannot_be_deleted(broker: Broker, admin: Admin) -> None:

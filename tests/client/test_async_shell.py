@@ -8,8 +8,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from fencepost.broker.embedded import Broker
 from fencepost.client.admin import AbortSpec
-from fencepost.client.aio import AsyncAdmin, AsyncConsumer, AsyncOutcome, AsyncProducer
 from fencepost.client.connection import Connection
 from fencepost.client.errors import (
     BufferFull,
@@ -20,10 +20,10 @@ from fencepost.client.errors import (
     UnknownTopic,
     WrongState,
 )
-from fencepost.client.outcomes import Delivered
+from fencepost.client.send_future import RecordMetadata
 from fencepost.client.serializers import json_deserializer, json_serializer
-from fencepost.client.sync import Consumer
-from fencepost.embedded import Broker
+from fencepost.client.shells.aio import AsyncAdmin, AsyncConsumer, AsyncOutcome, AsyncProducer
+from fencepost.client.shells.sync import Consumer
 from fencepost.protocol import messages as m
 from fencepost.protocol.terms import TopicPartition
 from tests.client.proxy import Fault, Proxy
@@ -81,7 +81,7 @@ def test_commits_are_visible_and_aborts_are_not(tell: Callable[[Story], None]) -
             async with producer.transaction():
                 outcomes = [await producer.send("t", b"yes", b"%d" % i) for i in range(10)]
                 producer.send_offsets_to_transaction({HERE: 3}, "g")
-            assert all([isinstance(await outcome, Delivered) for outcome in outcomes])
+            assert all([isinstance(await outcome, RecordMetadata) for outcome in outcomes])
             with pytest.raises(KeyError, match="mine"):
                 await fail_in_a_transaction(producer)
         assert sorted(await read(address)) == [b"yes"] * 10
@@ -316,7 +316,7 @@ def test_a_program_that_did_not_yield_for_long_finds_its_answers(tell: Callable[
 
 def test_several_tasks_share_a_producer(tell: Callable[[Story], None]) -> None:
     async def story(address: str) -> None:
-        places: set[Delivered] = set()
+        places: set[RecordMetadata] = set()
 
         async def work(producer: AsyncProducer, name: int) -> None:
             for i in range(50):

@@ -5,7 +5,12 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from fencepost.client.calls import (
+from fencepost.client.effects import Send
+from fencepost.client.errors import Failure, RequestFailed, RequestTimeout
+from fencepost.client.metadata import FIRST_BOOTSTRAP_NODE, Cluster, bootstrap_addresses
+from fencepost.client.remedies import REMEDIES, remedy_of
+from fencepost.client.reply_errors import worst_error
+from fencepost.client.retries import (
     ANY_NODE,
     CONTROLLER,
     METADATA_PAUSE_MS,
@@ -16,11 +21,6 @@ from fencepost.client.calls import (
     OnceAnswered,
     Target,
 )
-from fencepost.client.cluster import FIRST_BOOTSTRAP_NODE, Cluster, bootstrap_addresses
-from fencepost.client.effects import Send
-from fencepost.client.errors import Failure, RequestFailed, RequestTimeout
-from fencepost.client.inner_errors import worst_error
-from fencepost.client.remedies import REMEDIES, remedy_of
 from fencepost.client.settings import RETRY_BACKOFF_MAX_MS, backoff_ms
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ERRORS, ErrorCode, Remedy

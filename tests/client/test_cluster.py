@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fencepost.client.cluster import Cluster
+from fencepost.client.metadata import Cluster
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import MetadataReply, NodeAddress, PartitionMetadata, TopicMetadata
 from fencepost.protocol.terms import TopicPartition

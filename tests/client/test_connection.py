@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.client.asking import AskingMachine
-from fencepost.client.calls import ANY_NODE
 from fencepost.client.connection import Answer, Connection
 from fencepost.client.effects import Answered, Send
+from fencepost.client.requests import AskingMachine
+from fencepost.client.retries import ANY_NODE
 from fencepost.client.session import Session
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import pytest
 
-from fencepost.client.consumed import AbortedFilter, ConsumedBatch, Decoding, select
 from fencepost.client.consumer import ConsumerMachine
+from fencepost.client.consumer_records import AbortedFilter, ConsumedBatch, Decoding, select
 from fencepost.client.effects import Answered, Effect, Send, WakeMe
 from fencepost.client.errors import ClientError, CorruptRecords, OffsetOutOfRange, UnknownTopic, WrongState
 from fencepost.client.serializers import json_deserializer, json_serializer, string_deserializer

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import anyio
 import pytest
 
+from fencepost.broker.embedded import Broker
 from fencepost.broker.settings import NodeSettings
-from fencepost.broker.transaction_tables import GENERATIONS
-from fencepost.client import aio
+from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.client.errors import ProducerFailed, ProducerFenced, TransactionAborted
-from fencepost.client.sync import Admin, Consumer, Producer
-from fencepost.embedded import Broker
+from fencepost.client.shells import aio
+from fencepost.client.shells.sync import Admin, Consumer, Producer
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition
@@ -24,7 +24,7 @@ HERE = PARTITIONS[0]
 
 def broker_of(version: int) -> Broker:
     settings = NodeSettings(
-        generation=GENERATIONS[version],
+        generation=TRANSACTION_VERSIONS[version],
         transaction_state_log_num_partitions=2,
         offsets_topic_num_partitions=2,
     )

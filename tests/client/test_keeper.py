@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from fencepost.client.asking import AskingMachine
+from fencepost.client.requests import AskingMachine
 from fencepost.client.session import Session
-from fencepost.client.wires import Keeper, Wires, monotonic_ms
+from fencepost.client.shells.sync_sockets import Keeper, Wires, monotonic_ms
 
 PATIENCE_S = 10.0
 WHILE_IT_LOOKS = "while it looks for work"

@@ -7,7 +7,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from fencepost.broker.transaction_tables import GENERATIONS
+from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.client.effects import Effect, Operation, Resolve, Send
 from fencepost.client.errors import Failure
 from fencepost.client.producer import ProducerMachine
@@ -25,7 +25,7 @@ class Pair:
     """A producer, its broker, and a network that holds an EndTxn up when it is told to."""
 
     def __init__(self, version: int) -> None:
-        settings = attrs.evolve(SETTINGS, generation=GENERATIONS[version])
+        settings = attrs.evolve(SETTINGS, generation=TRANSACTION_VERSIONS[version])
         self.story = Story(settings=settings)
         self.producer = ProducerMachine(
             "h:1", ProducerSettings(transactional_id="pay", transaction_version=version)

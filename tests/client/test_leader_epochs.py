@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.client.calls import METADATA_PAUSE_MS
-from fencepost.client.cluster import FIRST_BOOTSTRAP_NODE, Cluster
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.effects import Send
+from fencepost.client.metadata import FIRST_BOOTSTRAP_NODE, Cluster
+from fencepost.client.retries import METADATA_PAUSE_MS
 from fencepost.client.settings import ConsumerSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode

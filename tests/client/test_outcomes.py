@@ -6,11 +6,11 @@ import pytest
 
 from fencepost.client.accumulator import Accumulator
 from fencepost.client.batch import Batch
-from fencepost.client.calls import Calls
-from fencepost.client.cluster import Cluster
 from fencepost.client.delivery import Delivery
 from fencepost.client.errors import DeliveryTimeout, Failure
-from fencepost.client.outcomes import Delivered, delivered
+from fencepost.client.metadata import Cluster
+from fencepost.client.retries import Calls
+from fencepost.client.send_future import RecordMetadata, delivered
 from fencepost.client.settings import ProducerSettings
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition
 
@@ -51,13 +51,16 @@ def test_a_batch_is_done_only_when_all_else_is_known(failure: Failure | None, ba
 def test_the_outcome_of_each_record_of_a_batch() -> None:
     delivery, batch = _batch_on_its_way()
     delivery.finish(batch, None, 7)
-    assert [delivered(batch, index) for index in (0, 1)] == [Delivered("t", 0, 7), Delivered("t", 0, 8)]
+    assert [delivered(batch, index) for index in (0, 1)] == [
+        RecordMetadata("t", 0, 7),
+        RecordMetadata("t", 0, 8),
+    ]
 
 
 def test_a_duplicate_whose_place_is_forgotten() -> None:
     delivery, batch = _batch_on_its_way()
     delivery.finish(batch, None, NO_OFFSET)
-    assert delivered(batch, 1) == Delivered("t", 0, NO_OFFSET)
+    assert delivered(batch, 1) == RecordMetadata("t", 0, NO_OFFSET)
 
 
 def test_a_lost_record_raises_what_became_of_it() -> None:

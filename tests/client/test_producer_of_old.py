@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.client.dialects import DIALECTS
 from fencepost.client.effects import Operation
 from fencepost.client.errors import ProducerFenced, TransactionAborted
 from fencepost.client.producer_states import ProducerState
 from fencepost.client.settings import ProducerSettings
+from fencepost.client.transaction_versions import DIALECTS
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import NEWEST_VERSION, TransactionResult

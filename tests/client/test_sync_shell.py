@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fencepost.client.consumed import Record
+from fencepost.broker.embedded import Broker
+from fencepost.client.consumer_records import Record
 from fencepost.client.errors import (
     BufferFull,
     ClientClosed,
@@ -28,8 +29,7 @@ from fencepost.client.serializers import (
     string_deserializer,
     string_serializer,
 )
-from fencepost.client.sync import Admin, Consumer, Producer
-from fencepost.embedded import Broker
+from fencepost.client.shells.sync import Admin, Consumer, Producer
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition, TransactionState
@@ -441,7 +441,7 @@ def test_admin_tells_of_topics_transactions_and_producers(broker: Broker) -> Non
         assert (known.producer_id, known.open_since_offset) == (listed.producer_id, 0)
         assert admin.end_offsets([PARTITIONS[2]]) == {PARTITIONS[2]: 0}
         assert admin.end_offsets([PARTITIONS[2]], "read_uncommitted") == {PARTITIONS[2]: 1}
-        assert admin.begin_offsets([PARTITIONS[2]]) == {PARTITIONS[2]: 0}
+        assert admin.beginning_offsets([PARTITIONS[2]]) == {PARTITIONS[2]: 0}
         producer.abort_transaction()
         admin.create_topic("gone")
         admin.delete_topic("gone")

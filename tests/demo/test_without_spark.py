@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from fencepost.cli.failures import FAILED
+from fencepost.cli.errors import FAILED
 
 WITHOUT_SPARK = """
 import sys

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fencepost.broker.embedded import Broker
 from fencepost.demo.dataset import flights_file, rows
 from fencepost.demo.loader import load
 from fencepost.demo.plan import Point
@@ -16,7 +17,6 @@ from fencepost.demo.speech import Task
 from fencepost.demo.transform import Totals
 from fencepost.demo.truth import compute_truth
 from fencepost.demo.worker import read_totals, run
-from fencepost.embedded import Broker
 
 Output = pytest.CaptureFixture[str]
 FLIGHTS = 60

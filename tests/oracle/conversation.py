@@ -15,7 +15,7 @@ from typing import Any, Final
 import attrs
 
 from fencepost.broker.settings import NodeSettings
-from fencepost.broker.transaction_tables import GENERATIONS
+from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 
 Fields = Mapping[str, Any]
 """A JSON object of a recording."""
@@ -175,7 +175,7 @@ def settings_of(path: Path) -> NodeSettings | None:
         return None
     return attrs.evolve(
         RECORDER_SETTINGS,
-        generation=GENERATIONS[int(found["version"])],
+        generation=TRANSACTION_VERSIONS[int(found["version"])],
         partition_verification=found["verified"] is None,
     )
 

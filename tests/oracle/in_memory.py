@@ -11,11 +11,11 @@ from typing import Final
 
 import attrs
 
+from fencepost.broker.contract import Answered, Input, Reassign, Received, Reply, ReplyTo
 from fencepost.broker.host import Host
 from fencepost.broker.node import Node
 from fencepost.broker.settings import NodeSettings
-from fencepost.broker.transactions import PREPARED, Transactions
-from fencepost.broker.words import Answered, Input, Move, Received, Reply, ReplyTo
+from fencepost.broker.transactions.state import PREPARED, Transactions
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.memory import MemoryStorage
 from fencepost.protocol.errors import ErrorCode
@@ -185,7 +185,7 @@ class InMemory:
             key, wanted_id = TopicPartition(topic, number), SECOND if held else FIRST
             leader = self.hosts[FIRST].node.cluster.leader(key)
             if leader is not None and leader.node_id != wanted_id:
-                self.hosts[FIRST].offer(Move(partition=key, node_id=wanted_id))
+                self.hosts[FIRST].offer(Reassign(partition=key, node_id=wanted_id))
         self._work()
 
     def hold(self) -> None:

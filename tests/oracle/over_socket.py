@@ -17,8 +17,8 @@ import time
 from types import TracebackType
 from typing import Final
 
+from fencepost.broker.contract import Reply, ReplyTo
 from fencepost.broker.settings import NodeSettings
-from fencepost.broker.words import Reply, ReplyTo
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.frames import FrameReader, decode_reply, encode_request
 from fencepost.protocol.messages import (

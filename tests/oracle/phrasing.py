@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import attrs
 
-from fencepost.broker.words import Reply
+from fencepost.broker.contract import Reply
 from fencepost.protocol import messages as m
 from fencepost.protocol.terms import TopicPartition
 from tests.oracle.conversation import Fields, Question

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import attrs
 
-from fencepost.broker.words import Reply
+from fencepost.broker.contract import Reply
 from fencepost.protocol.messages import InitProducerId, InitProducerIdReply, Request
 from fencepost.protocol.terms import TopicPartition
 from tests.oracle.conversation import Control, Conversation, Fields, Question

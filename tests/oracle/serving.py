@@ -14,7 +14,7 @@ import trio
 
 from fencepost.broker.server import BrokerSettings, Ready, serve_until_signalled
 from fencepost.broker.settings import NodeSettings
-from fencepost.broker.transaction_tables import GENERATIONS
+from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 
 
 def settings_in_words(settings: NodeSettings) -> str:
@@ -30,7 +30,7 @@ def settings_in_words(settings: NodeSettings) -> str:
 def settings_from_words(words: str) -> NodeSettings:
     """The settings that `settings_in_words` wrote down."""
     fields = json.loads(words)
-    return NodeSettings(generation=GENERATIONS[fields.pop("transaction_version")], **fields)
+    return NodeSettings(generation=TRANSACTION_VERSIONS[fields.pop("transaction_version")], **fields)
 
 
 def _tell(ready: Ready) -> None:

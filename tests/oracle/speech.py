@@ -10,7 +10,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.broker.words import Reply
+from fencepost.broker.contract import Reply
 from fencepost.protocol.messages import Request
 from tests.oracle import speech_of_data as data
 from tests.oracle import speech_of_groups as groups

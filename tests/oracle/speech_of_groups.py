@@ -5,7 +5,7 @@ Rule: a pair of functions per request: ask_* makes our message, tell_* reads our
 
 from __future__ import annotations
 
-from fencepost.broker.words import Reply
+from fencepost.broker.contract import Reply
 from fencepost.protocol import messages as m
 from fencepost.protocol.terms import CoordinatorType
 from tests.oracle.conversation import Fields

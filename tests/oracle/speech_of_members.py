@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-from fencepost.broker.words import Reply
+from fencepost.broker.contract import Reply
 from fencepost.protocol import messages as m
 from fencepost.protocol.terms import GroupState
 from tests.oracle.phrasing import Asking, Telling, Told, body_of, errors_of, names_of, tell_error

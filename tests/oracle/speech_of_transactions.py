@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fencepost.broker.words import Reply
+from fencepost.broker.contract import Reply
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from fencepost.broker.words import Reply
+from fencepost.broker.contract import Reply
 from fencepost.protocol.messages import Request
 from fencepost.protocol.terms import TopicPartition
 

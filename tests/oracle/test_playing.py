@@ -13,7 +13,7 @@ import attrs
 import pytest
 
 from fencepost.broker.settings import NodeSettings
-from fencepost.broker.transaction_tables import END_VERSION_2, GENERATIONS, NEWEST, EndInput
+from fencepost.broker.transactions.tables import END_VERSION_2, NEWEST, TRANSACTION_VERSIONS, EndInput
 from fencepost.protocol.terms import TransactionState
 from tests.oracle.__main__ import main
 from tests.oracle.conversation import RECORDER_SETTINGS, Control, Conversation, Question, read_conversations
@@ -87,7 +87,11 @@ PLANTED: Final[dict[str, tuple[Path, str, Callable[[NodeSettings], NodeSettings]
     "no fencing": (V2_CLIENT_V2, "produce", lambda s: attrs.evolve(s, broken=frozenset({"fencing"}))),
     "no deduplication": (V2_CLIENT_V2, "produce", lambda s: attrs.evolve(s, broken=frozenset({"dedup"}))),
     "no verification": (V0_VERIFIED, "produce", lambda s: attrs.evolve(s, partition_verification=False)),
-    "another generation": (V2_CLIENT_V2, "end_txn", lambda s: attrs.evolve(s, generation=GENERATIONS[0])),
+    "another generation": (
+        V2_CLIENT_V2,
+        "end_txn",
+        lambda s: attrs.evolve(s, generation=TRANSACTION_VERSIONS[0]),
+    ),
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import attrs
 
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
-from fencepost.simulator.judging.operations import Action, Operation, Outcome, Poll, Write
+from fencepost.simulator.judges.operations import Action, Operation, Outcome, Poll, Write
 
 A = TopicPartition("a", 0)
 B = TopicPartition("b", 0)

@@ -15,11 +15,11 @@ from itertools import islice
 from random import SystemRandom
 from typing import Final
 
-from fencepost.simulator.choices import Choices
-from fencepost.simulator.exploring import ExploreConfig, explore
-from fencepost.simulator.plan import draw
-from fencepost.simulator.simulation import Simulation
-from fencepost.simulator.trial import try_choices
+from fencepost.simulator.explore import ExploreConfig, explore
+from fencepost.simulator.fuzz.plan import draw
+from fencepost.simulator.fuzz.simulation import Simulation
+from fencepost.simulator.fuzz.trial import try_choices
+from fencepost.simulator.world.choices import Choices
 from tests.simulator.planting import Edit, Mutation, planted
 
 SEEDS: Final = range(1, 6)
@@ -31,7 +31,12 @@ FAULTS: Final = {
         Mutation(
             "a coordinator asks partitions in the order of their hashes",
             breaks="Markers are written in another order.",
-            edits=(Edit("broker.coordinating:_send_markers", {"in sorted(owed)": "in list(owed)"}),),
+            edits=(
+                Edit(
+                    "broker.transactions.handlers:_send_markers",
+                    {"in sorted(pending_markers)": "in list(pending_markers)"},
+                ),
+            ),
         ),
         Mutation(
             "coordinators are found by a hash of this process",
@@ -46,7 +51,11 @@ FAULTS: Final = {
         Mutation(
             "nodes are looked for in the order of their addresses",
             breaks="The same choice strikes another node.",
-            edits=(Edit("simulator.nemesis:_up", {"in world.nodes": "in sorted(world.nodes, key=id)"}),),
+            edits=(
+                Edit(
+                    "simulator.faults.random_faults:_up", {"in world.nodes": "in sorted(world.nodes, key=id)"}
+                ),
+            ),
         ),
     )
 }

@@ -14,10 +14,10 @@ from typing import Final
 
 import attrs
 
-from fencepost.docs import PLANTED_BUGS, PlantedBug
-from fencepost.simulator.trial import try_seed
+from fencepost.simulator.fuzz.trial import try_seed
 from tests.simulator.mutations import MUTATIONS
 from tests.simulator.planting import Mutation, planted
+from tools.docs.pages import PLANTED_BUGS, PlantedBug
 
 SEEDS_MAX: Final = 2_000
 CORES: Final = 2

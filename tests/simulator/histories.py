@@ -6,7 +6,7 @@ Rule: they say what real cores would do, but no core has run; one event each 0.5
 from __future__ import annotations
 
 from fencepost.protocol.terms import TopicPartition, TransactionResult, TransactionState
-from fencepost.simulator.history import (
+from fencepost.simulator.world.history import (
     Appended,
     Arrived,
     Bounded,

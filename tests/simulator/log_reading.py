@@ -9,7 +9,7 @@ from __future__ import annotations
 from fencepost.protocol.batches import BatchHeader, read_marker
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import TopicPartition, TransactionResult
-from fencepost.simulator.world import World
+from fencepost.simulator.world.world import World
 
 Batches = list[tuple[BatchHeader, bytes]]
 

@@ -65,7 +65,7 @@ OF_PARTITIONS: Final = (
         breaks="read_committed readers meet the first batch of the oldest open transaction.",
         edits=(
             Edit(
-                "broker.partition:Partition.last_stable_offset",
+                "broker.partitions.partition:Partition.last_stable_offset",
                 {"min(first, self.high_watermark)": "min(first + 1, self.high_watermark)"},
             ),
         ),
@@ -73,7 +73,7 @@ OF_PARTITIONS: Final = (
     Mutation(
         "a dedup window of one batch",
         breaks="Of five batches in flight only the last is recognised when it comes again (KAFKA-14034).",
-        edits=(Edit("broker.partition:_apply_data", {"[-CACHED_BATCHES_MAX:]": "[-1:]"}),),
+        edits=(Edit("broker.partitions.partition:_apply_data", {"[-CACHED_BATCHES_MAX:]": "[-1:]"}),),
     ),
     Mutation(
         "a repetition is answered with the end of the log",
@@ -81,7 +81,7 @@ OF_PARTITIONS: Final = (
         "3003).",
         edits=(
             Edit(
-                "broker.batch_checks:judge",
+                "broker.partitions.checks:judge",
                 {"_duplicate(header, producer)": "Duplicate(partition.log_end_offset - 1)"},
             ),
         ),
@@ -91,7 +91,7 @@ OF_PARTITIONS: Final = (
         breaks="A batch overtakes the one before it, which got lost and comes again later (KIP-98).",
         edits=(
             Edit(
-                "broker.batch_checks:_is_out_of_order",
+                "broker.partitions.checks:_is_out_of_order",
                 {"header.base_sequence != expected": "header.base_sequence < expected"},
             ),
         ),
@@ -101,10 +101,11 @@ OF_PARTITIONS: Final = (
         breaks="A zombie writes into the transaction of the producer that took its place (KIP-890).",
         edits=(
             Edit(
-                "broker.partition:Partition.is_open", {" and producer.producer_epoch == producer_epoch": ""}
+                "broker.partitions.partition:Partition.is_open",
+                {" and producer.producer_epoch == producer_epoch": ""},
             ),
             Edit(
-                "broker.batch_checks:_has_older_epoch",
+                "broker.partitions.checks:_has_older_epoch",
                 {"header.producer_epoch < producer.producer_epoch": "False"},
             ),
         ),
@@ -113,9 +114,11 @@ OF_PARTITIONS: Final = (
         "a batch enters behind its marker",
         breaks="What the coordinator allowed is appended, though a marker came in between (KAFKA-14884).",
         edits=(
-            Edit("broker.batch_checks:_is_overtaken", {"entry is None or entry.guard != guard": "False"}),
             Edit(
-                "broker.batch_checks:_has_older_epoch",
+                "broker.partitions.checks:_is_overtaken", {"entry is None or entry.guard != guard": "False"}
+            ),
+            Edit(
+                "broker.partitions.checks:_has_older_epoch",
                 {"header.producer_epoch < producer.producer_epoch": "False"},
             ),
         ),
@@ -129,14 +132,20 @@ OF_PARTITIONS: Final = (
         "a snapshot forgets open transactions",
         breaks="The next leader does not know where the oldest undecided transaction begins (KAFKA-9144).",
         edits=(
-            Edit("broker.partition:_snapshot_entry", {"first_offset=producer.open_since": "first_offset=-1"}),
+            Edit(
+                "broker.partitions.partition:_snapshot_entry",
+                {"first_offset=producer.current_txn_first_offset": "first_offset=-1"},
+            ),
         ),
     ),
     Mutation(
         "a new leader forgets the producers",
         breaks="A batch that the last leader wrote is not recognised by the next one.",
         edits=(
-            Edit("broker.partition:restore", {"(cached,) if entry.last_offset != NO_OFFSET else ()": "()"}),
+            Edit(
+                "broker.partitions.partition:restore",
+                {"(cached,) if entry.last_offset != NO_OFFSET else ()": "()"},
+            ),
         ),
     ),
     Mutation(
@@ -144,7 +153,7 @@ OF_PARTITIONS: Final = (
         breaks="The LSO passes a marker that the last sync did not reach.",
         edits=(
             Edit(
-                "broker.partition:advance_high_watermark",
+                "broker.partitions.partition:advance_high_watermark",
                 {"ended.marker_offset >= offset": "ended.marker_offset > offset"},
             ),
         ),
@@ -156,7 +165,10 @@ OF_COORDINATORS: Final = (
         "markers before PREPARE is durable",
         breaks="Partitions learn of a decision that the coordinator's log may yet lose.",
         edits=(
-            Edit("broker.coordinating:_carry_out", {"node.after(log, decision.effects)": _MARKERS_AT_ONCE}),
+            Edit(
+                "broker.transactions.handlers:_carry_out",
+                {"node.after(log, decision.effects)": _MARKERS_AT_ONCE},
+            ),
         ),
     ),
     Mutation(
@@ -164,7 +176,7 @@ OF_COORDINATORS: Final = (
         breaks="A zombie ends the transaction of the producer that took its place (KAFKA-17754).",
         edits=(
             Edit(
-                "broker.ending:_end_cell",
+                "broker.transactions.end_txn:_end_cell",
                 {
                     '"fencing" not in rules.broken or record': "record",
                     "if not is_retry and (": "if False and (",
@@ -175,13 +187,16 @@ OF_COORDINATORS: Final = (
     Mutation(
         "any retry of an end is a success",
         breaks="A commit that the timeout's abort overtook is answered as if it had happened.",
-        edits=(Edit("broker.ending:_end_cell", {"    cell: Cell = ": _ANY_RETRY_ENDED_WELL}),),
+        edits=(Edit("broker.transactions.end_txn:_end_cell", {"    cell: Cell = ": _ANY_RETRY_ENDED_WELL}),),
     ),
     Mutation(
         "a retry of EndTxn is not recognised",
         breaks="Who asks again after a lost answer is fenced by its own success (KIP-890).",
         edits=(
-            Edit("broker.ending:_is_retry", {"request.producer_epoch == record.producer_epoch - 1": "False"}),
+            Edit(
+                "broker.transactions.end_txn:_is_retry",
+                {"request.producer_epoch == record.producer_epoch - 1": "False"},
+            ),
         ),
     ),
     Mutation(
@@ -189,7 +204,7 @@ OF_COORDINATORS: Final = (
         breaks="Who asks again for its next identity is fenced by its own success (KIP-360).",
         edits=(
             Edit(
-                "broker.identities:_expectation",
+                "broker.transactions.init_producer_id:_expectation",
                 {"expected == state.last_epochs.get(call.name, NO_PRODUCER_EPOCH)": "False"},
             ),
         ),
@@ -199,7 +214,7 @@ OF_COORDINATORS: Final = (
         breaks="A new owner of a transactional id gets the epoch of the one before.",
         edits=(
             Edit(
-                "broker.identities:_next_identity",
+                "broker.transactions.init_producer_id:_next_identity",
                 {"producer_epoch=record.producer_epoch + 1": "producer_epoch=record.producer_epoch"},
             ),
         ),
@@ -209,7 +224,7 @@ OF_COORDINATORS: Final = (
         breaks="InitProducerId does not abort what the last owner began (Redpanda 3232).",
         edits=(
             Edit(
-                "broker.identities:init_producer_id",
+                "broker.transactions.init_producer_id:init_producer_id",
                 {"    if grant is Grant.ABORT_FIRST:": _GRANTED_ALL_THE_SAME},
             ),
         ),
@@ -218,26 +233,29 @@ OF_COORDINATORS: Final = (
         "added partitions live in memory only",
         breaks="A transaction's later partitions are not logged, so the next coordinator does not know them"
         " (Redpanda 6018).",
-        edits=(Edit("broker.coordinating:_carry_out", {_APPENDS_DECISION: _ADDED_IN_MEMORY}),),
+        edits=(Edit("broker.transactions.handlers:_carry_out", {_APPENDS_DECISION: _ADDED_IN_MEMORY}),),
     ),
     Mutation(
         "a new coordinator aborts what was decided",
         breaks="After a failover PREPARE_COMMIT is carried out with ABORT markers.",
         edits=(
-            Edit("broker.coordinating:resume", {"        if record.state in PREPARED:": _ABORTED_AFTER_ALL}),
+            Edit(
+                "broker.transactions.handlers:resume",
+                {"        if record.state in PREPARED:": _ABORTED_AFTER_ALL},
+            ),
         ),
     ),
     Mutation(
         "COMPLETE before all markers are written",
         breaks="A partition that could not take its marker is never asked again (KAFKA-9777).",
-        edits=(Edit("broker.coordinating:answer_markers", {" if not error": ""}),),
+        edits=(Edit("broker.transactions.handlers:answer_markers", {" if not error": ""}),),
     ),
     Mutation(
         "markers are never sent again",
         breaks="A transaction whose marker met a dead or new leader stays prepared for ever (KAFKA-8069).",
         edits=(
             Edit(
-                "broker.coordinating:_retry_markers",
+                "broker.transactions.handlers:_retry_markers",
                 {"node.marker_retries[log.partition.key, name] = due_ms": "pass"},
             ),
         ),
@@ -247,7 +265,7 @@ OF_COORDINATORS: Final = (
         breaks="Who was timed out can still write and end, as if nothing had happened.",
         edits=(
             Edit(
-                "broker.ending:abort_timed_out",
+                "broker.transactions.end_txn:abort_timed_out",
                 {"return prepare(": "decision = prepare(", "    )  # fmt: skip": _EPOCH_KEPT},
             ),
         ),
@@ -256,7 +274,10 @@ OF_COORDINATORS: Final = (
         "a block of producer ids is handed out twice",
         breaks="Two nodes give the same ids to different producers (KIP-730).",
         edits=(
-            Edit("broker.controller:apply", {"state.next_producer_id = record.next_producer_id": "pass"}),
+            Edit(
+                "broker.cluster.controller:apply",
+                {"state.next_producer_id = record.next_producer_id": "pass"},
+            ),
         ),
     ),
 )
@@ -265,12 +286,14 @@ OF_OFFSETS: Final = (
     Mutation(
         "offsets of an aborted transaction count",
         breaks="A group goes on behind records whose results were thrown away (KIP-98).",
-        edits=(Edit("broker.groups:_decide_pending", {"result is TransactionResult.COMMIT": "True"}),),
+        edits=(Edit("broker.groups.state:_decide_pending", {"result is TransactionResult.COMMIT": "True"}),),
     ),
     Mutation(
         "offsets of a transaction are lost",
         breaks="They are answered and never written: who comes next copies again what was copied.",
-        edits=(Edit("broker.offsets:_append", {"node.append_offsets(log, batch, entries)": "del batch"}),),
+        edits=(
+            Edit("broker.groups.offsets:_append", {"node.append_offsets(log, batch, entries)": "del batch"}),
+        ),
     ),
     Mutation(
         "a new leader forgets pending offsets",
@@ -325,7 +348,7 @@ OF_CLIENTS: Final = (
         breaks="One producer's ABORT marker lets the aborted records of others through.",
         edits=(
             Edit(
-                "client.consumed:AbortedFilter.drops",
+                "client.consumer_records:AbortedFilter.drops",
                 {"self._aborted.discard(header.producer_id)": "self._aborted.clear()"},
             ),
         ),
@@ -335,7 +358,7 @@ OF_CLIENTS: Final = (
         breaks="What was read already comes again, at offsets of other records.",
         edits=(
             Edit(
-                "client.consumed:ConsumedBatch.columns",
+                "client.consumer_records:ConsumedBatch.columns",
                 {"columns if skipped == 0 else _without_first(columns, skipped)": "columns"},
             ),
         ),
@@ -343,7 +366,9 @@ OF_CLIENTS: Final = (
     Mutation(
         "a reader in mid-batch begins one record too late",
         breaks="The record at the position is left out, and the ones after it stand one offset too early.",
-        edits=(Edit("client.consumed:_without_first", {"skipped if deltas": "skipped + 1 if deltas"}),),
+        edits=(
+            Edit("client.consumer_records:_without_first", {"skipped if deltas": "skipped + 1 if deltas"}),
+        ),
     ),
     Mutation(
         "an unknown commit is taken for an abort",

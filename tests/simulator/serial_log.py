@@ -11,7 +11,7 @@ from typing import Literal
 import attrs
 
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
-from fencepost.simulator.judging.operations import Action, Operation, Outcome, Placed, Poll, Record, Write
+from fencepost.simulator.judges.operations import Action, Operation, Outcome, Placed, Poll, Record, Write
 
 PARTITIONS = (TopicPartition("t", 0), TopicPartition("t", 1))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fencepost.protocol.terms import IsolationLevel
-from fencepost.simulator.judging.operations import Placed
+from fencepost.simulator.judges.operations import Placed
 from tests.simulator.client_stories import (
     ABC,
     FAIL,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.simulator.judging.anomalies import RULES
-from fencepost.simulator.judging.black_box import check
-from fencepost.simulator.judging.operations import Placed
+from fencepost.simulator.judges.anomalies import RULES
+from fencepost.simulator.judges.black_box import check
+from fencepost.simulator.judges.operations import Placed
 from tests.simulator.client_stories import (
     ABC,
     FAIL,

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.simulator.judging.anomalies import RULES
-from fencepost.simulator.judging.black_box import check
-from fencepost.simulator.judging.operations import Action, Operation, Outcome, Poll, Write
+from fencepost.simulator.judges.anomalies import RULES
+from fencepost.simulator.judges.black_box import check
+from fencepost.simulator.judges.operations import Action, Operation, Outcome, Poll, Write
 from tests.simulator.serial_log import KINDS, PARTITIONS, SerialLog, Step
 
 STEPS = st.tuples(st.sampled_from(KINDS), st.integers(0, 2), st.integers(0, 1), st.integers(0, 4))

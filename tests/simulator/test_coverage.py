@@ -7,17 +7,17 @@ from functools import partial
 
 import pytest
 
-from fencepost.broker.transaction_tables import CoordinatorInput, EndInput
+from fencepost.broker.transactions.tables import CoordinatorInput, EndInput
 from fencepost.protocol.terms import TransactionState
-from fencepost.simulator.judging.anomalies import RULES
-from fencepost.simulator.judging.coverage import UNREACHABLE, Cell, Coverage, cells_of
-from fencepost.simulator.judging.step_rules import STEP_RULES
-from fencepost.simulator.plan import draw
+from fencepost.simulator.fuzz.plan import draw
+from fencepost.simulator.fuzz.trial import try_seed
+from fencepost.simulator.judges.anomalies import RULES
+from fencepost.simulator.judges.coverage import UNREACHABLE, Cell, Coverage, cells_of
+from fencepost.simulator.judges.step_rules import STEP_RULES
 from fencepost.simulator.scenarios.model import cases
 from fencepost.simulator.scenarios.playing import stage
 from fencepost.simulator.scenarios.reading import scenario_of
 from fencepost.simulator.scenarios.runner import finish
-from fencepost.simulator.trial import try_seed
 
 COMMITTED: Cell = (2, TransactionState.ONGOING, EndInput.COMMIT)
 LOOKED = tuple(f"looked: {rule.name}" for rule in (*STEP_RULES, *RULES))

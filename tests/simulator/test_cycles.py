@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.simulator.judging.cycles import components, shortest_cycle
+from fencepost.simulator.judges.cycles import components, shortest_cycle
 
 GRAPHS = st.dictionaries(st.integers(0, 7), st.lists(st.integers(0, 7), max_size=4, unique=True), max_size=8)
 

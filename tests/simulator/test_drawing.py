@@ -14,12 +14,12 @@ import pytest
 from rich.cells import cell_len
 
 from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition, TransactionState
-from fencepost.simulator.drawing.logs import Fate, read_logs
-from fencepost.simulator.drawing.messages import follow
-from fencepost.simulator.drawing.svg import draw
-from fencepost.simulator.drawing.text import space_time
-from fencepost.simulator.drawing.wording import note, sentence
-from fencepost.simulator.history import Arrived, History, Sent
+from fencepost.simulator.draw.logs import Fate, read_logs
+from fencepost.simulator.draw.messages import follow
+from fencepost.simulator.draw.svg import draw
+from fencepost.simulator.draw.text import space_time
+from fencepost.simulator.draw.wording import note, sentence
+from fencepost.simulator.world.history import Arrived, History, Sent
 from tests.simulator.histories import (
     ABORT,
     NODE,

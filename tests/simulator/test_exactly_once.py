@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fencepost.protocol.terms import TopicPartition
-from fencepost.simulator.judging.exactly_once import exactly_once
+from fencepost.simulator.judges.exactly_once import exactly_once
 
 IN = TopicPartition("in", 0)
 OUT = TopicPartition("out", 0)

@@ -16,11 +16,11 @@ import pytest
 
 from fencepost.broker.settings import PROTECTIONS
 from fencepost.protocol.terms import TransactionResult
-from fencepost.simulator.exploring import ExploreConfig, search
-from fencepost.simulator.exploring.reached import REACHED
-from fencepost.simulator.exploring.search import explore
-from fencepost.simulator.exploring.worlds import Kind, Way, World, Worlds
-from fencepost.simulator.history import Appended, Arrived, Lost, Sent
+from fencepost.simulator.explore import ExploreConfig, search
+from fencepost.simulator.explore.reached import REACHED
+from fencepost.simulator.explore.search import explore
+from fencepost.simulator.explore.worlds import Kind, Way, World, Worlds
+from fencepost.simulator.world.history import Appended, Arrived, Lost, Sent
 
 LATE_END = ExploreConfig(producers=1, transactions=2, retries=1, transaction_version=0)
 SAME_IN_VERSION_2 = attrs.evolve(LATE_END, transaction_version=2)
@@ -187,7 +187,7 @@ def test_what_a_world_has_not_is_not_counted() -> None:
 
 PROGRAM = """
 import sys
-from fencepost.simulator.exploring import ExploreConfig, explore
+from fencepost.simulator.explore import ExploreConfig, explore
 for version in (0, 2):
     found = explore(ExploreConfig(transaction_version=version))
     print(found.states, found.transitions, found.core_steps, found.ends, [step.label for step in found.trace])

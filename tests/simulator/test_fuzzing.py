@@ -7,7 +7,7 @@ from itertools import permutations
 
 import attrs
 
-from fencepost.simulator.fuzzing import Finding, Tally, Tried
+from fencepost.simulator.fuzz.seeds import Finding, Tally, Tried
 
 
 def tried(seed: int, *marks: str, breaks: str = "", meets: str = "") -> Tried:

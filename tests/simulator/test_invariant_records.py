@@ -5,11 +5,11 @@ from __future__ import annotations
 import attrs
 import pytest
 
+from fencepost.broker.contract import NODE, Durable, Outcome, Reply, ReplyTo
 from fencepost.broker.host import Host
 from fencepost.broker.node import Log, Node
-from fencepost.broker.partition import Partition
+from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.settings import NodeSettings
-from fencepost.broker.words import NODE, Durable, Outcome, Reply, ReplyTo
 from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.batches import BatchHeader, build_marker, place, read_header
 from fencepost.protocol.errors import ErrorCode
@@ -33,16 +33,16 @@ from fencepost.protocol.terms import (
     TransactionResult,
     TransactionState,
 )
-from fencepost.simulator.choices import Choices
-from fencepost.simulator.journals import ClusterJournals, NodeJournals
-from fencepost.simulator.judging.anomalies import Looks
-from fencepost.simulator.judging.answer_rules import AnswerRules
-from fencepost.simulator.judging.invariants import Invariants
-from fencepost.simulator.judging.partition_record import PartitionRecord
-from fencepost.simulator.judging.reading_rule import judge_fetched
-from fencepost.simulator.judging.transaction_record import TransactionBook
-from fencepost.simulator.judging.violation import Violation
-from fencepost.simulator.world import World, WorldSettings
+from fencepost.simulator.judges.anomalies import Looks
+from fencepost.simulator.judges.answer_rules import AnswerRules
+from fencepost.simulator.judges.invariants import Invariants
+from fencepost.simulator.judges.partition_record import PartitionRecord
+from fencepost.simulator.judges.reading_rule import judge_fetched
+from fencepost.simulator.judges.transaction_record import TransactionBook
+from fencepost.simulator.judges.violation import Violation
+from fencepost.simulator.world.choices import Choices
+from fencepost.simulator.world.journals import ClusterJournals, NodeJournals
+from fencepost.simulator.world.world import World, WorldSettings
 
 KEY, OTHER = TopicPartition("payments", 0), TopicPartition("payments", 1)
 LOG = TopicPartition(TRANSACTION_STATE_TOPIC, 0)
@@ -132,7 +132,7 @@ def test_an_lso_that_goes_back_is_told() -> None:
     mark(record, 1, COMMIT)
     record.durable(2)
     record.judge_bounds(Partition(KEY, high_watermark=2, log_end_offset=2))
-    record.open_since[PRODUCER] = 0
+    record.current_txn_first_offset[PRODUCER] = 0
     state = Partition(KEY, high_watermark=2, log_end_offset=2)
     state.open_transactions[0] = PRODUCER
     with pytest.raises(Violation, match="I2 monotone"):
@@ -146,7 +146,7 @@ def test_what_a_log_lost_is_taken_back() -> None:
     write(record, 1, 0)
     record.cut(1)
     assert (record.log_end_offset, record.aborted, record.marked) == (1, [], {})
-    assert record.open_since == {PRODUCER: 0}
+    assert record.current_txn_first_offset == {PRODUCER: 0}
     mark(record, 1, COMMIT)
 
 
@@ -158,7 +158,7 @@ def test_a_marker_that_a_log_lost_says_nothing_of_what_came_in_its_place() -> No
     write(record, 0, 1)
     write(record, 0, 2)
     record.cut(2)
-    assert record.open_since == {PRODUCER: 0}
+    assert record.current_txn_first_offset == {PRODUCER: 0}
     assert record.results == {}
 
 

@@ -14,21 +14,27 @@ from typing import Any
 import attrs
 import pytest
 
-from fencepost.broker import batch_checks, coordinating, ending, groups, transactions
+from fencepost.broker.groups import state as groups
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.node import Node
-from fencepost.broker.partition import Partition
-from fencepost.broker.transactions import Decision, WriteMarkers
-from fencepost.broker.waiting import Inner, Log
+from fencepost.broker.partitions import checks as batch_checks
+from fencepost.broker.partitions.partition import Partition
+from fencepost.broker.purgatory import Inner, Log
+from fencepost.broker.transactions import end_txn
+from fencepost.broker.transactions import handlers as transaction_handlers
+from fencepost.broker.transactions import state as transactions
+from fencepost.broker.transactions.state import Decision, WriteMarkers
 from fencepost.journal.indexes import AbortedRange
 from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.simulated import SimulatedFile
 from fencepost.protocol.messages import InitProducerIdReply
 from fencepost.protocol.terms import IsolationLevel
-from fencepost.simulator.choices import Choices
-from fencepost.simulator.fault_kinds import FaultKind
-from fencepost.simulator.judging.invariants import Invariants
-from fencepost.simulator.judging.step_rules import (
+from fencepost.simulator.faults.kinds import FaultKind
+from fencepost.simulator.fuzz.plan import Plan, draw
+from fencepost.simulator.fuzz.simulation import Simulation
+from fencepost.simulator.fuzz.trial import Planner, try_seed
+from fencepost.simulator.judges.invariants import Invariants
+from fencepost.simulator.judges.step_rules import (
     BOUNDS,
     CONVERGENCE,
     DURABLE_DECISION,
@@ -42,11 +48,9 @@ from fencepost.simulator.judging.step_rules import (
     STEP_RULES,
     TIMEOUT,
 )
-from fencepost.simulator.judging.violation import Violation
-from fencepost.simulator.plan import Plan, draw
-from fencepost.simulator.simulation import Simulation
-from fencepost.simulator.trial import Planner, try_seed
-from fencepost.simulator.world import World
+from fencepost.simulator.judges.violation import Violation
+from fencepost.simulator.world.choices import Choices
+from fencepost.simulator.world.world import World
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -147,7 +151,7 @@ def _owners_are_given_the_epoch_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _prepare_keeps_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare = ending.prepare
+    prepare = end_txn.prepare
 
     def stale(name: str, record: Any, *arguments: Any, **more: Any) -> Decision:
         decision = prepare(name, record, *arguments, **more)
@@ -156,7 +160,7 @@ def _prepare_keeps_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
         kept = decision.record._replace(producer_epoch=record.producer_epoch)
         return attrs.evolve(decision, record=kept)
 
-    monkeypatch.setattr(ending, "prepare", stale)
+    monkeypatch.setattr(end_txn, "prepare", stale)
 
 
 def _aborted_offsets_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,16 +193,16 @@ def _nothing_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _complete_does_not_wait_for_markers(monkeypatch: pytest.MonkeyPatch) -> None:
-    send = coordinating._send_markers  # pyright: ignore[reportPrivateUsage] the real one, and more
+    send = transaction_handlers._send_markers  # pyright: ignore[reportPrivateUsage] the real one, and more
 
     def send_and_forget(node: Node, log: Log, name: str, now: int) -> None:
         send(node, log, name, now)
-        state = coordinating.transactions_of(log)
-        if state.owed.get(name):
-            state.owed[name].clear()
-            coordinating._finish(node, log, name, now)  # pyright: ignore[reportPrivateUsage] the same
+        state = transaction_handlers.transactions_of(log)
+        if state.pending_markers.get(name):
+            state.pending_markers[name].clear()
+            transaction_handlers._finish(node, log, name, now)  # pyright: ignore[reportPrivateUsage] the same
 
-    monkeypatch.setattr(coordinating, "_send_markers", send_and_forget)
+    monkeypatch.setattr(transaction_handlers, "_send_markers", send_and_forget)
 
 
 def _syncs_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 from fencepost.protocol.batches import place, read_header
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import TopicPartition
-from fencepost.simulator.judging.anomalies import (
+from fencepost.simulator.judges.anomalies import (
     DUPLICATE,
     LOST_WRITE,
     NONMONOTONIC_SEND,
@@ -16,9 +16,9 @@ from fencepost.simulator.judging.anomalies import (
     Looks,
     Rule,
 )
-from fencepost.simulator.judging.known import known
-from fencepost.simulator.judging.operations import Operation, Outcome
-from fencepost.simulator.judging.partition_record import PartitionRecord
+from fencepost.simulator.judges.known_kafka import known
+from fencepost.simulator.judges.operations import Operation, Outcome
+from fencepost.simulator.judges.partition_record import PartitionRecord
 
 KEY = TopicPartition("in", 0)
 OPERATION = Operation("feeder", 0, Outcome.OK, (), 0, 0)

@@ -10,12 +10,12 @@ from typing import Final
 
 import pytest
 
-from fencepost.docs import planted_bugs
-from fencepost.simulator.judging.violation import Violation
-from fencepost.simulator.trial import try_seed
+from fencepost.simulator.fuzz.trial import try_seed
+from fencepost.simulator.judges.violation import Violation
 from tests.simulator.find_mutations import SEEDS_MAX
 from tests.simulator.mutations import MUTATIONS
 from tests.simulator.planting import Edit, Mutation, planted
+from tools.docs.pages import planted_bugs
 
 FOUND: Final = {bug.mutation: bug for bug in planted_bugs()}
 
@@ -52,9 +52,9 @@ def test_what_was_planted_is_gone_afterwards() -> None:
 
 
 UNFIT: Final = {
-    "a text that is not there": ("broker.partition:_apply_data", "no such words", LookupError),
-    "a text that is there twice": ("broker.partition:_apply_data", "producer", LookupError),
-    "a function that is not there": ("broker.partition:_no_such_function", "pass", AttributeError),
+    "a text that is not there": ("broker.partitions.partition:_apply_data", "no such words", LookupError),
+    "a text that is there twice": ("broker.partitions.partition:_apply_data", "producer", LookupError),
+    "a function that is not there": ("broker.partitions.partition:_no_such_function", "pass", AttributeError),
     "a module that is not there": ("broker.no_such_module:apply", "pass", ModuleNotFoundError),
 }
 
@@ -68,7 +68,7 @@ def test_a_mutation_that_does_not_fit_the_code_fails(what: str) -> None:
 
 
 def test_two_edits_of_one_function_are_one_edit() -> None:
-    edit = Edit("broker.partition:_apply_data", {"[-CACHED_BATCHES_MAX:]": "[-1:]"})
+    edit = Edit("broker.partitions.partition:_apply_data", {"[-CACHED_BATCHES_MAX:]": "[-1:]"})
     mutation = Mutation("twice", breaks="nothing.", edits=(edit, edit))
     with pytest.raises(AssertionError, match=re.escape("join the two edits")), planted(mutation):
         pytest.fail("nothing was planted")

@@ -7,20 +7,20 @@ from collections import Counter
 import attrs
 import pytest
 
+from fencepost.broker.contract import Input, Outcome
 from fencepost.broker.host import Host
 from fencepost.broker.settings import NodeSettings
-from fencepost.broker.words import Input, Outcome
 from fencepost.protocol.messages import FetchReply
-from fencepost.simulator.choices import Choices
-from fencepost.simulator.clock import NS_PER_MS
-from fencepost.simulator.fault_kinds import ENDS, FaultKind, Struck
-from fencepost.simulator.nemesis import Nemesis
-from fencepost.simulator.network import Answer, Channel, Message, Question
-from fencepost.simulator.nodes import SimulatedNode
-from fencepost.simulator.plan import Plan, draw
-from fencepost.simulator.simulation import Simulation
-from fencepost.simulator.trial import try_choices
-from fencepost.simulator.world import World, WorldSettings
+from fencepost.simulator.faults.kinds import ENDS, FaultKind, Struck
+from fencepost.simulator.faults.random_faults import Nemesis
+from fencepost.simulator.fuzz.plan import Plan, draw
+from fencepost.simulator.fuzz.simulation import Simulation
+from fencepost.simulator.fuzz.trial import try_choices
+from fencepost.simulator.world.choices import Choices
+from fencepost.simulator.world.clock import NS_PER_MS
+from fencepost.simulator.world.network import Answer, Channel, Message, Question
+from fencepost.simulator.world.nodes import SimulatedNode
+from fencepost.simulator.world.world import World, WorldSettings
 
 
 @attrs.define(eq=False)

@@ -9,8 +9,8 @@ from typing import Final
 
 import pytest
 
-from fencepost.simulator.judging.lateness import Lateness
-from fencepost.simulator.judging.old_generations import (
+from fencepost.simulator.fuzz.simulate import simulate
+from fencepost.simulator.judges.known_anomalies import (
     LATE_END,
     LATE_MARKER,
     LATE_WRITE,
@@ -19,10 +19,10 @@ from fencepost.simulator.judging.old_generations import (
     Met,
     OldBehaviour,
 )
+from fencepost.simulator.judges.late_messages import Lateness
 from fencepost.simulator.scenarios.model import Case, cases
 from fencepost.simulator.scenarios.playing import stage
 from fencepost.simulator.scenarios.reading import scenario_of
-from fencepost.simulator.simulating import simulate
 from tests.simulator.old_mutations import OLD_MUTATIONS, OldMutation
 from tests.simulator.planting import Edit, Mutation, planted
 
@@ -32,7 +32,7 @@ NOTHING_IS_KNOWN: Final = Mutation(
     "nothing is known of old generations",
     breaks="What they do by design is judged as in the newest one.",
     edits=(
-        Edit("simulator.judging.old_generations:OldBehaviour.is_of", {"return is_let_in": "return False"}),
+        Edit("simulator.judges.known_anomalies:OldBehaviour.is_of", {"return is_let_in": "return False"}),
     ),
 )
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from fencepost.protocol.terms import TopicPartition
-from fencepost.simulator.history import Appended, Struck
-from fencepost.simulator.scenarios.actions import ActionKind, action
+from fencepost.simulator.faults.actions import ActionKind, action
+from fencepost.simulator.faults.points import PointKind, point
 from fencepost.simulator.scenarios.builder import Builder, scenario
 from fencepost.simulator.scenarios.model import cases
-from fencepost.simulator.scenarios.points import PointKind, point
 from fencepost.simulator.scenarios.runner import record_case
 from fencepost.simulator.scenarios.scripts import Verb, line
+from fencepost.simulator.world.history import Appended, Struck
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

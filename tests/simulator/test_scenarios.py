@@ -7,13 +7,13 @@ from pathlib import Path
 import attrs
 import pytest
 
-from fencepost.simulator.history import Arrived, History, Lost, Sent, Struck
 from fencepost.simulator.scenarios.builder import Builder, scenario
 from fencepost.simulator.scenarios.model import Case, cases
 from fencepost.simulator.scenarios.reading import scenario_of
 from fencepost.simulator.scenarios.rule_names import RULE_NAMES
 from fencepost.simulator.scenarios.runner import Report, record_case, run, run_case
 from fencepost.simulator.scenarios.writing import text_of
+from fencepost.simulator.world.history import Arrived, History, Lost, Sent, Struck
 from tests.simulator.planting import Edit, Mutation, planted
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "scenarios"
@@ -288,7 +288,7 @@ FAILING = Mutation(
     breaks="Every append of records fails an assertion.",
     edits=(
         Edit(
-            "broker.partition:apply",
+            "broker.partitions.partition:apply",
             {"header.base_offset >= partition.log_end_offset": "header.base_offset < 0"},
         ),
     ),

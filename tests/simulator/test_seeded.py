@@ -6,17 +6,17 @@ from functools import partial
 
 import attrs
 
-from fencepost.broker.history import History
+from fencepost.broker.kafka_fixes import KafkaFixes
 from fencepost.broker.settings import NodeSettings
-from fencepost.simulator.choices import Choices
-from fencepost.simulator.fault_kinds import FaultKind
-from fencepost.simulator.history import Appended
-from fencepost.simulator.plan import Plan, draw
+from fencepost.simulator.faults.kinds import FaultKind
+from fencepost.simulator.fuzz.plan import Plan, draw
+from fencepost.simulator.fuzz.shrinking import failing_seed
 from fencepost.simulator.scenarios.model import Expectation, Scenario, SeededRun, cases
 from fencepost.simulator.scenarios.reading import scenario_of
 from fencepost.simulator.scenarios.runner import record_case, run, run_case
 from fencepost.simulator.scenarios.seeded import CALM, Commentary, seeded_text
-from fencepost.simulator.shrinking import failing_seed
+from fencepost.simulator.world.choices import Choices
+from fencepost.simulator.world.history import Appended
 
 SEED = 3
 
@@ -79,7 +79,7 @@ def test_what_is_written_is_read_as_the_same() -> None:
 
 
 def test_what_a_world_does_without_is_written_too() -> None:
-    settings = NodeSettings(broken=frozenset({"dedup"}), history=History.without(["fences_once"]))
+    settings = NodeSettings(broken=frozenset({"dedup"}), fixes=KafkaFixes.without(["fences_once"]))
     plan = draw(Choices(SEED), node_settings=settings)
     text = seeded_text(Scenario(name="older", seeded=SeededRun(plan=plan)), Commentary())
     assert 'without = ["fences_once"]' in text
@@ -100,9 +100,9 @@ def test_what_broke_a_rule_is_drawn_though_the_world_was_stopped_there() -> None
         choices=failed.choices,
     )
     (case,) = cases(story)
-    report, history = record_case(case)
-    assert report.evidence == history.broken == (str(failed.violation),)
-    appended = [event for event in history.events if isinstance(event, Appended)]
-    assert history.events.index(appended[-1]) >= len(history.events) - 2, "its answer may stand below"
+    report, fixes = record_case(case)
+    assert report.evidence == fixes.broken == (str(failed.violation),)
+    appended = [event for event in fixes.events if isinstance(event, Appended)]
+    assert fixes.events.index(appended[-1]) >= len(fixes.events) - 2, "its answer may stand below"
     assert str(appended[-1].partition) in failed.violation.evidence
     assert report.digest == run_case(case).digest

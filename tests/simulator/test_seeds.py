@@ -13,26 +13,34 @@ from functools import partial
 import attrs
 import pytest
 
+from fencepost.broker.contract import Append, BecomeLeader, Input, Outcome
 from fencepost.broker.host import Host
 from fencepost.broker.node import Node
 from fencepost.broker.settings import PROTECTIONS, NodeSettings
-from fencepost.broker.transaction_tables import NEWEST
-from fencepost.broker.transactions import Transactions
-from fencepost.broker.words import Append, Input, Lead, Outcome
+from fencepost.broker.transactions.state import Transactions
+from fencepost.broker.transactions.tables import NEWEST
 from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.messages import FetchReply
 from fencepost.protocol.terms import TopicPartition, TransactionState
-from fencepost.simulator.choices import Choices
-from fencepost.simulator.fault_kinds import FaultKind
-from fencepost.simulator.judging.anomalies import ABORTED_READ
-from fencepost.simulator.judging.operations import Outcome as Known
-from fencepost.simulator.judging.operations import Poll
-from fencepost.simulator.nodes import SimulatedNode
-from fencepost.simulator.plan import PayerPlan, Plan, draw
-from fencepost.simulator.simulation import ALL_PARTITIONS, FINAL_READER, Simulation, partitions_of
-from fencepost.simulator.trial import Trial, try_choices
-from fencepost.simulator.workloads import INPUT, OUTPUT, PAYMENTS, Runner, payer, transform, without_mark
-from fencepost.simulator.world import World
+from fencepost.simulator.actors.workloads import (
+    INPUT,
+    OUTPUT,
+    PAYMENTS,
+    Runner,
+    payer,
+    transform,
+    without_mark,
+)
+from fencepost.simulator.faults.kinds import FaultKind
+from fencepost.simulator.fuzz.plan import PayerPlan, Plan, draw
+from fencepost.simulator.fuzz.simulation import ALL_PARTITIONS, FINAL_READER, Simulation, partitions_of
+from fencepost.simulator.fuzz.trial import Trial, try_choices
+from fencepost.simulator.judges.anomalies import ABORTED_READ
+from fencepost.simulator.judges.operations import Outcome as Known
+from fencepost.simulator.judges.operations import Poll
+from fencepost.simulator.world.choices import Choices
+from fencepost.simulator.world.nodes import SimulatedNode
+from fencepost.simulator.world.world import World
 from tests.simulator.log_reading import committed, read_log, undecided
 
 PARTS, SEEDS_PER_PART = 10, 20
@@ -65,7 +73,7 @@ def recovered(world: World, settings: NodeSettings) -> Node:
     node = Node(settings)
     for key in sorted(world.journals.disks):
         journal = world.journals.journal(key)
-        node.lead(Lead(partition=key, leader_epoch=journal.leader_epoch, batches=journal.batches(0)))
+        node.lead(BecomeLeader(partition=key, leader_epoch=journal.leader_epoch, batches=journal.batches(0)))
     return node
 
 

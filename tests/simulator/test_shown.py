@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from fencepost.cli.application import run
-from fencepost.simulator.exploring import ExploreConfig, Explored, explore
+from fencepost.simulator.explore import ExploreConfig, Explored, explore
 from fencepost.simulator.scenarios.model import cases
 from fencepost.simulator.scenarios.reading import scenario_of
 from fencepost.simulator.scenarios.runner import run_case

@@ -9,12 +9,12 @@ import attrs
 import pytest
 
 from fencepost.broker.settings import NodeSettings
-from fencepost.simulator.choices import Choices
-from fencepost.simulator.plan import LONG_MS, Plan, draw
-from fencepost.simulator.shrinking import Failing, Search, Shrunk, failing_run, failing_seed, shrink
-from fencepost.simulator.smaller_choices import smaller, trimmed
-from fencepost.simulator.smaller_plans import DIMENSIONS
-from fencepost.simulator.trial import try_seed
+from fencepost.simulator.fuzz.plan import LONG_MS, Plan, draw
+from fencepost.simulator.fuzz.shrinking import Failing, Search, Shrunk, failing_run, failing_seed, shrink
+from fencepost.simulator.fuzz.smaller_choices import smaller, trimmed
+from fencepost.simulator.fuzz.smaller_plans import DIMENSIONS
+from fencepost.simulator.fuzz.trial import try_seed
+from fencepost.simulator.world.choices import Choices
 
 UNPROTECTED = partial(draw, node_settings=NodeSettings(broken=frozenset({"dedup"})))
 BUDGET = 40_000

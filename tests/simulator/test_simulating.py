@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import fencepost
-from fencepost.simulator.plan import draw
-from fencepost.simulator.trial import try_seed
+from fencepost.simulator.fuzz.plan import draw
+from fencepost.simulator.fuzz.trial import try_seed
 
 
 @pytest.mark.parametrize("seed", range(1, 6))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fencepost.simulator.trial import CORE_FAILED, try_seed
+from fencepost.simulator.fuzz.trial import CORE_FAILED, try_seed
 from tests.simulator.planting import Edit, Mutation, planted
 
 
@@ -10,7 +10,12 @@ def test_whatever_a_core_raises_is_a_finding() -> None:
     odd = Mutation(
         "an odd exception",
         breaks="nothing that anybody foresaw.",
-        edits=(Edit("broker.coordinating:_finish", {"state = transactions_of(log)": "raise OSError(name)"}),),
+        edits=(
+            Edit(
+                "broker.transactions.handlers:_finish",
+                {"state = transactions_of(log)": "raise OSError(name)"},
+            ),
+        ),
     )
     with planted(odd):
         found = try_seed(0).violation

@@ -6,14 +6,14 @@ from collections import Counter
 
 import attrs
 
-from fencepost.simulator.acting import MID_BATCH
-from fencepost.simulator.choices import Choices
-from fencepost.simulator.fault_kinds import FaultKind
-from fencepost.simulator.judging.anomalies import CIRCULAR_READS, DOUBLED_OUTPUT, PRECOMMITTED_READ
-from fencepost.simulator.plan import COPIERS, Plan, draw
-from fencepost.simulator.simulation import Simulation
-from fencepost.simulator.trial import try_choices, try_seed
-from fencepost.simulator.workloads import TAKEN_BACK
+from fencepost.simulator.actors.clients import MID_BATCH
+from fencepost.simulator.actors.workloads import TAKEN_BACK
+from fencepost.simulator.faults.kinds import FaultKind
+from fencepost.simulator.fuzz.plan import COPIERS, Plan, draw
+from fencepost.simulator.fuzz.simulation import Simulation
+from fencepost.simulator.fuzz.trial import try_choices, try_seed
+from fencepost.simulator.judges.anomalies import CIRCULAR_READS, DOUBLED_OUTPUT, PRECOMMITTED_READ
+from fencepost.simulator.world.choices import Choices
 from tests.simulator.planting import Edit, Mutation, planted
 
 SEEDS = 40
@@ -56,7 +56,7 @@ def test_a_copier_that_forgets_its_offsets_copies_twice() -> None:
         breaks="Who comes next begins again.",
         edits=(
             Edit(
-                "simulator.acting:Sender.send_offsets",
+                "simulator.actors.clients:Sender.send_offsets",
                 {"self.port.perform(self.machine.send_offsets(offsets, group_id, self.now))": "pass"},
             ),
         ),

@@ -155,7 +155,7 @@ def _api(key: int, request: type[Any], reply: type[Any], versions: tuple[int, in
 
 
 # Versions are Kafka's. Where several are spoken, they differ in the generation that the client speaks and in
-# the errors that it knows (broker/transaction_tables.py), never in the fields of the message.
+# the errors that it knows (broker/transactions/tables.py), never in the fields of the message.
 APIS: Final[tuple[Api, ...]] = (
     _api(0, Produce, ProduceReply, (3, 12)),
     _api(1, Fetch, FetchReply, (12, 12)),

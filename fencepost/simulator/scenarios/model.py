@@ -12,11 +12,11 @@ from typing import Final
 import attrs
 
 from fencepost.broker.host import SyncPolicy
-from fencepost.client.dialects import newest_dialect
+from fencepost.client.transaction_versions import newest_dialect
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
-from fencepost.simulator.plan import Plan
-from fencepost.simulator.scenarios.actions import Action
-from fencepost.simulator.scenarios.points import Point, PointKind
+from fencepost.simulator.faults.actions import Action
+from fencepost.simulator.faults.points import Point, PointKind
+from fencepost.simulator.fuzz.plan import Plan
 from fencepost.simulator.scenarios.scripts import Line
 
 LASTS_MS: Final = 300

@@ -9,29 +9,29 @@ from collections.abc import Callable
 
 import attrs
 
-from fencepost.broker.branching import Log
-from fencepost.broker.history import History
+from fencepost.broker.kafka_fixes import KafkaFixes
 from fencepost.broker.settings import NodeSettings
-from fencepost.broker.transaction_tables import GENERATIONS
-from fencepost.broker.transactions import COMPLETED, PREPARED, Transactions
+from fencepost.broker.transactions.state import COMPLETED, PREPARED, Transactions
+from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.terms import TopicPartition
-from fencepost.simulator.choices import Choices
-from fencepost.simulator.clock import NS_PER_MS
-from fencepost.simulator.judging.invariants import Invariants
-from fencepost.simulator.judging.operations import Operation
-from fencepost.simulator.network import Message
-from fencepost.simulator.processes import Process, Script
-from fencepost.simulator.scenarios.anchors import SAME, Anchors, Happening, Listener
-from fencepost.simulator.scenarios.checking import FINAL_READER
+from fencepost.simulator.actors.scripted import ConsumerPlayer, ProducerPlayer, Stage, Watch
+from fencepost.simulator.actors.workloads import Runner, copier
+from fencepost.simulator.explore.fork import Log
+from fencepost.simulator.faults.injector import Striker
+from fencepost.simulator.faults.points import PointKind
+from fencepost.simulator.faults.protocol_events import SAME, Anchors, Happening, Listener
+from fencepost.simulator.judges.invariants import Invariants
+from fencepost.simulator.judges.operations import Operation
 from fencepost.simulator.scenarios.model import Case, Cluster, ConsumerPart, CopierPart, Part, ProducerPart
-from fencepost.simulator.scenarios.players import ConsumerPlayer, ProducerPlayer, Stage, Watch
-from fencepost.simulator.scenarios.points import PointKind
-from fencepost.simulator.scenarios.striking import Striker
+from fencepost.simulator.scenarios.validation import FINAL_READER
 from fencepost.simulator.scenarios.watching import StepJudge
-from fencepost.simulator.topics import create_topics
-from fencepost.simulator.workloads import Runner, copier
-from fencepost.simulator.world import Disordered, World, WorldSettings
+from fencepost.simulator.world.choices import Choices
+from fencepost.simulator.world.clock import NS_PER_MS
+from fencepost.simulator.world.network import Message
+from fencepost.simulator.world.processes import Process, Script
+from fencepost.simulator.world.topics import create_topics
+from fencepost.simulator.world.world import Disordered, World, WorldSettings
 
 SETTLING_MS = 30_000  # how long, besides the longest transaction timeouts, everything may take to converge
 
@@ -43,10 +43,10 @@ def world_settings(cluster: Cluster) -> WorldSettings:
     return WorldSettings(
         nodes=cluster.nodes,
         node_settings=NodeSettings(
-            generation=GENERATIONS[cluster.transaction_version],
+            generation=TRANSACTION_VERSIONS[cluster.transaction_version],
             partition_verification=cluster.partition_verification,
             broken=frozenset(cluster.broken),
-            history=History.without(cluster.without),
+            fixes=KafkaFixes.without(cluster.without),
             transaction_state_log_num_partitions=cluster.coordinators,
             offsets_topic_num_partitions=1,
             transaction_abort_timed_out_transaction_cleanup_interval_ms=cluster.timeout_scan_ms,

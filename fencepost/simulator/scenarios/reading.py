@@ -10,12 +10,12 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from fencepost.broker.history import KNOB_NAMES
 from fencepost.broker.host import SyncPolicy
+from fencepost.broker.kafka_fixes import FIX_NAMES
 from fencepost.broker.settings import PROTECTIONS
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
-from fencepost.simulator.scenarios.actions import action
-from fencepost.simulator.scenarios.checking import Inconsistent, check
+from fencepost.simulator.faults.actions import action
+from fencepost.simulator.faults.points import point
 from fencepost.simulator.scenarios.limits import NODES_MAX, PARTITIONS_MAX, TRANSACTION_TIMEOUT_MAX_MS
 from fencepost.simulator.scenarios.model import (
     Cluster,
@@ -28,11 +28,11 @@ from fencepost.simulator.scenarios.model import (
     Scenario,
     Variant,
 )
-from fencepost.simulator.scenarios.points import point
 from fencepost.simulator.scenarios.rule_names import RULE_NAMES
 from fencepost.simulator.scenarios.scripts import Line, NoPartition, line, partition_named
 from fencepost.simulator.scenarios.seeded import seeded_scenario
 from fencepost.simulator.scenarios.tables import TOP, BadScenario, Read, Table, Thing
+from fencepost.simulator.scenarios.validation import Inconsistent, check
 from fencepost.simulator.scenarios.wording import BadWords
 
 TRANSACTION_VERSIONS: Final = (0, 1, 2)
@@ -90,7 +90,7 @@ def _cluster_keys(table: Table, usual: Cluster) -> Cluster:
     broken = table.texts("broken") if table.has("broken") else usual.broken
     table.named("broken", broken, sorted(PROTECTIONS))
     without = table.texts("without") if table.has("without") else usual.without
-    table.named("without", without, KNOB_NAMES)
+    table.named("without", without, FIX_NAMES)
     policies = {policy.value: policy for policy in SyncPolicy}
     return Cluster(
         nodes=table.positive("nodes", usual.nodes, most=NODES_MAX),

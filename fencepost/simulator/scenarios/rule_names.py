@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from fencepost.simulator.judging.anomalies import RULES
-from fencepost.simulator.judging.step_rules import STEP_RULES
+from fencepost.simulator.judges.anomalies import RULES
+from fencepost.simulator.judges.step_rules import STEP_RULES
 
 CONVERGES: Final = "converges"
 HANGING_TRANSACTION: Final = "hanging-transaction"

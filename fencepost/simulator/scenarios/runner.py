@@ -9,17 +9,17 @@ from collections.abc import Iterator
 
 import attrs
 
-from fencepost.simulator.history import History
-from fencepost.simulator.judging.violation import Violation
-from fencepost.simulator.recording import Recorder
+from fencepost.simulator.fuzz.trial import NOT_LIVE, core_failure, digest_of, judge_failure
+from fencepost.simulator.judges.violation import Violation
 from fencepost.simulator.scenarios import seeded_playing
-from fencepost.simulator.scenarios.checking import FINAL_READER
 from fencepost.simulator.scenarios.model import Case, Expectation, ProducerPart, Scenario, cases
 from fencepost.simulator.scenarios.playing import Play, stage
 from fencepost.simulator.scenarios.seeded_playing import SeededPlay
+from fencepost.simulator.scenarios.validation import FINAL_READER
 from fencepost.simulator.scenarios.verdicts import hints, judge, problems
-from fencepost.simulator.trial import NOT_LIVE, core_failure, digest_of, judge_failure
-from fencepost.simulator.world import Disordered
+from fencepost.simulator.world.history import History
+from fencepost.simulator.world.recording import Recorder
+from fencepost.simulator.world.world import Disordered
 
 
 @attrs.frozen(kw_only=True)

@@ -12,7 +12,7 @@ from typing import Final
 import attrs
 
 from fencepost.protocol.terms import TopicPartition
-from fencepost.simulator.scenarios.points import Point, point
+from fencepost.simulator.faults.points import Point, point
 from fencepost.simulator.scenarios.wording import BadWords, milliseconds, phrase_suggestion, quoted, time_text
 
 

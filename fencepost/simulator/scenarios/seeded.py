@@ -12,16 +12,14 @@ from typing import Final
 
 import attrs
 
-from fencepost.broker.history import KNOB_NAMES, History
 from fencepost.broker.host import SyncPolicy
+from fencepost.broker.kafka_fixes import FIX_NAMES, KafkaFixes
 from fencepost.broker.settings import PROTECTIONS, NodeSettings
 from fencepost.journal.journal import JournalSettings
-from fencepost.simulator.choices import Choices
-from fencepost.simulator.clock import NS_PER_MS
-from fencepost.simulator.fault_kinds import FaultKind, Struck
-from fencepost.simulator.judging.old_generations import OLD_BEHAVIOURS
-from fencepost.simulator.noted_choices import Note
-from fencepost.simulator.plan import PayerPlan, Plan, draw, hurried
+from fencepost.simulator.faults.kinds import FaultKind, Struck
+from fencepost.simulator.fuzz.plan import PayerPlan, Plan, draw, hurried
+from fencepost.simulator.fuzz.trial import CORE_FAILED, NOT_LIVE
+from fencepost.simulator.judges.known_anomalies import OLD_BEHAVIOURS
 from fencepost.simulator.scenarios.limits import (
     CHOICES_MAX,
     NODES_MAX,
@@ -33,8 +31,10 @@ from fencepost.simulator.scenarios.model import Expectation, Scenario, SeededRun
 from fencepost.simulator.scenarios.rule_names import RULE_NAMES, contradictory
 from fencepost.simulator.scenarios.tables import Table
 from fencepost.simulator.scenarios.wording import BadWords, quoted
-from fencepost.simulator.trial import CORE_FAILED, NOT_LIVE
-from fencepost.simulator.world import WorldSettings
+from fencepost.simulator.world.choices import Choices
+from fencepost.simulator.world.clock import NS_PER_MS
+from fencepost.simulator.world.noted_choices import Note
+from fencepost.simulator.world.world import WorldSettings
 
 NS_PER_US: Final = 1_000
 BREAKABLE: Final = (NOT_LIVE, CORE_FAILED, *RULE_NAMES, *(each.name for each in OLD_BEHAVIOURS))
@@ -94,14 +94,14 @@ def _world(table: Table) -> WorldSettings:
     broken = table.texts("broken")
     table.named("broken", broken, sorted(PROTECTIONS))
     without = table.texts("without")
-    table.named("without", without, KNOB_NAMES)
+    table.named("without", without, FIX_NAMES)
     policies = {policy.value: policy for policy in SyncPolicy}
     return WorldSettings(
         nodes=table.positive("nodes", calm.nodes, most=NODES_MAX),
         node_settings=hurried(
             NodeSettings(
                 broken=frozenset(broken),
-                history=History.without(without),
+                fixes=KafkaFixes.without(without),
                 partition_verification=table.flag("partition_verification", usual.partition_verification),
             ),
             transaction_version=table.one_of("transaction_version", (0, 1, 2), NEWEST_VERSION),
@@ -205,7 +205,7 @@ def _of_world(plan: Plan) -> dict[str, object]:
         "nodes": world.nodes,
         "sync": world.policy.value,
         "broken": sorted(world.node_settings.broken),
-        "without": list(world.node_settings.history.off),
+        "without": list(world.node_settings.fixes.off),
         "coordinators": world.node_settings.transaction_state_log_num_partitions,
         "segment_bytes": world.journals.segment_bytes,
         "latency_us": world.latency // NS_PER_US,

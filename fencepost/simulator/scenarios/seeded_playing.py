@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import attrs
 
-from fencepost.simulator.choices import Choices
-from fencepost.simulator.fault_kinds import ENDS, FaultKind, Struck
-from fencepost.simulator.history import History
-from fencepost.simulator.noted_choices import Note, NotedChoices
-from fencepost.simulator.plan import Plan
-from fencepost.simulator.recording import Recorder
+from fencepost.simulator.faults.kinds import ENDS, FaultKind, Struck
+from fencepost.simulator.fuzz.plan import Plan
+from fencepost.simulator.fuzz.simulation import FINAL_READER, Part, Simulation
+from fencepost.simulator.fuzz.trial import CORE_FAILED, NOT_LIVE, Trial, try_choices
 from fencepost.simulator.scenarios.model import Expectation, Scenario
-from fencepost.simulator.simulation import FINAL_READER, Part, Simulation
-from fencepost.simulator.trial import CORE_FAILED, NOT_LIVE, Trial, try_choices
+from fencepost.simulator.world.choices import Choices
+from fencepost.simulator.world.history import History
+from fencepost.simulator.world.noted_choices import Note, NotedChoices
+from fencepost.simulator.world.recording import Recorder
 
 
 @attrs.define(eq=False)

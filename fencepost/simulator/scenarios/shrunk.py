@@ -9,13 +9,13 @@ from typing import Final
 
 import attrs
 
-from fencepost.simulator.drawing.text import LEGEND, space_time
+from fencepost.simulator.draw.text import LEGEND, space_time
+from fencepost.simulator.fuzz.shrinking import Failing
 from fencepost.simulator.scenarios.model import Expectation, Scenario, SeededRun, cases
 from fencepost.simulator.scenarios.reading import scenario_of
 from fencepost.simulator.scenarios.runner import run_case
 from fencepost.simulator.scenarios.seeded import Commentary, seeded_text
 from fencepost.simulator.scenarios.seeded_playing import record
-from fencepost.simulator.shrinking import Failing
 
 WIDTH: Final = 108  # a comment has its own two characters
 LINES_MAX: Final = 30

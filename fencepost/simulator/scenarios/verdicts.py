@@ -16,13 +16,13 @@ from fencepost.protocol.batches import read_marker
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.stored import read_transactions
 from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition, TransactionState
-from fencepost.simulator.judging.black_box import check
-from fencepost.simulator.judging.exactly_once import exactly_once
-from fencepost.simulator.scenarios.actions import ActionKind
+from fencepost.simulator.actors.workloads import transform, without_mark
+from fencepost.simulator.faults.actions import ActionKind
+from fencepost.simulator.judges.black_box import check
+from fencepost.simulator.judges.exactly_once import exactly_once
 from fencepost.simulator.scenarios.model import ConsumerPart, CopierPart, Expectation
 from fencepost.simulator.scenarios.playing import Play
 from fencepost.simulator.scenarios.rule_names import CONVERGES, EXACTLY_ONCE, HANGING_TRANSACTION, spelled_out
-from fencepost.simulator.workloads import transform, without_mark
 
 # Without these, nobody looked at exactly-once; the rest of it depends on what went wrong.
 _TWICE_OR_NEVER: Final = ("duplicate", "unseen")

@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import attrs
 
+from fencepost.broker.contract import Input, Outcome
 from fencepost.broker.host import Host
-from fencepost.broker.words import Input, Outcome
 from fencepost.protocol.messages import FetchReply
-from fencepost.simulator.judging.invariants import Invariants
-from fencepost.simulator.judging.violation import Violation
-from fencepost.simulator.nodes import SimulatedNode
+from fencepost.simulator.judges.invariants import Invariants
+from fencepost.simulator.judges.violation import Violation
+from fencepost.simulator.world.nodes import SimulatedNode
 
 
 @attrs.define(eq=False)

@@ -1,0 +1,341 @@
+"""The controller over `__cluster_metadata-0`: nodes, topics, leadership with rising epochs, and blocks of
+producer ids.
+
+Rule: whatever it grants is in its log first, and every node hears of it from there alone (`following.py`); a
+local broker is a cluster of one and asks itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, Final
+
+import attrs
+
+from fencepost.broker.contract import Assign, Effect, Refused, Remove, Reply, ReplyTo
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import (
+    AllocateProducerIdsReply,
+    BrokerRegistrationReply,
+    CreateTopic,
+    CreateTopics,
+    CreateTopicsReply,
+    DeleteTopics,
+    DeleteTopicsReply,
+    ElectLeaders,
+    ElectLeadersReply,
+    NodeAddress,
+    PartitionError,
+    TopicError,
+)
+from fencepost.protocol.stored_cluster import (
+    BrokerRegistered,
+    ClusterRecord,
+    LeaderChanged,
+    PartitionCreated,
+    ProducerIdsAllocated,
+    TopicConfigured,
+    TopicCreated,
+    TopicRemoved,
+)
+from fencepost.protocol.terms import (
+    CLUSTER_METADATA_TOPIC,
+    INT32_MAX,
+    INTERNAL_TOPICS,
+    MAX_MESSAGE_BYTES,
+    NO_LEADER_EPOCH,
+    TopicPartition,
+    topic_name_problem,
+)
+
+PRODUCER_ID_BLOCK_SIZE: Final = 1_000  # ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE
+PARTITIONS_PER_TOPIC_MAX: Final = (
+    10_000  # one directory and a few open files each: beyond this it is a typing error
+)
+
+
+@attrs.frozen
+class Leader:
+    """Who leads a partition, and since which epoch."""
+
+    node_id: int
+    leader_epoch: int
+
+
+@attrs.define(eq=False)
+class Topic:
+    """A topic, the leaders of its partitions by number, and what is set for it alone."""
+
+    name: str
+    topic_id: bytes
+    leaders: dict[int, Leader] = attrs.Factory(dict[int, Leader])
+    max_message_bytes: int | None = None
+
+
+@attrs.define(eq=False)
+class Controller:
+    """State of the cluster; all of it comes from the log."""
+
+    topics: dict[str, Topic] = attrs.Factory(dict[str, Topic])
+    names: dict[bytes, str] = attrs.Factory(dict[bytes, str])
+    brokers: dict[int, NodeAddress] = attrs.Factory(dict[int, NodeAddress])
+    # Names whose files may still lie there after a kill, and the newest leader epoch that they had.
+    removed: dict[str, int] = attrs.Factory(dict[str, int])
+    topics_made: int = 0
+    next_producer_id: int = 0
+
+    def leader(self, partition: TopicPartition) -> Leader | None:
+        """Who leads, None for an unknown partition."""
+        topic = self.topics.get(partition.topic)
+        return None if topic is None else topic.leaders.get(partition.partition)
+
+    def is_gone(self, partition: TopicPartition) -> bool:
+        """Whether a partition that was there once is deleted; one that nobody has heard of yet is not."""
+        topic = self.topics.get(partition.topic)
+        # A topic has all its partitions from its first batch on: one that it lacks was of an older topic.
+        if topic is not None:
+            return partition.partition not in topic.leaders
+        return partition.topic in self.removed
+
+    def key_of_state(self) -> tuple[Any, ...]:
+        """What the log determines: everything."""
+        topics = tuple(
+            (
+                name,
+                topic.topic_id,
+                topic.max_message_bytes,
+                tuple(
+                    (n, leader.node_id, leader.leader_epoch) for n, leader in sorted(topic.leaders.items())
+                ),
+            )
+            for name, topic in sorted(self.topics.items())
+        )
+        brokers = tuple(self.brokers[node_id] for node_id in sorted(self.brokers))
+        removed = tuple(sorted(self.removed.items()))
+        return (topics, brokers, removed, self.topics_made, self.next_producer_id)
+
+    def copy(self) -> Controller:
+        """An independent copy."""
+        topics = {
+            name: attrs.evolve(topic, leaders=dict(topic.leaders)) for name, topic in self.topics.items()
+        }
+        return attrs.evolve(
+            self,
+            topics=topics,
+            names=dict(self.names),
+            brokers=dict(self.brokers),
+            removed=dict(self.removed),
+        )
+
+
+@attrs.frozen(kw_only=True)
+class Decision:
+    """Records for the metadata log as one batch, and what happens when they are durable, besides what they
+    mean for nodes.
+    """
+
+    records: tuple[ClusterRecord, ...] = ()
+    effects: tuple[Effect, ...] = ()
+
+
+def register(state: Controller, node: NodeAddress, *, broker_epoch: int, to: ReplyTo | None) -> Decision:
+    """A node starts: its address is known from now on, and every partition of it gets the next leader
+    epoch, so that what it did before is of the past. `to` is None for the controller's own node.
+    """
+    registered = BrokerRegistered(node.node_id, broker_epoch=broker_epoch, host=node.host, port=node.port)
+    changes = [
+        _elect(topic, number, node.node_id)
+        for topic in state.topics.values()
+        for number, leader in topic.leaders.items()
+        if leader.node_id == node.node_id
+    ]
+    body = BrokerRegistrationReply(broker_epoch=broker_epoch)
+    return Decision(records=(registered, *changes), effects=() if to is None else (Reply(to, body=body),))
+
+
+def elect_again(state: Controller, request: ElectLeaders, *, node_id: int, to: ReplyTo) -> Decision:
+    """A leader lost its logs (a failed disk): it may lead again, from what they hold, under new epochs,
+    unless somebody else leads by now.
+    """
+    records: list[ClusterRecord] = []
+    answers: list[PartitionError] = []
+    for part in request.partitions:
+        leader, error = state.leader(part.key), ErrorCode.NONE
+        if leader is None:
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif leader.node_id != node_id:
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        else:
+            records.append(_elect(state.topics[part.topic], part.partition, node_id))
+        answers.append(PartitionError(topic=part.topic, partition=part.partition, error=error))
+    reply = Reply(to, body=ElectLeadersReply(partitions=tuple(answers)))
+    return Decision(records=tuple(records), effects=(reply,))
+
+
+def move(state: Controller, partition: TopicPartition, *, node_id: int) -> Decision | Refused:
+    """Another node, or the same one again, leads the partition from now on."""
+    if state.leader(partition) is None:
+        return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition} to move")
+    if node_id not in state.brokers:
+        return Refused(ErrorCode.INVALID_REQUEST, f"no node {node_id} is registered to lead {partition}")
+    return Decision(records=(_elect(state.topics[partition.topic], partition.partition, node_id),))
+
+
+def _elect(topic: Topic, number: int, node_id: int) -> LeaderChanged:
+    return LeaderChanged(
+        topic_id=topic.topic_id,
+        partition=number,
+        leader_id=node_id,
+        leader_epoch=topic.leaders[number].leader_epoch + 1,
+    )
+
+
+def create_topics(
+    state: Controller,
+    request: CreateTopics,
+    *,
+    to: ReplyTo,
+    internal: bool = False,
+    leaving: Collection[str] = (),
+) -> Decision:
+    """Topics by name and number of partitions; each is made or refused on its own. `leaving` are names whose
+    deletion is not durable yet.
+    """
+    records: list[ClusterRecord] = []
+    answers: list[TopicError] = []
+    made: set[str] = set()
+    for wanted in request.topics:
+        problem = _topic_problem(state, wanted, made.union(leaving), internal=internal)
+        if problem is None:
+            records.extend(_new_topic(state, wanted, at=state.topics_made + len(made)))
+            made.add(wanted.topic)
+        refused = problem or Refused(ErrorCode.NONE)
+        answers.append(TopicError(topic=wanted.topic, error=refused.error, because=refused.because))
+    return Decision(
+        records=tuple(records), effects=(Reply(to, body=CreateTopicsReply(topics=tuple(answers))),)
+    )
+
+
+def _new_topic(state: Controller, wanted: CreateTopic, *, at: int) -> Iterator[ClusterRecord]:
+    """The topic with number `at`: its partitions go around the nodes, and each topic begins at another."""
+    assert state.brokers, "the controller's node registers itself before anybody asks it"
+    node_ids = sorted(state.brokers)
+    topic_id = (at + 1).to_bytes(16, "big")
+    yield TopicCreated(topic=wanted.topic, topic_id=topic_id)
+    for config in wanted.configs:
+        yield TopicConfigured(wanted.topic, name=config.name, value=config.value)
+    # Not from 0 when there was a topic of this name: whoever still believes to lead that one is refused.
+    leader_epoch = state.removed.get(wanted.topic, NO_LEADER_EPOCH) + 1
+    for number in range(wanted.partition_count):
+        leader_id = node_ids[(at + number) % len(node_ids)]
+        yield PartitionCreated(
+            topic_id=topic_id, partition=number, leader_id=leader_id, leader_epoch=leader_epoch
+        )
+
+
+def _topic_problem(
+    state: Controller, wanted: CreateTopic, made: set[str], *, internal: bool
+) -> Refused | None:
+    because = topic_name_problem(wanted.topic)
+    if because is None and wanted.topic in INTERNAL_TOPICS and not internal:
+        because = "the name belongs to an internal topic"
+    if because is not None:
+        return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, because)
+    if wanted.topic in state.topics or wanted.topic in made:
+        return Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {wanted.topic} exists")
+    if not 1 <= wanted.partition_count <= PARTITIONS_PER_TOPIC_MAX:
+        return Refused(
+            ErrorCode.INVALID_PARTITIONS, f"between 1 and {PARTITIONS_PER_TOPIC_MAX} partitions are possible"
+        )
+    for config in wanted.configs:
+        if config.name != MAX_MESSAGE_BYTES or not _is_size(config.value):
+            return Refused(ErrorCode.INVALID_CONFIG, f"{config.name}={config.value} cannot be set")
+    return None
+
+
+def _is_size(value: str) -> bool:
+    """LogConfig: an int of 32 bits, at least 0; what has more digits than those is not read as a number."""
+    is_short = len(value) <= len(str(INT32_MAX))
+    return is_short and value.isascii() and value.isdigit() and int(value) <= INT32_MAX
+
+
+def delete_topics(state: Controller, request: DeleteTopics, *, to: ReplyTo) -> Decision:
+    """Topics by name, with their data; internal ones stay."""
+    records: list[ClusterRecord] = []
+    answers: list[TopicError] = []
+    for name in dict.fromkeys(request.topics):
+        topic = state.topics.get(name)
+        if name in INTERNAL_TOPICS:
+            answers.append(
+                _topic_error(name, ErrorCode.INVALID_TOPIC_EXCEPTION, "internal topics cannot be deleted")
+            )
+        elif topic is None:
+            answers.append(
+                _topic_error(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+            )
+        else:
+            records.append(TopicRemoved(topic_id=topic.topic_id))
+            answers.append(_topic_error(name, ErrorCode.NONE, ""))
+    reply = Reply(to, body=DeleteTopicsReply(topics=tuple(answers)))
+    return Decision(records=tuple(records), effects=(reply,))
+
+
+def _topic_error(name: str, error: ErrorCode, because: str) -> TopicError:
+    return TopicError(topic=name, error=error, because=because)
+
+
+def allocate_producer_ids(state: Controller, *, node_id: int, to: ReplyTo) -> Decision:
+    """The next block of producer ids; ids are never handed out twice, gaps are normal (KIP-730)."""
+    first = state.next_producer_id
+    record = ProducerIdsAllocated(node_id=node_id, next_producer_id=first + PRODUCER_ID_BLOCK_SIZE)
+    body = AllocateProducerIdsReply(first_producer_id=first, count=PRODUCER_ID_BLOCK_SIZE)
+    return Decision(records=(record,), effects=(Reply(to, body=body),))
+
+
+def apply(state: Controller, records: Iterable[ClusterRecord]) -> list[Assign | Remove]:
+    """The metadata log now holds these records, live and at recovery. Returns what they mean for nodes, once
+    they are durable.
+    """
+    news: list[Assign | Remove] = []
+    for record in records:
+        match record:
+            case TopicCreated():
+                state.topics[record.topic] = Topic(record.topic, record.topic_id)
+                state.removed.pop(record.topic, None)
+                state.names[record.topic_id] = record.topic
+                state.topics_made += 1
+            case TopicConfigured():
+                if record.name == MAX_MESSAGE_BYTES:
+                    state.topics[record.topic].max_message_bytes = int(record.value)
+            case TopicRemoved():
+                news.extend(_remove(state, state.names.pop(record.topic_id)))
+            case PartitionCreated() | LeaderChanged():
+                news.append(_assign(state, record))
+            case ProducerIdsAllocated():
+                state.next_producer_id = record.next_producer_id
+            case BrokerRegistered():
+                address = NodeAddress(node_id=record.node_id, host=record.host, port=record.port)
+                state.brokers[record.node_id] = address
+    return news
+
+
+def _remove(state: Controller, name: str) -> list[Assign | Remove]:
+    leaders = state.topics.pop(name).leaders
+    state.removed[name] = max(leader.leader_epoch for leader in leaders.values())
+    return [Remove(partition=TopicPartition(name, number)) for number in leaders]
+
+
+def _assign(state: Controller, record: PartitionCreated | LeaderChanged) -> Assign:
+    topic = state.topics[state.names[record.topic_id]]
+    before = topic.leaders.get(record.partition)
+    topic.leaders[record.partition] = Leader(record.leader_id, record.leader_epoch)
+    return Assign(
+        partition=TopicPartition(topic.name, record.partition),
+        leader_id=record.leader_id,
+        leader_epoch=record.leader_epoch,
+        is_new=isinstance(record, PartitionCreated),
+        was_leader=before is not None and before.node_id == record.leader_id,
+    )
+
+
+METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)

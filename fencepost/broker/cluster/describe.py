@@ -1,0 +1,252 @@
+"""Questions about the node and its cluster: metadata, coordinators, versions, producers and transactions.
+
+Rule: nothing here changes a log, but for internal topics, which come into being when somebody first looks
+for a coordinator.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fencepost.broker.cluster.controller import METADATA_PARTITION, Topic
+from fencepost.broker.contract import Answered, Refused, Reply, ReplyTo
+from fencepost.broker.node import Node
+from fencepost.broker.partitions.leadership import place_problem
+from fencepost.broker.partitions.partition import Producer
+from fencepost.broker.purgatory import AskedForTopic
+from fencepost.broker.transactions.handlers import coordinator_log, transactions_of
+from fencepost.broker.transactions.state import PREPARED, Transactions
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import (
+    APIS,
+    ApiVersionRange,
+    ApiVersions,
+    ApiVersionsReply,
+    CreateTopic,
+    CreateTopics,
+    DescribedProducers,
+    DescribeProducers,
+    DescribeProducersReply,
+    DescribeTransactions,
+    DescribeTransactionsReply,
+    FindCoordinator,
+    FindCoordinatorReply,
+    ListedTransaction,
+    ListTransactions,
+    ListTransactionsReply,
+    Metadata,
+    MetadataReply,
+    PartitionMetadata,
+    PartitionName,
+    ProducerDescription,
+    TopicMetadata,
+    TransactionDescription,
+)
+from fencepost.protocol.terms import (
+    CONSUMER_OFFSETS_TOPIC,
+    INTERNAL_TOPICS,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    TRANSACTION_STATE_TOPIC,
+    CoordinatorType,
+    TopicPartition,
+    TransactionState,
+    coordinator_partition,
+)
+
+COORDINATOR_TYPES: Final = frozenset(CoordinatorType)
+# Two of Kafka's states never are in a log: nobody is found in them here.
+STATE_TITLES: Final = frozenset({state.title for state in TransactionState} | {"Dead", "PrepareEpochFence"})
+
+
+def api_versions(node: Node, request: ApiVersions, to: ReplyTo, now: int) -> None:
+    """Which requests are spoken, and the generation of transactions."""
+    versions = tuple(
+        ApiVersionRange(api_key=api.key, minimum=api.minimum, maximum=api.maximum) for api in APIS
+    )
+    version = node.settings.generation.transaction_version
+    node.outcome.effects.append(
+        Reply(to, body=ApiVersionsReply(versions=versions, transaction_version=version))
+    )
+
+
+def metadata(node: Node, request: Metadata, to: ReplyTo, now: int) -> None:
+    """Topics with their leaders; a topic that does not exist is an error of its own, never made by asking."""
+    names = sorted(node.cluster.topics) if request.topics is None else list(request.topics)
+    brokers = node.cluster.brokers
+    body = MetadataReply(
+        cluster_id=node.settings.cluster_id,
+        controller_id=node.settings.controller_id,
+        nodes=tuple(brokers[node_id] for node_id in sorted(brokers)),
+        topics=tuple(_topic(name, node.cluster.topics.get(name)) for name in names),
+    )
+    node.after_all((METADATA_PARTITION,), Reply(to, body=body))
+
+
+def _topic(name: str, topic: Topic | None) -> TopicMetadata:
+    leaders = {} if topic is None else topic.leaders
+    return TopicMetadata(
+        topic=name,
+        error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic is None else ErrorCode.NONE,
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=tuple(
+            PartitionMetadata(partition=number, leader_id=leader.node_id, leader_epoch=leader.leader_epoch)
+            for number, leader in sorted(leaders.items())
+        ),
+    )
+
+
+# --- coordinators ----------------------------------------------------------------------------------------
+
+
+def find_coordinator(node: Node, request: FindCoordinator, to: ReplyTo, now: int) -> None:
+    """The leader of the partition that the id hashes to; the first question makes the internal topic."""
+    if request.kind not in COORDINATOR_TYPES:
+        node.reply(
+            to, Refused(ErrorCode.INVALID_REQUEST, f"nothing of kind {request.kind} has a coordinator")
+        )
+    elif _internal_topic(node, request).topic in node.cluster.topics:
+        _answer_coordinator(node, request, to)
+    else:
+        wanted = CreateTopics(topics=(_internal_topic(node, request),))
+        node.ask(node.settings.controller_id, wanted, AskedForTopic(request=request, to=to))
+
+
+def answer_topic(node: Node, asked: AskedForTopic, answer: Answered) -> None:
+    """The internal topic is there, made now or by somebody else in the meantime, and heard of or not yet."""
+    if _internal_topic(node, asked.request).topic in node.cluster.topics:
+        _answer_coordinator(node, asked.request, asked.to)
+    else:
+        node.reply(asked.to, Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+
+
+def _internal_topic(node: Node, request: FindCoordinator) -> CreateTopic:
+    if request.kind == CoordinatorType.TRANSACTION:
+        count = node.settings.transaction_state_log_num_partitions
+        return CreateTopic(topic=TRANSACTION_STATE_TOPIC, partition_count=count)
+    return CreateTopic(
+        topic=CONSUMER_OFFSETS_TOPIC, partition_count=node.settings.offsets_topic_num_partitions
+    )
+
+
+def _answer_coordinator(node: Node, request: FindCoordinator, to: ReplyTo) -> None:
+    wanted = _internal_topic(node, request)
+    number = coordinator_partition(request.key, wanted.partition_count)
+    leader = node.cluster.leader(TopicPartition(wanted.topic, number))
+    address = None if leader is None else node.cluster.brokers.get(leader.node_id)
+    if address is None:
+        node.reply(to, Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        return
+    body = FindCoordinatorReply(node_id=address.node_id, host=address.host, port=address.port)
+    node.after_all((METADATA_PARTITION,), Reply(to, body=body))
+
+
+# --- producers and transactions (KIP-664) ----------------------------------------------------------------
+
+
+def describe_producers(node: Node, request: DescribeProducers, to: ReplyTo, now: int) -> None:
+    """What partition leaders know of their producers."""
+    parts = tuple(_producers(node, part.key) for part in request.partitions)
+    reply = Reply(to, body=DescribeProducersReply(partitions=parts))
+    node.after_all((part.key for part in request.partitions), reply)
+
+
+def _producers(node: Node, key: TopicPartition) -> DescribedProducers:
+    log = node.logs.get(key)
+    if log is None:
+        error = place_problem(node, key).error
+        return DescribedProducers(topic=key.topic, partition=key.partition, error=error, producers=())
+    found = sorted(log.partition.producers.items())
+    return DescribedProducers(
+        topic=key.topic,
+        partition=key.partition,
+        error=ErrorCode.NONE,
+        producers=tuple(_producer(producer_id, producer) for producer_id, producer in found),
+    )
+
+
+def _producer(producer_id: int, producer: Producer) -> ProducerDescription:
+    return ProducerDescription(
+        producer_id=producer_id,
+        producer_epoch=producer.producer_epoch,
+        last_sequence=producer.last_sequence,
+        last_timestamp=producer.last_timestamp,
+        coordinator_epoch=producer.coordinator_epoch,
+        open_since_offset=producer.current_txn_first_offset,
+    )
+
+
+def describe_transactions(node: Node, request: DescribeTransactions, to: ReplyTo, now: int) -> None:
+    """Where each transaction stands; during PREPARE only the partitions whose marker is missing."""
+    found = tuple(_transaction(node, name) for name in request.transactional_ids)
+    node.after_all(_coordinated(node), Reply(to, body=DescribeTransactionsReply(transactions=found)))
+
+
+def _transaction(node: Node, name: str) -> TransactionDescription:
+    log = coordinator_log(node, name)
+    if not name or isinstance(log, Refused):
+        error = ErrorCode.INVALID_REQUEST if not name else ErrorCode.NOT_COORDINATOR
+        return _no_transaction(name, error)
+    state = transactions_of(log)
+    record = state.records.get(name)
+    if record is None:
+        return _no_transaction(name, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+    partitions = record.partitions
+    if record.state in PREPARED:
+        partitions = tuple(sorted(state.pending_markers.get(name, partitions)))
+    return TransactionDescription(
+        transactional_id=name,
+        error=ErrorCode.NONE,
+        state=record.state,
+        timeout_ms=record.timeout_ms,
+        start_ms=record.start_ms,
+        producer_id=record.producer_id,
+        producer_epoch=record.producer_epoch,
+        partitions=tuple(PartitionName(topic=key.topic, partition=key.partition) for key in partitions),
+    )
+
+
+def _no_transaction(name: str, error: ErrorCode) -> TransactionDescription:
+    return TransactionDescription(
+        transactional_id=name,
+        error=error,
+        state=TransactionState.EMPTY,
+        timeout_ms=0,
+        start_ms=NO_TIMESTAMP,
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_PRODUCER_EPOCH,
+        partitions=(),
+    )
+
+
+def list_transactions(node: Node, request: ListTransactions, to: ReplyTo, now: int) -> None:
+    """The transactional ids that this node coordinates, filtered (KIP-664, KIP-994)."""
+    found = sorted(
+        (
+            (name, record)
+            for log in node.logs.values()
+            if isinstance(log.coordinator, Transactions)
+            for name, record in log.coordinator.records.items()
+            if (not request.states or record.state.title in request.states)
+            and (not request.producer_ids or record.producer_id in request.producer_ids)
+            and (
+                request.duration_ms < 0
+                or record.start_ms == NO_TIMESTAMP
+                or now - record.start_ms > request.duration_ms
+            )
+        ),
+        key=lambda item: item[0],
+    )
+    listed = tuple(
+        ListedTransaction(transactional_id=name, producer_id=record.producer_id, state=record.state)
+        for name, record in found
+    )
+    unknown = tuple(dict.fromkeys(state for state in request.states if state not in STATE_TITLES))
+    body = ListTransactionsReply(unknown_states=unknown, transactions=listed)
+    node.after_all(_coordinated(node), Reply(to, body=body))
+
+
+def _coordinated(node: Node) -> list[TopicPartition]:
+    """The logs that this node's transaction coordinators stand on."""
+    return [key for key, log in node.logs.items() if isinstance(log.coordinator, Transactions)]

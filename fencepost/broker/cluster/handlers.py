@@ -1,0 +1,116 @@
+"""What the controller's node does: requests of clients and nodes that change the cluster, and who leads what.
+
+Rule: each is one decision and one batch of the metadata log; without that log a node refuses.
+"""
+
+from __future__ import annotations
+
+from fencepost.broker.cluster import controller
+from fencepost.broker.cluster.controller import METADATA_PARTITION, Decision
+from fencepost.broker.contract import Reassign, Received, Refused, ReplyTo, Warn
+from fencepost.broker.node import Node
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import (
+    AllocateProducerIds,
+    BrokerRegistration,
+    CreateTopics,
+    DeleteTopics,
+    ElectLeaders,
+    NodeAddress,
+)
+
+# --- from clients ----------------------------------------------------------------------------------------
+
+
+def create_topics(node: Node, request: CreateTopics, to: ReplyTo, now: int) -> None:
+    """Topics with the names that clients may choose."""
+    _create(node, request, to, now, internal=False)
+
+
+def delete_topics(node: Node, request: DeleteTopics, to: ReplyTo, now: int) -> None:
+    """Topics with all their records."""
+    _control(node, controller.delete_topics(node.cluster, request, to=to), to, now)
+
+
+def allocate_producer_ids(node: Node, request: AllocateProducerIds, to: ReplyTo, now: int) -> None:
+    """A block of ids that nobody else gets."""
+    _control(node, controller.allocate_producer_ids(node.cluster, node_id=request.node_id, to=to), to, now)
+
+
+def refuse_client(node: Node, request: BrokerRegistration | ElectLeaders, to: ReplyTo, now: int) -> None:
+    """A client that called itself a node would take its partitions away."""
+    node.reply(to, Refused(ErrorCode.INVALID_REQUEST, "only the nodes of the cluster ask for this"))
+
+
+# --- from nodes ------------------------------------------------------------------------------------------
+
+
+def create_any_topics(node: Node, arrived: Received, now: int) -> None:
+    """A node that looks for a coordinator has the internal topic made."""
+    assert isinstance(arrived.request, CreateTopics), "the table says so"
+    _create(node, arrived.request, arrived.to, now, internal=True)
+
+
+def register(node: Node, arrived: Received, now: int) -> None:
+    """A node starts."""
+    request = arrived.request
+    assert isinstance(request, BrokerRegistration), "the table says so"
+    address = NodeAddress(node_id=request.node_id, host=request.host, port=request.port)
+    _control(node, _registered(node, address, arrived.to), arrived.to, now)
+
+
+def elect_leaders(node: Node, arrived: Received, now: int) -> None:
+    """A node lost the logs of partitions that it led."""
+    assert isinstance(arrived.request, ElectLeaders), "the table says so"
+    assert arrived.from_node is not None, "what clients ask for is in another table"
+    decision = controller.elect_again(node.cluster, arrived.request, node_id=arrived.from_node, to=arrived.to)
+    _control(node, decision, arrived.to, now)
+
+
+# --- from its own shell ----------------------------------------------------------------------------------
+
+
+def start(node: Node, now: int) -> None:
+    """The controller's own node starts: it is the first to be registered."""
+    settings = node.settings
+    address = NodeAddress(node_id=settings.node_id, host=settings.host, port=settings.port)
+    log = node.logs[METADATA_PARTITION]
+    node.append_cluster(log, _registered(node, address, None).records, now=now)
+
+
+def move(node: Node, arrived: Reassign, now: int) -> None:
+    """Somebody who watches over the cluster wants another leader; nobody waits for an answer."""
+    log = node.logs.get(METADATA_PARTITION)
+    decided = controller.move(node.cluster, arrived.partition, node_id=arrived.node_id)
+    if log is None:
+        node.outcome.effects.append(Warn("only the controller moves partitions"))
+    elif isinstance(decided, Refused):
+        node.outcome.effects.append(Warn(decided.because))
+    else:
+        node.append_cluster(log, decided.records, now=now)
+
+
+def _registered(node: Node, address: NodeAddress, to: ReplyTo | None) -> Decision:
+    log = node.logs.get(METADATA_PARTITION)
+    broker_epoch = 0 if log is None else log.partition.log_end_offset
+    return controller.register(node.cluster, address, broker_epoch=broker_epoch, to=to)
+
+
+def _create(node: Node, request: CreateTopics, to: ReplyTo, now: int, *, internal: bool) -> None:
+    log = node.logs.get(METADATA_PARTITION)
+    if log is None:
+        node.reply(to, Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        return
+    is_settled = log.partition.high_watermark == log.partition.log_end_offset
+    leaving = () if is_settled else node.cluster.removed
+    decision = controller.create_topics(node.cluster, request, to=to, internal=internal, leaving=leaving)
+    _control(node, decision, to, now)
+
+
+def _control(node: Node, decision: Decision, to: ReplyTo, now: int) -> None:
+    log = node.logs.get(METADATA_PARTITION)
+    if log is None:
+        node.reply(to, Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        return
+    node.append_cluster(log, decision.records, now=now)
+    node.after(log, decision.effects)

@@ -1,0 +1,265 @@
+"""`step`: one input into a node, out come appends and effects. Three tables say who handles what.
+
+Rule: a step never waits. What a handler lets happen inside the node (markers that are due, readers that can
+go on) happens before the step ends, so that nothing is left to do that no input would ever trigger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from fencepost.broker import expiration
+from fencepost.broker.cluster import describe, follower
+from fencepost.broker.cluster import handlers as cluster_handlers
+from fencepost.broker.cluster.controller import METADATA_PARTITION
+from fencepost.broker.contract import (
+    Answered,
+    BecomeLeader,
+    Disconnected,
+    Durable,
+    Input,
+    LogStartMoved,
+    Outcome,
+    Reassign,
+    Received,
+    ReplyTo,
+    ResignLeader,
+    Started,
+    StorageFailed,
+    Tick,
+)
+from fencepost.broker.groups import admin as group_admin
+from fencepost.broker.groups import handlers as group_handlers
+from fencepost.broker.groups import offsets
+from fencepost.broker.groups.state import Groups
+from fencepost.broker.node import Node
+from fencepost.broker.partitions import delete_records, fetch, produce
+from fencepost.broker.purgatory import (
+    AskedForNews,
+    AskedForProducerIds,
+    AskedForTopic,
+    AskedMarkers,
+    AskedToAdd,
+    AskedToAddOffsets,
+    AskedToElect,
+    AskedToRegister,
+)
+from fencepost.broker.transactions import handlers as transaction_handlers
+from fencepost.broker.transactions.state import Transactions
+from fencepost.broker.transactions.tables import ClientVersion, spoken
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import (
+    AddOffsetsToTxn,
+    AddPartitionsToTxn,
+    AllocateProducerIds,
+    AllocateProducerIdsReply,
+    ApiVersions,
+    BrokerRegistration,
+    CreateTopics,
+    DeleteGroups,
+    DeleteRecords,
+    DeleteTopics,
+    DescribeGroups,
+    DescribeProducers,
+    DescribeTransactions,
+    ElectLeaders,
+    EndTxn,
+    Fetch,
+    FindCoordinator,
+    Heartbeat,
+    InitProducerId,
+    JoinGroup,
+    LeaveGroup,
+    ListGroups,
+    ListOffsets,
+    ListTransactions,
+    Metadata,
+    OffsetCommit,
+    OffsetDelete,
+    OffsetFetch,
+    Produce,
+    SyncGroup,
+    TxnOffsetCommit,
+    WriteTxnMarkers,
+)
+
+Handler = Callable[[Node, Any, ReplyTo, int], None]
+HandlerOfGeneration = Callable[[Node, Any, ReplyTo, int, ClientVersion], None]
+
+
+def step(node: Node, arrived: Input, now: int) -> Outcome:
+    """One input at time `now` (milliseconds). The shell performs the appends, then the effects, then
+    reports Durable.
+    """
+    node.outcome = outcome = Outcome([], [])
+    INPUTS[type(arrived)](node, arrived, now)
+    if node.news:
+        follower.act_on_news(node, now)
+    if node.marker_retries:
+        transaction_handlers.send_due_markers(node, now)
+    if node.movable:
+        fetch.wake_readers(node)
+    return outcome
+
+
+# --- requests ---------------------------------------------------------------------------------------------
+
+REQUESTS: Final[dict[type[Any], Handler]] = {
+    Fetch: fetch.fetch,
+    ListOffsets: fetch.list_offsets,
+    Metadata: describe.metadata,
+    OffsetCommit: offsets.commit,
+    OffsetFetch: offsets.fetch,
+    FindCoordinator: describe.find_coordinator,
+    ApiVersions: describe.api_versions,
+    CreateTopics: cluster_handlers.create_topics,
+    DeleteRecords: delete_records.delete_records,
+    DeleteTopics: cluster_handlers.delete_topics,
+    WriteTxnMarkers: produce.write_markers,
+    DescribeProducers: describe.describe_producers,
+    DescribeTransactions: describe.describe_transactions,
+    ListTransactions: describe.list_transactions,
+    AllocateProducerIds: cluster_handlers.allocate_producer_ids,
+    BrokerRegistration: cluster_handlers.refuse_client,
+    ElectLeaders: cluster_handlers.refuse_client,
+    JoinGroup: group_handlers.join_group,
+    SyncGroup: group_handlers.sync_group,
+    Heartbeat: group_handlers.heartbeat,
+    LeaveGroup: group_handlers.leave_group,
+    DescribeGroups: group_admin.describe_groups,
+    ListGroups: group_admin.list_groups,
+    DeleteGroups: group_admin.delete_groups,
+    OffsetDelete: group_admin.delete_offsets,
+}
+
+# Those whose version says which generation the client speaks, and which errors it knows.
+REQUESTS_OF_GENERATIONS: Final[dict[type[Any], HandlerOfGeneration]] = {
+    InitProducerId: transaction_handlers.init_producer_id,
+    AddOffsetsToTxn: transaction_handlers.add_offsets,
+    Produce: produce.produce,
+    AddPartitionsToTxn: transaction_handlers.add_partitions,
+    EndTxn: transaction_handlers.end_transaction,
+    TxnOffsetCommit: offsets.commit_in_transaction,
+}
+
+# What nodes alone may ask for, or may ask for more of.
+REQUESTS_OF_NODES: Final[dict[type[Any], Callable[[Node, Received, int], None]]] = {
+    CreateTopics: cluster_handlers.create_any_topics,
+    BrokerRegistration: cluster_handlers.register,
+    ElectLeaders: cluster_handlers.elect_leaders,
+}
+
+
+# --- inputs ----------------------------------------------------------------------------------------------
+
+
+def _received(node: Node, arrived: Received, now: int) -> None:
+    kind = type(arrived.request)
+    if arrived.from_node is not None and kind in REQUESTS_OF_NODES:
+        REQUESTS_OF_NODES[kind](node, arrived, now)
+        return
+    handler = REQUESTS_OF_GENERATIONS.get(kind)
+    if handler is None:
+        REQUESTS[kind](node, arrived.request, arrived.to, now)
+    else:
+        handler(node, arrived.request, arrived.to, now, spoken(kind, arrived.version))
+
+
+def _answered(node: Node, arrived: Answered, now: int) -> None:
+    match node.asked.pop(arrived.token):
+        case AskedToAdd() as asked:
+            produce.answer_to_add(node, asked, arrived)
+        case AskedToAddOffsets() as asked:
+            offsets.answer_to_add(node, asked, arrived, now)
+        case AskedMarkers() as asked:
+            transaction_handlers.answer_markers(node, asked, arrived, now)
+        case AskedForTopic() as asked:
+            describe.answer_topic(node, asked, arrived)
+        case AskedForProducerIds():
+            body = arrived.body
+            node.take_producer_ids(body if isinstance(body, AllocateProducerIdsReply) else None)
+        case AskedToRegister():
+            follower.answer_registration(node, arrived, now)
+        case AskedForNews():
+            follower.answer_news(node, arrived, now)
+        case AskedToElect() as asked:
+            follower.answer_election(node, asked, arrived, now)
+
+
+def _lead(node: Node, arrived: BecomeLeader, now: int) -> None:
+    log = node.lead(arrived)
+    expiration.start(node, log, now)
+    if isinstance(log.coordinator, Transactions):
+        transaction_handlers.resume(node, log, now)
+    elif isinstance(log.coordinator, Groups):
+        group_handlers.resume(node, log, now)
+        offsets.forget_topics(node, log, node.cluster.removed, now)
+
+
+def _resign(node: Node, arrived: ResignLeader, now: int) -> None:
+    log = node.logs.get(arrived.partition)
+    if log is not None:
+        node.drop(log, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+def _storage_failed(node: Node, arrived: StorageFailed, now: int) -> None:
+    log = node.logs.get(arrived.partition)
+    if log is not None:
+        node.drop(log, ErrorCode.KAFKA_STORAGE_ERROR)
+    # Not at once: a disk that goes on failing must not keep the node from everything else.
+    node.reelections[arrived.partition] = due_ms = now + node.settings.reelection_backoff_ms
+    node.wake_at(due_ms)
+
+
+def _durable(node: Node, arrived: Durable, now: int) -> None:
+    log = node.logs.get(arrived.partition)
+    if log is not None and arrived.offset > log.partition.high_watermark:
+        node.durable(log, arrived.offset)
+
+
+def _disconnected(node: Node, arrived: Disconnected, now: int) -> None:
+    for ticket in [
+        ticket for ticket, parked in node.fetches.items() if parked.to.connection == arrived.connection
+    ]:
+        fetch.forget_fetch(node, ticket)
+
+
+def _started(node: Node, arrived: Started, now: int) -> None:
+    if METADATA_PARTITION in node.logs:
+        cluster_handlers.start(node, now)
+    else:
+        follower.register(node)
+    node.ask_for_producer_ids()
+
+
+def _tick(node: Node, arrived: Tick, now: int) -> None:
+    """Every deadline of the node: timeouts of transactions here, marker retries and parked fetches as the
+    step ends.
+    """
+    node.wakes_at_ms = None
+    transaction_handlers.abort_timed_out(node, now)
+    group_handlers.expire(node, now)
+    expiration.scan_if_due(node, now)
+    follower.ask_again_if_due(node, now)
+    follower.reelect_due(node, now)
+    fetch.end_waits(node, now)
+    waits_end_ms = [parked.until_ms for parked in node.fetches.values()]
+    for due_ms in (*node.marker_retries.values(), *node.reelections.values(), *waits_end_ms):
+        if due_ms > now:
+            node.wake_at(due_ms)
+
+
+INPUTS: Final[dict[type[Any], Callable[[Node, Any, int], None]]] = {
+    Received: _received,
+    Answered: _answered,
+    BecomeLeader: _lead,
+    ResignLeader: _resign,
+    LogStartMoved: delete_records.moved,
+    StorageFailed: _storage_failed,
+    Durable: _durable,
+    Disconnected: _disconnected,
+    Started: _started,
+    Tick: _tick,
+    Reassign: cluster_handlers.move,
+}

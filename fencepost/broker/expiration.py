@@ -1,0 +1,149 @@
+"""What is forgotten because nobody used it for long: transactional ids, producers, offsets of groups.
+
+Rule: scans happen on a grid of their interval, as Kafka's scheduler does them; what a transaction still needs
+never expires. Ids, offsets and groups are forgotten by tombstones in their logs, a producer without a trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from fencepost.broker.contract import Warn
+from fencepost.broker.groups.offsets import groups_of
+from fencepost.broker.groups.retention import expired_offsets, is_over
+from fencepost.broker.groups.state import Groups, OffsetEntry
+from fencepost.broker.node import Node
+from fencepost.broker.partitions import partition
+from fencepost.broker.purgatory import Log, Scan
+from fencepost.broker.settings import NodeSettings
+from fencepost.broker.transactions.state import COMPLETED, Transactions
+from fencepost.protocol.stored import offsets_batch
+from fencepost.protocol.terms import (
+    LATE_TRANSACTION_BUFFER_MS,
+    MINUTE_MS,
+    NO_TIMESTAMP,
+    TopicPartition,
+    TransactionState,
+)
+
+MAY_EXPIRE: Final = frozenset({TransactionState.EMPTY, *COMPLETED})
+
+
+def start(node: Node, log: Log, now: int) -> None:
+    """A log is led from now on: what expired in it meanwhile is forgotten, and its turn will come again."""
+    _forget_producers(node, log, now)
+    for scan in Scan:
+        _schedule(node, scan, now)
+
+
+def scan_if_due(node: Node, now: int) -> None:
+    """Every scan at its time."""
+    for scan, due_ms in list(node.scans_at_ms.items()):
+        if due_ms <= now:
+            del node.scans_at_ms[scan]
+            _SCANS[scan](node, now)
+        _schedule(node, scan, now)
+
+
+def _schedule(node: Node, scan: Scan, now: int) -> None:
+    interval = _INTERVALS[scan](node.settings)
+    node.wake_at(node.scans_at_ms.setdefault(scan, (now // interval + 1) * interval))
+
+
+def _expire_transactional_ids(node: Node, now: int) -> None:
+    before_ms = now - node.settings.transactional_id_expiration_ms
+    for log in list(node.logs.values()):
+        if isinstance(log.coordinator, Transactions):
+            for name in expired(log.coordinator, before_ms=before_ms):
+                node.append_transaction(log, name, None, now=now)
+
+
+def expired(state: Transactions, *, before_ms: int) -> list[str]:
+    """Transactional ids that nobody used since `before_ms` and that owe nothing; one that is busy is for the
+    next scan (TransactionStateManager.removeExpiredTransactionalIds).
+    """
+    return [
+        name
+        for name, record in state.records.items()
+        if record.state in MAY_EXPIRE and record.update_ms <= before_ms and name not in state.pending
+    ]
+
+
+def _expire_producers(node: Node, now: int) -> None:
+    for log in node.logs.values():
+        _forget_producers(node, log, now)
+    late = partitions_with_late_transactions(node, now)
+    if late:
+        node.outcome.effects.append(
+            Warn(
+                f"PartitionsWithLateTransactionsCount is {len(late)}: the oldest transaction in {late[0]} is "
+                "open for longer than any coordinator lets it; `fencepost transactions find-hanging "
+                f"--broker-id {node.settings.node_id}` says whether it hangs"
+            )
+        )
+
+
+def _forget_producers(node: Node, log: Log, now: int) -> None:
+    before_ms = now - node.settings.producer_id_expiration_ms
+    partition.forget_expired(log.partition, before_ms=before_ms)
+
+
+def _expire_offsets(node: Node, now: int) -> None:
+    before_ms = now - node.settings.offsets_retention_minutes * MINUTE_MS
+    for log in list(node.logs.values()):
+        if isinstance(log.coordinator, Groups):
+            for group_id in list(log.coordinator.records):
+                _expire_offsets_of(node, log, group_id, before_ms=before_ms, now=now)
+
+
+def _expire_offsets_of(node: Node, log: Log, group_id: str, *, before_ms: int, now: int) -> None:
+    state = groups_of(log)
+    group = state.group(group_id, now=now)
+    assert group is not None, "a group with a record is there"
+    keys = expired_offsets(state, group, before_ms=before_ms)
+    if is_over(state, group, keys):
+        state.live.pop(group_id, None)
+        node.append_deleted_group(log, group_id, now=now)
+    elif keys:
+        entries: list[OffsetEntry] = [(key, None) for key in keys]
+        node.append_offsets(log, offsets_batch(entries, timestamp=now), entries)
+
+
+def partitions_with_late_transactions(node: Node, now: int) -> list[TopicPartition]:
+    """Those whose oldest open transaction outlived every timeout, so that nobody will end it (Kafka's metric
+    PartitionsWithLateTransactionsCount is their number).
+    """
+    limit = node.settings.transaction_max_timeout_ms + LATE_TRANSACTION_BUFFER_MS
+    return sorted(key for key, log in node.logs.items() if _is_late(log, before_ms=now - limit))
+
+
+def _is_late(log: Log, *, before_ms: int) -> bool:
+    oldest_ms = partition.oldest_open_timestamp(log.partition)
+    return oldest_ms != NO_TIMESTAMP and oldest_ms < before_ms
+
+
+_SCANS: Final[dict[Scan, Callable[[Node, int], None]]] = {
+    Scan.TRANSACTIONAL_IDS: _expire_transactional_ids,
+    Scan.PRODUCER_IDS: _expire_producers,
+    Scan.OFFSETS: _expire_offsets,
+}
+
+
+def _id_scan_interval(settings: NodeSettings) -> int:
+    return settings.transaction_remove_expired_transaction_cleanup_interval_ms
+
+
+def _producer_scan_interval(settings: NodeSettings) -> int:
+    return settings.producer_id_expiration_check_interval_ms
+
+
+def _offset_scan_interval(settings: NodeSettings) -> int:
+    return settings.offsets_retention_check_interval_ms
+
+
+_INTERVALS: Final[dict[Scan, Callable[[NodeSettings], int]]] = {
+    Scan.TRANSACTIONAL_IDS: _id_scan_interval,
+    Scan.PRODUCER_IDS: _producer_scan_interval,
+    Scan.OFFSETS: _offset_scan_interval,
+}

@@ -1,0 +1,1 @@
+"""Consumer groups: members, rebalances and committed offsets over `__consumer_offsets`."""

@@ -1,0 +1,153 @@
+"""What administrators ask about groups, and do to them: describe, list, delete, delete offsets.
+
+Rule: only a group without members is deleted; only offsets that no member reads are.
+"""
+
+from __future__ import annotations
+
+from fencepost.broker.contract import Refused, Reply, ReplyTo
+from fencepost.broker.groups.group import Group, is_subscribed
+from fencepost.broker.groups.offsets import NO_GROUP_ID, group_log, groups_of
+from fencepost.broker.groups.state import Groups, OffsetEntry, offset_keys
+from fencepost.broker.groups.tables import MEMBERSHIP, GroupInput
+from fencepost.broker.node import Node
+from fencepost.broker.purgatory import Log
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import (
+    DeleteGroups,
+    DeleteGroupsReply,
+    DescribedGroup,
+    DescribedMember,
+    DescribeGroups,
+    DescribeGroupsReply,
+    GroupError,
+    ListedGroup,
+    ListGroups,
+    ListGroupsReply,
+    OffsetDelete,
+    OffsetDeleteReply,
+    PartitionError,
+)
+from fencepost.protocol.stored import OffsetKey, offsets_batch
+from fencepost.protocol.terms import CONSUMER_PROTOCOL, GroupState, TopicPartition
+
+
+def _coordinated(node: Node) -> list[TopicPartition]:
+    """The logs that this node's group coordinators stand on."""
+    return [key for key, log in node.logs.items() if isinstance(log.coordinator, Groups)]
+
+
+def describe_groups(node: Node, request: DescribeGroups, to: ReplyTo, now: int) -> None:
+    """Where each group stands; metadata of members only while it means something."""
+    found = tuple(_described(node, group_id, now) for group_id in request.groups)
+    node.after_all(_coordinated(node), Reply(to, body=DescribeGroupsReply(groups=found)))
+
+
+def _described(node: Node, group_id: str, now: int) -> DescribedGroup:
+    log = group_log(node, group_id)
+    group = None if isinstance(log, Refused) else groups_of(log).group(group_id, now=now)
+    if group is None:
+        error = log.error if isinstance(log, Refused) else ErrorCode.NONE
+        group = Group(group_id=group_id, state=GroupState.DEAD)
+    else:
+        error = ErrorCode.NONE
+    is_stable = group.state is GroupState.STABLE
+    return DescribedGroup(
+        group_id=group_id,
+        error=error,
+        state=group.state,
+        protocol_type=group.protocol_type,
+        protocol=(group.protocol_name or "") if is_stable else "",
+        members=tuple(
+            DescribedMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                metadata=member.metadata(group.protocol_name) if is_stable else b"",
+                assignment=member.assignment,
+            )
+            for member in group.members
+        ),
+    )
+
+
+def list_groups(node: Node, request: ListGroups, to: ReplyTo, now: int) -> None:
+    """The groups that this node coordinates, sorted by name."""
+    states = [groups_of(node.logs[key]) for key in _coordinated(node)]
+    found = [
+        group
+        for state in states
+        for group_id in state.records
+        if (group := state.group(group_id, now=now)) is not None
+        and (not request.states or group.state in request.states)
+    ]
+    listed = tuple(
+        ListedGroup(group_id=group.group_id, protocol_type=group.protocol_type, state=group.state)
+        for group in sorted(found, key=_group_id)
+    )
+    node.after_all(_coordinated(node), Reply(to, body=ListGroupsReply(groups=listed)))
+
+
+def _group_id(group: Group) -> str:
+    return group.group_id
+
+
+# --- deleting --------------------------------------------------------------------------------------------
+
+
+def delete_groups(node: Node, request: DeleteGroups, to: ReplyTo, now: int) -> None:
+    """Each group on its own: its record and its offsets are forgotten in one batch."""
+    found = tuple(
+        GroupError(group_id=group_id, error=_delete(node, group_id, now)) for group_id in request.groups
+    )
+    node.after_all(_coordinated(node), Reply(to, body=DeleteGroupsReply(groups=found)))
+
+
+def _delete(node: Node, group_id: str, now: int) -> ErrorCode:
+    log = group_log(node, group_id)
+    if isinstance(log, Refused):
+        return log.error
+    state = groups_of(log)
+    group = state.group(group_id, now=now)
+    cell = MEMBERSHIP[GroupState.DEAD if group is None else group.state][GroupInput.DELETE]
+    if isinstance(cell, ErrorCode):
+        return cell
+    state.live.pop(group_id, None)
+    node.append_deleted_group(log, group_id, now=now)
+    return ErrorCode.NONE
+
+
+def delete_offsets(node: Node, request: OffsetDelete, to: ReplyTo, now: int) -> None:
+    """Offsets of topics that no member reads; one that was never committed is no error."""
+    log = group_log(node, request.group_id) if request.group_id else NO_GROUP_ID
+    if isinstance(log, Refused):
+        node.reply(to, log)
+        return
+    group = groups_of(log).group(request.group_id, now=now)
+    is_of_consumers = group is None or group.protocol_type == CONSUMER_PROTOCOL
+    happened = GroupInput.DELETE_OFFSETS if is_of_consumers else GroupInput.DELETE_FOREIGN_OFFSETS
+    cell = MEMBERSHIP[GroupState.DEAD if group is None else group.state][happened]
+    if group is None or isinstance(cell, ErrorCode):
+        node.after(log, (Reply(to, error=ErrorCode(cell.value)),))
+        return
+    answers = tuple(
+        PartitionError(
+            topic=part.topic, partition=part.partition, error=_offset_problem(node, group, part.key)
+        )
+        for part in request.partitions
+    )
+    _forget(node, log, group, [part for part in answers if part.error is ErrorCode.NONE], now)
+    node.after(log, (Reply(to, body=OffsetDeleteReply(partitions=answers)),))
+
+
+def _offset_problem(node: Node, group: Group, key: TopicPartition) -> ErrorCode:
+    if node.cluster.leader(key) is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_subscribed(group, key.topic) else ErrorCode.NONE
+
+
+def _forget(node: Node, log: Log, group: Group, parts: list[PartitionError], now: int) -> None:
+    known = set(offset_keys(groups_of(log)))
+    keys = [OffsetKey(group.group_id, part.topic, part.partition) for part in parts]
+    entries: list[OffsetEntry] = [(key, None) for key in keys if key in known]
+    if entries:
+        node.append_offsets(log, offsets_batch(entries, timestamp=now), entries)

@@ -1,0 +1,273 @@
+"""A consumer group and its members, as values: who is in, who waits for what, and until when.
+
+Rule: a group is frozen; whoever decides about it makes the next one (membership.py). Deadlines are
+milliseconds, None where nobody watches. What the log keeps of it is its GroupRecord.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+import attrs
+
+from fencepost.broker.contract import ReplyTo
+from fencepost.protocol.errors import ErrorCode, ProtocolViolation
+from fencepost.protocol.messages import GroupProtocol, JoinedMember, JoinGroup
+from fencepost.protocol.primitives import Fields
+from fencepost.protocol.stored_groups import GroupRecord, MemberRecord
+from fencepost.protocol.terms import CONSUMER_PROTOCOL, NO_TIMESTAMP, GroupState
+
+NO_MEMBER: Final = ""  # JoinGroupRequest.UNKNOWN_MEMBER_ID
+NO_GENERATION: Final = -1  # OffsetCommitRequest.DEFAULT_GENERATION_ID: whoever commits is no member
+
+
+@attrs.frozen(kw_only=True)
+class Member:
+    """One member. `joining` and `syncing` are whom to answer when the phase ends; `due_ms` ends its
+    session.
+    """
+
+    member_id: str
+    instance_id: str | None
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: tuple[GroupProtocol, ...]
+    assignment: bytes = attrs.field(default=b"", repr=False)
+    is_new: bool = False
+    """It has not heard yet that it is in: it cannot send heartbeats, and its place is kept for so long."""
+    joining: ReplyTo | None = None
+    syncing: ReplyTo | None = None
+    due_ms: int | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """The coordinator lets it wait, so that its silence says nothing (hasSatisfiedHeartbeat)."""
+        return not self.is_new and (self.joining is not None or self.syncing is not None)
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """What it told the leader for this protocol."""
+        return next((each.metadata for each in self.protocols if each.name == protocol_name), b"")
+
+
+@attrs.frozen(kw_only=True)
+class FirstRebalance:
+    """A group that was empty waits for more members: this long at a time (`delay_ms`), in all no longer than
+    `remaining_ms` from then on.
+    """
+
+    delay_ms: int
+    remaining_ms: int
+    has_grown: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Group:
+    """One group of the classic protocol. `pending` were given an id and have not joined with it yet, each
+    with its deadline; `unsynced` have joined and not asked for their assignment yet; `subscribed` are the
+    topics that the members of its generation read, None when they do not say.
+    """
+
+    group_id: str
+    state: GroupState = GroupState.EMPTY
+    state_since_ms: int = NO_TIMESTAMP
+    generation_id: int = 0
+    protocol_type: str = ""
+    protocol_name: str | None = None
+    leader: str | None = None
+    members: tuple[Member, ...] = ()
+    pending: tuple[tuple[str, int], ...] = ()
+    unsynced: tuple[str, ...] = ()
+    subscribed: tuple[str, ...] | None = None
+    first: FirstRebalance | None = None
+    join_due_ms: int | None = None
+    sync_due_ms: int | None = None
+
+    def member(self, member_id: str) -> Member | None:
+        return next((member for member in self.members if member.member_id == member_id), None)
+
+    def static_member(self, instance_id: str | None) -> Member | None:
+        """The member that goes by this instance id."""
+        if instance_id is None:
+            return None
+        return next((member for member in self.members if member.instance_id == instance_id), None)
+
+    def is_pending(self, member_id: str) -> bool:
+        return any(found == member_id for found, _ in self.pending)
+
+    @property
+    def has_all_joined(self) -> bool:
+        return not self.pending and all(member.joining is not None for member in self.members)
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The group waits as long as its slowest member wants."""
+        return max((member.rebalance_timeout_ms for member in self.members), default=0)
+
+    @property
+    def joined_members(self) -> tuple[JoinedMember, ...]:
+        """What the leader is told."""
+        return tuple(
+            JoinedMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                metadata=member.metadata(self.protocol_name),
+            )
+            for member in self.members
+        )
+
+    def deadlines(self) -> Iterator[int]:
+        """Every time at which something is due."""
+        if self.join_due_ms is not None:
+            yield self.join_due_ms
+        if self.sync_due_ms is not None:
+            yield self.sync_due_ms
+        yield from (due_ms for _, due_ms in self.pending)
+        yield from (member.due_ms for member in self.members if member.due_ms is not None)
+
+    def waiting(self) -> Iterator[ReplyTo]:
+        """Everybody whose join or sync is not answered yet."""
+        for member in self.members:
+            yield from (to for to in (member.joining, member.syncing) if to is not None)
+
+
+def with_member(group: Group, member: Member) -> Group:
+    """The group with this member as it is now."""
+    members = tuple(member if each.member_id == member.member_id else each for each in group.members)
+    return attrs.evolve(group, members=members)
+
+
+def without(group: Group, member_id: str) -> Group:
+    """The group without this member; when it led, the next one does."""
+    members = tuple(member for member in group.members if member.member_id != member_id)
+    leader = group.leader
+    if leader == member_id:
+        leader = members[0].member_id if members else None
+    return attrs.evolve(
+        group,
+        members=members,
+        leader=leader,
+        pending=tuple(entry for entry in group.pending if entry[0] != member_id),
+        unsynced=tuple(each for each in group.unsynced if each != member_id),
+    )
+
+
+def check_member(group: Group, member_id: str, instance_id: str | None) -> ErrorCode:
+    """Whether this is a member; an instance id belongs to one member at a time (validateMember)."""
+    if instance_id is not None:
+        known = group.static_member(instance_id)
+        if known is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if known.member_id != member_id:
+            return ErrorCode.FENCED_INSTANCE_ID
+    return ErrorCode.NONE if group.member(member_id) is not None else ErrorCode.UNKNOWN_MEMBER_ID
+
+
+# --- protocols ------------------------------------------------------------------------------------------
+
+
+def supports(group: Group, request: JoinGroup) -> bool:
+    """Whether the group could assign partitions in a way that this member knows (supportsProtocols)."""
+    if group.state is GroupState.EMPTY:
+        return bool(request.protocol_type and request.protocols)
+    if request.protocol_type != group.protocol_type:
+        return False
+    common = _common_protocols(group)
+    return not group.members or any(protocol.name in common for protocol in request.protocols)
+
+
+def select_protocol(group: Group) -> str:
+    """Each member votes for the first that all support; the most votes win, the older vote a tie."""
+    common = _common_protocols(group)
+    votes = Counter(
+        next(protocol.name for protocol in member.protocols if protocol.name in common)
+        for member in group.members
+    )
+    return votes.most_common(1)[0][0]
+
+
+def _common_protocols(group: Group) -> set[str]:
+    names = [{protocol.name for protocol in member.protocols} for member in group.members]
+    return set[str]().union(*names).intersection(*names)
+
+
+def is_subscribed(group: Group, topic: str) -> bool:
+    """Whether a member reads the topic; assumed of consumers that do not say what they read
+    (isSubscribedToTopic).
+    """
+    if group.subscribed is None:
+        return group.protocol_type == CONSUMER_PROTOCOL
+    return topic in group.subscribed
+
+
+def with_subscription(group: Group) -> Group:
+    """The group with what its new generation reads, which stays until the next (computeSubscribedTopics)."""
+    try:
+        parts = [_subscription(member.metadata(group.protocol_name)) for member in group.members]
+    except ProtocolViolation:
+        return attrs.evolve(group, subscribed=None)
+    return attrs.evolve(group, subscribed=tuple(sorted(set[str]().union(*parts))))
+
+
+def _subscription(metadata: bytes) -> tuple[str, ...]:
+    """The topics in a consumer's metadata, first in every version of it (ConsumerProtocolSubscription)."""
+    fields = Fields(metadata, name="consumer protocol subscription")
+    fields.int16()
+    return tuple([fields.string() for _ in range(fields.array_length())])
+
+
+# --- the log ----------------------------------------------------------------------------------------------
+
+
+def record_of(group: Group) -> GroupRecord:
+    """What the log keeps of the group."""
+    return GroupRecord(
+        protocol_type=group.protocol_type,
+        generation_id=group.generation_id,
+        protocol_name=group.protocol_name,
+        leader=group.leader,
+        state_since_ms=group.state_since_ms,
+        members=tuple(
+            MemberRecord(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                rebalance_timeout_ms=member.rebalance_timeout_ms,
+                session_timeout_ms=member.session_timeout_ms,
+                subscription=member.metadata(group.protocol_name),
+                assignment=member.assignment,
+            )
+            for member in group.members
+        ),
+    )
+
+
+def loaded(group_id: str, record: GroupRecord | None, *, now: int) -> Group:
+    """The group that a new coordinator finds: members have a whole session to show that they live. None is
+    a group that only committed offsets.
+    """
+    if record is None:
+        return Group(group_id=group_id)
+    members = tuple(
+        Member(
+            member_id=member.member_id,
+            instance_id=member.group_instance_id,
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            session_timeout_ms=member.session_timeout_ms,
+            protocols=(GroupProtocol(name=record.protocol_name or "", metadata=member.subscription),),
+            assignment=member.assignment,
+            due_ms=now + member.session_timeout_ms,
+        )
+        for member in record.members
+    )
+    group = Group(
+        group_id=group_id,
+        state=GroupState.STABLE if members else GroupState.EMPTY,
+        state_since_ms=record.state_since_ms,
+        generation_id=record.generation_id,
+        protocol_type=record.protocol_type,
+        protocol_name=record.protocol_name,
+        leader=record.leader,
+        members=members,
+    )
+    return with_subscription(group)

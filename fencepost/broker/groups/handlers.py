@@ -1,0 +1,179 @@
+"""What a node does as group coordinator: requests of members and administrators, deadlines, a new beginning.
+
+Rule: an answer waits for the record that it goes by, and for the log that it saw; whoever waits for other
+members is kept in the group, not here.
+"""
+
+from __future__ import annotations
+
+from fencepost.broker.contract import Refused, Reply, ReplyTo
+from fencepost.broker.groups import rebalance
+from fencepost.broker.groups import requests as group_requests
+from fencepost.broker.groups.group import NO_MEMBER, Group, loaded, record_of
+from fencepost.broker.groups.offsets import NO_GROUP_ID, group_log, groups_of
+from fencepost.broker.groups.rebalance import Turn, refused_join, refused_sync
+from fencepost.broker.groups.state import Groups
+from fencepost.broker.groups.tables import DEAD, MEMBERSHIP, GroupInput
+from fencepost.broker.node import Node
+from fencepost.broker.purgatory import Log
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import (
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    LeaveGroupReply,
+    LeftMember,
+    SyncGroup,
+)
+from fencepost.protocol.terms import GroupState
+
+
+def _carry_out(node: Node, log: Log, turn: Turn) -> None:
+    """What was decided is so now, and is said once it is safe. What is due at once happens with it."""
+    rebalance.expire(turn)
+    group = turn.group
+    groups_of(log).live[group.group_id] = group
+    if turn.record is not None:
+        node.append_group(log, group.group_id, turn.record, now=turn.now)
+    if turn.answers:
+        node.after(log, turn.answers)
+    _schedule(node, group)
+
+
+def _find(node: Node, group_id: str, now: int) -> tuple[Log, Group | None] | Refused:
+    """The coordinator's log and the group, when this node coordinates it."""
+    if not group_id:
+        return NO_GROUP_ID
+    log = group_log(node, group_id)
+    return log if isinstance(log, Refused) else (log, groups_of(log).group(group_id, now=now))
+
+
+# --- members ---------------------------------------------------------------------------------------------
+
+
+def join_group(node: Node, request: JoinGroup, to: ReplyTo, now: int) -> None:
+    """Answered when the others have joined too, or their time is up; a newcomer gets an id at once."""
+    found, rules = _find(node, request.group_id, now), node.settings.group_rules
+    shortest_ms, longest_ms = rules.min_session_timeout_ms, rules.max_session_timeout_ms
+    if request.group_id and not shortest_ms <= request.session_timeout_ms <= longest_ms:
+        found = Refused(ErrorCode.INVALID_SESSION_TIMEOUT)
+    if isinstance(found, Refused):
+        node.outcome.effects.append(refused_join(to, found.error, request.member_id))
+        return
+    log, group = found
+    if group is None and request.member_id != NO_MEMBER:
+        refusal = refused_join(to, ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
+        node.after(log, (refusal,))
+        return
+    turn = Turn(group or _made(request.group_id), now, rules)
+    if group is None:  # it is there from now on, even if nobody ever joins
+        turn.record = record_of(turn.group)
+    group_requests.join(turn, request, to, _fresh_member_id(log, request))
+    _carry_out(node, log, turn)
+
+
+def _made(group_id: str) -> Group:
+    state = MEMBERSHIP[DEAD][GroupInput.NEWCOMER]
+    assert isinstance(state, GroupState), "a newcomer finds a group, or makes one"
+    return Group(group_id=group_id, state=state)
+
+
+def _fresh_member_id(log: Log, request: JoinGroup) -> str:
+    """An id that this log's coordinators have never given: leaders differ in their epoch (Kafka draws a
+    UUID).
+    """
+    state = groups_of(log)
+    state.member_ids_given += 1
+    prefix = request.group_instance_id or "member"
+    return f"{prefix}-{log.partition.leader_epoch}-{state.member_ids_given}"
+
+
+def sync_group(node: Node, request: SyncGroup, to: ReplyTo, now: int) -> None:
+    """Answered when the leader has brought the assignment."""
+    found = _find(node, request.group_id, now)
+    if isinstance(found, Refused):
+        node.outcome.effects.append(refused_sync(to, found.error))
+        return
+    log, group = found
+    if group is None:
+        node.after(log, (refused_sync(to, _refusal(GroupInput.SYNC)),))
+        return
+    turn = Turn(group, now, node.settings.group_rules)
+    group_requests.sync(turn, request, to)
+    _carry_out(node, log, turn)
+
+
+def _refusal(happened: GroupInput) -> ErrorCode:
+    """What one is told who speaks of a group that is not there."""
+    cell = MEMBERSHIP[DEAD][happened]
+    assert isinstance(cell, ErrorCode), "nothing is done to a group that is not there"
+    return cell
+
+
+def heartbeat(node: Node, request: Heartbeat, to: ReplyTo, now: int) -> None:
+    """Answered at once."""
+    found = _find(node, request.group_id, now)
+    if isinstance(found, Refused):
+        node.reply(to, found)
+        return
+    log, group = found
+    if group is None:
+        node.after(log, (Reply(to, error=_refusal(GroupInput.HEARTBEAT)),))
+        return
+    turn = Turn(group, now, node.settings.group_rules)
+    group_requests.heartbeat(turn, request, to)
+    _carry_out(node, log, turn)
+
+
+def leave_group(node: Node, request: LeaveGroup, to: ReplyTo, now: int) -> None:
+    """Each member is answered on its own; of a group that is not there nobody is a member."""
+    found = _find(node, request.group_id, now)
+    if isinstance(found, Refused):
+        node.reply(to, found)
+        return
+    log, group = found
+    if group is None:
+        strangers = tuple(
+            LeftMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                error=ErrorCode.UNKNOWN_MEMBER_ID,
+            )
+            for member in request.members
+        )
+        node.after(log, (Reply(to, body=LeaveGroupReply(members=strangers)),))
+        return
+    turn = Turn(group, now, node.settings.group_rules)
+    group_requests.leave(turn, request, to)
+    _carry_out(node, log, turn)
+
+
+# --- time ------------------------------------------------------------------------------------------------
+
+
+def resume(node: Node, log: Log, now: int) -> None:
+    """A coordinator has just loaded its log: the members that it tells of have a whole session to show that
+    they live (onLoaded).
+    """
+    state = groups_of(log)
+    for group_id, record in state.records.items():
+        if record is not None and record.members:
+            state.live[group_id] = group = loaded(group_id, record, now=now)
+            _schedule(node, group)
+
+
+def expire(node: Node, now: int) -> None:
+    """Sessions, joins and syncs whose time is up."""
+    for log in list(node.logs.values()):
+        if isinstance(log.coordinator, Groups):
+            for group in list(log.coordinator.live.values()):
+                if min(group.deadlines(), default=now + 1) <= now:
+                    _carry_out(node, log, Turn(group, now, node.settings.group_rules))
+                else:
+                    _schedule(node, group)
+
+
+def _schedule(node: Node, group: Group) -> None:
+    due_ms = min(group.deadlines(), default=None)
+    if due_ms is not None:
+        node.wake_at(due_ms)

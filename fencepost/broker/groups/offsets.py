@@ -1,0 +1,238 @@
+"""OffsetCommit, TxnOffsetCommit and OffsetFetch: how a node that coordinates a group serves its offsets.
+
+Rule: a transactional commit asks the transaction coordinator first, as a Produce does, and looks at the
+group last (KIP-447, KIP-890).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+import attrs
+
+from fencepost.broker.contract import Answered, Refused, Reply, ReplyTo
+from fencepost.broker.groups import rebalance
+from fencepost.broker.groups import state as groups
+from fencepost.broker.groups.group import NO_GENERATION, NO_MEMBER
+from fencepost.broker.groups.state import Groups, OffsetEntry
+from fencepost.broker.node import Node
+from fencepost.broker.partitions import partition
+from fencepost.broker.partitions.produce import add_request, ask_coordinator
+from fencepost.broker.purgatory import AskedToAddOffsets, Log
+from fencepost.broker.transactions.tables import ClientVersion, TransactionVersion
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import (
+    AddPartitionsToTxnReply,
+    OffsetCommit,
+    OffsetCommitReply,
+    OffsetFetch,
+    OffsetFetchReply,
+    OffsetToCommit,
+    PartitionError,
+    TxnOffsetCommit,
+    TxnOffsetCommitReply,
+)
+from fencepost.protocol.stored import offsets_batch
+from fencepost.protocol.terms import (
+    CONSUMER_OFFSETS_TOPIC,
+    NO_SEQUENCE,
+    TopicPartition,
+    coordinator_partition,
+)
+
+NOBODY: Final = (NO_GENERATION, NO_MEMBER, None)
+"""The generation, member and instance of whoever says nothing of a group."""
+
+# What a no of partition leader or transaction coordinator means to one who commits offsets
+# (GroupCoordinatorService).
+ADD_ERRORS: Final = {
+    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+}
+
+
+NO_GROUP_ID: Final = Refused(ErrorCode.INVALID_GROUP_ID, "a group needs a name")
+
+
+def group_log(node: Node, group_id: str) -> Log | Refused:
+    """The log of the group's coordinator, when this node is it."""
+    number = coordinator_partition(group_id, node.settings.offsets_topic_num_partitions)
+    log = node.logs.get(TopicPartition(CONSUMER_OFFSETS_TOPIC, number))
+    return Refused(ErrorCode.NOT_COORDINATOR) if log is None else log
+
+
+def groups_of(log: Log) -> Groups:
+    """The coordinator on top of a `__consumer_offsets` partition."""
+    assert isinstance(log.coordinator, Groups), "groups live on __consumer_offsets"
+    return log.coordinator
+
+
+def _answers(request: OffsetCommit | TxnOffsetCommit, errors: list[ErrorCode]) -> tuple[PartitionError, ...]:
+    return tuple(
+        PartitionError(topic=offset.topic, partition=offset.partition, error=error)
+        for offset, error in zip(request.offsets, errors, strict=True)
+    )
+
+
+def _check_member(node: Node, log: Log, request: OffsetCommit | TxnOffsetCommit, now: int) -> Refused | None:
+    """Why the group refuses all of it; a member's own commit shows that it lives."""
+    state = groups_of(log)
+    group = state.group(request.group_id, now=now)
+    in_transaction = isinstance(request, TxnOffsetCommit)
+    identity = (request.generation_id, request.member_id, request.group_instance_id)
+    if in_transaction and not node.settings.fixes.group_fencing:
+        identity = NOBODY  # before KIP-447 a TxnOffsetCommit did not say whose it is
+    error = rebalance.check_commit(group, *identity, in_transaction=in_transaction)
+    if error:
+        return Refused(error)
+    if group is not None and group.members and not in_transaction:
+        turn = rebalance.Turn(group, now, node.settings.group_rules)
+        rebalance.touch(turn, request.member_id)
+        state.live[request.group_id] = turn.group
+    return None
+
+
+def _errors(node: Node, request: OffsetCommit | TxnOffsetCommit, refused: Refused | None) -> list[ErrorCode]:
+    """One error per offset: an unknown partition's own, or what refuses them all, or the offset's own."""
+
+    def error(offset: OffsetToCommit) -> ErrorCode:
+        if node.cluster.leader(TopicPartition(offset.topic, offset.partition)) is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return groups.offset_problem(offset) if refused is None else refused.error
+
+    return [error(offset) for offset in request.offsets]
+
+
+def commit(node: Node, request: OffsetCommit, to: ReplyTo, now: int) -> None:
+    """Offsets outside any transaction count as soon as they are in the log."""
+    log = group_log(node, request.group_id)
+    if isinstance(log, Refused):
+        body = OffsetCommitReply(partitions=_answers(request, _errors(node, request, log)))
+        node.outcome.effects.append(Reply(to, body=body))
+        return
+    errors = _errors(node, request, _check_member(node, log, request, now))
+    good = [offset for offset, error in zip(request.offsets, errors, strict=True) if error is ErrorCode.NONE]
+    if good:
+        entries = groups.entries_of(request, good, now=now)
+        node.append_offsets(log, offsets_batch(entries, timestamp=now), entries)
+    node.after(log, (Reply(to, body=OffsetCommitReply(partitions=_answers(request, errors))),))
+
+
+def commit_in_transaction(
+    node: Node, request: TxnOffsetCommit, to: ReplyTo, now: int, asked: ClientVersion
+) -> None:
+    """Offsets that count when the producer's transaction commits; the first of a transaction adds the
+    partition to it.
+    """
+    log = group_log(node, request.group_id)
+    if not request.group_id or not _has_known_place(node, request):
+        _refuse(node, request, to, NO_GROUP_ID.error)
+        return
+    if isinstance(log, Refused):
+        _refuse(node, request, to, log.error)
+        return
+    state = log.partition
+    producer = state.producers.get(request.producer_id, partition.UNKNOWN_PRODUCER)
+    if request.producer_epoch < producer.producer_epoch and "fencing" not in node.settings.broken:
+        _refuse(node, request, to, ErrorCode.INVALID_PRODUCER_EPOCH)
+    elif state.is_open(request.producer_id, request.producer_epoch) or not _asks(node, asked.generation):
+        _append(node, log, request, to, now)
+    else:
+        guard = partition.start_verification(
+            state,
+            request.producer_id,
+            producer_epoch=request.producer_epoch,
+            sequence=NO_SEQUENCE,
+            starts_at_zero=asked.generation.adds_implicitly,
+            now=now,
+        )
+        add = add_request(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            [state.key],
+            verify_only=not asked.generation.adds_implicitly,
+        )
+        why = AskedToAddOffsets(request=request, to=to, guard=guard, spoken=asked)
+        if not ask_coordinator(node, add, why):
+            _refuse(node, request, to, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+def _has_known_place(node: Node, request: TxnOffsetCommit) -> bool:
+    """Where there is nothing to commit, nothing is added to the transaction."""
+    return any(node.cluster.leader(TopicPartition(o.topic, o.partition)) for o in request.offsets)
+
+
+def _asks(node: Node, asked: TransactionVersion) -> bool:
+    """Without verification a coordinator is asked only to add the partition, where clusters do that."""
+    return node.settings.partition_verification or (
+        asked.adds_implicitly and node.settings.generation.adds_implicitly
+    )
+
+
+def answer_to_add(node: Node, asked: AskedToAddOffsets, answer: Answered, now: int) -> None:
+    """The coordinator has answered: append the offsets, or refuse them all."""
+    error = answer.error
+    if isinstance(answer.body, AddPartitionsToTxnReply):
+        error = answer.body.partitions[0].error
+    log = group_log(node, asked.request.group_id)
+    if error is ErrorCode.NONE and isinstance(log, Log) and log.partition.gave(asked.guard):
+        request = asked.request
+        entry = log.partition.verifying.get(request.producer_id)
+        # Another group's offsets, asked about at the same time, may have opened the transaction already.
+        is_open = log.partition.is_open(request.producer_id, request.producer_epoch)
+        if is_open or (entry is not None and entry.guard == asked.guard):
+            _append(node, log, asked.request, asked.to, now)
+            return
+        error = (
+            ErrorCode.INVALID_TXN_STATE
+        )  # a marker came while the coordinator was being asked (KAFKA-14884)
+    elif error is ErrorCode.NONE:
+        error = ErrorCode.NOT_COORDINATOR
+    _refuse(node, asked.request, asked.to, asked.spoken.told(ADD_ERRORS.get(error, error)))
+
+
+def _append(node: Node, log: Log, request: TxnOffsetCommit, to: ReplyTo, now: int) -> None:
+    errors = _errors(node, request, _check_member(node, log, request, now))
+    good = [offset for offset, error in zip(request.offsets, errors, strict=True) if error is ErrorCode.NONE]
+    if good:
+        entries = groups.entries_of(request, good, now=now)
+        batch = offsets_batch(
+            entries,
+            timestamp=now,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            transactional=True,
+        )
+        node.append_offsets(log, batch, entries)
+    node.after(log, (Reply(to, body=TxnOffsetCommitReply(partitions=_answers(request, errors))),))
+
+
+def _refuse(node: Node, request: TxnOffsetCommit, to: ReplyTo, error: ErrorCode) -> None:
+    body = TxnOffsetCommitReply(partitions=_answers(request, _errors(node, request, Refused(error))))
+    node.outcome.effects.append(Reply(to, body=body))
+
+
+def fetch(node: Node, request: OffsetFetch, to: ReplyTo, now: int) -> None:
+    """Committed offsets of a group; one that never existed has none (-1), which is no error."""
+    log = group_log(node, request.group_id)
+    if isinstance(log, Refused):
+        node.reply(to, log)
+        return
+    if not node.settings.fixes.require_stable:
+        request = attrs.evolve(request, require_stable=False)
+    node.after(log, (Reply(to, body=OffsetFetchReply(offsets=groups.fetch(groups_of(log), request))),))
+
+
+def forget_topics(node: Node, log: Log, topics: Collection[str], now: int) -> None:
+    """Tombstones for offsets in topics that are deleted, or a new topic of that name would be read from the
+    middle (GroupCoordinatorService.onPartitionsDeleted).
+    """
+    gone = [key for key in groups.offset_keys(groups_of(log)) if key.topic in topics]
+    if gone:
+        entries: list[OffsetEntry] = [(key, None) for key in gone]
+        node.append_offsets(log, offsets_batch(entries, timestamp=now), entries)

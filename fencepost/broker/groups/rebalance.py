@@ -1,0 +1,284 @@
+"""What members of a group ask, and what time does to it: the classic group protocol (GroupMetadataManager).
+
+Rule: a decision changes nothing; it ends in a Turn, which holds the next group, the answers, and the record
+that must be in the log before they are given. Who has to wait for others is kept in the group.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from fencepost.broker.contract import Reply, ReplyTo
+from fencepost.broker.groups.group import (
+    NO_GENERATION,
+    NO_MEMBER,
+    FirstRebalance,
+    Group,
+    Member,
+    check_member,
+    record_of,
+    select_protocol,
+    with_member,
+    with_subscription,
+    without,
+)
+from fencepost.broker.groups.tables import COMPLETING, MEMBERSHIP, PREPARING, STABLE, GroupInput
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import JoinedMember, JoinGroupReply, SyncGroupReply
+from fencepost.protocol.stored_groups import GroupRecord
+from fencepost.protocol.terms import GroupState
+
+# A rebalance timeout of nothing would be over at once, again and again, until the last session ends.
+PATIENCE_MS_MIN: Final = 100
+
+
+@attrs.frozen(kw_only=True)
+class GroupRules:
+    """What group coordinators go by."""
+
+    initial_rebalance_delay_ms: int
+    min_session_timeout_ms: int
+    max_session_timeout_ms: int
+    max_size: int
+    new_member_join_timeout_ms: int
+
+
+@attrs.define
+class Turn:
+    """One decision in the making: the group as it will be, and what comes of it."""
+
+    group: Group
+    now: int
+    rules: GroupRules
+    answers: list[Reply] = attrs.Factory(list[Reply])
+    record: GroupRecord | None = None
+
+    def keep(self, member: Member) -> None:
+        """The member is as given now."""
+        self.group = with_member(self.group, member)
+
+    def cell(self, happened: GroupInput) -> GroupState | ErrorCode:
+        """What the table says to it."""
+        return MEMBERSHIP[self.group.state][happened]
+
+    def enter(self, happened: GroupInput) -> None:
+        """Go to the state that the table names."""
+        target = self.cell(happened)
+        assert isinstance(target, GroupState), "refusals were answered before"
+        self.group = attrs.evolve(self.group, state=target, state_since_ms=self.now)
+
+    def live_on(self, member: Member) -> Member:
+        """The member's session starts anew."""
+        return attrs.evolve(member, due_ms=self.now + member.session_timeout_ms)
+
+
+# --- answers ---------------------------------------------------------------------------------------------
+
+
+def refused_join(to: ReplyTo, error: ErrorCode, member_id: str) -> Reply:
+    """A join that came to nothing, or to no more than a member id."""
+    body = JoinGroupReply(
+        generation_id=NO_GENERATION, protocol_type=None, protocol_name=None, leader=NO_MEMBER,
+        skip_assignment=False, member_id=member_id, members=(),
+    )  # fmt: skip
+    return Reply(to, error=error, body=body)
+
+
+def joined(group: Group, to: ReplyTo, member_id: str, *, skip_assignment: bool = False) -> Reply:
+    """The generation as this member is told of it: the leader learns of all."""
+    members: tuple[JoinedMember, ...] = group.joined_members if member_id == group.leader else ()
+    body = JoinGroupReply(
+        generation_id=group.generation_id, protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name, leader=group.leader or NO_MEMBER,
+        skip_assignment=skip_assignment, member_id=member_id, members=members,
+    )  # fmt: skip
+    return Reply(to, body=body)
+
+
+def refused_sync(to: ReplyTo, error: ErrorCode) -> Reply:
+    body = SyncGroupReply(protocol_type=None, protocol_name=None, assignment=b"")
+    return Reply(to, error=error, body=body)
+
+
+def synced(group: Group, to: ReplyTo, member: Member) -> Reply:
+    """The member's part in this generation."""
+    body = SyncGroupReply(
+        protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
+    )
+    return Reply(to, body=body)
+
+
+# --- rebalancing -----------------------------------------------------------------------------------------
+
+
+def rebalance(turn: Turn, because: GroupInput) -> None:
+    """A new generation begins, or one that has begun goes on."""
+    if turn.group.state is not PREPARING and turn.cell(because) is PREPARING:
+        _prepare(turn, because)
+    else:
+        complete_if_all_joined(turn)
+
+
+def _prepare(turn: Turn, because: GroupInput) -> None:
+    group = turn.group
+    if group.state is COMPLETING:
+        for member in group.members:
+            if member.syncing is not None:
+                turn.answers.append(refused_sync(member.syncing, ErrorCode.REBALANCE_IN_PROGRESS))
+                member = turn.live_on(attrs.evolve(member, syncing=None))
+            turn.keep(attrs.evolve(member, assignment=b""))
+    was_empty = group.state is GroupState.EMPTY
+    turn.enter(because)
+    turn.group = attrs.evolve(turn.group, unsynced=(), sync_due_ms=None)
+    if was_empty:
+        # Members of a new group start at about the same time: wait for the others.
+        delay_ms = turn.rules.initial_rebalance_delay_ms
+        remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
+        first = FirstRebalance(delay_ms=delay_ms, remaining_ms=remaining_ms)
+        turn.group = attrs.evolve(turn.group, first=first, join_due_ms=turn.now + delay_ms)
+    elif turn.group.has_all_joined:
+        complete_join(turn)
+    else:
+        due_ms = turn.now + turn.group.rebalance_timeout_ms
+        turn.group = attrs.evolve(turn.group, join_due_ms=due_ms)
+
+
+def complete_if_all_joined(turn: Turn) -> None:
+    """The last one to join ends the phase, but for a first rebalance, which takes its time."""
+    group = turn.group
+    if group.state is PREPARING and group.first is None and group.has_all_joined:
+        complete_join(turn)
+
+
+def end_join_phase(turn: Turn) -> None:
+    """Time is up; a first rebalance that still grows is given more of it, in all no more than the members'
+    rebalance timeout (InitialDelayedJoin).
+    """
+    first = turn.group.first
+    if first is None or not first.has_grown or first.remaining_ms == 0:
+        complete_join(turn)
+        return
+    delay_ms = min(turn.rules.initial_rebalance_delay_ms, first.remaining_ms)
+    longer = FirstRebalance(delay_ms=delay_ms, remaining_ms=max(first.remaining_ms - first.delay_ms, 0))
+    turn.group = attrs.evolve(turn.group, first=longer, join_due_ms=turn.now + delay_ms)
+
+
+def complete_join(turn: Turn) -> None:
+    """Whoever has joined makes the next generation; static members are waited for until their session
+    ends.
+    """
+    turn.group = attrs.evolve(turn.group, join_due_ms=None)
+    for member in turn.group.members:
+        if member.joining is None and member.instance_id is None:
+            turn.group = without(turn.group, member.member_id)
+    group = turn.group
+    leader = _elected_leader(group)
+    if leader is None and group.members:
+        patience_ms = max(group.rebalance_timeout_ms, PATIENCE_MS_MIN)
+        turn.group = attrs.evolve(group, join_due_ms=turn.now + patience_ms)
+        return
+    turn.group = attrs.evolve(
+        group,
+        generation_id=group.generation_id + 1,
+        leader=leader,
+        protocol_name=select_protocol(group) if group.members else None,
+        unsynced=tuple(member.member_id for member in group.members),
+        first=None,
+    )
+    turn.group = with_subscription(turn.group)
+    turn.enter(GroupInput.JOINED if group.members else GroupInput.ABANDONED)
+    if not group.members:
+        turn.record = record_of(turn.group)
+        return
+    turn.group = attrs.evolve(turn.group, sync_due_ms=turn.now + group.rebalance_timeout_ms)
+    for member in group.members:
+        if member.joining is not None:
+            turn.answers.append(joined(turn.group, member.joining, member.member_id))
+        turn.keep(turn.live_on(attrs.evolve(member, joining=None, is_new=False)))
+
+
+def _elected_leader(group: Group) -> str | None:
+    """The old leader when it has joined again, else the first who has."""
+    has_joined = [member.member_id for member in group.members if member.joining is not None]
+    return group.leader if group.leader in has_joined else next(iter(has_joined), None)
+
+
+# --- members that go --------------------------------------------------------------------------------------
+
+
+def remove(turn: Turn, member: Member) -> None:
+    """The member is out; if it still waits, it learns that it has to start over."""
+    if member.joining is not None:
+        turn.answers.append(refused_join(member.joining, ErrorCode.UNKNOWN_MEMBER_ID, NO_MEMBER))
+    if member.syncing is not None:
+        turn.answers.append(refused_sync(member.syncing, ErrorCode.UNKNOWN_MEMBER_ID))
+    turn.group = without(turn.group, member.member_id)
+
+
+def expire(turn: Turn) -> None:
+    """Everything that is due by now happens, the earliest first."""
+    while (due_ms := min(turn.group.deadlines(), default=None)) is not None and due_ms <= turn.now:
+        group = turn.group
+        if group.join_due_ms == due_ms:
+            end_join_phase(turn)
+        elif group.sync_due_ms == due_ms:
+            _end_sync_phase(turn)
+        else:
+            _end_session(turn, due_ms)
+
+
+def _end_sync_phase(turn: Turn) -> None:
+    late = turn.group.unsynced
+    turn.group = attrs.evolve(turn.group, sync_due_ms=None)
+    for member_id in late:
+        turn.group = without(turn.group, member_id)
+    if late:
+        _prepare(turn, GroupInput.SYNC_TIMEOUT)
+
+
+def _end_session(turn: Turn, due_ms: int) -> None:
+    member = next((member for member in turn.group.members if member.due_ms == due_ms), None)
+    if member is None:
+        member_id = next(member_id for member_id, at_ms in turn.group.pending if at_ms == due_ms)
+        turn.group = without(turn.group, member_id)
+    elif member.is_kept:
+        turn.keep(attrs.evolve(member, due_ms=None))
+        return
+    else:
+        remove(turn, member)
+        if turn.group.state in {STABLE, COMPLETING}:
+            rebalance(turn, GroupInput.GONE)
+            return
+    if turn.group.state is PREPARING and turn.group.has_all_joined:
+        complete_join(turn)
+
+
+# --- commits ---------------------------------------------------------------------------------------------
+
+
+def check_commit(
+    group: Group | None, generation_id: int, member_id: str, instance_id: str | None, *, in_transaction: bool
+) -> ErrorCode:
+    """Why these offsets are refused, or NONE (ClassicGroup.validateOffsetCommit, KIP-447)."""
+    simple, member = GroupInput.SIMPLE_COMMIT, GroupInput.COMMIT
+    if in_transaction:
+        simple, member = GroupInput.SIMPLE_TXN_COMMIT, GroupInput.TXN_COMMIT
+    state = GroupState.DEAD if group is None else group.state
+    has_identity = generation_id >= 0 or member_id != NO_MEMBER or instance_id is not None
+    is_simple = generation_id < 0 and (state in {GroupState.EMPTY, GroupState.DEAD} or not has_identity)
+    if group is not None and not is_simple:
+        if problem := check_member(group, member_id, instance_id):
+            return problem
+        if generation_id != group.generation_id:
+            return ErrorCode.ILLEGAL_GENERATION
+    cell = MEMBERSHIP[state][simple if is_simple else member]
+    return cell if isinstance(cell, ErrorCode) else ErrorCode.NONE
+
+
+def touch(turn: Turn, member_id: str) -> None:
+    """A commit of a member shows that it lives (OffsetMetadataManager.commitOffset)."""
+    member = turn.group.member(member_id)
+    if member is not None and turn.group.state in {STABLE, PREPARING}:
+        turn.keep(turn.live_on(member))

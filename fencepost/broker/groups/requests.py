@@ -1,0 +1,268 @@
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup: what each asks of a group that there is.
+
+Rule: whether the one who asks is a member comes first, then its generation, then the table (group_table.py).
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from fencepost.broker.contract import Reply, ReplyTo
+from fencepost.broker.groups.group import (
+    NO_MEMBER,
+    Group,
+    Member,
+    check_member,
+    record_of,
+    select_protocol,
+    supports,
+    without,
+)
+from fencepost.broker.groups.rebalance import (
+    Turn,
+    complete_if_all_joined,
+    joined,
+    rebalance,
+    refused_join,
+    refused_sync,
+    remove,
+    synced,
+)
+from fencepost.broker.groups.tables import COMPLETING, PREPARING, STABLE, GroupInput
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import (
+    Heartbeat,
+    HeartbeatReply,
+    JoinGroup,
+    LeaveGroup,
+    LeaveGroupReply,
+    LeavingMember,
+    LeftMember,
+    SyncGroup,
+)
+from fencepost.protocol.terms import GroupState
+
+# --- joining ---------------------------------------------------------------------------------------------
+
+
+def join(turn: Turn, request: JoinGroup, to: ReplyTo, fresh_member_id: str) -> None:
+    """A newcomer gets `fresh_member_id`; everybody who joins waits for the others."""
+    group, member_id = turn.group, request.member_id
+    if not _has_room(group, member_id, turn.rules.max_size):
+        turn.group = without(group, member_id)
+        turn.answers.append(refused_join(to, ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER))
+    elif not supports(group, request):
+        turn.answers.append(refused_join(to, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
+    elif member_id == NO_MEMBER:
+        _join_newcomer(turn, request, to, fresh_member_id)
+    elif group.is_pending(member_id):
+        if request.group_instance_id is None:
+            _add(turn, request, to, member_id)
+        else:  # only dynamic members are given an id before they join
+            turn.answers.append(refused_join(to, ErrorCode.UNKNOWN_SERVER_ERROR, NO_MEMBER))
+    elif problem := check_member(group, member_id, request.group_instance_id):
+        turn.answers.append(refused_join(to, problem, member_id))
+    else:
+        _join_again(turn, request, to)
+
+
+def _has_room(group: Group, member_id: str, max_size: int) -> bool:
+    """Members already in are let in again; while they gather, those that have joined count
+    (acceptJoiningMember).
+    """
+    known = group.member(member_id)
+    match group.state:
+        case GroupState.EMPTY | GroupState.DEAD:
+            return True
+        case GroupState.PREPARING_REBALANCE:
+            has_joined = sum(member.joining is not None for member in group.members)
+            return (known is not None and known.joining is not None) or has_joined < max_size
+        case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
+            return known is not None or len(group.members) < max_size
+
+
+def _join_newcomer(turn: Turn, request: JoinGroup, to: ReplyTo, fresh_member_id: str) -> None:
+    known = turn.group.static_member(request.group_instance_id)
+    if known is not None:
+        _return_static(turn, request, to, known, fresh_member_id)
+    elif request.group_instance_id is not None:
+        _add(turn, request, to, fresh_member_id)
+    else:
+        # KIP-394: an id first, so that a join that is repeated does not leave a member behind each time.
+        due_ms = turn.now + request.session_timeout_ms
+        pending = (*turn.group.pending, (fresh_member_id, due_ms))
+        turn.group = attrs.evolve(turn.group, pending=pending)
+        turn.answers.append(refused_join(to, ErrorCode.MEMBER_ID_REQUIRED, fresh_member_id))
+
+
+def _add(turn: Turn, request: JoinGroup, to: ReplyTo, member_id: str) -> None:
+    group = turn.group
+    member = Member(
+        member_id=member_id,
+        instance_id=request.group_instance_id,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        session_timeout_ms=request.session_timeout_ms,
+        protocols=request.protocols,
+        is_new=True,
+        joining=to,
+        due_ms=turn.now + turn.rules.new_member_join_timeout_ms,
+    )
+    turn.group = attrs.evolve(
+        group,
+        members=(*group.members, member),
+        pending=tuple(entry for entry in group.pending if entry[0] != member_id),
+        protocol_type=group.protocol_type if group.members else request.protocol_type,
+        leader=group.leader or member_id,
+        first=group.first and attrs.evolve(group.first, has_grown=True),
+    )
+    rebalance(turn, GroupInput.JOIN)
+
+
+def _join_again(turn: Turn, request: JoinGroup, to: ReplyTo) -> None:
+    group, member = turn.group, turn.group.member(request.member_id)
+    assert member is not None, "the member was found by check_member"
+    happened = GroupInput.REJOIN
+    if member.protocols != request.protocols:
+        happened = GroupInput.CHANGED_REJOIN
+    elif group.leader == member.member_id:
+        happened = GroupInput.LEADER_REJOIN
+    cell = turn.cell(happened)
+    if isinstance(cell, ErrorCode):
+        turn.answers.append(refused_join(to, cell, request.member_id))
+    elif cell is not PREPARING:
+        turn.answers.append(joined(group, to, member.member_id))
+    else:
+        turn.keep(_updated(member, request, to))
+        rebalance(turn, happened)
+
+
+def _updated(member: Member, request: JoinGroup, to: ReplyTo) -> Member:
+    return attrs.evolve(
+        member,
+        protocols=request.protocols,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        session_timeout_ms=request.session_timeout_ms,
+        joining=to,
+    )
+
+
+def _return_static(turn: Turn, request: JoinGroup, to: ReplyTo, old: Member, member_id: str) -> None:
+    """A static member is back under a new id: the old one is fenced, and the generation goes on if it
+    can.
+    """
+    group = turn.group
+    if old.joining is not None:
+        turn.answers.append(refused_join(old.joining, ErrorCode.FENCED_INSTANCE_ID, old.member_id))
+    if old.syncing is not None:
+        turn.answers.append(refused_sync(old.syncing, ErrorCode.FENCED_INSTANCE_ID))
+    heir = turn.live_on(attrs.evolve(old, member_id=member_id, syncing=None, is_new=False))
+    heir = _updated(heir, request, to)
+    others = tuple(member for member in group.members if member is not old)
+    leader = member_id if group.leader == old.member_id else group.leader
+    turn.group = attrs.evolve(group, members=(*others, heir), leader=leader)
+    if group.state is not STABLE:
+        rebalance(turn, GroupInput.STATIC_RETURN)
+    elif select_protocol(turn.group) != group.protocol_name:
+        rebalance(turn, GroupInput.CHANGED_REJOIN)
+    else:
+        turn.keep(attrs.evolve(heir, joining=None))
+        turn.record = record_of(turn.group)
+        leads = leader == member_id
+        turn.answers.append(joined(turn.group, to, member_id, skip_assignment=leads))
+
+
+# --- syncing ---------------------------------------------------------------------------------------------
+
+
+def sync(turn: Turn, request: SyncGroup, to: ReplyTo) -> None:
+    """Members wait for the leader's assignment; once it is there everybody gets a part."""
+    group = turn.group
+    problem = _sync_problem(group, request)
+    if problem:
+        turn.answers.append(refused_sync(to, problem))
+        return
+    leads = group.leader == request.member_id
+    cell = turn.cell(GroupInput.LEADER_SYNC if leads else GroupInput.SYNC)
+    member = group.member(request.member_id)
+    assert member is not None, "the member was found by check_member"
+    if isinstance(cell, ErrorCode):
+        turn.answers.append(refused_sync(to, cell))
+        return
+    unsynced = tuple(each for each in group.unsynced if each != member.member_id)
+    sync_due_ms = group.sync_due_ms if unsynced else None
+    turn.group = attrs.evolve(group, unsynced=unsynced, sync_due_ms=sync_due_ms)
+    if group.state is STABLE:
+        turn.answers.append(synced(group, to, member))
+        return
+    turn.keep(attrs.evolve(member, syncing=to))
+    if leads:
+        _assign(turn, request)
+
+
+def _sync_problem(group: Group, request: SyncGroup) -> ErrorCode:
+    if problem := check_member(group, request.member_id, request.group_instance_id):
+        return problem
+    if request.generation_id != group.generation_id:
+        return ErrorCode.ILLEGAL_GENERATION
+    said = ((request.protocol_type, group.protocol_type), (request.protocol_name, group.protocol_name))
+    if any(asked is not None and known is not None and asked != known for asked, known in said):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    return ErrorCode.NONE
+
+
+def _assign(turn: Turn, request: SyncGroup) -> None:
+    parts = {each.member_id: each.assignment for each in request.assignments}
+    turn.enter(GroupInput.LEADER_SYNC)
+    for member in turn.group.members:
+        member = attrs.evolve(member, assignment=parts.get(member.member_id, b""))
+        if member.syncing is not None:
+            turn.answers.append(synced(turn.group, member.syncing, member))
+            member = turn.live_on(attrs.evolve(member, syncing=None))
+        turn.keep(member)
+    turn.record = record_of(turn.group)
+
+
+# --- living and leaving ----------------------------------------------------------------------------------
+
+
+def heartbeat(turn: Turn, request: Heartbeat, to: ReplyTo) -> None:
+    """The session goes on, even when the answer is that the group rebalances."""
+    group = turn.group
+    error = check_member(group, request.member_id, request.group_instance_id)
+    if not error and request.generation_id != group.generation_id:
+        error = ErrorCode.ILLEGAL_GENERATION
+    member = group.member(request.member_id)
+    if not error and member is not None:
+        cell = turn.cell(GroupInput.HEARTBEAT)
+        error = cell if isinstance(cell, ErrorCode) else ErrorCode.NONE
+        turn.keep(turn.live_on(member))
+    body = None if error else HeartbeatReply()
+    turn.answers.append(Reply(to, error=error, body=body))
+
+
+def leave(turn: Turn, request: LeaveGroup, to: ReplyTo) -> None:
+    """Each member has its own answer; if any of them went, the others share out anew."""
+    left = tuple(_left(turn, member) for member in request.members)
+    turn.answers.append(Reply(to, body=LeaveGroupReply(members=left)))
+    if any(member.error is ErrorCode.NONE for member in left):
+        if turn.group.state in {STABLE, COMPLETING}:
+            rebalance(turn, GroupInput.GONE)
+        else:
+            complete_if_all_joined(turn)
+
+
+def _left(turn: Turn, leaving: LeavingMember) -> LeftMember:
+    group, member_id = turn.group, leaving.member_id
+    error = ErrorCode.NONE
+    if member_id == NO_MEMBER:
+        # An administrator removes a static member, whatever id it goes by today (KIP-345).
+        member = group.static_member(leaving.group_instance_id)
+        error = ErrorCode.UNKNOWN_MEMBER_ID if member is None else ErrorCode.NONE
+    elif group.is_pending(member_id):
+        turn.group, member = without(group, member_id), None
+    else:
+        error = check_member(group, member_id, leaving.group_instance_id)
+        member = None if error else group.member(member_id)
+    if member is not None:
+        remove(turn, member)
+    return LeftMember(member_id=member_id, group_instance_id=leaving.group_instance_id, error=error)

@@ -1,0 +1,215 @@
+"""The group coordinator over one partition of `__consumer_offsets`: its groups and their offsets
+(OffsetMetadataManager).
+
+Rule: a transactional offset is pending until the marker of its producer arrives; what the log holds last,
+in log order, wins. Who is in a group right now (`live`) is a note: a new coordinator goes by the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+import attrs
+
+from fencepost.broker.groups.group import Group, loaded
+from fencepost.protocol.batches import BatchHeader, Buffer, marker_of
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import (
+    FetchedOffset,
+    OffsetCommit,
+    OffsetFetch,
+    OffsetToCommit,
+    TxnOffsetCommit,
+)
+from fencepost.protocol.stored import OffsetKey, OffsetRecord
+from fencepost.protocol.stored_groups import GroupEntry, GroupRecord
+from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET, TopicPartition, TransactionResult
+
+# offset.metadata.max.bytes
+OFFSET_METADATA_BYTES_MAX: Final = 4096
+
+
+class Committed(NamedTuple):
+    """An offset, and where in the log it was written: the later write wins (GroupMetadata,
+    OffsetMetadataManager).
+    """
+
+    record: OffsetRecord
+    written_at: int
+
+
+Offsets = dict[TopicPartition, Committed]
+OffsetEntry = tuple[OffsetKey, OffsetRecord | None]
+
+
+@attrs.define(eq=False)
+class Groups:
+    """State of one group coordinator. Of `records`, None stands for a group that only offsets speak of."""
+
+    committed: dict[str, Offsets] = attrs.Factory(dict[str, Offsets])
+    pending: dict[int, dict[OffsetKey, Committed]] = attrs.Factory(dict[int, dict[OffsetKey, Committed]])
+    records: dict[str, GroupRecord | None] = attrs.Factory(dict[str, GroupRecord | None])
+    live: dict[str, Group] = attrs.Factory(dict[str, Group])
+    member_ids_given: int = 0
+
+    def key_of_state(self) -> tuple[Any, ...]:
+        """What the log determines."""
+        committed = tuple(
+            (group, tuple(sorted(offsets.items()))) for group, offsets in sorted(self.committed.items())
+        )
+        pending = tuple(
+            (producer, tuple(sorted(offsets.items()))) for producer, offsets in sorted(self.pending.items())
+        )
+        return (committed, pending, tuple(sorted(self.records.items(), key=_name)))
+
+    def key_of_notes(self) -> tuple[Any, ...]:
+        """What it does not: members as they are now."""
+        return (tuple(sorted(self.live.items(), key=_name)), self.member_ids_given)
+
+    def copy(self) -> Groups:
+        """An independent copy; offsets and groups are immutable and shared."""
+        return Groups(
+            committed={group: dict(offsets) for group, offsets in self.committed.items()},
+            pending={producer: dict(offsets) for producer, offsets in self.pending.items()},
+            records=dict(self.records),
+            live=dict(self.live),
+            member_ids_given=self.member_ids_given,
+        )
+
+    def group(self, group_id: str, *, now: int) -> Group | None:
+        """The group as it is now, None when there is none."""
+        found = self.live.get(group_id)
+        if found is None and group_id in self.records:
+            return loaded(group_id, self.records[group_id], now=now)
+        return found
+
+
+def _name(entry: tuple[str, object]) -> str:
+    return entry[0]
+
+
+def offset_keys(state: Groups) -> list[OffsetKey]:
+    """Every offset that is committed or pending, sorted."""
+    committed = {
+        OffsetKey(group_id, partition.topic, partition.partition)
+        for group_id, offsets in state.committed.items()
+        for partition in offsets
+    }
+    return sorted(committed.union(*state.pending.values()))
+
+
+def offset_problem(offset: OffsetToCommit) -> ErrorCode:
+    """Why this one offset cannot be committed, or NONE."""
+    if len(offset.metadata.encode()) > OFFSET_METADATA_BYTES_MAX:
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    return ErrorCode.NONE
+
+
+def entries_of(
+    request: OffsetCommit | TxnOffsetCommit, good: Iterable[OffsetToCommit], *, now: int
+) -> list[OffsetEntry]:
+    """The log entries for the offsets of a request that have no problem."""
+    return [
+        (
+            OffsetKey(request.group_id, offset.topic, offset.partition),
+            OffsetRecord(
+                offset=offset.offset,
+                leader_epoch=offset.leader_epoch,
+                metadata=offset.metadata,
+                commit_ms=now,
+            ),
+        )
+        for offset in good
+    ]
+
+
+def fetch(state: Groups, request: OffsetFetch) -> tuple[FetchedOffset, ...]:
+    """Committed offsets; with `require_stable`, one that an undecided transaction moves is
+    UNSTABLE_OFFSET_COMMIT.
+    """
+    committed = state.committed.get(request.group_id, {})
+    unstable = {
+        TopicPartition(key.topic, key.partition)
+        for offsets in state.pending.values()
+        for key in offsets
+        if key.group_id == request.group_id
+    }
+    if request.partitions is None:
+        wanted = sorted(committed)  # what a transaction alone has is not listed, unstable or not
+    else:
+        wanted = [partition.key for partition in request.partitions]
+    return tuple(
+        _fetched(key, committed.get(key), request.require_stable and key in unstable) for key in wanted
+    )
+
+
+def _fetched(key: TopicPartition, found: Committed | None, is_unstable: bool) -> FetchedOffset:
+    if found is None or is_unstable:
+        error = ErrorCode.UNSTABLE_OFFSET_COMMIT if is_unstable else ErrorCode.NONE
+        offset, leader_epoch, metadata = NO_OFFSET, NO_LEADER_EPOCH, ""
+    else:
+        error = ErrorCode.NONE
+        offset, leader_epoch, metadata = found.record.offset, found.record.leader_epoch, found.record.metadata
+    return FetchedOffset(
+        topic=key.topic, partition=key.partition, error=error, offset=offset, leader_epoch=leader_epoch,
+        metadata=metadata,
+    )  # fmt: skip
+
+
+# --- Changing state --------------------------------------------------------------------------------------
+
+
+def apply(
+    state: Groups,
+    header: BatchHeader,
+    batch: Buffer,
+    entries: Iterable[OffsetEntry],
+    groups: Iterable[GroupEntry] = (),
+) -> None:
+    """The batch has entered the log: offsets (`entries`), records of groups, or the marker that decides a
+    producer's pending offsets.
+    """
+    if header.is_control:
+        _decide_pending(state, header.producer_id, marker_of(batch, 0, header).result)
+        return
+    for delta, (key, record) in enumerate(entries):
+        if record is None:
+            _forget(state, key)
+            continue
+        state.records.setdefault(key.group_id, None)
+        if header.is_transactional:
+            pending = state.pending.setdefault(header.producer_id, {})
+            pending[key] = Committed(record, header.base_offset + delta)
+        else:
+            _settle(state, key, Committed(record, header.base_offset + delta))
+    for group_id, record in groups:
+        if record is None:
+            state.records.pop(group_id, None)
+        else:
+            state.records[group_id] = record
+
+
+def _decide_pending(state: Groups, producer_id: int, result: TransactionResult) -> None:
+    pending = state.pending.pop(producer_id, {})
+    if result is TransactionResult.COMMIT:
+        for key, committed in pending.items():
+            _settle(state, key, committed)
+
+
+def _settle(state: Groups, key: OffsetKey, committed: Committed) -> None:
+    offsets = state.committed.setdefault(key.group_id, {})
+    partition = TopicPartition(key.topic, key.partition)
+    known = offsets.get(partition)
+    if known is None or known.written_at < committed.written_at:
+        offsets[partition] = committed
+
+
+def _forget(state: Groups, key: OffsetKey) -> None:
+    """A tombstone: the offset is gone; pending ones of the same key go too."""
+    offsets = state.committed.get(key.group_id, {})
+    offsets.pop(TopicPartition(key.topic, key.partition), None)
+    if not offsets:
+        state.committed.pop(key.group_id, None)
+    for pending in state.pending.values():
+        pending.pop(key, None)

@@ -1,0 +1,1 @@
+"""Partitions: producers, open transactions, the offsets that bound readers, and the requests on them."""

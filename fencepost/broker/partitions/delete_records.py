@@ -1,0 +1,70 @@
+"""DeleteRecords: the start of a log moves forward, and what lies before it is not read any more.
+
+Rule: the new start is durable before the node goes by it, and before anybody hears of it. Producers, open
+transactions and the index of aborted ones stay as they are (KAFKA-7190).
+"""
+
+from __future__ import annotations
+
+from fencepost.broker.contract import LogStartMoved, MoveLogStart, ReplyTo
+from fencepost.broker.node import Node
+from fencepost.broker.partitions import partition
+from fencepost.broker.partitions.leadership import place_problem
+from fencepost.broker.purgatory import Collect, Log
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import (
+    DeletedRecords,
+    DeleteRecords,
+    DeleteRecordsPartition,
+    DeleteRecordsReply,
+)
+from fencepost.protocol.terms import HIGH_WATERMARK, INTERNAL_TOPICS, NO_OFFSET, TopicPartition
+
+
+def delete_records(node: Node, request: DeleteRecords, to: ReplyTo, now: int) -> None:
+    """Each partition on its own (ReplicaManager.deleteRecordsOnLocalLog)."""
+    ticket = node.gather(to, DeleteRecordsReply, len(request.partitions))
+    for index, part in enumerate(request.partitions):
+        key = TopicPartition(part.topic, part.partition)
+        found = _new_start(node, key, part)
+        if isinstance(found, ErrorCode):
+            node.collect(_part(ticket, index, key, found))
+            continue
+        log, offset = found
+        if offset <= log.partition.log_start_offset:
+            node.collect(_part(ticket, index, key, ErrorCode.NONE, log.partition.log_start_offset))
+            continue
+        node.outcome.effects.append(MoveLogStart(partition=key, offset=offset, ticket=ticket, index=index))
+
+
+def _new_start(node: Node, key: TopicPartition, part: DeleteRecordsPartition) -> tuple[Log, int] | ErrorCode:
+    log = node.logs.get(key)
+    if log is None:
+        return place_problem(node, key).error
+    if key.topic in INTERNAL_TOPICS:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    high_watermark = log.partition.high_watermark
+    offset = high_watermark if part.offset == HIGH_WATERMARK else part.offset
+    return (log, offset) if 0 <= offset <= high_watermark else ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def _part(
+    ticket: int, index: int, key: TopicPartition, error: ErrorCode, low_watermark: int = NO_OFFSET
+) -> Collect:
+    result = DeletedRecords(
+        topic=key.topic, partition=key.partition, error=error, low_watermark=low_watermark
+    )
+    return Collect(ticket, index=index, result=result)
+
+
+def moved(node: Node, arrived: LogStartMoved, now: int) -> None:
+    """The journal starts there now, or could not do it."""
+    order = arrived.order
+    log, start = node.logs.get(order.partition), NO_OFFSET
+    if arrived.error is ErrorCode.NONE:
+        start = order.offset
+        if log is not None:
+            partition.move_log_start(log.partition, start, batch_start=arrived.batch_start)
+            start = log.partition.log_start_offset
+            node.moved(order.partition)
+    node.collect(_part(order.ticket, order.index, order.partition, arrived.error, start))

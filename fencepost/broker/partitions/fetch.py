@@ -1,0 +1,284 @@
+"""Fetch and ListOffsets: what a reader may see, bounded by its isolation level; bytes come from the
+journal, by the shell.
+
+Rule: the core plans with offsets alone, and `complete_*` fill a plan in from a journal: they are the only
+readers of logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from fencepost.broker.contract import FetchPlan, OffsetPlan, ReplyFetched, ReplyListed, ReplyTo
+from fencepost.broker.node import Log, Node
+from fencepost.broker.partitions.leadership import place_problem
+from fencepost.broker.partitions.partition import READ_COMMITTED
+from fencepost.broker.purgatory import ParkedFetch
+from fencepost.journal.journal import Journal
+from fencepost.journal.storage import StorageError
+from fencepost.protocol.batches import Buffer, read_header
+from fencepost.protocol.errors import ErrorCode, FencepostError, ProtocolViolation
+from fencepost.protocol.messages import (
+    AbortedTransaction,
+    Fetch,
+    FetchedPartition,
+    FetchPartition,
+    FetchReply,
+    ListedOffset,
+    ListOffsets,
+    ListOffsetsPartition,
+    ListOffsetsReply,
+)
+from fencepost.protocol.terms import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    NO_LEADER_EPOCH,
+    NO_OFFSET,
+    NO_TIMESTAMP,
+    IsolationLevel,
+    TopicPartition,
+)
+
+OpenJournal = Callable[[TopicPartition], Journal]
+
+# A reader that asks for more than this in one answer gets this much: the rest of us want our turn.
+FETCH_BYTES_MAX: Final = 50 * 1024 * 1024  # fetch.max.bytes
+
+
+# --- planning --------------------------------------------------------------------------------------------
+
+
+def fetch(node: Node, request: Fetch, to: ReplyTo, now: int) -> None:
+    """Answer at once when there is something to say, else wait for it up to max_wait_ms (DelayedFetch)."""
+    plans = _plans(node, request)
+    if _has_news(plans) or request.min_bytes <= 0 or request.max_wait_ms <= 0 or not plans:
+        _answer(node, request, to, plans)
+        return
+    node.tickets += 1
+    until_ms = now + request.max_wait_ms
+    node.fetches[node.tickets] = ParkedFetch(to=to, request=request, until_ms=until_ms)
+    for plan in plans:
+        node.readers.setdefault(plan.partition, set()).add(node.tickets)
+    node.wake_at(until_ms)
+
+
+def _answer(node: Node, request: Fetch, to: ReplyTo, plans: tuple[FetchPlan, ...]) -> None:
+    limit = min(request.max_bytes, FETCH_BYTES_MAX)
+    reply = ReplyFetched(to, plans=plans, isolation_level=request.isolation_level, max_bytes=limit)
+    node.outcome.effects.append(reply)
+
+
+def _plans(node: Node, request: Fetch) -> tuple[FetchPlan, ...]:
+    return tuple([_plan_fetch(node, part, request.isolation_level) for part in request.partitions])
+
+
+def _has_news(plans: tuple[FetchPlan, ...]) -> bool:
+    return any(plan.error or plan.fetch_offset < plan.before for plan in plans)
+
+
+def _plan_fetch(node: Node, part: FetchPartition, isolation_level: IsolationLevel) -> FetchPlan:
+    key = TopicPartition(part.topic, part.partition)
+    log = _led(node, key, part.current_leader_epoch)
+    if isinstance(log, ErrorCode):
+        return _refused(part, key, log)
+    state = log.partition
+    if not state.log_start_offset <= part.fetch_offset <= state.log_end_offset:
+        return _refused(part, key, ErrorCode.OFFSET_OUT_OF_RANGE)
+    return FetchPlan(
+        partition=key,
+        error=ErrorCode.NONE,
+        fetch_offset=part.fetch_offset,
+        before=state.end_for(isolation_level),
+        max_bytes=part.max_bytes,
+        high_watermark=state.high_watermark,
+        last_stable_offset=state.last_stable_offset,
+        log_start_offset=state.log_start_offset,
+    )
+
+
+def _refused(part: FetchPartition, key: TopicPartition, error: ErrorCode) -> FetchPlan:
+    """Beside an error a Fetch says nothing of offsets."""
+    return FetchPlan(
+        partition=key,
+        error=error,
+        fetch_offset=part.fetch_offset,
+        before=NO_OFFSET,
+        max_bytes=part.max_bytes,
+        high_watermark=NO_OFFSET,
+        last_stable_offset=NO_OFFSET,
+        log_start_offset=NO_OFFSET,
+    )
+
+
+def _led(node: Node, key: TopicPartition, current_leader_epoch: int) -> Log | ErrorCode:
+    """The log, if this node leads it and in the epoch that the reader knows of: what another leadership
+    says of offsets is not about the reader's (KIP-320, Partition.checkCurrentLeaderEpoch).
+    """
+    log = node.logs.get(key)
+    if log is None:
+        return place_problem(node, key).error
+    if current_leader_epoch == NO_LEADER_EPOCH or current_leader_epoch == log.partition.leader_epoch:
+        return log
+    is_older = current_leader_epoch < log.partition.leader_epoch
+    return ErrorCode.FENCED_LEADER_EPOCH if is_older else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def wake_readers(node: Node) -> None:
+    """Fetches that wait for a partition that moved are looked at again."""
+    movable, node.movable = node.movable & node.fetches.keys(), set()
+    for ticket in sorted(movable):
+        request = node.fetches[ticket].request
+        plans = _plans(node, request)
+        if _has_news(plans):
+            _answer(node, request, forget_fetch(node, ticket).to, plans)
+
+
+def end_waits(node: Node, now: int) -> None:
+    """Fetches whose time is up are answered with what there is, which is nothing."""
+    for ticket in [ticket for ticket, parked in node.fetches.items() if parked.until_ms <= now]:
+        parked = forget_fetch(node, ticket)
+        _answer(node, parked.request, parked.to, _plans(node, parked.request))
+
+
+def forget_fetch(node: Node, ticket: int) -> ParkedFetch:
+    """A parked fetch is answered, or nobody waits for it any more."""
+    parked = node.fetches.pop(ticket)
+    for part in parked.request.partitions:
+        key = TopicPartition(part.topic, part.partition)
+        node.readers[key].discard(ticket)
+        if not node.readers[key]:
+            del node.readers[key]
+    return parked
+
+
+def list_offsets(node: Node, request: ListOffsets, to: ReplyTo, now: int) -> None:
+    """Earliest, latest, or the first offset at or after a timestamp; never at or past what the isolation
+    level allows.
+    """
+    plans = tuple(_plan_offset(node, part, request.isolation_level) for part in request.partitions)
+    node.outcome.effects.append(ReplyListed(to, plans=plans))
+
+
+def _plan_offset(node: Node, part: ListOffsetsPartition, isolation_level: IsolationLevel) -> OffsetPlan:
+    key = TopicPartition(part.topic, part.partition)
+    log = _led(node, key, part.current_leader_epoch)
+    error, offset, before = ErrorCode.NONE, NO_OFFSET, NO_OFFSET
+    is_lookup = part.timestamp >= 0 or part.timestamp == MAX_TIMESTAMP
+    if isinstance(log, ErrorCode):
+        error, is_lookup = log, False
+    else:
+        before, start = log.partition.end_for(isolation_level), log.partition.log_start_offset
+        named = {
+            LATEST_TIMESTAMP: before,
+            EARLIEST_TIMESTAMP: start,
+            EARLIEST_LOCAL_TIMESTAMP: start,
+            LATEST_TIERED_TIMESTAMP: NO_OFFSET,
+        }
+        if not is_lookup and part.timestamp not in named:
+            error = ErrorCode.UNSUPPORTED_VERSION  # a name of Kafka's that is younger than this
+        offset = named.get(part.timestamp, NO_OFFSET)
+    return OffsetPlan(
+        partition=key,
+        error=error,
+        offset=offset,
+        timestamp=part.timestamp,
+        before=before,
+        is_lookup=is_lookup,
+    )
+
+
+# --- completing ------------------------------------------------------------------------------------------
+
+
+def complete_fetch(reply: ReplyFetched, journal: OpenJournal) -> FetchReply:
+    """The bytes for each plan, and for read_committed the aborted transactions among them. The first batch
+    found is given whatever the limits are, no other beyond them (KIP-74).
+    """
+    left, has_some = reply.max_bytes, False
+    parts: list[FetchedPartition] = []
+    for plan in reply.plans:
+        error, records, aborted = plan.error, b"", None
+        try:
+            if error:
+                if error is ErrorCode.OFFSET_OUT_OF_RANGE and _has_offset(journal(plan.partition), plan):
+                    error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # whoever leads now has written it
+            else:
+                if plan.fetch_offset < plan.before and not (has_some and left <= 0):
+                    size, log = max(0, min(plan.max_bytes, left)), journal(plan.partition)
+                    records = log.read(plan.fetch_offset, max_bytes=size, before=plan.before)
+                    records = b"" if has_some and len(records) > size else records
+                if reply.isolation_level is READ_COMMITTED:
+                    aborted = _aborted(plan, records, journal) if records else ()
+        except (StorageError, ProtocolViolation) as problem:
+            error, records = _unreadable(problem), b""
+        left, has_some = left - len(records), has_some or bool(records)
+        parts.append(_fetched(plan, error, records, aborted))
+    return FetchReply(partitions=tuple(parts))
+
+
+def _has_offset(log: Journal, plan: FetchPlan) -> bool:
+    """Whether the log goes as far as a reader does, though this leader does not know. A reader that names the
+    leader epoch that it knows of is refused by that (KIP-320); for one that names none the log can tell.
+    """
+    return log.log_start_offset <= plan.fetch_offset <= log.log_end_offset
+
+
+def _unreadable(problem: FencepostError) -> ErrorCode:
+    """What a reader is told when a disk, or what lies on it, cannot be read; nobody else notices."""
+    return ErrorCode.KAFKA_STORAGE_ERROR if isinstance(problem, StorageError) else ErrorCode.CORRUPT_MESSAGE
+
+
+def _fetched(
+    plan: FetchPlan, error: ErrorCode, records: Buffer, aborted: tuple[AbortedTransaction, ...] | None
+) -> FetchedPartition:
+    return FetchedPartition(
+        topic=plan.partition.topic,
+        partition=plan.partition.partition,
+        error=error,
+        high_watermark=plan.high_watermark,
+        last_stable_offset=plan.last_stable_offset,
+        log_start_offset=plan.log_start_offset,
+        aborted=aborted,
+        records=records,
+    )
+
+
+def _aborted(plan: FetchPlan, records: Buffer, journal: OpenJournal) -> tuple[AbortedTransaction, ...]:
+    """LocalLog.addAbortedTransactions: from the fetch offset up to the first offset that surely lies behind
+    the bytes.
+    """
+    log = journal(plan.partition)
+    upper = log.fetch_upper_bound(read_header(records).base_offset, len(records))
+    return tuple(
+        AbortedTransaction(producer_id=found.producer_id, first_offset=found.first_offset)
+        for found in log.aborted_between(plan.fetch_offset, upper=upper)
+    )
+
+
+def complete_list(reply: ReplyListed, journal: OpenJournal) -> ListOffsetsReply:
+    """Offsets for each plan; a timestamp that no visible record reaches is answered with -1 and -1."""
+    return ListOffsetsReply(partitions=tuple(_listed(plan, journal) for plan in reply.plans))
+
+
+def _listed(plan: OffsetPlan, journal: OpenJournal) -> ListedOffset:
+    error, timestamp, offset = plan.error, NO_TIMESTAMP, plan.offset
+    if plan.is_lookup:
+        try:
+            log = journal(plan.partition)
+            newest = plan.timestamp == MAX_TIMESTAMP
+            found = log.newest_record() if newest else log.offset_for_timestamp(plan.timestamp)
+        except (StorageError, ProtocolViolation) as problem:
+            error, found = _unreadable(problem), None
+        if found is not None and found[1] < plan.before:
+            timestamp, offset = found
+    return ListedOffset(
+        topic=plan.partition.topic,
+        partition=plan.partition.partition,
+        error=error,
+        timestamp=timestamp,
+        offset=offset,
+    )

@@ -1,0 +1,267 @@
+"""Produce and WriteTxnMarkers: how batches and markers get into the logs that a node leads.
+
+Rule: checks run in Kafka's order. A transactional batch whose transaction is not open here is parked while
+the coordinator is asked to add the partition, or, for an older client, whether it did (KIP-890); it is
+appended only if nothing ended the transaction in the meantime.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fencepost.broker.contract import NOBODY, Answered, Refused, ReplyTo
+from fencepost.broker.node import Node
+from fencepost.broker.partitions import checks as batch_checks
+from fencepost.broker.partitions import partition, request_checks
+from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, Duplicate
+from fencepost.broker.partitions.leadership import place_problem
+from fencepost.broker.purgatory import Asked, AskedToAdd, Collect, Incoming, Log
+from fencepost.broker.transactions import state as transactions
+from fencepost.broker.transactions.tables import ClientVersion
+from fencepost.protocol.batches import build_marker
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import (
+    AddPartitionsToTxn,
+    AddPartitionsToTxnReply,
+    PartitionError,
+    PartitionName,
+    Produce,
+    ProducedPartition,
+    ProduceReply,
+    TransactionMarker,
+    WriteTxnMarkers,
+    WriteTxnMarkersReply,
+)
+from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, NO_OFFSET, TopicPartition
+
+# What the coordinator's no means to a producer (AddPartitionsToTxnManager): whatever may pass is a retry
+# without a refresh.
+ADD_ERRORS: Final = {
+    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.NETWORK_EXCEPTION: ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_ENOUGH_REPLICAS,
+}
+# Clients that add partitions themselves do not expect this one from a partition leader.
+VERIFY_ERRORS: Final = {**ADD_ERRORS, ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.NOT_ENOUGH_REPLICAS}
+
+
+INTERNAL: Final = Refused(
+    ErrorCode.INVALID_TOPIC_EXCEPTION, "only the broker itself writes into its internal topics"
+)
+
+
+def produce(node: Node, request: Produce, to: ReplyTo, now: int, asked: ClientVersion) -> None:
+    """Append one batch per partition, each with its own outcome (KafkaApis.handleProduceRequest,
+    ReplicaManager.appendRecords).
+    """
+    ticket = node.gather(to if request.acks != 0 else NOBODY, ProduceReply, len(request.partitions))
+    keys = [TopicPartition(part.topic, part.partition) for part in request.partitions]
+    parsed = [request_checks.header_of(part.records) for part in request.partitions]
+    placed = [
+        header for key, header in zip(keys, parsed, strict=True) if node.cluster.leader(key) is not None
+    ]
+    refused = request_checks.request_problem(request, parsed, placed)
+    to_add: list[tuple[Incoming, int]] = []
+    asks = asked.generation.adds_implicitly or node.settings.partition_verification
+    for index, (key, part, header) in enumerate(zip(keys, request.partitions, parsed, strict=True)):
+        log = node.logs.get(key)
+        if refused is not None or log is None or isinstance(header, Refused):
+            problem = refused or (place_problem(node, key) if log is None else header)
+            assert isinstance(problem, Refused), "a batch without a log has a problem"
+            node.collect(_part(ticket, index, key, problem.error))
+            continue
+        incoming = Incoming(
+            ticket=ticket, index=index, key=key, header=header, records=part.records,
+            refused=request_checks.late_problem(request, key),
+        )  # fmt: skip
+        is_open = log.partition.is_open(header.producer_id, header.producer_epoch)
+        if asks and request_checks.has_transaction(header) and not is_open and not _is_internal(key):
+            _start_adding(node, log, incoming, to_add, asked, now)
+        else:
+            _append(node, log, incoming, NO_GUARD if asks else UNGUARDED)
+    if to_add:
+        assert request.transactional_id is not None, "a transactional batch without its id was refused above"
+        _ask_to_add(node, request.transactional_id, to_add, asked)
+
+
+def _is_internal(key: TopicPartition) -> bool:
+    """No client's transaction goes there, though Kafka adds the partition before it refuses the batch."""
+    return key.topic in INTERNAL_TOPICS
+
+
+def _part(
+    ticket: int, index: int, key: TopicPartition, error: ErrorCode, base_offset: int = NO_OFFSET
+) -> Collect:
+    result = ProducedPartition(
+        topic=key.topic,
+        partition=key.partition,
+        error=error,
+        base_offset=base_offset,
+        log_start_offset=NO_OFFSET,
+    )
+    return Collect(ticket, index=index, result=result)
+
+
+# --- adding the partition to the transaction -------------------------------------------------------------
+
+
+def _start_adding(
+    node: Node,
+    log: Log,
+    incoming: Incoming,
+    to_add: list[tuple[Incoming, int]],
+    asked: ClientVersion,
+    now: int,
+) -> None:
+    header = incoming.header
+    verdict = batch_checks.judge(
+        log.partition, header, guard=NO_GUARD, checks=node.settings.checks_before_asking
+    )
+    if isinstance(verdict, Refused):
+        node.collect(_part(incoming.ticket, incoming.index, incoming.key, verdict.error))
+        return
+    guard = partition.start_verification(
+        log.partition,
+        header.producer_id,
+        producer_epoch=header.producer_epoch,
+        sequence=header.base_sequence,
+        starts_at_zero=asked.generation.adds_implicitly,
+        now=now,
+    )
+    to_add.append((incoming, guard))
+
+
+def _ask_to_add(
+    node: Node, transactional_id: str, batches: list[tuple[Incoming, int]], asked: ClientVersion
+) -> None:
+    header = batches[0][0].header
+    why = AskedToAdd(tuple(batches), spoken=asked)
+    request = add_request(
+        transactional_id,
+        header.producer_id,
+        header.producer_epoch,
+        [incoming.key for incoming, _ in batches],
+        verify_only=not asked.generation.adds_implicitly,
+    )
+    if not ask_coordinator(node, request, why):
+        answer_to_add(node, why, Answered(token=0, error=ErrorCode.COORDINATOR_NOT_AVAILABLE, body=None))
+
+
+def add_request(
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: list[TopicPartition],
+    *,
+    verify_only: bool,
+) -> AddPartitionsToTxn:
+    """What a partition leader asks: that its partitions be added to the transaction, or whether they are."""
+    return AddPartitionsToTxn(
+        transactional_id=transactional_id,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        verify_only=verify_only,
+        partitions=tuple(PartitionName(topic=key.topic, partition=key.partition) for key in partitions),
+    )
+
+
+def ask_coordinator(node: Node, request: AddPartitionsToTxn, why: Asked) -> bool:
+    """Send to the transaction coordinator of the request's id; False when there is none."""
+    count = node.settings.transaction_state_log_num_partitions
+    leader = node.cluster.leader(transactions.log_of(request.transactional_id, count))
+    if leader is not None:
+        node.ask(leader.node_id, request, why)
+    return leader is not None
+
+
+def answer_to_add(node: Node, asked: AskedToAdd, answer: Answered) -> None:
+    """The coordinator has answered: append what it took in, refuse the rest."""
+    added = answer.body.partitions if isinstance(answer.body, AddPartitionsToTxnReply) else ()
+    errors = {(part.topic, part.partition): part.error for part in added}
+    for incoming, guard in asked.batches:
+        error = answer.error or errors.get(incoming.key, ErrorCode.UNKNOWN_SERVER_ERROR)
+        log = node.logs.get(incoming.key)
+        # A leader that lost the log in the meantime, and has it again, does not know what came in between.
+        if not error and log is not None and log.partition.gave(guard):
+            _append(node, log, incoming, guard)
+        else:
+            meanings = ADD_ERRORS if asked.spoken.generation.adds_implicitly else VERIFY_ERRORS
+            error = meanings.get(error, error) if error else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            node.collect(_part(incoming.ticket, incoming.index, incoming.key, asked.spoken.told(error)))
+
+
+# --- appending -------------------------------------------------------------------------------------------
+
+
+def _append(node: Node, log: Log, incoming: Incoming, guard: int) -> None:
+    refused = incoming.refused or request_checks.form_problem(
+        incoming.header, incoming.records, limit=_size_limit(node, incoming.key.topic)
+    )
+    verdict = refused or batch_checks.judge(
+        log.partition, incoming.header, guard=guard, checks=node.settings.batch_checks
+    )
+    match verdict:
+        case Refused():
+            part = _part(incoming.ticket, incoming.index, incoming.key, verdict.error)
+        case Duplicate():
+            part = _part(incoming.ticket, incoming.index, incoming.key, ErrorCode.NONE, verdict.base_offset)
+        case None:
+            header = node.append(log, incoming.records)
+            part = _part(incoming.ticket, incoming.index, incoming.key, ErrorCode.NONE, header.base_offset)
+    node.after(log, (part,))
+
+
+def _size_limit(node: Node, topic_name: str) -> int:
+    topic = node.cluster.topics.get(topic_name)
+    limit = None if topic is None else topic.max_message_bytes
+    return node.settings.message_max_bytes if limit is None else limit
+
+
+# --- markers ---------------------------------------------------------------------------------------------
+
+
+def write_markers(node: Node, request: WriteTxnMarkers, to: ReplyTo, now: int) -> None:
+    """Append the markers that a coordinator sends; each partition answers for itself
+    (KafkaApis.handleWriteTxnMarkersRequest).
+    """
+    targets = [(marker, part.key) for marker in request.markers for part in marker.partitions]
+    ticket = node.gather(
+        to, WriteTxnMarkersReply, len(targets), tuple(marker.producer_id for marker, _ in targets)
+    )
+    for index, (marker, key) in enumerate(targets):
+        log = node.logs.get(key)
+        if log is None:
+            node.collect(_marker_part(ticket, index, key, place_problem(node, key).error))
+            continue
+        refused = (
+            INTERNAL
+            if has_no_transactions(key)
+            else batch_checks.judge_marker(log.partition, marker, checks=node.settings.marker_checks)
+        )
+        if refused is None:
+            node.append_marker(log, _marker_batch(marker, now))
+        node.after(log, (_marker_part(ticket, index, key, refused.error if refused else ErrorCode.NONE),))
+
+
+def has_no_transactions(key: TopicPartition) -> bool:
+    """Of the internal logs only that of offsets takes part in transactions."""
+    return key.topic in INTERNAL_TOPICS and key.topic != CONSUMER_OFFSETS_TOPIC
+
+
+def _marker_batch(marker: TransactionMarker, now: int) -> bytearray:
+    return build_marker(
+        marker.result,
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        coordinator_epoch=marker.coordinator_epoch,
+        timestamp=now,
+    )
+
+
+def _marker_part(ticket: int, index: int, key: TopicPartition, error: ErrorCode) -> Collect:
+    return Collect(
+        ticket, index=index, result=PartitionError(topic=key.topic, partition=key.partition, error=error)
+    )

@@ -1,0 +1,1 @@
+"""The transaction coordinator over `__transaction_state`."""

@@ -1,0 +1,114 @@
+"""Who is granted which identity: InitProducerId as tables (KIP-98, KIP-360).
+
+Rule: a cell is what is granted, or the error that refuses; nothing else decides. Rows are how it stands with
+the transactional id, columns what the caller expects to be.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from fencepost.broker.rules import Rule
+from fencepost.broker.transactions.state import Rules
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import InitProducerId
+from fencepost.protocol.terms import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+
+
+class Standing(Enum):
+    """How it stands with a transactional id that somebody owns; an unknown one is granted at once."""
+
+    __hash__ = object.__hash__  # each is itself alone; Enum's own hashes the name, in Python
+
+    SETTLED = "nothing is open"
+    USED_UP = "nothing is open, the epochs are used up"
+    OPEN = "a transaction is open"
+
+
+class Expectation(Enum):
+    """Which identity the caller takes for its own, as the coordinator sees it."""
+
+    __hash__ = object.__hash__
+
+    NONE = "none"
+    CURRENT = "today's"
+    LAST = "the one before"
+    PAST = "an earlier epoch"
+    FOREIGN = "another producer id"
+
+
+class Grant(Enum):
+    """What the caller gets."""
+
+    __hash__ = object.__hash__
+
+    FIRST_EPOCH = "a fresh producer id, epoch 0"
+    NEXT_EPOCH = "the next epoch"
+    SAME_AGAIN = "the same identity again"
+    ABORT_FIRST = "CONCURRENT_TRANSACTIONS, and an abort"
+
+
+GrantTable = dict[Standing, dict[Expectation, Grant | ErrorCode]]
+
+_FENCED = ErrorCode.PRODUCER_FENCED
+_LOST = ErrorCode.UNKNOWN_SERVER_ERROR  # the reply to the last possible step was lost
+
+# TransactionCoordinator.prepareInitProducerIdTransit, TransactionMetadata.prepareIncrementProducerEpoch. What
+# is open is aborted whichever epoch is expected: only the producer id is looked at while it is.
+GRANTS: Final[GrantTable] = {
+    Standing.SETTLED: {
+        Expectation.NONE: Grant.NEXT_EPOCH,
+        Expectation.CURRENT: Grant.NEXT_EPOCH,
+        Expectation.LAST: Grant.SAME_AGAIN,
+        Expectation.PAST: _FENCED,
+        Expectation.FOREIGN: _FENCED,
+    },
+    Standing.USED_UP: {
+        Expectation.NONE: Grant.FIRST_EPOCH,
+        Expectation.CURRENT: Grant.FIRST_EPOCH,
+        Expectation.LAST: _LOST,
+        Expectation.PAST: _LOST,
+        Expectation.FOREIGN: _FENCED,
+    },
+    Standing.OPEN: {
+        Expectation.NONE: Grant.ABORT_FIRST,
+        Expectation.CURRENT: Grant.ABORT_FIRST,
+        Expectation.LAST: Grant.ABORT_FIRST,
+        Expectation.PAST: Grant.ABORT_FIRST,
+        Expectation.FOREIGN: _FENCED,
+    },
+}
+
+
+# --- rules for the request alone, before anybody looks at the id -----------------------------------------
+
+
+def _is_nameless(request: InitProducerId, rules: Rules) -> bool:
+    return not request.transactional_id
+
+
+def _expects_half(request: InitProducerId, rules: Rules) -> bool:
+    return (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH)
+
+
+def _asks_for_too_long(request: InitProducerId, rules: Rules) -> bool:
+    return not 0 < request.transaction_timeout_ms <= rules.transaction_max_timeout_ms
+
+
+HALF_AN_IDENTITY: Final = Rule(
+    "a producer id is expected without an epoch, or the other way round",
+    ErrorCode.INVALID_REQUEST,
+    _expects_half,
+)
+"""Of who has no transactional id, too."""
+
+IDENTITY_RULES: Final = (
+    Rule("the transactional id is empty", ErrorCode.INVALID_REQUEST, _is_nameless),
+    HALF_AN_IDENTITY,
+    Rule(
+        "transaction.timeout.ms is not between 1 and transaction.max.timeout.ms",
+        ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+        _asks_for_too_long,
+    ),
+)

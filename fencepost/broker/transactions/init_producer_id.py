@@ -1,0 +1,146 @@
+"""InitProducerId: who may call itself by a transactional id, and under which producer id and epoch (KIP-98,
+KIP-360).
+
+Rule: an identity is granted once. What a lost reply can be told from is the expectation that the caller
+sends along.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from fencepost.broker.contract import Refused, Reply, ReplyTo
+from fencepost.broker.rules import first_that_holds
+from fencepost.broker.transactions.end_txn import prepare
+from fencepost.broker.transactions.identity_tables import GRANTS, IDENTITY_RULES, Expectation, Grant, Standing
+from fencepost.broker.transactions.state import Decision, Rules, Transactions, busy, known_record
+from fencepost.broker.transactions.tables import Cell, CoordinatorInput
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import InitProducerId, InitProducerIdReply
+from fencepost.protocol.stored import TransactionRecord
+from fencepost.protocol.terms import (
+    LAST_GRANTED_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    TransactionState,
+)
+
+_STANDINGS: Final[dict[Cell, Standing]] = {
+    TransactionState.EMPTY: Standing.SETTLED,
+    TransactionState.PREPARE_ABORT: Standing.OPEN,
+}
+"""What the move that InitProducerId makes says of the state that it finds."""
+
+
+@attrs.frozen(kw_only=True)
+class _Call:
+    """Whoever asks, and when; `fresh_producer_id` is there for whoever needs it."""
+
+    name: str
+    request: InitProducerId
+    to: ReplyTo
+    now: int
+    fresh_producer_id: int
+
+    @property
+    def expects(self) -> bool:
+        return self.request.producer_id != NO_PRODUCER_ID
+
+
+def init_producer_id(
+    state: Transactions,
+    request: InitProducerId,
+    *,
+    to: ReplyTo,
+    now: int,
+    fresh_producer_id: int,
+    rules: Rules,
+) -> Decision | Refused:
+    """Grant an identity, or abort what the former owner left open and let the caller ask again (KIP-360's
+    retry rules).
+    """
+    name = request.transactional_id
+    assert name is not None, "a producer without transactional id never reaches a coordinator"
+    refused = first_that_holds(IDENTITY_RULES, request, rules)
+    if refused is not None:
+        return refused
+    if name in state.pending:  # also when the tombstone of an expired id is not durable yet
+        return busy(name)
+    call = _Call(name=name, request=request, to=to, now=now, fresh_producer_id=fresh_producer_id)
+    record = known_record(state, name)
+    if record is None:
+        return _granted(call, _new_record(call), last_epoch=NO_PRODUCER_EPOCH)
+    cell = rules.generation.moves[record.state][CoordinatorInput.INIT]
+    if isinstance(cell, ErrorCode):
+        return Refused(cell, f"{name} is in {record.state.title}")
+    grant = GRANTS[_standing(cell, record)][_expectation(state, call, record)]
+    if isinstance(grant, ErrorCode):
+        return Refused(grant, f"{name} belongs to {record.producer_id}/{record.producer_epoch}")
+    if grant is Grant.ABORT_FIRST:
+        answer = Reply(to, error=ErrorCode.CONCURRENT_TRANSACTIONS)
+        return prepare(
+            name, record, cell, now=now, fresh_producer_id=fresh_producer_id, rules=rules,
+            generation=rules.generation, effects=(answer,),
+        )  # fmt: skip
+    return _next_identity(call, record, grant)
+
+
+def _new_record(call: _Call) -> TransactionRecord:
+    return TransactionRecord(
+        producer_id=call.fresh_producer_id,
+        previous_producer_id=NO_PRODUCER_ID,
+        next_producer_id=NO_PRODUCER_ID,
+        producer_epoch=0,
+        timeout_ms=call.request.transaction_timeout_ms,
+        state=TransactionState.EMPTY,
+        partitions=(),
+        update_ms=call.now,
+        start_ms=NO_TIMESTAMP,
+        client_version=0,
+    )
+
+
+def _standing(cell: Cell, record: TransactionRecord) -> Standing:
+    standing = _STANDINGS[cell]
+    is_used_up = standing is Standing.SETTLED and record.producer_epoch >= LAST_GRANTED_EPOCH
+    return Standing.USED_UP if is_used_up else standing
+
+
+def _expectation(state: Transactions, call: _Call, record: TransactionRecord) -> Expectation:
+    """Who was at the end of the producer id before may ask for its rotation again: the reply was lost."""
+    expected_id, expected = call.request.producer_id, call.request.producer_epoch
+    if not call.expects:
+        return Expectation.NONE
+    is_before = expected_id == record.previous_producer_id and expected >= LAST_GRANTED_EPOCH
+    if expected_id != record.producer_id and not is_before:
+        return Expectation.FOREIGN
+    if expected == record.producer_epoch:
+        return Expectation.CURRENT
+    is_last = expected == state.last_epochs.get(call.name, NO_PRODUCER_EPOCH)
+    return Expectation.LAST if is_last else Expectation.PAST
+
+
+def _next_identity(call: _Call, record: TransactionRecord, grant: Grant) -> Decision:
+    """What is in the log when the identity is granted, and by which epoch a repetition will be known
+    (TransactionMetadata.prepareIncrementProducerEpoch).
+    """
+    settled = record._replace(
+        state=TransactionState.EMPTY, partitions=(), update_ms=call.now, start_ms=NO_TIMESTAMP,
+        timeout_ms=call.request.transaction_timeout_ms, previous_producer_id=record.producer_id,
+    )  # fmt: skip
+    last_epoch = record.producer_epoch if call.expects else NO_PRODUCER_EPOCH
+    if grant is Grant.SAME_AGAIN:
+        return _granted(call, settled, last_epoch=call.request.producer_epoch)
+    if grant is Grant.NEXT_EPOCH:
+        raised = settled._replace(producer_epoch=record.producer_epoch + 1)
+        return _granted(call, raised, last_epoch=last_epoch)
+    rotated = settled._replace(producer_id=call.fresh_producer_id, producer_epoch=0)
+    return _granted(call, rotated, last_epoch=last_epoch)
+
+
+def _granted(call: _Call, record: TransactionRecord, *, last_epoch: int) -> Decision:
+    body = InitProducerIdReply(producer_id=record.producer_id, producer_epoch=record.producer_epoch)
+    return Decision(call.name, record=record, last_epoch=last_epoch, effects=(Reply(call.to, body=body),))

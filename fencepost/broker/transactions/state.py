@@ -1,0 +1,280 @@
+"""The transaction coordinator over one partition of `__transaction_state` (TransactionCoordinator,
+TransactionMetadata).
+
+Rule: each function below decides from state, request and clock alone; `apply` takes what the log then
+holds. What the log does not hold (the epoch before the last one, markers not answered yet, appends not
+durable yet) is a note and dies with the node; before KIP-890 the producer id before a rotation is one too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import attrs
+from attrs import evolve
+from sortedcontainers import SortedSet
+
+from fencepost.broker.contract import Effect, Refused, Reply, ReplyTo
+from fencepost.broker.kafka_fixes import ALL_FIXES, KafkaFixes
+from fencepost.broker.transactions.tables import (
+    COMPLETE_ABORT,
+    COMPLETE_COMMIT,
+    NEWEST,
+    ONGOING,
+    PREPARE_ABORT,
+    PREPARE_COMMIT,
+    CoordinatorInput,
+    TransactionVersion,
+)
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import AddPartitionsToTxn, AddPartitionsToTxnReply, PartitionError
+from fencepost.protocol.stored import TransactionRecord
+from fencepost.protocol.terms import (
+    NO_PRODUCER_ID,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+    TransactionResult,
+    coordinator_partition,
+)
+from fencepost.protocol.values import value
+
+PREPARED: Final = frozenset({PREPARE_COMMIT, PREPARE_ABORT})
+COMPLETED: Final = frozenset({COMPLETE_COMMIT, COMPLETE_ABORT})
+RESULT_OF: Final = {PREPARE_COMMIT: TransactionResult.COMMIT, PREPARE_ABORT: TransactionResult.ABORT}
+
+
+@lru_cache(maxsize=1024)  # asked several times per transaction
+def log_of(transactional_id: str, partition_count: int) -> TopicPartition:
+    """The log of the id's coordinator."""
+    return TopicPartition(TRANSACTION_STATE_TOPIC, coordinator_partition(transactional_id, partition_count))
+
+
+@value
+class WriteMarkers:
+    """Effect inside the node: the transaction is decided and durable, so its partitions get their markers."""
+
+    transactional_id: str
+
+
+@value
+class Decision:
+    """At most one record for the log, and what happens when it, and all that was seen, is durable."""
+
+    transactional_id: str
+    record: TransactionRecord | None = attrs.field(kw_only=True, default=None)
+    last_epoch: int | None = attrs.field(
+        kw_only=True, default=None
+    )  # note: the epoch that a lost reply still carries
+    effects: tuple[Effect | WriteMarkers, ...] = attrs.field(kw_only=True, default=())
+
+
+class OtherIds(NamedTuple):
+    """The producer id before the last rotation, and the one that comes with the next."""
+
+    previous: int
+    next: int
+
+
+NO_OTHER_IDS: Final = OtherIds(NO_PRODUCER_ID, NO_PRODUCER_ID)
+
+
+@attrs.define(eq=False)
+class Transactions:
+    """State of one coordinator. `records` is what the log says; the other dictionaries are notes or derived
+    from it.
+    """
+
+    coordinator_epoch: int
+    records: dict[str, TransactionRecord] = attrs.Factory(dict[str, TransactionRecord])
+    deadlines: SortedSet[tuple[int, str]] = attrs.Factory(SortedSet[tuple[int, str]])
+    last_epochs: dict[str, int] = attrs.Factory(dict[str, int])
+    other_ids: dict[str, OtherIds] = attrs.Factory(dict[str, OtherIds])  # where the log does not hold them
+    pending: dict[str, int] = attrs.Factory(dict[str, int])
+    pending_markers: dict[str, set[TopicPartition]] = attrs.Factory(dict[str, set[TopicPartition]])
+
+    def key_of_state(self) -> tuple[Any, ...]:
+        """What the log alone determines."""
+        return tuple(sorted(self.records.items(), key=lambda item: item[0]))
+
+    def copy(self) -> Transactions:
+        """An independent copy; records are immutable and shared."""
+        return evolve(
+            self,
+            records=dict(self.records),
+            deadlines=self.deadlines.copy(),
+            last_epochs=dict(self.last_epochs),
+            other_ids=dict(self.other_ids),
+            pending=dict(self.pending),
+            pending_markers={name: set(partitions) for name, partitions in self.pending_markers.items()},
+        )
+
+
+@attrs.frozen(kw_only=True)
+class Rules:
+    """What one node's coordinators go by; `generation` is the one that is finalized in the cluster."""
+
+    generation: TransactionVersion = NEWEST
+    transaction_max_timeout_ms: int = 900_000
+    broken: frozenset[str] = frozenset()
+    fixes: KafkaFixes = ALL_FIXES
+
+    @property
+    def persists_other_ids(self) -> bool:
+        """Whether the log holds the producer id before a rotation, and the one that comes next."""
+        return self.generation.persists_identity_history and self.fixes.persists_previous_and_next_producer_id
+
+
+# --- AddPartitionsToTxn ----------------------------------------------------------------------------------
+
+
+def add_partitions(
+    state: Transactions,
+    request: AddPartitionsToTxn,
+    *,
+    to: ReplyTo,
+    now: int,
+    rules: Rules,
+    asked: TransactionVersion,
+) -> Decision | Refused:
+    """Take partitions into the transaction, opening it at need."""
+    name = request.transactional_id
+    partitions = {partition.key for partition in request.partitions}
+    found = find(state, name)
+    if isinstance(found, Refused):
+        return found
+    if name in state.pending:
+        return busy(name)
+    cell = rules.generation.moves[found.state][CoordinatorInput.ADD]
+    if isinstance(cell, ErrorCode):
+        return Refused(cell, f"{name} is in {found.state.title}")
+    refused = check_identity(found, request.producer_id, request.producer_epoch, rules)
+    if refused is not None:
+        return refused
+    reply = Reply(to, body=_added(request))
+    if found.state is ONGOING and partitions.issubset(found.partitions):
+        return Decision(name, effects=(reply,))
+    joined = tuple(sorted(partitions.union(found.partitions)))
+    start_ms = found.start_ms if found.state is ONGOING else now
+    record = found._replace(
+        state=cell, partitions=joined, start_ms=start_ms, update_ms=now,
+        client_version=asked.client_version,
+    )  # fmt: skip
+    return Decision(name, record=record, effects=(reply,))
+
+
+def verify_partitions(
+    state: Transactions, request: AddPartitionsToTxn, *, to: ReplyTo, rules: Rules
+) -> Decision | Refused:
+    """Say which partitions are in the transaction: a leader asks before it lets an older client's batch in
+    (KIP-890 part 1).
+    """
+    found = find(state, request.transactional_id)
+    if isinstance(found, Refused):
+        return found
+    refused = check_identity(found, request.producer_id, request.producer_epoch, rules)
+    if refused is not None:
+        return refused
+    if found.state in PREPARED:
+        return busy(request.transactional_id)
+    return Decision(request.transactional_id, effects=(Reply(to, body=_verified(request, found)),))
+
+
+def find(state: Transactions, name: str) -> TransactionRecord | Refused:
+    """The record of an id that somebody owns."""
+    if not name:
+        return Refused(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+    record = known_record(state, name)
+    if record is None:
+        return Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"nobody owns the transactional id {name}")
+    return record
+
+
+def busy(name: str) -> Refused:
+    return Refused(ErrorCode.CONCURRENT_TRANSACTIONS, f"the last step of {name} is not finished yet")
+
+
+def check_identity(
+    record: TransactionRecord, producer_id: int, producer_epoch: int, rules: Rules
+) -> Refused | None:
+    """Whether this is the owner, at the epoch that it has now."""
+    if "fencing" in rules.broken:
+        return None
+    if producer_id != record.producer_id:
+        return Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"the owner is producer {record.producer_id}")
+    if producer_epoch != record.producer_epoch:
+        return Refused(ErrorCode.PRODUCER_FENCED, f"the owner's epoch is {record.producer_epoch}")
+    return None
+
+
+def _added(request: AddPartitionsToTxn) -> AddPartitionsToTxnReply:
+    return AddPartitionsToTxnReply(
+        partitions=tuple(
+            PartitionError(topic=p.topic, partition=p.partition, error=ErrorCode.NONE)
+            for p in request.partitions
+        )
+    )
+
+
+def _verified(request: AddPartitionsToTxn, record: TransactionRecord) -> AddPartitionsToTxnReply:
+    def error(key: TopicPartition) -> ErrorCode:
+        return ErrorCode.NONE if key in record.partitions else ErrorCode.TRANSACTION_ABORTABLE
+
+    return AddPartitionsToTxnReply(
+        partitions=tuple(
+            PartitionError(topic=p.topic, partition=p.partition, error=error(p.key))
+            for p in request.partitions
+        )
+    )
+
+
+# --- notes and deadlines ----------------------------------------------------------------------------------
+
+
+def without_other_ids(state: Transactions, name: str, record: TransactionRecord) -> TransactionRecord:
+    """The record as a log of old holds it (TransactionLogValue version 0); what it leaves out becomes a
+    note.
+    """
+    ids = OtherIds(record.previous_producer_id, record.next_producer_id)
+    if ids != state.other_ids.get(name, NO_OTHER_IDS):
+        state.other_ids[name] = ids
+    return record._replace(previous_producer_id=NO_PRODUCER_ID, next_producer_id=NO_PRODUCER_ID)
+
+
+def known_record(state: Transactions, name: str) -> TransactionRecord | None:
+    """What the log says of an id, and the notes beside it."""
+    record = state.records.get(name)
+    ids = state.other_ids.get(name)
+    if record is None or ids is None:
+        return record
+    return record._replace(previous_producer_id=ids.previous, next_producer_id=ids.next)
+
+
+def timed_out(state: Transactions, *, now: int) -> Iterator[str]:
+    """Transactional ids whose transaction has been open for longer than its timeout; one that is busy is
+    for the next scan.
+    """
+    for deadline, name in state.deadlines:
+        if deadline >= now:
+            return
+        if name not in state.pending:
+            yield name
+
+
+# --- Changing state --------------------------------------------------------------------------------------
+
+
+def apply(state: Transactions, entries: Iterable[tuple[str, TransactionRecord | None]]) -> None:
+    """The log now holds these records, live and at recovery; None is a tombstone."""
+    for name, record in entries:
+        before = state.records.pop(name, None)
+        if before is not None and before.state is ONGOING:
+            state.deadlines.discard((before.start_ms + before.timeout_ms, name))
+        if record is None:
+            state.last_epochs.pop(name, None)
+            state.other_ids.pop(name, None)
+            continue
+        state.records[name] = record
+        if record.state is ONGOING:
+            state.deadlines.add((record.start_ms + record.timeout_ms, name))

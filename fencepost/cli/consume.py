@@ -1,0 +1,124 @@
+"""`fencepost consume`: records become lines, up to the end of the topic or for ever.
+
+Rule: what it prints by default is what `fencepost produce` reads.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Literal
+
+from cyclopts import Parameter, validators
+
+from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, is_offset, reach
+from fencepost.cli.errors import WRONG_USAGE, CommandFailed
+from fencepost.cli.printing import Json, print_json, text_of
+from fencepost.client.consumer_records import Record
+from fencepost.client.shells.sync import Admin, Consumer
+from fencepost.protocol.terms import TopicPartition
+
+POLL_MS = 500
+
+
+def consume(
+    topic: str,
+    /,
+    *,
+    isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
+    from_: Annotated[str, Parameter("--from")] = "earliest",
+    partition: tuple[int, ...] = (),
+    max_: Annotated[int | None, Parameter("--max", validator=validators.Number(gte=1))] = None,
+    follow: Annotated[bool, Parameter(negative="")] = False,
+    places: Annotated[bool, Parameter(negative="")] = False,
+    bootstrap: Bootstrap = DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Read records as lines, `key`, a tab, `value`, up to the end that the topic has now.
+
+    Parameters
+    ----------
+    topic
+        What to read.
+    isolation
+        read_committed leaves out what is aborted or not decided yet; read_uncommitted shows everything.
+    from_
+        earliest, latest, or an offset.
+    partition
+        Only this partition. May be given several times.
+    max_
+        Stop after so many records.
+    follow
+        Wait for more at the end.
+    places
+        Put partition and offset before each record.
+    """
+    left = max_
+    with (
+        Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin,
+        Consumer(bootstrap, isolation_level=isolation, api_timeout_ms=ANSWER_MS) as consumer,
+    ):
+        partitions = partitions_to_read(admin, topic, partition)
+        ends = admin.end_offsets(partitions, isolation_level=isolation)
+        consumer.assign(partitions)
+        go_to_start(consumer, partitions, ends, from_)
+        while left != 0 and (follow or any(consumer.position(p) < end for p, end in ends.items())):
+            for batch in consumer.poll(POLL_MS):
+                for record in batch:
+                    if left == 0 or not (follow or record.offset < ends[batch.partition]):
+                        break
+                    show(record, as_json=as_json, places=places)
+                    left = None if left is None else left - 1
+            sys.stdout.flush()
+
+
+def partitions_to_read(admin: Admin, topic: str, wanted: tuple[int, ...]) -> list[TopicPartition]:
+    """The partitions of the topic, or those wanted."""
+    present = range(len(admin.describe_topic(topic).leaders))
+    if missing := set(wanted) - set(present):
+        raise CommandFailed(
+            f"{topic} has no partition {min(missing)}", then=f"it has 0 to {max(present)}", code=WRONG_USAGE
+        )
+    return [TopicPartition(topic, number) for number in wanted or present]
+
+
+def go_to_start(
+    consumer: Consumer, partitions: list[TopicPartition], ends: dict[TopicPartition, int], start: str
+) -> None:
+    """Positions the consumer."""
+    if start == "earliest":
+        consumer.seek_to_beginning()
+    elif start == "latest":
+        for partition in partitions:
+            consumer.seek(partition, ends[partition])
+    elif is_offset(start):
+        for partition in partitions:
+            consumer.seek(partition, int(start))
+    else:
+        raise CommandFailed(f"--from {start} is neither earliest nor latest nor an offset", code=WRONG_USAGE)
+
+
+def show(record: Record, *, as_json: bool, places: bool) -> None:
+    """One record on one line."""
+    if as_json:
+        print_json(facts(record))
+        return
+    out = sys.stdout.buffer
+    sys.stdout.flush()
+    if places:
+        out.write(f"{record.partition}:{record.offset}\t".encode())
+    if record.key is not None:
+        out.write(record.key + b"\t")
+    out.write((record.value or b"") + b"\n")
+
+
+def facts(record: Record) -> dict[str, Json]:
+    """One record as JSON."""
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp,
+        "key": text_of(record.key),
+        "value": text_of(record.value),
+        "headers": {name: text_of(content) for name, content in record.headers or ()},
+    }

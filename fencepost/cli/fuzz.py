@@ -1,0 +1,281 @@
+"""`fencepost fuzz`: worlds at random, a seed each, every judge on each of them.
+
+Rule: the same seeds come to the same, on however many cores; the first one that breaks a rule ends the
+search, and the words say how to see it again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import attrs
+from cyclopts import Parameter, validators
+
+from fencepost.cli.coverage import coverage_as_json, tell_coverage
+from fencepost.cli.errors import FAILED, OK, Ended, code_of
+from fencepost.cli.fixes import Without, spelled
+from fencepost.cli.printing import Json, counted, print_json, print_table
+
+if TYPE_CHECKING:
+    from fencepost.cli.seed_workers import Timed
+    from fencepost.simulator.fuzz.seeds import Finding, Tally
+    from fencepost.simulator.fuzz.trial import Planner
+
+NS_PER_SECOND: Final = 1_000_000_000
+TOLD_MAX: Final = 20  # of what was found, in words; the JSON has all
+
+_Number = Annotated[int, Parameter(validator=validators.Number(gte=0))]
+_AtLeastOne = Annotated[int, Parameter(validator=validators.Number(gte=1))]
+Version = Literal[0, 1, 2]
+Protection = Literal["fencing", "dedup"]
+
+
+def fuzz(
+    *,
+    seeds: _AtLeastOne = 1_000,
+    first_seed: _Number = 0,
+    cores: _AtLeastOne | None = None,
+    transaction_version: Version = 2,
+    partition_verification: bool | None = None,
+    without: Without = (),
+    break_: Annotated[tuple[Protection, ...], Parameter("--break", negative="")] = (),
+    keep_going: Annotated[bool, Parameter(negative="")] = False,
+    coverage: Annotated[bool, Parameter(negative="")] = False,
+    as_json: Annotated[bool, Parameter("--json", negative="")] = False,
+) -> int:
+    """Try worlds at random until a rule is broken: nodes, clients and faults, another mixture for each seed.
+
+    A world is the real broker and real clients under virtual time. Exit code 1 when a rule is broken; the
+    words then say how to see that seed again, and how to make it small. What brokers of an old generation
+    do by design ends its world, and is counted by name.
+
+    Parameters
+    ----------
+    seeds
+        How many worlds.
+    first_seed
+        The first; the others follow it.
+    cores
+        How many processes; as many as there are cores when it is not said.
+    transaction_version
+        The protocol: 2 is KIP-890's with an epoch per transaction, 0 is KIP-98's.
+    partition_verification
+        Whether partition leaders ask the coordinator about batches of older clients; else as that version was
+        shipped: not in version 0.
+    without
+        One of Kafka's later corrections, by its name in docs/fidelity.md, that the brokers do without.
+    break_
+        A protection of the broker to turn off, to see what it is good for.
+    keep_going
+        Do not stop at the first seed that breaks a rule.
+    coverage
+        Print how often each cell of the coordinator's tables was come through, and with which faults.
+    as_json
+        Print the result once more as JSON, as the last line.
+    """
+    from fencepost.cli.seed_workers import try_seeds
+    from fencepost.simulator.fuzz.seeds import Tally
+
+    options = WorldOptions(
+        transaction_version=transaction_version,
+        partition_verification=partition_verification,
+        without=without,
+        broken=break_,
+    )
+    tally, pace = Tally(first_seed, keep_going=keep_going), Pace(cores or os.cpu_count() or 1)
+    results = try_seeds(range(first_seed, first_seed + seeds), options.planner, cores=pace.cores)
+    code = OK
+    try:
+        with closing(results), _progress(seeds) as tell:
+            _search(results, tally, pace, tell)
+    except Ended as ended:
+        code = code_of(ended)
+    _tell_found(tally, options)
+    tell_coverage(tally.coverage, transaction_version, tally.faults, all_=coverage)
+    _tell_counts(tally, pace, wanted=seeds)
+    if as_json:
+        print_json(_as_json(tally, pace, options))
+    return FAILED if tally.found else code
+
+
+@attrs.frozen(kw_only=True)
+class WorldOptions:
+    """What was said on the command line about the worlds, for the planner and for the next command."""
+
+    transaction_version: int
+    partition_verification: bool | None = None
+    without: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
+
+    @property
+    def planner(self) -> Planner:
+        """What draws the worlds; it can be handed to other processes."""
+        from fencepost.simulator.fuzz.simulate import planner_of
+
+        return planner_of(
+            self.transaction_version,
+            self.broken,
+            self.without,
+            partition_verification=self.partition_verification,
+        )
+
+    @property
+    def verifies(self) -> bool:
+        """Whether partition leaders ask the coordinator first, said or not."""
+        from fencepost.simulator.fuzz.plan import verifies
+
+        return verifies(self.transaction_version, self.partition_verification)
+
+    def __str__(self) -> str:
+        said = [f"--transaction-version {self.transaction_version}"] if self.transaction_version != 2 else []
+        if self.partition_verification is not None:
+            said.append(f"--{'' if self.partition_verification else 'no-'}partition-verification")
+        broken = [f"--break {protection}" for protection in self.broken]
+        return "".join(f" {each}" for each in said) + spelled(self.without) + "".join(f" {b}" for b in broken)
+
+
+@attrs.define
+class Pace:
+    """How fast it goes. A core's second is one that a core spent on it: what others take does not count."""
+
+    cores: int
+    core_seconds: float = 0.0
+    seeds: int = 0
+    transactions: int = 0
+    began: float = attrs.Factory(time.monotonic)
+
+    def add(self, timed: Timed) -> None:
+        """One seed more."""
+        self.core_seconds += timed.seconds
+        self.seeds += 1
+        self.transactions += timed.tried.transactions
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return time.monotonic() - self.began
+
+    def per_core_second(self, count: int) -> float:
+        """So many in one second of one core."""
+        return count / self.core_seconds if self.core_seconds else 0.0
+
+
+Tell = Callable[["Tally", Pace], None]
+
+
+def _search(results: Iterator[Timed | None], tally: Tally, pace: Pace, tell: Tell) -> None:
+    for timed in results:
+        if timed is not None:
+            pace.add(timed)
+            tally.add(timed.tried)
+        tell(tally, pace)
+        if tally.is_over:
+            return
+
+
+@contextmanager
+def _progress(seeds: int) -> Generator[Tell]:
+    """A bar for people; in a pipe nothing."""
+    if not sys.stderr.isatty():
+        yield lambda _tally, _pace: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("seeds  {task.fields[speed]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=seeds, speed="")
+        yield lambda tally, pace: bar.update(task, completed=tally.seeds, speed=_speed(tally, pace))
+
+
+def _speed(tally: Tally, pace: Pace) -> str:
+    seconds = pace.seconds
+    return (
+        f"{pace.seeds / seconds:,.1f} seeds/s  {pace.transactions / seconds:,.0f} transactions/s  "
+        f"violations: {len(tally.found)}"
+    )
+
+
+# --- the end ------------------------------------------------------------------------------------------------
+
+
+def _tell_found(tally: Tally, options: WorldOptions) -> None:
+    for finding in tally.found[:TOLD_MAX]:
+        _tell_finding(finding, options)
+    if len(tally.found) > TOLD_MAX:
+        print(f"... and {len(tally.found) - TOLD_MAX} more")
+    if tally.known:
+        print("Not a violation, because Apache Kafka does the same:")
+        print_table(("behaviour", "seeds"), tally.known.items())
+    if tally.met:
+        _tell_met(tally.behaviours, options)
+
+
+def _tell_met(behaviours: dict[str, list[Finding]], options: WorldOptions) -> None:
+    print("Not a violation in this generation, because Apache Kafka's brokers of it do the same by design:")
+    cures = _cures()
+    rows = [(name, cures[name], len(found), found[0].seed) for name, found in behaviours.items()]
+    print_table(("behaviour", "ended by", "seeds", "first seed"), rows)
+    print(f"  small:  fencepost shrink --seed {rows[0][-1]}{options}")
+
+
+def _cures() -> dict[str, str]:
+    """What ended each behaviour of old generations, by its name."""
+    from fencepost.simulator.judges.known_anomalies import OLD_BEHAVIOURS
+
+    return {behaviour.name: behaviour.cured_by for behaviour in OLD_BEHAVIOURS}
+
+
+def _tell_counts(tally: Tally, pace: Pace, *, wanted: int) -> None:
+    outcome = {0: "no violation", 1: "one violation"}.get(len(tally.found), f"{len(tally.found)} violations")
+    seeds = counted(wanted, "seed")
+    tried = seeds if tally.seeds == wanted else f"{tally.seeds:,} of {seeds}"
+    print(f"{tried}, {outcome}, in {pace.seconds:,.1f} s on {counted(pace.cores, 'core')}:", end=" ")
+    print(
+        f"{counted(tally.transactions, 'transaction')} and {counted(tally.events, 'event')} in "
+        f"{tally.elapsed / NS_PER_SECOND:,.0f} virtual seconds, "
+        f"{pace.per_core_second(pace.transactions):,.0f} transactions per core and second."
+    )
+
+
+def _tell_finding(finding: Finding, options: WorldOptions) -> None:
+    print(f"Seed {finding.seed} breaks {finding.rule}: {finding.evidence}")
+    print(f"  again:  fencepost fuzz --first-seed {finding.seed} --seeds 1{options}")
+    print(f"  small:  fencepost shrink --seed {finding.seed}{options}")
+
+
+def _as_json(tally: Tally, pace: Pace, options: WorldOptions) -> dict[str, Json]:
+    cures = _cures()
+    return {
+        "seeds": tally.seeds,
+        "violations": len(tally.found),
+        "found": [attrs.asdict(finding) for finding in tally.found],
+        "transactions": tally.transactions,
+        "transactions_per_core_second": round(pace.per_core_second(pace.transactions), 1),
+        "seeds_per_core_second": round(pace.per_core_second(pace.seeds), 1),
+        "events": tally.events,
+        "virtual_seconds": round(tally.elapsed / NS_PER_SECOND, 3),
+        "seconds": round(pace.seconds, 3),
+        "core_seconds": round(pace.core_seconds, 3),
+        "cores": pace.cores,
+        "known": tally.known,
+        "met": [
+            {"behaviour": name, "ended_by": cures[name], "seeds": len(found), "first": attrs.asdict(found[0])}
+            for name, found in tally.behaviours.items()
+        ],
+        "reached": dict(sorted(tally.marks.items())),
+        "coverage": coverage_as_json(tally.coverage, options.transaction_version),
+        "digest": tally.digest,
+        "transaction_version": options.transaction_version,
+        "partition_verification": options.verifies,
+    }

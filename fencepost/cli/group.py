@@ -1,0 +1,155 @@
+"""`fencepost group list|describe|delete|delete-offsets`: consumer groups, with the columns of Kafka's tool.
+
+Rule: the lag is what read_uncommitted would still read, as kafka-consumer-groups.sh counts it; only the
+deleting commands change anything.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
+from fencepost.cli.errors import ADVICE, CommandFailed
+from fencepost.cli.printing import Json, counted, print_json, print_table
+from fencepost.cli.transactions import Row, partition_of, print_rows
+from fencepost.client.group_admin import GroupDescription
+from fencepost.client.shells.sync import Admin
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.terms import GroupState, TopicPartition
+
+StateName = Literal["Empty", "PreparingRebalance", "CompletingRebalance", "Stable"]
+STATES: Final = {state.title: state for state in GroupState}
+
+LISTED: Final = {
+    "group": "GROUP",
+    "coordinator": "COORDINATOR",
+    "protocol_type": "PROTOCOL-TYPE",
+    "state": "STATE",
+}
+OFFSETS: Final = {
+    "topic": "TOPIC",
+    "partition": "PARTITION",
+    "current_offset": "CURRENT-OFFSET",
+    "log_end_offset": "LOG-END-OFFSET",
+    "lag": "LAG",
+    "consumer_id": "CONSUMER-ID",
+}
+
+
+def list_groups(
+    *, state: tuple[StateName, ...] = (), bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False
+) -> None:
+    """List consumer groups, those too that only committed offsets.
+
+    Parameters
+    ----------
+    state
+        Only groups in this state. May be given several times.
+    """
+    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+        listed = sorted(admin.list_groups(STATES[name] for name in state), key=lambda entry: entry.group_id)
+    rows: list[Row] = [
+        {
+            "group": entry.group_id,
+            "coordinator": entry.coordinator_id,
+            "protocol_type": entry.protocol_type or None,
+            "state": entry.state.title,
+        }
+        for entry in listed
+    ]
+    print_rows(LISTED, rows, as_json=as_json)
+
+
+def describe_group(name: str, /, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False) -> None:
+    """Show a group: its state and members, and per partition the committed offset and how far it is behind.
+
+    Parameters
+    ----------
+    name
+        The group.
+    """
+    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+        found = admin.describe_group(name)
+        if found.state is GroupState.DEAD:
+            raise CommandFailed(f"there is no group {name}", then=ADVICE[ErrorCode.GROUP_ID_NOT_FOUND])
+        offsets = admin.group_offsets(name)
+        topics = {topic.topic for topic in admin.list_topics()}
+        read = sorted({*offsets, *(where for member in found.members for where in member.partitions)})
+        ends = admin.end_offsets([where for where in read if where.topic in topics], "read_uncommitted")
+    rows = [_offset_row(where, found, offsets.get(where), ends.get(where)) for where in read]
+    if as_json:
+        print_json({**_facts(found), "offsets": rows})
+    else:
+        members = counted(len(found.members), "member") if found.members else "no members"
+        print(f"{name} is {found.state.title} and has {members}.")
+        if found.members:
+            print_table(
+                ("CONSUMER-ID", "GROUP-INSTANCE-ID", "#PARTITIONS"),
+                [(each.member_id, each.group_instance_id, len(each.partitions)) for each in found.members],
+            )
+        if rows:
+            print_rows(OFFSETS, rows, as_json=False)
+
+
+def _facts(found: GroupDescription) -> dict[str, Json]:
+    return {
+        "group": found.group_id,
+        "state": found.state.title,
+        "protocol_type": found.protocol_type or None,
+        "protocol": found.protocol or None,
+        "members": [
+            {
+                "consumer_id": member.member_id,
+                "group_instance_id": member.group_instance_id,
+                "partitions": [str(where) for where in member.partitions],
+            }
+            for member in found.members
+        ],
+    }
+
+
+def _offset_row(where: TopicPartition, found: GroupDescription, current: int | None, end: int | None) -> Row:
+    """One partition; nothing stands where nothing is known, or the topic is gone."""
+    owner = next((member.member_id for member in found.members if where in member.partitions), None)
+    return {
+        "topic": where.topic,
+        "partition": where.partition,
+        "current_offset": current,
+        "log_end_offset": end,
+        "lag": None if current is None or end is None else max(end - current, 0),
+        "consumer_id": owner,
+    }
+
+
+def delete_group(name: str, /, *, bootstrap: Bootstrap = DEFAULT) -> None:
+    """Delete a group that has no members, with all its offsets.
+
+    Parameters
+    ----------
+    name
+        The group.
+    """
+    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+        admin.delete_group(name)
+    print(f"Deleted group {name}.")
+
+
+def delete_offsets(
+    name: str, /, *, topic: str, partition: tuple[int, ...] = (), bootstrap: Bootstrap = DEFAULT
+) -> None:
+    """Delete a group's committed offsets of a topic that no member of it reads.
+
+    Parameters
+    ----------
+    name
+        The group.
+    topic
+        The topic.
+    partition
+        Only this partition of it. May be given several times.
+    """
+    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+        numbers = partition or range(len(admin.describe_topic(topic).leaders))
+        parts = [partition_of(admin, topic, number) for number in numbers]
+        admin.delete_group_offsets(name, parts)
+    print(f"Deleted the offsets of group {name} in {', '.join(map(str, parts))}.")

@@ -1,0 +1,175 @@
+"""`fencepost produce`: lines become records, in transactions if asked.
+
+Rule: what it reports as written has been acknowledged, and committed if there is a transaction.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter, validators
+
+from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
+from fencepost.cli.errors import WRONG_USAGE, CommandFailed
+from fencepost.cli.printing import counted, print_json
+from fencepost.client.shells.sync import Admin, Outcome, Producer
+from fencepost.client.transaction_versions import newest_dialect
+
+Pair = tuple[bytes | None, bytes]  # key and value
+
+PENDING_MAX = 10_000  # outcomes kept before the oldest is looked at
+
+
+class Written:
+    """Counts what was acknowledged, per partition."""
+
+    def __init__(self) -> None:
+        self.transactions = 0
+        self.spans: dict[int, list[int]] = {}
+        self.records = 0
+        self._pending: deque[Outcome] = deque()
+
+    def add(self, outcome: Outcome) -> None:
+        """Takes an outcome; waits for the oldest when too many are open."""
+        self._pending.append(outcome)
+        if len(self._pending) > PENDING_MAX:
+            self._settle()
+
+    def finish(self) -> None:
+        """Waits for all that are open."""
+        while self._pending:
+            self._settle()
+
+    def _settle(self) -> None:
+        delivered = self._pending.popleft().result()
+        self.records += 1
+        span = self.spans.setdefault(delivered.partition, [delivered.offset, delivered.offset])
+        span[1] = delivered.offset
+
+
+def produce(
+    topic: str,
+    file: Path | None = None,
+    /,
+    *,
+    separator: str = "\t",
+    partition: int | None = None,
+    transactional_id: str | None = None,
+    records_per_transaction: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
+    compression: Literal["none", "gzip", "lz4", "zstd"] = "none",
+    bootstrap: Bootstrap = DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Write lines as records: each line is `value`, or `key`, a tab, `value`.
+
+    Parameters
+    ----------
+    topic
+        Where to write.
+    file
+        The lines; else standard input.
+    separator
+        What stands between key and value; empty if lines have no keys.
+    partition
+        Write to this partition only; else the key decides.
+    transactional_id
+        Write in transactions of this producer. Whoever had this id before is fenced.
+    records_per_transaction
+        Commit after so many lines; else all lines are one transaction.
+    compression
+        How batches are packed.
+    """
+    if records_per_transaction is not None and transactional_id is None:
+        raise CommandFailed(
+            "--records-per-transaction needs --transactional-id",
+            then="choose a name for it",
+            code=WRONG_USAGE,
+        )
+    written = Written()
+    records = split_lines(read_lines(file), separator=separator)
+    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+        spoken = newest_dialect(admin.transaction_version())
+    with Producer(
+        bootstrap,
+        transactional_id=transactional_id,
+        compression=compression,
+        max_block_ms=ANSWER_MS,
+        transaction_version=spoken,
+    ) as producer:
+        if transactional_id is None:
+            send(producer, topic, records, partition=partition, written=written)
+        else:
+            producer.init_transactions()
+            send_in_transactions(
+                producer, topic, records, partition=partition, written=written, count=records_per_transaction
+            )
+    report(topic, written, as_json=as_json)
+
+
+def read_lines(file: Path | None) -> Iterator[bytes]:
+    """Lines of the file or of standard input, without their ends."""
+    if file is None:
+        yield from (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
+        return
+    with file.open("rb") as lines:
+        yield from (line.rstrip(b"\r\n") for line in lines)
+
+
+def split_lines(lines: Iterator[bytes], *, separator: str) -> Iterator[Pair]:
+    """(key, value) of each line; no key when the separator is not in it."""
+    between = separator.encode()
+    for line in lines:
+        if between and between in line:
+            key, _, value = line.partition(between)
+            yield key, value
+        else:
+            yield None, line
+
+
+def send(
+    producer: Producer, topic: str, records: Iterator[Pair], *, partition: int | None, written: Written
+) -> None:
+    """Sends all records and waits for their acknowledgements."""
+    for key, value in records:
+        written.add(producer.send(topic, value, key, partition=partition))
+    producer.flush()
+    written.finish()
+
+
+def send_in_transactions(
+    producer: Producer,
+    topic: str,
+    records: Iterator[Pair],
+    *,
+    partition: int | None,
+    written: Written,
+    count: int | None,
+) -> None:
+    """Sends all records, `count` in each transaction; what was not committed when it fails is aborted."""
+    while first := list(islice(records, 1)):
+        rest = records if count is None else islice(records, count - 1)
+        with producer.transaction():
+            send(producer, topic, iter(first), partition=partition, written=written)
+            send(producer, topic, rest, partition=partition, written=written)
+        written.transactions += 1
+
+
+def report(topic: str, written: Written, *, as_json: bool) -> None:
+    """Says what was written and where it lies."""
+    if as_json:
+        spans = {
+            str(partition): {"first_offset": first, "last_offset": last}
+            for partition, (first, last) in sorted(written.spans.items())
+        }
+        counts = {"records": written.records, "transactions": written.transactions}
+        print_json({"topic": topic, **counts, "partitions": spans})
+        return
+    how = f" in {counted(written.transactions, 'transaction')}" if written.transactions else ""
+    print(f"{counted(written.records, 'record')} written to {topic}{how}")
+    for partition, (first, last) in sorted(written.spans.items()):
+        print(f"  partition {partition}: offsets {first} to {last}")

@@ -1,0 +1,212 @@
+"""`fencepost run`: plays scenarios and says whether each came out as it should.
+
+Rule: exit code 1 when one did not; the same files give the same words, whenever and wherever they are run.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import attrs
+from cyclopts import Parameter
+
+from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
+from fencepost.cli.printing import Json, print_json
+from fencepost.cli.targets import Target
+
+if TYPE_CHECKING:
+    from fencepost.simulator.scenarios.model import Case, Scenario
+    from fencepost.simulator.scenarios.runner import Report
+    from fencepost.simulator.world.history import History
+
+NS_PER_MS = 1_000_000
+WIDTH_MIN = 60
+WIDTH_IN_PIPE = 160
+SVG = ".svg"
+FEW = 2  # files of which everything is said
+
+
+def run(
+    *files: Path,
+    as_json: Annotated[bool, Parameter("--json", negative="")] = False,
+    text: Annotated[bool, Parameter(negative="")] = False,
+    svg: Path | None = None,
+    verbose: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Play scenarios: TOML files that say who takes part, what goes wrong, and what must come of it.
+
+    Exit code 1 when one of them does not come out as it says.
+
+    Parameters
+    ----------
+    files
+        The scenarios; without any, those that come with fencepost.
+    as_json
+        One JSON object per run, and one for all of them at the end.
+    text
+        Print what happened as a table: a column per client and node, time downwards.
+    svg
+        Draw what happened into this file; with several runs, each into its own: NAME-2.svg, NAME-3.svg.
+    verbose
+        Say of every run what it expected, reached and struck; of one or two files, and of what fails, that is
+        always said.
+    """
+    from fencepost.simulator.scenarios.model import cases
+
+    began = time.perf_counter()
+    if svg is not None:
+        _picture(svg).prove()
+    scenarios = [(path, read(path)) for path in (files or shipped())]
+    told = _Told(is_full=verbose or text or 0 < len(files) <= FEW, is_json=as_json)
+    reports: list[Report] = []
+    for path, scenario in scenarios:
+        runs: list[Report] = []
+        for case in cases(scenario):
+            runs.append(_play(case, text=text, svg=svg, number=len(reports) + len(runs) + 1))
+            told.run(runs[-1], path)
+        told.story(scenario.name, runs)
+        reports += runs
+    failed = [report for report in reports if not report.passed]
+    summary: dict[str, Json] = {
+        "scenarios": len(scenarios),
+        "runs": len(reports),
+        "passed": len(reports) - len(failed),
+        "failed": len(failed),
+        "seconds": round(time.perf_counter() - began, 3),
+    }
+    if as_json:
+        print_json(summary)
+    else:
+        told.again(failed if len(reports) > 1 else [])
+        count = "one scenario" if len(scenarios) == 1 else f"{len(scenarios)} scenarios"
+        print(
+            f"{summary['passed']} of {summary['runs']} runs of {count} came out as expected, in "
+            f"{summary['seconds']} s"
+        )
+    return FAILED if failed else OK
+
+
+def read(path: Path, *, advice: str | None = None) -> Scenario:
+    """The scenario in a file; an error says what is wrong and where; `advice` is for a missing one."""
+    from fencepost.simulator.scenarios.reading import scenario_of
+    from fencepost.simulator.scenarios.tables import BadScenario
+
+    try:
+        return scenario_of(path.read_text(encoding="utf-8"), str(path))
+    except FileNotFoundError:
+        raise CommandFailed(
+            f"there is no file {path}",
+            then=advice or "fencepost run without a file plays those that come with it",
+            code=WRONG_USAGE,
+        ) from None
+    except IsADirectoryError:
+        raise CommandFailed(
+            f"{path} is a directory", then=advice or f"fencepost run {path}/*.toml", code=WRONG_USAGE
+        ) from None
+    except UnicodeDecodeError as problem:
+        raise CommandFailed(
+            f"{path} is not UTF-8: {problem}", then="a scenario is a TOML file", code=WRONG_USAGE
+        ) from None
+    except BadScenario as problem:
+        raise CommandFailed(
+            str(problem), then="scenarios/README.md says what a scenario may hold", code=WRONG_USAGE
+        ) from None
+
+
+def shipped() -> list[Path]:
+    """The scenarios that come with fencepost: in the wheel beside this package, in a checkout above it."""
+    package = Path(__file__).parent.parent
+    found = [package / "scenarios", package.parent / "scenarios"]
+    stories = sorted(path for folder in found for path in folder.glob("*.toml"))
+    return [*stories, *sorted(path for folder in found for path in folder.glob("found/*.toml"))]
+
+
+def _play(case: Case, *, text: bool, svg: Path | None, number: int) -> Report:
+    from fencepost.simulator.scenarios.runner import record_case, run_case
+
+    if not text and svg is None:
+        return run_case(case)
+    report, history = record_case(case)
+    _show(history, text=text, svg=svg, number=number)
+    return report
+
+
+@attrs.frozen(kw_only=True)
+class _Told:
+    """What is said of runs: of each, when that is asked for or it failed; else a line per story."""
+
+    is_full: bool
+    is_json: bool
+
+    def run(self, report: Report, path: Path) -> None:
+        """One run is over, of the scenario in this file."""
+        if self.is_json:
+            print_json(_as_json(report))
+        elif self.is_full or not report.passed:
+            _print(report)
+            if not report.passed:
+                print(f"      seen:     fencepost run {path} --text")
+
+    def story(self, name: str, runs: list[Report]) -> None:
+        """All runs of a story are over."""
+        passed = sum(report.passed for report in runs)
+        if passed and not self.is_full and not self.is_json:
+            count = f"{passed}" if passed == len(runs) else f"{passed} of {len(runs)}"
+            print(f"pass  {name}  ({count} {'run' if len(runs) == 1 else 'runs'})")
+
+    def again(self, failed: list[Report]) -> None:
+        """What failed, once more, where a reader ends."""
+        for report in failed:
+            print(f"FAIL  {report.name}: {report.problems[0]}")
+
+
+def _show(history: History, *, text: bool, svg: Path | None, number: int) -> None:
+    from rich.console import Console
+
+    from fencepost.simulator.draw.svg import draw
+    from fencepost.simulator.draw.text import space_time
+
+    if text:
+        width = Console().width if sys.stdout.isatty() else WIDTH_IN_PIPE
+        print(space_time(history, width=max(width, WIDTH_MIN)))
+    if svg is not None:
+        path = svg if number == 1 else svg.with_name(f"{svg.stem}-{number}{svg.suffix or SVG}")
+        target = _picture(path)
+        target.prove()
+        target.write(draw(history))
+
+
+def _picture(path: Path) -> Target:
+    return Target(path=path, option="--svg", kind="SVG picture", is_kind=lambda text: "<svg" in text)
+
+
+def _as_json(report: Report) -> dict[str, Json]:
+    return {
+        "scenario": report.name,
+        "passed": report.passed,
+        "problems": report.problems,
+        "expected": report.expected,
+        "reached": report.reached,
+        "fired": report.fired,
+        "broken": report.broken,
+        "evidence": report.evidence,
+        "digest": report.digest,
+        "events": report.events,
+        "virtual_ms": round(report.elapsed / NS_PER_MS, 3),
+    }
+
+
+def _print(report: Report) -> None:
+    print(f"{'pass' if report.passed else 'FAIL'}  {report.name}")
+    for heading, lines in (
+        ("", report.problems),
+        ("expected: ", report.expected),
+        ("reached:  ", report.reached),
+        ("fired:    ", report.fired),
+        ("broken:   ", report.evidence),
+    ):
+        for line in lines:
+            print(f"      {heading}{line}")

@@ -1,0 +1,133 @@
+"""`fencepost topic create|list|describe|delete|delete-records`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter, validators
+
+from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, is_offset, reach
+from fencepost.cli.errors import WRONG_USAGE, CommandFailed
+from fencepost.cli.printing import counted, print_json, print_table
+from fencepost.cli.transactions import partition_of
+from fencepost.client.shells.sync import Admin
+from fencepost.protocol.terms import HIGH_WATERMARK, INT32_MAX, TopicPartition
+
+
+def create_topic(
+    name: str,
+    /,
+    *,
+    partitions: Annotated[int, Parameter(validator=validators.Number(gte=1, lte=INT32_MAX))] = 1,
+    config: tuple[str, ...] = (),
+    bootstrap: Bootstrap = DEFAULT,
+) -> None:
+    """Create a topic.
+
+    Parameters
+    ----------
+    name
+        Up to 249 ASCII letters, digits, '.', '_' and '-'.
+    partitions
+        How many partitions it has, for good.
+    config
+        A setting of the topic under Kafka's name, as name=value: max.message.bytes. May be given several
+        times.
+    """
+    settings = [_setting(given) for given in config]
+    configs = dict(settings)
+    if len(configs) < len(settings):
+        raise CommandFailed("--config names a setting twice", then="give each setting once", code=WRONG_USAGE)
+    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+        admin.create_topic(name, partitions=partitions, configs=configs)
+    print(f"Created {name} with {counted(partitions, 'partition')}.")
+
+
+def _setting(given: str) -> tuple[str, str]:
+    """`name=value`, taken apart."""
+    name, sign, value = given.partition("=")
+    if not (name and sign):
+        raise CommandFailed(
+            f"--config {given} is not name=value", then="as max.message.bytes=65536", code=WRONG_USAGE
+        )
+    return name, value
+
+
+def list_topics(*, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False) -> None:
+    """List topics, internal ones too."""
+    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+        topics = sorted(admin.list_topics(), key=lambda topic: (topic.is_internal, topic.topic))
+    rows = [
+        {"topic": topic.topic, "partitions": len(topic.leaders), "internal": topic.is_internal}
+        for topic in topics
+    ]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(("TOPIC", "PARTITIONS", "INTERNAL"), [tuple(row.values()) for row in rows])
+
+
+def describe_topic(name: str, /, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False) -> None:
+    """Show the partitions of a topic: leaders, offsets, open transactions.
+
+    The stable end is where read_committed stops: the last stable offset. The end is the high watermark.
+    """
+    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+        described = admin.describe_topic(name)
+        partitions = [TopicPartition(name, number) for number in range(len(described.leaders))]
+        starts = admin.beginning_offsets(partitions)
+        stable = admin.end_offsets(partitions, "read_committed")
+        ends = admin.end_offsets(partitions, "read_uncommitted")
+        producers = {partition: admin.describe_producers(partition) for partition in partitions}
+    rows = [
+        {
+            "partition": partition.partition,
+            "leader": leader,
+            "leader_epoch": leader_epoch,
+            "start": starts[partition],
+            "stable_end": stable[partition],
+            "end": ends[partition],
+            "open_transactions": sum(p.open_since_offset >= 0 for p in producers[partition]),
+        }
+        for partition, leader, leader_epoch in zip(
+            partitions, described.leaders, described.leader_epochs, strict=True
+        )
+    ]
+    if as_json:
+        print_json({"topic": name, "internal": described.is_internal, "partitions": rows})
+    else:
+        columns = ("PARTITION", "LEADER", "LEADER EPOCH", "START", "STABLE END", "END", "OPEN TRANSACTIONS")
+        print_table(columns, [tuple(row.values()) for row in rows])
+
+
+def delete_topic(name: str, /, *, bootstrap: Bootstrap = DEFAULT) -> None:
+    """Delete a topic with all its records."""
+    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+        admin.delete_topic(name)
+    print(f"Deleted {name}.")
+
+
+def delete_records(
+    name: str, /, *, partition: int, before: str, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False
+) -> None:
+    """Delete the records of a partition before an offset. The offsets of those that stay do not change.
+
+    Parameters
+    ----------
+    name
+        The topic.
+    partition
+        Which of its partitions.
+    before
+        The first offset that stays; `end` deletes everything that is there now.
+    """
+    if before != "end" and not is_offset(before):
+        raise CommandFailed(f"--before {before} is neither an offset nor end", code=WRONG_USAGE)
+    offset = HIGH_WATERMARK if before == "end" else int(before)
+    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+        where = partition_of(admin, name, partition)
+        start = admin.delete_records({where: offset})[where]
+    if as_json:
+        print_json({"topic": name, "partition": partition, "start": start})
+    else:
+        print(f"{where} starts at offset {start}.")

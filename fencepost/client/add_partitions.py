@@ -1,0 +1,95 @@
+"""Having the coordinator take partitions and groups into a transaction, as clients did before KIP-890 part 2.
+
+Rule: nothing of a partition goes out, and no offsets of a group, before the coordinator has taken it in;
+there is one such question at a time, for all partitions that are new by then (TransactionManager).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fencepost.client.retries import Calls, CoordinatorOf
+from fencepost.protocol import messages as m
+from fencepost.protocol.terms import CoordinatorType, TopicPartition
+
+
+class Joining:
+    """What the open transaction of one producer consists of, by the coordinator's word."""
+
+    __slots__ = ("_asked", "_asked_group", "_call", "calls", "groups", "name", "partitions")
+
+    def __init__(self, calls: Calls, name: str) -> None:
+        self.calls = calls
+        self.name = name
+        self.partitions: set[TopicPartition] = set()
+        self.groups: set[str] = set()
+        self._call: int | None = None
+        self._asked: tuple[TopicPartition, ...] = ()
+        self._asked_group: str | None = None
+
+    @property
+    def call(self) -> int | None:
+        """The number of the question that is not answered yet."""
+        return self._call
+
+    def forget(self) -> None:
+        """A new transaction begins, and nothing is in it."""
+        self.partitions.clear()
+        self.groups.clear()
+
+    def ask(
+        self, identity: tuple[int, int], partitions: Iterable[TopicPartition], groups: Iterable[str]
+    ) -> bool:
+        """Asks for what is not in yet, partitions first; False while a question is open, or without need."""
+        if self._call is not None:
+            return False
+        producer_id, producer_epoch = identity
+        new = tuple(sorted(partition for partition in partitions if partition not in self.partitions))
+        group = next((group for group in groups if group not in self.groups), None)
+        self._asked, self._asked_group = new, None if new else group
+        if new:
+            request = m.AddPartitionsToTxn(
+                transactional_id=self.name,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                verify_only=False,
+                partitions=tuple(m.PartitionName(topic=p.topic, partition=p.partition) for p in new),
+            )
+        elif group is not None:
+            request = m.AddOffsetsToTxn(
+                transactional_id=self.name,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                group_id=group,
+            )
+        else:
+            return False
+        self._call = self.calls.submit(request, CoordinatorOf(CoordinatorType.TRANSACTION, self.name))
+        return True
+
+    def answered(self, *, is_in: bool) -> None:
+        """The coordinator has taken in what it was asked for, or refused to."""
+        if is_in:
+            self.partitions.update(self._asked)
+            self.groups.update(() if self._asked_group is None else (self._asked_group,))
+        self._call, self._asked, self._asked_group = None, (), None
+
+    def give_up(self, *, also_in_flight: bool) -> None:
+        """The transaction ends: nothing is asked again, and an answer awaited only if the end may be too."""
+        if self._call is None:
+            return
+        if self.calls.withdraw(self._call) or (also_in_flight and self.calls.cancel(self._call)):
+            self.answered(is_in=False)
+
+    # --- for simulators -------------------------------------------------------------------------------------
+
+    def copy(self, calls: Calls) -> Joining:
+        """A copy that shares nothing that changes, over a copy of the calls."""
+        twin = Joining(calls, self.name)
+        twin.partitions, twin.groups = set(self.partitions), set(self.groups)
+        twin._call, twin._asked, twin._asked_group = self._call, self._asked, self._asked_group
+        return twin
+
+    def key(self) -> tuple[object, ...]:
+        """What tells it from another, but for the number of its question."""
+        return (tuple(sorted(self.partitions)), tuple(sorted(self.groups)), self._asked, self._asked_group)

@@ -1,0 +1,67 @@
+"""A machine that only asks: what admins are made of, and what consumers ask beside fetching.
+
+Rule: each question has a number, a deadline and exactly one Answered.
+"""
+
+from __future__ import annotations
+
+from fencepost.client.effects import Answered, Effect, WakeMe
+from fencepost.client.metadata import Cluster, bootstrap_addresses
+from fencepost.client.retries import Calls, Finished, OnceAnswered, Target
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import ReplyBody, Request
+
+
+class AskingMachine:
+    """Questions of one client. Every input returns its effects in order."""
+
+    __slots__ = ("_out", "_woken_at", "calls")
+
+    def __init__(self, bootstrap: str) -> None:
+        self.calls = Calls(Cluster(tuple(bootstrap_addresses(bootstrap))))
+        self._out: list[Effect] = []
+        self._woken_at: int | None = None
+
+    @property
+    def cluster(self) -> Cluster:
+        """What it knows of the cluster."""
+        return self.calls.cluster
+
+    def ask(self, request: Request, target: Target, *, deadline: int) -> int:
+        """Asks until `deadline`; call `wake` to send it. The number under which it is Answered."""
+        return self.calls.submit(request, target, deadline)
+
+    def on_reply(self, token: int, error: ErrorCode, body: ReplyBody | None, now: int) -> list[Effect]:
+        """The answer to a Send, or NETWORK_EXCEPTION or REQUEST_TIMED_OUT when none will come."""
+        answer = self.calls.answered(token, error, body, now)
+        if isinstance(answer, OnceAnswered):
+            self._once_answered(answer, now)
+        else:
+            for finished in answer:
+                self._finished(finished)
+        return self._step(now)
+
+    def wake(self, now: int) -> list[Effect]:
+        """Time went by."""
+        return self._step(now)
+
+    def _finished(self, finished: Finished) -> None:
+        self._out.append(Answered(finished.call.number, reply=finished.body, failure=finished.failure))
+
+    def _once_answered(self, answer: OnceAnswered, now: int) -> None:
+        raise AssertionError(f"nothing is sent once at {now}, and yet there is {answer}")
+
+    def _step(self, now: int) -> list[Effect]:
+        for finished in self.calls.expired(now):
+            self._finished(finished)
+        self._out += self.calls.due(now)
+        at = self._wake_at(now)
+        if at != self._woken_at:
+            self._woken_at = at
+            if at is not None:
+                self._out.append(WakeMe(at))
+        effects, self._out = self._out, []
+        return effects
+
+    def _wake_at(self, now: int) -> int | None:
+        return self.calls.wake_at(now)

@@ -1,0 +1,398 @@
+"""Requests that are asked until they are answered: found leaders
+and coordinators, retries with backoff, deadlines.
+
+Rule: one place decides what an error of a whole request means. Produce and Fetch, whose batches have fates of
+their own, pass through `once` and come back untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple, cast
+
+import attrs
+
+from fencepost.client.effects import Send
+from fencepost.client.errors import Failure, RequestFailed, RequestTimeout, refused
+from fencepost.client.metadata import Cluster, CoordinatorKey
+from fencepost.client.remedies import remedy_of
+from fencepost.client.reply_errors import worst_error
+from fencepost.client.settings import backoff_ms
+from fencepost.protocol import messages as m
+from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
+from fencepost.protocol.messages import ReplyBody, Request
+from fencepost.protocol.terms import NEWEST_VERSION, CoordinatorType, TopicPartition
+from fencepost.protocol.values import value
+
+Anywhere = Literal["any node", "controller"]
+ANY_NODE: Final[Anywhere] = "any node"
+CONTROLLER: Final[Anywhere] = "controller"
+
+
+@value
+class CoordinatorOf:
+    """Whoever coordinates a group or a transactional id."""
+
+    kind: CoordinatorType
+    name: str
+
+    @property
+    def key(self) -> CoordinatorKey:
+        return (self.kind, self.name)
+
+
+@value
+class BrokerAt:
+    """One broker by its id: for what each broker knows of itself alone."""
+
+    broker_id: int
+
+
+# The least time between two questions for metadata: a partition that nobody leads must not make a storm.
+METADATA_PAUSE_MS: Final = 50
+_UNANSWERED: Final = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
+_NO_REMEDY: Final = Remedy.NONE
+_CANCELLED: Final = -1  # stands for the node of an answer that nobody wants any more
+
+Target = Anywhere | TopicPartition | CoordinatorOf | BrokerAt
+"""Who must answer: any node, the controller, the leader of a partition, a coordinator, or one broker."""
+
+
+@attrs.define(eq=False)
+class Call:
+    """One request on its way to an answer. `indefinite`: an earlier try may have been carried out."""
+
+    number: int
+    request: Request = attrs.field(kw_only=True)
+    target: Target = attrs.field(kw_only=True)
+    deadline: int | None = attrs.field(default=None, kw_only=True)
+    attempts: int = attrs.field(default=0, kw_only=True)
+    retry_at: int = attrs.field(default=0, kw_only=True)
+    node: int | None = attrs.field(default=None, kw_only=True)
+    indefinite: bool = attrs.field(default=False, kw_only=True)
+    last_error: ErrorCode = attrs.field(default=NO_ERROR, kw_only=True)
+
+    def key(self) -> tuple[object, ...]:
+        """Equal for calls that will act alike."""
+        return (
+            self.number,
+            self.request,
+            self.target,
+            self.deadline,
+            self.attempts,
+            self.retry_at,
+            self.node,
+            self.indefinite,
+        )
+
+    def key_at(self, now: int) -> tuple[object, ...]:
+        """The same for calls that differ in their number, and in how long they still pause."""
+        return (self.request, self.target, self.deadline, self.retry_at <= now, self.node, self.indefinite)
+
+
+class Finished(NamedTuple):
+    """A call with its answer, or with the failure that ended it."""
+
+    call: Call
+    body: ReplyBody | None
+    failure: Failure | None
+    remedy: Remedy
+
+
+class OnceAnswered(NamedTuple):
+    """The answer to a request that is sent once; its sender knows what the token stood for."""
+
+    token: int
+    node: int
+    error: ErrorCode
+    body: ReplyBody | None
+
+
+class Calls:
+    """The calls of one client, with what it knows of the cluster; also asks for metadata and coordinators."""
+
+    __slots__ = (
+        "_looking_up",
+        "_metadata_at",
+        "_metadata_call",
+        "_next",
+        "_out",
+        "_tokens",
+        "_versions",
+        "_waiting",
+        "cluster",
+    )
+
+    def __init__(self, cluster: Cluster, versions: Mapping[type[Request], int] | None = None) -> None:
+        self.cluster = cluster
+        self._versions = versions or {}  # of the requests that do not go out in the newest
+        self._next = 0
+        self._waiting: dict[int, Call] = {}  # not in flight, by number
+        self._tokens: dict[int, Call | int] = {}  # in flight: the call, or the node of a request sent once
+        self._metadata_call: int | None = None
+        self._metadata_at = 0
+        self._looking_up: dict[CoordinatorKey, int] = {}
+        self._out: list[Send] = []
+
+    def submit(self, request: Request, target: Target, deadline: int | None = None) -> int:
+        """Asks until there is an answer, a refusal for good, or `deadline` is past; the call's number."""
+        number = self._number()
+        self._waiting[number] = Call(number, request=request, target=target, deadline=deadline)
+        return number
+
+    def once(self, node_id: int, request: Request) -> int:
+        """Sends a request that is never asked again from here; its token."""
+        token = self._number()
+        self._tokens[token] = node_id
+        self._send(node_id, request, token)
+        return token
+
+    def _send(self, node_id: int, request: Request, token: int) -> None:
+        version = self._versions.get(type(request), NEWEST_VERSION)
+        if isinstance(request, m.ListOffsets):
+            request = self.cluster.with_leader_epochs(request)
+        self._out.append(Send(node_id, request=request, token=token, version=version))
+
+    def cancel(self, number: int) -> Call | None:
+        """Stops asking; an answer that still comes is dropped. None when the call is over."""
+        for token, call in self._tokens.items():
+            if isinstance(call, Call) and call.number == number:
+                self._tokens[token] = _CANCELLED
+                return call
+        return self._waiting.pop(number, None)
+
+    def withdraw(self, number: int) -> bool:
+        """Stops asking what waits to be asked again; False for what is on its way."""
+        return self._waiting.pop(number, None) is not None
+
+    def _number(self) -> int:
+        self._next += 1
+        return self._next
+
+    # --- inputs ---------------------------------------------------------------------------------------------
+
+    def answered(
+        self, token: int, error: ErrorCode, body: ReplyBody | None, now: int
+    ) -> list[Finished] | OnceAnswered:
+        """Takes the answer to `token`: what ended by it, nothing when it is asked again or was cancelled."""
+        call = self._tokens.pop(token, _CANCELLED)
+        if error in _UNANSWERED:
+            self.cluster.turn += 1
+            self.cluster.is_stale = True
+        if isinstance(call, int):
+            return [] if call == _CANCELLED else OnceAnswered(token, call, error, body)
+        node, call.node = call.node, None
+        if call.number == self._metadata_call:
+            if isinstance(body, m.MetadataReply) and node is not None:
+                self.cluster.learn(body, from_node=node)
+            self._metadata_answered(call, error, now)
+            return []
+        worst, because = (error, "") if body is None else worst_error(body)
+        if worst is not NO_ERROR:
+            return self._answered_badly(call, worst, because, now)
+        if isinstance(body, m.FindCoordinatorReply) and call.number in self._looking_up.values():
+            request = cast("m.FindCoordinator", call.request)
+            self._drop_lookup(call)
+            self.cluster.learn_coordinator((CoordinatorType(request.kind), request.key), body)
+            return []
+        return [Finished(call, body, None, _NO_REMEDY)]
+
+    def _metadata_answered(self, call: Call, error: ErrorCode, now: int) -> None:
+        """Metadata is asked until every topic is known or impossible; what is known counts at once."""
+        if error is NO_ERROR and not self.cluster.is_stale:
+            self._metadata_call = None
+            return
+        call.attempts += 1
+        call.retry_at = now + backoff_ms(call.attempts)
+        self._waiting[call.number] = call
+
+    def _answered_badly(self, call: Call, error: ErrorCode, because: str, now: int) -> list[Finished]:
+        call.attempts += 1
+        call.indefinite = call.indefinite or not error.definite
+        call.last_error = error
+        call.retry_at = now + backoff_ms(call.attempts)
+        remedy = remedy_of(type(call.request), error)
+        match remedy:
+            case Remedy.RETRY:
+                self._waiting[call.number] = call
+                return []
+            case Remedy.REFRESH:
+                self._doubt(call.target)
+                self._waiting[call.number] = call
+                return []
+            case _:
+                failure = refused(RequestFailed, error, type(call.request).__name__, because)
+                return [Finished(ended, None, failure, remedy) for ended in self._ended_with(call)]
+
+    def _ended_with(self, call: Call) -> list[Call]:
+        """The call, or all that waited for the coordinator that it asked for."""
+        if call.number not in self._looking_up.values():
+            return [call]
+        request = cast("m.FindCoordinator", call.request)
+        self._drop_lookup(call)
+        target = CoordinatorOf(CoordinatorType(request.kind), request.key)
+        ended = [waiting for waiting in self._waiting.values() if waiting.target == target]
+        for waiting in ended:
+            del self._waiting[waiting.number]
+        return ended
+
+    def _doubt(self, target: Target) -> None:
+        if isinstance(target, TopicPartition):
+            self.cluster.forget_leader(target)
+        elif isinstance(target, CoordinatorOf):
+            self.cluster.forget_coordinator(target.key)
+        elif target == CONTROLLER or isinstance(target, BrokerAt):
+            self.cluster.is_stale = True
+
+    def _drop_lookup(self, call: Call) -> None:
+        self._looking_up = {key: number for key, number in self._looking_up.items() if number != call.number}
+
+    def expired(self, now: int) -> list[Finished]:
+        """Ends the calls whose deadline is past, in flight or not."""
+        late = [
+            call
+            for call in [*self._waiting.values(), *self._tokens.values()]
+            if isinstance(call, Call) and call.deadline is not None and call.deadline <= now
+        ]
+        for call in late:
+            self.cancel(call.number)
+            self._drop_lookup(call)
+            call.indefinite = call.indefinite or call.node is not None
+        return [Finished(call, None, self._timed_out(call), Remedy.RAISE) for call in late]
+
+    def _timed_out(self, call: Call) -> Failure:
+        why = f"the last answer was {call.last_error.name}" if call.last_error else "no answer came"
+        if not self.cluster.nodes and call.last_error in (NO_ERROR, *_UNANSWERED):
+            asked = ", ".join(f"{host}:{port}" for host, port in self.cluster.bootstrap)
+            why = f"no broker answered at {asked}"
+        elif isinstance(call.target, TopicPartition) and not call.attempts and not call.indefinite:
+            why = f"nobody leads {call.target}, if there is such a partition"
+        return Failure(RequestTimeout, because=f"{type(call.request).__name__} was not done in time: {why}")
+
+    # --- output ---------------------------------------------------------------------------------------------
+
+    def due(self, now: int) -> list[Send]:
+        """What to send now: calls whose pause is over and whose target is known, and lookups for others."""
+        for call in list(self._waiting.values()):
+            if call.retry_at <= now:
+                node = self._locate(call.target)
+                if node is not None:
+                    self._start(call, node)
+        if self.cluster.is_stale and now >= self._metadata_at and self._lacks_metadata():
+            self._metadata_at = now + METADATA_PAUSE_MS
+            self._metadata_call = self.submit(m.Metadata(topics=tuple(self.cluster.wanted)), ANY_NODE)
+            self._start(self._waiting[self._metadata_call], self.cluster.any_node())
+        sends, self._out = self._out, []
+        return sends
+
+    def _lacks_metadata(self) -> bool:
+        """Whether somebody needs what is stale, and nobody has asked yet."""
+        return self._metadata_call is None and (
+            bool(self.cluster.wanted)
+            or any(
+                call.target == CONTROLLER or isinstance(call.target, BrokerAt)
+                for call in self._waiting.values()
+            )
+        )
+
+    def _start(self, call: Call, node: int) -> None:
+        del self._waiting[call.number]
+        if call.number == self._metadata_call:
+            call.request = m.Metadata(topics=tuple(self.cluster.wanted))  # maybe more than at the last try
+            self.cluster.is_stale = False  # doubts that come while it is asked make it stale again
+        call.node = node
+        token = self._number()
+        self._tokens[token] = call
+        self._send(node, call.request, token)
+
+    def _locate(self, target: Target) -> int | None:
+        if isinstance(target, TopicPartition):
+            return self.cluster.leader(target)
+        if isinstance(target, CoordinatorOf):
+            return self._coordinator(target.key)
+        if target == CONTROLLER:
+            if self.cluster.controller_id is None:
+                self.cluster.is_stale = True
+            return self.cluster.controller_id
+        if isinstance(target, BrokerAt):
+            known = target.broker_id in self.cluster.nodes
+            self.cluster.is_stale = self.cluster.is_stale or not known
+            return target.broker_id if known else None
+        return self.cluster.any_node()
+
+    def _coordinator(self, key: CoordinatorKey) -> int | None:
+        found = self.cluster.coordinators.get(key)
+        if found is None and key not in self._looking_up:
+            number = self.submit(m.FindCoordinator(kind=key[0], key=key[1]), ANY_NODE)
+            self._looking_up[key] = number
+            self._start(self._waiting[number], self.cluster.any_node())
+        return found
+
+    def wake_at(self, now: int) -> int | None:
+        """When something is due that no answer will bring; what waits for an answer has no time."""
+        at = self._metadata_at if self.cluster.is_stale and self._lacks_metadata() else None
+        for call in self._waiting.values():
+            if call.retry_at > now and (at is None or call.retry_at < at):
+                at = call.retry_at
+            if call.deadline is not None and (at is None or call.deadline < at):
+                at = call.deadline
+        for flying in self._tokens.values():
+            deadline = None if isinstance(flying, int) else flying.deadline
+            if deadline is not None and (at is None or deadline < at):
+                at = deadline
+        return at
+
+    # --- for simulators -------------------------------------------------------------------------------------
+
+    def copy(self) -> Calls:
+        """A copy that shares nothing that changes."""
+        twin = Calls(self.cluster.copy(), self._versions)
+        twin._next = self._next
+        twin._waiting = {number: attrs.evolve(call) for number, call in self._waiting.items()}
+        twin._tokens = {
+            token: call if isinstance(call, int) else attrs.evolve(call)
+            for token, call in self._tokens.items()
+        }
+        twin._metadata_call = self._metadata_call
+        twin._metadata_at = self._metadata_at
+        twin._looking_up = dict(self._looking_up)
+        twin._out = list(self._out)
+        return twin
+
+    def key(self) -> tuple[object, ...]:
+        """Equal for calls that will act alike."""
+        return (
+            self.cluster.key(),
+            tuple(call.key() for call in self._waiting.values()),
+            tuple((token, c if isinstance(c, int) else c.key()) for token, c in self._tokens.items()),
+            self._metadata_call,
+            self._metadata_at,
+            tuple(sorted(self._looking_up.items())),
+        )
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """What an answer is awaited for, oldest first."""
+        return tuple(self._tokens)
+
+    def ranks(self) -> dict[int, int]:
+        """The numbers and tokens that are still of use, each with its place among them."""
+        numbers = {call.number for call in self._tokens.values() if isinstance(call, Call)}
+        return {
+            number: rank for rank, number in enumerate(sorted(numbers.union(self._waiting, self._tokens)))
+        }
+
+    def key_at(self, now: int) -> tuple[object, ...]:
+        """Equal for calls that will act alike, but for their numbers and for how long they pause."""
+        ranks = self.ranks()
+        return (
+            self.cluster.key(),
+            tuple((ranks[number], call.key_at(now)) for number, call in self._waiting.items()),
+            tuple(
+                (ranks[token], c if isinstance(c, int) else (ranks[c.number], c.key_at(now)))
+                for token, c in self._tokens.items()
+            ),
+            None if self._metadata_call is None else ranks[self._metadata_call],
+            self._metadata_at <= now,
+            tuple(sorted((*key, ranks[number]) for key, number in self._looking_up.items())),
+        )

@@ -1,0 +1,150 @@
+"""The hot path of `send`, which both shells share: a record
+into its batch, an outcome back, and nothing else.
+
+Rule: no lock, no call and no object per record but its outcome. It is made for one sending thread; a keeper
+thread that closes a batch in the middle of it is noticed afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+from zlib import crc32
+
+from fencepost.client.accumulator import Accumulator
+from fencepost.client.batch import RECORD_OVERHEAD, Batch, Headers
+from fencepost.client.columns import Share, fill
+from fencepost.client.send_future import Run
+from fencepost.client.serializers import Serializer
+
+OutcomeT = TypeVar("OutcomeT")
+
+
+class Sending(Generic[OutcomeT]):
+    """What a producer of either shell is made of, as far as records are concerned."""
+
+    def __init__(
+        self,
+        accumulator: Accumulator,
+        outcome: type[OutcomeT],
+        *,
+        key_serializer: Serializer | None,
+        value_serializer: Serializer | None,
+    ) -> None:
+        self._hot = accumulator.hot
+        self._outcome: Any = outcome  # called with one tuple, as tuples are
+        self._key_serializer, self._value_serializer = key_serializer, value_serializer
+        self._serializes = key_serializer is not None or value_serializer is not None
+
+    # The last three are meant as keywords; a bare * would keep CPython 3.11 from calling this in line (7 %).
+    def put(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> OutcomeT:
+        """Takes one record for the partition that CRC-32 of its key names, or without a key one batch per
+        partition in turn.
+
+        Without `timestamp_ms` it bears the time at which its batch was opened. What becomes of it is its
+        outcome.
+        """
+        if self._serializes:
+            key, value = self._serialize(key, value)
+        try:
+            route = self._hot[topic]
+        except KeyError:
+            return self._put_slowly(topic, value, key, partition, timestamp_ms, headers)
+        if (
+            type(value) is not bytes
+            or (key is not None and type(key) is not bytes)
+            or timestamp_ms is not None
+            or headers is not None
+        ):
+            return self._put_slowly(topic, value, key, partition, timestamp_ms, headers)
+        open_batches = route.open
+        where = partition
+        if where is None:
+            where = route.sticky if key is None else crc32(key) % len(open_batches)
+        elif not 0 <= where < len(open_batches):
+            return self._put_slowly(topic, value, key, partition, timestamp_ms, headers)
+        batch = open_batches[where]
+        keys = batch.keys
+        if key is None:
+            room = batch.room - len(value) - RECORD_OVERHEAD
+            if room < 0:
+                return self._put_slowly(topic, value, key, partition, timestamp_ms, headers)
+            if keys is not None:
+                keys.append(None)
+        else:
+            room = batch.room - len(value) - len(key) - RECORD_OVERHEAD
+            if room < 0 or keys is None:
+                return self._put_slowly(topic, value, key, partition, timestamp_ms, headers)
+            keys.append(key)
+        batch.room = room
+        values = batch.values
+        index = len(values)
+        values.append(value)
+        if batch.is_closed:
+            return self._put_again(batch, index, topic, value, key, partition)
+        return self._outcome((self, batch, index))
+
+    def _put_run(self, topic: str, share: Share, start: int) -> Run:
+        """As many records of `share` from `start` on as one batch takes, at least one."""
+        route = self._hot.get(topic)
+        if route is not None:
+            batch = route.open[route.sticky if share.partition is None else share.partition]
+            run = fill(batch, share, start)
+            if run is not None:
+                if batch.is_closed:  # by the keeper, meanwhile: what came before the mark counts
+                    run = run._replace(length=max(0, min(run.length, self._count_of(batch) - run.first)))
+                if run.length:
+                    return run
+        key = None if share.keys is None else share.keys[start]
+        outcome: Any = self._put_slowly(topic, share.values[start], key, share.partition, None, None)
+        return Run(outcome[1], outcome[2], 1)
+
+    def _columns(
+        self, values: Sequence[Any], keys: Sequence[Any] | None
+    ) -> tuple[Sequence[Any], Sequence[Any] | None]:
+        """The columns as bytes; ValueError when they are not of one length."""
+        if keys is not None and len(keys) != len(values):
+            raise ValueError(f"{len(keys)} keys beside {len(values)} values")
+        if self._value_serializer is not None:
+            values = list(map(self._value_serializer, values))
+        if self._key_serializer is not None and keys is not None:
+            keys = list(map(self._key_serializer, keys))
+        return values, keys
+
+    def _put_again(
+        self, batch: Batch, index: int, topic: str, value: bytes, key: bytes | None, partition: int | None
+    ) -> OutcomeT:
+        """The keeper closed the batch while a record went in: was it before the mark was set?"""
+        if index < self._count_of(batch):
+            return self._outcome((self, batch, index))
+        return self._put_slowly(topic, value, key, partition, None, None)
+
+    def _serialize(self, key: Any, value: Any) -> tuple[Any, Any]:
+        return (
+            key if self._key_serializer is None else self._key_serializer(key),
+            value if self._value_serializer is None else self._value_serializer(value),
+        )
+
+    def _count_of(self, batch: Batch) -> int:
+        """How many records a closed batch holds; a shell with threads looks under its lock."""
+        return batch.record_count
+
+    def _put_slowly(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers | None,
+    ) -> OutcomeT:
+        """What the hot path leaves to the shell: a batch to open, a topic to find, columns that are rare."""
+        raise NotImplementedError

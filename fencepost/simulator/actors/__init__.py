@@ -1,0 +1,1 @@
+"""Actors: the client processes of a run and the scripts that they follow."""

@@ -1,0 +1,248 @@
+"""What a client process can do, step by step: become an owner, begin, write, commit, abort, read.
+
+Rule: an act believes only what its machine resolved; what nobody told it, it writes down as unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import attrs
+
+from fencepost.client.accumulator import Place
+from fencepost.client.consumer import ConsumerMachine
+from fencepost.client.consumer_records import ConsumedBatch
+from fencepost.client.effects import Operation as Awaited
+from fencepost.client.errors import ClientError, Failure, ProducerFenced, TransactionAborted
+from fencepost.client.producer import ProducerMachine
+from fencepost.client.settings import ConsumerSettings, ProducerSettings
+from fencepost.protocol.terms import TopicPartition
+from fencepost.simulator.judges.operations import Action, Operation, Outcome, Poll, Write
+from fencepost.simulator.world.choices import Choices
+from fencepost.simulator.world.processes import Port, Process, Script
+
+# Small batches, so that a transaction has several, and short patience, so that a lost answer is soon asked
+# for again.
+BATCH_BYTES: Final = 96
+REQUEST_TIMEOUT_MS: Final = 1_500
+AFTER_A_PROBLEM_MS: Final = 20
+PARTIAL_PERMILLE: Final = 150
+MID_BATCH: Final = "read on in mid-batch"
+
+
+@attrs.define(eq=False)
+class Transaction:
+    """What one transaction of a process read and wrote, and what the process knows of its end; so, too, a
+    record that was written without one.
+
+    The outcome is FAIL until a commit is tried: what a killed process left open is aborted sooner or later.
+    """
+
+    invoked_at: int
+    is_transactional: bool = True
+    read: list[Action] = attrs.Factory(list[Action])
+    written: list[tuple[TopicPartition, bytes, Place]] = attrs.Factory(
+        list[tuple[TopicPartition, bytes, Place]]
+    )
+    outcome: Outcome = Outcome.FAIL
+    commit_asked_at: int | None = None
+    completed_at: int | None = None
+
+    def operation(self, process: str, number: int, *, now: int) -> Operation:
+        """The same for a judge of histories; one that never ended ends now."""
+        written = (Write(where, value, _offset(place)) for where, value, place in self.written)
+        return Operation(
+            process,
+            number,
+            self.outcome,
+            (*self.read, *written),
+            self.invoked_at,
+            now if self.completed_at is None else self.completed_at,
+            transactional=self.is_transactional,
+            commit_asked_at=self.commit_asked_at,
+        )
+
+
+def _offset(place: Place) -> int | None:
+    batch, index = place
+    return batch.base_offset + index if batch.is_done and batch.base_offset >= 0 else None
+
+
+@attrs.define(eq=False)
+class Sender:
+    """A producer of a process. `transactions` is everything that it ever tried, for the judges."""
+
+    process: Process
+    port: Port
+    machine: ProducerMachine
+    transactions: list[Transaction]
+
+    @property
+    def now(self) -> int:
+        return self.port.now
+
+    def init(self) -> Script[Failure | None]:
+        """Becomes the owner of its transactional id; returns why not."""
+        self.port.perform(self.machine.init_transactions(self.now))
+        return (yield from self._resolved(Awaited.INIT_TRANSACTIONS))
+
+    def begin(self) -> Transaction:
+        """Begins a transaction, which only the process knows of so far."""
+        self.machine.begin()
+        transaction = Transaction(self.process.world.now)
+        self.transactions.append(transaction)
+        return transaction
+
+    def send(
+        self, transaction: Transaction, partition: TopicPartition, value: bytes, *, at_once: bool = True
+    ) -> Script[bool]:
+        """Hands one record over; False when the producer takes none any more. Unless it goes `at_once`, it
+        goes with the next that does, or with the commit.
+        """
+        machine = self.machine
+        while not machine.is_over and machine.failure is None:
+            now = self.now
+            place = machine.append(
+                partition.topic, value, partition=partition.partition, now=now, wall_ms=now
+            )
+            if place is not None:
+                transaction.written.append((partition, value, place))
+            if place is None or at_once:
+                self.port.wake()
+            if place is not None:
+                return True
+            yield (
+                lambda: (
+                    machine.cluster.partition_counts.get(partition.topic) is not None
+                    or machine.is_over
+                    or machine.failure is not None
+                )
+            )
+        return False
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, int], group_id: str) -> None:
+        """Commits a group's offsets with the transaction."""
+        self.port.perform(self.machine.send_offsets(offsets, group_id, self.now))
+
+    def commit(self, transaction: Transaction) -> Script[Failure | None]:
+        """Ends the transaction; until its outcome is known, a kill leaves it unknown."""
+        transaction.outcome = Outcome.INFO
+        transaction.commit_asked_at = self.process.world.now
+        self.port.resolved.pop(Awaited.COMMIT, None)
+        self.port.perform(self.machine.commit(self.now))
+        failure = yield from self._resolved(Awaited.COMMIT)
+        if failure is None:
+            transaction.outcome = Outcome.OK
+        elif failure.kind in (TransactionAborted, ProducerFenced):
+            transaction.outcome = Outcome.FAIL
+        transaction.completed_at = self.process.world.now
+        return failure
+
+    def abort(self, transaction: Transaction) -> Script[Failure | None]:
+        """Ends the transaction; nothing of it counts."""
+        self.port.resolved.pop(Awaited.ABORT, None)
+        self.port.perform(self.machine.abort(self.now))
+        failure = yield from self._resolved(Awaited.ABORT)
+        transaction.completed_at = self.process.world.now
+        return failure
+
+    def _resolved(self, what: Awaited) -> Script[Failure | None]:
+        resolved = self.port.resolved
+        yield lambda: what in resolved
+        return resolved.pop(what)
+
+
+def sender(
+    process: Process, settings: ProducerSettings, bootstrap: str, transactions: list[Transaction]
+) -> Sender:
+    """A new producer of a process."""
+    machine = ProducerMachine(bootstrap, settings)
+    port = process.port(machine, request_timeout_ms=settings.request_timeout_ms)
+    return Sender(process, port, machine, transactions)
+
+
+def can_go_on(failure: Failure | None) -> bool:
+    """Whether the same producer may go on after an operation that ended so."""
+    return failure is None or failure.kind is TransactionAborted
+
+
+@attrs.define(eq=False)
+class Receiver:
+    """A consumer of a process."""
+
+    process: Process
+    port: Port
+    machine: ConsumerMachine
+
+    def assign(self, partitions: tuple[TopicPartition, ...]) -> None:
+        """Reads these partitions, from where the group or the log begins."""
+        self.machine.assign(partitions)
+        self.port.wake()
+
+    def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Reads on from these offsets."""
+        for where, offset in offsets.items():
+            self.machine.seek(where, offset)
+        self.port.wake()
+
+    def poll(self) -> Script[list[ConsumedBatch]]:
+        """Waits for records, and takes what is there; a consumer that asks too early gets nothing."""
+        yield self.has_news
+        batches = self._taken()
+        if batches is None:
+            batches = []
+            yield AFTER_A_PROBLEM_MS
+        self.port.wake()
+        return batches
+
+    def has_news(self) -> bool:
+        """Whether a poll would come back at once."""
+        return any(reading.fetched or reading.problem for reading in self.machine.readings.values())
+
+    def glance(self) -> tuple[Poll, ...]:
+        """Takes what is there, without waiting."""
+        polls = polls_of(self._taken() or []) if self.has_news() else ()
+        self.port.wake()
+        return polls
+
+    def _taken(self) -> list[ConsumedBatch] | None:
+        try:
+            return self.machine.take()
+        except ClientError as problem:
+            self.process.world.marks[f"poll failed: {type(problem).__name__}"] += 1
+            return None
+
+    def poll_some(self, choices: Choices) -> Script[tuple[Poll, ...]]:
+        """The same, but sometimes only the first records of it, as by a program with a limit of its own: it
+        reads on from the first that it left, which often stands in the middle of a batch.
+        """
+        polls = polls_of((yield from self.poll()))
+        if not polls or not choices.happens(PARTIAL_PERMILLE):
+            return polls
+        count = 1 + choices.below(sum(len(poll.records) for poll in polls))
+        kept: list[Poll] = []
+        left: dict[TopicPartition, int] = {}
+        for poll in polls:
+            taken = poll.records[:count]
+            count -= len(taken)
+            if taken:
+                kept.append(Poll(poll.partition, taken))
+            if len(taken) < len(poll.records):
+                left.setdefault(poll.partition, poll.records[len(taken)][0])
+                self.process.world.marks[MID_BATCH] += bool(taken)
+        self.seek(left)
+        return tuple(kept)
+
+
+def receiver(process: Process, settings: ConsumerSettings, bootstrap: str) -> Receiver:
+    """A new consumer of a process."""
+    machine = ConsumerMachine(bootstrap, settings)
+    return Receiver(process, process.port(machine, request_timeout_ms=settings.request_timeout_ms), machine)
+
+
+def polls_of(batches: list[ConsumedBatch]) -> tuple[Poll, ...]:
+    """What was polled, a micro-operation per batch, in order."""
+    return tuple(
+        Poll(batch.partition, tuple(zip(batch.offsets, batch.values, strict=True))) for batch in batches
+    )

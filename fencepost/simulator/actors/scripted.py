@@ -1,0 +1,247 @@
+"""The people of a scenario at work: a producer that follows its script, a consumer that reads on and on.
+
+Rule: a line of a script that cannot be done is left out, as its application would: after a transaction that
+must be aborted it goes on with the next `begin`, after a producer that is done with the next `init`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import attrs
+
+from fencepost.client.settings import ConsumerSettings, ProducerSettings
+from fencepost.protocol.terms import TopicPartition
+from fencepost.simulator.actors.clients import (
+    BATCH_BYTES,
+    REQUEST_TIMEOUT_MS,
+    Sender,
+    Transaction,
+    can_go_on,
+    polls_of,
+    receiver,
+    sender,
+)
+from fencepost.simulator.faults.points import Point, PointKind
+from fencepost.simulator.faults.protocol_events import Anchors, Happening
+from fencepost.simulator.judges.operations import Operation, Outcome, Placed
+from fencepost.simulator.scenarios.model import Cluster, ConsumerPart, ProducerPart
+from fencepost.simulator.scenarios.scripts import Line, Verb
+from fencepost.simulator.world.network import Message
+from fencepost.simulator.world.processes import Process, Script
+from fencepost.simulator.world.world import World
+
+INIT_AGAIN_MS = 20  # before an init that failed for now is tried again
+
+
+class Watch(Protocol):
+    """Who looks on: at what people begin or learn, and at faults, with the message that one is about."""
+
+    def called(self, lane: str, label: str) -> None: ...
+
+    def struck(self, lane: str, label: str, message: Message | None) -> None: ...
+
+
+@attrs.define(eq=False)
+class Stage:
+    """What everybody in a scenario shares."""
+
+    world: World
+    cluster: Cluster
+    anchors: Anchors
+    watch: Watch | None
+
+
+@attrs.define(eq=False)
+class ProducerPlayer:
+    """A producer with its script. `transactions` is everything that it tried, for the judges."""
+
+    stage: Stage
+    part: ProducerPart
+    process: Process
+    transactions: list[Transaction] = attrs.Factory(list[Transaction])
+    sender: Sender | None = None
+    transaction: Transaction | None = None
+    reached: set[Point] = attrs.Factory(set[Point])
+
+    def script(self) -> Script[None]:
+        """The whole part, from the first line to the last."""
+        verbs: dict[Verb, Callable[[Line], Script[None]]] = {
+            Verb.INIT: self._init,
+            Verb.BEGIN: self._begin,
+            Verb.SEND: self._send,
+            Verb.SEND_OFFSETS: self._send_offsets,
+            Verb.COMMIT: self._commit,
+            Verb.ABORT: self._abort,
+            Verb.FLUSH: self._flush,
+            Verb.PAUSE: self._pause,
+            Verb.WAIT: self._wait,
+        }
+        for line in self.part.script:
+            if line.verb is Verb.WAIT and line.point is not None:
+                self._look_out_for(line.point)
+        for line in self.part.script:
+            if self.stage.watch is not None:
+                self.stage.watch.called(self.process.lane, str(line))
+            yield from verbs[line.verb](line)
+        yield from self._flush()
+
+    def all_operations(self, now: int) -> list[Operation]:
+        """What it did, for the judges; what is not over ends now."""
+        name = self.process.lane
+        return [transaction.operation(name, at, now=now) for at, transaction in enumerate(self.transactions)]
+
+    # --- lines ----------------------------------------------------------------------------------------------
+
+    def _made(self) -> Sender:
+        part = self.part
+        settings = ProducerSettings(
+            transactional_id=part.transactional_id,
+            transaction_timeout_ms=part.transaction_timeout_ms,
+            transaction_version=self.stage.cluster.dialect,
+            linger_ms=0,
+            batch_size=BATCH_BYTES,
+            request_timeout_ms=part.request_timeout_ms,
+            delivery_timeout_ms=part.delivery_timeout_ms,
+            max_in_flight=part.max_in_flight,
+        )
+        return sender(self.process, settings, self.stage.world.bootstrap, self.transactions)
+
+    def _usable(self) -> Sender | None:
+        """The producer, if it can do anything; one without transactions needs no init."""
+        if self.sender is None and self.part.transactional_id is None:
+            self.sender = self._made()
+        return None if self.sender is None or self.sender.machine.is_over else self.sender
+
+    def _init(self, _: Line) -> Script[None]:
+        self.transaction = None
+        while True:
+            self.sender = self._made()
+            failure = yield from self.sender.init()
+            if failure is None or self.sender.machine.is_over:
+                return
+            yield INIT_AGAIN_MS
+
+    def _begin(self, _: Line) -> Script[None]:
+        sender = self._usable()
+        if sender is not None:
+            self.transaction = sender.begin()
+        yield from ()
+
+    def _send(self, line: Line) -> Script[None]:
+        sender, transaction = self._usable(), self.transaction
+        assert line.partition is not None, "a line that sends has a partition"
+        if sender is None or (transaction is None and self.part.transactional_id is not None):
+            return
+        if transaction is None:
+            transaction = Transaction(self.stage.world.now, is_transactional=False)
+            transaction.outcome = Outcome.INFO
+            self.transactions.append(transaction)
+        yield from sender.send(transaction, line.partition, line.value.encode())
+
+    def _send_offsets(self, line: Line) -> Script[None]:
+        sender = self._usable()
+        assert line.partition is not None, "a line that commits an offset has a partition"
+        if sender is not None and sender.machine.failure is None and self.transaction is not None:
+            sender.send_offsets({line.partition: line.offset}, line.group)
+        yield from ()
+
+    def _commit(self, _: Line) -> Script[None]:
+        sender, transaction = self._usable(), self.transaction
+        if sender is None or transaction is None:
+            return
+        failure = sender.machine.failure
+        if failure is None:
+            failure = yield from sender.commit(transaction)
+        if failure is not None and can_go_on(failure):
+            yield from sender.abort(transaction)
+        self.transaction = None
+
+    def _abort(self, _: Line) -> Script[None]:
+        sender, transaction = self._usable(), self.transaction
+        if sender is not None and transaction is not None:
+            yield from sender.abort(transaction)
+            self.transaction = None
+
+    def _flush(self, _: Line | None = None) -> Script[None]:
+        """Until every record has its outcome; one outside of transactions is then known to be written."""
+        places = [place for known in self.transactions for _, _, place in known.written]
+        yield lambda: all(batch.is_done for batch, _ in places)
+        for transaction in self.transactions:
+            if not transaction.is_transactional and all(
+                batch.failure is None for _, _, (batch, _) in transaction.written
+            ):
+                transaction.outcome = Outcome.OK
+
+    def _pause(self, line: Line) -> Script[None]:
+        yield line.time_ms
+
+    # --- waiting for others ---------------------------------------------------------------------------------
+
+    def _look_out_for(self, point: Point) -> None:
+        def reached(_: Happening) -> None:
+            self.reached.add(point)
+            self.stage.world.next(lambda _: self.process.advance())
+
+        self.stage.anchors.listen(point, reached)
+
+    def _wait(self, line: Line) -> Script[None]:
+        point = line.point
+        assert point is not None, "a line that waits has a point"
+        yield lambda: point in self.reached
+
+
+@attrs.define(eq=False)
+class ConsumerPlayer:
+    """Somebody who reads, an operation per poll, until the run is over. `values` is what was read where."""
+
+    stage: Stage
+    part: ConsumerPart
+    process: Process
+    seen: list[Operation] = attrs.Factory(list[Operation])
+    values: dict[TopicPartition, list[str]] = attrs.Factory(dict[TopicPartition, list[str]])
+    positions: Callable[[], dict[TopicPartition, int]] = dict[TopicPartition, int]
+
+    def script(self) -> Script[None]:
+        """Reads on and on."""
+        part, world = self.part, self.stage.world
+        settings = ConsumerSettings(
+            group_id=part.group, isolation_level=part.isolation_level, request_timeout_ms=REQUEST_TIMEOUT_MS
+        )
+        consumer = receiver(self.process, settings, world.bootstrap)
+        consumer.assign(part.reads)
+        self.positions = lambda: {
+            where: reading.position or 0 for where, reading in consumer.machine.readings.items()
+        }
+        placed = tuple(Placed(where) for where in part.reads)
+        while True:
+            invoked_at = world.now
+            batches = yield from consumer.poll()
+            if not batches:
+                continue
+            self.seen.append(
+                Operation(
+                    self.process.lane,
+                    len(self.seen),
+                    Outcome.OK,
+                    (*placed, *polls_of(batches)),
+                    invoked_at,
+                    world.now,
+                    isolation_level=part.isolation_level,
+                )
+            )
+            placed = ()
+            for batch in batches:
+                self._read(batch.partition, [value.decode() for value in batch.values])
+
+    def _read(self, where: TopicPartition, values: list[str]) -> None:
+        self.values.setdefault(where, []).extend(values)
+        if self.stage.watch is not None:
+            self.stage.watch.called(self.process.lane, f"reads {where}: {' '.join(values)}")
+        for value in values:
+            self.stage.anchors.tell(Happening(PointKind.READS, self.process.lane, value))
+
+    def all_operations(self, _: int) -> list[Operation]:
+        """What it read, for the judges."""
+        return self.seen

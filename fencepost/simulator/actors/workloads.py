@@ -1,0 +1,348 @@
+"""What runs in a fuzzed world: payers that write transactions, copiers that consume, transform and produce,
+and readers that only look.
+
+Rule: every value is written once and by one process, so that a judge can tell where each came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import attrs
+
+from fencepost.client.consumer import Reading
+from fencepost.client.errors import ProducerFenced
+from fencepost.client.requests import AskingMachine
+from fencepost.client.retries import CoordinatorOf
+from fencepost.client.settings import ConsumerSettings, ProducerSettings
+from fencepost.protocol.messages import InitProducerId, InitProducerIdReply
+from fencepost.protocol.terms import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    CoordinatorType,
+    IsolationLevel,
+    TopicPartition,
+)
+from fencepost.simulator.actors.clients import (
+    BATCH_BYTES,
+    REQUEST_TIMEOUT_MS,
+    Receiver,
+    Sender,
+    Transaction,
+    can_go_on,
+    receiver,
+    sender,
+)
+from fencepost.simulator.judges.operations import Action, Operation, Outcome, Placed
+from fencepost.simulator.world.choices import Choices
+from fencepost.simulator.world.processes import Process, Script
+from fencepost.simulator.world.world import World
+
+PAYMENTS: Final = "payments"
+INPUT: Final = "in"
+OUTPUT: Final = "out"
+GROUP: Final = "copiers"
+MARK: Final = b"@"
+FETCH_WAIT_MS: Final = 5_000
+READER_RESTS_MS: Final = (200, 50, 5)  # between two polls
+# A next transaction that begins at once often meets the markers of the last one.
+BETWEEN_TRANSACTIONS_MS: Final = (300, 100, 20, 0)
+FOR_EVER_MS: Final = 10**9
+NO_IDENTITY: Final = InitProducerIdReply(producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH)
+TAKING_BACK_MS: Final = (1_000, 300, 50)
+TAKEN_BACK: Final = "copier took its id back"
+PATIENCE_MS: Final = 20  # what a process waits at most between two things that it does
+
+
+@attrs.define(eq=False)
+class Runner:
+    """One client process of a workload, with what it did for the judges."""
+
+    world: World
+    process: Process
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 60_000
+    transactions: list[Transaction] = attrs.Factory(list[Transaction])
+    operations: list[Operation] = attrs.Factory(list[Operation])
+    readings: dict[TopicPartition, Reading] = attrs.Factory(dict[TopicPartition, Reading])
+    transaction_version: int = 2
+    choices: Choices = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.choices = self.world.choices
+
+    def all_operations(self, now: int) -> list[Operation]:
+        """What this process did, in its own order; what is not over ends now."""
+        name = self.process.lane
+        ended = [transaction.operation(name, at, now=now) for at, transaction in enumerate(self.transactions)]
+        return [*ended, *self.operations]
+
+    def sender(self) -> Sender:
+        settings = ProducerSettings(
+            transactional_id=self.transactional_id,
+            transaction_timeout_ms=self.transaction_timeout_ms,
+            transaction_version=self.transaction_version,
+            linger_ms=0,
+            batch_size=self.choices.one_of((8 * BATCH_BYTES, 8 * BATCH_BYTES, BATCH_BYTES)),
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+        )
+        return sender(self.process, settings, self.world.bootstrap, self.transactions)
+
+    def receiver(self, *, isolation_level: IsolationLevel, group_id: str | None = None) -> Receiver:
+        settings = ConsumerSettings(
+            group_id=group_id,
+            isolation_level=isolation_level,
+            max_wait_ms=FETCH_WAIT_MS,
+            request_timeout_ms=2 * FETCH_WAIT_MS,
+        )
+        return receiver(self.process, settings, self.world.bootstrap)
+
+    def rests(self) -> Script[None]:
+        """A pause of no or a few milliseconds."""
+        pause = self.choices.below(PATIENCE_MS + 1) if self.choices.happens(300) else 0
+        if pause:
+            yield pause
+
+
+def _own(runner: Runner) -> Script[Sender | None]:
+    """A producer that owns the transactional id; None when somebody else took it meanwhile."""
+    while True:
+        made = runner.sender()
+        failure = yield from made.init()
+        if failure is None:
+            return made
+        if failure.kind is ProducerFenced:
+            runner.world.marks["fenced at init"] += 1
+            return None
+        yield PATIENCE_MS
+
+
+# --- payers -----------------------------------------------------------------------------------------------
+
+
+def payer(
+    runner: Runner,
+    partitions: tuple[TopicPartition, ...],
+    count: int,
+    *,
+    records_max: int,
+    reads: bool = False,
+) -> Script[None]:
+    """Writes `count` transactions of a few records into some of the partitions; one in four is aborted. One
+    that `reads` also looks, in each of them, at what is committed there.
+    """
+    made: Sender | None = None
+    consumer = runner.receiver(isolation_level=IsolationLevel.READ_COMMITTED) if reads else None
+    if consumer is not None:
+        consumer.assign(partitions)
+    for number in range(count):
+        if made is None:
+            made = yield from _own(runner)
+            if made is None:
+                return
+        transaction = made.begin()
+        for record in range(1 + runner.choices.below(records_max)):
+            where = runner.choices.one_of(partitions)
+            value = f"{runner.process.lane} {number}.{record}".encode()
+            at_once = runner.choices.happens(300)
+            if not (yield from made.send(transaction, where, value, at_once=at_once)):
+                break
+            if at_once:
+                yield from runner.rests()
+        if consumer is not None:
+            transaction.read += consumer.glance()
+        if not (yield from _end(runner, made, transaction)):
+            runner.world.marks["producer given up"] += 1
+            made = None
+        yield runner.choices.one_of(BETWEEN_TRANSACTIONS_MS)
+
+
+def _end(runner: Runner, made: Sender, transaction: Transaction) -> Script[bool]:
+    """Commits or aborts; False when this producer is done."""
+    yield from runner.rests()
+    machine, marks = made.machine, runner.world.marks
+    if machine.is_over:
+        transaction.completed_at = runner.world.now
+        return False
+    if machine.failure is None and not runner.choices.happens(250):
+        failure = yield from made.commit(transaction)
+        marks[f"commit: {'ok' if failure is None else failure.kind.__name__}"] += 1
+        if failure is None:
+            return True
+        if not can_go_on(failure):
+            return False
+    failure = yield from made.abort(transaction)
+    marks[f"abort: {'ok' if failure is None else failure.kind.__name__}"] += 1
+    return can_go_on(failure)
+
+
+# --- renewers ---------------------------------------------------------------------------------------------
+
+
+def renewer(runner: Runner, count: int) -> Script[None]:
+    """Asks `count` times for its next identity, each time with the one that it has, as a producer does after
+    an error that left it in doubt (KIP-360).
+    """
+    machine = AskingMachine(runner.world.bootstrap)
+    port = runner.process.port(machine, request_timeout_ms=REQUEST_TIMEOUT_MS)
+    name = runner.transactional_id
+    assert name is not None, "only a transactional id has identities"
+    had = NO_IDENTITY
+    for _ in range(count):
+        request = InitProducerId(
+            transactional_id=name,
+            transaction_timeout_ms=runner.transaction_timeout_ms,
+            producer_id=had.producer_id,
+            producer_epoch=had.producer_epoch,
+        )
+        target = CoordinatorOf(CoordinatorType.TRANSACTION, name)
+        number = machine.ask(request, target, deadline=port.now + FOR_EVER_MS)
+        port.wake()
+        yield lambda number=number: number in port.answers
+        reply = port.answers.pop(number).reply
+        if isinstance(reply, InitProducerIdReply):
+            had = reply
+        else:
+            runner.world.marks["identity lost"] += 1
+            had = NO_IDENTITY
+        yield from runner.rests()
+
+
+# --- plain producers --------------------------------------------------------------------------------------
+
+
+def feeder(runner: Runner, partitions: tuple[TopicPartition, ...], count: int) -> Script[None]:
+    """Writes `count` records into each partition, idempotent and without transactions."""
+    made = runner.sender()
+    for number in range(count):
+        for where in partitions:
+            transaction = Transaction(runner.world.now, is_transactional=False)
+            transaction.outcome = Outcome.INFO
+            runner.transactions.append(transaction)
+            value = f"{runner.process.lane} {number}-{where.partition}".encode()
+            if not (yield from made.send(transaction, where, value)):
+                return
+        yield from runner.rests()
+    places = [place for transaction in runner.transactions for _, _, place in transaction.written]
+    yield lambda: all(batch.is_done for batch, _ in places)
+    for transaction in runner.transactions:
+        if all(batch.failure is None for _, _, (batch, _) in transaction.written):
+            transaction.outcome = Outcome.OK
+
+
+# --- copiers ----------------------------------------------------------------------------------------------
+
+
+def transform(value: bytes) -> bytes:
+    """What a copier makes of a record."""
+    return value.upper()
+
+
+def _marked(value: bytes, runner: Runner, number: int, at: int) -> bytes:
+    """A copy that was aborted is made again: who made it, and when, keeps every value of its own."""
+    return b"%s%s%s.%d.%d" % (value, MARK, runner.process.lane.encode(), number, at)
+
+
+def without_mark(value: bytes) -> bytes:
+    """A copy as an application would have written it."""
+    return value.partition(MARK)[0]
+
+
+def copier(
+    runner: Runner,
+    inputs: tuple[TopicPartition, ...],
+    settled: dict[TopicPartition, int],
+    *,
+    output: str = OUTPUT,
+    group: str = GROUP,
+    lives: int = 1,
+) -> Script[None]:
+    """Copies its inputs to the topic `output`, partition by partition, with the offsets in the transaction,
+    until it is killed or somebody takes its id; with more `lives` it takes the id back. `settled` is how far
+    it is known that copies are committed, by whomever.
+    """
+    for life in range(lives):
+        if life:
+            yield runner.choices.one_of(TAKING_BACK_MS)
+            runner.world.marks[TAKEN_BACK] += 1
+        made = yield from _own(runner)
+        if made is not None:
+            yield from _copy(runner, made, inputs, settled, output=output, group=group)
+            runner.world.marks["copier given up"] += 1
+
+
+def _copy(
+    runner: Runner,
+    made: Sender,
+    inputs: tuple[TopicPartition, ...],
+    settled: dict[TopicPartition, int],
+    *,
+    output: str,
+    group: str,
+) -> Script[None]:
+    """From where the group stands, until this producer is done."""
+    consumer = runner.receiver(isolation_level=IsolationLevel.READ_COMMITTED, group_id=group)
+    consumer.assign(inputs)
+    machine = consumer.machine
+    yield lambda: len(machine.positions) == len(inputs)
+    own = dict(machine.positions)  # nobody else commits while this one does
+    _raise(settled, own)
+    read: list[Action] = [Placed(where) for where in inputs]
+    while True:
+        polls = yield from consumer.poll_some(runner.choices)
+        if not polls:
+            own = dict(machine.positions)  # nothing but control records and aborted ones lay between
+            _raise(settled, own)
+            continue
+        transaction = made.begin()
+        transaction.read += [*read, *polls]
+        read = []
+        read_now = [(poll.partition, value) for poll in polls for _, value in poll.records]
+        for at, (where, value) in enumerate(read_now):
+            copy = _marked(transform(value), runner, len(runner.transactions), at)
+            if not (yield from made.send(transaction, TopicPartition(output, where.partition), copy)):
+                break
+            yield from runner.rests()
+        if not made.machine.is_over and made.machine.failure is None:
+            made.send_offsets(machine.positions, group)
+        if not (yield from _end(runner, made, transaction)):
+            return
+        if transaction.outcome is Outcome.OK:
+            own = dict(machine.positions)
+            _raise(settled, own)
+        else:
+            consumer.seek(own)
+            read = [Placed(where) for where in inputs]
+
+
+def _raise(settled: dict[TopicPartition, int], to: Mapping[TopicPartition, int]) -> None:
+    for where, offset in to.items():
+        settled[where] = max(offset, settled.get(where, 0))
+
+
+# --- readers ----------------------------------------------------------------------------------------------
+
+
+def reader(
+    runner: Runner, partitions: tuple[TopicPartition, ...], isolation_level: IsolationLevel
+) -> Script[None]:
+    """Reads everything from the beginning, an operation per poll, until it is killed."""
+    consumer = runner.receiver(isolation_level=isolation_level)
+    consumer.assign(partitions)
+    runner.readings = consumer.machine.readings
+    while True:
+        invoked_at = runner.world.now
+        polls = yield from consumer.poll_some(runner.choices)
+        if polls:
+            operation = Operation(
+                runner.process.lane,
+                len(runner.operations),
+                Outcome.OK,
+                polls,
+                invoked_at,
+                runner.world.now,
+                isolation_level=isolation_level,
+            )
+            runner.operations.append(operation)
+        yield runner.choices.one_of(READER_RESTS_MS)

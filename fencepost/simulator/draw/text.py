@@ -1,0 +1,245 @@
+"""A run as a space-time table for a terminal: a column per client and node, time downwards, words at the
+right.
+
+Rule: plain text. A message that reaches its target before anything else happens is one line; any other
+leaves and comes in two, which its number joins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from textwrap import wrap
+
+import attrs
+from rich.cells import cell_len, set_cell_size
+
+from fencepost.protocol.terms import TransactionResult
+from fencepost.simulator.draw.messages import Message, follow
+from fencepost.simulator.draw.wording import SILENT_FROM, SPEAKS_FROM, fault_word, milliseconds, note
+from fencepost.simulator.world.history import (
+    Appended,
+    Arrived,
+    Bounded,
+    Called,
+    Coordinated,
+    Event,
+    History,
+    Lost,
+    Sent,
+    Struck,
+    Truncated,
+)
+
+LEGEND = (
+    "●──▶ message",
+    "●╌╷ leaves",
+    "╌▶ comes",
+    "═▶ comes LATE",
+    "╌✗ lost",
+    "⚡ fault",
+    "» call",
+    "■ data",
+    "C A markers",
+    "LSO last stable offset",
+    "HW high watermark",
+    "◆ transaction state",
+    "/ truncated",
+    "✗ broken rule",
+    "0/2 producer id 0, epoch 2",
+    "@0 at offset 0",
+)
+
+_LANE_MIN = 7  # holds "●123╌╷"
+_LANE_MAX = 14
+_WORDS_MIN = 34  # as long as "[t-0 12-15 a b c d] 1000/0" and a bit
+
+
+def space_time(history: History, *, width: int) -> str:
+    """The whole run in lines of at most `width` cells, from what it teaches to what it broke and a legend."""
+    table = _Table.of(history, width=width)
+    lines = [history.title, *wrap(history.lesson, width), table.head()]
+    before = ""
+    for event, came_at_once in _joined(history.events):
+        time = milliseconds(event.at)
+        lines.append(table.line("" if time == before else time, event, came_at_once=came_at_once))
+        before = time
+    lines += [line for broken in history.broken for line in table.broken(broken, width)]
+    lines += [table.end(history.end), *_legend(width)]
+    return "\n".join(_fitted(line, width) for line in lines) + "\n"
+
+
+def _joined(events: tuple[Event, ...]) -> Iterator[tuple[Event, bool]]:
+    """Each event that has a line, and whether it is a message that the very next event sees arrive."""
+    after: tuple[Event | None, ...] = (*events[1:], None)
+    was_joined = False
+    for event, following in zip(events, after, strict=True):
+        if was_joined:
+            was_joined = False
+            continue
+        match event, following:
+            case Sent(number=left), Arrived(number=came) if left == came:
+                was_joined = True
+            case _:
+                pass
+        yield event, was_joined
+
+
+def _legend(width: int) -> list[str]:
+    """The legend in as few lines as `width` allows."""
+    lines = [""]
+    for sign in LEGEND:
+        longer = f"{lines[-1]}   {sign}" if lines[-1] else sign
+        if lines[-1] and cell_len(longer) > width:
+            lines.append(sign)
+        else:
+            lines[-1] = longer
+    return lines
+
+
+def _fitted(line: str, width: int) -> str:
+    if cell_len(line) <= width:
+        return line.rstrip()
+    return set_cell_size(line, width - 1).rstrip() + "…"
+
+
+@attrs.define
+class _Table:
+    """The columns, and which lanes are silent at the line that is being written."""
+
+    messages: Mapping[int, Message]
+    columns: Mapping[str, int]  # lane -> the cell in which its lifeline stands
+    lane_width: int
+    time_width: int
+    silent: dict[str, bool] = attrs.Factory(dict[str, bool])
+
+    @classmethod
+    def of(cls, history: History, *, width: int) -> _Table:
+        """Lanes as wide as `width` allows once the words have their room."""
+        time_width = max(len(milliseconds(history.end)), len("ms"))
+        room = (width - time_width - _WORDS_MIN) // max(len(history.lanes), 1)
+        lane_width = min(max(room, _LANE_MIN), _LANE_MAX)
+        return cls(
+            follow(history.events),
+            columns={lane: place * lane_width for place, lane in enumerate(history.lanes)},
+            lane_width=lane_width,
+            time_width=time_width,
+        )
+
+    def head(self) -> str:
+        """The line of the lanes' names."""
+        names = "".join(set_cell_size(lane, self.lane_width - 1) + " " for lane in self.columns)
+        return f"{'ms':>{self.time_width}} {names}"
+
+    def line(self, time: str, event: Event, *, came_at_once: bool) -> str:
+        """One event: its time, its place among the lanes, its words."""
+        cells = list(" " * (self.lane_width * len(self.columns)))
+        if isinstance(event, Struck):
+            self._hear(event)
+        for lane, column in self.columns.items():
+            cells[column] = " " if self.silent.get(lane) else "│"
+        self._place(cells, event, came_at_once=came_at_once)
+        return f"{time:>{self.time_width}} {''.join(cells)} {self._words(event)}"
+
+    def broken(self, evidence: str, width: int) -> list[str]:
+        """The lines of a broken rule, none of which is cut."""
+        first = f"{'✗':>{self.time_width}} "
+        return wrap(evidence, width, initial_indent=first, subsequent_indent=" " * len(first))
+
+    def end(self, at: int) -> str:
+        """The last line: the time, and what is still under way."""
+        left = [str(message.number) for message in self.messages.values() if message.ended is None]
+        under_way = f", under way: {' '.join(left)}" if left else ""
+        return f"{milliseconds(at):>{self.time_width}} end{under_way}"
+
+    def _words(self, event: Event) -> str:
+        words = note(event, self.messages)
+        match event:
+            case Called(lane=lane):
+                return f"{lane}: {words}"
+            case Struck(lane=lane):
+                return f"⚡ {lane or 'network'}: {words}"
+            case _:
+                return words
+
+    def _hear(self, event: Struck) -> None:
+        word = fault_word(event)
+        if word in SILENT_FROM | SPEAKS_FROM:
+            self.silent[event.lane] = word in SILENT_FROM
+
+    def _place(self, cells: list[str], event: Event, *, came_at_once: bool) -> None:
+        match event:
+            case Sent(number=number):
+                message = self.messages[number]
+                if came_at_once:
+                    self._cross(cells, message)
+                else:
+                    self._leave(cells, message)
+            case Arrived(number=number):
+                message = self.messages[number]
+                self._come(cells, message, line="═" if message.is_late else "╌", heads=("▶", "◀"))
+            case Lost(number=number):
+                self._come(cells, self.messages[number], line="╌", heads=("✗", "✗"))
+            case Appended(node=lane, result=result):
+                glyph = "■" if result is None else "C" if result is TransactionResult.COMMIT else "A"
+                self._put(cells, lane, glyph)
+            case Truncated(node=lane):
+                self._put(cells, lane, "/")
+            case Coordinated(node=lane):
+                self._put(cells, lane, "◆")
+            case Called(lane=lane):
+                self._put(cells, lane, "»")
+            case Struck(lane="", number=int(number)):
+                self._put_at(cells, self._way(self.messages[number]), "⚡")
+            case Struck(lane=lane):
+                self._put(cells, lane, "⚡")
+            case Bounded():
+                pass
+
+    def _put(self, cells: list[str], lane: str, glyph: str) -> None:
+        """A glyph in a lane; what has no lane (the network) is told by the words alone."""
+        if lane in self.columns:
+            self._put_at(cells, self.columns[lane], glyph)
+
+    def _put_at(self, cells: list[str], column: int, glyph: str) -> None:
+        cells[column : column + cell_len(glyph)] = [glyph, *[""] * (cell_len(glyph) - 1)]
+
+    def _way(self, message: Message) -> int:
+        """A cell beside the source, on the side of the target."""
+        start = self.columns[message.source]
+        return start + 3 if self.columns[message.target] >= start else start - 4
+
+    def _cross(self, cells: list[str], message: Message) -> None:
+        """The whole arrow, from lane to lane."""
+        start, end = self.columns[message.source], self.columns[message.target]
+        if start == end:
+            self._write(cells, start, f"●{message.number}◀")
+            return
+        step = 1 if end > start else -1
+        for column in range(start + step, end, step):
+            cells[column] = "┼" if cells[column] == "│" else "─"
+        cells[start] = "●"
+        cells[end - step] = "▶" if step > 0 else "◀"
+        number = str(message.number)
+        self._write(cells, start + 1 if step > 0 else start - len(number), number)
+
+    def _leave(self, cells: list[str], message: Message) -> None:
+        """The end at the source: a dot, the number, and a line that breaks off."""
+        start = self.columns[message.source]
+        if self.columns[message.target] >= start:
+            self._write(cells, start, f"●{message.number}╌╷")
+        else:
+            text = f"╷╌{message.number}●"
+            self._write(cells, start - len(text) + 1, text)
+
+    def _come(self, cells: list[str], message: Message, *, line: str, heads: tuple[str, str]) -> None:
+        """The end at the target: a line from nowhere, the number, and a head for its direction."""
+        end = self.columns[message.target]
+        if self.columns[message.source] < end:
+            text = f"{line * 2}{message.number}{heads[0]}"
+            self._write(cells, end - len(text), text)
+        else:
+            self._write(cells, end + 1, f"{heads[1]}{message.number}{line * 2}")
+
+    def _write(self, cells: list[str], column: int, text: str) -> None:
+        end = min(column + len(text), len(cells))
+        cells[column:end] = text[: end - column]

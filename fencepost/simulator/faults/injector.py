@@ -1,0 +1,394 @@
+"""Faults at their points: each waits, strikes, and is undone when its time has come.
+
+Rule: a fault does what could happen to a real cluster. It strikes at the very moment where that is
+possible, and else right after whatever is going on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import attrs
+
+from fencepost.broker.host import SyncPolicy
+from fencepost.journal.simulated import APPEND, SYNC
+from fencepost.simulator.faults.actions import ENDS_ITSELF, Action, ActionKind
+from fencepost.simulator.faults.points import Point, PointKind
+from fencepost.simulator.faults.protocol_events import SAME, Anchors, Happening, Listener
+from fencepost.simulator.scenarios.model import LASTS_MS, Fault
+from fencepost.simulator.world.clock import NS_PER_MS
+from fencepost.simulator.world.network import Message
+from fencepost.simulator.world.nodes import SimulatedNode, disk_of
+from fencepost.simulator.world.processes import Process
+from fencepost.simulator.world.world import World
+
+Undo = Callable[[], None]
+_AT_LEISURE: Final = Point(kind=PointKind.LATER, time_ms=LASTS_MS)
+# What a node can bear in the middle of its own work, and what touches nobody's work.
+_OF_ITSELF: Final = frozenset({ActionKind.CRASH, ActionKind.CUT_POWER, ActionKind.PAUSE})
+_HARMLESS: Final = frozenset(
+    {ActionKind.HOLD, ActionKind.DELAY, ActionKind.FAIL_APPENDS, ActionKind.FAIL_SYNCS}
+)
+
+
+def _nothing() -> None:
+    """Nothing is left to undo."""
+
+
+def _at_once() -> bool:
+    """It struck when it was done."""
+    return True
+
+
+class Done(NamedTuple):
+    """What was done, how it is undone, and whether anybody has met it yet."""
+
+    undo: Undo = _nothing
+    has_struck: Callable[[], bool] = _at_once
+
+
+@attrs.define(eq=False)
+class Strike:
+    """One fault of a run: how often its point came, how often what it did is over, and whether its end never
+    came.
+    """
+
+    fault: Fault
+    fired: int = 0
+    ended: int = 0
+    never_ended: bool = False
+    undos: list[Undo] = attrs.Factory(list[Undo])
+    done: list[Done] = attrs.Factory(list[Done])
+
+    @property
+    def struck(self) -> int:
+        """How often it did something."""
+        return sum(each.has_struck() for each in self.done)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its point came as often as it should, and nothing of it is left."""
+        return self.fired == self.fault.times and self.ended == self.fired
+
+
+@attrs.define(eq=False)
+class Striker:
+    """All faults of a run. `call` starts a process by name, `replace` another one in the place of a dead
+    one; `watch` hears of each strike: the lane, what was done, the message.
+    """
+
+    world: World
+    anchors: Anchors
+    call: Callable[[str], None]
+    replace: Callable[[str], None]
+    watch: Callable[[str, str, Message | None], None]
+    strikes: list[Strike] = attrs.Factory(list[Strike])
+    waiting: list[Listener] = attrs.Factory(list[Listener])
+
+    def plan(self, faults: tuple[Fault, ...]) -> None:
+        """From now on each fault waits for its point."""
+        for fault in faults:
+            strike = Strike(fault)
+            self.strikes.append(strike)
+            (when,) = fault.when
+            if when.is_time:
+                at = self.world.now + when.time_ms * NS_PER_MS
+                self.world.at(at, self._at_time, strike)
+            else:
+                hear = _bound(self._reached, strike)
+                self.waiting.append(self.anchors.listen(when, hear, times=fault.times))
+
+    @property
+    def is_over(self) -> bool:
+        return all(strike.is_over for strike in self.strikes)
+
+    def heal(self) -> None:
+        """No fault strikes any more, and whatever is broken is mended."""
+        for listener in self.waiting:
+            listener.is_over = True
+        for strike in self.strikes:
+            while strike.undos:
+                strike.never_ended = strike.never_ended or not (strike.fault.until or _AT_LEISURE).is_time
+                strike.undos[0]()
+        for node in self.world.nodes:
+            if node.host is None:
+                node.start()
+
+    # --- striking -------------------------------------------------------------------------------------------
+
+    def _at_time(self, strike: Strike) -> None:
+        self._strike(strike, Happening(PointKind.AT, "", is_between=True))
+
+    def _reached(self, strike: Strike, happening: Happening) -> None:
+        kind = strike.fault.do.kind
+        is_own = kind in _OF_ITSELF and self.node(strike.fault.do.who) is happening.node
+        if happening.is_between or is_own or kind in _HARMLESS:
+            self._strike(strike, happening)
+        else:
+            self.world.next(lambda _: self._strike(strike, happening))
+
+    def _strike(self, strike: Strike, happening: Happening) -> None:
+        fault = strike.fault
+        strike.fired += 1
+        done = _DEEDS[fault.do.kind](self, fault.do, happening)
+        if done is not None:
+            strike.done.append(done)
+        if done is None or fault.do.kind in ENDS_ITSELF:
+            strike.ended += 1
+            return
+        self._end_later(strike, done.undo)
+
+    def _end_later(self, strike: Strike, undo: Undo) -> None:
+        """When its end comes, or when all is healed."""
+
+        def end(_: object = None) -> None:
+            if end in strike.undos:
+                strike.undos.remove(end)
+                strike.ended += 1
+                undo()
+
+        strike.undos.append(end)
+        until = strike.fault.until or _AT_LEISURE
+        if until.is_time:
+            self.world.at(self.world.now + until.time_ms * NS_PER_MS, end)
+        else:
+            self.anchors.listen(until, lambda _: self.world.next(end))
+
+    def node(self, name: str) -> SimulatedNode | None:
+        lane = self.anchors.lane(name)
+        return next((node for node in self.world.nodes if node.lane == lane), None)
+
+    def somebody(self, name: str) -> SimulatedNode | Process | None:
+        """Who bears this name now: a node, or the newest process of that name that is alive."""
+        alive = (process for process in reversed(self.world.processes) if not process.is_over)
+        return self.node(name) or next(
+            (process for process in alive if process.lane.partition(SAME)[0] == name), None
+        )
+
+    def told(self, point: PointKind, lane: str) -> None:
+        """Something was done to somebody, or is over: other faults hear of it. Pictures heard before, so that
+        all that comes of it stands below it.
+        """
+        self.anchors.tell(Happening(point, lane, is_between=False))
+
+
+def _bound(act: Callable[[Strike, Happening], None], strike: Strike) -> Callable[[Happening], None]:
+    return lambda happening: act(strike, happening)
+
+
+# --- what is done to messages -------------------------------------------------------------------------------
+
+
+def _hold(striker: Striker, action: Action, happening: Happening) -> Done | None:
+    """The message waits where it arrives, and all that comes behind it on its connection."""
+    assert happening.carried is not None, "only what is anchored at a message holds one"
+    channel, message = happening.carried
+    if any(message is held for held in striker.anchors.held):
+        return None
+    striker.anchors.held.append(message)
+    striker.watch("", str(action), message)
+
+    def release() -> None:
+        striker.anchors.held[:] = [held for held in striker.anchors.held if held is not message]
+        striker.watch("", "release", message)
+        if not channel.is_dead:
+            striker.world.network.release(channel)
+
+    return Done(release)
+
+
+def _delay(striker: Striker, action: Action, happening: Happening) -> Done | None:
+    """The same; and whoever sent it takes it for lost, and asks again elsewhere."""
+    done = _hold(striker, action, happening)
+    if done is not None and happening.carried is not None:
+        connection = happening.carried[0].connection
+
+        def take_for_lost(_: object) -> None:
+            if connection.is_open:
+                connection.caller.lost(connection)
+                striker.world.network.give_up(connection)
+
+        striker.world.next(take_for_lost)
+    return done
+
+
+def _drop(striker: Striker, action: Action, happening: Happening) -> Done | None:
+    """The connection breaks, with this message and all else that is on its way."""
+    assert happening.carried is not None, "only what is anchored at a message loses one"
+    channel, message = happening.carried
+    if channel.is_dead:
+        return None
+    striker.watch("", str(action), message)
+    striker.world.network.reset(channel.connection)
+    return Done()
+
+
+# --- what is done to nodes and processes --------------------------------------------------------------------
+
+
+def _crash(striker: Striker, action: Action, _: Happening) -> Done | None:
+    node = striker.node(action.who)
+    assert node is not None, "who crashes is a node"
+    if node.host is None:
+        return None
+    return _kill_node(striker, node, power_is_lost=action.kind is ActionKind.CUT_POWER)
+
+
+def _kill_node(striker: Striker, node: SimulatedNode, *, power_is_lost: bool) -> Done:
+    striker.watch(node.lane, "crash: power is cut" if power_is_lost else "crash", None)
+    node.kill(power_is_lost=power_is_lost)
+    striker.told(PointKind.CRASHES, node.lane)
+
+    def restart() -> None:
+        if node.host is None:
+            striker.watch(node.lane, "restart", None)
+            node.start()
+            striker.told(PointKind.RESTARTS, node.lane)
+
+    return Done(restart)
+
+
+def _kill(striker: Striker, action: Action, _: Happening) -> Done | None:
+    process = striker.somebody(action.who)
+    if not isinstance(process, Process):
+        return None
+    striker.watch(process.lane, "crash: killed", None)
+    process.kill()
+    striker.told(PointKind.DIES, process.lane)
+    return Done(lambda: striker.replace(action.who))
+
+
+def _pause(striker: Striker, action: Action, _: Happening) -> Done | None:
+    somebody = striker.somebody(action.who)
+    is_down = isinstance(somebody, SimulatedNode) and somebody.host is None
+    if somebody is None or somebody.is_paused or is_down:
+        return None
+    striker.watch(somebody.lane, "pause", None)
+    somebody.pause()
+    striker.told(PointKind.PAUSES, somebody.lane)
+
+    def resume() -> None:
+        if somebody.is_paused:
+            striker.watch(somebody.lane, "resume", None)
+            somebody.resume()
+            striker.told(PointKind.RESUMES, somebody.lane)
+
+    return Done(resume)
+
+
+def _start(striker: Striker, action: Action, _: Happening) -> Done | None:
+    striker.call(action.who)
+    return Done()
+
+
+def _clock(striker: Striker, action: Action, _: Happening) -> Done | None:
+    somebody = striker.somebody(action.who)
+    if somebody is None or action.amount == 0:
+        return None
+    somebody.clock.offset_ns += action.amount * NS_PER_MS
+    striker.watch(somebody.lane, str(action), None)
+    somebody.look_at_clock()
+    return Done()
+
+
+def _slow(striker: Striker, action: Action, _: Happening) -> Done | None:
+    lane, speeds = striker.anchors.lane(action.who), striker.world.speeds
+    is_disk = action.kind is ActionKind.SLOW_DISK
+    slow = disk_of(lane) if is_disk else lane
+    if slow in speeds or (is_disk and striker.world.settings.policy is SyncPolicy.NONE):
+        return None
+    speeds[slow] = action.amount
+    striker.watch(lane, str(action), None)
+
+    def as_quick_as_ever() -> None:
+        speeds.pop(slow, None)
+        striker.watch(lane, "quick again", None)
+
+    return Done(as_quick_as_ever)
+
+
+# --- what is done to partitions and between lanes -----------------------------------------------------------
+
+
+def _move(striker: Striker, action: Action, _: Happening) -> Done | None:
+    target = striker.node(action.whom)
+    assert target is not None, "a partition is moved to a node"
+    where = striker.anchors.partition(action.who)
+    leader = striker.anchors.leaders.get(where)
+    if leader is None or leader is target or striker.world.nodes[0].host is None:
+        return None  # nobody moves what nobody leads, or what is there, or without a controller
+    striker.watch(target.lane, str(action), None)
+    striker.world.move(where, target.settings.node_id)
+    return Done()
+
+
+def _part(striker: Striker, action: Action, _: Happening) -> Done | None:
+    one, other = striker.anchors.lane(action.who), striker.anchors.lane(action.whom)
+    both = action.kind is ActionKind.PARTITION
+    return _block(striker, str(action), ((one, other), (other, one)) if both else ((one, other),))
+
+
+def _isolate(striker: Striker, action: Action, _: Happening) -> Done | None:
+    lane = striker.anchors.lane(action.who)
+    lanes = [each.lane for each in (*striker.world.nodes, *striker.world.processes) if each.lane != lane]
+    pairs = tuple(pair for other in lanes for pair in ((lane, other), (other, lane)))
+    return _block(striker, str(action), pairs)
+
+
+def _block(striker: Striker, what: str, pairs: tuple[tuple[str, str], ...]) -> Done | None:
+    network = striker.world.network
+    fresh = tuple(pair for pair in pairs if pair[0] != pair[1] and pair not in network.blocked)
+    if not fresh:
+        return None
+    network.blocked.update(fresh)
+    striker.watch(fresh[0][0], what, None)
+
+    def heal() -> None:
+        striker.watch(fresh[0][0], f"healed: {what}", None)
+        network.unblock(fresh)
+
+    return Done(heal)
+
+
+def _break_disk(striker: Striker, action: Action, _: Happening) -> Done | None:
+    where = striker.anchors.partition(action.who)
+    broken = (APPEND if action.kind is ActionKind.FAIL_APPENDS else SYNC, str(where))
+    world = striker.world
+    if broken in world.broken_disks:
+        return None
+    failures: list[tuple[str, str]] = []
+
+    def hear(failed: tuple[str, str]) -> None:
+        if failed == broken:
+            failures.append(failed)
+
+    def mend() -> None:
+        world.broken_disks.discard(broken)
+        world.on_disk_failed.remove(hear)
+
+    world.broken_disks.add(broken)
+    world.on_disk_failed.append(hear)
+    striker.watch(striker.anchors.lane(f"leader of {where}"), str(action), None)
+    return Done(mend, lambda: bool(failures))
+
+
+_DEEDS: Final[dict[ActionKind, Callable[[Striker, Action, Happening], Done | None]]] = {
+    ActionKind.HOLD: _hold,
+    ActionKind.DELAY: _delay,
+    ActionKind.DROP: _drop,
+    ActionKind.CRASH: _crash,
+    ActionKind.CUT_POWER: _crash,
+    ActionKind.KILL: _kill,
+    ActionKind.PAUSE: _pause,
+    ActionKind.START: _start,
+    ActionKind.MOVE: _move,
+    ActionKind.PARTITION: _part,
+    ActionKind.BLOCK: _part,
+    ActionKind.ISOLATE: _isolate,
+    ActionKind.CLOCK: _clock,
+    ActionKind.SLOW: _slow,
+    ActionKind.SLOW_DISK: _slow,
+    ActionKind.FAIL_APPENDS: _break_disk,
+    ActionKind.FAIL_SYNCS: _break_disk,
+}

@@ -1,0 +1,79 @@
+"""Lies in wait for a message of a certain kind, to strike when that is sent.
+
+Rule: until then nothing happens; a message that never comes was not struck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+
+from fencepost.protocol.messages import (
+    AddPartitionsToTxn,
+    EndTxn,
+    EndTxnReply,
+    InitProducerId,
+    InitProducerIdReply,
+    Produce,
+    ProduceReply,
+    ReplyBody,
+    Request,
+    TxnOffsetCommit,
+    TxnOffsetCommitReply,
+    WriteTxnMarkers,
+    WriteTxnMarkersReply,
+)
+from fencepost.simulator.world.network import Answer, Channel, Connection, Message, Question
+from fencepost.simulator.world.world import World
+
+# What it hurts most not to hear: something was done, and will be asked for again.
+ANSWERS: Final = (EndTxnReply, ProduceReply, InitProducerIdReply, TxnOffsetCommitReply, WriteTxnMarkersReply)
+# What does most harm when it arrives after whoever asked has gone on (KAFKA-17754, KIP-890).
+REQUESTS: Final = (
+    *(EndTxn, EndTxn, EndTxn, Produce, Produce),
+    *(WriteTxnMarkers, TxnOffsetCommit, AddPartitionsToTxn, InitProducerId),
+)
+
+
+@attrs.define(eq=False)
+class Ambush:
+    """An observer of the network: `strike` has the connection of the first message that says `awaited`."""
+
+    world: World
+    awaited: type[Request] | type[ReplyBody]
+    strike: Callable[[Connection], None]
+    is_over: bool = False
+
+    def lie_in_wait(self) -> None:
+        """From now on."""
+        self.world.network.observers.append(self)
+
+    def leave(self) -> None:
+        """Nobody waits any more."""
+        if self in self.world.network.observers:
+            self.world.network.observers.remove(self)
+
+    def sent(self, channel: Channel, message: Message) -> None:
+        said = (
+            message.body
+            if isinstance(message, Answer)
+            else message.request
+            if isinstance(message, Question)
+            else None
+        )
+        if not self.is_over and isinstance(said, self.awaited):
+            self.is_over = True
+            self.world.next(self._spring, channel.connection)
+
+    def arrived(self, channel: Channel, message: Message) -> None:
+        """Too late for that one."""
+
+    def lost(self, channel: Channel, message: Message, because: str) -> None:
+        """Somebody was faster."""
+
+    def _spring(self, connection: Connection) -> None:
+        if connection.is_open:
+            self.strike(connection)
+        self.leave()

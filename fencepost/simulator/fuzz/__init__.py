@@ -1,0 +1,1 @@
+"""Fuzzing: worlds drawn from seeds, run, judged and shrunk."""

@@ -1,0 +1,145 @@
+"""What a fuzzed world is like: how many of what, which faults, how slow. Drawn anew for each seed (swarm
+testing).
+
+Rule: a plan is a value; everything random in it was decided when it was drawn.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from fencepost.broker.host import SyncPolicy
+from fencepost.broker.settings import NodeSettings
+from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
+from fencepost.journal.journal import JournalSettings
+from fencepost.simulator.faults.kinds import FaultKind
+from fencepost.simulator.world.choices import Choices
+from fencepost.simulator.world.clock import NS_PER_MS
+from fencepost.simulator.world.world import WorldSettings
+
+PARTITIONS: Final = 2
+RECORDS_MAX: Final = 4
+COPIERS: Final = (("copier",), ("copier", "rival copier"))
+SCAN_MS: Final = 100  # how often a coordinator looks for transactions that are open for too long
+TIMEOUTS_MS: Final = (60_000, 60_000, 60_000, 300)
+LONG_MS: Final = 60_000
+CALMEST_PAUSE_MS: Final = 120
+
+
+@attrs.frozen(kw_only=True)
+class PayerPlan:
+    """One process that writes transactions. Two with one id fight for it."""
+
+    name: str
+    transactional_id: str
+    transactions: int
+    transaction_timeout_ms: int
+    records_max: int = RECORDS_MAX  # in one transaction
+    reads: bool = False  # in each transaction, what is committed where it writes
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """One seed's world, its workload and its faults. Times are nanoseconds."""
+
+    world: WorldSettings
+    transaction_version: int = 2
+    payers: tuple[PayerPlan, ...] = ()
+    feeds: int = (
+        0  # records that a plain producer writes into each partition of the input, for copiers to copy
+    )
+    copiers: tuple[str, ...] = ()  # names; they all share one transactional id
+    renewals: int = 0  # how often a process asks for the identity after the one that it has
+    reads_uncommitted: bool = False
+    kinds: tuple[FaultKind, ...] = ()
+    strikes: int = 0
+    pause: int = 40 * NS_PER_MS  # between two strikes, about
+    drifts_ppm: tuple[int, ...] = ()  # of the nodes' clocks, in their order
+    slow_lanes: int = 0  # PCT: so many times a lane becomes the slowest
+
+
+def draw(
+    choices: Choices, *, transaction_version: int = 2, node_settings: NodeSettings | None = None
+) -> Plan:
+    """A plan at random, the calmest first: what the first choices of a seed are for."""
+    nodes = choices.one_of((1, 2, 3))
+    policy = choices.one_of((SyncPolicy.NONE, SyncPolicy.COMMIT, SyncPolicy.ALL))
+    settings = hurried(
+        node_settings or NodeSettings(),
+        transaction_version=transaction_version,
+        coordinators=choices.one_of((1, 2)),
+    )
+    world = WorldSettings(
+        nodes=nodes,
+        node_settings=settings,
+        policy=policy,
+        journals=JournalSettings(segment_bytes=choices.one_of((65_536, 2_000, 600))),
+        latency=choices.one_of((100_000, 1_000_000)),
+        sync_latency=choices.one_of((200_000, 3_000_000)),
+        encodes=choices.happens(50),
+        own_travels=choices.happens(500),
+    )
+    copies = choices.happens(500)
+    able = tuple(kind for kind in FaultKind if _applies(kind, world, copies=copies))
+    kinds = choices.some_of(able)
+    return Plan(
+        world=world,
+        transaction_version=transaction_version,
+        payers=_draw_payers(choices),
+        feeds=4 + choices.below(20) if copies else 0,
+        copiers=choices.one_of(COPIERS) if copies else (),
+        renewals=choices.one_of((0, 0, 0, 30)),
+        reads_uncommitted=choices.happens(250),
+        kinds=kinds,
+        strikes=choices.one_of((2, 4, 8, 16)) if kinds else 0,
+        pause=choices.one_of((CALMEST_PAUSE_MS, 40, 15)) * NS_PER_MS,
+        drifts_ppm=tuple(choices.one_of((0, 200, -200)) for _ in range(nodes)),
+        slow_lanes=choices.one_of((0, 0, 1, 3)),
+    )
+
+
+def verifies(transaction_version: int, partition_verification: bool | None) -> bool:
+    """Whether partition leaders ask the coordinator about older clients' batches (KIP-890 part 1); when it is
+    not said, as that version was shipped: not in version 0, which is KIP-98.
+    """
+    return transaction_version > 0 if partition_verification is None else partition_verification
+
+
+def hurried(settings: NodeSettings, *, transaction_version: int, coordinators: int) -> NodeSettings:
+    """Settings of nodes in a hurry, as in every fuzzed world: so much fits into a second that faults meet
+    each other. `coordinators` is the number of partitions of `__transaction_state`.
+    """
+    return attrs.evolve(
+        settings,
+        generation=TRANSACTION_VERSIONS[transaction_version],
+        transaction_state_log_num_partitions=coordinators,
+        offsets_topic_num_partitions=1,
+        transaction_abort_timed_out_transaction_cleanup_interval_ms=SCAN_MS,
+        reelection_backoff_ms=20,
+        marker_retry_backoff_ms=10,
+    )
+
+
+def _applies(kind: FaultKind, world: WorldSettings, *, copies: bool) -> bool:
+    # Without syncs nobody promises anything about a loss of power.
+    if kind is FaultKind.POWER_LOSS:  # what a plain producer wrote is only promised by the strictest policy
+        return world.policy is SyncPolicy.ALL or (world.policy is SyncPolicy.COMMIT and not copies)
+    if kind in (FaultKind.FAILOVER, FaultKind.MOVE):
+        return world.nodes > 1
+    return True
+
+
+def _draw_payers(choices: Choices) -> tuple[PayerPlan, ...]:
+    return tuple(
+        PayerPlan(
+            name=f"payer-{number + 1}",
+            transactional_id=choices.one_of((f"payer-{number + 1}", "payers")),
+            transactions=5 + choices.below(25),
+            transaction_timeout_ms=choices.one_of(TIMEOUTS_MS),
+            records_max=choices.one_of((RECORDS_MAX, 1)),
+            reads=choices.happens(250),
+        )
+        for number in range(1 + choices.below(3))
+    )

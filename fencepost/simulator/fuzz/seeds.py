@@ -1,0 +1,140 @@
+"""Many seeds, one after the other: what is kept of each, and what they come to together.
+
+Rule: results are merged in the order of their seeds, so that the same seeds come to the same, on however
+many cores.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from fencepost.simulator.fuzz.trial import FAULT, Planner, Trial, try_seed
+from fencepost.simulator.judges.coverage import Coverage
+from fencepost.simulator.judges.violation import Violation
+
+KNOWN_MARK = "known: "
+
+
+@attrs.frozen(kw_only=True)
+class Finding:
+    """A seed that breaks a rule, or meets what brokers of its generation do (`rule` is the name of that)."""
+
+    seed: int
+    rule: str
+    evidence: str
+
+
+@attrs.frozen(kw_only=True)
+class Tried:
+    """What is kept of one seed's trial: small enough to be handed from process to process."""
+
+    seed: int
+    digest: str
+    finding: Finding | None
+    met: Finding | None
+    marks: Mapping[str, int]
+    transactions: int
+    events: int
+    elapsed: int
+    """Virtual nanoseconds."""
+    coverage: Coverage = attrs.Factory(Coverage)
+
+
+def try_one(seed: int, planner: Planner) -> Tried:
+    """Run one seed."""
+    return _kept(seed, try_seed(seed, planner))
+
+
+def _kept(seed: int, trial: Trial) -> Tried:
+    return Tried(
+        seed=seed,
+        digest=trial.digest,
+        finding=_finding(seed, trial.violation),
+        met=_finding(seed, trial.met),
+        marks=dict(trial.marks),
+        transactions=trial.transactions,
+        events=trial.events,
+        elapsed=trial.elapsed,
+        coverage=trial.coverage,
+    )
+
+
+def _finding(seed: int, breach: Violation | None) -> Finding | None:
+    return None if breach is None else Finding(seed=seed, rule=breach.rule, evidence=breach.evidence)
+
+
+@attrs.define(eq=False)
+class Tally:
+    """What seeds from `next_seed` on come to. It takes them in any order, and counts them in theirs: up to
+    the first that is missing, and to the first finding unless it is to `keep_going`.
+    """
+
+    next_seed: int
+    keep_going: bool = False
+    seeds: int = 0
+    transactions: int = 0
+    events: int = 0
+    elapsed: int = 0
+    found: list[Finding] = attrs.Factory(list[Finding])
+    met: list[Finding] = attrs.Factory(list[Finding])
+    marks: Counter[str] = attrs.Factory(Counter[str])
+    """How many seeds reached each mark."""
+    coverage: Coverage = attrs.Factory(Coverage)
+    _early: dict[int, Tried] = attrs.Factory(dict[int, Tried])
+    _digests: hashlib.blake2b = attrs.Factory(lambda: hashlib.blake2b(digest_size=16))
+
+    def add(self, tried: Tried) -> None:
+        """One more."""
+        self._early[tried.seed] = tried
+        while not self.is_over and self.next_seed in self._early:
+            self._count(self._early.pop(self.next_seed))
+            self.next_seed += 1
+
+    def _count(self, tried: Tried) -> None:
+        self.seeds += 1
+        self.transactions += tried.transactions
+        self.events += tried.events
+        self.elapsed += tried.elapsed
+        self.marks.update(mark for mark, count in tried.marks.items() if count)
+        self.coverage.merge(tried.coverage)
+        self._digests.update(f"{tried.seed} {tried.digest}\n".encode())
+        if tried.finding is not None:
+            self.found.append(tried.finding)
+        if tried.met is not None:
+            self.met.append(tried.met)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no other seed counts any more."""
+        return bool(self.found) and not self.keep_going
+
+    @property
+    def digest(self) -> str:
+        """Equal wherever the same seeds gave the same histories."""
+        return self._digests.hexdigest()
+
+    @property
+    def faults(self) -> list[str]:
+        """The kinds of fault that struck, by name."""
+        return [mark.removeprefix(FAULT) for mark in _named(self.marks, FAULT)]
+
+    @property
+    def known(self) -> dict[str, int]:
+        """What Apache Kafka does too, with the number of seeds in which it was seen."""
+        return {name.removeprefix(KNOWN_MARK): self.marks[name] for name in _named(self.marks, KNOWN_MARK)}
+
+    @property
+    def behaviours(self) -> dict[str, list[Finding]]:
+        """What was met of that which brokers of an old generation do, by name: the seeds in their order."""
+        found: dict[str, list[Finding]] = {}
+        for finding in self.met:
+            found.setdefault(finding.rule, []).append(finding)
+        return found
+
+
+def _named(names: Iterable[str], prefix: str) -> list[str]:
+    return sorted(name for name in names if name.startswith(prefix))

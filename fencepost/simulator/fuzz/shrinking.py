@@ -1,0 +1,169 @@
+"""A failing run made small: first its plan, then its choices, as long as the same rule is broken.
+
+Rule: nothing is left to chance. The same failing run becomes the same small one, within a budget of events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import attrs
+
+from fencepost.simulator.fuzz.plan import Plan
+from fencepost.simulator.fuzz.smaller_choices import size_of, smaller, trimmed
+from fencepost.simulator.fuzz.smaller_plans import DIMENSIONS
+from fencepost.simulator.fuzz.trial import CORE_FAILED, NOT_LIVE, Planner, Trial, try_choices
+from fencepost.simulator.judges.violation import Violation
+from fencepost.simulator.world.choices import Choices
+
+BUDGET: Final = 1_500_000
+"""Events of all attempts together: half a minute, about."""
+FOR_PLANS: Final = 0.6  # of the budget
+TRIES: Final = 16  # of a smaller plan, with choices of other seeds
+LONGER: Final = 1.2  # a calmer run may take a little longer than the one that was found, and no more
+
+Tell = Callable[["Failing"], None]
+
+
+@attrs.frozen(kw_only=True)
+class Failing:
+    """A run that breaks a rule, or meets what brokers of its generation do. `choices` are those behind the
+    plan; what is missing at their end is 0.
+    """
+
+    plan: Plan
+    choices: tuple[int, ...]
+    violation: Violation
+    events: int
+
+    @property
+    def size(self) -> int:
+        """How many choices are not the calmest ones."""
+        return sum(1 for choice in self.choices if choice)
+
+
+def failing_seed(seed: int, planner: Planner) -> Failing | None:
+    """What a seed breaks or meets; None when it comes to its end."""
+    drawn = Choices(seed)
+    planner(drawn)
+    trial = try_choices(Choices(seed), planner)
+    return _failing(trial, trial.choices[len(drawn.taken) :])
+
+
+def failing_run(plan: Plan, choices: Sequence[int]) -> Failing | None:
+    """What a plan with these choices breaks or meets; None when it comes to its end."""
+    trial = try_choices(Choices(recorded=choices), lambda _: plan)
+    return _failing(trial, trial.choices)
+
+
+def _failing(trial: Trial, choices: Sequence[int]) -> Failing | None:
+    if trial.breach is None:
+        return None
+    return Failing(plan=trial.plan, choices=trimmed(choices), violation=trial.breach, events=trial.events)
+
+
+@attrs.frozen
+class Shrunk:
+    """The smallest that was found; `is_cut_short` when the budget did not last for all there was to try."""
+
+    best: Failing
+    is_cut_short: bool = attrs.field(kw_only=True)
+
+
+def shrink(failing: Failing, *, budget: int = BUDGET, tell: Tell | None = None) -> Shrunk:
+    """Makes a run small; `tell` hears of the best so far after each attempt."""
+    return Search(failing, budget=budget).run(tell)
+
+
+class Search:
+    """One search: whoever ends it from outside still gets what it had found."""
+
+    def __init__(self, failing: Failing, *, budget: int = BUDGET) -> None:
+        self.best = failing
+        self.budget = int(budget * FOR_PLANS)
+        self.for_choices = budget - self.budget
+        self.tell: Tell | None = None
+        self.events_max = int(failing.events * LONGER)
+        self.is_cut_short = False
+
+    def run(self, tell: Tell | None = None) -> Shrunk:
+        """Until nothing smaller is found, or the budget is spent."""
+        self.tell = tell
+        self._reduce_plan(TRIES)
+        self.budget += self.for_choices
+        while not self.is_spent:
+            before = self.best
+            self._reduce_choices()
+            self._reduce_plan(0)
+            if self.best is before:
+                break
+        return Shrunk(self.best, is_cut_short=self.is_cut_short)
+
+    def so_far(self) -> Shrunk:
+        """What there is of a search that was ended from outside, while it ran."""
+        return Shrunk(self.best, is_cut_short=True)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing may be tried any more."""
+        return self.budget <= 0
+
+    def _reduce_plan(self, tries: int) -> None:
+        """Every dimension, again and again, until nothing can be taken away."""
+        before = None
+        while before is not self.best:
+            before = self.best
+            for dimension in DIMENSIONS:
+                while any(self._keep(plan, tries) for plan in dimension(self.best.plan)):
+                    pass
+
+    def _keep(self, plan: Plan, tries: int) -> bool:
+        """Take a smaller plan, when it fails as well: with the same choices, or with those of some seed."""
+        found = self._attempt(plan, Choices(recorded=self.best.choices))
+        for seed in range(tries):
+            if found is None:
+                found = self._attempt(plan, Choices(seed))
+        if found is not None:
+            self.best = found
+        return found is not None
+
+    def _reduce_choices(self) -> None:
+        """Within the plan."""
+
+        def attempt(choices: Sequence[int]) -> tuple[int, ...] | None:
+            found = self._attempt(self.best.plan, Choices(recorded=choices))
+            if found is None or size_of(found.choices) >= size_of(self.best.choices):
+                return None
+            self.best = found
+            return found.choices
+
+        smaller(self.best.choices, attempt)
+
+    def _attempt(self, plan: Plan, choices: Choices) -> Failing | None:
+        if self.is_spent:
+            self.is_cut_short = True
+            return None
+        trial = self._run(plan, choices)
+        self.budget -= trial.events
+        if self.tell is not None:
+            self.tell(self.best)
+        if trial.breach is None or _kind(trial.breach) != _kind(self.best.violation):
+            return None
+        if trial.events > self.events_max:
+            return None
+        return _failing(attrs.evolve(trial, plan=plan), trial.choices)
+
+    def _run(self, plan: Plan, choices: Choices) -> Trial:
+        events_max = plan.world.events_max
+        if self.best.violation.rule != NOT_LIVE:
+            events_max = min(events_max, self.events_max)
+        hurried = attrs.evolve(plan, world=attrs.evolve(plan.world, events_max=events_max))
+        return try_choices(choices, lambda _: hurried)
+
+
+def _kind(violation: Violation) -> str:
+    """What makes two violations the same: the rule, and of a core that failed the place, too."""
+    if violation.rule in (CORE_FAILED, NOT_LIVE):
+        return f"{violation.rule} {violation.evidence.partition(', line')[0]}"
+    return violation.rule

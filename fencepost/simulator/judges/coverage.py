@@ -1,0 +1,199 @@
+"""Which cells of the coordinator's tables a run came through, and with which faults: state x input x fault.
+
+Rule: counted by what reached a coordinator and by what its log said then, not by what its code looked up; a
+cell that cannot be reached has its reason here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import attrs
+
+from fencepost.broker.contract import Received
+from fencepost.broker.host import Host
+from fencepost.broker.transactions.tables import (
+    TRANSACTION_VERSIONS,
+    CoordinatorInput,
+    EndInput,
+    TransactionVersion,
+    served,
+    spoken,
+)
+from fencepost.protocol.messages import AddOffsetsToTxn, AddPartitionsToTxn, EndTxn, InitProducerId
+from fencepost.protocol.stored import TransactionRecord
+from fencepost.protocol.terms import LAST_GRANTED_EPOCH, TransactionResult, TransactionState
+from fencepost.simulator.judges.transaction_record import DECISIONS, TransactionBook
+
+COUNTED: Final = frozenset({EndTxn, InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn})
+"""The requests that a coordinator's tables speak of."""
+
+Cell = tuple[int, TransactionState, EndInput | CoordinatorInput]
+"""Of which generation's tables, the state before, and what came."""
+
+_DECIDED: Final = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+_ADD: Final = CoordinatorInput.ADD
+_MARKERS_WRITTEN: Final = CoordinatorInput.MARKERS_WRITTEN
+_ENDS: Final = {
+    (TransactionResult.COMMIT, False): EndInput.COMMIT,
+    (TransactionResult.COMMIT, True): EndInput.COMMIT_RETRY,
+    (TransactionResult.ABORT, False): EndInput.ABORT,
+    (TransactionResult.ABORT, True): EndInput.ABORT_RETRY,
+}
+
+
+def cells_of(transaction_version: int) -> tuple[Cell, ...]:
+    """Every cell of a generation's tables that is not empty; of a table that it has from an older one, the
+    older one's cells.
+    """
+    generation = TRANSACTION_VERSIONS[transaction_version]
+    tables = ((_brought_by(generation), generation.end), (transaction_version, generation.moves))
+    return tuple(
+        (version, state, given) for version, table in tables for state, row in table.items() for given in row
+    )
+
+
+def _brought_by(generation: TransactionVersion) -> int:
+    """The first generation that had this table of ends: whoever speaks to it is served by that one."""
+    return min(number for number, other in TRANSACTION_VERSIONS.items() if other.end is generation.end)
+
+
+_NOTHING_TO_COMMIT: Final = (
+    "whoever commits had a batch acknowledged under this very epoch, so that the transaction is open"
+)
+_TWO_BEHIND: Final = (
+    "who wrote under the epoch before has been aborted since, and each of abort and InitProducerId raised it"
+)
+_NO_TURNING_BACK: Final = "a producer that asked to commit never asks to abort the same transaction"
+_NEW_OWNER: Final = "an owner who has just come has written nothing that he could commit"
+
+
+def _unreachable() -> dict[Cell, str]:
+    states = TransactionState
+    found: dict[Cell, str] = {
+        (2, state, EndInput.COMMIT): _NOTHING_TO_COMMIT for state in states if state is not states.ONGOING
+    }
+    found[2, states.EMPTY, EndInput.COMMIT_RETRY] = _TWO_BEHIND
+    found[2, states.PREPARE_COMMIT, EndInput.ABORT_RETRY] = _NO_TURNING_BACK
+    found[2, states.COMPLETE_COMMIT, EndInput.ABORT_RETRY] = _NO_TURNING_BACK
+    found[0, states.EMPTY, EndInput.COMMIT] = _NEW_OWNER
+    return found
+
+
+UNREACHABLE: Final[Mapping[Cell, str]] = _unreachable()
+"""Cells that only a client other than ours could ask for, and why."""
+
+
+@attrs.define(eq=False)
+class CellCounter:
+    """The cells of one run. Only what comes to the coordinator counts, while its last record is durable."""
+
+    generation: TransactionVersion
+    transactions: TransactionBook
+    cells: defaultdict[Cell, int] = attrs.Factory(lambda: defaultdict[Cell, int](int))
+
+    def received(self, host: Host, arrived: Received) -> None:
+        """One of the counted requests reached a node."""
+        request: Any = arrived.request
+        book = self.transactions
+        home = book.homes.get(request.transactional_id)
+        if home is None or book.partitions[home].host is not host:
+            return
+        record = book.latest.get(request.transactional_id)
+        if record is None or book.durable_records.get(request.transactional_id) is not record:
+            return
+        generation = self.generation
+        given: EndInput | CoordinatorInput | None = _ADD
+        if isinstance(request, EndTxn):
+            generation = served(generation, spoken(EndTxn, arrived.version).generation)
+            given = _end_input(record, request, generation)
+        elif isinstance(request, InitProducerId):
+            given = CoordinatorInput.INIT
+        elif isinstance(request, AddPartitionsToTxn) and request.verify_only:
+            given = None
+        if given is not None:
+            self.cells[generation.transaction_version, record.state, given] += 1
+
+    def decided(self, name: str, record: TransactionRecord, *, is_tick: bool) -> None:
+        """A coordinator decided on its own; called before its record is entered."""
+        before = self.transactions.latest.get(name)
+        if before is None:
+            return
+        if record.state in _DECIDED:
+            given = _MARKERS_WRITTEN
+        elif is_tick and record.state in DECISIONS:
+            given = CoordinatorInput.TIMEOUT
+        else:
+            return
+        self.cells[self.generation.transaction_version, before.state, given] += 1
+
+
+def _end_input(record: TransactionRecord, request: EndTxn, generation: TransactionVersion) -> EndInput | None:
+    """Which column of the table this EndTxn is; None for somebody who is neither the owner nor was it just
+    before.
+    """
+    asker = (request.producer_id, request.producer_epoch)
+    if asker == (record.producer_id, record.producer_epoch):
+        return _ENDS[request.result, False]
+    before = (record.producer_id, record.producer_epoch - 1)
+    rotated = (record.previous_producer_id, LAST_GRANTED_EPOCH)
+    is_retry = asker == before or (record.producer_epoch == 0 and asker == rotated)
+    return _ENDS[request.result, True] if generation.renews_identity and is_retry else None
+
+
+@attrs.frozen(kw_only=True)
+class Row:
+    """A cell for people: how often it was come through, in all and in runs with each fault; or why it cannot
+    be.
+    """
+
+    state: str
+    given: str
+    count: int
+    faults: Mapping[str, int]
+    unreachable: str
+
+
+@attrs.define
+class Coverage:
+    """How often each cell was come through, in all and in runs with each kind of fault."""
+
+    cells: Counter[Cell] = attrs.Factory(Counter[Cell])
+    with_faults: Counter[tuple[Cell, str]] = attrs.Factory(Counter[tuple[Cell, str]])
+
+    def add(self, cells: Mapping[Cell, int], faults: Iterable[str]) -> None:
+        """One run: its cells, and the kinds of fault that struck in it."""
+        self.cells.update(cells)
+        for fault in faults:
+            self.with_faults.update({(cell, fault): count for cell, count in cells.items()})
+
+    def merge(self, other: Coverage) -> None:
+        """What other runs came through, too."""
+        self.cells.update(other.cells)
+        self.with_faults.update(other.with_faults)
+
+    def missed(self, transaction_version: int) -> list[Cell]:
+        """Cells that could have been reached, and were not."""
+        return [
+            cell for cell in cells_of(transaction_version) if not self.cells[cell] and cell not in UNREACHABLE
+        ]
+
+    def rows(self, transaction_version: int) -> list[Row]:
+        """A generation's tables, cell by cell."""
+        return [self._row(cell) for cell in cells_of(transaction_version)]
+
+    def _row(self, cell: Cell) -> Row:
+        _, state, given = cell
+        return Row(
+            state=state.title,
+            given=given.value,
+            count=self.cells[cell],
+            faults={
+                fault: count
+                for (struck, fault), count in sorted(self.with_faults.items(), key=lambda each: each[0][1])
+                if struck == cell
+            },
+            unreachable=UNREACHABLE.get(cell, ""),
+        )

@@ -1,0 +1,326 @@
+"""A node in a world: a host that can be killed between any two things that it does, over journals that
+outlive it.
+
+Rule: the node's own code never learns that it is simulated. It sees inputs, its own clock, and journals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
+from typing import Any, Protocol
+
+import attrs
+
+from fencepost.broker.contract import (
+    Answered,
+    Append,
+    Disconnected,
+    Effect,
+    Input,
+    Outcome,
+    Received,
+    ReplyTo,
+)
+from fencepost.broker.host import Host, SyncPolicy
+from fencepost.broker.node import Node
+from fencepost.broker.settings import NodeSettings
+from fencepost.journal.journal import Journal
+from fencepost.journal.storage import StorageError
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import API_BY_REQUEST, FetchReply
+from fencepost.protocol.terms import TopicPartition
+from fencepost.simulator.world.clock import Clock
+from fencepost.simulator.world.journals import ClusterJournals, NodeJournals
+from fencepost.simulator.world.network import (
+    GOODBYE,
+    Answer,
+    Channel,
+    Connection,
+    Goodbye,
+    Message,
+    Network,
+    Question,
+)
+
+
+class Moment(Enum):
+    """When something can be done to a node: around each thing that its host performs."""
+
+    BEFORE = "before"
+    AFTER = "after"
+
+
+class Death(Enum):
+    """Where a node dies that is about to, and so what it counts until then."""
+
+    ANYWHERE = "anywhere"  # between any two things that it does
+    BEFORE_A_WRITE = "before a write"  # which is decided, and in no log
+    BEHIND_A_WRITE = "behind a write"  # which is not synced
+
+
+class Scheduler(Protocol):
+    """What a node needs of its world."""
+
+    now: int
+    network: Network
+
+    def at(self, time: int, act: Callable[[Any], None], argument: object) -> None: ...
+
+    def node(self, node_id: int) -> SimulatedNode: ...
+
+    def sync_latency(self, disk: str) -> int: ...
+
+    def took(self, node: SimulatedNode, arrived: Input, outcome: Outcome) -> None: ...
+
+    def performs(self, node: SimulatedNode, act: Append | Effect, moment: Moment) -> None: ...
+
+    def fetched(self, node: SimulatedNode, reply: FetchReply) -> None: ...
+
+    def died(self, node: SimulatedNode, host: Host, *, power_is_lost: bool) -> None: ...
+
+
+@attrs.define(eq=False)
+class SimulatedNode:
+    """One node: up with a host, or down without. `dies_in` counts the things, or the writes, that it still
+    does before its `death`.
+    """
+
+    world: Scheduler
+    settings: NodeSettings
+    journals: ClusterJournals
+    policy: SyncPolicy
+    clock: Clock
+    carries_own: bool = attrs.field(kw_only=True)
+    lane: str = attrs.field(init=False)
+    disk: str = attrs.field(init=False)
+    host: Host | None = None
+    is_paused: bool = False
+    stash: list[tuple[Channel, Message]] = attrs.Factory(list[tuple[Channel, Message]])
+    is_observed: bool = False  # faults may strike between any two things: each leaves before the next is done
+    is_told: bool = False  # whoever listens hears of each thing, and the run is the same as without him
+    dies_in: int | None = None
+    death: Death = Death.ANYWHERE
+    loses_power: bool = False
+    incarnation: int = 0
+    callers: dict[int, Connection] = attrs.Factory(dict[int, Connection])  # who asks it, by connection
+    peers: dict[int, Connection] = attrs.Factory(dict[int, Connection])  # whom it asks, by node id
+    syncing: set[TopicPartition] = attrs.Factory(set[TopicPartition])
+    tick_at: int | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self.lane = f"node {self.settings.node_id}"
+        self.disk = disk_of(self.lane)
+
+    # --- life and death -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """A new incarnation over what the logs hold."""
+        self.incarnation += 1
+        self.dies_in = self.tick_at = None
+        self.host = Host(Node(self.settings), NodeJournals(self.journals), policy=self.policy)
+        self.host.carries_own = self.carries_own
+        self.host.watch = partial(self.world.took, self)
+        self.host.start(self.clock.ms(self.world.now))
+        self.work()
+
+    def kill(self, *, power_is_lost: bool = False) -> None:
+        """The process is gone where it stands; with `power_is_lost` so is what it had not synced."""
+        host = self.host
+        if host is None:
+            return
+        self.host = None
+        self.is_paused = False
+        self.stash.clear()
+        self.syncing.clear()
+        self.dies_in = None
+        self.world.died(self, host, power_is_lost=power_is_lost)
+        for key in led_by(host):
+            self.journals.let_go(key, power_is_lost=power_is_lost)
+        for connection in list(self.callers.values()):
+            self.world.network.reset(connection, server_is_gone=True)
+        self.callers.clear()
+        for connection in self.peers.values():
+            self.world.network.give_up(connection)
+        self.peers.clear()
+
+    def pause(self) -> None:
+        """It does nothing until it is resumed, and does not know it (a garbage collection, a stopped
+        machine).
+        """
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self.is_paused = False
+        self.world.network.resume(self)
+        if self.host is not None and not self.is_paused:
+            self.work()
+
+    # --- as a server ----------------------------------------------------------------------------------------
+
+    def asked(self, connection: Connection, message: Question | Goodbye) -> None:
+        host = self.host
+        if host is None:
+            self.world.network.reset(connection, server_is_gone=True)
+            return
+        if message is GOODBYE:
+            self.disconnected(connection)
+            return
+        assert isinstance(message, Question), "what arrives and is no goodbye is a question"
+        self.callers[connection.number] = connection
+        caller = connection.caller
+        host.offer(
+            Received(
+                message.request,
+                to=ReplyTo(connection.number, message.token),
+                version=message.version,
+                from_node=caller.settings.node_id if isinstance(caller, SimulatedNode) else None,
+            )
+        )
+        self.work()
+
+    def disconnected(self, connection: Connection) -> None:
+        if self.callers.pop(connection.number, None) is not None and self.host is not None:
+            self.host.offer(Disconnected(connection=connection.number))
+            self.work()
+
+    # --- as a caller ----------------------------------------------------------------------------------------
+
+    def answered(self, connection: Connection, answer: Answer) -> None:
+        if self.host is not None:
+            self.host.offer(Answered(token=answer.token, error=answer.error, body=answer.body))
+            self.work()
+
+    def lost(self, connection: Connection) -> None:
+        """A connection to another node broke: whatever was asked on it has no answer."""
+        for node_id, peer in list(self.peers.items()):
+            if peer is connection:
+                del self.peers[node_id]
+        if self.host is not None:
+            for token in connection.in_flight:
+                self.host.offer(Answered(token=token, error=ErrorCode.NETWORK_EXCEPTION, body=None))
+            self.work()
+
+    # --- working --------------------------------------------------------------------------------------------
+
+    def work(self) -> None:
+        """Do all that can be done now, or as much as it lives to do."""
+        host = self.host
+        if host is None or self.is_paused:
+            return
+        now = self.clock.ms(self.world.now)
+        if self.dies_in is None and not self.is_observed and not self.is_told:
+            host.work_until_idle(now)
+        else:
+            self._work_watched(host, now)
+        if self.host is host:
+            self._flush(host)
+
+    def _work_watched(self, host: Host, now: int) -> None:
+        """One thing after the other; between any two the node may be killed."""
+        leaves_at_once = self.is_observed or self.dies_in is not None
+        while self.host is host and not self.is_paused:
+            if self._dies_now(host):
+                self._flush(host)
+                self.kill(power_is_lost=self.loses_power)
+                return
+            if host.is_idle:
+                return
+            act = host.to_do[0] if host.to_do else None
+            if self.dies_in and (type(act) is Append or self.death is Death.ANYWHERE):
+                self.dies_in -= 1
+            if act is not None:
+                self.world.performs(self, act, Moment.BEFORE)
+            if self.host is host and not self.is_paused:
+                host.work(now)
+                if leaves_at_once:
+                    self._flush(host)
+                if act is not None:
+                    self.world.performs(self, act, Moment.AFTER)
+
+    def _dies_now(self, host: Host) -> bool:
+        if self.dies_in != 0:
+            return False
+        if self.death is Death.BEFORE_A_WRITE:
+            return bool(host.to_do) and type(host.to_do[0]) is Append
+        return self.death is Death.BEHIND_A_WRITE or not host.is_idle
+
+    def _flush(self, host: Host) -> None:
+        """What the host wants done outside: answers, questions to nodes, syncs, and to be woken."""
+        network = self.world.network
+        if host.answers:
+            answers, host.answers = host.answers, []
+            for reply in answers:
+                if type(reply.body) is FetchReply:
+                    self.world.fetched(self, reply.body)
+                connection = self.callers.get(reply.to.connection)
+                if connection is not None:
+                    network.answer(connection, Answer(reply.to.correlation_id, reply.error, reply.body))
+        if host.outbox:
+            sends, host.outbox = host.outbox, []
+            for send in sends:
+                version = API_BY_REQUEST[type(send.request)].maximum
+                network.ask(self._peer(send.node_id), Question(send.token, send.request, version))
+        if host.unsynced:
+            for key in sorted(host.unsynced - self.syncing):
+                self.syncing.add(key)
+                journal = self.journals.journal(key)
+                at = self.world.now + self.world.sync_latency(self.disk)
+                self.world.at(at, self._sync, (host, journal, journal.log_end_offset))
+        if host.wakes_at_ms is not None:
+            self._wake_at(host.wakes_at_ms)
+
+    def _peer(self, node_id: int) -> Connection:
+        peer = self.peers.get(node_id)
+        if peer is None:
+            peer = self.peers[node_id] = self.world.network.connect(self, self.world.node(node_id))
+        return peer
+
+    def _sync(self, what: tuple[Host, Journal, int]) -> None:
+        host, journal, end = what
+        if self.host is not host:
+            return
+        key = journal.partition
+        self.syncing.discard(key)
+        if not host.directory.holds(journal) or key not in host.unsynced:
+            return
+        try:
+            offset = min(journal.sync(), end)
+        except StorageError as problem:
+            host.sync_failed(key, problem)
+        else:
+            host.synced(key, offset)
+        self.work()
+
+    def _wake_at(self, shown_ms: int) -> None:
+        at = max(self.clock.when(shown_ms), self.world.now)
+        if self.tick_at is None or at < self.tick_at:
+            self.tick_at = at
+            self.world.at(at, self._tick, (self.incarnation, at))
+
+    def _tick(self, what: tuple[int, int]) -> None:
+        incarnation, at = what
+        if incarnation == self.incarnation and at == self.tick_at:
+            self.tick_at = None
+            self.look_at_clock()
+
+    def look_at_clock(self) -> None:
+        """Time went by, or the clock jumped."""
+        if self.host is not None:
+            self.host.tick(self.clock.ms(self.world.now))
+            self.work()
+
+
+def disk_of(lane: str) -> str:
+    """What the disk of a node is called where slowness is counted."""
+    return f"disk of {lane}"
+
+
+def led_by(host: Host) -> list[TopicPartition]:
+    """The partitions that this host leads by the newest epoch: their logs die with its process."""
+    return [
+        key
+        for key, log in host.node.logs.items()
+        if host.directory.journal(key).leader_epoch <= log.partition.leader_epoch
+    ]

@@ -1,0 +1,271 @@
+"""Client processes in a world: machines with their connections, and the script that a process runs.
+
+Rule: a process sees its own clock and what its machines resolved. When it dies, its connections close behind
+what it had sent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator
+from typing import Any, Final, Protocol, TypeVar
+
+import attrs
+
+from fencepost.client.effects import Answered, BatchDone, Effect, Operation, Resolve, Send, WakeMe
+from fencepost.client.errors import Failure
+from fencepost.client.producer import ProducerMachine
+from fencepost.client.requests import AskingMachine
+from fencepost.protocol.errors import ErrorCode
+from fencepost.simulator.world.clock import NS_PER_MS, Clock
+from fencepost.simulator.world.network import Answer, Channel, Connection, Message, Network, Question, Server
+
+Machine = ProducerMachine | AskingMachine
+Result = TypeVar("Result")
+Wish = Callable[[], bool] | int
+"""What a script waits for: until something is true, or so many milliseconds of its own clock."""
+Script = Generator[Wish, None, Result]
+
+
+class Scheduler(Protocol):
+    """What a process needs of its world."""
+
+    now: int
+    network: Network
+    marks: Counter[str]
+
+    def at(self, time: int, act: Callable[[Any], None], argument: object) -> None: ...
+
+    def server(self, node_id: int) -> Server | None: ...
+
+    def resolves(self, process: Process, what: Resolve) -> None: ...
+
+
+@attrs.define(eq=False)
+class Port:
+    """One machine of a process, and its connection to each node that it talks to."""
+
+    process: Process
+    machine: Machine
+    request_timeout_ms: int
+    connections: dict[int, Connection] = attrs.Factory(dict[int, Connection])
+    resolved: dict[Operation, Failure | None] = attrs.Factory(dict[Operation, Failure | None])
+    answers: dict[int, Answered] = attrs.Factory(dict[int, Answered])
+    done: dict[int, BatchDone] = attrs.Factory(dict[int, BatchDone])
+    wakes_at_ms: int | None = None
+
+    @property
+    def lane(self) -> str:
+        return self.process.lane
+
+    @property
+    def is_paused(self) -> bool:
+        return self.process.is_paused
+
+    @property
+    def stash(self) -> list[tuple[Channel, Message]]:
+        return self.process.stash
+
+    @property
+    def now(self) -> int:
+        """The time in milliseconds that this machine goes by."""
+        process = self.process
+        return process.clock.ms(process.world.now)
+
+    def perform(self, effects: list[Effect]) -> None:
+        """Do what the machine wants done."""
+        for effect in effects:
+            match effect:
+                case Send():
+                    self._send(effect)
+                case WakeMe():
+                    self._wake_at(effect.at)
+                case Resolve():
+                    self.resolved[effect.operation] = effect.failure
+                    self.process.world.resolves(self.process, effect)
+                case BatchDone():
+                    self.done[effect.number] = effect
+                case Answered():
+                    self.answers[effect.number] = effect
+
+    def wake(self) -> None:
+        self.perform(self.machine.wake(self.now))
+
+    # --- connections ----------------------------------------------------------------------------------------
+
+    def _send(self, send: Send) -> None:
+        world = self.process.world
+        connection = self.connections.get(send.node_id)
+        if connection is None:
+            address = self.machine.cluster.address(send.node_id)
+            server = None if address is None else world.server(address[1])
+            if server is None:  # nobody is there: as refused as a connection can be, but not before we return
+                world.at(world.now, self._nobody, send.token)
+                return
+            connection = self.connections[send.node_id] = world.network.connect(self, server)
+        if not connection.is_timed:
+            self._time(connection, world.now)
+        world.network.ask(connection, Question(send.token, send.request, send.version))
+
+    def _nobody(self, token: int) -> None:
+        if not self.process.is_over:
+            self.perform(self.machine.on_reply(token, ErrorCode.NETWORK_EXCEPTION, None, self.now))
+            self.process.advance()
+
+    def _time(self, connection: Connection, asked_at: int) -> None:
+        """The oldest question of a connection has so long to be answered."""
+        connection.is_timed = True
+        at = asked_at + self.request_timeout_ms * NS_PER_MS
+        self.process.world.at(at, self._time_out, connection)
+
+    def _time_out(self, connection: Connection) -> None:
+        connection.is_timed = False
+        oldest = next(iter(connection.in_flight.values()), None)
+        if oldest is None or self.process.is_over:
+            return
+        asked_at = oldest[1]
+        if asked_at + self.request_timeout_ms * NS_PER_MS > self.process.world.now:
+            self._time(connection, asked_at)
+        else:
+            self.give_up(connection)
+
+    def give_up(self, connection: Connection) -> None:
+        """Nobody waits on this connection any longer; what it carried may still be carried out."""
+        lost = list(connection.in_flight)
+        self.process.world.network.give_up(connection)
+        self._forget(connection, lost)
+
+    def answered(self, connection: Connection, answer: Answer) -> None:
+        process = self.process
+        if not process.is_over:
+            self.perform(self.machine.on_reply(answer.token, answer.error, answer.body, self.now))
+            process.advance()
+
+    def lost(self, connection: Connection) -> None:
+        self._forget(connection, list(connection.in_flight))
+
+    def _forget(self, connection: Connection, tokens: list[int]) -> None:
+        for node_id, known in list(self.connections.items()):
+            if known is connection:
+                del self.connections[node_id]
+        connection.in_flight.clear()
+        if self.process.is_over:
+            return
+        for token in tokens:
+            self.perform(self.machine.on_reply(token, ErrorCode.NETWORK_EXCEPTION, None, self.now))
+        self.process.advance()
+
+    # --- time -----------------------------------------------------------------------------------------------
+
+    def _wake_at(self, shown_ms: int) -> None:
+        self.wakes_at_ms = shown_ms
+        world = self.process.world
+        world.at(max(self.process.clock.when(shown_ms), world.now), self._wake_due, shown_ms)
+
+    def _wake_due(self, shown_ms: int) -> None:
+        if shown_ms == self.wakes_at_ms and not self.process.is_over:
+            self.look_at_clock()
+
+    def look_at_clock(self) -> None:
+        """Time went by, or the clock jumped."""
+        if self.wakes_at_ms is None:
+            return
+        if self.wakes_at_ms > self.now:
+            self._wake_at(self.wakes_at_ms)
+            return
+        self.wakes_at_ms = None
+        self.wake()
+        self.process.advance()
+
+
+@attrs.define(eq=False)
+class Process:
+    """A client process: its ports, and its script until that ends or the process is killed."""
+
+    world: Scheduler
+    lane: str
+    clock: Clock
+    ports: list[Port] = attrs.Factory(list[Port])
+    script: Script[None] | None = None
+    waits_for: Callable[[], bool] | None = None
+    is_over: bool = False
+    is_paused: bool = False
+    is_advancing: bool = False
+    stash: list[tuple[Channel, Message]] = attrs.Factory(list[tuple[Channel, Message]])
+
+    def port(self, machine: Machine, *, request_timeout_ms: int) -> Port:
+        port = Port(self, machine, request_timeout_ms)
+        self.ports.append(port)
+        return port
+
+    def start(self, script: Script[None]) -> None:
+        """Begin; the script runs up to the first thing that it must wait for."""
+        self.script = script
+        self.waits_for = _at_once
+        self.advance()
+
+    def advance(self) -> None:
+        """Run on as far as what the script waits for is true."""
+        if self.is_advancing or self.is_paused or self.script is None:
+            return
+        self.is_advancing = True
+        try:
+            while not self.is_over and self.waits_for is not None and self.waits_for():
+                wish = next(self.script, _END)
+                if wish is _END:
+                    self._end()
+                elif isinstance(wish, int):
+                    self.waits_for = None
+                    due_ms = self.clock.ms(self.world.now) + wish
+                    self.world.at(max(self.clock.when(due_ms), self.world.now), self._rested, self.script)
+                else:
+                    assert not isinstance(wish, str), "a script yields a question or milliseconds"
+                    self.waits_for = wish
+        finally:
+            self.is_advancing = False
+
+    def _rested(self, script: Script[None]) -> None:
+        if script is self.script and not self.is_over:
+            self.waits_for = _at_once
+            self.advance()
+
+    def kill(self) -> None:
+        """The process dies between two things that it does."""
+        if not self.is_over:
+            assert self.script is not None, "a process that runs has a script"
+            self.script.close()
+            self._end()
+
+    def _end(self) -> None:
+        self.is_over = True
+        self.is_paused = False
+        self.stash.clear()
+        for port in self.ports:
+            for connection in port.connections.values():
+                self.world.network.give_up(connection)
+            port.connections.clear()
+
+    def pause(self) -> None:
+        """It does nothing until it is resumed, and does not know it."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self.is_paused = False
+        self.look_at_clock()
+        if self.ports:
+            self.world.network.resume(self.ports[0])
+        self.advance()
+
+    def look_at_clock(self) -> None:
+        """Every machine whose time has come is woken."""
+        if self.is_paused or self.is_over:
+            return
+        for port in self.ports:
+            port.look_at_clock()
+
+
+_END: Final = "the script is over"
+
+
+def _at_once() -> bool:
+    return True

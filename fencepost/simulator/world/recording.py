@@ -1,0 +1,229 @@
+"""Writes down what happens in a world as a history: for pictures, and for whoever reads a run.
+
+Rule: it looks and never touches; a world runs the same with it and without it.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from fencepost.broker.contract import Append, BecomeLeader, Effect, Input, Outcome, Reply
+from fencepost.broker.host import Host
+from fencepost.client.effects import Resolve
+from fencepost.protocol.messages import API_BY_REQUEST, Api, FetchReply
+from fencepost.protocol.stored import read_offsets, read_transactions
+from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from fencepost.simulator.draw.logs import has_lane
+from fencepost.simulator.world.history import (
+    Appended,
+    Arrived,
+    Bounded,
+    Called,
+    Coordinated,
+    Event,
+    History,
+    Lost,
+    Sent,
+    Struck,
+    Truncated,
+)
+from fencepost.simulator.world.labels import UNTOLD, reply_label, request_label, values_of
+from fencepost.simulator.world.network import Answer, Channel, Goodbye, Message, Question
+from fencepost.simulator.world.nodes import Moment, SimulatedNode
+from fencepost.simulator.world.processes import Process
+from fencepost.simulator.world.world import World
+
+
+@attrs.define(eq=False)
+class Recorder:
+    """What has happened so far. `unseen` are lanes of which nothing is told."""
+
+    world: World
+    unseen: tuple[str, ...] = ()
+    events: list[Event] = attrs.Factory(list[Event])
+    numbers: dict[int, tuple[Message, int]] = attrs.Factory(dict[int, tuple[Message, int]])  # by identity
+    asked: dict[tuple[int, int], tuple[int, Api]] = attrs.Factory(dict[tuple[int, int], tuple[int, Api]])
+    ends: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
+    bounds: dict[TopicPartition, tuple[int, int]] = attrs.Factory(dict[TopicPartition, tuple[int, int]])
+    decided: tuple[SimulatedNode, Outcome] | None = None  # and nothing of it was done yet
+
+    def attach(self) -> None:
+        """From now on. Nodes must be observed for their logs to be seen."""
+        # First of all: what a fault strikes at has happened before it.
+        self.world.network.observers.insert(0, self)
+        self.world.network.on_unheard.append(self._unheard)
+        self.world.on_performing.insert(0, self._performs)
+        self.world.on_resolved.insert(0, self._resolves)
+        self.world.judges.append(self)
+
+    def history(self, title: str, lanes: tuple[str, ...]) -> History:
+        """Everything so far."""
+        return History(title=title, lanes=lanes, events=tuple(self.events), end=self.world.now)
+
+    def called(self, lane: str, label: str) -> None:
+        """A process begins something, or learned something."""
+        if lane not in self.unseen:
+            self.events.append(Called(self.world.now, lane=lane, label=label))
+
+    def struck(self, lane: str, label: str, message: Message | None) -> None:
+        """A fault happened, or ended."""
+        known = self.numbers.get(id(message))
+        number = None if message is None or known is None else known[1]
+        self.events.append(Struck(self.world.now, lane=lane, label=label, number=number))
+
+    # --- messages -------------------------------------------------------------------------------------------
+
+    def sent(self, channel: Channel, message: Message) -> None:
+        """A message left."""
+        label = self._label(channel, message)
+        if label is None or channel.source in self.unseen or channel.target in self.unseen:
+            return
+        answers = None
+        if isinstance(message, Answer):
+            asked = self.asked.get((channel.connection.number, message.token))
+            answers = None if asked is None else asked[0]
+        number = self._leaves(channel, message, label, answers)
+        if isinstance(message, Question):
+            api = API_BY_REQUEST[type(message.request)]
+            self.asked[channel.connection.number, message.token] = (number, api)
+
+    def _leaves(self, channel: Channel, message: Message, label: str, answers: int | None) -> int:
+        number = len(self.numbers) + 1
+        self.numbers[id(message)] = (message, number)  # kept, so that no other takes its identity
+        self.events.append(
+            Sent(
+                self.world.now,
+                number=number,
+                source=channel.source,
+                target=channel.target,
+                label=label,
+                answers=answers,
+            )
+        )
+        return number
+
+    def _unheard(self, channel: Channel, answer: Answer) -> None:
+        """An answer that nobody waits for: it says what a late request came to."""
+        asked = self.asked.get((channel.connection.number, answer.token))
+        if asked is not None:
+            answers, api = asked
+            self._leaves(channel, answer, reply_label(api, answer.error, answer.body), answers)
+            self.lost(channel, answer, "nobody waits for it")
+
+    def _label(self, channel: Channel, message: Message) -> str | None:
+        if isinstance(message, Goodbye):
+            return None
+        if isinstance(message, Question):
+            return None if type(message.request).__name__ in UNTOLD else request_label(message.request)
+        api = channel.connection.api_of(message.token)
+        return None if api is None or api.name in UNTOLD else reply_label(api, message.error, message.body)
+
+    def arrived(self, channel: Channel, message: Message) -> None:
+        """A message is taken."""
+        known = self.numbers.get(id(message))
+        if known is not None:
+            self.events.append(Arrived(self.world.now, number=known[1]))
+
+    def lost(self, channel: Channel, message: Message, because: str) -> None:
+        """A message will never be taken."""
+        known = self.numbers.get(id(message))
+        if known is not None:
+            self.events.append(Lost(self.world.now, number=known[1], because=because))
+
+    # --- nodes ----------------------------------------------------------------------------------------------
+
+    def _performs(self, node: SimulatedNode, act: Append | Effect, moment: Moment) -> None:
+        self.decided = None
+        if moment is Moment.AFTER and isinstance(act, Append):
+            if act.partition.topic == TRANSACTION_STATE_TOPIC:
+                self._coordinated(node, act)
+            elif has_lane(act.partition):
+                self._appended(node, act)
+
+    def _coordinated(self, node: SimulatedNode, append: Append) -> None:
+        for name, record in read_transactions(append.batch, append.header):
+            if record is not None:
+                self.events.append(Coordinated.of(name, record, at=self.world.now, node=node.lane))
+
+    def _appended(self, node: SimulatedNode, append: Append) -> None:
+        header = append.header
+        self.ends[append.partition] = header.next_offset
+        self.events.append(
+            Appended.of(
+                append.partition,
+                header,
+                append.batch,
+                at=self.world.now,
+                node=node.lane,
+                label=_inside(append),
+            )
+        )
+
+    def took(self, node: SimulatedNode, arrived: Input, outcome: Outcome) -> None:
+        """A node took an input: what readers may see, or how far a log goes, may have changed."""
+        self.decided = (node, outcome)
+        host = node.host
+        if host is None:
+            return
+        if isinstance(arrived, BecomeLeader) and arrived.partition in self.ends:
+            self._led(node, arrived.partition, host)
+        for where, log in host.node.logs.items():
+            if has_lane(where):
+                bounds = (log.partition.last_stable_offset, log.partition.high_watermark)
+                if self.bounds.get(where, (0, 0)) != bounds and self._is_leader(host, where):
+                    self.bounds[where] = bounds
+                    self.events.append(
+                        Bounded(
+                            at=self.world.now,
+                            partition=where,
+                            last_stable_offset=bounds[0],
+                            high_watermark=bounds[1],
+                        )
+                    )
+
+    def stopped(self) -> None:
+        """The world was stopped where a rule was broken: what the node was about to do is what broke it."""
+        if self.decided is None:
+            return
+        node, outcome = self.decided
+        for append in outcome.appends:
+            self._performs(node, append, Moment.AFTER)
+        for effect in outcome.effects:
+            connection = node.callers.get(effect.to.connection) if isinstance(effect, Reply) else None
+            if isinstance(effect, Reply) and connection is not None and connection.is_open:
+                answer = Answer(effect.to.correlation_id, effect.error, effect.body)
+                self.sent(connection.to_caller, answer)
+
+    def _is_leader(self, host: Host, where: TopicPartition) -> bool:
+        """Whether no later leader has the log, as far as it is open."""
+        journal = self.world.journals.opened.get(where)
+        return journal is None or journal.leader_epoch <= host.node.logs[where].partition.leader_epoch
+
+    def _led(self, node: SimulatedNode, where: TopicPartition, host: Host) -> None:
+        end = host.node.logs[where].partition.log_end_offset
+        if end < self.ends[where]:
+            self.ends[where] = end
+            self.events.append(Truncated(at=self.world.now, node=node.lane, partition=where, next_offset=end))
+
+    def died(self, node: SimulatedNode, host: Host, *, power_is_lost: bool) -> None:
+        """Told by whoever killed it."""
+        self.decided = None
+
+    def fetched(self, node: SimulatedNode, reply: FetchReply) -> None:
+        """What readers get they say themselves."""
+
+    def _resolves(self, process: Process, what: Resolve) -> None:
+        outcome = "ok" if what.failure is None else what.failure.kind.__name__
+        self.called(process.lane, f"{what.operation.value}: {outcome}")
+
+
+def _inside(append: Append) -> str:
+    if append.header.is_control:
+        return ""
+    if append.partition.topic == CONSUMER_OFFSETS_TOPIC:
+        found = read_offsets(append.batch, append.header)
+        return " ".join(
+            f"{key.group_id} {key.topic}-{key.partition}@{'-' if record is None else record.offset}"
+            for key, record in found
+        )
+    return values_of(append.batch)

@@ -1,0 +1,35 @@
+"""The topics of a world, made before anything else happens in it.
+
+Rule: they are asked for as anybody would ask; nothing is put into a node behind its back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from fencepost.client.requests import AskingMachine
+from fencepost.client.retries import CONTROLLER
+from fencepost.protocol.messages import CreateTopic, CreateTopics
+from fencepost.simulator.world.processes import Script
+from fencepost.simulator.world.world import World
+
+PATIENCE_MS: Final = 60_000
+
+
+def create_topics(world: World, topics: Sequence[tuple[str, int]]) -> None:
+    """Makes topics, each with its number of partitions, and returns when they are there."""
+    process = world.process("admin")
+    machine = AskingMachine(world.bootstrap)
+    port = process.port(machine, request_timeout_ms=PATIENCE_MS)
+
+    def script() -> Script[None]:
+        wanted = tuple(CreateTopic(topic=name, partition_count=count) for name, count in topics)
+        number = machine.ask(CreateTopics(topics=wanted), CONTROLLER, deadline=port.now + PATIENCE_MS)
+        port.wake()
+        yield lambda: number in port.answers
+        assert port.answers[number].failure is None, "topics are made before anything strikes"
+
+    process.start(script())
+    world.run_until(lambda: process.is_over)
+    world.processes.remove(process)

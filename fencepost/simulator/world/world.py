@@ -1,0 +1,214 @@
+"""A world: nodes, processes, a network and clocks on one line of virtual time, moved by one sequence of
+choices.
+
+Rule: one thing happens at a time, in the order of its time and then of its making; whatever is left to
+chance is asked of the choices. So a seed, or a list of choices, is the whole run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any, Final, Protocol
+
+import attrs
+
+from fencepost.broker.contract import Append, Effect, Input, Outcome, Reassign
+from fencepost.broker.host import Host, SyncPolicy
+from fencepost.broker.settings import NodeSettings
+from fencepost.client.effects import Resolve
+from fencepost.journal.journal import JournalSettings
+from fencepost.protocol.messages import FetchReply
+from fencepost.protocol.terms import TopicPartition
+from fencepost.simulator.world.choices import Choices
+from fencepost.simulator.world.clock import Clock
+from fencepost.simulator.world.journals import ClusterJournals
+from fencepost.simulator.world.network import Network, Server
+from fencepost.simulator.world.nodes import Moment, SimulatedNode
+from fencepost.simulator.world.processes import Process
+
+# Most messages are quick and few are very late: multiples of the quickest, by an even choice.
+LATENCIES: Final = (1, 1, 1, 1, 1, 2, 2, 3, 3, 4, 6, 8, 12, 20, 60, 250)
+
+FIRST: Final = 2**60  # taken off a number, it comes before all others of its time
+
+
+class Disordered(Exception):
+    """A run does not end: too much happened, or nothing is left that could."""
+
+
+@attrs.frozen(kw_only=True)
+class WorldSettings:
+    """The shape of a world, before any fault. Times are nanoseconds."""
+
+    nodes: int = 1
+    node_settings: NodeSettings
+    policy: SyncPolicy = SyncPolicy.NONE
+    journals: JournalSettings = attrs.field(factory=JournalSettings)
+    latency: int = 200_000
+    sync_latency: int = 1_000_000
+    encodes: bool = False
+    own_travels: bool = True  # what a node asks itself goes by the network, too, where faults can meet it
+    events_max: int = 50_000  # in each phase of a run; a whole run usually takes a thousand or two
+
+
+class Judge(Protocol):
+    """Who looks at each step of each node, at what readers get, and at each death."""
+
+    def took(self, node: SimulatedNode, arrived: Input, outcome: Outcome) -> None: ...
+
+    def fetched(self, node: SimulatedNode, reply: FetchReply) -> None: ...
+
+    def died(self, node: SimulatedNode, host: Host, *, power_is_lost: bool) -> None: ...
+
+
+Performs = Callable[[SimulatedNode, Append | Effect, Moment], None]
+
+
+class World:
+    """Everything that a seed decides on. `marks` counts what was reached."""
+
+    def __init__(self, settings: WorldSettings, choices: Choices) -> None:
+        self.settings = settings
+        self.choices = choices
+        self.now = 0
+        self.happened = 0
+        self.queue: list[tuple[int, int, Callable[[Any], None], Any]] = []
+        self.marks: Counter[str] = Counter()
+        self.network = Network(self, encodes=settings.encodes)
+        self.speeds: dict[str, int] = {}  # factors of slowness, by lane or disk
+        self.broken_disks: set[tuple[str, str]] = set()  # operation and directory of a partition
+        self.journals = ClusterJournals(self._choose_of_disk, settings=settings.journals, breaks=self._breaks)
+        self.nodes = [self._make_node(number + 1) for number in range(settings.nodes)]
+        self.processes: list[Process] = []
+        self.judges: list[Judge] = []
+        self.on_performing: list[Performs] = []
+        self.on_resolved: list[Callable[[Process, Resolve], None]] = []
+        self.on_died: list[Callable[[SimulatedNode], None]] = []
+        self.on_disk_failed: list[Callable[[tuple[str, str]], None]] = []
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    def _make_node(self, node_id: int) -> SimulatedNode:
+        settings = attrs.evolve(
+            self.settings.node_settings, node_id=node_id, controller_id=1, host="node", port=node_id
+        )
+        return SimulatedNode(
+            self,
+            settings,
+            self.journals,
+            self.settings.policy,
+            Clock(),
+            carries_own=not self.settings.own_travels,
+        )
+
+    # --- time -----------------------------------------------------------------------------------------------
+
+    def at(self, time: int, act: Callable[[Any], None], argument: object = None) -> None:
+        """Let `act(argument)` happen at a time (nanoseconds), behind what happens then already."""
+        self.happened += 1
+        heappush(self.queue, (time, self.happened, act, argument))
+
+    def next(self, act: Callable[[Any], None], argument: object = None) -> None:
+        """Let `act(argument)` happen right after what happens now, before anything else."""
+        self.happened += 1
+        heappush(self.queue, (self.now, self.happened - FIRST, act, argument))
+
+    def latency(self, source: str) -> int:
+        """How long a message of this lane takes."""
+        factor = LATENCIES[self.choices.below(len(LATENCIES))] * self.settings.latency
+        return factor * self.speeds[source] if source in self.speeds else factor
+
+    def sync_latency(self, disk: str) -> int:
+        """How long a sync of this disk takes."""
+        factor = LATENCIES[self.choices.below(len(LATENCIES))] * self.settings.sync_latency
+        return factor * self.speeds[disk] if disk in self.speeds else factor
+
+    def run_until(self, is_over: Callable[[], bool]) -> None:
+        """One thing after the other. Disordered when that is not over within the settings' `events_max`."""
+        queue, end = self.queue, self.happened + self.settings.events_max
+        while not is_over():
+            if not queue or self.happened > end:
+                because = "nothing is left to happen" if not queue else "it goes on and on"
+                raise Disordered(f"the world does not come to its end: {because}")
+            self.now, number, act, argument = heappop(queue)
+            self._digest.update(b"%d %d " % (self.now, number))
+            act(argument)
+
+    @property
+    def digest(self) -> str:
+        """The hash of the history so far: when everything happened, in which order, and every choice."""
+        whole = self._digest.copy()
+        whole.update(repr(self.choices.taken).encode())
+        return whole.hexdigest()
+
+    # --- what is in it --------------------------------------------------------------------------------------
+
+    def node(self, node_id: int) -> SimulatedNode:
+        return self.nodes[node_id - 1]
+
+    def server(self, node_id: int) -> Server | None:
+        """Who listens at this address; a node that is down refuses when it is reached."""
+        return self.nodes[node_id - 1] if 1 <= node_id <= len(self.nodes) else None
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"node:{node.settings.node_id}" for node in self.nodes)
+
+    def start(self) -> None:
+        """Every node starts."""
+        for node in self.nodes:
+            node.start()
+
+    def process(self, name: str) -> Process:
+        """A client process that does nothing yet."""
+        process = Process(self, name, Clock())
+        self.processes.append(process)
+        return process
+
+    def move(self, partition: TopicPartition, node_id: int) -> None:
+        """Whoever watches over the cluster wants this partition led by that node; the controller may be
+        down.
+        """
+        controller = self.nodes[0]
+        if controller.host is not None:
+            controller.host.offer(Reassign(partition=partition, node_id=node_id))
+            controller.work()
+
+    # --- what others tell it --------------------------------------------------------------------------------
+
+    def took(self, node: SimulatedNode, arrived: Input, outcome: Outcome) -> None:
+        for judge in self.judges:
+            judge.took(node, arrived, outcome)
+
+    def fetched(self, node: SimulatedNode, reply: FetchReply) -> None:
+        for judge in self.judges:
+            judge.fetched(node, reply)
+
+    def died(self, node: SimulatedNode, host: Host, *, power_is_lost: bool) -> None:
+        for judge in self.judges:
+            judge.died(node, host, power_is_lost=power_is_lost)
+        for hear in self.on_died:
+            hear(node)
+
+    def performs(self, node: SimulatedNode, act: Append | Effect, moment: Moment) -> None:
+        for hear in self.on_performing:
+            hear(node, act, moment)
+
+    def resolves(self, process: Process, what: Resolve) -> None:
+        for hear in self.on_resolved:
+            hear(process, what)
+
+    def _choose_of_disk(self, most: int) -> int:
+        return self.choices.below(most + 1)
+
+    def _breaks(self, operation: str, path: str) -> bool:
+        if not self.broken_disks:
+            return False
+        asked = (operation, path.partition("/")[0])
+        if asked not in self.broken_disks:
+            return False
+        for hear in self.on_disk_failed:
+            hear(asked)
+        return True

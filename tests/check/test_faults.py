@@ -1,0 +1,595 @@
+"""Every fault that the check is for, planted in a copy of a good directory, and what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import pytest
+
+from fencepost.check.directory import check_directory
+from fencepost.check.findings import Finding, Severity
+from fencepost.journal.indexes import ABORTED_ENTRY, OFFSET_ENTRY, TIME_ENTRY
+from fencepost.protocol.batches import TRANSACTIONAL_BIT, read_header
+from fencepost.protocol.records import build_data_batch
+from fencepost.protocol.terms import INT32_MAX, TransactionState
+from tests.check.directories import (
+    LEFT_LOG,
+    METADATA_LOG,
+    OFFSETS_LOG,
+    ORDERS_LOG,
+    PAY_LOG,
+    SMALL_LOG,
+    Directory,
+    closed,
+    killed,
+)
+from tests.check.planting import (
+    ABORT,
+    COMPLETED,
+    OPEN,
+    OTHER_PREPARED,
+    PLAIN,
+    PREPARED,
+    SECOND,
+    THIRD,
+    Fault,
+    adjust,
+    adjust_segment,
+    all_under,
+    drop,
+    forget,
+    mark,
+    patch,
+    remember,
+    rename_topic,
+    restate,
+    rewrite,
+    unknown_state,
+)
+
+# --- the table -------------------------------------------------------------------------------------------
+
+BATCHES = [
+    Fault("a byte of a record is flipped", lambda at: at.flip(ORDERS_LOG, 200), ORDERS_LOG, "checksum"),
+    Fault("the magic byte is none", lambda at: at.flip(ORDERS_LOG, 16), ORDERS_LOG, "no batch at byte 0"),
+    Fault("a closed log is cut off", lambda at: at.cut(SMALL_LOG, 7), SMALL_LOG, "no whole batch"),
+    Fault("an old segment is cut off", lambda at: at.cut(ORDERS_LOG, 7), ORDERS_LOG, "no whole batch"),
+    Fault(
+        "a batch is missing",
+        lambda at: at.put(SMALL_LOG, b"".join(at.batches(SMALL_LOG)[1:])),
+        SMALL_LOG,
+        "a batch begins at offset 1 where 0 was expected",
+    ),
+    Fault(
+        "an offset comes twice",
+        lambda at: at.change(SMALL_LOG, 1, sealed=False, base_offset=0),
+        SMALL_LOG,
+        "a batch begins at offset 0 where 1 was expected",
+    ),
+    Fault(
+        "a segment is missing",
+        lambda at: at.remove(f"{SECOND}.log"),
+        THIRD,
+        "a segment begins at offset 14 where 6 was expected",
+    ),
+    Fault(
+        "a leader epoch falls",
+        lambda at: at.change(SMALL_LOG, 2, sealed=False, leader_epoch=5),
+        SMALL_LOG,
+        "a batch of leader epoch 0 after one of 5",
+    ),
+    Fault(
+        "records make no sense",
+        lambda at: at.change_payload(SMALL_LOG, 0, lambda data: b"\xc1" * len(data)),
+        SMALL_LOG,
+        "unreadable records",
+    ),
+    Fault(
+        "a count is wrong",
+        lambda at: at.change(SMALL_LOG, 0, record_count=2),
+        SMALL_LOG,
+        "unreadable records",
+    ),
+    Fault(
+        "a marker makes no sense",
+        lambda at: at.change_payload(SMALL_LOG, 1, lambda data: b"\xff" * len(data)),
+        SMALL_LOG,
+        "unreadable marker",
+    ),
+]
+
+PRODUCERS = [
+    Fault(
+        "a sequence is left out",
+        lambda at: at.change(SMALL_LOG, PLAIN + 1, base_sequence=2),
+        SMALL_LOG,
+        "sequence 2 where 1 was expected",
+    ),
+    Fault(
+        "a sequence comes twice",
+        lambda at: at.change(SMALL_LOG, PLAIN + 1, base_sequence=0),
+        SMALL_LOG,
+        "sequence 0 where 1 was expected",
+    ),
+    Fault(
+        "a new epoch does not begin at 0",
+        lambda at: at.change(SMALL_LOG, 2, base_sequence=1),
+        SMALL_LOG,
+        "sequence 1 where 0 was expected",
+    ),
+    Fault(
+        "the end is followed by no 0",
+        lambda at: at.change(SMALL_LOG, PLAIN, base_sequence=INT32_MAX),
+        SMALL_LOG,
+        "sequence 1 where 0 was expected",
+    ),
+    Fault(
+        "a zombie writes",
+        lambda at: at.change(SMALL_LOG, 2, producer_epoch=0),
+        SMALL_LOG,
+        "a batch after epoch 1 was here",
+    ),
+    Fault(
+        "a zombie's marker",
+        lambda at: mark(at, SMALL_LOG, 3, producer_epoch=0, result=ABORT),
+        SMALL_LOG,
+        "a marker after epoch 1 was here",
+    ),
+    Fault(
+        "a replaced coordinator's marker",
+        lambda at: mark(at, SMALL_LOG, 1, coordinator_epoch=9),
+        SMALL_LOG,
+        "a marker of coordinator epoch 0 after one of 9",
+    ),
+    Fault(
+        "a plain batch in a transaction",
+        lambda at: at.change(
+            SMALL_LOG,
+            OPEN + 1,
+            attributes=read_header(at.batches(SMALL_LOG)[OPEN + 1]).attributes & ~TRANSACTIONAL_BIT,
+        ),
+        SMALL_LOG,
+        "a plain batch inside its transaction, open since offset 7",
+    ),
+]
+
+INDEXES = [
+    Fault(
+        "an offset index points elsewhere",
+        rewrite(f"{SECOND}.index", patch(OFFSET_ENTRY, 1, 1, 99)),
+        f"{SECOND}.index",
+        "entry 1 is OffsetEntry(offset=8, position=99)",
+    ),
+    Fault(
+        "an offset index ends early",
+        lambda at: at.cut(f"{SECOND}.index", 8),
+        f"{SECOND}.index",
+        "1 of 5 entries are missing",
+    ),
+    Fault(
+        "an offset index says more",
+        lambda at: at.grow(f"{SECOND}.index", OFFSET_ENTRY.pack(7, 30_500)),
+        f"{SECOND}.index",
+        "the log makes none",
+    ),
+    Fault(
+        "an offset index is torn",
+        lambda at: at.cut(f"{SECOND}.index", 3),
+        f"{SECOND}.index",
+        "no whole entry",
+    ),
+    Fault("an index is missing", lambda at: at.remove(f"{SECOND}.index"), f"{SECOND}.index", "missing"),
+    Fault(
+        "a time index lies",
+        rewrite(f"{SECOND}.timeindex", patch(TIME_ENTRY, 0, 1, 3)),
+        f"{SECOND}.timeindex",
+        "entry 0 is TimeEntry(",
+    ),
+    Fault(
+        "a time index ends early",
+        lambda at: at.put(f"{SECOND}.timeindex", b""),
+        f"{SECOND}.timeindex",
+        "the newest timestamp is",
+    ),
+    Fault(
+        "an aborted transaction is not indexed",
+        lambda at: at.put(f"{THIRD}.txnindex", b""),
+        f"{THIRD}.txnindex",
+        "1 of 1 entries are missing",
+    ),
+    Fault(
+        "it begins too late",
+        rewrite(f"{THIRD}.txnindex", patch(ABORTED_ENTRY, 0, 2, 11)),
+        f"{THIRD}.txnindex",
+        "entry 0 is Aborted(producer_id=0, first_offset=11",
+    ),
+    Fault(
+        "a lookup ends too early",
+        rewrite(f"{THIRD}.txnindex", patch(ABORTED_ENTRY, 0, 4, 15)),
+        f"{THIRD}.txnindex",
+        "last_stable_offset=15",
+    ),
+    Fault(
+        "a commit is indexed as an abort",
+        lambda at: at.put(f"{SECOND}.txnindex", ABORTED_ENTRY.pack(0, 0, 0, 8, 9)),
+        f"{SECOND}.txnindex",
+        "the log makes none",
+    ),
+    Fault(
+        "an entry of another version",
+        rewrite(f"{THIRD}.txnindex", patch(ABORTED_ENTRY, 0, 0, 7)),
+        f"{THIRD}.txnindex",
+        "version 7",
+    ),
+]
+
+SNAPSHOTS = [
+    Fault(
+        "a snapshot is altered", lambda at: at.flip(at.last_snapshot("orders-1"), 20), ".snapshot", "checksum"
+    ),
+    Fault(
+        "a snapshot is cut off",
+        lambda at: at.put(at.last_snapshot("orders-1"), b"abc"),
+        ".snapshot",
+        "3 bytes are no snapshot",
+    ),
+    Fault(
+        "a snapshot of another version",
+        lambda at: at.flip(at.last_snapshot("orders-1"), 0),
+        ".snapshot",
+        "only 1 is known",
+    ),
+    Fault("a sequence is remembered wrong", remember(0, last_sequence=77), ".snapshot", "last_sequence 77"),
+    Fault(
+        "an epoch is remembered wrong",
+        remember(0, producer_epoch=1),
+        ".snapshot",
+        "producer_epoch 1 (the log says 2)",
+    ),
+    Fault(
+        "an open transaction is forgotten",
+        remember(1, first_offset=-1),
+        ".snapshot",
+        "first_offset -1 (the log says 7)",
+    ),
+    Fault(
+        "a coordinator epoch is forgotten",
+        remember(0, coordinator_epoch=-1),
+        ".snapshot",
+        "coordinator_epoch -1",
+    ),
+    Fault(
+        "a producer is forgotten",
+        lambda at: at.change_snapshot(at.last_snapshot("orders-1"), lambda producers: producers[1:]),
+        ".snapshot",
+        "producer 0 is missing",
+    ),
+    Fault(
+        "a producer is made up", remember(0, producer_id=9), ".snapshot", "producer 9 wrote nothing before"
+    ),
+    Fault(
+        "a snapshot of what is not there",
+        lambda at: at.put(f"orders-1/{77:020d}.snapshot", at.get(at.last_snapshot("orders-1"))),
+        ".snapshot",
+        "taken at offset 77, and the log ends at 9",
+    ),
+]
+
+MANIFEST, CHECKPOINT = "orders-1/manifest.json", "orders-1/checkpoint.json"
+SMALL_FILES = [
+    Fault(
+        "the last stable offset is too high",
+        adjust(MANIFEST, last_stable_offset=9),
+        MANIFEST,
+        "its last stable offset is 9, a full scan up to 9 gives 7",
+    ),
+    Fault(
+        "the last stable offset is too low",
+        adjust(MANIFEST, last_stable_offset=3),
+        MANIFEST,
+        "its last stable offset is 3, a full scan up to 9 gives 7",
+    ),
+    Fault(
+        "more is promised than there is", adjust(MANIFEST, high_watermark=50), MANIFEST, "the log ends at 9"
+    ),
+    Fault(
+        "the log starts elsewhere", adjust(MANIFEST, log_start_offset=20), MANIFEST, "log start offset is 20"
+    ),
+    Fault(
+        "an open transaction is not told",
+        adjust(MANIFEST, open_transactions=[]),
+        MANIFEST,
+        "its open transactions are []",
+    ),
+    Fault("a segment's size is wrong", adjust_segment(MANIFEST, 0, bytes=4), MANIFEST, "bytes is 4"),
+    Fault(
+        "a segment is made up",
+        adjust_segment(MANIFEST, 0, base_offset=4),
+        MANIFEST,
+        "tells of a segment at 4",
+    ),
+    Fault(
+        "the first segment is missing",
+        lambda at: at.remove(ORDERS_LOG),
+        "orders-0/manifest.json",
+        "its log start offset is 0, the log begins at 6",
+    ),
+    Fault(
+        "only its index is left", lambda at: at.remove(ORDERS_LOG), "orders-0/", "an index without its log"
+    ),
+    Fault(
+        "the last segment is missing",
+        lambda at: at.remove(f"{THIRD}.log"),
+        "orders-0/manifest.json",
+        "its high watermark is 16, the log ends at 14",
+    ),
+    Fault("a manifest is cut off", lambda at: at.cut(MANIFEST, 5), MANIFEST, "no JSON"),
+    Fault("a manifest is a list", lambda at: at.put(MANIFEST, b"[]"), MANIFEST, "no JSON object"),
+    Fault("a manifest lacks its offsets", lambda at: at.put(MANIFEST, b"{}"), MANIFEST, "no high_watermark"),
+    Fault(
+        "a checkpoint vouches for what is not so",
+        adjust_segment(CHECKPOINT, 0, leader_epoch=4),
+        CHECKPOINT,
+        "leader_epoch is 4",
+    ),
+    Fault(
+        "a checkpoint makes no sense",
+        adjust(CHECKPOINT, segments=[4]),
+        CHECKPOINT,
+        "no segments that make sense",
+    ),
+]
+
+TRANSACTIONS = [
+    Fault(
+        "a marker is missing",
+        lambda at: drop(at, SMALL_LOG, 1),
+        PAY_LOG,
+        "'pay' completed COMMIT of producer 0 epoch 1, and its marker is missing in orders-1",
+    ),
+    Fault(
+        "a partition is lost",
+        lambda at: at.remove_directory("orders-1"),
+        PAY_LOG,
+        "'pay' completed COMMIT of producer 0 epoch 1, and its marker is missing in orders-1",
+    ),
+    Fault(
+        "a marker contradicts the decision",
+        lambda at: mark(at, SMALL_LOG, 1, result=ABORT),
+        SMALL_LOG,
+        "ABORT of producer 0 epoch 1, and 'pay' decided COMMIT",
+    ),
+    Fault(
+        "a commit that nobody decided",
+        lambda at: mark(at, SMALL_LOG, OPEN + 1),
+        SMALL_LOG,
+        "COMMIT of producer 2 epoch 0, and no coordinator decided so",
+    ),
+    Fault(
+        "an abort that nobody decided",
+        lambda at: mark(at, SMALL_LOG, OPEN + 1, result=ABORT),
+        SMALL_LOG,
+        "ABORT of producer 2 epoch 0, and no coordinator decided so",
+        Severity.NOTE,
+    ),
+    Fault(
+        "a decision is lost",
+        lambda at: drop(at, PAY_LOG, PREPARED),
+        PAY_LOG,
+        "'pay' is CompleteCommit after Ongoing",
+    ),
+    Fault(
+        "a decision is turned round",
+        lambda at: restate(at, PAY_LOG, COMPLETED, state=TransactionState.COMPLETE_ABORT),
+        PAY_LOG,
+        "'pay' is CompleteAbort after PrepareCommit",
+    ),
+    Fault(
+        "an epoch falls",
+        lambda at: restate(at, PAY_LOG, COMPLETED, producer_epoch=0),
+        PAY_LOG,
+        "'pay' has producer epoch 0 after 1",
+    ),
+    Fault(
+        "a decision is not finished",
+        lambda at: drop(at, PAY_LOG, OTHER_PREPARED + 1),
+        PAY_LOG,
+        "'other' is PrepareCommit",
+        Severity.NOTE,
+    ),
+    Fault(
+        "a log begins with an end",
+        lambda at: drop(at, PAY_LOG, *range(COMPLETED)),
+        PAY_LOG,
+        "'pay' is CompleteCommit and was never prepared",
+    ),
+    Fault(
+        "a transaction hangs",
+        lambda at: drop(at, LEFT_LOG, 1),
+        SMALL_LOG,
+        "producer 2 has a transaction open since here that no coordinator knows",
+    ),
+    Fault(
+        "it hangs elsewhere than its coordinator thinks",
+        lambda at: restate(at, LEFT_LOG, 1, partitions=()),
+        SMALL_LOG,
+        "producer 2 has a transaction open since here",
+    ),
+]
+
+CLUSTER = [
+    Fault(
+        "an offset's record makes no sense",
+        lambda at: at.change_payload(OFFSETS_LOG, 0, lambda data: b"\x7f" * len(data)),
+        OFFSETS_LOG,
+        "unreadable records",
+    ),
+    Fault(
+        "a state is unknown",
+        lambda at: at.change_payload(PAY_LOG, 0, unknown_state),
+        PAY_LOG,
+        "unreadable records",
+    ),
+    Fault(
+        "columns where Kafka's records belong",
+        lambda at: at.put_batches(OFFSETS_LOG, [bytes(build_data_batch([b"v"], base_timestamp=1))]),
+        OFFSETS_LOG,
+        "unreadable records",
+    ),
+    Fault(
+        "the metadata makes no sense",
+        lambda at: at.change_payload(METADATA_LOG, 0, lambda data: data[:-1] + b"\x7f"),
+        METADATA_LOG,
+        "unreadable records",
+    ),
+    Fault(
+        "a topic's record is lost",
+        lambda at: forget(at, "TopicCreated"),
+        METADATA_LOG,
+        "a topic that does not exist",
+    ),
+    Fault(
+        "producer ids were handed out and forgotten",
+        lambda at: forget(at, "ProducerIdsAllocated"),
+        "orders-0",
+        "and ids below 0 were handed out",
+    ),
+    Fault(
+        "a leader that the metadata does not know",
+        lambda at: all_under(at, SMALL_LOG, 3),
+        SMALL_LOG,
+        "written under leader epoch 3, the metadata knows 0",
+    ),
+    Fault(
+        "a directory of no topic",
+        lambda at: rename_topic(at, "orders", "ordinal"),
+        "orders-0",
+        "the metadata has no such partition",
+        Severity.NOTE,
+    ),
+    Fault(
+        "an id in the wrong partition",
+        lambda at: at.put_batches(LEFT_LOG, at.batches(PAY_LOG)),
+        LEFT_LOG,
+        "transactional id 'pay' belongs to partition 0",
+    ),
+    Fault(
+        "a group in the wrong partition",
+        lambda at: (
+            at.make_directory("__consumer_offsets-0"),
+            at.put(OFFSETS_LOG.replace("-1/", "-0/"), at.get(OFFSETS_LOG)),
+        ),
+        "__consumer_offsets-0",
+        "group 'group' belongs to partition 1",
+    ),
+    Fault(
+        "a coordinator's log is damaged",
+        lambda at: at.flip(PAY_LOG, 80),
+        "__transaction_state-0",
+        "transactions were not compared",
+        Severity.NOTE,
+    ),
+]
+
+# What a broker that was killed leaves, or a machine that lost its power in the middle of a write.
+LEFT_BEHIND = [
+    Fault(
+        "the last write is torn",
+        lambda at: at.grow(SMALL_LOG, b"\0" * 30),
+        SMALL_LOG,
+        "no whole batch",
+        Severity.NOTE,
+    ),
+    Fault(
+        "the last write is half there",
+        lambda at: at.grow(SMALL_LOG, at.batches(SMALL_LOG)[0][:66]),
+        SMALL_LOG,
+        "no whole batch",
+        Severity.NOTE,
+    ),
+    Fault(
+        "the last index lags",
+        lambda at: at.put(f"{THIRD}.txnindex", b""),
+        f"{THIRD}.txnindex",
+        "missing",
+        Severity.NOTE,
+    ),
+    Fault(
+        "the last index is torn",
+        lambda at: at.cut(f"{THIRD}.txnindex", 3),
+        f"{THIRD}.txnindex",
+        "no whole entry",
+        Severity.NOTE,
+    ),
+    Fault(
+        "a snapshot is torn",
+        lambda at: at.put(f"orders-0/{14:020d}.snapshot", b"\0"),
+        ".snapshot",
+        "1 bytes are no snapshot",
+        Severity.NOTE,
+    ),
+    Fault("a manifest is torn", lambda at: at.put(MANIFEST, b"\0" * 99), MANIFEST, "no JSON", Severity.NOTE),
+    Fault(
+        "an index outlived its log",
+        lambda at: at.put(f"orders-1/{50:020d}.index", b""),
+        "orders-1/",
+        "an index without its log",
+        Severity.NOTE,
+    ),
+]
+
+STRAY = Fault(
+    "a write was cut short",
+    lambda at: at.put("orders-1/manifest.json.tmp", b"{"),
+    "manifest.json.tmp",
+    "never finished",
+    Severity.NOTE,
+)
+
+
+def found(at: Directory, fault: Fault) -> list[Finding]:
+    """The findings that are this fault's."""
+    return [
+        finding
+        for finding in check_directory(at).found
+        if finding.severity is fault.severity and fault.file in finding.file and fault.says in finding.what
+    ]
+
+
+def plant(fault: Fault, at: Directory) -> Directory:
+    """Damages a directory that says nothing of it before."""
+    assert not found(at, fault), "it is there without the damage"
+    fault.plant(at)
+    return at
+
+
+def name_of(fault: Fault) -> str:
+    return fault.name
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [*BATCHES, *PRODUCERS, *INDEXES, *SNAPSHOTS, *SMALL_FILES, *TRANSACTIONS, *CLUSTER, STRAY],
+    ids=name_of,
+)
+def test_a_fault_is_found(fault: Fault) -> None:
+    assert found(plant(fault, closed()), fault), [f.what for f in check_directory(closed()).found]
+
+
+@pytest.mark.parametrize("fault", LEFT_BEHIND, ids=name_of)
+def test_what_a_kill_leaves_is_a_note_until_somebody_says_that_it_stopped_in_order(fault: Fault) -> None:
+    killed_one = plant(fault, killed())
+    assert found(killed_one, fault)
+    assert not [f for f in check_directory(killed_one).found if f.severity is Severity.PROBLEM]
+    stopped = closed()
+    fault.plant(stopped)
+    assert found(stopped, attrs.evolve(fault, severity=Severity.PROBLEM))
+
+
+@pytest.mark.parametrize("good", [closed, killed])
+def test_a_good_directory_has_nothing_to_tell(good: Callable[[], Directory]) -> None:
+    findings = check_directory(good())
+    assert findings.found == []
+    assert (findings.partitions, findings.segments, findings.batches) == (6, 8, 48)
+    assert findings.transactional_ids == 3

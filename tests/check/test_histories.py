@@ -1,0 +1,96 @@
+"""Directories of brokers that had a protection off, or were of an old generation: what the check makes of
+them, and of what an administrator then does.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
+from fencepost.check.directory import check_directory
+from fencepost.check.findings import Severity
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import AddPartitionsToTxn, DeleteTopics, EndTxn, Produce, Request
+from fencepost.protocol.terms import TransactionResult
+from tests.broker.requests import ABORT, COMMIT, ORDERS, Identity, add_request, marker_request
+from tests.broker.story import SETTINGS, Story
+
+OLD: dict[type[Request], int] = {AddPartitionsToTxn: 3, Produce: 11, EndTxn: 4}
+OF_OLD = attrs.evolve(SETTINGS, generation=TRANSACTION_VERSIONS[0], partition_verification=False)
+
+
+def told(story: Story, severity: Severity = Severity.PROBLEM) -> list[str]:
+    """What is said of the directory when its broker is dead."""
+    story.kill()
+    found = [finding.what for finding in check_directory(story.storage).found if finding.severity is severity]
+    story.start()
+    story.settle()
+    return found
+
+
+def write(story: Story, me: Identity, value: str, sequence: int) -> None:
+    """A batch that is accepted."""
+    assert story.produce(me, value, sequence=sequence).error is ErrorCode.NONE
+
+
+def test_without_dedup_a_repeated_batch_lies_there_twice() -> None:
+    story = Story(settings=attrs.evolve(SETTINGS, broken=frozenset({"dedup"})))
+    me = story.identity()
+    write(story, me, "a", 0)
+    assert told(story) == []
+    write(story, me, "a", 0)
+    assert told(story) == ["producer 0 epoch 0: sequence 0 where 1 was expected"]
+
+
+def test_without_fencing_a_zombie_gets_through() -> None:
+    story = Story(settings=attrs.evolve(SETTINGS, broken=frozenset({"fencing"})))
+    zombie = story.identity()
+    write(story, zombie, "a", 0)
+    heir = story.identity()
+    write(story, heir, "b", 0)
+    assert told(story) == []
+    write(story, zombie, "c", 0)
+    assert any("a batch after epoch" in what for what in told(story))
+
+
+def old_story() -> tuple[Story, Identity]:
+    """A transaction that committed as before KIP-890, without asking anybody about batches."""
+    story = Story(settings=OF_OLD, versions=OLD)
+    me = story.identity()
+    story.ask(add_request(me, ORDERS))
+    write(story, me, "a", 0)
+    assert story.end(me, COMMIT).error is ErrorCode.NONE
+    return story, me
+
+
+def test_epochs_that_transactions_share_are_told_apart_by_their_order() -> None:
+    story, me = old_story()
+    sequence = 1
+    for result in (ABORT, COMMIT, COMMIT, ABORT, ABORT):
+        story.ask(add_request(me, ORDERS))
+        write(story, me, "x", sequence)
+        sequence += 1
+        assert story.end(me, result).error is ErrorCode.NONE
+    assert told(story) == []
+    assert told(story, Severity.NOTE) == []
+
+
+def test_a_late_batch_hangs_until_an_administrator_aborts_it() -> None:
+    story, me = old_story()
+    write(story, me, "late", 1)
+    assert told(story) == ["producer 0 has a transaction open since here that no coordinator knows"]
+    story.ask(marker_request(me, TransactionResult.ABORT, ORDERS, transaction_version=0))
+    assert told(story) == []
+    assert told(story, Severity.NOTE) == ["ABORT of producer 0 epoch 0, and no coordinator decided so"]
+    assert story.visible() == "a"
+
+
+def test_a_topic_made_anew_owes_nothing_to_the_old_one() -> None:
+    story = Story()
+    me = story.identity()
+    write(story, me, "a", 0)
+    story.ended(me, COMMIT)
+    story.ask(DeleteTopics(topics=("orders",)))
+    assert told(story) == []
+    story.create("orders", 2)
+    assert told(story) == []

@@ -1,0 +1,1 @@
+"""The generated parts of the docs: tables and diagrams drawn from the code that they describe."""

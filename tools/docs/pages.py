@@ -1,0 +1,166 @@
+"""The generated parts of the docs: `python -m tools.docs` writes them, a test compares them with the
+live tables.
+
+Rule: a section between `<!-- generated: NAME -->` and `<!-- end -->` is never edited by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from fencepost.broker.groups.tables import MEMBERSHIP
+from fencepost.broker.transactions.tables import END_VERSION_0, END_VERSION_2, MOVES
+from fencepost.client.producer_states import IDEMPOTENT, TRANSACTIONAL, ProducerState
+from fencepost.protocol import tables
+from fencepost.protocol.errors import ERRORS
+from fencepost.protocol.messages import APIS, Api
+from fencepost.protocol.tables import Table
+from fencepost.protocol.terms import GroupState, TransactionState
+from fencepost.simulator.judges.anomalies import RULES
+from fencepost.simulator.judges.coverage import UNREACHABLE
+from fencepost.simulator.judges.known_anomalies import OLD_BEHAVIOURS
+from fencepost.simulator.judges.known_kafka import KNOWN
+from fencepost.simulator.judges.step_rules import STEP_RULES
+from tools.docs.fidelity import corrections_table, differences_table, values_table
+from tools.docs.slides import SLIDES
+
+DOCS: Final = Path(__file__).resolve().parent.parent.parent / "docs"
+_SECTION: Final = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+PLANTED_BUGS: Final = DOCS / "mutations.json"
+"""Which seed finds which planted bug; `python -m tests.simulator.find_mutations` writes it."""
+
+
+@attrs.frozen(kw_only=True)
+class PlantedBug:
+    """A mistake that was made in the cores on purpose, and the first seed of the default configuration that
+    finds it.
+    """
+
+    mutation: str
+    breaks: str
+    seed: int
+    rule: str
+
+
+def planted_bugs() -> list[PlantedBug]:
+    """What the last search for planted bugs found, in the order of their list."""
+    return [PlantedBug(**entry) for entry in json.loads(PLANTED_BUGS.read_text())]
+
+
+def coordinator_table() -> Table:
+    """EndTxn's table and the other moves side by side, as one machine."""
+    return {state: {**MOVES[state], **END_VERSION_2[state]} for state in TransactionState}
+
+
+def _error_table() -> str:
+    rows = [
+        (
+            str(int(code)),
+            f"`{code.name}`",
+            row.remedy.name.lower(),
+            "yes" if row.definite else "no",
+            row.meaning,
+        )
+        for code, row in sorted(ERRORS.items())
+    ]
+    return tables.markdown_table(("code", "name", "remedy", "surely without effect", "meaning"), rows)
+
+
+def _api_table() -> str:
+    rows = [
+        (str(api.key), api.name, _versions(api), (api.request.__doc__ or "").split("\n")[0]) for api in APIS
+    ]
+    return tables.markdown_table(("key", "request", "version", "what it says"), rows)
+
+
+def _step_rule_table() -> str:
+    rows = [(rule.name, rule.meaning, rule.looks_at) for rule in STEP_RULES]
+    return tables.markdown_table(("rule", "what holds", "looks at"), rows)
+
+
+def _anomaly_table() -> str:
+    rows = [(f"`{rule.name}`", rule.meaning, rule.looks_at, rule.allowed_because or "-") for rule in RULES]
+    return tables.markdown_table(("rule", "broken when", "looks at", "allowed, because"), rows)
+
+
+def _known_table() -> str:
+    rows = [(entry.name, f"`{entry.rule.name}`", entry.why, entry.needs) for entry in KNOWN]
+    return tables.markdown_table(("name", "rule", "why", "what the log must hold"), rows)
+
+
+def _old_behaviours_table() -> str:
+    rows = [(each.name, each.generations, each.why, each.needs, each.cured_by) for each in OLD_BEHAVIOURS]
+    return tables.markdown_table(("name", "generations", "why", "what the run must show", "ended by"), rows)
+
+
+def _unreachable_table() -> str:
+    rows = [
+        (str(version), state.title, given.value, why)
+        for (version, state, given), why in sorted(
+            UNREACHABLE.items(), key=lambda item: (item[0][0], item[0][1].value)
+        )
+    ]
+    return tables.markdown_table(("generation", "state", "what comes", "never, because"), rows)
+
+
+def _planted_bugs_table() -> str:
+    rows = [(bug.mutation, bug.breaks, str(bug.seed), bug.rule) for bug in planted_bugs()]
+    return tables.markdown_table(("planted bug", "what it breaks", "first seed", "found by"), rows)
+
+
+def _versions(api: Api) -> str:
+    return str(api.maximum) if api.minimum == api.maximum else f"{api.minimum} to {api.maximum}"
+
+
+def _diagram(table: Table, start: Enum) -> str:
+    return f"```mermaid\n{tables.mermaid(table, start=start)}\n```"
+
+
+SECTIONS: Final[dict[str, Callable[[], str]]] = {
+    "end-table": lambda: tables.markdown(END_VERSION_2),
+    "old-end-table": lambda: tables.markdown(END_VERSION_0),
+    "moves-table": lambda: tables.markdown(MOVES),
+    "group-table": lambda: tables.markdown_turned(MEMBERSHIP),
+    "group-diagram": lambda: _diagram(MEMBERSHIP, GroupState.EMPTY),
+    "coordinator-diagram": lambda: _diagram(coordinator_table(), TransactionState.EMPTY),
+    "producer-table": lambda: tables.markdown(TRANSACTIONAL),
+    "idempotent-producer-table": lambda: tables.markdown(IDEMPOTENT),
+    "producer-diagram": lambda: _diagram(TRANSACTIONAL, ProducerState.UNINITIALIZED),
+    "errors": _error_table,
+    "apis": _api_table,
+    "planted-bugs": _planted_bugs_table,
+    "step-rules": _step_rule_table,
+    "anomalies": _anomaly_table,
+    "known-behaviours": _known_table,
+    "old-behaviours": _old_behaviours_table,
+    "unreachable-cells": _unreachable_table,
+    "older-values": values_table,
+    "corrections": corrections_table,
+    "differences": differences_table,
+    **SLIDES,
+}
+
+
+def refreshed(page: str) -> str:
+    """A page with every generated section made anew. KeyError for a section that nobody generates."""
+    return _SECTION.sub(lambda found: f"{found[1]}{SECTIONS[found[2]]()}\n{found[3]}", page)
+
+
+def main() -> int:
+    """Writes what is out of date; says what it wrote."""
+    for path in sorted(DOCS.glob("*.md")):
+        page = path.read_text()
+        fresh = refreshed(page)
+        if fresh != page:
+            path.write_text(fresh)
+            print(f"wrote {path.relative_to(DOCS.parent)}")
+    return 0

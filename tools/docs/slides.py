@@ -1,0 +1,104 @@
+"""The tables of docs/slides.md: what EndTxn, InitProducerId and Produce meet, row by row as the broker runs.
+
+Rule: a slide holds one live table; nothing on it is written by hand that a table could say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from fencepost.broker.partitions.checks import BEFORE_ASKING, CHECKS, MARKER_CHECKS, MarkerCheck
+from fencepost.broker.partitions.leadership import PLACE_RULES
+from fencepost.broker.partitions.produce import ADD_ERRORS, VERIFY_ERRORS
+from fencepost.broker.partitions.request_checks import FORM_RULES, LATE_RULES, REQUEST_RULES, SHAPE_RULES
+from fencepost.broker.transactions.identity_tables import GRANTS, IDENTITY_RULES, Expectation
+from fencepost.broker.transactions.tables import MOVES, CoordinatorInput
+from fencepost.protocol import tables
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.tables import Table
+
+
+def _coded(error: ErrorCode) -> str:
+    return f"`{error.name}`"
+
+
+def _identity_rules() -> str:
+    rows = [(str(number), rule.name, _coded(rule.error)) for number, rule in enumerate(IDENTITY_RULES, 1)]
+    return tables.markdown_table(("", "what holds of the request", "gets"), rows)
+
+
+def _grants() -> str:
+    """Whoever comes while a transaction is decided, and its markers are on their way, waits whoever it is."""
+    busy: Table = {
+        state: dict.fromkeys(Expectation, cell)
+        for state, row in MOVES.items()
+        if isinstance(cell := row[CoordinatorInput.INIT], ErrorCode)
+    }
+    return tables.markdown({**GRANTS, **busy}, corner="expects")
+
+
+def _produce_rules() -> str:
+    places = [("each batch", rule.name, rule.error) for rule in PLACE_RULES]
+    shapes = [("each batch", rule.name, rule.error) for rule in SHAPE_RULES]
+    early = [("a transactional batch", rule.name, rule.error) for rule in BEFORE_ASKING]
+    found = [("the request", rule.name, rule.error) for rule in REQUEST_RULES] + places + shapes + early
+    rows = [(str(number), who, name, _coded(error)) for number, (who, name, error) in enumerate(found, 1)]
+    return tables.markdown_table(("", "of", "what holds", "gets"), rows)
+
+
+def _add_errors() -> str:
+    rows = [
+        (_coded(error), _meaning(ADD_ERRORS, error), _meaning(VERIFY_ERRORS, error))
+        for error in VERIFY_ERRORS
+    ]
+    return tables.markdown_table(("the coordinator says", "Produce 12 gets", "an older Produce gets"), rows)
+
+
+def _meaning(meanings: Mapping[ErrorCode, ErrorCode], error: ErrorCode) -> str:
+    return _coded(meanings.get(error, error))
+
+
+def _form_rules() -> str:
+    rules = (*LATE_RULES, *FORM_RULES)
+    rows = [(str(number), rule.name, _coded(rule.error)) for number, rule in enumerate(rules, 1)]
+    return tables.markdown_table(("", "a batch that", "gets"), rows)
+
+
+def _batch_checks() -> str:
+    rows = [
+        (
+            str(number),
+            check.name,
+            _coded(check.error) if check.error else "its old offset",
+            check.protection,
+            f"{check.source}, until `{check.until}`" if check.until else check.source,
+        )
+        for number, check in enumerate(CHECKS, 1)
+    ]
+    return tables.markdown_table(("", "a batch that", "gets", "part of", "from"), rows)
+
+
+def _marker_checks() -> str:
+    rows = [
+        (str(number), check.name, _coded(check.error), _from(check))
+        for number, check in enumerate(MARKER_CHECKS, 1)
+    ]
+    return tables.markdown_table(("", "a marker that", "gets", "from"), rows)
+
+
+def _from(check: MarkerCheck) -> str:
+    since = f", with `{check.since}`" if check.since else ""
+    return check.source + since + (f", until `{check.until}`" if check.until else "")
+
+
+SLIDES: Final[dict[str, Callable[[], str]]] = {
+    "identity-rules": _identity_rules,
+    "grants-table": _grants,
+    "produce-rules": _produce_rules,
+    "add-errors": _add_errors,
+    "form-rules": _form_rules,
+    "batch-checks": _batch_checks,
+    "marker-checks": _marker_checks,
+}
+"""By the names of their sections."""
