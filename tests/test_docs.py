@@ -4,6 +4,7 @@ gap.
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from pathlib import Path
 
@@ -122,3 +123,12 @@ def test_the_coordinator_is_never_asked_the_impossible() -> None:
         for state in TransactionState
         if state.name not in names
     }
+
+
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
+
+
+@pytest.mark.parametrize("path", [*PAGES, docs.DOCS.parent / "README.md"], ids=lambda path: path.name)
+def test_every_link_leads_to_a_file(path: Path) -> None:
+    broken = [link for link in LINK.findall(path.read_text()) if not (path.parent / link).exists()]
+    assert broken == []

@@ -42,7 +42,7 @@ IN_THE_KEY: dict[type[Any], set[str]] = {
     Following: {"broker_epoch", "offset", "due_ms"},
     Partition: {
         "key", "leader_epoch", "log_start_offset", "log_end_offset", "high_watermark", "producers",
-        "open_transactions", "undurable", "verifying",
+        "open_transactions", "unreplicated_txns", "verifying",
     },
     Transactions: {"coordinator_epoch", "records", "last_epochs", "other_ids", "pending", "pending_markers"},
     Controller: {"topics", "brokers", "removed", "topics_made", "next_producer_id"},
