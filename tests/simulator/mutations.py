@@ -236,6 +236,17 @@ OF_COORDINATORS: Final = (
         edits=(Edit("broker.transactions.handlers:_carry_out", {_APPENDS_DECISION: _ADDED_IN_MEMORY}),),
     ),
     Mutation(
+        "a transaction is logged with its first partition only",
+        breaks="The coordinator's memory holds all partitions and its log one, so after a failover the others"
+        " never get a marker.",
+        edits=(
+            Edit(
+                "protocol.stored:_transaction_value",
+                {"_partitions(record.partitions, ": "_partitions(record.partitions[:1], "},
+            ),
+        ),
+    ),
+    Mutation(
         "a new coordinator aborts what was decided",
         breaks="After a failover PREPARE_COMMIT is carried out with ABORT markers.",
         edits=(

@@ -6,7 +6,6 @@ cores it reads what they show (bounds, offsets) to compare, never to know.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -24,10 +23,9 @@ from fencepost.broker.contract import (
 from fencepost.broker.groups.state import Groups
 from fencepost.broker.host import Host
 from fencepost.broker.partitions.partition import Partition
-from fencepost.broker.transactions.state import Transactions
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.messages import EndTxn, FetchReply, InitProducerId, WriteTxnMarkers
-from fencepost.protocol.stored import STATE_NUMBERS, TransactionRecord, read_offsets, read_transactions
+from fencepost.protocol.stored import read_offsets, read_transactions
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     NO_PRODUCER_ID,
@@ -50,8 +48,6 @@ from fencepost.simulator.judges.transaction_record import TransactionBook
 from fencepost.simulator.judges.violation import Violation
 from fencepost.simulator.world.nodes import SimulatedNode
 from fencepost.simulator.world.world import World
-
-_RECORD_START: Final = struct.Struct(">qhib")  # producer id and epoch, timeout, state
 
 
 class Invariants:
@@ -201,7 +197,8 @@ class Invariants:
                 self._judge_batch(record, header)
         record.enter(header, result)
         if key.topic == TRANSACTION_STATE_TOPIC:
-            name, told = _told(host, append)
+            # Read from the batch, since a coordinator's memory may hold what its log does not.
+            (name, told), *_ = read_transactions(append.batch, header)
             if told is not None:
                 self.cells.decided(name, told, is_tick=isinstance(arrived, Tick))
                 self.transactions.enter(key, (record.log_end_offset, name, told))
@@ -257,25 +254,6 @@ class Invariants:
 
     def _leads(self, host: Host, key: TopicPartition) -> bool:
         return self.partitions[key].host is host and key in host.node.logs
-
-
-def _told(host: Host, append: Append) -> tuple[str, TransactionRecord | None]:
-    """What a coordinator wrote of whom; None for a tombstone. Its memory spares reading the whole record when
-    the bytes of the log agree with it.
-    """
-    batch = append.batch
-    state = host.node.logs[append.partition].coordinator
-    assert isinstance(state, Transactions), "transactions live on __transaction_state"
-    name = next(reversed(state.pending), "")
-    record = state.records.get(name)
-    if record is not None and isinstance(batch, bytearray):
-        start = _RECORD_START.pack(
-            record.producer_id, record.producer_epoch, record.timeout_ms, STATE_NUMBERS[record.state]
-        )
-        if start in batch and name.encode() in batch:
-            return name, record
-    told, *_ = read_transactions(batch, append.header)
-    return told
 
 
 _BEFORE_APPENDS: Final[dict[type[Any], Callable[[Invariants, Host, Any, Outcome], None]]] = {
