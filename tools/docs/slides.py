@@ -25,7 +25,7 @@ def _coded(error: ErrorCode) -> str:
 
 def _identity_rules() -> str:
     rows = [(str(number), rule.name, _coded(rule.error)) for number, rule in enumerate(IDENTITY_RULES, 1)]
-    return tables.markdown_table(("", "what holds of the request", "gets"), rows)
+    return tables.markdown_table(("", "the request", "answer"), rows)
 
 
 def _grants() -> str:
@@ -44,7 +44,7 @@ def _produce_rules() -> str:
     early = [("a transactional batch", rule.name, rule.error) for rule in BEFORE_ASKING]
     found = [("the request", rule.name, rule.error) for rule in REQUEST_RULES] + places + shapes + early
     rows = [(str(number), who, name, _coded(error)) for number, (who, name, error) in enumerate(found, 1)]
-    return tables.markdown_table(("", "of", "what holds", "gets"), rows)
+    return tables.markdown_table(("", "applies to", "condition", "answer"), rows)
 
 
 def _add_errors() -> str:
@@ -52,7 +52,7 @@ def _add_errors() -> str:
         (_coded(error), _meaning(ADD_ERRORS, error), _meaning(VERIFY_ERRORS, error))
         for error in VERIFY_ERRORS
     ]
-    return tables.markdown_table(("the coordinator says", "Produce 12 gets", "an older Produce gets"), rows)
+    return tables.markdown_table(("the coordinator's error", "answer to Produce 12", "answer to older versions"), rows)
 
 
 def _meaning(meanings: Mapping[ErrorCode, ErrorCode], error: ErrorCode) -> str:
@@ -62,7 +62,7 @@ def _meaning(meanings: Mapping[ErrorCode, ErrorCode], error: ErrorCode) -> str:
 def _form_rules() -> str:
     rules = (*LATE_RULES, *FORM_RULES)
     rows = [(str(number), rule.name, _coded(rule.error)) for number, rule in enumerate(rules, 1)]
-    return tables.markdown_table(("", "a batch that", "gets"), rows)
+    return tables.markdown_table(("", "a batch that", "answer"), rows)
 
 
 def _batch_checks() -> str:
@@ -76,7 +76,7 @@ def _batch_checks() -> str:
         )
         for number, check in enumerate(CHECKS, 1)
     ]
-    return tables.markdown_table(("", "a batch that", "gets", "part of", "from"), rows)
+    return tables.markdown_table(("", "a batch that", "answer", "part of", "source"), rows)
 
 
 def _marker_checks() -> str:
@@ -84,7 +84,7 @@ def _marker_checks() -> str:
         (str(number), check.name, _coded(check.error), _from(check))
         for number, check in enumerate(MARKER_CHECKS, 1)
     ]
-    return tables.markdown_table(("", "a marker that", "gets", "from"), rows)
+    return tables.markdown_table(("", "a marker that", "answer", "source"), rows)
 
 
 def _from(check: MarkerCheck) -> str:
