@@ -18,7 +18,7 @@ from fencepost.broker.partitions import partition
 from fencepost.broker.purgatory import Log, Scan
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions.state import COMPLETED, Transactions
-from fencepost.protocol.stored import offsets_batch
+from fencepost.protocol.offsets_log import offsets_batch
 from fencepost.protocol.terms import (
     LATE_TRANSACTION_BUFFER_MS,
     MINUTE_MS,

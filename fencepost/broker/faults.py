@@ -13,8 +13,8 @@ import attrs
 
 from fencepost.broker.contract import Append
 from fencepost.protocol.messages import API_BY_REQUEST, Request
-from fencepost.protocol.stored import read_transactions
 from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TransactionState
+from fencepost.protocol.transaction_log import read_transactions
 
 API_NAMES: Final = {api.name: api.request for api in API_BY_REQUEST.values()}
 

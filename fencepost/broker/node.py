@@ -59,10 +59,16 @@ from fencepost.protocol.messages import (
     Request,
     WriteTxnMarkersReply,
 )
-from fencepost.protocol.stored import TransactionRecord, read_offsets, read_transactions, transaction_batch
-from fencepost.protocol.stored_cluster import ClusterRecord, cluster_batch, read_cluster_records
-from fencepost.protocol.stored_groups import GroupRecord, forgotten_group_batch, group_batch, read_groups
+from fencepost.protocol.metadata_log import ClusterRecord, cluster_batch, read_cluster_records
+from fencepost.protocol.offsets_log import (
+    GroupRecord,
+    forgotten_group_batch,
+    group_batch,
+    read_groups,
+    read_offsets,
+)
 from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from fencepost.protocol.transaction_log import TransactionRecord, read_transactions, transaction_batch
 
 # ProducerIdManager.PID_PREFETCH_THRESHOLD: the next block is asked for when nine tenths of this one are used.
 PREFETCH_BELOW: Final = controller.PRODUCER_ID_BLOCK_SIZE // 10

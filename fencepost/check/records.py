@@ -12,18 +12,16 @@ import attrs
 
 from fencepost.check.findings import Findings
 from fencepost.check.scan import Contents, Placed
-from fencepost.protocol.records import read_columns
-from fencepost.protocol.stored import (
+from fencepost.protocol.metadata_log import (
     LeaderChanged,
     PartitionCreated,
     ProducerIdsAllocated,
     TopicCreated,
     TopicRemoved,
-    TransactionRecord,
     read_cluster_records,
-    read_offsets,
-    read_transactions,
 )
+from fencepost.protocol.offsets_log import read_offsets
+from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
@@ -31,6 +29,7 @@ from fencepost.protocol.terms import (
     TopicPartition,
     coordinator_partition,
 )
+from fencepost.protocol.transaction_log import TransactionRecord, read_transactions
 
 
 class Moment(NamedTuple):

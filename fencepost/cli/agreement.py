@@ -15,13 +15,13 @@ import attrs
 
 from fencepost.cli.log_files import partition_batches, partition_directories, topic_batches
 from fencepost.protocol.batches import read_marker
-from fencepost.protocol.stored import TransactionRecord, read_transactions
 from fencepost.protocol.terms import (
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
     TransactionResult,
     TransactionState,
 )
+from fencepost.protocol.transaction_log import TransactionRecord, read_transactions
 
 PREPARED = {
     TransactionState.PREPARE_COMMIT: TransactionResult.COMMIT,

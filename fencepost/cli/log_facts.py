@@ -21,9 +21,9 @@ from fencepost.journal.snapshots import decode_snapshot
 from fencepost.protocol.batches import MAGIC_COLUMNS, read_marker
 from fencepost.protocol.compression import Compression
 from fencepost.protocol.errors import FencepostError
+from fencepost.protocol.metadata_log import read_cluster_records
+from fencepost.protocol.offsets_log import GroupRecord, read_groups, read_offsets
 from fencepost.protocol.records import read_columns
-from fencepost.protocol.stored import TransactionRecord, read_cluster_records, read_offsets, read_transactions
-from fencepost.protocol.stored_groups import GroupRecord, read_groups
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
@@ -31,6 +31,7 @@ from fencepost.protocol.terms import (
     NO_SEQUENCE,
     TRANSACTION_STATE_TOPIC,
 )
+from fencepost.protocol.transaction_log import TransactionRecord, read_transactions
 
 Fact = dict[str, Json]
 

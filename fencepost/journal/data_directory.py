@@ -12,8 +12,14 @@ from typing import Final
 from fencepost.journal.indexes import CorruptIndex
 from fencepost.journal.journal import DELETED_DIRECTORY, Journal, JournalSettings
 from fencepost.journal.manifest import decode_json, encode_json
-from fencepost.journal.names import directory_name, parse_directory_name
-from fencepost.journal.storage import TEMPORARY_SUFFIX, NotADataDirectory, Storage, StorageReader
+from fencepost.journal.storage import (
+    TEMPORARY_SUFFIX,
+    NotADataDirectory,
+    Storage,
+    StorageReader,
+    directory_name,
+    parse_directory_name,
+)
 from fencepost.protocol.terms import TopicPartition
 
 META_FILE: Final = "meta.json"

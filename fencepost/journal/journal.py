@@ -14,15 +14,20 @@ from typing import Final
 
 import attrs
 
-from fencepost.journal.checkpoint import CHECKPOINT_FILE, SyncedSegment, encode_checkpoint
 from fencepost.journal.indexes import AbortedRange, collect_aborted
-from fencepost.journal.log_start import write_log_start
-from fencepost.journal.manifest import MANIFEST_FILE, ManifestState, encode_manifest
-from fencepost.journal.names import directory_name
+from fencepost.journal.manifest import (
+    CHECKPOINT_FILE,
+    MANIFEST_FILE,
+    ManifestState,
+    SyncedSegment,
+    encode_checkpoint,
+    encode_manifest,
+    write_log_start,
+)
 from fencepost.journal.recovery import read_snapshot, recover
 from fencepost.journal.segments import SNAPSHOT, Segment, file_name
 from fencepost.journal.snapshots import ProducerSnapshot, encode_snapshot
-from fencepost.journal.storage import Storage, StorageError
+from fencepost.journal.storage import Storage, StorageError, directory_name
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.terms import INT32_MAX, NO_OFFSET, TopicPartition

@@ -14,6 +14,7 @@ import attrs
 
 from fencepost.journal.indexes import CorruptIndex
 from fencepost.journal.open_transactions import OpenTransaction
+from fencepost.journal.storage import Storage
 
 MANIFEST_FILE: Final = "manifest.json"
 MANIFEST_VERSION: Final = 1
@@ -97,6 +98,84 @@ def _decode_summary(content: dict[str, Any]) -> SegmentSummary:
         bytes=int(content["bytes"]),
         max_timestamp=int(content["max_timestamp"]),
     )
+
+
+# --- the checkpoint of synced segments -------------------------------------------------------------------
+
+CHECKPOINT_FILE: Final = "checkpoint.json"
+CHECKPOINT_VERSION: Final = 1
+
+
+@attrs.frozen(kw_only=True)
+class SyncedSegment:
+    """A segment as it was when its last byte was synced. Checksums are CRC-32C of the whole index file."""
+
+    base_offset: int
+    end_offset: int
+    bytes: int
+    max_timestamp: int
+    leader_epoch: int
+    index: int
+    time_index: int
+    transaction_index: int
+
+
+_FIELDS: Final = tuple(field.name for field in attrs.fields(SyncedSegment))
+
+
+def encode_checkpoint(segments: list[SyncedSegment]) -> bytes:
+    """The bytes of `checkpoint.json`."""
+    return encode_json(
+        {"format": CHECKPOINT_VERSION, "segments": [attrs.asdict(segment) for segment in segments]}
+    )
+
+
+def decode_checkpoint(data: bytes) -> list[SyncedSegment]:
+    """What `encode_checkpoint` wrote; CorruptIndex when it makes no sense."""
+    content = decode_json(data, name="checkpoint", version=CHECKPOINT_VERSION)
+    try:
+        return [_segment(entry) for entry in content["segments"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptIndex(f"a checkpoint without sense: {error!r}") from error
+
+
+def _segment(entry: dict[str, Any]) -> SyncedSegment:
+    return SyncedSegment(**{name: int(entry[name]) for name in _FIELDS})
+
+
+# --- the log start offset --------------------------------------------------------------------------------
+
+LOG_START_FILE: Final = "log-start-offset.json"
+LOG_START_VERSION: Final = 1
+
+
+def read_log_start(storage: Storage, directory: str) -> int:
+    """The log start that was written last, 0 when none was or it cannot be read."""
+    data = storage.read_file(f"{directory}/{LOG_START_FILE}")
+    try:
+        content = (
+            {} if data is None else decode_json(data, name="log start offset", version=LOG_START_VERSION)
+        )
+        return int(content.get("log_start_offset", 0))
+    except (CorruptIndex, TypeError, ValueError):
+        return 0
+
+
+def write_log_start(storage: Storage, directory: str, offset: int) -> None:
+    """Makes a log start durable."""
+    content = encode_json({"format": LOG_START_VERSION, "log_start_offset": offset})
+    storage.replace(f"{directory}/{LOG_START_FILE}", content, durable=True)
+
+
+def deletable(bases: Sequence[int], log_start_offset: int, *, snapshots: Sequence[int]) -> list[int]:
+    """Which of the segments that begin at `bases` nobody needs: those before the last one that begins with
+    a snapshot at or below the log start.
+    """
+    needed = max((base for base in bases if base <= log_start_offset and base in snapshots), default=0)
+    return [base for base in bases if base < needed]
+
+
+# --- JSON ------------------------------------------------------------------------------------------------
 
 
 def encode_json(content: dict[str, Any]) -> bytes:

@@ -10,10 +10,16 @@ from collections.abc import Iterable
 
 import attrs
 
-from fencepost.journal.checkpoint import CHECKPOINT_FILE, SyncedSegment, decode_checkpoint, encode_checkpoint
 from fencepost.journal.indexes import CorruptIndex
-from fencepost.journal.log_start import deletable, read_log_start
-from fencepost.journal.manifest import MANIFEST_FILE
+from fencepost.journal.manifest import (
+    CHECKPOINT_FILE,
+    MANIFEST_FILE,
+    SyncedSegment,
+    decode_checkpoint,
+    deletable,
+    encode_checkpoint,
+    read_log_start,
+)
 from fencepost.journal.open_transactions import OpenTransaction, OpenTransactions
 from fencepost.journal.segments import (
     INDEX_KINDS,

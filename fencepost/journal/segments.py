@@ -12,7 +12,6 @@ from typing import Final
 
 from crc32c import crc32c
 
-from fencepost.journal.checkpoint import SyncedSegment
 from fencepost.journal.indexes import (
     INDEX_INTERVAL_BYTES,
     CorruptIndex,
@@ -20,7 +19,7 @@ from fencepost.journal.indexes import (
     TimeIndex,
     TransactionIndex,
 )
-from fencepost.journal.manifest import SegmentSummary
+from fencepost.journal.manifest import SegmentSummary, SyncedSegment
 from fencepost.journal.storage import Storage, StorageError, StorageFile
 from fencepost.protocol.batches import HEADER_SIZE, BatchHeader, Buffer, checksum_matches, read_header
 from fencepost.protocol.errors import ProtocolViolation

@@ -21,9 +21,8 @@ from fencepost.journal.indexes import (
 )
 from fencepost.journal.indexes import collect_aborted as collect_from
 from fencepost.journal.manifest import MANIFEST_FILE, Manifest, decode_manifest
-from fencepost.journal.names import directory_name
 from fencepost.journal.segments import INDEX, LOG, TRANSACTION_INDEX, file_name, parse_file_name
-from fencepost.journal.storage import StorageFile, StorageReader
+from fencepost.journal.storage import StorageFile, StorageReader, directory_name
 from fencepost.protocol.batches import HEADER_SIZE, BatchHeader, read_header
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import TopicPartition

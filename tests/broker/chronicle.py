@@ -16,7 +16,7 @@ from fencepost.broker.contract import BecomeLeader, Input, Outcome, Reply, Tick
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.settings import NodeSettings
 from fencepost.journal.journal import JournalSettings
-from fencepost.journal.names import directory_name
+from fencepost.journal.storage import directory_name
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.messages import Request
 from fencepost.protocol.terms import TopicPartition

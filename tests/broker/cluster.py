@@ -33,8 +33,8 @@ from fencepost.protocol.messages import (
     Request,
     TxnOffsetCommitReply,
 )
-from fencepost.protocol.stored import TransactionRecord, read_transactions
 from fencepost.protocol.terms import CoordinatorType, IsolationLevel, TopicPartition, TransactionResult
+from fencepost.protocol.transaction_log import TransactionRecord, read_transactions
 from tests.broker.requests import (
     COMMITTED,
     NOON,

@@ -32,8 +32,8 @@ from fencepost.protocol.messages import (
     TxnOffsetCommitReply,
     WriteTxnMarkersReply,
 )
-from fencepost.protocol.stored import TransactionRecord
 from fencepost.protocol.terms import TopicPartition, TransactionResult
+from fencepost.protocol.transaction_log import TransactionRecord
 from tests.broker import naive_answers
 from tests.broker.broker_model import bounds, ids
 from tests.broker.chronicle import Chronicle

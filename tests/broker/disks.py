@@ -9,9 +9,8 @@ import attrs
 
 from fencepost.broker.contract import ReplyTo
 from fencepost.broker.host import SyncPolicy
-from fencepost.journal.names import directory_name
 from fencepost.journal.simulated import APPEND, SimulatedStorage
-from fencepost.journal.storage import StorageError
+from fencepost.journal.storage import StorageError, directory_name
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import ProduceReply
 from fencepost.protocol.terms import TopicPartition

@@ -25,7 +25,7 @@ from fencepost.protocol.messages import (
     SyncGroup,
     SyncGroupReply,
 )
-from fencepost.protocol.stored_groups import GroupRecord, read_groups
+from fencepost.protocol.offsets_log import GroupRecord, read_groups
 from fencepost.protocol.terms import GroupState
 from tests.broker.requests import body_of
 from tests.broker.story import SETTINGS, Story, offsets_log_of

@@ -11,8 +11,8 @@ from typing import Final
 import attrs
 
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.stored import TransactionRecord
 from fencepost.protocol.terms import TopicPartition, TransactionState
+from fencepost.protocol.transaction_log import TransactionRecord
 from tests.broker.naive_log import NONE, SEQUENCES, Forgotten, Known, Line
 from tests.broker.requests import Identity
 

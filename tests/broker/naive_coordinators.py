@@ -11,14 +11,9 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from fencepost.protocol.batches import BatchHeader, Buffer
-from fencepost.protocol.stored import (
-    OffsetKey,
-    OffsetRecord,
-    TransactionRecord,
-    read_offsets,
-    read_transactions,
-)
+from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord, read_offsets
 from fencepost.protocol.terms import TransactionResult
+from fencepost.protocol.transaction_log import TransactionRecord, read_transactions
 from tests.broker.naive_log import Line, line_of
 
 Batches = Iterable[tuple[BatchHeader, Buffer]]

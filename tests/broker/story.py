@@ -38,7 +38,6 @@ from fencepost.protocol.messages import (
     TxnOffsetCommitReply,
 )
 from fencepost.protocol.records import read_columns
-from fencepost.protocol.stored import TransactionRecord, read_transactions, transaction_batch
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     NEWEST_VERSION,
@@ -50,6 +49,7 @@ from fencepost.protocol.terms import (
     TransactionState,
     coordinator_partition,
 )
+from fencepost.protocol.transaction_log import TransactionRecord, read_transactions, transaction_batch
 from tests.broker.requests import (
     COMMITTED,
     NOBODY,

@@ -7,7 +7,7 @@ import pytest
 from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.host import SyncPolicy
 from fencepost.journal.journal import JournalSettings
-from fencepost.journal.log_start import LOG_START_FILE
+from fencepost.journal.manifest import LOG_START_FILE
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.storage import StorageError
 from fencepost.protocol.batches import Buffer

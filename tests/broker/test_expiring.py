@@ -18,8 +18,8 @@ from fencepost.protocol.messages import (
     PartitionName,
     Produce,
 )
-from fencepost.protocol.stored import read_transactions
 from fencepost.protocol.terms import LATE_TRANSACTION_BUFFER_MS, TopicPartition, TransactionState
+from fencepost.protocol.transaction_log import read_transactions
 from tests.broker.requests import (
     ABORT,
     COMMIT,

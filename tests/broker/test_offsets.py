@@ -18,7 +18,7 @@ from fencepost.protocol.messages import (
     TxnOffsetCommit,
     TxnOffsetCommitReply,
 )
-from fencepost.protocol.stored import OffsetKey, OffsetRecord, offsets_batch
+from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord, offsets_batch
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition
 from tests.broker.requests import (
     ABORT,

@@ -14,7 +14,7 @@ from fencepost.protocol.messages import (
     ListGroupsReply,
     OffsetCommitReply,
 )
-from fencepost.protocol.stored import OffsetKey, read_offsets
+from fencepost.protocol.offsets_log import OffsetKey, read_offsets
 from fencepost.protocol.terms import NO_OFFSET, GroupState, TopicPartition, TransactionResult
 from tests.broker.group_story import GROUP, GroupStory, join_request, protocols, sync_request
 from tests.broker.requests import ABORT, COMMIT, ORDERS, OTHERS, body_of, plain_offset_request

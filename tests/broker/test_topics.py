@@ -29,7 +29,7 @@ from fencepost.protocol.messages import (
     MetadataReply,
     TopicConfig,
 )
-from fencepost.protocol.stored_cluster import BrokerRegistered
+from fencepost.protocol.metadata_log import BrokerRegistered
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,

@@ -10,14 +10,9 @@ import attrs
 
 from fencepost.check.findings import Severity
 from fencepost.protocol.batches import build_marker, read_header
-from fencepost.protocol.stored import (
-    TopicCreated,
-    cluster_batch,
-    read_cluster_records,
-    read_transactions,
-    transaction_batch,
-)
+from fencepost.protocol.metadata_log import TopicCreated, cluster_batch, read_cluster_records
 from fencepost.protocol.terms import TransactionResult
+from fencepost.protocol.transaction_log import read_transactions, transaction_batch
 from tests.check.directories import METADATA_LOG, Directory, altered, closed
 
 ABORT, COMMIT = int(TransactionResult.ABORT), int(TransactionResult.COMMIT)

@@ -6,17 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fencepost.protocol.batches import build_marker, place, read_header
+from fencepost.protocol.metadata_log import TopicCreated, cluster_batch
+from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord, offsets_batch
 from fencepost.protocol.records import build_data_batch
-from fencepost.protocol.stored import (
-    OffsetKey,
-    OffsetRecord,
-    TopicCreated,
-    TransactionRecord,
-    cluster_batch,
-    offsets_batch,
-    transaction_batch,
-)
 from fencepost.protocol.terms import TopicPartition, TransactionResult, TransactionState
+from fencepost.protocol.transaction_log import TransactionRecord, transaction_batch
 
 NOW = 1_700_000_000_000
 ORDERS = TopicPartition("orders", 0)

@@ -19,8 +19,7 @@ from fencepost.journal.data_directory import (
 )
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.memory import MemoryStorage
-from fencepost.journal.names import directory_name, parse_directory_name
-from fencepost.journal.storage import DirectoryInUse, NotADataDirectory
+from fencepost.journal.storage import DirectoryInUse, NotADataDirectory, directory_name, parse_directory_name
 from fencepost.protocol.terms import TOPIC_NAME_LENGTH_MAX, TopicPartition, topic_name_problem
 from tests.journal.logs import DIRECTORY, ORDERS, Writer, files_of, flip
 

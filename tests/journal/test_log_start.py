@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fencepost.journal.journal import Journal
-from fencepost.journal.log_start import LOG_START_FILE, deletable
+from fencepost.journal.manifest import LOG_START_FILE, deletable
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.segments import LOG, file_name
 from fencepost.journal.snapshots import ProducerSnapshot

@@ -5,9 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from fencepost.journal.checkpoint import CHECKPOINT_FILE
 from fencepost.journal.journal import Journal
-from fencepost.journal.manifest import MANIFEST_FILE, ManifestState
+from fencepost.journal.manifest import CHECKPOINT_FILE, MANIFEST_FILE, ManifestState
 from fencepost.journal.memory import MemoryFile, MemoryStorage
 from fencepost.journal.segments import INDEX, LOG, TIME_INDEX, TRANSACTION_INDEX
 from fencepost.journal.storage import Storage, StorageError

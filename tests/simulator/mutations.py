@@ -241,7 +241,7 @@ OF_COORDINATORS: Final = (
         " never get a marker.",
         edits=(
             Edit(
-                "protocol.stored:_transaction_value",
+                "protocol.transaction_log:_transaction_value",
                 {"_partitions(record.partitions, ": "_partitions(record.partitions[:1], "},
             ),
         ),

@@ -24,7 +24,6 @@ from fencepost.protocol.messages import (
     WrittenMarker,
 )
 from fencepost.protocol.records import build_data_batch
-from fencepost.protocol.stored import TransactionRecord
 from fencepost.protocol.terms import (
     INT32_MAX,
     NO_PRODUCER_ID,
@@ -33,6 +32,7 @@ from fencepost.protocol.terms import (
     TransactionResult,
     TransactionState,
 )
+from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.simulator.judges.anomalies import Looks
 from fencepost.simulator.judges.answer_rules import AnswerRules
 from fencepost.simulator.judges.invariants import Invariants

@@ -52,7 +52,9 @@ def _add_errors() -> str:
         (_coded(error), _meaning(ADD_ERRORS, error), _meaning(VERIFY_ERRORS, error))
         for error in VERIFY_ERRORS
     ]
-    return tables.markdown_table(("the coordinator's error", "answer to Produce 12", "answer to older versions"), rows)
+    return tables.markdown_table(
+        ("the coordinator's error", "answer to Produce 12", "answer to older versions"), rows
+    )
 
 
 def _meaning(meanings: Mapping[ErrorCode, ErrorCode], error: ErrorCode) -> str:

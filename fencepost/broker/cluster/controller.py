@@ -28,7 +28,7 @@ from fencepost.protocol.messages import (
     PartitionError,
     TopicError,
 )
-from fencepost.protocol.stored_cluster import (
+from fencepost.protocol.metadata_log import (
     BrokerRegistered,
     ClusterRecord,
     LeaderChanged,

@@ -29,7 +29,7 @@ from fencepost.protocol.messages import (
     FetchReply,
     PartitionName,
 )
-from fencepost.protocol.stored_cluster import read_cluster_records
+from fencepost.protocol.metadata_log import read_cluster_records
 from fencepost.protocol.terms import NO_OFFSET, IsolationLevel, TopicPartition
 
 NEWS_BYTES_MAX: Final = 8 * 1024 * 1024  # KafkaRaftClient.MAX_FETCH_SIZE_BYTES

@@ -28,7 +28,7 @@ from fencepost.protocol.messages import (
     OffsetDeleteReply,
     PartitionError,
 )
-from fencepost.protocol.stored import OffsetKey, offsets_batch
+from fencepost.protocol.offsets_log import OffsetKey, offsets_batch
 from fencepost.protocol.terms import CONSUMER_PROTOCOL, GroupState, TopicPartition
 
 

@@ -15,8 +15,8 @@ import attrs
 from fencepost.broker.contract import ReplyTo
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.messages import GroupProtocol, JoinedMember, JoinGroup
+from fencepost.protocol.offsets_log import GroupRecord, MemberRecord
 from fencepost.protocol.primitives import Fields
-from fencepost.protocol.stored_groups import GroupRecord, MemberRecord
 from fencepost.protocol.terms import CONSUMER_PROTOCOL, NO_TIMESTAMP, GroupState
 
 NO_MEMBER: Final = ""  # JoinGroupRequest.UNKNOWN_MEMBER_ID

@@ -33,7 +33,7 @@ from fencepost.protocol.messages import (
     TxnOffsetCommit,
     TxnOffsetCommitReply,
 )
-from fencepost.protocol.stored import offsets_batch
+from fencepost.protocol.offsets_log import offsets_batch
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     NO_SEQUENCE,

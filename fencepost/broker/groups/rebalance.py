@@ -27,7 +27,7 @@ from fencepost.broker.groups.group import (
 from fencepost.broker.groups.tables import COMPLETING, MEMBERSHIP, PREPARING, STABLE, GroupInput
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import JoinedMember, JoinGroupReply, SyncGroupReply
-from fencepost.protocol.stored_groups import GroupRecord
+from fencepost.protocol.offsets_log import GroupRecord
 from fencepost.protocol.terms import GroupState
 
 # A rebalance timeout of nothing would be over at once, again and again, until the last session ends.

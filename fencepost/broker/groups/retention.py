@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from fencepost.broker.groups.group import Group, is_subscribed
 from fencepost.broker.groups.state import Committed, Groups
-from fencepost.protocol.stored import OffsetKey
+from fencepost.protocol.offsets_log import OffsetKey
 from fencepost.protocol.terms import CONSUMER_PROTOCOL, NO_TIMESTAMP, GroupState
 
 

@@ -22,8 +22,7 @@ from fencepost.protocol.messages import (
     OffsetToCommit,
     TxnOffsetCommit,
 )
-from fencepost.protocol.stored import OffsetKey, OffsetRecord
-from fencepost.protocol.stored_groups import GroupEntry, GroupRecord
+from fencepost.protocol.offsets_log import GroupEntry, GroupRecord, OffsetKey, OffsetRecord
 from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET, TopicPartition, TransactionResult
 
 # offset.metadata.max.bytes

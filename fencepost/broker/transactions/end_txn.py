@@ -29,7 +29,6 @@ from fencepost.broker.transactions.tables import (
 )
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import EndTxn, EndTxnReply
-from fencepost.protocol.stored import TransactionRecord
 from fencepost.protocol.terms import (
     INT16_MAX,
     LAST_GRANTED_EPOCH,
@@ -38,6 +37,7 @@ from fencepost.protocol.terms import (
     TransactionResult,
     TransactionState,
 )
+from fencepost.protocol.transaction_log import TransactionRecord
 
 
 def end_transaction(

@@ -36,7 +36,6 @@ from fencepost.protocol.messages import (
     WriteTxnMarkers,
     WriteTxnMarkersReply,
 )
-from fencepost.protocol.stored import TransactionRecord
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     INT64_MAX,
@@ -44,6 +43,7 @@ from fencepost.protocol.terms import (
     TopicPartition,
     coordinator_partition,
 )
+from fencepost.protocol.transaction_log import TransactionRecord
 
 # A leader is not asked again that has written its marker, or says that a newer coordinator or a newer epoch
 # owns the transaction: this one gives up on it.

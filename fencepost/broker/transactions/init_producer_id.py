@@ -19,7 +19,6 @@ from fencepost.broker.transactions.state import Decision, Rules, Transactions, b
 from fencepost.broker.transactions.tables import Cell, CoordinatorInput
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import InitProducerId, InitProducerIdReply
-from fencepost.protocol.stored import TransactionRecord
 from fencepost.protocol.terms import (
     LAST_GRANTED_EPOCH,
     NO_PRODUCER_EPOCH,
@@ -27,6 +26,7 @@ from fencepost.protocol.terms import (
     NO_TIMESTAMP,
     TransactionState,
 )
+from fencepost.protocol.transaction_log import TransactionRecord
 
 _STANDINGS: Final[dict[Cell, Standing]] = {
     TransactionState.EMPTY: Standing.SETTLED,

@@ -30,7 +30,6 @@ from fencepost.broker.transactions.tables import (
 )
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import AddPartitionsToTxn, AddPartitionsToTxnReply, PartitionError
-from fencepost.protocol.stored import TransactionRecord
 from fencepost.protocol.terms import (
     NO_PRODUCER_ID,
     TRANSACTION_STATE_TOPIC,
@@ -38,6 +37,7 @@ from fencepost.protocol.terms import (
     TransactionResult,
     coordinator_partition,
 )
+from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.protocol.values import value
 
 PREPARED: Final = frozenset({PREPARE_COMMIT, PREPARE_ABORT})

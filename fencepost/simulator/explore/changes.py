@@ -10,8 +10,8 @@ from typing import Final
 
 from fencepost.broker.transactions.state import Transactions
 from fencepost.protocol.batches import read_header, read_marker
-from fencepost.protocol.stored import TransactionRecord
 from fencepost.protocol.terms import TopicPartition, TransactionResult
+from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.simulator.explore.broker import Broker
 from fencepost.simulator.explore.process import TOPIC, Outcome, Process
 from fencepost.simulator.world.history import Appended, Bounded, Coordinated, Event

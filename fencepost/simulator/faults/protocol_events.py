@@ -24,13 +24,13 @@ from fencepost.client.errors import (
 from fencepost.protocol.batches import read_marker
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import API_BY_REQUEST, FetchReply
-from fencepost.protocol.stored import read_transactions
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
     coordinator_partition,
 )
+from fencepost.protocol.transaction_log import read_transactions
 from fencepost.simulator.faults.points import Point, PointKind
 from fencepost.simulator.scenarios.scripts import partition_named
 from fencepost.simulator.world.network import Answer, Channel, Message, Question

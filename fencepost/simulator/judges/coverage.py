@@ -23,8 +23,8 @@ from fencepost.broker.transactions.tables import (
     spoken,
 )
 from fencepost.protocol.messages import AddOffsetsToTxn, AddPartitionsToTxn, EndTxn, InitProducerId
-from fencepost.protocol.stored import TransactionRecord
 from fencepost.protocol.terms import LAST_GRANTED_EPOCH, TransactionResult, TransactionState
+from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.simulator.judges.transaction_record import DECISIONS, TransactionBook
 
 COUNTED: Final = frozenset({EndTxn, InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn})

@@ -25,7 +25,7 @@ from fencepost.broker.host import Host
 from fencepost.broker.partitions.partition import Partition
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.messages import EndTxn, FetchReply, InitProducerId, WriteTxnMarkers
-from fencepost.protocol.stored import read_offsets, read_transactions
+from fencepost.protocol.offsets_log import read_offsets
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     NO_PRODUCER_ID,
@@ -34,6 +34,7 @@ from fencepost.protocol.terms import (
     TransactionResult,
     TransactionState,
 )
+from fencepost.protocol.transaction_log import read_transactions
 from fencepost.simulator.judges.anomalies import Looks
 from fencepost.simulator.judges.answer_rules import AnswerRules
 from fencepost.simulator.judges.convergence import is_settled, judge_convergence

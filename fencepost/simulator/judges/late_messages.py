@@ -17,7 +17,6 @@ from fencepost.broker.host import Host
 from fencepost.broker.settings import NodeSettings
 from fencepost.protocol.batches import BatchHeader, read_header, read_marker
 from fencepost.protocol.messages import EndTxn, FetchReply, Produce, Request, TxnOffsetCommit, WriteTxnMarkers
-from fencepost.protocol.stored import TransactionRecord, read_transactions
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     NO_PRODUCER_EPOCH,
@@ -27,6 +26,7 @@ from fencepost.protocol.terms import (
     TransactionState,
     coordinator_partition,
 )
+from fencepost.protocol.transaction_log import TransactionRecord, read_transactions
 from fencepost.simulator.judges.known_anomalies import (
     LATE_END,
     LATE_MARKER,

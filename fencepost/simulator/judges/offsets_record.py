@@ -11,7 +11,7 @@ from typing import NamedTuple
 import attrs
 
 from fencepost.broker.groups.state import Groups
-from fencepost.protocol.stored import OffsetKey, OffsetRecord
+from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord
 from fencepost.protocol.terms import TopicPartition, TransactionResult
 from fencepost.simulator.judges.anomalies import Looks
 from fencepost.simulator.judges.step_rules import OFFSETS_WITH_MARKER

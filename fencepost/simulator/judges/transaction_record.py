@@ -12,7 +12,6 @@ from typing import Final
 
 import attrs
 
-from fencepost.protocol.stored import TransactionRecord
 from fencepost.protocol.terms import (
     INT16_MAX,
     NO_PRODUCER_ID,
@@ -20,6 +19,7 @@ from fencepost.protocol.terms import (
     TransactionResult,
     TransactionState,
 )
+from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.simulator.judges.anomalies import Looks, Rule
 from fencepost.simulator.judges.partition_record import PartitionRecord
 from fencepost.simulator.judges.step_rules import (

@@ -14,8 +14,8 @@ import attrs
 from fencepost.broker.host import SyncPolicy
 from fencepost.protocol.batches import read_marker
 from fencepost.protocol.records import read_columns
-from fencepost.protocol.stored import read_transactions
 from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition, TransactionState
+from fencepost.protocol.transaction_log import read_transactions
 from fencepost.simulator.actors.workloads import transform, without_mark
 from fencepost.simulator.faults.actions import ActionKind
 from fencepost.simulator.judges.black_box import check

@@ -9,8 +9,8 @@ from __future__ import annotations
 import attrs
 
 from fencepost.protocol.batches import BatchHeader, Buffer, read_marker
-from fencepost.protocol.stored import TransactionRecord
 from fencepost.protocol.terms import TopicPartition, TransactionResult, TransactionState
+from fencepost.protocol.transaction_log import TransactionRecord
 
 
 @attrs.frozen

@@ -11,8 +11,9 @@ from fencepost.broker.contract import Append, BecomeLeader, Effect, Input, Outco
 from fencepost.broker.host import Host
 from fencepost.client.effects import Resolve
 from fencepost.protocol.messages import API_BY_REQUEST, Api, FetchReply
-from fencepost.protocol.stored import read_offsets, read_transactions
+from fencepost.protocol.offsets_log import read_offsets
 from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from fencepost.protocol.transaction_log import read_transactions
 from fencepost.simulator.draw.logs import has_lane
 from fencepost.simulator.world.history import (
     Appended,

@@ -11,27 +11,22 @@ from hypothesis import strategies as st
 from fencepost.protocol.batches import read_batch, read_header
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
-from fencepost.protocol.records import read_columns
-from fencepost.protocol.stored import (
+from fencepost.protocol.metadata_log import (
     BrokerRegistered,
     ClusterRecord,
     LeaderChanged,
-    OffsetKey,
-    OffsetRecord,
     PartitionCreated,
     ProducerIdsAllocated,
     TopicConfigured,
     TopicCreated,
     TopicRemoved,
-    TransactionRecord,
     cluster_batch,
-    offsets_batch,
     read_cluster_records,
-    read_offsets,
-    read_transactions,
-    transaction_batch,
 )
+from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord, offsets_batch, read_offsets
+from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import TopicPartition, TransactionState
+from fencepost.protocol.transaction_log import TransactionRecord, read_transactions, transaction_batch
 from tests.protocol import kafka_bytes
 from tests.protocol.strategies import int16s, int32s, int64s, topic_partitions, transaction_states, words
 
@@ -280,7 +275,7 @@ def replaced(data: bytes, at: int, raw: str) -> bytes:
 @pytest.mark.parametrize(
     ("key", "value", "because"),
     [
-        pytest.param(None, b"", "without its key", id="no key"),
+        pytest.param(None, b"", "transaction log key", id="no key"),
         pytest.param(b"", None, "announced", id="an empty key"),
         pytest.param(kafka_bytes.TRANSACTION_KEY + b"x", None, "too many", id="a key too long"),
         pytest.param(kafka_bytes.TRANSACTION_KEY[:-1], None, "announced", id="a key cut off"),

@@ -1,14 +1,15 @@
-"""Where a consumer group stands, byte for byte in Kafka's schema (GroupMetadataKey/Value.json).
+"""The records of `__consumer_offsets`, byte for byte in Kafka's schemas: committed offsets and groups.
 
-Rule: a group's record holds what its members go on from when the coordinator dies: generation, leader,
-assignments.
+Rule: a group's record holds what its members continue from when the coordinator fails: the generation, the
+leader, the assignments. Kafka's own tools can read every record (OffsetCommitKey/Value.json,
+GroupMetadataKey/Value.json); a record with a key of another kind is skipped.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import attrs
 
@@ -16,7 +17,92 @@ from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
 from fencepost.protocol.primitives import INT16, INT32, INT64, Fields, put_string
 from fencepost.protocol.records import read_keys_and_values
-from fencepost.protocol.stored import OffsetKey, offset_tombstone
+from fencepost.protocol.terms import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+
+# --- committed offsets -----------------------------------------------------------------------------------
+
+
+class OffsetKey(NamedTuple):
+    """Whose offset of which partition (OffsetCommitKey)."""
+
+    group_id: str
+    topic: str
+    partition: int
+
+
+@attrs.frozen
+class OffsetRecord:
+    """A committed offset (OffsetCommitValue): where the group reads on, and when it said so (ms)."""
+
+    offset: int
+    leader_epoch: int = attrs.field(kw_only=True)
+    metadata: str = attrs.field(kw_only=True)
+    commit_ms: int = attrs.field(kw_only=True)
+
+
+_OFFSET_KEY_VERSIONS: Final = (0, 1)  # both have the same layout; 2 and above are the groups' own records
+_OFFSET_VALUE_VERSION: Final = 3
+_OFFSET_START = struct.Struct(">hqi")  # version, offset, leader epoch
+
+
+def offsets_batch(
+    entries: Sequence[tuple[OffsetKey, OffsetRecord | None]],
+    *,
+    timestamp: int,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    transactional: bool = False,
+) -> bytearray:
+    """One batch of committed offsets, None for one that is forgotten; the producer's when transactional."""
+    records = [KafkaRecord(_offset_key(key), record and _offset_value(record)) for key, record in entries]
+    return build_kafka_batch(
+        records,
+        timestamp=timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=transactional,
+    )
+
+
+def _offset_key(key: OffsetKey) -> bytes:
+    out = bytearray(INT16.pack(_OFFSET_KEY_VERSIONS[-1]))
+    put_string(out, key.group_id)
+    put_string(out, key.topic)
+    out += INT32.pack(key.partition)
+    return bytes(out)
+
+
+def _offset_value(record: OffsetRecord) -> bytes:
+    out = bytearray(_OFFSET_START.pack(_OFFSET_VALUE_VERSION, record.offset, record.leader_epoch))
+    put_string(out, record.metadata)
+    out += INT64.pack(record.commit_ms)
+    return bytes(out)
+
+
+def read_offsets(batch: Buffer, header: BatchHeader) -> list[tuple[OffsetKey, OffsetRecord | None]]:
+    """What a batch of `__consumer_offsets` says, None for a tombstone; records of groups are passed over."""
+    found: list[tuple[OffsetKey, OffsetRecord | None]] = []
+    for data, value in read_keys_and_values(batch, header):
+        fields = Fields(data or b"", name="offset commit key")
+        if fields.int16() not in _OFFSET_KEY_VERSIONS:
+            continue
+        key = OffsetKey(fields.string(), fields.string(), fields.int32())
+        fields.finish()
+        found.append((key, None if value is None else _read_offset(value)))
+    return found
+
+
+def _read_offset(value: bytes) -> OffsetRecord:
+    fields = Fields(value, name="offset commit value")
+    version, offset, leader_epoch = fields.fixed(_OFFSET_START)
+    if version != _OFFSET_VALUE_VERSION:
+        fields.fail(f"version {version} is unknown")
+    metadata, commit_ms = fields.string(), fields.int64()
+    fields.finish()
+    return OffsetRecord(offset, leader_epoch=leader_epoch, metadata=metadata, commit_ms=commit_ms)
+
+
+# --- groups ----------------------------------------------------------------------------------------------
 
 _GROUP_KEY_VERSION: Final = 2  # 0 and 1 are committed offsets, 3 and above are of KIP-848
 _GROUP_VALUE_VERSION: Final = 3
@@ -54,13 +140,13 @@ GroupEntry = tuple[str, GroupRecord | None]
 
 def group_batch(group_id: str, record: GroupRecord, *, timestamp: int) -> bytearray:
     """One batch that says where the group stands."""
-    return build_kafka_batch([KafkaRecord(_key(group_id), _value(record))], timestamp=timestamp)
+    return build_kafka_batch([KafkaRecord(_group_key(group_id), _group_value(record))], timestamp=timestamp)
 
 
 def forgotten_group_batch(group_id: str, offsets: Sequence[OffsetKey], *, timestamp: int) -> bytearray:
     """One batch that forgets a group and its offsets, all or nothing."""
-    records = [offset_tombstone(key) for key in offsets]
-    return build_kafka_batch([*records, KafkaRecord(_key(group_id), None)], timestamp=timestamp)
+    records = [KafkaRecord(_offset_key(key), None) for key in offsets]
+    return build_kafka_batch([*records, KafkaRecord(_group_key(group_id), None)], timestamp=timestamp)
 
 
 def read_groups(batch: Buffer, header: BatchHeader) -> list[GroupEntry]:
@@ -72,17 +158,17 @@ def read_groups(batch: Buffer, header: BatchHeader) -> list[GroupEntry]:
             continue
         group_id = fields.string()
         fields.finish()
-        found.append((group_id, None if value is None else _read_value(value)))
+        found.append((group_id, None if value is None else _read_group(value)))
     return found
 
 
-def _key(group_id: str) -> bytes:
+def _group_key(group_id: str) -> bytes:
     key = bytearray(INT16.pack(_GROUP_KEY_VERSION))
     put_string(key, group_id)
     return bytes(key)
 
 
-def _value(record: GroupRecord) -> bytes:
+def _group_value(record: GroupRecord) -> bytes:
     out = bytearray(INT16.pack(_GROUP_VALUE_VERSION))
     put_string(out, record.protocol_type)
     out += INT32.pack(record.generation_id)
@@ -109,7 +195,7 @@ def _put_nullable(out: bytearray, text: str | None) -> None:
         put_string(out, text)
 
 
-def _read_value(value: bytes) -> GroupRecord:
+def _read_group(value: bytes) -> GroupRecord:
     fields = Fields(value, name="group metadata value")
     version = fields.int16()
     if version != _GROUP_VALUE_VERSION:

@@ -1,26 +1,21 @@
-"""What the internal topics hold, byte for byte in Kafka's schemas: transactions, offsets, cluster metadata.
+"""The records of `__transaction_state`, byte for byte in Kafka's schemas (TransactionLogKey/Value.json).
 
-Rule: Kafka's tools read from these records what was meant; a key of a kind not kept here is passed over.
-Sources: TransactionLogKey/Value.json, OffsetCommitKey/Value.json; cluster metadata has a file of its own.
+Rule: Kafka's own tools can read every record written here; a record with a key of another kind is skipped.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-import attrs
-
 from fencepost.protocol.batches import BatchHeader, Buffer
-from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
 from fencepost.protocol.primitives import (
     INT16,
-    INT32,
     INT64,
     Fields,
     put_compact_int32s,
@@ -30,40 +25,7 @@ from fencepost.protocol.primitives import (
     put_unsigned_varint,
 )
 from fencepost.protocol.records import read_keys_and_values
-from fencepost.protocol.stored_cluster import (
-    BrokerRegistered,
-    ClusterRecord,
-    LeaderChanged,
-    PartitionCreated,
-    ProducerIdsAllocated,
-    TopicConfigured,
-    TopicCreated,
-    TopicRemoved,
-    cluster_batch,
-    read_cluster_records,
-)
-from fencepost.protocol.terms import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition, TransactionState
-
-__all__ = [
-    "BrokerRegistered",
-    "ClusterRecord",
-    "LeaderChanged",
-    "OffsetKey",
-    "OffsetRecord",
-    "PartitionCreated",
-    "ProducerIdsAllocated",
-    "TopicConfigured",
-    "TopicCreated",
-    "TopicRemoved",
-    "TransactionRecord",
-    "cluster_batch",
-    "offset_tombstone",
-    "offsets_batch",
-    "read_cluster_records",
-    "read_offsets",
-    "read_transactions",
-    "transaction_batch",
-]
+from fencepost.protocol.terms import NO_PRODUCER_ID, TopicPartition, TransactionState
 
 _TRANSACTION_KEY_VERSION: Final = 0
 _TRANSACTION_VALUE_VERSION: Final = 1
@@ -171,8 +133,8 @@ def _by_topic(partitions: tuple[TopicPartition, ...]) -> Iterator[tuple[str, Ite
 def read_transactions(batch: Buffer, header: BatchHeader) -> list[tuple[str, TransactionRecord | None]]:
     """What a batch of `__transaction_state` says, None for a tombstone; reads value versions 0 and 1."""
     found: list[tuple[str, TransactionRecord | None]] = []
-    for key, value in _keys_and_values(batch, header):
-        fields = Fields(key, name="transaction log key")
+    for key, value in read_keys_and_values(batch, header):
+        fields = Fields(key or b"", name="transaction log key")
         if fields.int16() != _TRANSACTION_KEY_VERSION:
             continue
         transactional_id = fields.string()
@@ -227,95 +189,3 @@ def _read_partitions(fields: Fields, *, flexible: bool) -> list[TopicPartition] 
         if flexible:
             fields.tagged_fields()
     return partitions
-
-
-class OffsetKey(NamedTuple):
-    """Whose offset of which partition (OffsetCommitKey)."""
-
-    group_id: str
-    topic: str
-    partition: int
-
-
-@attrs.frozen
-class OffsetRecord:
-    """A committed offset (OffsetCommitValue): where the group reads on, and when it said so (ms)."""
-
-    offset: int
-    leader_epoch: int = attrs.field(kw_only=True)
-    metadata: str = attrs.field(kw_only=True)
-    commit_ms: int = attrs.field(kw_only=True)
-
-
-_OFFSET_KEY_VERSIONS: Final = (0, 1)  # both have the same layout; 2 and above are the groups' own records
-_OFFSET_VALUE_VERSION: Final = 3
-_OFFSET_START = struct.Struct(">hqi")  # version, offset, leader epoch
-
-
-def offsets_batch(
-    entries: Sequence[tuple[OffsetKey, OffsetRecord | None]],
-    *,
-    timestamp: int,
-    producer_id: int = NO_PRODUCER_ID,
-    producer_epoch: int = NO_PRODUCER_EPOCH,
-    transactional: bool = False,
-) -> bytearray:
-    """One batch of committed offsets, None for one that is forgotten; the producer's when transactional."""
-    records = [KafkaRecord(_offset_key(key), record and _offset_value(record)) for key, record in entries]
-    return build_kafka_batch(
-        records,
-        timestamp=timestamp,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        transactional=transactional,
-    )
-
-
-def offset_tombstone(key: OffsetKey) -> KafkaRecord:
-    """The record that forgets an offset."""
-    return KafkaRecord(_offset_key(key), None)
-
-
-def _offset_key(key: OffsetKey) -> bytes:
-    out = bytearray(INT16.pack(_OFFSET_KEY_VERSIONS[-1]))
-    put_string(out, key.group_id)
-    put_string(out, key.topic)
-    out += INT32.pack(key.partition)
-    return bytes(out)
-
-
-def _offset_value(record: OffsetRecord) -> bytes:
-    out = bytearray(_OFFSET_START.pack(_OFFSET_VALUE_VERSION, record.offset, record.leader_epoch))
-    put_string(out, record.metadata)
-    out += INT64.pack(record.commit_ms)
-    return bytes(out)
-
-
-def read_offsets(batch: Buffer, header: BatchHeader) -> list[tuple[OffsetKey, OffsetRecord | None]]:
-    """What a batch of `__consumer_offsets` says, None for a tombstone; records of groups are passed over."""
-    found: list[tuple[OffsetKey, OffsetRecord | None]] = []
-    for data, value in _keys_and_values(batch, header):
-        fields = Fields(data, name="offset commit key")
-        if fields.int16() not in _OFFSET_KEY_VERSIONS:
-            continue
-        key = OffsetKey(fields.string(), fields.string(), fields.int32())
-        fields.finish()
-        found.append((key, None if value is None else _read_offset(value)))
-    return found
-
-
-def _read_offset(value: bytes) -> OffsetRecord:
-    fields = Fields(value, name="offset commit value")
-    version, offset, leader_epoch = fields.fixed(_OFFSET_START)
-    if version != _OFFSET_VALUE_VERSION:
-        fields.fail(f"version {version} is unknown")
-    metadata, commit_ms = fields.string(), fields.int64()
-    fields.finish()
-    return OffsetRecord(offset, leader_epoch=leader_epoch, metadata=metadata, commit_ms=commit_ms)
-
-
-def _keys_and_values(batch: Buffer, header: BatchHeader) -> Iterator[tuple[bytes, bytes | None]]:
-    for key, value in read_keys_and_values(batch, header):
-        if key is None:
-            raise ProtocolViolation("a record of an internal topic without its key")
-        yield key, value

@@ -10,15 +10,18 @@ from hypothesis import strategies as st
 from fencepost.protocol.batches import read_header
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
-from fencepost.protocol.records import read_columns
-from fencepost.protocol.stored import OffsetKey, OffsetRecord, offsets_batch, read_offsets
-from fencepost.protocol.stored_groups import (
+from fencepost.protocol.offsets_log import (
     GroupRecord,
     MemberRecord,
+    OffsetKey,
+    OffsetRecord,
     forgotten_group_batch,
     group_batch,
+    offsets_batch,
     read_groups,
+    read_offsets,
 )
+from fencepost.protocol.records import read_columns
 from tests.protocol import kafka_bytes
 from tests.protocol.strategies import int32s, int64s, words
 
