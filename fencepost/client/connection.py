@@ -36,7 +36,7 @@ class _Expected(NamedTuple):
 class Connection:
     """Correlation ids, requests in flight and bytes still to write, of one connection."""
 
-    __slots__ = ("_client_id", "_in_flight", "_next", "_reader", "_timeout_ms", "outbox")
+    __slots__ = ("_client_id", "_in_flight", "_in_order", "_next", "_reader", "_timeout_ms", "outbox")
 
     def __init__(self, *, client_id: str, request_timeout_ms: int) -> None:
         self._client_id = client_id
@@ -44,12 +44,16 @@ class Connection:
         self._next = 0
         self._reader = FrameReader()
         self._in_flight: dict[int, _Expected] = {}
+        self._in_order = True  # whether deadlines follow each other as the requests do
         self.outbox: deque[Buffer] = deque()
         """What the shell writes, in order; it takes off what it wrote."""
 
     @property
     def deadline(self) -> int | None:
-        """When the oldest request in flight times out: insertion order is time order, the timeout is one."""
+        """When the first request in flight times out."""
+        if not self._in_order:
+            return min((expected.deadline for expected in self._in_flight.values()), default=None)
+        # With one timeout for all, which is the usual case, the oldest request times out first.
         for expected in self._in_flight.values():
             return expected.deadline
         return None
@@ -58,7 +62,10 @@ class Connection:
         """Puts a request into the outbox and expects its answer."""
         correlation_id = self._next
         self._next = (correlation_id + 1) & INT32_MAX
-        expected = _Expected(effect.token, API_BY_REQUEST[type(effect.request)], now + self._timeout_ms)
+        timeout_ms = self._timeout_ms
+        if effect.timeout_ms is not None:
+            timeout_ms, self._in_order = effect.timeout_ms, False
+        expected = _Expected(effect.token, API_BY_REQUEST[type(effect.request)], now + timeout_ms)
         self._in_flight[correlation_id] = expected
         pieces = encode_request(
             effect.request, correlation_id=correlation_id, client_id=self._client_id, version=effect.version

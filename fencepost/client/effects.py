@@ -31,13 +31,14 @@ class Operation(Enum):
 @value
 class Send:
     """Send `request`, in Kafka's `version` of it, to a node; its answer, or its loss, comes back under
-    `token`, at most once.
+    `token`, at most once. `timeout_ms` replaces the client's request timeout for this request.
     """
 
     node_id: int
     request: Request = attrs.field(kw_only=True)
     token: int = attrs.field(kw_only=True)
     version: int = attrs.field(kw_only=True, default=NEWEST_VERSION)
+    timeout_ms: int | None = attrs.field(kw_only=True, default=None)
 
 
 @value

@@ -13,8 +13,8 @@ import attrs
 from fencepost.client.admin import Question, nothing
 from fencepost.client.retries import BrokerAt, CoordinatorOf
 from fencepost.protocol import messages as m
+from fencepost.protocol.consumer_protocol import decode_assignment
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.primitives import Fields
 from fencepost.protocol.terms import CONSUMER_PROTOCOL, CoordinatorType, GroupState, TopicPartition
 
 
@@ -115,17 +115,10 @@ def _coordinator(group_id: str) -> CoordinatorOf:
 
 
 def _assigned(protocol_type: str, assignment: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions in an assignment, first in every version of it (ConsumerProtocolAssignment)."""
-    if protocol_type != CONSUMER_PROTOCOL or not assignment:
+    """The share of a member of the consumer protocol; members of other protocols have none."""
+    if protocol_type != CONSUMER_PROTOCOL:
         return ()
     try:
-        fields = Fields(assignment, name="consumer protocol assignment")
-        fields.int16()
-        assigned = [
-            TopicPartition(topic, number)
-            for topic in (fields.string() for _ in range(fields.array_length()))
-            for number in fields.int32s(fields.array_length())
-        ]
+        return decode_assignment(assignment)
     except ProtocolViolation:
         return ()  # the leader may have assigned anything: only members have to understand it
-    return tuple(sorted(assigned))

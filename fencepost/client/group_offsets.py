@@ -1,6 +1,7 @@
-"""Offsets of a group as messages carry them, from a client that is no member of the group.
+"""Offsets of a consumer group as messages carry them, and the identity with which they are committed.
 
-Rule: such a client says so by generation -1 and no member id (KIP-447 calls it the simple consumer).
+Rule: a client that is not a member says so by generation -1 and no member id (KIP-447 calls it the simple
+consumer); the coordinator then cannot tell a current reader from one that was replaced.
 """
 
 from __future__ import annotations
@@ -8,10 +9,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import attrs
+
 from fencepost.protocol import messages as m
+from fencepost.protocol.consumer_protocol import NO_GENERATION
 from fencepost.protocol.terms import NO_LEADER_EPOCH, TopicPartition
 
-NO_GENERATION: Final = -1
+NO_MEMBER: Final = ""  # JoinGroupRequest.UNKNOWN_MEMBER_ID
+
+
+def _is_member(metadata: ConsumerGroupMetadata, _: object, generation_id: int) -> None:
+    if generation_id >= 0 and metadata.member_id == NO_MEMBER:
+        raise ValueError(f"generation {generation_id} of group {metadata.group_id!r} needs a member_id")
+
+
+@attrs.frozen(kw_only=True)
+class ConsumerGroupMetadata:
+    """The membership under which offsets are committed: what `consumer.group_metadata()` returns.
+
+    A transaction that commits offsets with it is refused once the group has gone on to another generation, so
+    that a consumer that was replaced while it worked cannot commit the same input twice (KIP-447).
+    """
+
+    group_id: str
+    member_id: str = NO_MEMBER
+    generation_id: int = attrs.field(default=NO_GENERATION, validator=_is_member)
+    group_instance_id: str | None = None
 
 
 def offsets_to_commit(offsets: Mapping[TopicPartition, int]) -> tuple[m.OffsetToCommit, ...]:
@@ -28,9 +51,20 @@ def offsets_to_commit(offsets: Mapping[TopicPartition, int]) -> tuple[m.OffsetTo
     )
 
 
+def commit_request(offsets: Mapping[TopicPartition, int], group: ConsumerGroupMetadata) -> m.OffsetCommit:
+    """A group's offsets that count at once."""
+    return m.OffsetCommit(
+        group_id=group.group_id,
+        generation_id=group.generation_id,
+        member_id=group.member_id,
+        group_instance_id=group.group_instance_id,
+        offsets=offsets_to_commit(offsets),
+    )
+
+
 def commit_in_transaction(
     offsets: Mapping[TopicPartition, int],
-    group_id: str,
+    group: ConsumerGroupMetadata,
     *,
     transactional_id: str,
     producer_id: int,
@@ -39,11 +73,11 @@ def commit_in_transaction(
     """A group's offsets that count when the transaction commits."""
     return m.TxnOffsetCommit(
         transactional_id=transactional_id,
-        group_id=group_id,
+        group_id=group.group_id,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
-        generation_id=NO_GENERATION,
-        member_id="",
-        group_instance_id=None,
+        generation_id=group.generation_id,
+        member_id=group.member_id,
+        group_instance_id=group.group_instance_id,
         offsets=offsets_to_commit(offsets),
     )

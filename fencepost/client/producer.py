@@ -13,6 +13,7 @@ from fencepost.client.accumulator import Place, Route
 from fencepost.client.batch import Headers, check_record
 from fencepost.client.effects import Effect, Operation
 from fencepost.client.errors import ClientClosed, Failure, TransactionAborted, UnknownTopic, refused
+from fencepost.client.group_offsets import ConsumerGroupMetadata
 from fencepost.client.metadata import Cluster
 from fencepost.client.producer_inside import ProducerInside
 from fencepost.client.producer_states import LAST_STATES, ProducerInput, ProducerState
@@ -116,11 +117,16 @@ class ProducerMachine(ProducerInside):
         self.accumulator.close_all()
         return self._step(now)
 
-    def send_offsets(self, offsets: Mapping[TopicPartition, int], group_id: str, now: int) -> list[Effect]:
-        """Commits a group's offsets with this transaction; sent at once, and commit waits for the answer."""
+    def send_offsets(
+        self, offsets: Mapping[TopicPartition, int], group: ConsumerGroupMetadata | str, now: int
+    ) -> list[Effect]:
+        """Commits a group's offsets with this transaction; sent at once, and commit waits for the answer.
+        A group's name alone commits them as a client that is not a member: nothing fences it.
+        """
         self._call(_I.SEND_OFFSETS)
+        member = ConsumerGroupMetadata(group_id=group) if isinstance(group, str) else group
         if offsets:
-            self._offsets.setdefault(group_id, {}).update(offsets)
+            self._offsets.setdefault(member, {}).update(offsets)
         return self._step(now)
 
     def commit(self, now: int) -> list[Effect]:

@@ -27,7 +27,7 @@ from fencepost.client.errors import (
     WrongState,
     refused,
 )
-from fencepost.client.group_offsets import commit_in_transaction
+from fencepost.client.group_offsets import ConsumerGroupMetadata, commit_in_transaction
 from fencepost.client.metadata import Cluster, bootstrap_addresses
 from fencepost.client.producer_states import (
     IDEMPOTENT,
@@ -104,7 +104,7 @@ class ProducerInside:
         self._init_call: int | None = None
         self._end_call: int | None = None
         self._offset_calls: dict[int, str] = {}
-        self._offsets: dict[str, dict[TopicPartition, int]] = {}  # by group, not yet on their way
+        self._offsets: dict[ConsumerGroupMetadata, dict[TopicPartition, int]] = {}  # not yet on their way
         self._added = False  # something of this transaction went out, so the coordinator must hear its end
         self._out: list[Effect] = []
         self._woken_at: int | None = None
@@ -176,7 +176,8 @@ class ProducerInside:
         if self._joining is not None:
             joined = self._joining.partitions
             waiting = (queue.partition for queue in self.accumulator.active.values() if queue.ready)
-            self._added |= self._joining.ask(identity, waiting, self._offsets)
+            groups = (group.group_id for group in self._offsets)
+            self._added |= self._joining.ask(identity, waiting, groups)
         self._added |= self.delivery.drain(now, *identity, joined)
 
     def _announce_wake(self, now: int) -> None:
@@ -294,9 +295,11 @@ class ProducerInside:
     def _submit_offsets(self) -> None:
         """One TxnOffsetCommit per group at a time, so that earlier offsets cannot overtake later ones."""
         name = self.settings.transactional_id
-        busy = self._offset_calls.values()
-        joined = self._offsets if self._joining is None else self._joining.groups
-        for group in [group for group in self._offsets if group not in busy and group in joined]:
+        for group in list(self._offsets):
+            group_id = group.group_id
+            is_in = self._joining is None or group_id in self._joining.groups
+            if not is_in or group_id in self._offset_calls.values():
+                continue
             assert name is not None, "only a transactional producer takes offsets"
             request = commit_in_transaction(
                 self._offsets.pop(group),
@@ -305,8 +308,8 @@ class ProducerInside:
                 producer_id=self.producer_id,
                 producer_epoch=self.producer_epoch,
             )
-            number = self.calls.submit(request, CoordinatorOf(CoordinatorType.GROUP, group))
-            self._offset_calls[number] = group
+            number = self.calls.submit(request, CoordinatorOf(CoordinatorType.GROUP, group_id))
+            self._offset_calls[number] = group_id
             self._added = True
 
     def _added_answered(self, finished: Finished, because: str) -> None:

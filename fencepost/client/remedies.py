@@ -39,6 +39,11 @@ REMEDIES: Final[dict[tuple[type[Request], ErrorCode], Remedy]] = {
     # abort
     # then succeeds and gives the next identity (KIP-890 part 2, recorded from Apache Kafka 4.3.1).
     (m.EndTxn, _E.INVALID_TXN_STATE): Remedy.ABORT,
+    # A member joins again by itself, under the id that the answer gives it (KIP-394).
+    (m.JoinGroup, _E.MEMBER_ID_REQUIRED): Remedy.RAISE,
+    # Another member took the instance id: its offsets are not ours to commit, but the producer can go on
+    # (TransactionManager.TxnOffsetCommitHandler).
+    (m.TxnOffsetCommit, _E.FENCED_INSTANCE_ID): Remedy.ABORT,
     # A reader comes back to the log's own range by auto_offset_reset, not by asking again.
     (m.Fetch, _E.UNKNOWN_SERVER_ERROR): Remedy.RETRY,
     (m.TxnOffsetCommit, _E.OFFSET_METADATA_TOO_LARGE): Remedy.ABORT,

@@ -66,6 +66,7 @@ class Call:
     request: Request = attrs.field(kw_only=True)
     target: Target = attrs.field(kw_only=True)
     deadline: int | None = attrs.field(default=None, kw_only=True)
+    timeout_ms: int | None = attrs.field(default=None, kw_only=True)
     attempts: int = attrs.field(default=0, kw_only=True)
     retry_at: int = attrs.field(default=0, kw_only=True)
     node: int | None = attrs.field(default=None, kw_only=True)
@@ -91,7 +92,7 @@ class Call:
 
 
 class Finished(NamedTuple):
-    """A call with its answer, or with the failure that ended it."""
+    """A call with its answer, or with the failure that ended it. A refused JoinGroup has both."""
 
     call: Call
     body: ReplyBody | None
@@ -134,10 +135,16 @@ class Calls:
         self._looking_up: dict[CoordinatorKey, int] = {}
         self._out: list[Send] = []
 
-    def submit(self, request: Request, target: Target, deadline: int | None = None) -> int:
-        """Asks until there is an answer, a refusal for good, or `deadline` is past; the call's number."""
+    def submit(
+        self, request: Request, target: Target, deadline: int | None = None, *, timeout_ms: int | None = None
+    ) -> int:
+        """Asks until there is an answer, a refusal for good, or `deadline` is past; the call's number.
+        `timeout_ms` is how long each try may take, when that is not the client's request timeout.
+        """
         number = self._number()
-        self._waiting[number] = Call(number, request=request, target=target, deadline=deadline)
+        self._waiting[number] = Call(
+            number, request=request, target=target, deadline=deadline, timeout_ms=timeout_ms
+        )
         return number
 
     def once(self, node_id: int, request: Request) -> int:
@@ -147,11 +154,11 @@ class Calls:
         self._send(node_id, request, token)
         return token
 
-    def _send(self, node_id: int, request: Request, token: int) -> None:
+    def _send(self, node_id: int, request: Request, token: int, timeout_ms: int | None = None) -> None:
         version = self._versions.get(type(request), NEWEST_VERSION)
         if isinstance(request, m.ListOffsets):
             request = self.cluster.with_leader_epochs(request)
-        self._out.append(Send(node_id, request=request, token=token, version=version))
+        self._out.append(Send(node_id, request=request, token=token, version=version, timeout_ms=timeout_ms))
 
     def cancel(self, number: int) -> Call | None:
         """Stops asking; an answer that still comes is dropped. None when the call is over."""
@@ -187,9 +194,11 @@ class Calls:
                 self.cluster.learn(body, from_node=node)
             self._metadata_answered(call, error, now)
             return []
-        worst, because = (error, "") if body is None else worst_error(body)
+        worst, because = error, ""
+        if worst is NO_ERROR and body is not None:
+            worst, because = worst_error(body)
         if worst is not NO_ERROR:
-            return self._answered_badly(call, worst, because, now)
+            return self._answered_badly(call, worst, because, body, now)
         if isinstance(body, m.FindCoordinatorReply) and call.number in self._looking_up.values():
             request = cast("m.FindCoordinator", call.request)
             self._drop_lookup(call)
@@ -206,7 +215,9 @@ class Calls:
         call.retry_at = now + backoff_ms(call.attempts)
         self._waiting[call.number] = call
 
-    def _answered_badly(self, call: Call, error: ErrorCode, because: str, now: int) -> list[Finished]:
+    def _answered_badly(
+        self, call: Call, error: ErrorCode, because: str, body: ReplyBody | None, now: int
+    ) -> list[Finished]:
         call.attempts += 1
         call.indefinite = call.indefinite or not error.definite
         call.last_error = error
@@ -222,7 +233,9 @@ class Calls:
                 return []
             case _:
                 failure = refused(RequestFailed, error, type(call.request).__name__, because)
-                return [Finished(ended, None, failure, remedy) for ended in self._ended_with(call)]
+                # A refused JoinGroup names the member id to join with (KIP-394); no other refusal tells more.
+                told = body if isinstance(body, m.JoinGroupReply) else None
+                return [Finished(ended, told, failure, remedy) for ended in self._ended_with(call)]
 
     def _ended_with(self, call: Call) -> list[Call]:
         """The call, or all that waited for the coordinator that it asked for."""
@@ -303,7 +316,7 @@ class Calls:
         call.node = node
         token = self._number()
         self._tokens[token] = call
-        self._send(node, call.request, token)
+        self._send(node, call.request, token, call.timeout_ms)
 
     def _locate(self, target: Target) -> int | None:
         if isinstance(target, TopicPartition):

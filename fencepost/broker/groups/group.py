@@ -13,10 +13,10 @@ from typing import Final
 import attrs
 
 from fencepost.broker.contract import ReplyTo
+from fencepost.protocol.consumer_protocol import subscribed_topics
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.messages import GroupProtocol, JoinedMember, JoinGroup
 from fencepost.protocol.offsets_log import GroupRecord, MemberRecord
-from fencepost.protocol.primitives import Fields
 from fencepost.protocol.terms import CONSUMER_PROTOCOL, NO_TIMESTAMP, GroupState
 
 NO_MEMBER: Final = ""  # JoinGroupRequest.UNKNOWN_MEMBER_ID
@@ -204,17 +204,10 @@ def is_subscribed(group: Group, topic: str) -> bool:
 def with_subscription(group: Group) -> Group:
     """The group with what its new generation reads, which stays until the next (computeSubscribedTopics)."""
     try:
-        parts = [_subscription(member.metadata(group.protocol_name)) for member in group.members]
+        parts = [subscribed_topics(member.metadata(group.protocol_name)) for member in group.members]
     except ProtocolViolation:
         return attrs.evolve(group, subscribed=None)
     return attrs.evolve(group, subscribed=tuple(sorted(set[str]().union(*parts))))
-
-
-def _subscription(metadata: bytes) -> tuple[str, ...]:
-    """The topics in a consumer's metadata, first in every version of it (ConsumerProtocolSubscription)."""
-    fields = Fields(metadata, name="consumer protocol subscription")
-    fields.int16()
-    return tuple([fields.string() for _ in range(fields.array_length())])
 
 
 # --- the log ----------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from fencepost.client.errors import (
     UnknownTopic,
     WrongState,
 )
+from fencepost.client.group_offsets import ConsumerGroupMetadata
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.send_future import PendingColumn, PendingRecord, RecordMetadata
 from fencepost.client.send_path import Sending
@@ -253,11 +254,17 @@ class AsyncProducer(AsyncClient, Sending[AsyncOutcome]):
         """Opens a transaction; what is sent from now on belongs to it."""
         self._machine.begin()
 
-    def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, int], group_id: str) -> None:
-        """Commits a group's offsets with the transaction. Returns at once; a refusal shows at commit."""
+    def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, int], group_metadata: ConsumerGroupMetadata | str
+    ) -> None:
+        """Commits a group's offsets with the transaction. Returns at once; a refusal shows at commit.
+
+        `group_metadata` is what `consumer.group_metadata()` returns: if another consumer has the partitions
+        by now, the transaction cannot commit (KIP-447). With a group name alone nothing is fenced.
+        """
         self._check_running()
         now = self._clock()
-        self._wires.perform(self._machine.send_offsets(offsets, group_id, now), now)
+        self._wires.perform(self._machine.send_offsets(offsets, group_metadata, now), now)
 
     async def commit_transaction(self, timeout_ms: int | None = None) -> None:
         """Commits: all of it is visible, or an error says what to do.

@@ -24,6 +24,7 @@ from fencepost.client.errors import (
     TransactionAborted,
     UnknownTopic,
 )
+from fencepost.client.group_offsets import ConsumerGroupMetadata
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.send_future import PendingColumn, PendingRecord, RecordMetadata, make_record_metadata
 from fencepost.client.send_path import Sending
@@ -287,11 +288,17 @@ class Producer(Sending[Outcome]):
         with self._lock:
             self._machine.begin()
 
-    def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, int], group_id: str) -> None:
-        """Commits a group's offsets with the transaction. Returns at once; a refusal shows at commit."""
+    def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, int], group_metadata: ConsumerGroupMetadata | str
+    ) -> None:
+        """Commits a group's offsets with the transaction. Returns at once; a refusal shows at commit.
+
+        `group_metadata` is what `consumer.group_metadata()` returns: if another consumer has the partitions
+        by now, the transaction cannot commit (KIP-447). With a group name alone nothing is fenced.
+        """
         with self._lock:
             now = self._clock()
-            self._perform(self._machine.send_offsets(offsets, group_id, now), now)
+            self._perform(self._machine.send_offsets(offsets, group_metadata, now), now)
             self._wires.push()
             self._keeper.want()
 
