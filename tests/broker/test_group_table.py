@@ -24,8 +24,19 @@ EMPTY, STABLE, DEAD = GroupState.EMPTY, GroupState.STABLE, GroupState.DEAD
 PREPARING, COMPLETING = GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE
 IN = GroupInput
 
-# What cannot happen: nobody is there to do it, or nobody is waited for.
+# What cannot happen. In a group without members "not a member" is the answer before any table is asked.
 IMPOSSIBLE: dict[GroupInput, set[GroupState]] = {
+    IN.CREATE: set(GroupState) - {DEAD},
+    IN.JOIN: {DEAD},
+    IN.REJOIN: {EMPTY},
+    IN.LEADER_REJOIN: {EMPTY, DEAD},
+    IN.CHANGED_REJOIN: {EMPTY, DEAD},
+    IN.SYNC: {EMPTY},
+    IN.LEADER_SYNC: {EMPTY, DEAD},
+    IN.HEARTBEAT: {EMPTY},
+    IN.COMMIT: {EMPTY},
+    IN.TXN_COMMIT: {EMPTY},
+    IN.DELETE_FOREIGN_OFFSETS: {DEAD},
     IN.STATIC_RETURN: {EMPTY, DEAD},
     IN.GONE: {EMPTY, DEAD},
     IN.JOINED: {EMPTY, COMPLETING, STABLE, DEAD},
@@ -48,6 +59,15 @@ class Scene:
     @property
     def generation(self) -> int:
         return self.story.generation
+
+
+def scene_for(state: GroupState, given: GroupInput) -> Scene:
+    """A group in this state, of the kind that the input is about."""
+    if state is EMPTY and given is IN.DELETE_OFFSETS:  # the group knows that its members were consumers
+        scene = scene_in(STABLE)
+        all_leave(scene)
+        return scene
+    return scene_in(state, "connect" if given is IN.DELETE_FOREIGN_OFFSETS else "consumer")
 
 
 def scene_in(state: GroupState, kind: str = "consumer") -> Scene:
@@ -145,7 +165,7 @@ def some_do_not_sync(scene: Scene) -> ErrorCode:
 
 
 DOES: dict[GroupInput, Callable[[Scene], ErrorCode]] = {
-    IN.NEWCOMER: lambda scene: joins(scene, ""),
+    IN.CREATE: lambda scene: joins(scene, ""),
     IN.JOIN: lambda scene: joins(scene, "", instance="i2"),
     IN.REJOIN: lambda scene: joins(scene, scene.follower),
     IN.LEADER_REJOIN: lambda scene: joins(scene, scene.leader),
@@ -171,7 +191,7 @@ DOES: dict[GroupInput, Callable[[Scene], ErrorCode]] = {
 def error_of(cell: Cell, given: GroupInput) -> ErrorCode:
     if isinstance(cell, ErrorCode):
         return cell
-    return ErrorCode.MEMBER_ID_REQUIRED if given is IN.NEWCOMER else ErrorCode.NONE
+    return ErrorCode.MEMBER_ID_REQUIRED if given is IN.CREATE else ErrorCode.NONE
 
 
 def test_every_state_has_an_answer_to_every_input() -> None:
@@ -183,12 +203,11 @@ def test_every_state_has_an_answer_to_every_input() -> None:
 
 @pytest.mark.parametrize(("state", "given"), CELLS, ids=lambda each: each.name)
 def test_each_cell_is_what_a_group_does(state: GroupState, given: GroupInput) -> None:
-    kind = "connect" if given is IN.DELETE_FOREIGN_OFFSETS else "consumer"
-    scene = scene_in(state, kind)
+    scene = scene_for(state, given)
     cell = MEMBERSHIP[state][given]
     assert DOES[given](scene) is error_of(cell, given)
-    # A group of nobody does not wait for more here: the one who joins makes the first generation at once.
-    alone = given is IN.JOIN and state in (EMPTY, DEAD)
-    expected = COMPLETING if alone else state if isinstance(cell, ErrorCode) else cell
+    # An empty group waits for no other members here: the one who joins makes the first generation at once.
+    is_alone = given is IN.JOIN and state is EMPTY
+    expected = COMPLETING if is_alone else state if isinstance(cell, ErrorCode) else cell
     assert scene.story.state is expected
     scene.story.check_recovery()

@@ -179,7 +179,7 @@ OF_COORDINATORS: Final = (
                 "broker.transactions.end_txn:_end_cell",
                 {
                     '"fencing" not in rules.broken or record': "record",
-                    "if not is_retry and (": "if False and (",
+                    "if not is_retry and not (": "if False and not (",
                 },
             ),
         ),

@@ -62,7 +62,7 @@ def join_group(node: Node, request: JoinGroup, to: ReplyTo, now: int) -> None:
         return
     log, group = found
     if group is None and request.member_id != NO_MEMBER:
-        refusal = refused_join(to, ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
+        refusal = refused_join(to, _refusal(GroupInput.REJOIN), request.member_id)
         node.after(log, (refusal,))
         return
     turn = Turn(group or _made(request.group_id), now, rules)
@@ -73,8 +73,8 @@ def join_group(node: Node, request: JoinGroup, to: ReplyTo, now: int) -> None:
 
 
 def _made(group_id: str) -> Group:
-    state = MEMBERSHIP[DEAD][GroupInput.NEWCOMER]
-    assert isinstance(state, GroupState), "a newcomer finds a group, or makes one"
+    state = MEMBERSHIP[DEAD][GroupInput.CREATE]
+    assert isinstance(state, GroupState), "the first join makes the group"
     return Group(group_id=group_id, state=state)
 
 
@@ -104,9 +104,9 @@ def sync_group(node: Node, request: SyncGroup, to: ReplyTo, now: int) -> None:
 
 
 def _refusal(happened: GroupInput) -> ErrorCode:
-    """What one is told who speaks of a group that is not there."""
+    """The error for a request about a group that does not exist."""
     cell = MEMBERSHIP[DEAD][happened]
-    assert isinstance(cell, ErrorCode), "nothing is done to a group that is not there"
+    assert isinstance(cell, ErrorCode), "a group that does not exist refuses all but its first join"
     return cell
 
 

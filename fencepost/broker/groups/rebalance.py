@@ -114,11 +114,11 @@ def synced(group: Group, to: ReplyTo, member: Member) -> Reply:
 
 
 def rebalance(turn: Turn, because: GroupInput) -> None:
-    """A new generation begins, or one that has begun goes on."""
-    if turn.group.state is not PREPARING and turn.cell(because) is PREPARING:
-        _prepare(turn, because)
-    else:
+    """Begin a rebalance, or go on with the one that has begun."""
+    if turn.cell(because) is turn.group.state:
         complete_if_all_joined(turn)
+    else:
+        _prepare(turn, because)
 
 
 def _prepare(turn: Turn, because: GroupInput) -> None:

@@ -1,6 +1,6 @@
 """JoinGroup, SyncGroup, Heartbeat and LeaveGroup: what each asks of a group that there is.
 
-Rule: whether the one who asks is a member comes first, then its generation, then the table (group_table.py).
+Rule: first the member check, then the generation, then the table (tables.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from fencepost.broker.groups.group import (
 )
 from fencepost.broker.groups.rebalance import (
     Turn,
-    complete_if_all_joined,
     joined,
     rebalance,
     refused_join,
@@ -28,7 +27,7 @@ from fencepost.broker.groups.rebalance import (
     remove,
     synced,
 )
-from fencepost.broker.groups.tables import COMPLETING, PREPARING, STABLE, GroupInput
+from fencepost.broker.groups.tables import PREPARING, STABLE, GroupInput
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     Heartbeat,
@@ -160,10 +159,10 @@ def _return_static(turn: Turn, request: JoinGroup, to: ReplyTo, old: Member, mem
     others = tuple(member for member in group.members if member is not old)
     leader = member_id if group.leader == old.member_id else group.leader
     turn.group = attrs.evolve(group, members=(*others, heir), leader=leader)
-    if group.state is not STABLE:
-        rebalance(turn, GroupInput.STATIC_RETURN)
-    elif select_protocol(turn.group) != group.protocol_name:
-        rebalance(turn, GroupInput.CHANGED_REJOIN)
+    changes_protocol = group.state is STABLE and select_protocol(turn.group) != group.protocol_name
+    happened = GroupInput.CHANGED_REJOIN if changes_protocol else GroupInput.STATIC_RETURN
+    if turn.cell(happened) is not STABLE:
+        rebalance(turn, happened)
     else:
         turn.keep(attrs.evolve(heir, joining=None))
         turn.record = record_of(turn.group)
@@ -244,11 +243,10 @@ def leave(turn: Turn, request: LeaveGroup, to: ReplyTo) -> None:
     """Each member has its own answer; if any of them went, the others share out anew."""
     left = tuple(_left(turn, member) for member in request.members)
     turn.answers.append(Reply(to, body=LeaveGroupReply(members=left)))
-    if any(member.error is ErrorCode.NONE for member in left):
-        if turn.group.state in {STABLE, COMPLETING}:
-            rebalance(turn, GroupInput.GONE)
-        else:
-            complete_if_all_joined(turn)
+    # A group without members may have lost a newcomer that had an id and had not joined yet.
+    has_members = turn.group.state is not GroupState.EMPTY
+    if has_members and any(member.error is ErrorCode.NONE for member in left):
+        rebalance(turn, GroupInput.GONE)
 
 
 def _left(turn: Turn, leaving: LeavingMember) -> LeftMember:

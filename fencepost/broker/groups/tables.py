@@ -18,7 +18,7 @@ class GroupInput(Enum):
 
     __hash__ = object.__hash__  # each is itself alone; Enum's own hashes the name, in Python
 
-    NEWCOMER = "asks for a member id"
+    CREATE = "first join of a group"
     JOIN = "a new member joins"
     REJOIN = "joins again"
     LEADER_REJOIN = "leader joins again"
@@ -50,25 +50,16 @@ _AGAIN = ErrorCode.REBALANCE_IN_PROGRESS
 _BUSY = ErrorCode.NON_EMPTY_GROUP
 _IN = GroupInput
 
-_OF_MEMBERS = (
-    _IN.REJOIN, _IN.LEADER_REJOIN, _IN.CHANGED_REJOIN, _IN.SYNC, _IN.LEADER_SYNC, _IN.HEARTBEAT,
-)  # fmt: skip
-
 MEMBERSHIP: Final[GroupTable] = {
     EMPTY: {
-        _IN.NEWCOMER: EMPTY,
         _IN.JOIN: PREPARING,
-        **dict.fromkeys(_OF_MEMBERS, _STRANGER),
-        _IN.COMMIT: _STRANGER,
         _IN.SIMPLE_COMMIT: EMPTY,
-        _IN.TXN_COMMIT: _STRANGER,
         _IN.SIMPLE_TXN_COMMIT: EMPTY,
         _IN.DELETE: DEAD,
         _IN.DELETE_OFFSETS: EMPTY,
         _IN.DELETE_FOREIGN_OFFSETS: EMPTY,
     },
     PREPARING: {
-        _IN.NEWCOMER: PREPARING,
         _IN.JOIN: PREPARING,
         _IN.REJOIN: PREPARING,
         _IN.LEADER_REJOIN: PREPARING,
@@ -89,7 +80,6 @@ MEMBERSHIP: Final[GroupTable] = {
         _IN.DELETE_FOREIGN_OFFSETS: _BUSY,
     },
     COMPLETING: {
-        _IN.NEWCOMER: COMPLETING,
         _IN.JOIN: PREPARING,
         # The answer to its join was lost: it is given again.
         _IN.REJOIN: COMPLETING,
@@ -111,7 +101,6 @@ MEMBERSHIP: Final[GroupTable] = {
         _IN.DELETE_FOREIGN_OFFSETS: _BUSY,
     },
     STABLE: {
-        _IN.NEWCOMER: STABLE,
         _IN.JOIN: PREPARING,
         _IN.REJOIN: STABLE,
         # The leader knows of changes that no member's metadata shows, such as new partitions.
@@ -132,17 +121,17 @@ MEMBERSHIP: Final[GroupTable] = {
         _IN.DELETE_OFFSETS: STABLE,
         _IN.DELETE_FOREIGN_OFFSETS: _BUSY,
     },
-    # Dead is the name of a group that is not there, never was or no longer.
+    # Dead is the state of a group that does not exist: it never did, or it was deleted.
     DEAD: {
-        _IN.NEWCOMER: EMPTY,
-        _IN.JOIN: PREPARING,
-        **dict.fromkeys(_OF_MEMBERS, _STRANGER),
+        _IN.CREATE: EMPTY,
+        _IN.REJOIN: _STRANGER,
+        _IN.SYNC: _STRANGER,
+        _IN.HEARTBEAT: _STRANGER,
         _IN.COMMIT: ErrorCode.ILLEGAL_GENERATION,
         _IN.SIMPLE_COMMIT: EMPTY,
         _IN.TXN_COMMIT: ErrorCode.ILLEGAL_GENERATION,
         _IN.SIMPLE_TXN_COMMIT: EMPTY,
         _IN.DELETE: ErrorCode.GROUP_ID_NOT_FOUND,
         _IN.DELETE_OFFSETS: ErrorCode.GROUP_ID_NOT_FOUND,
-        _IN.DELETE_FOREIGN_OFFSETS: ErrorCode.GROUP_ID_NOT_FOUND,
     },
 }  # fmt: skip

@@ -9,17 +9,16 @@ from __future__ import annotations
 from fencepost.broker.contract import Effect, Refused, Reply, ReplyTo
 from fencepost.broker.transactions.state import (
     COMPLETED,
-    PREPARED,
     Decision,
     Rules,
     Transactions,
     WriteMarkers,
-    busy,
     check_identity,
     find,
     known_record,
 )
 from fencepost.broker.transactions.tables import (
+    BUSY,
     ONGOING,
     Cell,
     CoordinatorInput,
@@ -81,30 +80,27 @@ def _end_cell(
     rules: Rules,
     generation: TransactionVersion,
 ) -> TransactionState | Refused:
-    is_busy = request.transactional_id in state.pending or record.state in PREPARED
-    if is_busy and generation.renews_identity:  # whoever asks: the identity is about to change (KAFKA-18464)
-        return busy(request.transactional_id)
     # With fencing broken a former owner in the middle of a transaction is no retry: he ends whatever is open.
     is_retry = (
         generation.renews_identity
         and _is_retry(record, request)
         and ("fencing" not in rules.broken or record.state in COMPLETED)
     )
-    if not is_retry and (
-        refused := check_identity(record, request.producer_id, request.producer_epoch, rules)
-    ):
-        return refused
-    if is_busy:
-        return busy(request.transactional_id)
-    cell: Cell = generation.end[record.state][_end_input(request.result, is_retry=is_retry)]
-    return (
-        Refused(cell, f"{request.transactional_id} is in {record.state.title}")
-        if isinstance(cell, ErrorCode)
-        else cell
-    )
+    # The table speaks of records that are durable; before that the id is busy, whatever the table says.
+    is_pending = request.transactional_id in state.pending
+    cell: Cell = BUSY if is_pending else generation.end[record.state][_end_input(request.result, is_retry)]
+    # A busy id has an identity that is about to change. Where each end renews it, no caller can know the next
+    # one yet, so "try again" comes before the question who asks (KAFKA-18464); before KIP-890, after it.
+    if not is_retry and not (cell is BUSY and generation.renews_identity):
+        refused = check_identity(record, request.producer_id, request.producer_epoch, rules)
+        if refused is not None:
+            return refused
+    if isinstance(cell, ErrorCode):
+        return Refused(cell, f"{request.transactional_id} is in {record.state.title}")
+    return cell
 
 
-def _end_input(result: TransactionResult, *, is_retry: bool) -> EndInput:
+def _end_input(result: TransactionResult, is_retry: bool) -> EndInput:
     if result is TransactionResult.COMMIT:
         return EndInput.COMMIT_RETRY if is_retry else EndInput.COMMIT
     return EndInput.ABORT_RETRY if is_retry else EndInput.ABORT

@@ -56,8 +56,8 @@ MoveTable = dict[TransactionState, dict[CoordinatorInput, Cell]]
 EMPTY, ONGOING = TransactionState.EMPTY, TransactionState.ONGOING
 PREPARE_COMMIT, PREPARE_ABORT = TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT
 COMPLETE_COMMIT, COMPLETE_ABORT = TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT
-_BUSY = ErrorCode.CONCURRENT_TRANSACTIONS
-_WRONG = ErrorCode.INVALID_TXN_STATE
+BUSY = ErrorCode.CONCURRENT_TRANSACTIONS
+_INVALID = ErrorCode.INVALID_TXN_STATE
 _FENCED = ErrorCode.PRODUCER_FENCED
 
 # KIP-890 part 2: an epoch per transaction, so that a retry and a new request differ. Aborting nothing is an
@@ -65,7 +65,7 @@ _FENCED = ErrorCode.PRODUCER_FENCED
 # KAFKA-18464).
 END_VERSION_2: Final[EndTable] = {
     EMPTY: {
-        EndInput.COMMIT: _WRONG,
+        EndInput.COMMIT: _INVALID,
         EndInput.ABORT: PREPARE_ABORT,
         EndInput.COMMIT_RETRY: _FENCED,
         EndInput.ABORT_RETRY: _FENCED,
@@ -76,18 +76,18 @@ END_VERSION_2: Final[EndTable] = {
         EndInput.COMMIT_RETRY: _FENCED,
         EndInput.ABORT_RETRY: _FENCED,
     },
-    PREPARE_COMMIT: dict.fromkeys(EndInput, _BUSY),
-    PREPARE_ABORT: dict.fromkeys(EndInput, _BUSY),
+    PREPARE_COMMIT: dict.fromkeys(EndInput, BUSY),
+    PREPARE_ABORT: dict.fromkeys(EndInput, BUSY),
     COMPLETE_COMMIT: {
-        EndInput.COMMIT: _WRONG,
+        EndInput.COMMIT: _INVALID,
         EndInput.ABORT: PREPARE_ABORT,
         EndInput.COMMIT_RETRY: COMPLETE_COMMIT,
-        EndInput.ABORT_RETRY: _WRONG,
+        EndInput.ABORT_RETRY: _INVALID,
     },
     COMPLETE_ABORT: {
-        EndInput.COMMIT: _WRONG,
+        EndInput.COMMIT: _INVALID,
         EndInput.ABORT: PREPARE_ABORT,
-        EndInput.COMMIT_RETRY: _WRONG,
+        EndInput.COMMIT_RETRY: _INVALID,
         EndInput.ABORT_RETRY: COMPLETE_ABORT,
     },
 }
@@ -95,12 +95,12 @@ END_VERSION_2: Final[EndTable] = {
 # Before KIP-890 part 2 transactions share an epoch, so nothing tells a retry of an end from a new one: one
 # that comes late ends whatever is open by then (KAFKA-17754). Hence no columns for retries.
 END_VERSION_0: Final[EndTable] = {
-    EMPTY: {EndInput.COMMIT: _WRONG, EndInput.ABORT: _WRONG},
+    EMPTY: {EndInput.COMMIT: _INVALID, EndInput.ABORT: _INVALID},
     ONGOING: {EndInput.COMMIT: PREPARE_COMMIT, EndInput.ABORT: PREPARE_ABORT},
-    PREPARE_COMMIT: {EndInput.COMMIT: _BUSY, EndInput.ABORT: _BUSY},
-    PREPARE_ABORT: {EndInput.COMMIT: _BUSY, EndInput.ABORT: _BUSY},
-    COMPLETE_COMMIT: {EndInput.COMMIT: COMPLETE_COMMIT, EndInput.ABORT: _WRONG},
-    COMPLETE_ABORT: {EndInput.COMMIT: _WRONG, EndInput.ABORT: COMPLETE_ABORT},
+    PREPARE_COMMIT: {EndInput.COMMIT: BUSY, EndInput.ABORT: BUSY},
+    PREPARE_ABORT: {EndInput.COMMIT: BUSY, EndInput.ABORT: BUSY},
+    COMPLETE_COMMIT: {EndInput.COMMIT: COMPLETE_COMMIT, EndInput.ABORT: _INVALID},
+    COMPLETE_ABORT: {EndInput.COMMIT: _INVALID, EndInput.ABORT: COMPLETE_ABORT},
 }
 
 # The same in every generation: they differ in who sends ADD, and in what an end makes of the epoch.
@@ -112,13 +112,13 @@ MOVES: Final[MoveTable] = {
         CoordinatorInput.TIMEOUT: PREPARE_ABORT,
     },
     PREPARE_COMMIT: {
-        CoordinatorInput.INIT: _BUSY,
-        CoordinatorInput.ADD: _BUSY,
+        CoordinatorInput.INIT: BUSY,
+        CoordinatorInput.ADD: BUSY,
         CoordinatorInput.MARKERS_WRITTEN: COMPLETE_COMMIT,
     },
     PREPARE_ABORT: {
-        CoordinatorInput.INIT: _BUSY,
-        CoordinatorInput.ADD: _BUSY,
+        CoordinatorInput.INIT: BUSY,
+        CoordinatorInput.ADD: BUSY,
         CoordinatorInput.MARKERS_WRITTEN: COMPLETE_ABORT,
     },
     COMPLETE_COMMIT: {CoordinatorInput.INIT: EMPTY, CoordinatorInput.ADD: ONGOING},
@@ -196,12 +196,12 @@ _FENCED_FROM_2: Final = ErrorIntroduced(_FENCED, known_from=2, instead=ErrorCode
 # The schemas of the requests say which version brought which error (KIP-360, KIP-588, KIP-890); KafkaApis
 # and AddPartitionsToTxnManager put it into older words.
 YOUNGER_ERRORS: Final[dict[type, ErrorIntroduced]] = {
-    Produce: ErrorIntroduced(ErrorCode.TRANSACTION_ABORTABLE, known_from=11, instead=_WRONG),
+    Produce: ErrorIntroduced(ErrorCode.TRANSACTION_ABORTABLE, known_from=11, instead=_INVALID),
     InitProducerId: ErrorIntroduced(_FENCED, known_from=4, instead=ErrorCode.INVALID_PRODUCER_EPOCH),
     AddPartitionsToTxn: _FENCED_FROM_2,
     AddOffsetsToTxn: _FENCED_FROM_2,
     EndTxn: _FENCED_FROM_2,
-    TxnOffsetCommit: ErrorIntroduced(ErrorCode.TRANSACTION_ABORTABLE, known_from=4, instead=_WRONG),
+    TxnOffsetCommit: ErrorIntroduced(ErrorCode.TRANSACTION_ABORTABLE, known_from=4, instead=_INVALID),
 }
 
 
