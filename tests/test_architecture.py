@@ -14,21 +14,22 @@ from tests.house_rules import FACE, PACKAGE
 
 ROOT = Path(__file__).resolve().parent.parent
 
-CORES = frozenset({"protocol", "journal", "check", "broker", "client", "simulator"})
+CORES = frozenset({"protocol", "faults", "journal", "check", "broker", "client", "simulator"})
 EDGES = frozenset({"spark_bridge", "kafka_bridge", "lab"})
 FACES = frozenset({FACE, "cli", "demo"})
 
 # Each part, and the parts that it may import besides itself.
 ARROWS: dict[str, frozenset[str]] = {
     "protocol": frozenset(),
+    "faults": frozenset({"protocol"}),
     "journal": frozenset({"protocol"}),
     "check": frozenset({"protocol", "journal"}),
-    "broker": frozenset({"protocol", "journal"}),
+    "broker": frozenset({"protocol", "journal", "faults"}),
     "client": frozenset({"protocol"}),
-    "simulator": frozenset({"protocol", "journal", "broker", "client"}),
+    "simulator": frozenset({"protocol", "journal", "faults", "broker", "client"}),
     "spark_bridge": frozenset({"protocol", "journal"}),
     "kafka_bridge": frozenset({"protocol", "journal", "broker"}),
-    "lab": frozenset({"protocol", "journal", "broker", "client", "simulator"}),
+    "lab": frozenset({"protocol", "journal", "faults", "broker", "client", "simulator"}),
     FACE: CORES | EDGES | FACES,
     "cli": CORES | EDGES | FACES,
     "demo": CORES | EDGES | FACES,

@@ -36,12 +36,12 @@ def struck(what: str) -> Builder:
 # What somebody wrote, and whether it is nearly something: a suggestion is one of what is possible.
 NAMES = [
     (struck("crash node 3"), 'there is no "node 3" (possible: node 1, node 2)'),
-    (struck("crash nod 2"), "crash WHO"),
+    (struck("crash nod 2"), "crash NODE"),
     (struck("kill paye"), 'there is no "paye"; did you mean "payer"? (possible: payer)'),
     (struck("fail syncs of orders-7"), 'there is no "orders-7" (possible: orders-0, orders-1, __consumer'),
     (struck("fail syncs of order-1"), 'there is no "order-1"; did you mean "orders-1"?'),
     (struck("crush node 2"), '; did you mean "crash node 2"?'),
-    (struck("crush node 2 now"), '"crush node 2 now" is nothing that a fault can do (possible: hold'),
+    (struck("crush node 2 now"), '"crush node 2 now" is not something that a fault can do (possible: hold'),
     (scenario("s").expect(holds=["lost write"]), 'there is no "lost write"; did you mean "lost-write"?'),
     (scenario("s").expect(holds=["sequence once"]), '; did you mean "I3 sequence once"?'),
     (scenario("s").expect(holds=["I2 sequence once"]), 'there is no "I2 sequence once" (possible: '),
@@ -168,7 +168,7 @@ def in_shop() -> Builder:
 ABSENT = [
     (
         in_shop().consumer("r", "shop"),
-        '[[consumer]] 1 reads: "shop" is no partition',
+        '[[consumer]] 1 reads: "shop" is not a partition',
         "(possible: shop-0, shop-1)",
     ),
     (in_shop().copier("c", "shop", writes="out"), "[[copier]] 1 reads: ", "(possible: shop-0, shop-1)"),

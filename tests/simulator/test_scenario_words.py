@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from fencepost.faults.phrases import ACTIONS as ACTION_PHRASES
+from fencepost.faults.phrases import POINTS as POINT_PHRASES
+from fencepost.faults.phrases import ActionKind, PointKind
 from fencepost.protocol.terms import TopicPartition
-from fencepost.simulator.faults.actions import ActionKind, action
-from fencepost.simulator.faults.points import PointKind, point
 from fencepost.simulator.scenarios.builder import Builder, scenario
 from fencepost.simulator.scenarios.model import cases
 from fencepost.simulator.scenarios.runner import record_case
-from fencepost.simulator.scenarios.scripts import Verb, line
+from fencepost.simulator.scenarios.scripts import LINES as LINE_PHRASES
+from fencepost.simulator.scenarios.scripts import Verb
 from fencepost.simulator.world.history import Appended, Struck
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -91,7 +93,7 @@ def test_an_action_is_done_and_undone(when: str, what: str) -> None:
 
 
 def test_every_action_is_tried() -> None:
-    tried = {action(what).kind for _, what in ACTIONS} | {ActionKind.START}
+    tried = {ACTION_PHRASES.read(what).kind for _, what in ACTIONS} | {ActionKind.START}
     assert tried == set(ActionKind)
 
 
@@ -135,7 +137,7 @@ def test_every_point_is_reached() -> None:
     report, _ = record_case(case)
     assert report.problems == ()
     times = {PointKind.AT, PointKind.LATER}
-    assert {point(text).kind for text in POINTS} | times == set(PointKind)
+    assert {POINT_PHRASES.read(text).kind for text in POINTS} | times == set(PointKind)
 
 
 LINES = [str(found) for part in everybody().scenario().parts for found in getattr(part, "script", ())]
@@ -143,17 +145,17 @@ LINES = [str(found) for part in everybody().scenario().parts for found in getatt
 
 @pytest.mark.parametrize("words", [*POINTS, "at 2 min", "after 3 s", "before t-0 appends data #7"])
 def test_a_point_is_written_as_it_is_read(words: str) -> None:
-    assert str(point(words)) == words
+    assert str(POINT_PHRASES.read(words)) == words
 
 
 @pytest.mark.parametrize("words", sorted({what for _, what in ACTIONS}))
 def test_an_action_is_written_as_it_is_read(words: str) -> None:
-    assert str(action(words)) == words
+    assert str(ACTION_PHRASES.read(words)) == words
 
 
 @pytest.mark.parametrize("words", sorted(set(LINES)))
 def test_a_line_is_written_as_it_is_read(words: str) -> None:
-    assert str(line(words)) == words
+    assert str(LINE_PHRASES.read(words)) == words
 
 
 def test_a_picture_shows_an_append_before_the_crash_that_waited_for_it() -> None:
@@ -167,7 +169,7 @@ def test_a_picture_shows_an_append_before_the_crash_that_waited_for_it() -> None
 
 
 def test_every_verb_is_spoken() -> None:
-    assert {line(words).verb for words in LINES} == set(Verb)
+    assert {LINE_PHRASES.read(words).verb for words in LINES} == set(Verb)
 
 
 def test_a_run_does_not_hang_on_how_python_hashes() -> None:

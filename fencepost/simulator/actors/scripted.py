@@ -12,6 +12,7 @@ from typing import Protocol
 import attrs
 
 from fencepost.client.settings import ConsumerSettings, ProducerSettings
+from fencepost.faults.phrases import Point, PointKind
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.actors.clients import (
     BATCH_BYTES,
@@ -23,11 +24,10 @@ from fencepost.simulator.actors.clients import (
     receiver,
     sender,
 )
-from fencepost.simulator.faults.points import Point, PointKind
 from fencepost.simulator.faults.protocol_events import Anchors, Happening
 from fencepost.simulator.judges.operations import Operation, Outcome, Placed
 from fencepost.simulator.scenarios.model import Cluster, ConsumerPart, ProducerPart
-from fencepost.simulator.scenarios.scripts import Line, Verb
+from fencepost.simulator.scenarios.scripts import ScriptLine, Verb
 from fencepost.simulator.world.network import Message
 from fencepost.simulator.world.processes import Process, Script
 from fencepost.simulator.world.world import World
@@ -67,7 +67,7 @@ class ProducerPlayer:
 
     def script(self) -> Script[None]:
         """The whole part, from the first line to the last."""
-        verbs: dict[Verb, Callable[[Line], Script[None]]] = {
+        verbs: dict[Verb, Callable[[ScriptLine], Script[None]]] = {
             Verb.INIT: self._init,
             Verb.BEGIN: self._begin,
             Verb.SEND: self._send,
@@ -114,7 +114,7 @@ class ProducerPlayer:
             self.sender = self._made()
         return None if self.sender is None or self.sender.machine.is_over else self.sender
 
-    def _init(self, _: Line) -> Script[None]:
+    def _init(self, _: ScriptLine) -> Script[None]:
         self.transaction = None
         while True:
             self.sender = self._made()
@@ -123,13 +123,13 @@ class ProducerPlayer:
                 return
             yield INIT_AGAIN_MS
 
-    def _begin(self, _: Line) -> Script[None]:
+    def _begin(self, _: ScriptLine) -> Script[None]:
         sender = self._usable()
         if sender is not None:
             self.transaction = sender.begin()
         yield from ()
 
-    def _send(self, line: Line) -> Script[None]:
+    def _send(self, line: ScriptLine) -> Script[None]:
         sender, transaction = self._usable(), self.transaction
         assert line.partition is not None, "a line that sends has a partition"
         if sender is None or (transaction is None and self.part.transactional_id is not None):
@@ -140,14 +140,14 @@ class ProducerPlayer:
             self.transactions.append(transaction)
         yield from sender.send(transaction, line.partition, line.value.encode())
 
-    def _send_offsets(self, line: Line) -> Script[None]:
+    def _send_offsets(self, line: ScriptLine) -> Script[None]:
         sender = self._usable()
         assert line.partition is not None, "a line that commits an offset has a partition"
         if sender is not None and sender.machine.failure is None and self.transaction is not None:
             sender.send_offsets({line.partition: line.offset}, line.group)
         yield from ()
 
-    def _commit(self, _: Line) -> Script[None]:
+    def _commit(self, _: ScriptLine) -> Script[None]:
         sender, transaction = self._usable(), self.transaction
         if sender is None or transaction is None:
             return
@@ -158,13 +158,13 @@ class ProducerPlayer:
             yield from sender.abort(transaction)
         self.transaction = None
 
-    def _abort(self, _: Line) -> Script[None]:
+    def _abort(self, _: ScriptLine) -> Script[None]:
         sender, transaction = self._usable(), self.transaction
         if sender is not None and transaction is not None:
             yield from sender.abort(transaction)
             self.transaction = None
 
-    def _flush(self, _: Line | None = None) -> Script[None]:
+    def _flush(self, _: ScriptLine | None = None) -> Script[None]:
         """Until every record has its outcome; one outside of transactions is then known to be written."""
         places = [place for known in self.transactions for _, _, place in known.written]
         yield lambda: all(batch.is_done for batch, _ in places)
@@ -174,7 +174,7 @@ class ProducerPlayer:
             ):
                 transaction.outcome = Outcome.OK
 
-    def _pause(self, line: Line) -> Script[None]:
+    def _pause(self, line: ScriptLine) -> Script[None]:
         yield line.time_ms
 
     # --- waiting for others ---------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class ProducerPlayer:
 
         self.stage.anchors.listen(point, reached)
 
-    def _wait(self, line: Line) -> Script[None]:
+    def _wait(self, line: ScriptLine) -> Script[None]:
         point = line.point
         assert point is not None, "a line that waits has a point"
         yield lambda: point in self.reached

@@ -12,11 +12,9 @@ from typing import Final, NamedTuple
 import attrs
 
 from fencepost.broker.host import SyncPolicy
+from fencepost.faults.phrases import ENDS_ITSELF, LASTS_MS, Action, ActionKind, Fault, Point, PointKind
 from fencepost.journal.simulated import APPEND, SYNC
-from fencepost.simulator.faults.actions import ENDS_ITSELF, Action, ActionKind
-from fencepost.simulator.faults.points import Point, PointKind
 from fencepost.simulator.faults.protocol_events import SAME, Anchors, Happening, Listener
-from fencepost.simulator.scenarios.model import LASTS_MS, Fault
 from fencepost.simulator.world.clock import NS_PER_MS
 from fencepost.simulator.world.network import Message
 from fencepost.simulator.world.nodes import SimulatedNode, disk_of

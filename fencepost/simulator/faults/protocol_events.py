@@ -21,6 +21,7 @@ from fencepost.client.errors import (
     ProducerFenced,
     TransactionAborted,
 )
+from fencepost.faults.phrases import Point, PointKind, partition_named
 from fencepost.protocol.batches import read_marker
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import API_BY_REQUEST, FetchReply
@@ -31,8 +32,6 @@ from fencepost.protocol.terms import (
     coordinator_partition,
 )
 from fencepost.protocol.transaction_log import read_transactions
-from fencepost.simulator.faults.points import Point, PointKind
-from fencepost.simulator.scenarios.scripts import partition_named
 from fencepost.simulator.world.network import Answer, Channel, Message, Question
 from fencepost.simulator.world.nodes import Moment, SimulatedNode
 from fencepost.simulator.world.processes import Process
@@ -131,7 +130,7 @@ class Anchors:
     def _matches(self, point: Point, happening: Happening) -> bool:
         return (
             point.is_before is happening.is_before
-            and point.what in ("", happening.what)
+            and point.means(happening.what)
             and self._is(point.who, happening.who)
             and (not point.whom or self._is(point.whom, happening.whom))
         )

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypedDict, Unpack, 
 
 import attrs
 
+from fencepost.faults.grammar import quoted
 from fencepost.simulator.scenarios.model import Scenario
 from fencepost.simulator.scenarios.reading import scenario_in
 from fencepost.simulator.scenarios.tables import BadScenario
-from fencepost.simulator.scenarios.wording import quoted
 
 Starts = Literal["at once", "on request"]
 

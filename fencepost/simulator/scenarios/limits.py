@@ -13,5 +13,4 @@ NODES_MAX: Final = 9  # the story of more cannot be followed
 PARTITIONS_MAX: Final = 100  # of one topic, and of coordinators
 CHOICES_MAX: Final = 1_000_000
 WORK_MAX: Final = 10_000  # transactions, records and strikes of a seeded run
-NUMBER_MAX: Final = 1_000_000_000  # of anything else: milliseconds and bytes have 32 bits in the protocol
 TRANSACTION_TIMEOUT_MAX_MS: Final = NodeSettings().transaction_max_timeout_ms

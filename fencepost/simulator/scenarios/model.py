@@ -7,20 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Final
 
 import attrs
 
 from fencepost.broker.host import SyncPolicy
 from fencepost.client.transaction_versions import newest_dialect
+from fencepost.faults.phrases import Fault, Point, PointKind
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
-from fencepost.simulator.faults.actions import Action
-from fencepost.simulator.faults.points import Point, PointKind
 from fencepost.simulator.fuzz.plan import Plan
-from fencepost.simulator.scenarios.scripts import Line
-
-LASTS_MS: Final = 300
-"""How long a fault lasts that does not say until when."""
+from fencepost.simulator.scenarios.scripts import ScriptLine
 
 
 @attrs.frozen(kw_only=True)
@@ -58,7 +53,7 @@ class ProducerPart:
 
     name: str
     transactional_id: str | None = None
-    script: tuple[Line, ...] = ()
+    script: tuple[ScriptLine, ...] = ()
     is_called: bool = False  # starts on request, by a fault
     transaction_timeout_ms: int = 60_000
     request_timeout_ms: int = 1_500
@@ -92,16 +87,6 @@ class CopierPart:
 
 
 Part = ProducerPart | ConsumerPart | CopierPart
-
-
-@attrs.frozen(kw_only=True)
-class Fault:
-    """What goes wrong: at one of the points `when` (each makes a run of its own), `times` times, `until`."""
-
-    when: tuple[Point, ...]
-    do: Action
-    until: Point | None = None
-    times: int = 1
 
 
 @attrs.frozen(kw_only=True)

@@ -13,13 +13,13 @@ from fencepost.broker.kafka_fixes import KafkaFixes
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions.state import COMPLETED, PREPARED, Transactions
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
+from fencepost.faults.phrases import PointKind
 from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.actors.scripted import ConsumerPlayer, ProducerPlayer, Stage, Watch
 from fencepost.simulator.actors.workloads import Runner, copier
 from fencepost.simulator.explore.fork import Log
 from fencepost.simulator.faults.injector import Striker
-from fencepost.simulator.faults.points import PointKind
 from fencepost.simulator.faults.protocol_events import SAME, Anchors, Happening, Listener
 from fencepost.simulator.judges.invariants import Invariants
 from fencepost.simulator.judges.operations import Operation

@@ -13,27 +13,25 @@ from typing import Any, Final
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.kafka_fixes import FIX_NAMES
 from fencepost.broker.settings import PROTECTIONS
+from fencepost.faults.grammar import BadPhrase
+from fencepost.faults.phrases import ACTIONS, POINTS, Fault, NoPartition, partition_named
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
-from fencepost.simulator.faults.actions import action
-from fencepost.simulator.faults.points import point
 from fencepost.simulator.scenarios.limits import NODES_MAX, PARTITIONS_MAX, TRANSACTION_TIMEOUT_MAX_MS
 from fencepost.simulator.scenarios.model import (
     Cluster,
     ConsumerPart,
     CopierPart,
     Expectation,
-    Fault,
     Part,
     ProducerPart,
     Scenario,
     Variant,
 )
 from fencepost.simulator.scenarios.rule_names import RULE_NAMES
-from fencepost.simulator.scenarios.scripts import Line, NoPartition, line, partition_named
+from fencepost.simulator.scenarios.scripts import LINES, ScriptLine
 from fencepost.simulator.scenarios.seeded import seeded_scenario
 from fencepost.simulator.scenarios.tables import TOP, BadScenario, Read, Table, Thing
 from fencepost.simulator.scenarios.validation import Inconsistent, check
-from fencepost.simulator.scenarios.wording import BadWords
 
 TRANSACTION_VERSIONS: Final = (0, 1, 2)
 AT_ONCE: Final = "at once"
@@ -120,7 +118,7 @@ def _among(cluster: Cluster, read: Read[Thing]) -> Read[Thing]:
         try:
             return read(text)
         except NoPartition as problem:
-            raise BadWords(str(problem), possible=map(str, cluster.partitions)) from None
+            raise BadPhrase(str(problem), possible=map(str, cluster.partitions)) from None
 
     return understood
 
@@ -131,7 +129,7 @@ def _among(cluster: Cluster, read: Read[Thing]) -> Read[Thing]:
 def _parts(top: Table, cluster: Cluster) -> Iterator[Part]:
     partition = _among(cluster, partition_named)
     for table in top.tables("producer"):
-        yield _producer(table, _among(cluster, line))
+        yield _producer(table, _among(cluster, LINES.read))
     for table in top.tables("consumer"):
         yield _consumer(table, partition)
     for table in top.tables("copier"):
@@ -146,7 +144,7 @@ def _optional(table: Table, key: str) -> str | None:
     return table.text(key) if table.has(key) else None
 
 
-def _producer(table: Table, line: Read[Line]) -> ProducerPart:
+def _producer(table: Table, line: Read[ScriptLine]) -> ProducerPart:
     usual = ProducerPart(name="")
     made = ProducerPart(
         name=table.text("name"),
@@ -198,9 +196,9 @@ def _fault(table: Table) -> Fault:
     if not table.has("when"):
         raise table.wrong("when", "is missing; it is a protocol point, or a list of them")
     made = Fault(
-        when=table.words("when", point),
-        do=table.phrase("do", action),
-        until=table.phrase("until", point) if table.has("until") else None,
+        when=table.words("when", POINTS.read),
+        do=table.phrase("do", ACTIONS.read),
+        until=table.phrase("until", POINTS.read) if table.has("until") else None,
         times=table.positive("times", 1),
     )
     table.finish()
@@ -216,7 +214,7 @@ def _expectation(table: Table, usual: Expectation, cluster: Cluster) -> Expectat
     return Expectation(
         holds=holds if judged else usual.holds,
         violates=violates if judged else usual.violates,
-        reaches=table.words("reaches", point) if table.has("reaches") else usual.reaches,
+        reaches=table.words("reaches", POINTS.read) if table.has("reaches") else usual.reaches,
         visible=_values(table, "visible", cluster) if table.has("visible") else usual.visible,
         logs=_values(table, "logs", cluster) if table.has("logs") else usual.logs,
     )

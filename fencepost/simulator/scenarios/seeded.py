@@ -15,6 +15,7 @@ import attrs
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.kafka_fixes import FIX_NAMES, KafkaFixes
 from fencepost.broker.settings import PROTECTIONS, NodeSettings
+from fencepost.faults.grammar import BadPhrase, quoted
 from fencepost.journal.journal import JournalSettings
 from fencepost.simulator.faults.kinds import FaultKind, Struck
 from fencepost.simulator.fuzz.plan import PayerPlan, Plan, draw, hurried
@@ -30,7 +31,6 @@ from fencepost.simulator.scenarios.limits import (
 from fencepost.simulator.scenarios.model import Expectation, Scenario, SeededRun
 from fencepost.simulator.scenarios.rule_names import RULE_NAMES, contradictory
 from fencepost.simulator.scenarios.tables import Table
-from fencepost.simulator.scenarios.wording import BadWords, quoted
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.clock import NS_PER_MS
 from fencepost.simulator.world.noted_choices import Note
@@ -138,14 +138,14 @@ def _kind(text: str) -> FaultKind:
         return FaultKind(text)
     except ValueError:
         possible = [kind.value for kind in FaultKind]
-        raise BadWords(f"{quoted(text)} is no kind of fault", possible=possible) from None
+        raise BadPhrase(f"{quoted(text)} is no kind of fault", possible=possible) from None
 
 
 def _drift(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise BadWords(f"{quoted(text)} is no number", possible=["0", "200", "-200"]) from None
+        raise BadPhrase(f"{quoted(text)} is no number", possible=["0", "200", "-200"]) from None
 
 
 def _choices(table: Table) -> tuple[int, ...]:

@@ -11,9 +11,8 @@ from typing import Any, Final, TypeVar, cast
 
 import attrs
 
+from fencepost.faults.grammar import NUMBER_MAX, BadPhrase, quoted, suggestion
 from fencepost.protocol.errors import FencepostError
-from fencepost.simulator.scenarios.limits import NUMBER_MAX
-from fencepost.simulator.scenarios.wording import BadWords, quoted, suggestion
 
 Thing = TypeVar("Thing")
 Read = Callable[[str], Thing]
@@ -152,7 +151,7 @@ class Table:
         """A phrase in the words of `read`, or the error that says what is possible."""
         try:
             return read(text)
-        except BadWords as problem:
+        except BadPhrase as problem:
             raise self.wrong(key, str(problem), problem.possible) from None
 
     def named(self, key: str, names: Sequence[str], possible: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from fencepost.client.producer_states import TRANSACTIONAL, ProducerInput, ProducerState, refusal
-from fencepost.simulator.scenarios.scripts import Line, Verb
+from fencepost.simulator.scenarios.scripts import ScriptLine, Verb
 
 _CALLS: Final = {
     Verb.BEGIN: ProducerInput.BEGIN,
@@ -27,7 +27,7 @@ TRANSACTIONAL_VERBS: Final = frozenset({Verb.INIT, *_CALLS}) - {Verb.SEND}
 """What only a producer with a transactional id can do."""
 
 
-def refused_call(script: Iterable[Line]) -> tuple[Line, str] | None:
+def refused_call(script: Iterable[ScriptLine]) -> tuple[ScriptLine, str] | None:
     """The first line that a transactional producer refuses, and what it says to that."""
     state = ProducerState.UNINITIALIZED
     for line in script:

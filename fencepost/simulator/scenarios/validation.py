@@ -8,19 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from fencepost.faults.grammar import BadPhrase, quoted, suggestion
+from fencepost.faults.phrases import ENDS_ITSELF, NEEDS_MESSAGE, ActionKind, Fault, Point, PointKind
 from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TopicPartition, topic_name_problem
-from fencepost.simulator.faults.actions import ENDS_ITSELF, NEEDS_MESSAGE, ActionKind
-from fencepost.simulator.faults.points import Point, PointKind
-from fencepost.simulator.scenarios.model import ConsumerPart, CopierPart, Fault, ProducerPart, Scenario
+from fencepost.simulator.scenarios.model import ConsumerPart, CopierPart, ProducerPart, Scenario
 from fencepost.simulator.scenarios.rule_names import contradictory
 from fencepost.simulator.scenarios.scripts import Verb
 from fencepost.simulator.scenarios.usage import TRANSACTIONAL_VERBS, refused_call
-from fencepost.simulator.scenarios.wording import BadWords, quoted, suggestion
 
 FINAL_READER: Final = "final reader"
 
 
-class Inconsistent(BadWords):
+class Inconsistent(BadPhrase):
     """Something in a scenario does not fit the rest: in which table, under which key."""
 
     def __init__(self, place: str, key: str, because: str, possible: Iterable[str] = ()) -> None:
@@ -167,10 +166,10 @@ def _check_fault(scenario: Scenario, place: str, fault: Fault) -> None:
 
 
 _MESSAGES: Final = (
-    PointKind.SENDS.value,
-    PointKind.SENDS_REPLY.value,
-    PointKind.RECEIVES.value,
-    PointKind.RECEIVES_REPLY.value,
+    PointKind.SENDS.value.shown,
+    PointKind.SENDS_REPLY.value.shown,
+    PointKind.RECEIVES.value.shown,
+    PointKind.RECEIVES_REPLY.value.shown,
 )
 
 

@@ -12,12 +12,12 @@ from typing import Final
 import attrs
 
 from fencepost.broker.host import SyncPolicy
+from fencepost.faults.phrases import ActionKind
 from fencepost.protocol.batches import read_marker
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition, TransactionState
 from fencepost.protocol.transaction_log import read_transactions
 from fencepost.simulator.actors.workloads import transform, without_mark
-from fencepost.simulator.faults.actions import ActionKind
 from fencepost.simulator.judges.black_box import check
 from fencepost.simulator.judges.exactly_once import exactly_once
 from fencepost.simulator.scenarios.model import ConsumerPart, CopierPart, Expectation

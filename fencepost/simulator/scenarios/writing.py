@@ -13,13 +13,13 @@ from typing import Final
 import attrs
 
 from fencepost.broker.host import SyncPolicy
+from fencepost.faults.phrases import Fault
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.simulator.scenarios.model import (
     Cluster,
     ConsumerPart,
     CopierPart,
     Expectation,
-    Fault,
     Part,
     ProducerPart,
     Scenario,

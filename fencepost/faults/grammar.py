@@ -1,0 +1,237 @@
+"""The engine of every phrase: one table gives the parser, the writer, the suggestions and the help.
+
+Theory of operation
+-------------------
+
+A *phrase* is text with typed *blanks*, some of it optional, and one sentence of help:
+
+    {who:WHO} sends {what:REQUEST} [to {whom:WHO}] [#{number:N}]
+
+    node 1 sends EndTxn reply to p #2      what people write: `Grammar.read`, `Grammar.write`
+    WHO sends REQUEST reply [to WHO] [#N]  what errors and documentation show: `Phrase.shown`
+
+A blank `{field:BLANK}` names a field of the value that the phrase makes, and the *blank* that says what may
+stand there: a pattern, perhaps a list of words, and how text becomes a value and back. `[...]` is left out
+when each field in it has its default. A *grammar* is an enum whose members are phrases, and the attrs class
+whose first field is the member and whose other fields are the blanks:
+
+    Enum of phrases --+--> patterns    --> read(text)   -> value
+                      +--> templates   --> write(value) -> text
+                      +--> vocabulary  --> "did you mean ...?"
+                      +--> shown, help --> errors, scenarios/README.md
+
+The invariant is `read(write(value)) == value`. It holds because reading and writing walk the same template; a
+second spelling of a phrase (one for the parser, one for the writer) would break it one day.
+
+Phrases are tried in the order of the enum, and the first whose fixed words match decides. Only then the
+blanks are read: "p sends EndTxm" is a phrase with an unknown REQUEST, so the error lists requests.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from enum import Enum
+from typing import Any, Final, Generic, TypeVar
+
+import attrs
+
+NUMBER_MAX: Final = 1_000_000_000  # of anything: milliseconds and bytes have 32 bits in the protocol
+_BLANK: Final = re.compile(r"\{(?P<field>\w+):(?P<blank>[^}]+)\}")
+# A space belongs to the optional part beside it, so that a phrase without that part has no space too many.
+_PARTS: Final = re.compile(r"(?P<first>^\[[^]]+\] )|(?P<later> \[[^]]+\])|(?P<fixed>[^\[]+?(?= \[|$))")
+_TIME: Final = re.compile(r"(?P<sign>[+-]?)(?P<count>\d+) ?(?P<unit>ms|s|min)")
+_NUMBERS: Final = re.compile(r"\d+")
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "min": 60_000}
+
+ValueT = TypeVar("ValueT")
+
+
+class BadPhrase(ValueError):
+    """A text that is not a phrase of its grammar; `possible` lists what may stand in its place."""
+
+    def __init__(self, what: str, *, possible: Iterable[str] = ()) -> None:
+        super().__init__(what)
+        self.possible = tuple(possible)
+
+
+@attrs.frozen
+class Blank:
+    """What may stand in a blank: text of this `pattern`, one of the `words` if there are any."""
+
+    help: str
+    pattern: str = attrs.field(kw_only=True, default=r"[^ #]+")
+    words: tuple[str, ...] = attrs.field(kw_only=True, default=())
+    read: Callable[[str], Any] = attrs.field(kw_only=True, default=str)
+    write: Callable[[Any], str] = attrs.field(kw_only=True, default=str)
+
+
+@attrs.frozen
+class Phrase:
+    """Fixed words with blanks, and one sentence of help."""
+
+    template: str
+    help: str
+
+    @property
+    def shown(self) -> str:
+        """The phrase as people see it: "crash NODE"."""
+        return _BLANK.sub(lambda found: found["blank"], self.template)
+
+    @property
+    def blanks(self) -> dict[str, str]:
+        """The name of the blank for each field that the phrase fills."""
+        return {found["field"]: found["blank"] for found in _BLANK.finditer(self.template)}
+
+    def parts(self) -> list[tuple[str, bool]]:
+        """The template in pieces, each with its space, and whether the piece is optional."""
+        return [
+            (found[0] if found["fixed"] else found[0].replace("[", "").replace("]", ""), not found["fixed"])
+            for found in _PARTS.finditer(self.template)
+        ]
+
+    def pattern(self, blanks: Mapping[str, Blank]) -> re.Pattern[str]:
+        """The regular expression that matches the phrase, with a group for each field."""
+        pieces: list[str] = []
+        for part, is_optional in self.parts():
+            at, piece = 0, ""
+            for found in _BLANK.finditer(part):
+                piece += re.escape(part[at : found.start()])
+                piece += f"(?P<{found['field']}>{blanks[found['blank']].pattern})"
+                at = found.end()
+            piece += re.escape(part[at:])
+            pieces.append(f"(?:{piece})?" if is_optional else piece)
+        return re.compile("".join(pieces))
+
+
+@attrs.define(eq=False)
+class Grammar(Generic[ValueT]):
+    """All phrases of one sort. `makes` is an attrs class with a default per field that may be omitted."""
+
+    name: str  # "a protocol point": completes the sentence "... is not"
+    phrases: type[Enum]
+    makes: type[ValueT]
+    blanks: Mapping[str, Blank]
+    patterns: dict[Enum, re.Pattern[str]] = attrs.field(init=False)
+    vocabulary: tuple[str, ...] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.patterns = {kind: kind.value.pattern(self.blanks) for kind in self.phrases}
+        words = {
+            word
+            for kind in self.phrases
+            for word in re.findall(r"[a-z_]+", _BLANK.sub("", kind.value.template))
+        }
+        used = {blank for kind in self.phrases for blank in kind.value.blanks.values()}
+        self.vocabulary = tuple(sorted(words.union(*(self.blanks[blank].words for blank in used))))
+
+    def read(self, text: str) -> ValueT:
+        """The value that a text names. BadPhrase, with what is possible, when it names none."""
+        text = text.strip()
+        for kind, pattern in self.patterns.items():
+            if found := pattern.fullmatch(text):
+                filled = {field: word for field, word in found.groupdict().items() if word is not None}
+                return self._make(kind, filled, text)
+        raise BadPhrase(
+            f"{quoted(text)} is not {self.name}{self._suggestion(text)}",
+            possible=[kind.value.shown for kind in self.phrases],
+        )
+
+    def _make(self, kind: Enum, filled: Mapping[str, str], text: str) -> ValueT:
+        values: dict[str, Any] = {attrs.fields(self.makes)[0].name: kind}  # type: ignore[misc] - any attrs class
+        for field, name in kind.value.blanks.items():
+            if field in filled:
+                values[field] = self._fill(name, filled[field], text)
+        return self.makes(**values)
+
+    def _fill(self, name: str, word: str, text: str) -> Any:
+        blank = self.blanks[name]
+        if blank.words and word not in blank.words:
+            because = f"{quoted(text)}: {quoted(word)} is not {a(name)}{suggestion(word, blank.words)}"
+            raise BadPhrase(because, possible=blank.words)
+        return blank.read(word)
+
+    def write(self, value: ValueT) -> str:
+        """The text that names a value; `read` gives the same value back."""
+        fields = attrs.fields_dict(type(value))  # type: ignore[arg-type] - any attrs class
+        kind: Enum = getattr(value, next(iter(fields)))
+
+        def fill(found: re.Match[str]) -> str:
+            return self.blanks[found["blank"]].write(getattr(value, found["field"]))
+
+        def is_usual(part: str) -> bool:
+            named = [found["field"] for found in _BLANK.finditer(part)]
+            return all(getattr(value, name) == fields[name].default for name in named)
+
+        written = [
+            _BLANK.sub(fill, part)
+            for part, is_optional in kind.value.parts()
+            if not (is_optional and is_usual(part))
+        ]
+        return "".join(written)
+
+    def _suggestion(self, text: str) -> str:
+        """The nearest text word by word, but only if it is a phrase: a suggestion must be possible."""
+        words = text.split(" ")
+        better = " ".join(
+            word if word in self.vocabulary else _nearest(word, self.vocabulary) or word for word in words
+        )
+        if better == text:
+            return ""
+        try:
+            self.read(better)
+        except BadPhrase:
+            return ""
+        return f"; did you mean {quoted(better)}?"
+
+
+# --- words ------------------------------------------------------------------------------------------------
+
+
+def quoted(text: str) -> str:
+    """The text as it stands in a TOML file."""
+    return f'"{text}"'
+
+
+def a(noun: str) -> str:
+    """The noun with its article."""
+    return f"an {noun}" if noun[0] in "AEIOUaeiou" else f"a {noun}"
+
+
+def suggestion(name: str, possible: Sequence[str]) -> str:
+    """ "; did you mean ...?" with the possible name that is nearly this one; empty without any."""
+    better = _nearest(name, possible)
+    return "" if better is None else f"; did you mean {quoted(better)}?"
+
+
+def _nearest(name: str, possible: Sequence[str]) -> str | None:
+    if len(name) < 4:  # names of processes are short: nearly each of them resembles some word
+        return None
+    # "node 3" is not a misspelling of "node 1", so the numbers must agree.
+    numbers = _NUMBERS.findall(name)
+    by_lower = {
+        known.lower(): known for known in possible if not numbers or numbers == _NUMBERS.findall(known)
+    }
+    found = get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.7)
+    return by_lower[found[0]] if found else None
+
+
+def milliseconds(text: str) -> int:
+    """A time such as "300 ms", "3 s", "-20 ms" or "2 min", in milliseconds."""
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        raise BadPhrase(f"{quoted(text)} is not a time", possible=["300 ms", "3 s", "2 min"])
+    digits = match["count"]
+    count = int(digits) * _UNITS_MS[match["unit"]] if len(digits) <= len(str(NUMBER_MAX)) else NUMBER_MAX + 1
+    if count > NUMBER_MAX:
+        raise BadPhrase(f"{quoted(text)} is too long: the maximum is {NUMBER_MAX} ms")
+    return -count if match["sign"] == "-" else count
+
+
+def time_text(count_ms: int) -> str:
+    """The same time in the largest unit that is exact."""
+    for unit in ("min", "s"):
+        if count_ms and count_ms % _UNITS_MS[unit] == 0:
+            return f"{count_ms // _UNITS_MS[unit]} {unit}"
+    return f"{count_ms} ms"

@@ -1,0 +1,241 @@
+"""The table of phrases: the moments of the protocol, what a fault does there, and the fault itself.
+
+Rule: a phrase is written once, here. Parser, writer, suggestions, validation and documentation follow from it
+(how: `grammar.py`). The simulator plays every phrase; a real server plays those in `broker/faults.py`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+import attrs
+
+from fencepost.faults.grammar import BadPhrase, Blank, Grammar, Phrase, milliseconds, quoted, time_text
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import APIS
+from fencepost.protocol.terms import TopicPartition, TransactionState
+
+LASTS_MS: Final = 300
+"""How long a fault without `until` lasts."""
+
+_SOMEBODY: Final = r"(?:node \d+|coordinator of [^ #]+|leader of [^ #]+|[^ #]+)"
+
+
+class NoPartition(BadPhrase):
+    """A text in the place of a partition; only the cluster knows which partitions are possible."""
+
+
+def partition_named(text: str) -> TopicPartition:
+    """The partition that is written "topic-0"."""
+    topic, dash, number = text.rpartition("-")
+    if not dash or not topic or not number.isdecimal():
+        raise NoPartition(
+            f"{quoted(text)} is not a partition: a topic, a dash and a number", possible=["t-0"]
+        )
+    return TopicPartition(topic, int(number))
+
+
+def _signed(count_ms: int) -> str:
+    return f"{'+' if count_ms >= 0 else ''}{time_text(count_ms)}"
+
+
+def _true(_: str) -> bool:
+    return True
+
+
+# "PREPARE" is either decision and "COMPLETE" either end, for faults that count transactions of any outcome.
+_STATES: Final = (*(state.name for state in TransactionState), "PREPARE", "COMPLETE")
+
+BLANKS: Final = {
+    "WHO": Blank(
+        "a process, a node, or a node by what it leads: p, node 1, coordinator of ID, leader of PARTITION",
+        pattern=_SOMEBODY,
+    ),
+    "NODE": Blank("a node: node 1, coordinator of ID, leader of PARTITION", pattern=_SOMEBODY),
+    "PROCESS": Blank("a producer, a consumer or a processor, by its name", pattern=_SOMEBODY),
+    "PARTITION": Blank("a partition of a topic: t-0"),
+    "PARTITION or coordinator of ID": Blank(
+        "a partition of a topic, or that of __transaction_state for an id",
+        pattern="(?:coordinator of [^ #]+|[^ #]+)",
+    ),
+    "coordinator of ID": Blank(
+        "the node that coordinates a transactional id", pattern="coordinator of [^ #]+"
+    ),
+    "ID": Blank("a transactional id"),
+    "REQUEST": Blank("the name of a request", pattern=r"\w+", words=tuple(api.name for api in APIS)),
+    "ERROR": Blank(
+        "the name of an error code",
+        pattern=r"\w+",
+        words=tuple(code.name for code in ErrorCode if code is not ErrorCode.NONE),
+    ),
+    "STATE": Blank(
+        "a state in the transaction log; PREPARE and COMPLETE stand for either outcome",
+        pattern=r"\w+",
+        words=_STATES,
+    ),
+    "RESULT": Blank("COMMIT or ABORT", pattern=r"\w+", words=("COMMIT", "ABORT")),
+    "CALL": Blank("a call of a producer", pattern=r"\w+", words=("init", "commit", "abort")),
+    "OUTCOME": Blank(
+        "how a call ended", pattern=r"\w+", words=("ok", "aborted", "fenced", "failed", "unknown")
+    ),
+    "VALUE": Blank("the value of a record", pattern=".+?"),
+    "TIME": Blank("300 ms, 3 s or 2 min", pattern=".+?", read=milliseconds, write=time_text),
+    "JUMP": Blank("a time with its sign: +3 s, -20 ms", pattern="[+-].+", read=milliseconds, write=_signed),
+    "N": Blank("a number from 1", pattern=r"[1-9]\d*", read=int),
+    "before": Blank(
+        "just before it happens, not just after", pattern="before", read=_true, write=lambda _: "before"
+    ),
+}
+
+
+# --- moments of the protocol --------------------------------------------------------------------------------
+
+
+def _counted(template: str, meaning: str) -> Phrase:
+    return Phrase(template + " [#{number:N}]", meaning)
+
+
+class PointKind(Enum):
+    """What can happen."""
+
+    SENDS_REPLY = _counted("{who:WHO} sends {what:REQUEST} reply [to {whom:WHO}]", "a reply leaves")
+    SENDS = _counted("{who:WHO} sends {what:REQUEST} [to {whom:WHO}]", "a request leaves")
+    RECEIVES_REPLY = _counted(
+        "{who:WHO} receives {what:REQUEST} reply [from {whom:WHO}]", "a reply arrived, not processed yet"
+    )
+    RECEIVES = _counted(
+        "{who:WHO} receives {what:REQUEST} [from {whom:WHO}]", "a request arrived, not processed yet"
+    )
+    GETS = _counted("{who:WHO} gets {what:ERROR} [from {whom:WHO}]", "a reply brings an error")
+    ANSWERS = _counted(
+        "{who:WHO} answers {what:ERROR} [to {whom:WHO}]",
+        "a node refuses something, even when the caller has stopped waiting",
+    )
+    DECIDES = _counted(
+        "[{is_before:before}] {who:coordinator of ID} appends {what:STATE}",
+        "a state of a transaction is written to the transaction log",
+    )
+    MARKS = _counted(
+        "[{is_before:before}] {who:PARTITION} appends {what:RESULT} marker [for {whom:ID}]",
+        "a marker is written",
+    )
+    STORES = _counted(
+        "[{is_before:before}] {who:PARTITION} appends data [for {whom:ID}]", "a batch of records is written"
+    )
+    ENDS_CALL = _counted("{what:CALL} of {who:WHO} is {whom:OUTCOME}", "a call of a producer returns")
+    READS = _counted("{who:WHO} reads {what:VALUE}", "a consumer gets a value")
+    CRASHES = _counted("{who:WHO} crashes", "a node stops without any cleanup")
+    RESTARTS = _counted("{who:WHO} restarts", "a node runs again after a crash")
+    PAUSES = _counted("{who:WHO} pauses", "a node or a process stands still")
+    RESUMES = _counted("{who:WHO} resumes", "a node or a process continues")
+    STARTS = _counted("{who:WHO} starts", "a process begins")
+    ENDS = _counted("{who:WHO} ends", "a process has finished its script")
+    DIES = _counted("{who:WHO} dies", "a process is killed")
+    AT = Phrase("at {time_ms:TIME}", "a time since the start of the run")
+    LATER = Phrase("after {time_ms:TIME}", "a time since the fault struck; only for `until`")
+
+
+_TIMED: Final = frozenset({PointKind.AT, PointKind.LATER})
+_MESSAGES: Final = frozenset(
+    {PointKind.SENDS, PointKind.SENDS_REPLY, PointKind.RECEIVES, PointKind.RECEIVES_REPLY}
+)
+
+
+@attrs.frozen(kw_only=True)
+class Point:
+    """One moment: the `number`-th time that `who` does `what`, with, for or of `whom`. `time_ms` belongs to
+    the two kinds that are times.
+    """
+
+    kind: PointKind
+    who: str = ""
+    what: str = ""
+    whom: str = ""
+    is_before: bool = False
+    number: int = 1
+    time_ms: int = 0
+
+    @property
+    def is_time(self) -> bool:
+        return self.kind in _TIMED
+
+    @property
+    def is_message(self) -> bool:
+        """Whether a message is about to travel or to be processed, so that a fault can hold or lose it."""
+        return self.kind in _MESSAGES
+
+    def means(self, what: str) -> bool:
+        """Whether the point waits for `what`: "PREPARE" waits for PREPARE_COMMIT and PREPARE_ABORT."""
+        is_family = self.kind is PointKind.DECIDES and what.startswith(f"{self.what}_")
+        return is_family or self.what in ("", what)
+
+    def __str__(self) -> str:
+        return POINTS.write(self)
+
+
+POINTS: Final = Grammar("a protocol point", PointKind, Point, BLANKS)
+
+
+# --- what a fault does --------------------------------------------------------------------------------------
+
+
+class ActionKind(Enum):
+    """What a fault can do."""
+
+    HOLD = Phrase("hold", "the message of `when` waits, and all that follow it on its connection")
+    DELAY = Phrase("delay", "a hold whose sender takes the request for lost and retries elsewhere")
+    DROP = Phrase("drop", "the connection breaks, and the message of `when` is lost with all others on it")
+    CRASH = Phrase("crash {who:NODE}", "the node stops at once; what it had written survives")
+    CUT_POWER = Phrase("cut power of {who:NODE}", "the same, and what was not synced may be lost")
+    KILL = Phrase("kill {who:PROCESS}", "the process dies, and another one takes its place at the end")
+    PAUSE = Phrase("pause {who:WHO}", "a node or a process stands still and does not notice it")
+    START = Phrase("start {who:PROCESS}", 'a process with starts = "on request" begins')
+    MOVE = Phrase(
+        "move {who:PARTITION or coordinator of ID} to {whom:NODE}", "the partition gets another leader"
+    )
+    PARTITION = Phrase("partition {who:WHO} from {whom:WHO}", "neither reaches the other")
+    BLOCK = Phrase("block {who:WHO} to {whom:WHO}", "messages from one to the other wait, one way")
+    ISOLATE = Phrase("isolate {who:WHO}", "it reaches none of the others, and none reaches it")
+    CLOCK = Phrase("clock of {who:WHO} {amount:JUMP}", "its clock jumps")
+    SLOW_DISK = Phrase("slow disk of {who:NODE} {amount:N} times", "a sync takes that many times as long")
+    SLOW = Phrase("slow {who:WHO} {amount:N} times", "what it sends takes that many times as long")
+    FAIL_APPENDS = Phrase("fail appends of {who:PARTITION}", "the disk refuses to append to this log")
+    FAIL_SYNCS = Phrase("fail syncs of {who:PARTITION}", "the disk refuses to sync this log")
+
+
+ENDS_ITSELF: Final = frozenset({ActionKind.DROP, ActionKind.START, ActionKind.MOVE, ActionKind.CLOCK})
+"""What is over as soon as it is done; anything else lasts until it is undone."""
+
+NEEDS_MESSAGE: Final = frozenset({ActionKind.HOLD, ActionKind.DELAY, ActionKind.DROP})
+
+
+@attrs.frozen(kw_only=True)
+class Action:
+    """One thing that is done to `who`; `whom` is the other side of it, `amount` a factor, or the
+    milliseconds by which a clock jumps.
+    """
+
+    kind: ActionKind
+    who: str = ""
+    whom: str = ""
+    amount: int = 0
+
+    def __str__(self) -> str:
+        return ACTIONS.write(self)
+
+
+ACTIONS: Final = Grammar("something that a fault can do", ActionKind, Action, BLANKS)
+
+
+# --- the fault ----------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class Fault:
+    """What goes wrong: at the point `when` (several make a run each), `times` times, until `until`."""
+
+    when: tuple[Point, ...]
+    do: Action
+    until: Point | None = None
+    times: int = 1
