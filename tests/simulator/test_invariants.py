@@ -73,7 +73,7 @@ def test_a_run_that_is_not_over_is_not_settled() -> None:
     plan = attrs.evolve(draw(choices), kinds=(), strikes=0)
     world = World(plan.world, choices)
     invariants = Invariants(world)
-    world.judges.append(invariants)
+    invariants.attach()
     problems: list[Violation] = []
 
     def look(_: object) -> None:

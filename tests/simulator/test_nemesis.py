@@ -7,37 +7,35 @@ from collections import Counter
 import attrs
 import pytest
 
-from fencepost.broker.contract import Input, Outcome
-from fencepost.broker.host import Host
 from fencepost.broker.settings import NodeSettings
-from fencepost.protocol.messages import FetchReply
-from fencepost.simulator.faults.kinds import ENDS, FaultKind, Struck
+from fencepost.simulator.faults.kinds import ENDS, FaultKind
 from fencepost.simulator.faults.random_faults import Nemesis
 from fencepost.simulator.fuzz.plan import Plan, draw
 from fencepost.simulator.fuzz.simulation import Simulation
 from fencepost.simulator.fuzz.trial import try_choices
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.clock import NS_PER_MS
-from fencepost.simulator.world.network import Answer, Channel, Message, Question
-from fencepost.simulator.world.nodes import SimulatedNode
+from fencepost.simulator.world.events import (
+    FaultEnded,
+    FaultStruck,
+    MessageLost,
+    MessageSent,
+    MessageTaken,
+    NodeKilled,
+)
+from fencepost.simulator.world.network import Answer, Question
 from fencepost.simulator.world.world import World, WorldSettings
 
 
 @attrs.define(eq=False)
 class Lost:
-    """Sees the answers that get lost, by the names of their kinds."""
+    """Sees the replies that get lost, by the names of their types."""
 
     answers: Counter[str] = attrs.Factory(Counter[str])
 
-    def sent(self, channel: Channel, message: Message) -> None:
-        """Under way."""
-
-    def arrived(self, channel: Channel, message: Message) -> None:
-        """Heard."""
-
-    def lost(self, channel: Channel, message: Message, because: str) -> None:
-        if isinstance(message, Answer):
-            self.answers[type(message.body).__name__] += 1
+    def hear(self, lost: MessageLost) -> None:
+        if isinstance(lost.message, Answer):
+            self.answers[type(lost.message.body).__name__] += 1
 
 
 def only(kind: FaultKind) -> Plan:
@@ -54,7 +52,7 @@ def test_an_answer_gets_lost() -> None:
     begun: list[Simulation] = []
 
     def watch(simulation: Simulation) -> None:
-        simulation.world.network.observers.append(lost)
+        simulation.world.events.subscribe(MessageLost, lost.hear)
         begun.append(simulation)
 
     plan = only(FaultKind.LOST_ANSWER)
@@ -72,15 +70,10 @@ class Late:
 
     requests: Counter[str] = attrs.Factory(Counter[str])
 
-    def sent(self, channel: Channel, message: Message) -> None:
-        """Under way."""
-
-    def arrived(self, channel: Channel, message: Message) -> None:
-        if isinstance(message, Question) and channel.connection.to_caller.is_dead:
+    def hear(self, taken: MessageTaken) -> None:
+        message = taken.message
+        if isinstance(message, Question) and taken.channel.connection.to_caller.is_dead:
             self.requests[type(message.request).__name__] += 1
-
-    def lost(self, channel: Channel, message: Message, because: str) -> None:
-        """Not even late."""
 
 
 def test_a_request_arrives_after_its_caller_has_given_it_up() -> None:
@@ -89,7 +82,9 @@ def test_a_request_arrives_after_its_caller_has_given_it_up() -> None:
     struck = 0
     for seed in range(5):
         trial = try_choices(
-            Choices(seed), lambda _: plan, lambda simulation: simulation.world.network.observers.append(late)
+            Choices(seed),
+            lambda _: plan,
+            lambda simulation: simulation.world.events.subscribe(MessageTaken, late.hear),
         )
         assert trial.violation is None
         struck += trial.marks["fault: late request"]
@@ -108,7 +103,7 @@ def test_what_lay_in_wait_for_nothing_did_not_strike(kind: FaultKind) -> None:
     assert nemesis.struck == []
     assert world.marks[f"fault: {kind.value}"] == 0
     nemesis.heal()
-    assert world.network.observers == []
+    assert MessageSent not in world.events.heard
     assert [node.dies_in for node in world.nodes] == [None]
 
 
@@ -118,13 +113,13 @@ def test_a_fault_is_told_before_what_comes_of_it(kind: FaultKind) -> None:
     lived: list[bool] = []
 
     def watch(simulation: Simulation) -> None:
-        def hear(struck: Struck) -> None:
+        def hear(struck: FaultStruck) -> None:
             world = simulation.world
             up = [node.lane for node in world.nodes if node.host is not None]
             up += [process.lane for process in world.processes if not process.is_over]
-            lived.append(struck.whom in up)
+            lived.append(struck.label.partition(": ")[2] in up)
 
-        simulation.nemesis.on_struck.append(hear)
+        simulation.world.events.subscribe(FaultStruck, hear)
 
     plan = only(kind)
     for seed in range(3):
@@ -136,36 +131,31 @@ def test_a_fault_is_told_before_what_comes_of_it(kind: FaultKind) -> None:
 @pytest.mark.parametrize("kind", FaultKind)
 def test_what_lasts_is_told_when_it_ends(kind: FaultKind) -> None:
     """Once each, after it struck, and at the latest when all is healed."""
-    struck, ended = list[Struck](), list[Struck]()
+    struck, ended = list[FaultStruck](), list[FaultEnded]()
 
     def watch(simulation: Simulation) -> None:
-        simulation.nemesis.on_struck.append(struck.append)
-        simulation.nemesis.on_ended.append(ended.append)
+        simulation.world.events.subscribe(FaultStruck, struck.append)
+        simulation.world.events.subscribe(FaultEnded, ended.append)
 
     plan = only(kind)
     for seed in range(3):
         struck.clear()
         ended.clear()
         assert try_choices(Choices(seed), lambda _: plan, watch).violation is None
-        assert sorted(ended, key=str) == (sorted(struck, key=str) if kind in ENDS else [])
+        over = sorted(fault.label.partition(": ")[2] for fault in ended)
+        assert over == (sorted(fault.label.partition(": ")[2] for fault in struck) if kind in ENDS else [])
 
 
 @attrs.define(eq=False)
 class Deaths:
-    """A judge that sees who dies, and whether there was something that no disk had yet."""
+    """Sees which nodes are killed, and whether a disk still lacked something that was written."""
 
     lanes: list[str] = attrs.Factory(list[str])
     unsynced: int = 0
 
-    def took(self, node: SimulatedNode, arrived: Input, outcome: Outcome) -> None:
-        """Every step is for other judges."""
-
-    def fetched(self, node: SimulatedNode, reply: FetchReply) -> None:
-        """Every answer, too."""
-
-    def died(self, node: SimulatedNode, host: Host, *, power_is_lost: bool) -> None:
-        self.lanes.append(node.lane)
-        self.unsynced += bool(host.unsynced)
+    def hear(self, killed: NodeKilled) -> None:
+        self.lanes.append(killed.node.lane)
+        self.unsynced += bool(killed.host.unsynced)
 
 
 def deaths(kind: FaultKind) -> Deaths:
@@ -173,8 +163,9 @@ def deaths(kind: FaultKind) -> Deaths:
     plan, seen, struck = only(kind), Deaths(), list[str]()
 
     def watch(simulation: Simulation) -> None:
-        simulation.world.judges.append(seen)
-        simulation.nemesis.on_struck.append(lambda strike: struck.append(strike.whom))
+        events = simulation.world.events
+        events.subscribe(NodeKilled, seen.hear)
+        events.subscribe(FaultStruck, lambda strike: struck.append(strike.label.partition(": ")[2]))
 
     for seed in range(8):
         assert try_choices(Choices(seed), lambda _: plan, watch).violation is None

@@ -13,14 +13,12 @@ from functools import partial
 import attrs
 import pytest
 
-from fencepost.broker.contract import Append, BecomeLeader, Input, Outcome
-from fencepost.broker.host import Host
+from fencepost.broker.contract import Append, BecomeLeader
 from fencepost.broker.node import Node
 from fencepost.broker.settings import PROTECTIONS, NodeSettings
 from fencepost.broker.transactions.state import Transactions
 from fencepost.broker.transactions.tables import NEWEST
 from fencepost.journal.journal import JournalSettings
-from fencepost.protocol.messages import FetchReply
 from fencepost.protocol.terms import TopicPartition, TransactionState
 from fencepost.simulator.actors.workloads import (
     INPUT,
@@ -39,7 +37,7 @@ from fencepost.simulator.judges.anomalies import ABORTED_READ
 from fencepost.simulator.judges.operations import Outcome as Known
 from fencepost.simulator.judges.operations import Poll
 from fencepost.simulator.world.choices import Choices
-from fencepost.simulator.world.nodes import SimulatedNode
+from fencepost.simulator.world.events import NodeKilled
 from fencepost.simulator.world.world import World
 from tests.simulator.log_reading import committed, read_log, undecided
 
@@ -94,14 +92,9 @@ class Deaths:
     world: World
     marks: Counter[str]
 
-    def took(self, node: SimulatedNode, arrived: Input, outcome: Outcome) -> None:
-        """Every step is for the other judges."""
-
-    def fetched(self, node: SimulatedNode, reply: FetchReply) -> None:
-        """Every answer, too."""
-
-    def died(self, node: SimulatedNode, host: Host, *, power_is_lost: bool) -> None:
+    def hear(self, killed: NodeKilled) -> None:
         """What was decided and not written died with the process; all else is known to whoever reads."""
+        node, host = killed.node, killed.host
         unwritten = {act.partition for act in host.to_do if isinstance(act, Append)}
         self.marks["died before an append was written"] += bool(unwritten)
         self.marks.update(f"died in {state.name}" for state in states_of(host.node))
@@ -127,7 +120,8 @@ def run(seed: int, planner: Callable[[Choices], Plan], marks: Counter[str] | Non
     def watch(simulation: Simulation) -> None:
         begun.append(simulation)
         if marks is not None:
-            simulation.world.judges.append(Deaths(simulation.world, marks))
+            deaths = Deaths(simulation.world, marks)
+            simulation.world.events.subscribe(NodeKilled, deaths.hear)
 
     trial = try_choices(Choices(seed), planner, watch)
     if marks is not None:

@@ -7,12 +7,11 @@ must be aborted it goes on with the next `begin`, after a producer that is done 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import attrs
 
 from fencepost.client.settings import ConsumerSettings, ProducerSettings
-from fencepost.faults.phrases import Point, PointKind
+from fencepost.faults.phrases import Point
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.actors.clients import (
     BATCH_BYTES,
@@ -28,19 +27,11 @@ from fencepost.simulator.faults.protocol_events import Anchors, Happening
 from fencepost.simulator.judges.operations import Operation, Outcome, Placed
 from fencepost.simulator.scenarios.model import Cluster, ConsumerPart, ProducerPart
 from fencepost.simulator.scenarios.scripts import ScriptLine, Verb
-from fencepost.simulator.world.network import Message
+from fencepost.simulator.world.events import CallBegan, RecordsRead
 from fencepost.simulator.world.processes import Process, Script
 from fencepost.simulator.world.world import World
 
 INIT_AGAIN_MS = 20  # before an init that failed for now is tried again
-
-
-class Watch(Protocol):
-    """Who looks on: at what people begin or learn, and at faults, with the message that one is about."""
-
-    def called(self, lane: str, label: str) -> None: ...
-
-    def struck(self, lane: str, label: str, message: Message | None) -> None: ...
 
 
 @attrs.define(eq=False)
@@ -50,7 +41,6 @@ class Stage:
     world: World
     cluster: Cluster
     anchors: Anchors
-    watch: Watch | None
 
 
 @attrs.define(eq=False)
@@ -82,8 +72,7 @@ class ProducerPlayer:
             if line.verb is Verb.WAIT and line.point is not None:
                 self._look_out_for(line.point)
         for line in self.part.script:
-            if self.stage.watch is not None:
-                self.stage.watch.called(self.process.lane, str(line))
+            self.stage.world.events.publish(CallBegan(self.process.lane, str(line)))
             yield from verbs[line.verb](line)
         yield from self._flush()
 
@@ -237,10 +226,7 @@ class ConsumerPlayer:
 
     def _read(self, where: TopicPartition, values: list[str]) -> None:
         self.values.setdefault(where, []).extend(values)
-        if self.stage.watch is not None:
-            self.stage.watch.called(self.process.lane, f"reads {where}: {' '.join(values)}")
-        for value in values:
-            self.stage.anchors.tell(Happening(PointKind.READS, self.process.lane, value))
+        self.stage.world.events.publish(RecordsRead(self.process.lane, str(where), tuple(values)))
 
     def all_operations(self, _: int) -> list[Operation]:
         """What it read, for the judges."""

@@ -16,6 +16,7 @@ from fencepost.faults.phrases import ENDS_ITSELF, LASTS_MS, Action, ActionKind, 
 from fencepost.journal.simulated import APPEND, SYNC
 from fencepost.simulator.faults.protocol_events import SAME, Anchors, Happening, Listener
 from fencepost.simulator.world.clock import NS_PER_MS
+from fencepost.simulator.world.events import DiskFailed, FaultEnded, FaultStruck
 from fencepost.simulator.world.network import Message
 from fencepost.simulator.world.nodes import SimulatedNode, disk_of
 from fencepost.simulator.world.processes import Process
@@ -73,14 +74,13 @@ class Strike:
 @attrs.define(eq=False)
 class Striker:
     """All faults of a run. `call` starts a process by name, `replace` another one in the place of a dead
-    one; `watch` hears of each strike: the lane, what was done, the message.
+    one.
     """
 
     world: World
     anchors: Anchors
     call: Callable[[str], None]
     replace: Callable[[str], None]
-    watch: Callable[[str, str, Message | None], None]
     strikes: list[Strike] = attrs.Factory(list[Strike])
     waiting: list[Listener] = attrs.Factory(list[Listener])
 
@@ -164,11 +164,13 @@ class Striker:
             (process for process in alive if process.lane.partition(SAME)[0] == name), None
         )
 
-    def told(self, point: PointKind, lane: str) -> None:
-        """Something was done to somebody, or is over: other faults hear of it. Pictures heard before, so that
-        all that comes of it stands below it.
-        """
-        self.anchors.tell(Happening(point, lane, is_between=False))
+    def watch(self, lane: str, label: str, message: Message | None = None) -> None:
+        """A fault is about to strike."""
+        self.world.events.publish(FaultStruck(lane, label, message))
+
+    def unwatch(self, lane: str, label: str, message: Message | None = None) -> None:
+        """What a fault did is about to be undone."""
+        self.world.events.publish(FaultEnded(lane, label, message))
 
 
 def _bound(act: Callable[[Strike, Happening], None], strike: Strike) -> Callable[[Happening], None]:
@@ -182,16 +184,15 @@ def _hold(striker: Striker, action: Action, happening: Happening) -> Done | None
     """The message waits where it arrives, and all that comes behind it on its connection."""
     assert happening.carried is not None, "only what is anchored at a message holds one"
     channel, message = happening.carried
-    if any(message is held for held in striker.anchors.held):
+    network = striker.world.network
+    if any(message is held for held in network.held):
         return None
-    striker.anchors.held.append(message)
+    network.hold_message(message)
     striker.watch("", str(action), message)
 
     def release() -> None:
-        striker.anchors.held[:] = [held for held in striker.anchors.held if held is not message]
-        striker.watch("", "release", message)
-        if not channel.is_dead:
-            striker.world.network.release(channel)
+        striker.unwatch("", "release", message)
+        network.release_message(channel, message)
 
     return Done(release)
 
@@ -234,15 +235,13 @@ def _crash(striker: Striker, action: Action, _: Happening) -> Done | None:
 
 
 def _kill_node(striker: Striker, node: SimulatedNode, *, power_is_lost: bool) -> Done:
-    striker.watch(node.lane, "crash: power is cut" if power_is_lost else "crash", None)
+    striker.watch(node.lane, "crash: power is cut" if power_is_lost else "crash")
     node.kill(power_is_lost=power_is_lost)
-    striker.told(PointKind.CRASHES, node.lane)
 
     def restart() -> None:
         if node.host is None:
-            striker.watch(node.lane, "restart", None)
+            striker.unwatch(node.lane, "restart")
             node.start()
-            striker.told(PointKind.RESTARTS, node.lane)
 
     return Done(restart)
 
@@ -251,9 +250,8 @@ def _kill(striker: Striker, action: Action, _: Happening) -> Done | None:
     process = striker.somebody(action.who)
     if not isinstance(process, Process):
         return None
-    striker.watch(process.lane, "crash: killed", None)
+    striker.watch(process.lane, "crash: killed")
     process.kill()
-    striker.told(PointKind.DIES, process.lane)
     return Done(lambda: striker.replace(action.who))
 
 
@@ -262,15 +260,13 @@ def _pause(striker: Striker, action: Action, _: Happening) -> Done | None:
     is_down = isinstance(somebody, SimulatedNode) and somebody.host is None
     if somebody is None or somebody.is_paused or is_down:
         return None
-    striker.watch(somebody.lane, "pause", None)
+    striker.watch(somebody.lane, "pause")
     somebody.pause()
-    striker.told(PointKind.PAUSES, somebody.lane)
 
     def resume() -> None:
         if somebody.is_paused:
-            striker.watch(somebody.lane, "resume", None)
+            striker.unwatch(somebody.lane, "resume")
             somebody.resume()
-            striker.told(PointKind.RESUMES, somebody.lane)
 
     return Done(resume)
 
@@ -285,7 +281,7 @@ def _clock(striker: Striker, action: Action, _: Happening) -> Done | None:
     if somebody is None or action.amount == 0:
         return None
     somebody.clock.offset_ns += action.amount * NS_PER_MS
-    striker.watch(somebody.lane, str(action), None)
+    striker.watch(somebody.lane, str(action))
     somebody.look_at_clock()
     return Done()
 
@@ -297,11 +293,11 @@ def _slow(striker: Striker, action: Action, _: Happening) -> Done | None:
     if slow in speeds or (is_disk and striker.world.settings.policy is SyncPolicy.NONE):
         return None
     speeds[slow] = action.amount
-    striker.watch(lane, str(action), None)
+    striker.watch(lane, str(action))
 
     def as_quick_as_ever() -> None:
         speeds.pop(slow, None)
-        striker.watch(lane, "quick again", None)
+        striker.unwatch(lane, "quick again")
 
     return Done(as_quick_as_ever)
 
@@ -316,7 +312,7 @@ def _move(striker: Striker, action: Action, _: Happening) -> Done | None:
     leader = striker.anchors.leaders.get(where)
     if leader is None or leader is target or striker.world.nodes[0].host is None:
         return None  # nobody moves what nobody leads, or what is there, or without a controller
-    striker.watch(target.lane, str(action), None)
+    striker.watch(target.lane, str(action))
     striker.world.move(where, target.settings.node_id)
     return Done()
 
@@ -340,10 +336,10 @@ def _block(striker: Striker, what: str, pairs: tuple[tuple[str, str], ...]) -> D
     if not fresh:
         return None
     network.blocked.update(fresh)
-    striker.watch(fresh[0][0], what, None)
+    striker.watch(fresh[0][0], what)
 
     def heal() -> None:
-        striker.watch(fresh[0][0], f"healed: {what}", None)
+        striker.unwatch(fresh[0][0], f"healed: {what}")
         network.unblock(fresh)
 
     return Done(heal)
@@ -355,19 +351,19 @@ def _break_disk(striker: Striker, action: Action, _: Happening) -> Done | None:
     world = striker.world
     if broken in world.broken_disks:
         return None
-    failures: list[tuple[str, str]] = []
+    failures: list[DiskFailed] = []
 
-    def hear(failed: tuple[str, str]) -> None:
-        if failed == broken:
+    def hear(failed: DiskFailed) -> None:
+        if (failed.operation, failed.directory) == broken:
             failures.append(failed)
 
     def mend() -> None:
         world.broken_disks.discard(broken)
-        world.on_disk_failed.remove(hear)
+        world.events.unsubscribe(DiskFailed, hear)
 
     world.broken_disks.add(broken)
-    world.on_disk_failed.append(hear)
-    striker.watch(striker.anchors.lane(f"leader of {where}"), str(action), None)
+    world.events.subscribe(DiskFailed, hear)
+    striker.watch(striker.anchors.lane(f"leader of {where}"), str(action))
     return Done(mend, lambda: bool(failures))
 
 

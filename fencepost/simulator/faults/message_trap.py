@@ -25,7 +25,8 @@ from fencepost.protocol.messages import (
     WriteTxnMarkers,
     WriteTxnMarkersReply,
 )
-from fencepost.simulator.world.network import Answer, Channel, Connection, Message, Question
+from fencepost.simulator.world.events import MessageSent
+from fencepost.simulator.world.network import Answer, Connection, Question
 from fencepost.simulator.world.world import World
 
 # What it hurts most not to hear: something was done, and will be asked for again.
@@ -39,7 +40,7 @@ REQUESTS: Final = (
 
 @attrs.define(eq=False)
 class Ambush:
-    """An observer of the network: `strike` has the connection of the first message that says `awaited`."""
+    """Hears of each message: `strike` has the connection of the first message that says `awaited`."""
 
     world: World
     awaited: type[Request] | type[ReplyBody]
@@ -48,14 +49,14 @@ class Ambush:
 
     def lie_in_wait(self) -> None:
         """From now on."""
-        self.world.network.observers.append(self)
+        self.world.events.subscribe(MessageSent, self._sent)
 
     def leave(self) -> None:
         """Nobody waits any more."""
-        if self in self.world.network.observers:
-            self.world.network.observers.remove(self)
+        self.world.events.unsubscribe(MessageSent, self._sent)
 
-    def sent(self, channel: Channel, message: Message) -> None:
+    def _sent(self, sent: MessageSent) -> None:
+        message = sent.message
         said = (
             message.body
             if isinstance(message, Answer)
@@ -65,13 +66,7 @@ class Ambush:
         )
         if not self.is_over and isinstance(said, self.awaited):
             self.is_over = True
-            self.world.next(self._spring, channel.connection)
-
-    def arrived(self, channel: Channel, message: Message) -> None:
-        """Too late for that one."""
-
-    def lost(self, channel: Channel, message: Message, because: str) -> None:
-        """Somebody was faster."""
+            self.world.next(self._spring, sent.channel.connection)
 
     def _spring(self, connection: Connection) -> None:
         if connection.is_open:

@@ -11,9 +11,8 @@ from typing import Final, NamedTuple, cast
 
 import attrs
 
-from fencepost.broker.contract import Append, BecomeLeader, Effect, Input, Outcome
-from fencepost.broker.host import Host
-from fencepost.client.effects import Operation, Resolve
+from fencepost.broker.contract import Append, BecomeLeader
+from fencepost.client.effects import Operation
 from fencepost.client.errors import (
     ClientError,
     CommitOutcomeUnknown,
@@ -24,7 +23,7 @@ from fencepost.client.errors import (
 from fencepost.faults.phrases import Point, PointKind, partition_named
 from fencepost.protocol.batches import read_marker
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import API_BY_REQUEST, FetchReply
+from fencepost.protocol.messages import API_BY_REQUEST
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     TRANSACTION_STATE_TOPIC,
@@ -32,9 +31,20 @@ from fencepost.protocol.terms import (
     coordinator_partition,
 )
 from fencepost.protocol.transaction_log import read_transactions
+from fencepost.simulator.world.events import (
+    ActBegins,
+    ActDone,
+    CallEnded,
+    Life,
+    LifeChanged,
+    MessageArriving,
+    MessageSent,
+    NodeStepped,
+    RecordsRead,
+    ReplyDiscarded,
+)
 from fencepost.simulator.world.network import Answer, Channel, Message, Question
-from fencepost.simulator.world.nodes import Moment, SimulatedNode
-from fencepost.simulator.world.processes import Process
+from fencepost.simulator.world.nodes import SimulatedNode
 from fencepost.simulator.world.world import World
 
 
@@ -77,6 +87,7 @@ _OUTCOMES: Final[dict[type[ClientError], str]] = {
     ProducerFenced: "fenced",
     TransactionAborted: "aborted",
 }
+_LIVES: Final = {change: PointKind[change.name] for change in Life}
 SAME: Final = "~"  # between a name and the number of those who took its place
 
 
@@ -94,23 +105,27 @@ class Anchors:
     listeners: dict[PointKind, list[Listener]] = attrs.Factory(dict[PointKind, list[Listener]])
     leaders: dict[TopicPartition, SimulatedNode] = attrs.Factory(dict[TopicPartition, SimulatedNode])
     owners: dict[int, str] = attrs.Factory(dict[int, str])  # transactional ids by producer id
-    held: list[Message] = attrs.Factory(list[Message])
-    looks_ahead: bool = False  # somebody waits for a moment before an append
+    looks_ahead: bool = False  # a listener waits for the moment before an append
 
     def attach(self) -> None:
         """From now on."""
-        self.world.network.observers.append(self)
-        self.world.network.on_unheard.append(self._answered)
-        self.world.network.holds = self.arriving
-        self.world.on_performing.append(self.performs)
-        self.world.on_resolved.append(self.resolves)
-        self.world.judges.append(self)
+        events = self.world.events
+        events.subscribe(MessageSent, self._sent)
+        events.subscribe(MessageArriving, self._arriving)
+        events.subscribe(ReplyDiscarded, lambda event: self._replied(event.channel, event.message))
+        events.subscribe(ActDone, self._act_done)
+        events.subscribe(CallEnded, self._call_ended)
+        events.subscribe(NodeStepped, self._stepped)
+        events.subscribe(LifeChanged, self._life_changed)
+        events.subscribe(RecordsRead, self._read)
 
     # --- waiting --------------------------------------------------------------------------------------------
 
     def listen(self, point: Point, hear: Callable[[Happening], None], *, times: int = 1) -> Listener:
         """Call `hear` when this point is reached, counting from now on."""
-        self.looks_ahead |= point.is_before
+        if point.is_before and not self.looks_ahead:
+            self.looks_ahead = True
+            self.world.events.subscribe(ActBegins, self._act_begins)
         listener = Listener(point, hear, times)
         self.listeners.setdefault(point.kind, []).append(listener)
         return listener
@@ -157,32 +172,24 @@ class Anchors:
 
     # --- messages -------------------------------------------------------------------------------------------
 
-    def sent(self, channel: Channel, message: Message) -> None:
+    def _sent(self, sent: MessageSent) -> None:
+        channel, message = sent.channel, sent.message
         self._tell_of_message(channel, message, PointKind.SENDS, PointKind.SENDS_REPLY, is_between=False)
         if isinstance(message, Answer):
-            self._answered(channel, message)
+            self._replied(channel, message)
 
-    def _answered(self, channel: Channel, answer: Answer) -> None:
+    def _replied(self, channel: Channel, answer: Answer) -> None:
         """A node gave an answer, whether anybody still waits for it or not."""
         if PointKind.ANSWERS in self.listeners:
             for name in errors_in(answer):
                 self.tell(Happening(PointKind.ANSWERS, channel.source, name, channel.target))
 
-    def arriving(self, channel: Channel, message: Message) -> bool:
-        """A message is there and not taken yet: whether it must wait, because a fault holds it."""
-        if any(message is held for held in self.held):
-            return True
+    def _arriving(self, arriving: MessageArriving) -> None:
+        channel, message = arriving.channel, arriving.message
         self._tell_of_message(channel, message, PointKind.RECEIVES, PointKind.RECEIVES_REPLY, is_between=True)
         if isinstance(message, Answer) and PointKind.GETS in self.listeners:
             for name in errors_in(message):
                 self.tell(Happening(PointKind.GETS, channel.target, name, channel.source, is_between=True))
-        return False
-
-    def arrived(self, channel: Channel, message: Message) -> None:
-        """Told of before, by `arriving`."""
-
-    def lost(self, channel: Channel, message: Message, because: str) -> None:
-        """Nobody waits for what does not happen."""
 
     def _tell_of_message(
         self, channel: Channel, message: Message, question: PointKind, answer: PointKind, *, is_between: bool
@@ -199,10 +206,15 @@ class Anchors:
 
     # --- logs -----------------------------------------------------------------------------------------------
 
-    def performs(self, node: SimulatedNode, act: Append | Effect, moment: Moment) -> None:
-        if isinstance(act, Append) and (moment is Moment.AFTER or self.looks_ahead):
-            for happening in self._append_told(act):
-                self.tell(happening._replace(is_before=moment is Moment.BEFORE, node=node))
+    def _act_begins(self, begins: ActBegins) -> None:
+        if isinstance(begins.act, Append):
+            for happening in self._append_told(begins.act):
+                self.tell(happening._replace(is_before=True, node=begins.node))
+
+    def _act_done(self, done: ActDone) -> None:
+        if isinstance(done.act, Append):
+            for happening in self._append_told(done.act):
+                self.tell(happening._replace(node=done.node))
 
     def _append_told(self, append: Append) -> Iterator[Happening]:
         where = append.partition
@@ -219,22 +231,22 @@ class Anchors:
         elif append.header.is_transactional or where.topic != CONSUMER_OFFSETS_TOPIC:
             yield Happening(PointKind.STORES, str(where), whom=owner)
 
-    # --- calls and leaders ----------------------------------------------------------------------------------
+    # --- clients and leaders --------------------------------------------------------------------------------
 
-    def resolves(self, process: Process, what: Resolve) -> None:
-        self.tell(
-            Happening(PointKind.ENDS_CALL, process.lane, _CALLS[what.operation], outcome_of(what.failure))
-        )
+    def _call_ended(self, ended: CallEnded) -> None:
+        call, outcome = _CALLS[ended.resolved.operation], outcome_of(ended.resolved.failure)
+        self.tell(Happening(PointKind.ENDS_CALL, ended.process.lane, call, outcome))
 
-    def took(self, node: SimulatedNode, arrived: Input, outcome: Outcome) -> None:
-        if isinstance(arrived, BecomeLeader):
-            self.leaders[arrived.partition] = node
+    def _read(self, read: RecordsRead) -> None:
+        for value in read.values:
+            self.tell(Happening(PointKind.READS, read.participant, value))
 
-    def died(self, node: SimulatedNode, host: Host, *, power_is_lost: bool) -> None:
-        """Told of by whoever killed it."""
+    def _life_changed(self, changed: LifeChanged) -> None:
+        self.tell(Happening(_LIVES[changed.change], changed.participant))
 
-    def fetched(self, node: SimulatedNode, reply: FetchReply) -> None:
-        """What readers get they say themselves."""
+    def _stepped(self, step: NodeStepped) -> None:
+        if isinstance(step.arrived, BecomeLeader):
+            self.leaders[step.arrived.partition] = step.node
 
 
 def api_of(channel: Channel, message: Message) -> str | None:

@@ -17,6 +17,7 @@ from fencepost.journal.simulated import APPEND, SYNC
 from fencepost.simulator.faults.kinds import ENDS, FaultKind, Struck
 from fencepost.simulator.faults.message_trap import ANSWERS, REQUESTS, Ambush
 from fencepost.simulator.world.clock import NS_PER_MS
+from fencepost.simulator.world.events import FaultEnded, FaultStruck, NodeKilled
 from fencepost.simulator.world.network import Connection
 from fencepost.simulator.world.nodes import Death, SimulatedNode, led_by
 from fencepost.simulator.world.processes import Process
@@ -67,15 +68,13 @@ class Nemesis:
     undos: dict[int, tuple[Undo, Struck | None]] = attrs.Factory(dict[int, tuple[Undo, Struck | None]])
     made: int = 0
     struck: list[Struck] = attrs.Factory(list[Struck])
-    on_struck: list[Callable[[Struck], None]] = attrs.Factory(list[Callable[[Struck], None]])
-    on_ended: list[Callable[[Struck], None]] = attrs.Factory(list[Callable[[Struck], None]])
     doomed: dict[str, FaultKind] = attrs.Factory(dict[str, FaultKind])  # nodes about to die, and of what
 
     def start(self) -> None:
         """From now on."""
         if self.kinds and self.strikes_left:
             self.is_over = False
-            self.world.on_died.append(self._died)
+            self.world.events.subscribe(NodeKilled, self._died)
             self._plan_next()
 
     def _plan_next(self) -> None:
@@ -102,11 +101,11 @@ class Nemesis:
         self.world.marks[f"fault: {kind.value}"] += 1
         struck = Struck(at=self.world.now, kind=kind, whom=whom)
         self.struck.append(struck)
-        for hear in self.on_struck:
-            hear(struck)
+        self.world.events.publish(FaultStruck("", f"{kind.value}: {whom}"))
         return struck
 
-    def _died(self, node: SimulatedNode) -> None:
+    def _died(self, killed: NodeKilled) -> None:
+        node = killed.node
         kind = self.doomed.pop(node.lane, None)
         if kind is not None:
             self.undo_later(lambda: _start_again(node), self.tell(kind, node.lane))
@@ -125,8 +124,7 @@ class Nemesis:
     def _undo(self, number: int) -> None:
         undo, struck = self.undos.pop(number, (_nothing, None))
         if struck is not None and struck.kind in ENDS:
-            for hear in self.on_ended:
-                hear(struck)
+            self.world.events.publish(FaultEnded("", f"{ENDS[struck.kind]}: {struck.whom}"))
         undo()
 
     def heal(self) -> None:

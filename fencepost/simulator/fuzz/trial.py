@@ -74,9 +74,9 @@ def try_choices(choices: Choices, planner: Planner, watch: Watch | None = None) 
     if watch is not None:
         watch(simulation)
     invariants = Invariants(world)
-    world.judges.append(invariants)
     if not plan.world.node_settings.generation.renews_identity:
         Lateness(world, invariants.transactions, invariants.partitions).attach()
+    invariants.attach()
     breach = _judge(simulation, invariants)
     met = breach if isinstance(breach, Met) else None
     world.marks.update({f"looked: {name}": count for name, count in invariants.sometimes.items()})

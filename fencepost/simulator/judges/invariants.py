@@ -24,7 +24,7 @@ from fencepost.broker.groups.state import Groups
 from fencepost.broker.host import Host
 from fencepost.broker.partitions.partition import Partition
 from fencepost.protocol.batches import BatchHeader
-from fencepost.protocol.messages import EndTxn, FetchReply, InitProducerId, WriteTxnMarkers
+from fencepost.protocol.messages import EndTxn, InitProducerId, WriteTxnMarkers
 from fencepost.protocol.offsets_log import read_offsets
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
@@ -47,6 +47,7 @@ from fencepost.simulator.judges.retry_rule import RetryRule
 from fencepost.simulator.judges.step_rules import CONVERGENCE, TIMEOUT
 from fencepost.simulator.judges.transaction_record import TransactionBook
 from fencepost.simulator.judges.violation import Violation
+from fencepost.simulator.world.events import FetchAnswered, NodeKilled, NodeStepped
 from fencepost.simulator.world.nodes import SimulatedNode
 from fencepost.simulator.world.world import World
 
@@ -67,10 +68,21 @@ class Invariants:
         self.moved: list[tuple[PartitionRecord, Partition]] = []  # in this step, by their newest leader
         self.cells = CellCounter(settings.node_settings.generation, self.transactions)
 
-    # --- what it is told ------------------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------------------
 
-    def took(self, node: SimulatedNode, arrived: Input, outcome: Outcome) -> None:
+    def attach(self) -> None:
+        """From now on it looks at each step, and raises Violation in the middle of the first bad one."""
+        for kind, look in self.looks.items():
+            self.world.events.subscribe(kind, look)
+
+    @property
+    def looks(self) -> dict[type, Callable[[Any], None]]:
+        """What it looks at, by the type of event."""
+        return {NodeStepped: self.stepped, FetchAnswered: self.fetched, NodeKilled: self.killed}
+
+    def stepped(self, step: NodeStepped) -> None:
         """A node took one input; nothing of the outcome is written or sent yet."""
+        node, arrived, outcome = step.node, step.arrived, step.outcome
         host = node.host
         assert host is not None, "who takes an input lives"
         kind = type(arrived)
@@ -92,21 +104,22 @@ class Invariants:
         if kind is Tick:
             self._judge_timeouts(node, host)
 
-    def fetched(self, node: SimulatedNode, reply: FetchReply) -> None:
-        """A node answers a Fetch, with what it read."""
-        for part in reply.partitions:
+    def fetched(self, answered: FetchAnswered) -> None:
+        """A node replies to a Fetch, with what it read."""
+        for part in answered.reply.partitions:
             if len(part.records):
                 judge_fetched(
                     part, self.partitions[TopicPartition(part.topic, part.partition)], self.sometimes
                 )
 
-    def died(self, node: SimulatedNode, host: Host, *, power_is_lost: bool) -> None:
+    def killed(self, killed: NodeKilled) -> None:
         """A node was killed; its logs are still open."""
+        node, host = killed.node, killed.host
         self.answers.died(node.settings.node_id)
         self.retries.died(node.callers)
         for record in self.partitions.values():
             if record.host is host:
-                self.recovery.died(record, host, power_is_lost=power_is_lost)
+                self.recovery.died(record, host, power_is_lost=killed.power_is_lost)
                 record.host = None
 
     # --- the end --------------------------------------------------------------------------------------------

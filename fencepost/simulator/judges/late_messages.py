@@ -12,11 +12,10 @@ from typing import Final
 
 import attrs
 
-from fencepost.broker.contract import Append, Input, Outcome, Received
-from fencepost.broker.host import Host
+from fencepost.broker.contract import Append, Received
 from fencepost.broker.settings import NodeSettings
 from fencepost.protocol.batches import BatchHeader, read_header, read_marker
-from fencepost.protocol.messages import EndTxn, FetchReply, Produce, Request, TxnOffsetCommit, WriteTxnMarkers
+from fencepost.protocol.messages import EndTxn, Produce, Request, TxnOffsetCommit, WriteTxnMarkers
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     NO_PRODUCER_EPOCH,
@@ -38,8 +37,8 @@ from fencepost.simulator.judges.known_anomalies import (
 from fencepost.simulator.judges.partition_record import PartitionRecord
 from fencepost.simulator.judges.transaction_record import DECISIONS, TransactionBook
 from fencepost.simulator.world.clock import NS_PER_MS
-from fencepost.simulator.world.network import Channel, Message, Question
-from fencepost.simulator.world.nodes import SimulatedNode
+from fencepost.simulator.world.events import MessageLost, MessageSent, NodeStepped
+from fencepost.simulator.world.network import Question
 from fencepost.simulator.world.world import World
 
 _WATCHED: Final = (EndTxn, Produce, TxnOffsetCommit, WriteTxnMarkers)
@@ -52,8 +51,8 @@ Place = tuple[TopicPartition, int]
 
 @attrs.define(eq=False)
 class Lateness:
-    """A judge of steps and an observer of the network. It comes before the white box and asks its record,
-    which is then of what was before the step.
+    """A judge of steps and messages. It looks before the white box and reads the white box's record, which
+    then describes the state before the step.
 
     `left_at` is when each request left its sender, `written_at` the same of the batches in it once it was
     received; `began_at` is when the newest transaction of each transactional id began, `marked_at` when the
@@ -71,28 +70,28 @@ class Lateness:
 
     def attach(self) -> None:
         """Before any other judge."""
-        self.world.judges.insert(0, self)
-        self.world.network.observers.append(self)
+        events = self.world.events
+        events.subscribe(MessageSent, self._sent)
+        events.subscribe(MessageLost, self._lost)
+        events.subscribe(NodeStepped, self._stepped)
 
     # --- messages -------------------------------------------------------------------------------------------
 
-    def sent(self, channel: Channel, message: Message) -> None:
-        """Whoever asks, asks now."""
+    def _sent(self, sent: MessageSent) -> None:
+        message = sent.message
         if isinstance(message, Question) and isinstance(message.request, _WATCHED):
-            self.left_at[channel.connection.number, message.token] = self.world.now
+            self.left_at[sent.channel.connection.number, message.token] = self.world.now
 
-    def arrived(self, channel: Channel, message: Message) -> None:
-        """The node tells when it takes it."""
-
-    def lost(self, channel: Channel, message: Message, because: str) -> None:
+    def _lost(self, lost: MessageLost) -> None:
         """What is lost is never late."""
-        if isinstance(message, Question):
-            self.left_at.pop((channel.connection.number, message.token), None)
+        if isinstance(lost.message, Question):
+            self.left_at.pop((lost.channel.connection.number, lost.message.token), None)
 
     # --- steps ----------------------------------------------------------------------------------------------
 
-    def took(self, node: SimulatedNode, arrived: Input, outcome: Outcome) -> None:
+    def _stepped(self, step: NodeStepped) -> None:
         """A node took one input; nothing of the outcome is written yet, nor judged by others."""
+        node, arrived, outcome = step.node, step.arrived, step.outcome
         request, left_at = None, self.world.now
         if isinstance(arrived, Received) and isinstance(arrived.request, _WATCHED):
             request, to = arrived.request, arrived.to
@@ -109,12 +108,6 @@ class Lateness:
                 self._marked(record, append, left_at)
             elif append.header.is_transactional:
                 self._wrote(record, append.header)
-
-    def fetched(self, node: SimulatedNode, reply: FetchReply) -> None:
-        """What is read is never late."""
-
-    def died(self, node: SimulatedNode, host: Host, *, power_is_lost: bool) -> None:
-        """What is on its way outlives its sender."""
 
     def _note_writes(self, request: Request, left_at: int) -> None:
         if isinstance(request, Produce):

@@ -13,10 +13,9 @@ from fencepost.broker.kafka_fixes import KafkaFixes
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions.state import COMPLETED, PREPARED, Transactions
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
-from fencepost.faults.phrases import PointKind
 from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.terms import TopicPartition
-from fencepost.simulator.actors.scripted import ConsumerPlayer, ProducerPlayer, Stage, Watch
+from fencepost.simulator.actors.scripted import ConsumerPlayer, ProducerPlayer, Stage
 from fencepost.simulator.actors.workloads import Runner, copier
 from fencepost.simulator.explore.fork import Log
 from fencepost.simulator.faults.injector import Striker
@@ -28,7 +27,7 @@ from fencepost.simulator.scenarios.validation import FINAL_READER
 from fencepost.simulator.scenarios.watching import StepJudge
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.clock import NS_PER_MS
-from fencepost.simulator.world.network import Message
+from fencepost.simulator.world.events import CallBegan
 from fencepost.simulator.world.processes import Process, Script
 from fencepost.simulator.world.topics import create_topics
 from fencepost.simulator.world.world import Disordered, World, WorldSettings
@@ -68,7 +67,6 @@ class Play:
     world: World
     anchors: Anchors
     step_judge: StepJudge
-    watch: Watch | None = None
     striker: Striker = attrs.field(init=False)
     cast: list[tuple[Part, Process, Player]] = attrs.Factory(list[tuple[Part, Process, Player]])
     settled: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
@@ -77,7 +75,7 @@ class Play:
     stuck: list[str] = attrs.Factory(list[str])
 
     def __attrs_post_init__(self) -> None:
-        self.striker = Striker(self.world, self.anchors, self.call, self.replace, self._struck)
+        self.striker = Striker(self.world, self.anchors, self.call, self.replace)
 
     def run(self) -> None:
         """Every phase, to the last reading."""
@@ -96,10 +94,6 @@ class Play:
         if not self.stuck:
             self.step_judge.end()
         self._read_all()
-
-    def _struck(self, lane: str, label: str, message: Message | None) -> None:
-        if self.watch is not None:
-            self.watch.struck(lane, label, message)
 
     @property
     def _patience_ms(self) -> int:
@@ -129,17 +123,12 @@ class Play:
         process = self.world.process(f"{name}{SAME}{taken + 1}" if taken else name)
         player, script = self._player(part, process)
         self.cast.append((part, process, player))
-        if self.watch is not None and part.is_called:
-            self.watch.called(process.lane, "starts")
-        self.anchors.tell(Happening(PointKind.STARTS, process.lane))
-        process.start(self._until_the_end(process, script))
-
-    def _until_the_end(self, process: Process, script: Script[None]) -> Script[None]:
-        yield from script
-        self.anchors.tell(Happening(PointKind.ENDS, process.lane))
+        if part.is_called:
+            self.world.events.publish(CallBegan(process.lane, "starts"))
+        process.start(script)
 
     def _player(self, part: Part, process: Process) -> tuple[Player, Script[None]]:
-        stage = Stage(self.world, self.case.cluster, self.anchors, self.watch)
+        stage = Stage(self.world, self.case.cluster, self.anchors)
         if isinstance(part, ProducerPart):
             producer = ProducerPlayer(stage, part, process)
             return producer, producer.script()
@@ -294,13 +283,15 @@ def _heard(_: Happening) -> None:
     """A point that is only counted."""
 
 
-def stage(case: Case) -> Play:
-    """Everything in its place; nothing has happened yet, so that who looks on can attach himself to it."""
+def stage(case: Case, watch: Callable[[World], None] | None = None) -> Play:
+    """Everything in its place; nothing has happened yet. `watch` subscribes to the world first of all."""
     world = World(world_settings(case.cluster), Choices(recorded=case.scenario.choices))
+    if watch is not None:
+        watch(world)
     anchors = Anchors(world, case.cluster.coordinators)
     anchors.attach()
     step_judge = StepJudge(Invariants(world))
-    world.judges.append(step_judge)
+    step_judge.attach(world)
     for node in world.nodes:
-        node.is_observed = True
+        node.sends_at_once = True
     return Play(case, world, anchors, step_judge)

@@ -19,7 +19,7 @@ from fencepost.simulator.scenarios.validation import FINAL_READER
 from fencepost.simulator.scenarios.verdicts import hints, judge, problems
 from fencepost.simulator.world.history import History
 from fencepost.simulator.world.recording import Recorder
-from fencepost.simulator.world.world import Disordered
+from fencepost.simulator.world.world import Disordered, World
 
 
 @attrs.frozen(kw_only=True)
@@ -62,12 +62,15 @@ def record_case(case: Case) -> tuple[Report, History]:
         seeded = seeded_playing.record(case.scenario)
         report = _report_of_seed(case, seeded)
         return report, _told(case, report, seeded.history(case.name))
-    play = stage(case)
-    recorder = Recorder(play.world, unseen=("admin", FINAL_READER))
-    recorder.attach()
-    play.watch = recorder
+    recorders: list[Recorder] = []
+
+    def watch(world: World) -> None:
+        recorders.append(Recorder(world, unseen=("admin", FINAL_READER)))
+        recorders[0].attach()
+
+    play = stage(case, watch)
     report = finish(play)
-    return report, _told(case, report, recorder.history(case.name, _lanes(play)))
+    return report, _told(case, report, recorders[0].history(case.name, _lanes(play)))
 
 
 def _told(case: Case, report: Report, history: History) -> History:

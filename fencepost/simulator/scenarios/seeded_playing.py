@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import attrs
 
-from fencepost.simulator.faults.kinds import ENDS, FaultKind, Struck
+from fencepost.simulator.faults.kinds import FaultKind, Struck
 from fencepost.simulator.fuzz.plan import Plan
 from fencepost.simulator.fuzz.simulation import FINAL_READER, Part, Simulation
 from fencepost.simulator.fuzz.trial import CORE_FAILED, NOT_LIVE, Trial, try_choices
@@ -84,16 +84,6 @@ class RecordedPlay(SeededPlay):
         self.noted.clock = simulation.world
         self.recorder = Recorder(simulation.world, unseen=("admin", FINAL_READER))
         self.recorder.attach()
-        for node in simulation.world.nodes:
-            node.is_told = True
-        simulation.nemesis.on_struck.append(self._struck)
-        simulation.nemesis.on_ended.append(self._ended)
-
-    def _struck(self, struck: Struck) -> None:
-        self.recorder.struck("", f"{struck.kind.value}: {struck.whom}", None)
-
-    def _ended(self, struck: Struck) -> None:
-        self.recorder.struck("", f"{ENDS[struck.kind]}: {struck.whom}", None)
 
     @property
     def notes(self) -> dict[int, Note]:

@@ -7,15 +7,13 @@ own record is no longer to be trusted, so it looks no further.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 
-from fencepost.broker.contract import Input, Outcome
-from fencepost.broker.host import Host
-from fencepost.protocol.messages import FetchReply
 from fencepost.simulator.judges.invariants import Invariants
 from fencepost.simulator.judges.violation import Violation
-from fencepost.simulator.world.nodes import SimulatedNode
+from fencepost.simulator.world.world import World
 
 
 @attrs.define(eq=False)
@@ -25,20 +23,17 @@ class StepJudge:
     inner: Invariants
     breach: Violation | None = None
 
-    def took(self, node: SimulatedNode, arrived: Input, outcome: Outcome) -> None:
-        """A node took an input."""
-        if self.breach is None:
-            self._ask(lambda: self.inner.took(node, arrived, outcome))
+    def attach(self, world: World) -> None:
+        """From now on."""
+        for kind, look in self.inner.looks.items():
+            world.events.subscribe(kind, self._guarded(look))
 
-    def fetched(self, node: SimulatedNode, reply: FetchReply) -> None:
-        """A node answers a reader."""
-        if self.breach is None:
-            self._ask(lambda: self.inner.fetched(node, reply))
+    def _guarded(self, look: Callable[[Any], None]) -> Callable[[Any], None]:
+        def guarded(event: object) -> None:
+            if self.breach is None:
+                self._ask(lambda: look(event))
 
-    def died(self, node: SimulatedNode, host: Host, *, power_is_lost: bool) -> None:
-        """A node was killed."""
-        if self.breach is None:
-            self._ask(lambda: self.inner.died(node, host, power_is_lost=power_is_lost))
+        return guarded
 
     @property
     def is_settled(self) -> bool:

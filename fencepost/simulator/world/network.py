@@ -7,7 +7,7 @@ may still arrive: the receiver cannot know.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from heapq import heappush
 from typing import Any, Final, Protocol
 
@@ -17,6 +17,14 @@ from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.frames import ReplyFrame, decode_reply, decode_request, encode_reply, encode_request
 from fencepost.protocol.messages import API_BY_REQUEST, Api, ReplyBody, Request
 from fencepost.protocol.values import value
+from fencepost.simulator.world.events import (
+    EventStream,
+    MessageArriving,
+    MessageLost,
+    MessageSent,
+    MessageTaken,
+    ReplyDiscarded,
+)
 
 LENGTH_BYTES: Final = 4  # the length before a frame, which a reader of frames takes off
 
@@ -129,42 +137,29 @@ class Timeline(Protocol):
     """What the network needs of a world: its time, its queue, and how long things take."""
 
     now: int
+    events: EventStream
     queue: list[tuple[int, int, Callable[[Any], None], Any]]
     happened: int
 
     def latency(self, source: str) -> int: ...
 
 
-class Observer(Protocol):
-    """Who hears of messages: pictures, and faults that wait for one."""
-
-    def sent(self, channel: Channel, message: Message) -> None: ...
-
-    def arrived(self, channel: Channel, message: Message) -> None: ...
-
-    def lost(self, channel: Channel, message: Message, because: str) -> None: ...
-
-
-Holds = Callable[[Channel, Message], bool]
-
-
 @attrs.define(eq=False)
 class Network:
-    """All connections. `blocked` are pairs (source, target) of lanes that nothing passes between; `holds`
-    says of a message that reaches its target whether it, and all behind it, must wait; `on_unheard` hears of
-    answers that are given where nobody waits for them any more.
+    """All connections. `blocked` are pairs (source, target) of lanes that nothing passes between; `held` are
+    messages that faults hold: each waits where it arrives, and so does all that follows it on its connection.
     """
 
     timeline: Timeline
     encodes: bool = False
-    observers: list[Observer] = attrs.Factory(list[Observer])
-    holds: Holds | None = None
-    on_unheard: list[Callable[[Channel, Answer], None]] = attrs.Factory(
-        list[Callable[[Channel, Answer], None]]
-    )
+    held: list[Message] = attrs.Factory(list[Message])
     connections: dict[int, Connection] = attrs.Factory(dict[int, Connection])
     blocked: set[tuple[str, str]] = attrs.Factory(set[tuple[str, str]])
     made: int = 0
+    heard: Mapping[type, object] = attrs.field(init=False)  # the types of event that somebody subscribed to
+
+    def __attrs_post_init__(self) -> None:
+        self.heard = self.timeline.events.heard
 
     # --- sending --------------------------------------------------------------------------------------------
 
@@ -183,17 +178,17 @@ class Network:
         """Send an answer, unless the caller is gone."""
         channel = connection.to_caller
         if channel.is_dead:
-            for hear in self.on_unheard:
-                hear(channel, answer)
+            if ReplyDiscarded in self.heard:
+                self.timeline.events.publish(ReplyDiscarded(channel, answer))
             return
         if self.encodes and answer.token in connection.in_flight:
             answer = _recoded_answer(answer, connection.in_flight[answer.token][0])
         self._send(channel, answer)
 
     def _send(self, channel: Channel, message: Message) -> None:
-        for observer in self.observers:
-            observer.sent(channel, message)
         timeline = self.timeline
+        if MessageSent in self.heard:
+            timeline.events.publish(MessageSent(channel, message))
         at = timeline.now + timeline.latency(channel.source)
         if at < channel.last_at:
             at = channel.last_at
@@ -216,7 +211,9 @@ class Network:
         ):
             channel.held.append(message)
             return
-        if self.holds is not None and self.holds(channel, message):
+        if not self._is_held(message) and MessageArriving in self.heard:
+            self.timeline.events.publish(MessageArriving(channel, message))
+        if self._is_held(message):
             channel.held.append(message)
         elif channel.is_dead:  # whoever was asked broke it
             self._lost(channel, message, "the connection broke")
@@ -229,8 +226,8 @@ class Network:
         if target.is_paused:
             target.stash.append((channel, message))
             return
-        for observer in self.observers:
-            observer.arrived(channel, message)
+        if MessageTaken in self.heard:
+            self.timeline.events.publish(MessageTaken(channel, message))
         if isinstance(message, Answer):
             if message.token in connection.in_flight:
                 del connection.in_flight[message.token]
@@ -264,6 +261,19 @@ class Network:
             timeline.happened += 1
             channel.last_at = max(channel.last_at, timeline.now)
             heappush(timeline.queue, (timeline.now, timeline.happened, self.arrive, (channel, message)))
+
+    def hold_message(self, message: Message) -> None:
+        """This message, and all that follows it, waits where it arrives until it is released."""
+        self.held.append(message)
+
+    def release_message(self, channel: Channel, message: Message) -> None:
+        """It goes on, if its connection still lives."""
+        self.held[:] = [held for held in self.held if held is not message]
+        if not channel.is_dead:
+            self.release(channel)
+
+    def _is_held(self, message: Message) -> bool:
+        return bool(self.held) and any(message is held for held in self.held)
 
     def unblock(self, pairs: tuple[tuple[str, str], ...]) -> None:
         """A partition heals: what TCP kept sending arrives now."""
@@ -299,8 +309,8 @@ class Network:
             self._lost(channel, channel.held.popleft(), because)
 
     def _lost(self, channel: Channel, message: Message, because: str) -> None:
-        for observer in self.observers:
-            observer.lost(channel, message, because)
+        if MessageLost in self.heard:
+            self.timeline.events.publish(MessageLost(channel, message, because))
 
 
 def _recoded_question(question: Question) -> Question:

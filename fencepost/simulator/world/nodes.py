@@ -8,21 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from functools import partial
 from typing import Any, Protocol
 
 import attrs
 
-from fencepost.broker.contract import (
-    Answered,
-    Append,
-    Disconnected,
-    Effect,
-    Input,
-    Outcome,
-    Received,
-    ReplyTo,
-)
+from fencepost.broker.contract import Answered, Append, Disconnected, Input, Outcome, Received, ReplyTo
 from fencepost.broker.host import Host, SyncPolicy
 from fencepost.broker.node import Node
 from fencepost.broker.settings import NodeSettings
@@ -32,6 +22,16 @@ from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import API_BY_REQUEST, FetchReply
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.world.clock import Clock
+from fencepost.simulator.world.events import (
+    ActBegins,
+    ActDone,
+    EventStream,
+    FetchAnswered,
+    Life,
+    LifeChanged,
+    NodeKilled,
+    NodeStepped,
+)
 from fencepost.simulator.world.journals import ClusterJournals, NodeJournals
 from fencepost.simulator.world.network import (
     GOODBYE,
@@ -43,13 +43,6 @@ from fencepost.simulator.world.network import (
     Network,
     Question,
 )
-
-
-class Moment(Enum):
-    """When something can be done to a node: around each thing that its host performs."""
-
-    BEFORE = "before"
-    AFTER = "after"
 
 
 class Death(Enum):
@@ -65,20 +58,13 @@ class Scheduler(Protocol):
 
     now: int
     network: Network
+    events: EventStream
 
     def at(self, time: int, act: Callable[[Any], None], argument: object) -> None: ...
 
     def node(self, node_id: int) -> SimulatedNode: ...
 
     def sync_latency(self, disk: str) -> int: ...
-
-    def took(self, node: SimulatedNode, arrived: Input, outcome: Outcome) -> None: ...
-
-    def performs(self, node: SimulatedNode, act: Append | Effect, moment: Moment) -> None: ...
-
-    def fetched(self, node: SimulatedNode, reply: FetchReply) -> None: ...
-
-    def died(self, node: SimulatedNode, host: Host, *, power_is_lost: bool) -> None: ...
 
 
 @attrs.define(eq=False)
@@ -98,8 +84,7 @@ class SimulatedNode:
     host: Host | None = None
     is_paused: bool = False
     stash: list[tuple[Channel, Message]] = attrs.Factory(list[tuple[Channel, Message]])
-    is_observed: bool = False  # faults may strike between any two things: each leaves before the next is done
-    is_told: bool = False  # whoever listens hears of each thing, and the run is the same as without him
+    sends_at_once: bool = False  # what an act sends leaves before the next act: faults strike in between
     dies_in: int | None = None
     death: Death = Death.ANYWHERE
     loses_power: bool = False
@@ -121,9 +106,15 @@ class SimulatedNode:
         self.dies_in = self.tick_at = None
         self.host = Host(Node(self.settings), NodeJournals(self.journals), policy=self.policy)
         self.host.carries_own = self.carries_own
-        self.host.watch = partial(self.world.took, self)
+        self.host.watch = self._stepped
         self.host.start(self.clock.ms(self.world.now))
         self.work()
+        if LifeChanged in self.world.events.heard:
+            self.world.events.publish(LifeChanged(self.lane, Life.RESTARTS))
+
+    def _stepped(self, arrived: Input, outcome: Outcome) -> None:
+        if NodeStepped in self.world.events.heard:
+            self.world.events.publish(NodeStepped(self, arrived, outcome))
 
     def kill(self, *, power_is_lost: bool = False) -> None:
         """The process is gone where it stands; with `power_is_lost` so is what it had not synced."""
@@ -135,7 +126,7 @@ class SimulatedNode:
         self.stash.clear()
         self.syncing.clear()
         self.dies_in = None
-        self.world.died(self, host, power_is_lost=power_is_lost)
+        self.world.events.publish(NodeKilled(self, host, power_is_lost))
         for key in led_by(host):
             self.journals.let_go(key, power_is_lost=power_is_lost)
         for connection in list(self.callers.values()):
@@ -144,18 +135,22 @@ class SimulatedNode:
         for connection in self.peers.values():
             self.world.network.give_up(connection)
         self.peers.clear()
+        self.world.events.publish(LifeChanged(self.lane, Life.CRASHES))
 
     def pause(self) -> None:
         """It does nothing until it is resumed, and does not know it (a garbage collection, a stopped
         machine).
         """
         self.is_paused = True
+        self.world.events.publish(LifeChanged(self.lane, Life.PAUSES))
 
     def resume(self) -> None:
-        self.is_paused = False
+        was_paused, self.is_paused = self.is_paused, False
         self.world.network.resume(self)
         if self.host is not None and not self.is_paused:
             self.work()
+        if was_paused:
+            self.world.events.publish(LifeChanged(self.lane, Life.RESUMES))
 
     # --- as a server ----------------------------------------------------------------------------------------
 
@@ -210,7 +205,13 @@ class SimulatedNode:
         if host is None or self.is_paused:
             return
         now = self.clock.ms(self.world.now)
-        if self.dies_in is None and not self.is_observed and not self.is_told:
+        heard = self.world.events.heard
+        if (
+            self.dies_in is None
+            and not self.sends_at_once
+            and ActDone not in heard
+            and ActBegins not in heard
+        ):
             host.work_until_idle(now)
         else:
             self._work_watched(host, now)
@@ -219,7 +220,8 @@ class SimulatedNode:
 
     def _work_watched(self, host: Host, now: int) -> None:
         """One thing after the other; between any two the node may be killed."""
-        leaves_at_once = self.is_observed or self.dies_in is not None
+        leaves_at_once = self.sends_at_once or self.dies_in is not None
+        events = self.world.events
         while self.host is host and not self.is_paused:
             if self._dies_now(host):
                 self._flush(host)
@@ -230,14 +232,14 @@ class SimulatedNode:
             act = host.to_do[0] if host.to_do else None
             if self.dies_in and (type(act) is Append or self.death is Death.ANYWHERE):
                 self.dies_in -= 1
-            if act is not None:
-                self.world.performs(self, act, Moment.BEFORE)
+            if act is not None and ActBegins in events.heard:
+                events.publish(ActBegins(self, act))
             if self.host is host and not self.is_paused:
                 host.work(now)
                 if leaves_at_once:
                     self._flush(host)
-                if act is not None:
-                    self.world.performs(self, act, Moment.AFTER)
+                if act is not None and ActDone in events.heard:
+                    events.publish(ActDone(self, act))
 
     def _dies_now(self, host: Host) -> bool:
         if self.dies_in != 0:
@@ -253,7 +255,7 @@ class SimulatedNode:
             answers, host.answers = host.answers, []
             for reply in answers:
                 if type(reply.body) is FetchReply:
-                    self.world.fetched(self, reply.body)
+                    self.world.events.publish(FetchAnswered(self, reply.body))
                 connection = self.callers.get(reply.to.connection)
                 if connection is not None:
                     network.answer(connection, Answer(reply.to.correlation_id, reply.error, reply.body))

@@ -18,6 +18,7 @@ from fencepost.client.producer import ProducerMachine
 from fencepost.client.requests import AskingMachine
 from fencepost.protocol.errors import ErrorCode
 from fencepost.simulator.world.clock import NS_PER_MS, Clock
+from fencepost.simulator.world.events import CallEnded, EventStream, Life, LifeChanged
 from fencepost.simulator.world.network import Answer, Channel, Connection, Message, Network, Question, Server
 
 Machine = ProducerMachine | AskingMachine
@@ -32,13 +33,12 @@ class Scheduler(Protocol):
 
     now: int
     network: Network
+    events: EventStream
     marks: Counter[str]
 
     def at(self, time: int, act: Callable[[Any], None], argument: object) -> None: ...
 
     def server(self, node_id: int) -> Server | None: ...
-
-    def resolves(self, process: Process, what: Resolve) -> None: ...
 
 
 @attrs.define(eq=False)
@@ -82,7 +82,7 @@ class Port:
                     self._wake_at(effect.at)
                 case Resolve():
                     self.resolved[effect.operation] = effect.failure
-                    self.process.world.resolves(self.process, effect)
+                    self.process.world.events.publish(CallEnded(self.process, effect))
                 case BatchDone():
                     self.done[effect.number] = effect
                 case Answered():
@@ -200,6 +200,7 @@ class Process:
 
     def start(self, script: Script[None]) -> None:
         """Begin; the script runs up to the first thing that it must wait for."""
+        self.world.events.publish(LifeChanged(self.lane, Life.STARTS))
         self.script = script
         self.waits_for = _at_once
         self.advance()
@@ -213,6 +214,7 @@ class Process:
             while not self.is_over and self.waits_for is not None and self.waits_for():
                 wish = next(self.script, _END)
                 if wish is _END:
+                    self.world.events.publish(LifeChanged(self.lane, Life.ENDS))
                     self._end()
                 elif isinstance(wish, int):
                     self.waits_for = None
@@ -235,6 +237,7 @@ class Process:
             assert self.script is not None, "a process that runs has a script"
             self.script.close()
             self._end()
+            self.world.events.publish(LifeChanged(self.lane, Life.DIES))
 
     def _end(self) -> None:
         self.is_over = True
@@ -248,13 +251,16 @@ class Process:
     def pause(self) -> None:
         """It does nothing until it is resumed, and does not know it."""
         self.is_paused = True
+        self.world.events.publish(LifeChanged(self.lane, Life.PAUSES))
 
     def resume(self) -> None:
-        self.is_paused = False
+        was_paused, self.is_paused = self.is_paused, False
         self.look_at_clock()
         if self.ports:
             self.world.network.resume(self.ports[0])
         self.advance()
+        if was_paused:
+            self.world.events.publish(LifeChanged(self.lane, Life.RESUMES))
 
     def look_at_clock(self) -> None:
         """Every machine whose time has come is woken."""

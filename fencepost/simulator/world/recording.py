@@ -7,14 +7,28 @@ from __future__ import annotations
 
 import attrs
 
-from fencepost.broker.contract import Append, BecomeLeader, Effect, Input, Outcome, Reply
+from fencepost.broker.contract import Append, BecomeLeader, Effect, Outcome, Reply
 from fencepost.broker.host import Host
-from fencepost.client.effects import Resolve
-from fencepost.protocol.messages import API_BY_REQUEST, Api, FetchReply
+from fencepost.protocol.messages import API_BY_REQUEST, Api
 from fencepost.protocol.offsets_log import read_offsets
 from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.protocol.transaction_log import read_transactions
 from fencepost.simulator.draw.logs import has_lane
+from fencepost.simulator.world.events import (
+    ActBegins,
+    ActDone,
+    CallBegan,
+    CallEnded,
+    FaultEnded,
+    FaultStruck,
+    MessageLost,
+    MessageSent,
+    MessageTaken,
+    NodeKilled,
+    NodeStepped,
+    RecordsRead,
+    ReplyDiscarded,
+)
 from fencepost.simulator.world.history import (
     Appended,
     Arrived,
@@ -30,8 +44,7 @@ from fencepost.simulator.world.history import (
 )
 from fencepost.simulator.world.labels import UNTOLD, reply_label, request_label, values_of
 from fencepost.simulator.world.network import Answer, Channel, Goodbye, Message, Question
-from fencepost.simulator.world.nodes import Moment, SimulatedNode
-from fencepost.simulator.world.processes import Process
+from fencepost.simulator.world.nodes import SimulatedNode
 from fencepost.simulator.world.world import World
 
 
@@ -49,33 +62,48 @@ class Recorder:
     decided: tuple[SimulatedNode, Outcome] | None = None  # and nothing of it was done yet
 
     def attach(self) -> None:
-        """From now on. Nodes must be observed for their logs to be seen."""
-        # First of all: what a fault strikes at has happened before it.
-        self.world.network.observers.insert(0, self)
-        self.world.network.on_unheard.append(self._unheard)
-        self.world.on_performing.insert(0, self._performs)
-        self.world.on_resolved.insert(0, self._resolves)
-        self.world.judges.append(self)
+        """From now on: before faults and judges, for what a fault strikes at has happened before it."""
+        events = self.world.events
+        events.subscribe(MessageSent, self._sent)
+        events.subscribe(MessageTaken, self._taken)
+        events.subscribe(MessageLost, self._lost)
+        events.subscribe(ReplyDiscarded, self._discarded)
+        events.subscribe(NodeStepped, self._stepped)
+        events.subscribe(ActBegins, self._act_begins)
+        events.subscribe(ActDone, self._act_done)
+        events.subscribe(NodeKilled, self._killed)
+        events.subscribe(CallBegan, lambda event: self._called(event.participant, event.label))
+        events.subscribe(CallEnded, self._call_ended)
+        events.subscribe(RecordsRead, self._read)
+        events.subscribe(FaultStruck, self._fault)
+        events.subscribe(FaultEnded, self._fault)
 
     def history(self, title: str, lanes: tuple[str, ...]) -> History:
         """Everything so far."""
         return History(title=title, lanes=lanes, events=tuple(self.events), end=self.world.now)
 
-    def called(self, lane: str, label: str) -> None:
+    def _called(self, lane: str, label: str) -> None:
         """A process begins something, or learned something."""
         if lane not in self.unseen:
             self.events.append(Called(self.world.now, lane=lane, label=label))
 
-    def struck(self, lane: str, label: str, message: Message | None) -> None:
-        """A fault happened, or ended."""
-        known = self.numbers.get(id(message))
-        number = None if message is None or known is None else known[1]
-        self.events.append(Struck(self.world.now, lane=lane, label=label, number=number))
+    def _call_ended(self, ended: CallEnded) -> None:
+        resolved = ended.resolved
+        outcome = "ok" if resolved.failure is None else resolved.failure.kind.__name__
+        self._called(ended.process.lane, f"{resolved.operation.value}: {outcome}")
+
+    def _read(self, read: RecordsRead) -> None:
+        self._called(read.participant, f"reads {read.partition}: {' '.join(read.values)}")
+
+    def _fault(self, fault: FaultStruck | FaultEnded) -> None:
+        known = self.numbers.get(id(fault.message))
+        number = None if fault.message is None or known is None else known[1]
+        self.events.append(Struck(self.world.now, lane=fault.participant, label=fault.label, number=number))
 
     # --- messages -------------------------------------------------------------------------------------------
 
-    def sent(self, channel: Channel, message: Message) -> None:
-        """A message left."""
+    def _sent(self, sent: MessageSent) -> None:
+        channel, message = sent.channel, sent.message
         label = self._label(channel, message)
         if label is None or channel.source in self.unseen or channel.target in self.unseen:
             return
@@ -103,13 +131,14 @@ class Recorder:
         )
         return number
 
-    def _unheard(self, channel: Channel, answer: Answer) -> None:
-        """An answer that nobody waits for: it says what a late request came to."""
+    def _discarded(self, discarded: ReplyDiscarded) -> None:
+        """It says what a late request came to."""
+        channel, answer = discarded.channel, discarded.message
         asked = self.asked.get((channel.connection.number, answer.token))
         if asked is not None:
             answers, api = asked
             self._leaves(channel, answer, reply_label(api, answer.error, answer.body), answers)
-            self.lost(channel, answer, "nobody waits for it")
+            self._lost(MessageLost(channel, answer, "nobody waits for it"))
 
     def _label(self, channel: Channel, message: Message) -> str | None:
         if isinstance(message, Goodbye):
@@ -119,23 +148,27 @@ class Recorder:
         api = channel.connection.api_of(message.token)
         return None if api is None or api.name in UNTOLD else reply_label(api, message.error, message.body)
 
-    def arrived(self, channel: Channel, message: Message) -> None:
-        """A message is taken."""
-        known = self.numbers.get(id(message))
+    def _taken(self, taken: MessageTaken) -> None:
+        known = self.numbers.get(id(taken.message))
         if known is not None:
             self.events.append(Arrived(self.world.now, number=known[1]))
 
-    def lost(self, channel: Channel, message: Message, because: str) -> None:
-        """A message will never be taken."""
-        known = self.numbers.get(id(message))
+    def _lost(self, lost: MessageLost) -> None:
+        known = self.numbers.get(id(lost.message))
         if known is not None:
-            self.events.append(Lost(self.world.now, number=known[1], because=because))
+            self.events.append(Lost(self.world.now, number=known[1], because=lost.because))
 
     # --- nodes ----------------------------------------------------------------------------------------------
 
-    def _performs(self, node: SimulatedNode, act: Append | Effect, moment: Moment) -> None:
+    def _act_begins(self, _: ActBegins) -> None:
         self.decided = None
-        if moment is Moment.AFTER and isinstance(act, Append):
+
+    def _act_done(self, done: ActDone) -> None:
+        self.decided = None
+        self._written(done.node, done.act)
+
+    def _written(self, node: SimulatedNode, act: Append | Effect) -> None:
+        if isinstance(act, Append):
             if act.partition.topic == TRANSACTION_STATE_TOPIC:
                 self._coordinated(node, act)
             elif has_lane(act.partition):
@@ -160,8 +193,9 @@ class Recorder:
             )
         )
 
-    def took(self, node: SimulatedNode, arrived: Input, outcome: Outcome) -> None:
-        """A node took an input: what readers may see, or how far a log goes, may have changed."""
+    def _stepped(self, step: NodeStepped) -> None:
+        """What readers may see, or how far a log goes, may have changed."""
+        node, arrived, outcome = step.node, step.arrived, step.outcome
         self.decided = (node, outcome)
         host = node.host
         if host is None:
@@ -188,12 +222,12 @@ class Recorder:
             return
         node, outcome = self.decided
         for append in outcome.appends:
-            self._performs(node, append, Moment.AFTER)
+            self._written(node, append)
         for effect in outcome.effects:
             connection = node.callers.get(effect.to.connection) if isinstance(effect, Reply) else None
             if isinstance(effect, Reply) and connection is not None and connection.is_open:
                 answer = Answer(effect.to.correlation_id, effect.error, effect.body)
-                self.sent(connection.to_caller, answer)
+                self._sent(MessageSent(connection.to_caller, answer))
 
     def _is_leader(self, host: Host, where: TopicPartition) -> bool:
         """Whether no later leader has the log, as far as it is open."""
@@ -206,16 +240,8 @@ class Recorder:
             self.ends[where] = end
             self.events.append(Truncated(at=self.world.now, node=node.lane, partition=where, next_offset=end))
 
-    def died(self, node: SimulatedNode, host: Host, *, power_is_lost: bool) -> None:
-        """Told by whoever killed it."""
+    def _killed(self, _: NodeKilled) -> None:
         self.decided = None
-
-    def fetched(self, node: SimulatedNode, reply: FetchReply) -> None:
-        """What readers get they say themselves."""
-
-    def _resolves(self, process: Process, what: Resolve) -> None:
-        outcome = "ok" if what.failure is None else what.failure.kind.__name__
-        self.called(process.lane, f"{what.operation.value}: {outcome}")
 
 
 def _inside(append: Append) -> str:

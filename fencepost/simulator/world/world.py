@@ -11,22 +11,21 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import attrs
 
-from fencepost.broker.contract import Append, Effect, Input, Outcome, Reassign
-from fencepost.broker.host import Host, SyncPolicy
+from fencepost.broker.contract import Reassign
+from fencepost.broker.host import SyncPolicy
 from fencepost.broker.settings import NodeSettings
-from fencepost.client.effects import Resolve
 from fencepost.journal.journal import JournalSettings
-from fencepost.protocol.messages import FetchReply
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.clock import Clock
+from fencepost.simulator.world.events import DiskFailed, EventStream
 from fencepost.simulator.world.journals import ClusterJournals
 from fencepost.simulator.world.network import Network, Server
-from fencepost.simulator.world.nodes import Moment, SimulatedNode
+from fencepost.simulator.world.nodes import SimulatedNode
 from fencepost.simulator.world.processes import Process
 
 # Most messages are quick and few are very late: multiples of the quickest, by an even choice.
@@ -54,19 +53,6 @@ class WorldSettings:
     events_max: int = 50_000  # in each phase of a run; a whole run usually takes a thousand or two
 
 
-class Judge(Protocol):
-    """Who looks at each step of each node, at what readers get, and at each death."""
-
-    def took(self, node: SimulatedNode, arrived: Input, outcome: Outcome) -> None: ...
-
-    def fetched(self, node: SimulatedNode, reply: FetchReply) -> None: ...
-
-    def died(self, node: SimulatedNode, host: Host, *, power_is_lost: bool) -> None: ...
-
-
-Performs = Callable[[SimulatedNode, Append | Effect, Moment], None]
-
-
 class World:
     """Everything that a seed decides on. `marks` counts what was reached."""
 
@@ -77,17 +63,13 @@ class World:
         self.happened = 0
         self.queue: list[tuple[int, int, Callable[[Any], None], Any]] = []
         self.marks: Counter[str] = Counter()
+        self.events = EventStream()
         self.network = Network(self, encodes=settings.encodes)
         self.speeds: dict[str, int] = {}  # factors of slowness, by lane or disk
         self.broken_disks: set[tuple[str, str]] = set()  # operation and directory of a partition
         self.journals = ClusterJournals(self._choose_of_disk, settings=settings.journals, breaks=self._breaks)
         self.nodes = [self._make_node(number + 1) for number in range(settings.nodes)]
         self.processes: list[Process] = []
-        self.judges: list[Judge] = []
-        self.on_performing: list[Performs] = []
-        self.on_resolved: list[Callable[[Process, Resolve], None]] = []
-        self.on_died: list[Callable[[SimulatedNode], None]] = []
-        self.on_disk_failed: list[Callable[[tuple[str, str]], None]] = []
         self._digest = hashlib.blake2b(digest_size=16)
 
     def _make_node(self, node_id: int) -> SimulatedNode:
@@ -176,29 +158,7 @@ class World:
             controller.host.offer(Reassign(partition=partition, node_id=node_id))
             controller.work()
 
-    # --- what others tell it --------------------------------------------------------------------------------
-
-    def took(self, node: SimulatedNode, arrived: Input, outcome: Outcome) -> None:
-        for judge in self.judges:
-            judge.took(node, arrived, outcome)
-
-    def fetched(self, node: SimulatedNode, reply: FetchReply) -> None:
-        for judge in self.judges:
-            judge.fetched(node, reply)
-
-    def died(self, node: SimulatedNode, host: Host, *, power_is_lost: bool) -> None:
-        for judge in self.judges:
-            judge.died(node, host, power_is_lost=power_is_lost)
-        for hear in self.on_died:
-            hear(node)
-
-    def performs(self, node: SimulatedNode, act: Append | Effect, moment: Moment) -> None:
-        for hear in self.on_performing:
-            hear(node, act, moment)
-
-    def resolves(self, process: Process, what: Resolve) -> None:
-        for hear in self.on_resolved:
-            hear(process, what)
+    # --- disks ----------------------------------------------------------------------------------------------
 
     def _choose_of_disk(self, most: int) -> int:
         return self.choices.below(most + 1)
@@ -206,9 +166,8 @@ class World:
     def _breaks(self, operation: str, path: str) -> bool:
         if not self.broken_disks:
             return False
-        asked = (operation, path.partition("/")[0])
-        if asked not in self.broken_disks:
+        directory = path.partition("/")[0]
+        if (operation, directory) not in self.broken_disks:
             return False
-        for hear in self.on_disk_failed:
-            hear(asked)
+        self.events.publish(DiskFailed(operation, directory))
         return True
