@@ -13,10 +13,9 @@ from typing import Final
 
 import attrs
 
-from fencepost.cli.calm import CalmCollector
 from fencepost.cli.fuzz import WorldOptions
+from fencepost.cli.fuzz_workers import CalmCollector, try_seeds
 from fencepost.cli.run import read, shipped
-from fencepost.cli.seed_workers import try_seeds
 from fencepost.simulator.explore import ExploreConfig, explore
 from fencepost.simulator.fuzz.plan import LONG_MS, PayerPlan, Plan, draw
 from fencepost.simulator.fuzz.trial import Planner

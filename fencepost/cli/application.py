@@ -57,16 +57,20 @@ TRANSACTIONS = (
         "Show the producers that a partition remembers.",
     ),
     (
-        "fencepost.cli.hanging:find_hanging",
+        "fencepost.cli.transactions:find_hanging",
         "find-hanging",
         "Find open transactions that no coordinator knows.",
     ),
     (
-        "fencepost.cli.hanging:find_late",
+        "fencepost.cli.transactions:find_late",
         "late",
         "Show partitions whose oldest transaction outlived every timeout.",
     ),
-    ("fencepost.cli.hanging:abort_transaction", "abort", "Abort a hanging transaction in one partition."),
+    (
+        "fencepost.cli.transactions:abort_transaction",
+        "abort",
+        "Abort a hanging transaction in one partition.",
+    ),
     (
         "fencepost.cli.transactions:force_terminate_transaction",
         "forceTerminateTransaction",

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from fencepost.check.directory import check_directory
 from fencepost.check.findings import Finding, Findings, Severity
-from fencepost.cli.bootstrap import AsJson
 from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
-from fencepost.cli.printing import counted, print_json
+from fencepost.cli.options import AsJson
+from fencepost.cli.output import counted, print_json
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.storage import DirectoryInUse, NotADataDirectory
 

@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter, validators
 
-from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, is_offset, reach
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed
-from fencepost.cli.printing import Json, print_json, text_of
+from fencepost.cli.options import ANSWER_MS, DEFAULT, AsJson, Bootstrap, is_offset, reach
+from fencepost.cli.output import Json, print_json, text_of
 from fencepost.client.consumer_records import Record
 from fencepost.client.shells.sync import Admin, Consumer
 from fencepost.protocol.terms import TopicPartition

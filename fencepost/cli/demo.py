@@ -37,6 +37,8 @@ def demo(
     as_json
         Print the result once more as JSON, as the last line.
     """
-    from fencepost.demo.show import show
+    from fencepost.demo.run import run_demo
 
-    return show(flights=flights, kills=kills, seed=seed, directory=directory, broken=broken, as_json=as_json)
+    return run_demo(
+        flights=flights, kills=kills, seed=seed, directory=directory, broken=broken, as_json=as_json
+    )

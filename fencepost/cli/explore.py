@@ -14,7 +14,7 @@ from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import FAILED, OK, Ended, code_of
 from fencepost.cli.fixes import Without
-from fencepost.cli.printing import Json, counted, print_json
+from fencepost.cli.output import Json, counted, print_json
 
 if TYPE_CHECKING:
     from fencepost.simulator.explore import ExploreConfig, Explored

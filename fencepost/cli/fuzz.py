@@ -9,22 +9,23 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import attrs
 from cyclopts import Parameter, validators
 
-from fencepost.cli.coverage import coverage_as_json, tell_coverage
 from fencepost.cli.errors import FAILED, OK, Ended, code_of
 from fencepost.cli.fixes import Without, spelled
-from fencepost.cli.printing import Json, counted, print_json, print_table
+from fencepost.cli.output import Json, counted, print_json, print_table
 
 if TYPE_CHECKING:
-    from fencepost.cli.seed_workers import Timed
+    from fencepost.cli.fuzz_workers import Timed
     from fencepost.simulator.fuzz.seeds import Finding, Tally
     from fencepost.simulator.fuzz.trial import Planner
+    from fencepost.simulator.judges.coverage import Coverage, Row
+
 
 NS_PER_SECOND: Final = 1_000_000_000
 TOLD_MAX: Final = 20  # of what was found, in words; the JSON has all
@@ -78,7 +79,7 @@ def fuzz(
     as_json
         Print the result once more as JSON, as the last line.
     """
-    from fencepost.cli.seed_workers import try_seeds
+    from fencepost.cli.fuzz_workers import try_seeds
     from fencepost.simulator.fuzz.seeds import Tally
 
     options = WorldOptions(
@@ -278,4 +279,52 @@ def _as_json(tally: Tally, pace: Pace, options: WorldOptions) -> dict[str, Json]
         "digest": tally.digest,
         "transaction_version": options.transaction_version,
         "partition_verification": options.verifies,
+    }
+
+
+MISSED_MAX: Final = 4  # of what was missed, on one line
+
+
+def tell_coverage(coverage: Coverage, transaction_version: int, faults: Sequence[str], *, all_: bool) -> None:
+    """One line, or the table before it. `faults` are those that struck in this search."""
+    rows = coverage.rows(transaction_version)
+    if all_:
+        print_table(
+            ("state", "input", "times", "faults in the same run"),
+            [(row.state, row.given, row.count, _notes(row, faults)) for row in rows],
+        )
+    reachable = [row for row in rows if not row.unreachable]
+    missed = [f"{row.state} x {row.given}" for row in reachable if not row.count]
+    reached = f"{len(reachable) - len(missed)} of the coordinator's {len(reachable)} cells"
+    more = f" and {len(missed) - MISSED_MAX} more (--coverage)" if len(missed) > MISSED_MAX else ""
+    then = f"not reached: {', '.join(missed[:MISSED_MAX])}{more}" if missed else "none was missed"
+    print(f"{reached} (state x input): {then}")
+
+
+def _notes(row: Row, faults: Sequence[str]) -> str:
+    """Which faults met the cell, or which did not, whichever is shorter."""
+    if row.unreachable:
+        return f"cannot be: {row.unreachable}"
+    without = [fault for fault in faults if fault not in row.faults]
+    if not row.faults:
+        return "none"
+    if not without:
+        return "all"
+    if len(without) < len(row.faults):
+        return f"all but {', '.join(without)}"
+    return ", ".join(row.faults)
+
+
+def coverage_as_json(coverage: Coverage, transaction_version: int) -> dict[str, Json]:
+    """All of it, with counts by fault."""
+    rows = coverage.rows(transaction_version)
+    return {
+        "reachable": sum(1 for row in rows if not row.unreachable),
+        "missed": [[row.state, row.given] for row in rows if not row.count and not row.unreachable],
+        "unreachable": [[row.state, row.given, row.unreachable] for row in rows if row.unreachable],
+        "cells": [
+            {"state": row.state, "input": row.given, "times": row.count, "faults": row.faults}
+            for row in rows
+            if row.count
+        ],
     }

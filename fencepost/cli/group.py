@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
 from fencepost.cli.errors import ADVICE, CommandFailed
-from fencepost.cli.printing import Json, counted, print_json, print_table
+from fencepost.cli.options import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
+from fencepost.cli.output import Json, counted, print_json, print_table
 from fencepost.cli.transactions import Row, partition_of, print_rows
 from fencepost.client.group_admin import GroupDescription
 from fencepost.client.shells.sync import Admin

@@ -14,9 +14,9 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter, validators
 
-from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed
-from fencepost.cli.printing import counted, print_json
+from fencepost.cli.options import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
+from fencepost.cli.output import counted, print_json
 from fencepost.client.shells.sync import Admin, Outcome, Producer
 from fencepost.client.transaction_versions import newest_dialect
 

@@ -14,8 +14,7 @@ import attrs
 from cyclopts import Parameter
 
 from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
-from fencepost.cli.printing import Json, print_json
-from fencepost.cli.targets import Target
+from fencepost.cli.output import Json, Target, print_json
 
 if TYPE_CHECKING:
     from fencepost.simulator.scenarios.model import Case, Scenario

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from cyclopts import Parameter, validators
 
-from fencepost.cli.calm import CalmCollector
 from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed, Ended, code_of
 from fencepost.cli.fixes import Without
 from fencepost.cli.fuzz import WorldOptions
-from fencepost.cli.printing import Json, counted, print_json
+from fencepost.cli.fuzz_workers import CalmCollector
+from fencepost.cli.output import Json, Target, counted, print_json
 from fencepost.cli.run import read
-from fencepost.cli.targets import Target
 
 if TYPE_CHECKING:
     from fencepost.simulator.fuzz.shrinking import Failing, Shrunk, Tell

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from cyclopts import Parameter, validators
 
-from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, is_offset, reach
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed
-from fencepost.cli.printing import counted, print_json, print_table
+from fencepost.cli.options import ANSWER_MS, DEFAULT, AsJson, Bootstrap, is_offset, reach
+from fencepost.cli.output import counted, print_json, print_table
 from fencepost.cli.transactions import partition_of
 from fencepost.client.shells.sync import Admin
 from fencepost.protocol.terms import HIGH_WATERMARK, INT32_MAX, TopicPartition

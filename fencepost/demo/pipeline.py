@@ -13,11 +13,10 @@ import attrs
 import trio
 
 from fencepost.client.shells.sync import Admin
-from fencepost.demo.children import Child, Children
-from fencepost.demo.keeper import Keeper
-from fencepost.demo.plan import Blow, Event, Plan, Point
-from fencepost.demo.speech import COMMIT_UNKNOWN, FENCED, TRANSACTIONAL_ID, Task
-from fencepost.demo.stage import Act, Stage
+from fencepost.demo.messages import COMMIT_UNKNOWN, FENCED, TRANSACTIONAL_ID, Task
+from fencepost.demo.plan import PlannedStrike, Strike, StrikePlan, WorkerPoint
+from fencepost.demo.processes import BrokerProcess, ChildProcess, ChildProcesses
+from fencepost.demo.report import ProgressBar, StoryLog
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.terms import TransactionState
 
@@ -32,7 +31,7 @@ class PipelineFailed(FencepostError):
 
 
 @attrs.define
-class Tally:
+class WorkerCounts:
     """What happened, counted as it happened."""
 
     worker_kills: int = 0
@@ -48,22 +47,24 @@ class Pipeline:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: StrikePlan,
         *,
-        keeper: Keeper,
-        children: Children,
-        stage: Stage,
-        act: Act,
+        keeper: BrokerProcess,
+        children: ChildProcesses,
+        stage: StoryLog,
+        act: ProgressBar,
         read_uncommitted: bool,
     ) -> None:
-        self.tally = Tally()
+        self.tally = WorkerCounts()
         self._plan = plan
         self._keeper = keeper
         self._children = children
         self._stage = stage
         self._act = act
         self._read_uncommitted = read_uncommitted
-        self._events = deque(event for event in plan.events if event.blow is not Blow.KILL_BROKER_AT_PREPARE)
+        self._events = deque(
+            event for event in plan.events if event.strike is not Strike.KILL_BROKER_AT_PREPARE
+        )
         self._flights = 0
         self._rounds = 0  # begun by all workers before the present one
         self._commits = 0
@@ -86,7 +87,7 @@ class Pipeline:
                 case "committed" | "aborted":
                     self._count(said)
                 case "at":
-                    point = Point[said["point"]]
+                    point = WorkerPoint[said["point"]]
                     self._keeper.rounds = self._rounds + said["round"]
                     if not await self._strike(worker, self._events.popleft(), point, nursery):
                         return False
@@ -105,7 +106,7 @@ class Pipeline:
         self._rounds = self._keeper.rounds
         return False
 
-    async def _start_worker(self) -> Child:
+    async def _start_worker(self) -> ChildProcess:
         pauses = tuple((event.round - self._rounds, event.point) for event in self._events)
         task = Task(
             bootstrap=self._keeper.bootstrap,
@@ -117,7 +118,7 @@ class Pipeline:
         )
         return await self._children.start("worker", "fencepost.demo.worker", task.to_json())
 
-    async def _hear(self, worker: Child) -> dict[str, Any] | None:
+    async def _hear(self, worker: ChildProcess) -> dict[str, Any] | None:
         """Its next word; a worker that is silent for too long is ended."""
         with trio.move_on_after(SILENCE_S):
             return await worker.hear()
@@ -140,14 +141,16 @@ class Pipeline:
             if everyone or self._commits >= due:
                 alarm.set()
 
-    async def _strike(self, worker: Child, event: Event, point: Point, nursery: trio.Nursery) -> bool:
+    async def _strike(
+        self, worker: ChildProcess, event: PlannedStrike, point: WorkerPoint, nursery: trio.Nursery
+    ) -> bool:
         """Does what the plan says; True when the worker lives on."""
-        if event.blow is Blow.KILL_BROKER:
+        if event.strike is Strike.KILL_BROKER:
             await self._keeper.kill(f"the worker stood at: {point.value}")
             await worker.tell("on")
             return True
         self._rounds = self._keeper.rounds
-        if event.blow is Blow.KILL_WORKER:
+        if event.strike is Strike.KILL_WORKER:
             await worker.end()
             is_open = await self._transaction_is_open()
             self.tally.worker_kills += 1
@@ -163,7 +166,7 @@ class Pipeline:
             nursery.start_soon(self._wake_up, worker, alarm)
         return False
 
-    async def _wake_up(self, zombie: Child, alarm: trio.Event) -> None:
+    async def _wake_up(self, zombie: ChildProcess, alarm: trio.Event) -> None:
         """Lets a frozen worker go on, as if nothing had happened, and sees what becomes of it."""
         await alarm.wait()
         zombie.send(signal.SIGCONT)

@@ -15,7 +15,7 @@ ABORT_SHARE = 0.04  # of the transactions of a long run, on purpose
 ABORTS = 4  # about so many at least in a short one
 
 
-class Point(Enum):
+class WorkerPoint(Enum):
     """Points of progress in one round of the worker, in order."""
 
     READ = "input read, no transaction yet"
@@ -31,11 +31,11 @@ class Point(Enum):
         return self in INSIDE
 
 
-INSIDE = (Point.HALF, Point.PRODUCED, Point.OFFSETS)
-OUTSIDE = (Point.READ, Point.BEGUN, Point.COMMITTED)
+INSIDE = (WorkerPoint.HALF, WorkerPoint.PRODUCED, WorkerPoint.OFFSETS)
+OUTSIDE = (WorkerPoint.READ, WorkerPoint.BEGUN, WorkerPoint.COMMITTED)
 
 
-class Blow(Enum):
+class Strike(Enum):
     """What happens at a point."""
 
     KILL_WORKER = "SIGKILL to the worker"
@@ -45,16 +45,16 @@ class Blow(Enum):
 
 
 @attrs.frozen
-class Event:
+class PlannedStrike:
     """One blow: in the `round`-th round of work (1 is the first), when it gets to `point`."""
 
     round: int
-    blow: Blow = attrs.field(kw_only=True)
-    point: Point = attrs.field(kw_only=True)
+    strike: Strike = attrs.field(kw_only=True)
+    point: WorkerPoint = attrs.field(kw_only=True)
 
 
 @attrs.frozen
-class Plan:
+class StrikePlan:
     """All that a seed decides. Of `lose_every` answers to Produce one is lost, so producers send again."""
 
     seed: int
@@ -62,21 +62,21 @@ class Plan:
     records_per_transaction: int = attrs.field(kw_only=True)
     lose_every: int = attrs.field(kw_only=True)
     abort_share: float = attrs.field(kw_only=True)
-    events: tuple[Event, ...] = attrs.field(kw_only=True)
+    events: tuple[PlannedStrike, ...] = attrs.field(kw_only=True)
 
-    def count(self, *blows: Blow) -> int:
+    def count(self, *blows: Strike) -> int:
         """How many events are of these kinds."""
-        return sum(event.blow in blows for event in self.events)
+        return sum(event.strike in blows for event in self.events)
 
 
 class TooManyKills(ValueError):
     """The flights do not fill enough transactions for so many blows."""
 
 
-def draw_plan(*, seed: int, flights: int, kills: int) -> Plan:
+def draw_plan(*, seed: int, flights: int, kills: int) -> StrikePlan:
     """Spreads `kills` over the run, and freezes beside them; TooManyKills when the run is too short."""
     chance = random.Random(f"blows {seed}")
-    blows = draw_blows(chance, kills)
+    blows = draw_strikes(chance, kills)
     per_transaction = min(RECORDS_PER_TRANSACTION_MAX, flights // (2 * len(blows) + 4))
     if per_transaction < 1:
         raise TooManyKills(f"{kills} kills need at least {2 * len(blows) + 4} flights")
@@ -84,9 +84,10 @@ def draw_plan(*, seed: int, flights: int, kills: int) -> Plan:
     # The last rounds stay free: aborted rounds are done again, but none is sure to follow the last.
     places = sorted(chance.sample(range(2, rounds * 9 // 10), len(blows)))
     events = (
-        Event(place, blow=blow, point=point) for place, (blow, point) in zip(places, blows, strict=True)
+        PlannedStrike(place, strike=blow, point=point)
+        for place, (blow, point) in zip(places, blows, strict=True)
     )
-    return Plan(
+    return StrikePlan(
         seed,
         flights=flights,
         records_per_transaction=per_transaction,
@@ -96,22 +97,22 @@ def draw_plan(*, seed: int, flights: int, kills: int) -> Plan:
     )
 
 
-def draw_blows(chance: random.Random, kills: int) -> list[tuple[Blow, Point]]:
+def draw_strikes(chance: random.Random, kills: int) -> list[tuple[Strike, WorkerPoint]]:
     """In random order: a fifth of the kills at the broker, two at least, but never more than half."""
     broker_kills = min(kills // 2, max(2, kills // 5))
     worker_kills = kills - broker_kills
     frozen = 0 if kills == 0 else 1 + kills // 5
     blows = [
-        (Blow.KILL_BROKER_AT_PREPARE, Point.OFFSETS)
+        (Strike.KILL_BROKER_AT_PREPARE, WorkerPoint.OFFSETS)
         if index % 2 == 0
-        else (Blow.KILL_BROKER, chance.choice(list(Point)))
+        else (Strike.KILL_BROKER, chance.choice(list(WorkerPoint)))
         for index in range(broker_kills)
     ]
     blows += [
-        (Blow.KILL_WORKER, chance.choice(INSIDE if index % 3 < 2 else OUTSIDE))
+        (Strike.KILL_WORKER, chance.choice(INSIDE if index % 3 < 2 else OUTSIDE))
         for index in range(worker_kills)
     ]
-    blows += [(Blow.FREEZE_WORKER, chance.choice(INSIDE)) for _ in range(frozen)]
+    blows += [(Strike.FREEZE_WORKER, chance.choice(INSIDE)) for _ in range(frozen)]
     chance.shuffle(blows)
     return blows
 

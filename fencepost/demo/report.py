@@ -5,15 +5,22 @@ Rule: `ok` follows from the numbers beside it, and from nothing else.
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+
 import attrs
 from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fencepost.cli.printing import Json, as_words
+from fencepost.cli.output import Json, as_words
 
 
 @attrs.frozen(kw_only=True)
-class Report:
+class DemoResult:
     """All that was counted in one run; records unless the name says otherwise."""
 
     seed: int
@@ -55,7 +62,7 @@ class Report:
         return not any(damage) and self.totals_match and self.zombies_fenced == self.zombies
 
     @property
-    def blows_fell(self) -> bool:
+    def strikes_hit(self) -> bool:
         """A run that was not hurt as planned proves nothing."""
         return (
             self.worker_kills >= self.planned_worker_kills
@@ -68,7 +75,7 @@ class Report:
     @property
     def ok(self) -> bool:
         """Hurt as planned, and the output is right all the same."""
-        return self.output_is_right and self.blows_fell
+        return self.output_is_right and self.strikes_hit
 
     def to_json(self) -> dict[str, Json]:
         """For machines."""
@@ -136,3 +143,53 @@ BREAKS = {
     "dedup": "deduplication (recognising a batch that is sent again)",
     "isolation": "read_committed (leaving out what was aborted)",
 }
+
+
+class StoryLog:
+    """Prints to stdout."""
+
+    def __init__(self) -> None:
+        on_terminal = sys.stdout.isatty()
+        self.console = Console(highlight=False, width=None if on_terminal else 160)
+        self._progress = Progress(
+            TextColumn("{task.description:<28}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self.console,
+            disable=not on_terminal,
+            transient=True,
+        )
+        self._start = time.monotonic()
+
+    def tell(self, text: str) -> None:
+        """One line of the story, with the seconds since the start."""
+        self.console.print(f"{self.seconds:6.1f} s  {text}", markup=False, soft_wrap=True)
+
+    @property
+    def seconds(self) -> float:
+        """Since the start."""
+        return time.monotonic() - self._start
+
+    @contextmanager
+    def act(self, title: str, *, total: int | None) -> Generator[ProgressBar]:
+        """One long part, with a bar of its own."""
+        self.tell(title)
+        with self._progress:
+            task = self._progress.add_task(title, total=total)
+            try:
+                yield ProgressBar(self._progress, task)
+            finally:
+                self._progress.remove_task(task)
+
+
+class ProgressBar:
+    """The bar of one part."""
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress = progress
+        self._task = task
+
+    def reach(self, amount: int) -> None:
+        """How far it got."""
+        self._progress.update(self._task, completed=amount)

@@ -8,25 +8,127 @@ from __future__ import annotations
 import json
 import sys
 from collections import deque
+from collections.abc import Iterable, Mapping
 from itertools import count
+from typing import TYPE_CHECKING, NamedTuple
+
+import attrs
 
 from fencepost.client.errors import CommitOutcomeUnknown, ProducerFenced, TransactionAborted
 from fencepost.client.shells.sync import Admin, Consumer, Producer
-from fencepost.demo.intake import POLL_MS, Intake, Portion
-from fencepost.demo.plan import Point, is_aborted_on_purpose
-from fencepost.demo.speech import (
+from fencepost.demo.messages import (
     COMMIT_UNKNOWN,
+    DELAYS,
     FENCED,
+    FLIGHTS,
     GROUP,
     PARTITION_COUNT,
+    TOTALS,
     TRANSACTIONAL_ID,
     Task,
     say,
     wait_for_word,
 )
-from fencepost.demo.transform import DELAYS, FLIGHTS, TOTALS, Output, Totals, transform
+from fencepost.demo.plan import WorkerPoint, is_aborted_on_purpose
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition
+
+if TYPE_CHECKING:
+    from fencepost.client.consumer_records import ConsumedBatch
+    from fencepost.client.shells.sync import Consumer
+
+
+Totals = dict[str, dict[str, int]]
+
+
+class Output(NamedTuple):
+    """What one transaction writes: columns for `delays`, and the totals that it changed, by carrier."""
+
+    keys: list[bytes]
+    values: list[bytes]
+    totals: Totals
+
+
+def transform(values: Iterable[bytes], totals: Mapping[str, Mapping[str, int]]) -> Output:
+    """One record per flight, keyed by destination, and new totals for the carriers seen."""
+    keys: list[bytes] = []
+    records: list[bytes] = []
+    changed: Totals = {}
+    for value in values:
+        flight = json.loads(value)
+        carrier = flight["carrier"]
+        if carrier not in changed:
+            changed[carrier] = dict(
+                totals.get(carrier) or {"flights": 0, "cancelled": 0, "diverted": 0, "minutes": 0}
+            )
+        delay, status = judge(flight["departed_late"], flight["arrived_late"])
+        total = changed[carrier]
+        total["flights"] += 1
+        if delay is None:
+            total[status] += 1
+        else:
+            total["minutes"] += delay
+        keys.append(flight["to"].encode())
+        record = {
+            "id": flight["id"],
+            "carrier": carrier,
+            "to": flight["to"],
+            "status": status,
+            "delay": delay,
+        }
+        records.append(json.dumps(record, separators=(",", ":")).encode())
+    return Output(keys, records, changed)
+
+
+def judge(departed_late: int | None, arrived_late: int | None) -> tuple[int | None, str]:
+    """(delay on arrival or None, what became of it): no departure means cancelled, no arrival diverted."""
+    if departed_late is None:
+        return None, "cancelled"
+    if arrived_late is None:
+        return None, "diverted"
+    return arrived_late, "late" if arrived_late > 0 else "on time"
+
+
+POLL_MS = 500
+
+
+@attrs.frozen
+class InputChunk:
+    """The input of one transaction: values, and per partition the offset after the last one taken."""
+
+    values: list[bytes]
+    offsets: dict[TopicPartition, int] = attrs.field(kw_only=True)
+
+
+class InputReader:
+    """Takes what the consumer fetches, up to fixed ends; the rest of a batch waits for the next portion."""
+
+    def __init__(self, consumer: Consumer, ends: dict[TopicPartition, int]) -> None:
+        self._consumer = consumer
+        self._ends = ends
+        self._waiting: deque[tuple[ConsumedBatch, int]] = deque()
+
+    def take(self, count: int) -> InputChunk:
+        """The next `count` records, fewer at the end; no records when there are no more."""
+        values: list[bytes] = []
+        offsets: dict[TopicPartition, int] = {}
+        while len(values) < count and self._more():
+            batch, start = self._waiting.popleft()
+            stop = min(len(batch), start + count - len(values))
+            values += batch.values[start:stop]
+            if stop < len(batch):
+                offsets[batch.partition] = batch.offsets[stop]
+                self._waiting.appendleft((batch, stop))
+            else:
+                offsets[batch.partition] = batch.next_offset
+        return InputChunk(values, offsets=offsets)
+
+    def _more(self) -> bool:
+        while not self._waiting:
+            if all(self._consumer.position(partition) >= end for partition, end in self._ends.items()):
+                return False
+            self._waiting.extend((batch, 0) for batch in self._consumer.poll(POLL_MS))
+        return True
 
 
 def partitions_of(topic: str) -> list[TopicPartition]:
@@ -37,7 +139,7 @@ def partitions_of(topic: str) -> list[TopicPartition]:
 class Worker:
     """One life of the worker."""
 
-    def __init__(self, task: Task, *, producer: Producer, intake: Intake, totals: Totals) -> None:
+    def __init__(self, task: Task, *, producer: Producer, intake: InputReader, totals: Totals) -> None:
         self._task = task
         self._producer = producer
         self._intake = intake
@@ -58,17 +160,17 @@ class Worker:
             if self._last_round is not None and self._round >= self._last_round:
                 return
 
-    def _round_commits(self, portion: Portion, output: Output, attempt: int) -> bool:
+    def _round_commits(self, portion: InputChunk, output: Output, attempt: int) -> bool:
         """One transaction; False when it was aborted and has to be done again."""
         self._round = next(self._rounds)
-        self._reach(Point.READ)
+        self._reach(WorkerPoint.READ)
         self._producer.begin_transaction()
-        self._reach(Point.BEGUN)
+        self._reach(WorkerPoint.BEGUN)
         try:
             self._write(output)
-            self._reach(Point.PRODUCED)
+            self._reach(WorkerPoint.PRODUCED)
             self._producer.send_offsets_to_transaction(portion.offsets, GROUP)
-            self._reach(Point.OFFSETS)
+            self._reach(WorkerPoint.OFFSETS)
             ends = tuple(portion.offsets.values())
             on_purpose = is_aborted_on_purpose(
                 self._task.seed, ends, share=self._task.abort_share, attempt=attempt
@@ -82,7 +184,7 @@ class Worker:
         else:
             if not on_purpose:
                 say("committed", round=self._round, flights=len(portion.values))
-                self._reach(Point.COMMITTED)
+                self._reach(WorkerPoint.COMMITTED)
                 return True
         self._producer.abort_transaction()
         say("aborted", round=self._round, on_purpose=on_purpose)
@@ -91,23 +193,23 @@ class Worker:
     def _write(self, output: Output) -> None:
         half = len(output.values) // 2
         for index, (key, value) in enumerate(zip(output.keys, output.values, strict=True)):
-            if index == half and self._pauses_at(Point.HALF):
+            if index == half and self._pauses_at(WorkerPoint.HALF):
                 self._producer.flush()
-                self._reach(Point.HALF)
+                self._reach(WorkerPoint.HALF)
             self._producer.send(DELAYS, value, key)
         for carrier, total in output.totals.items():
             self._producer.send(TOTALS, json.dumps(total).encode(), carrier.encode())
-        if self._pauses_at(Point.PRODUCED) or self._pauses_at(Point.OFFSETS):
+        if self._pauses_at(WorkerPoint.PRODUCED) or self._pauses_at(WorkerPoint.OFFSETS):
             self._producer.flush()  # whoever strikes there wants to find the transaction open
 
-    def _pauses_at(self, point: Point) -> bool:
+    def _pauses_at(self, point: WorkerPoint) -> bool:
         """Whether the next pause is here; a round that was aborted leaves its pause to the next one."""
         if not self._pauses:
             return False
         due, where = self._pauses[0]
         return self._round >= due and point is where
 
-    def _reach(self, point: Point) -> None:
+    def _reach(self, point: WorkerPoint) -> None:
         """Waits here if this is where the parent wants to strike: for the end, or for a word to go on."""
         if self._pauses_at(point):
             self._pauses.popleft()
@@ -150,7 +252,7 @@ def run(task: Task) -> None:
         totals = read_totals(task.bootstrap, isolation_level=isolation_level)
         ends = admin.end_offsets(partitions, isolation_level=isolation_level)
         say("ready", carriers=len(totals))
-        Worker(task, producer=producer, intake=Intake(consumer, ends), totals=totals).work()
+        Worker(task, producer=producer, intake=InputReader(consumer, ends), totals=totals).work()
     say("finished")
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fencepost.spark_bridge.data_source import FencepostDataSource as FencepostDataSource
-    from fencepost.spark_bridge.registration import register as register
+    from fencepost.spark_bridge.session import register as register
 
-_HOMES = {"FencepostDataSource": "data_source", "register": "registration"}
+_HOMES = {"FencepostDataSource": "data_source", "register": "session"}
 
 
 def __getattr__(name: str) -> Any:

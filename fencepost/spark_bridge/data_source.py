@@ -16,14 +16,17 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from fencepost.journal.disk import DiskStorage
-from fencepost.spark_bridge.options import ReadOptions, parse_options
+from fencepost.protocol.errors import FencepostError
+from fencepost.spark_bridge.options import ReadOptions, checked_names, default_schema, parse_options
 from fencepost.spark_bridge.planning import plan
-from fencepost.spark_bridge.problems import UnfitWorker
-from fencepost.spark_bridge.scanning import Scan
-from fencepost.spark_bridge.table import checked_names, default_schema
+from fencepost.spark_bridge.scanning import TaskScan
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+class UnfitWorker(FencepostError):
+    """The Python of a Spark worker lacks a package that the reader needs."""
 
 
 class FencepostDataSource(DataSource):
@@ -66,7 +69,7 @@ class LogReader(DataSourceReader):
                 f"a Spark worker ({sys.executable}) cannot import {missing.name}: install fencepost[spark] "
                 "for it, or point PYSPARK_PYTHON to a Python that has it"
             ) from missing
-        scan = Scan(
+        scan = TaskScan(
             DiskStorage(self.options.path, read_only=True),
             task,
             isolation_level=self.options.isolation_level,

@@ -8,13 +8,17 @@ what is read.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, Final, Literal, NoReturn, cast
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
 
 import attrs
 
+from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.terms import INT64_MAX, IsolationLevel, TopicPartition
-from fencepost.spark_bridge.problems import UnusableOption
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
 
 LATEST_OFFSET: Final = -1  # in the JSON of Spark's Kafka source
 EARLIEST_OFFSET: Final = -2
@@ -36,6 +40,10 @@ _ELSEWHERE: Final = {
     "endingoffsetsbytimestamp": "only offsets are understood so far: use endingOffsets",
     "maxoffsetspertrigger": "it is for streams: a batch reads its whole range",
 }
+
+
+class UnusableOption(FencepostError):
+    """An option or a column of the reader is unknown, missing, contradictory or malformed."""
 
 
 @attrs.frozen(kw_only=True)
@@ -203,3 +211,47 @@ def _positive(options: Mapping[str, str], name: str) -> int | None:
     if not value.strip().isdecimal() or not int(value) > 0:
         raise UnusableOption(f"option {name} is a whole number above 0, not {value}")
     return int(value)
+
+
+COLUMNS: Final = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+
+_INSIDE_RECORDS: Final = frozenset({"key", "value", "timestamp", "headers"})
+
+
+def default_schema(*, include_headers: bool) -> str:
+    """The schema in Spark's DDL when the user gives none."""
+    return ", ".join(
+        f"{name} {kind}" for name, kind in COLUMNS.items() if include_headers or name != "headers"
+    )
+
+
+def decoded_columns(names: Iterable[str]) -> frozenset[str]:
+    """Those columns for which records have to be unpacked; the others are in the header of the batch."""
+    return _INSIDE_RECORDS.intersection(names)
+
+
+def checked_names(schema: StructType) -> tuple[str, ...]:
+    """The names of the columns asked for, in order.
+
+    UnusableOption unless each is one of ours with its type.
+    """
+    names: list[str] = []
+    for field in schema.fields:
+        if field.name not in COLUMNS:
+            raise UnusableOption(f"there is no column {field.name}; there are {', '.join(COLUMNS)}")
+        kind = field.dataType.simpleString()
+        if kind != COLUMNS[field.name]:
+            raise UnusableOption(
+                f"column {field.name} is {COLUMNS[field.name]}, not {kind}: cast it after reading"
+            )
+        names.append(field.name)
+    return tuple(names)

@@ -19,10 +19,21 @@ from fencepost.journal.data_directory import check_data_directory, partitions_in
 from fencepost.journal.indexes import AbortedRange
 from fencepost.journal.storage import StorageReader
 from fencepost.protocol.terms import INTERNAL_TOPICS, IsolationLevel, TopicPartition
-from fencepost.spark_bridge.bounds import Bounds, find_bounds
-from fencepost.spark_bridge.options import EARLIEST_OFFSET, LATEST_OFFSET, Offsets, ReadOptions
-from fencepost.spark_bridge.partition_log import PartitionLog, SegmentFile, open_partition_log
-from fencepost.spark_bridge.problems import DataLoss, UnusableOption
+from fencepost.spark_bridge.options import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    Offsets,
+    ReadOptions,
+    UnusableOption,
+)
+from fencepost.spark_bridge.partition_files import (
+    DataLoss,
+    LogOffsets,
+    PartitionFiles,
+    SegmentFile,
+    find_log_offsets,
+    open_partition_files,
+)
 
 # A task costs 6 to 14 ms: those of 4 MB are 3 times slower, larger ones leave cores idle at the end.
 TASK_BYTES: Final = 128 << 20
@@ -120,7 +131,7 @@ def _check_named(offsets: Offsets, chosen: Sequence[TopicPartition], name: str) 
 class _Range:
     """What is to be read of one partition."""
 
-    log: PartitionLog
+    log: PartitionFiles
     start: int
     end: int
     aborted: tuple[AbortedRange, ...]
@@ -133,8 +144,8 @@ class _Range:
 
 
 def _range(storage: StorageReader, partition: TopicPartition, options: ReadOptions) -> _Range:
-    log = open_partition_log(storage, partition, fail_on_data_loss=options.fail_on_data_loss)
-    bounds = find_bounds(log, fail_on_data_loss=options.fail_on_data_loss)
+    log = open_partition_files(storage, partition, fail_on_data_loss=options.fail_on_data_loss)
+    bounds = find_log_offsets(log, fail_on_data_loss=options.fail_on_data_loss)
     start, end = offset_range(partition, bounds, options)
     segments: tuple[SegmentFile, ...] = ()
     if start < end:
@@ -150,7 +161,7 @@ def _range(storage: StorageReader, partition: TopicPartition, options: ReadOptio
     )
 
 
-def _aborted(log: PartitionLog, bounds: Bounds, start: int, end: int) -> tuple[AbortedRange, ...]:
+def _aborted(log: PartitionFiles, bounds: LogOffsets, start: int, end: int) -> tuple[AbortedRange, ...]:
     """Indexed transactions and those that the walk met.
 
     The index knows where one began that was open at the manifest.
@@ -167,7 +178,7 @@ def _aborted(log: PartitionLog, bounds: Bounds, start: int, end: int) -> tuple[A
     )
 
 
-def offset_range(partition: TopicPartition, bounds: Bounds, options: ReadOptions) -> tuple[int, int]:
+def offset_range(partition: TopicPartition, bounds: LogOffsets, options: ReadOptions) -> tuple[int, int]:
     """[start, end) as asked for and as is there.
 
     DataLoss when the two differ, with failOnDataLoss=false a warning.
@@ -191,7 +202,9 @@ def _asked(offsets: Offsets, partition: TopicPartition, low: int, high: int, *, 
     return {EARLIEST_OFFSET: low, LATEST_OFFSET: high}.get(offset, offset)
 
 
-def _lost(partition: TopicPartition, name: str, offset: int, bounds: Bounds, options: ReadOptions) -> None:
+def _lost(
+    partition: TopicPartition, name: str, offset: int, bounds: LogOffsets, options: ReadOptions
+) -> None:
     low, high = bounds.log_start_offset, bounds.end(options.isolation_level)
     told = f"{name} asks for offset {offset} of {partition}, which can be read from {low} to {high}"
     if offset > high and bounds.open_transactions and high < bounds.log_end_offset:

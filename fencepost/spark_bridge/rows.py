@@ -21,10 +21,10 @@ from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.records import Columns, read_columns
 from fencepost.protocol.terms import INT64_MAX
+from fencepost.spark_bridge.options import decoded_columns
+from fencepost.spark_bridge.partition_files import CorruptLog
 from fencepost.spark_bridge.planning import ReadTask
-from fencepost.spark_bridge.problems import CorruptLog
 from fencepost.spark_bridge.scanning import VisibleBatch
-from fencepost.spark_bridge.table import decoded_columns
 
 ROWS_PER_BATCH: Final = (
     16_384  # measured the best of 8,000, 16,000 and 64,000; uncoalesced batches of 20 are 4 times slower

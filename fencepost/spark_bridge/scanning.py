@@ -18,9 +18,8 @@ from fencepost.journal.storage import StorageFile, StorageReader
 from fencepost.protocol.batches import HEADER_SIZE, BatchHeader, read_header, read_marker
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import IsolationLevel, TransactionResult
-from fencepost.spark_bridge.partition_log import opened
+from fencepost.spark_bridge.partition_files import CorruptLog, opened
 from fencepost.spark_bridge.planning import Piece, ReadTask
-from fencepost.spark_bridge.problems import CorruptLog
 
 CHUNK_BYTES: Final = 8 << 20
 
@@ -49,7 +48,7 @@ class AbortedRanges:
         return at >= 0 and header.base_offset <= found[1][at]
 
 
-class Scan:
+class TaskScan:
     """One task's way through its pieces of log.
 
     Iterating gives the visible batches in the order of their offsets.

@@ -87,7 +87,7 @@ def _seen_by(found: list[Part], *, modules: tuple[str, ...]) -> None:
         (("fencepost.simulator.world.world", ""), Part.WORLD),  # what attrs generates has no module
         (("fencepost.journal.journal", "fencepost.client.producer"), Part.CLIENT),
         (("fencepost.broker.host", "fencepost.journal.journal"), Part.JOURNAL),
-        (("fencepost.cli.seed_workers", "gc"), Part.OTHER),
+        (("fencepost.cli.fuzz_workers", "gc"), Part.OTHER),
     ],
 )
 def test_the_innermost_known_part_counts(modules: tuple[str, ...], part: Part) -> None:

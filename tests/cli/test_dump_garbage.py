@@ -9,8 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fencepost.cli.log_facts import facts_of_file
-from fencepost.cli.log_words import in_words
+from fencepost.cli.dump import facts_of_file, in_words
 from fencepost.journal.manifest import MANIFEST_FILE
 from fencepost.journal.segments import INDEX_KINDS, LOG, SNAPSHOT, file_name
 

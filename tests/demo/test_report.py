@@ -8,7 +8,7 @@ import attrs
 import pytest
 from rich.console import Console
 
-from fencepost.demo.report import Report
+from fencepost.demo.report import DemoResult
 
 
 @pytest.mark.parametrize(
@@ -20,9 +20,9 @@ from fencepost.demo.report import Report
     ],
 )
 def test_the_table_names_the_isolation_that_was_read_under(broken: str | None, label: str) -> None:
-    counts: dict[str, Any] = {field.name: 0 for field in attrs.fields(Report)}
+    counts: dict[str, Any] = {field.name: 0 for field in attrs.fields(DemoResult)}
     counts["broken"] = broken
     console = Console(width=150)
     with console.capture() as said:
-        console.print(Report(**counts).to_table())
+        console.print(DemoResult(**counts).to_table())
     assert label in said.get()

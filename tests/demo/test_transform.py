@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from fencepost.demo.dataset import flights_file, rows
-from fencepost.demo.transform import Totals, flight_record, transform
-from fencepost.demo.truth import compute_truth
+from fencepost.demo.dataset import flight_record, flights_file, rows
+from fencepost.demo.verify import expected_output
+from fencepost.demo.worker import Totals, transform
 
 FLIGHTS = 5_000
 
@@ -28,7 +28,7 @@ def run_pipeline(some: list[Mapping[str, str]], portion: int) -> tuple[dict[int,
 
 def test_the_pipeline_computes_what_the_csv_says() -> None:
     some = list(rows(flights_file(), limit=FLIGHTS))
-    truth = compute_truth(some)
+    truth = expected_output(some)
     assert sum(total["cancelled"] for total in truth.totals.values()) > 10
     assert sum(total["diverted"] for total in truth.totals.values()) > 10
     assert run_pipeline(list(some), 37) == (truth.delays, truth.totals)
@@ -36,7 +36,7 @@ def test_the_pipeline_computes_what_the_csv_says() -> None:
 
 def test_a_flight_counted_twice_shows_in_the_totals() -> None:
     some = list(rows(flights_file(), limit=100))
-    truth = compute_truth(some)
+    truth = expected_output(some)
     _, totals = run_pipeline([*some, some[-1]], 10)
     assert totals != truth.totals
 

@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 
 from fencepost.broker.embedded import Broker
-from fencepost.demo.dataset import flights_file, rows
-from fencepost.demo.loader import load
-from fencepost.demo.plan import Point
-from fencepost.demo.speech import Task
-from fencepost.demo.transform import Totals
-from fencepost.demo.truth import compute_truth
-from fencepost.demo.worker import read_totals, run
+from fencepost.demo.dataset import flights_file, load, rows
+from fencepost.demo.messages import Task
+from fencepost.demo.plan import WorkerPoint
+from fencepost.demo.verify import expected_output
+from fencepost.demo.worker import Totals, read_totals, run
 
 Output = pytest.CaptureFixture[str]
 FLIGHTS = 60
@@ -29,7 +27,9 @@ def bootstrap() -> Iterator[str]:
         yield broker.address
 
 
-def work(bootstrap: str, capsys: Output, *pauses: tuple[int, Point], abort_share: float = 0) -> list[Any]:
+def work(
+    bootstrap: str, capsys: Output, *pauses: tuple[int, WorkerPoint], abort_share: float = 0
+) -> list[Any]:
     """One life of the worker; what it said."""
     capsys.readouterr()
     task = Task(
@@ -40,7 +40,7 @@ def work(bootstrap: str, capsys: Output, *pauses: tuple[int, Point], abort_share
 
 
 def truth() -> Totals:
-    return compute_truth(rows(flights_file(), limit=FLIGHTS)).totals
+    return expected_output(rows(flights_file(), limit=FLIGHTS)).totals
 
 
 def test_an_aborted_round_is_done_again(bootstrap: str, capsys: Output) -> None:
@@ -54,7 +54,7 @@ def test_a_pause_that_its_round_never_reached_waits_in_the_next(
 ) -> None:
     """The first round is aborted, so it never gets to COMMITTED."""
     monkeypatch.setattr("sys.stdin", io.StringIO("on\non\n"))
-    pauses = ((1, Point.COMMITTED), (2, Point.READ))
+    pauses = ((1, WorkerPoint.COMMITTED), (2, WorkerPoint.READ))
     said = work(bootstrap, capsys, *pauses, abort_share=1)
     stops = [(word["round"], word["point"]) for word in said if word["event"] == "at"]
     assert stops == [(2, "COMMITTED"), (3, "READ")]
@@ -64,7 +64,7 @@ def test_who_is_told_to_go_on_for_some_rounds_ends_then(
     bootstrap: str, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("go 1\n"))
-    said = [word["event"] for word in work(bootstrap, capsys, (1, Point.HALF), (2, Point.HALF))]
+    said = [word["event"] for word in work(bootstrap, capsys, (1, WorkerPoint.HALF), (2, WorkerPoint.HALF))]
     assert said == ["ready", "at", "committed", "committed", "finished"]
     heir = work(bootstrap, capsys)
     assert heir[0]["carriers"] > 0, "totals come from the log"

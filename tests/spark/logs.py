@@ -22,7 +22,7 @@ from fencepost.protocol.terms import (
 from fencepost.spark_bridge.options import parse_options
 from fencepost.spark_bridge.planning import ReadTask, plan
 from fencepost.spark_bridge.rows import record_batches
-from fencepost.spark_bridge.scanning import Scan
+from fencepost.spark_bridge.scanning import TaskScan
 from tests.journal.logs import Writer
 from tests.journal.logs import copy_of as copy_of_partitions
 
@@ -221,7 +221,7 @@ def rows_of_task(
     fail_on_data_loss: bool = True,
 ) -> list[Row]:
     """What a worker makes of a task, without Spark."""
-    scan = Scan(storage, task, isolation_level=isolation_level, fail_on_data_loss=fail_on_data_loss)
+    scan = TaskScan(storage, task, isolation_level=isolation_level, fail_on_data_loss=fail_on_data_loss)
     return [
         Row(
             record["offset"],

@@ -3,9 +3,8 @@
 import pytest
 
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
-from fencepost.spark_bridge.options import ReadOptions, parse_options
+from fencepost.spark_bridge.options import ReadOptions, UnusableOption, parse_options
 from fencepost.spark_bridge.planning import choose_partitions
-from fencepost.spark_bridge.problems import UnusableOption
 
 NEEDED = {"path": "/data", "subscribe": "orders"}
 

@@ -16,7 +16,7 @@ from fencepost.journal.memory import MemoryStorage
 from fencepost.protocol.batches import place, walk
 from fencepost.protocol.compression import Compression
 from fencepost.protocol.terms import IsolationLevel
-from fencepost.spark_bridge.problems import CorruptLog, DataLoss
+from fencepost.spark_bridge.partition_files import CorruptLog, DataLoss
 from tests.journal.logs import DIRECTORY, files_of
 from tests.spark.logs import (
     COMMITTED,

@@ -17,8 +17,7 @@ from fencepost.journal.disk import DiskStorage
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.memory import MemoryStorage
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
-from fencepost.spark_bridge.java import use_java
-from fencepost.spark_bridge.session import session
+from fencepost.spark_bridge.session import session, use_java
 from tests.spark import killed_writer
 from tests.spark.logs import COMMITTED, RememberedLog, Row, end_of, last_stable_offset, new_log, visible
 
@@ -233,7 +232,7 @@ exec {java} "$@"
 ELSEWHERE = """
 import sys
 sys.path[:0] = sys.argv[1:3]
-from fencepost.spark_bridge.java import use_java
+from fencepost.spark_bridge.session import use_java
 from fencepost.spark_bridge.session import session
 with session(master="local[1]") as spark:
     print(spark.read.format("fencepost").option("subscribe", "orders").load(sys.argv[3]).count())

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 import trio
 
+from fencepost.demo.report import StoryLog
 from fencepost.protocol.errors import FencepostError
 
 CHUNK_BYTES = 65_536
@@ -27,7 +29,7 @@ class ChildFailed(FencepostError):
     """A process of the demonstration ended in a way that nobody planned."""
 
 
-class Child:
+class ChildProcess:
     """One process that speaks JSON lines."""
 
     def __init__(self, name: str, process: trio.Process, errors: Path) -> None:
@@ -78,14 +80,14 @@ class Child:
         return ChildFailed(f"the {self.name} ended with {self._process.returncode}\n{words}")
 
 
-class Children:
+class ChildProcesses:
     """Starts processes and remembers them."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._started: list[Child] = []
+        self._started: list[ChildProcess] = []
 
-    async def start(self, name: str, *arguments: str) -> Child:
+    async def start(self, name: str, *arguments: str) -> ChildProcess:
         """`python -m *arguments` in a session of its own: Ctrl-C reaches the demonstration alone."""
         errors = self._directory / f"{len(self._started):03d}-{name}.stderr"
         with errors.open("wb") as stderr:
@@ -96,7 +98,7 @@ class Children:
                 stderr=stderr,
                 start_new_session=True,
             )
-        child = Child(name, process, errors)
+        child = ChildProcess(name, process, errors)
         self._started.append(child)
         return child
 
@@ -109,12 +111,85 @@ class Children:
 
 
 @asynccontextmanager
-async def children(directory: Path) -> AsyncGenerator[Children]:
+async def children(directory: Path) -> AsyncGenerator[ChildProcesses]:
     """All processes started inside are gone afterwards; their stderr lies in `directory`."""
     await trio.Path(directory).mkdir(parents=True, exist_ok=True)
-    family = Children(directory)
+    family = ChildProcesses(directory)
     try:
         yield family
     finally:
         with trio.CancelScope(shield=True):
             await family.end_all()
+
+
+class BrokerProcess:
+    """The broker's process, whichever it is at the moment."""
+
+    def __init__(
+        self, children: ChildProcesses, *, data: Path, broken: str | None, lose_every: int, stage: StoryLog
+    ) -> None:
+        self._children = children
+        self._data = data
+        self._broken = broken
+        self._stage = stage
+        self._lose_every = lose_every
+        self._port = 0
+        self._child: ChildProcess | None = None
+        self._lock = trio.Lock()
+        self.kills = 0
+        self.lost_replies = 0
+        self.holds: deque[int] = deque()
+        self.rounds = (
+            0  # of the worker that have ended so far: a broker counts its PREPAREs from its own start
+        )
+
+    @property
+    def bootstrap(self) -> str:
+        """Where the broker listens, in all its lives."""
+        return f"127.0.0.1:{self._port}"
+
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """Starts the broker, and watches it until cancelled."""
+        await self._start()
+        task_status.started()
+        while (child := self._child) is not None:
+            said = await child.hear()
+            self.lost_replies += said is not None and "lost_reply" in said
+            if said is not None and "held" in said:
+                self.holds.popleft()
+                await self.kill(f"{said['held']} is in the log, and nothing after it yet")
+            elif said is None:
+                async with self._lock:
+                    if child is self._child:
+                        raise child.failure()
+
+    async def kill(self, moment: str) -> None:
+        """SIGKILL, and another broker on what is left."""
+        async with self._lock:
+            assert self._child is not None, "a broker has been started"
+            await self._child.end()
+            self.kills += 1
+            self._stage.tell(f"broker killed: {moment}")
+            await self._start()
+
+    async def stop(self) -> None:
+        """Ends the broker in good order: nobody needs it any more."""
+        async with self._lock:
+            assert self._child is not None, "a broker has been started"
+            child, self._child = self._child, None
+            await child.end(signal.SIGTERM)
+
+    async def _start(self) -> None:
+        arguments = ["fencepost", "serve", str(self._data), "--port", str(self._port)]
+        arguments += ["--lose-reply", f"Produce:{self._lose_every}", "--with-parent"]
+        if self._broken is not None:
+            arguments += ["--break", self._broken]
+        if self.holds:
+            arguments += ["--hold-at", f"prepare:{max(1, self.holds[0] - self.rounds)}"]
+        child = await self._children.start("broker", *arguments)
+        ready = await child.hear()
+        if ready is None:
+            await child.wait()
+            raise child.failure()
+        self._port = ready["port"]
+        self._child = child

@@ -15,31 +15,29 @@ import trio
 
 from fencepost.cli.agreement import disagreements, read_histories
 from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed, Stopped
-from fencepost.cli.printing import print_json
-from fencepost.demo.children import Child, Children, children
+from fencepost.cli.output import print_json
 from fencepost.demo.dataset import flights_file
-from fencepost.demo.keeper import Keeper
-from fencepost.demo.pipeline import Pipeline, Tally
-from fencepost.demo.plan import Blow, Plan, TooManyKills, draw_plan
-from fencepost.demo.report import Report
-from fencepost.demo.stage import Stage
-from fencepost.demo.verify import Verdict
+from fencepost.demo.pipeline import Pipeline, WorkerCounts
+from fencepost.demo.plan import Strike, StrikePlan, TooManyKills, draw_plan
+from fencepost.demo.processes import BrokerProcess, ChildProcess, ChildProcesses, children
+from fencepost.demo.report import DemoResult, StoryLog
+from fencepost.demo.verify import OutputCheck
 from fencepost.protocol.terms import TransactionState
 from fencepost.spark_bridge.session import require_spark
 
 
 @attrs.frozen(kw_only=True)
-class Show:
+class DemoRun:
     """What was asked for, and where it takes place."""
 
-    plan: Plan
+    plan: StrikePlan
     data: Path
     source: Path
     broken: str | None
-    stage: Stage
+    stage: StoryLog
 
 
-def show(
+def run_demo(
     *, flights: int, kills: int, seed: int, directory: Path | None, broken: str | None, as_json: bool
 ) -> int:
     """Runs it, prints the table; the exit code is 1 when the output is not exactly right."""
@@ -52,7 +50,7 @@ def show(
     if directory is not None and directory.exists() and any(directory.iterdir()):
         raise CommandFailed(f"{directory} is not empty", then="name a new directory", code=WRONG_USAGE)
     require_spark()
-    stage = Stage()
+    stage = StoryLog()
     with (
         tempfile.TemporaryDirectory(prefix="fencepost-demo-")
         if directory is None
@@ -60,7 +58,7 @@ def show(
     ):
         data = Path(place, "data")
         source = flights_file()
-        the = Show(plan=plan, data=data, source=source, broken=broken, stage=stage)
+        the = DemoRun(plan=plan, data=data, source=source, broken=broken, stage=stage)
         report = trio.run(perform_unless_stopped, the, Path(place))
         if directory is not None:
             stage.tell(f"the log stays in {data}: look at it with `fencepost dump {data}`")
@@ -71,10 +69,10 @@ def show(
     return OK if report.ok else FAILED
 
 
-async def perform_unless_stopped(the: Show, place: Path) -> Report:
+async def perform_unless_stopped(the: DemoRun, place: Path) -> DemoResult:
     """The same, ended in good order by Ctrl-C and SIGTERM: Stopped after every process is gone."""
     caught: list[int] = []
-    reports: list[Report] = []
+    reports: list[DemoResult] = []
 
     async def watch(scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
@@ -92,7 +90,7 @@ async def perform_unless_stopped(the: Show, place: Path) -> Report:
     return reports[0]
 
 
-async def perform(the: Show, place: Path) -> Report:
+async def perform(the: DemoRun, place: Path) -> DemoResult:
     """All parts in order."""
     async with children(place / "processes") as family:
         reader = await start_reader(the, family)  # Spark takes its time: it starts beside the pipeline
@@ -103,7 +101,7 @@ async def perform(the: Show, place: Path) -> Report:
         for contradiction in contradictions[:5]:
             the.stage.tell(contradiction)
         verdict, loaded = await verify(the, reader)
-    return Report(
+    return DemoResult(
         seed=the.plan.seed,
         broken=the.broken,
         flights=the.plan.flights,
@@ -126,21 +124,25 @@ async def perform(the: Show, place: Path) -> Report:
         lost_replies=keeper.lost_replies,
         log_contradictions=len(contradictions),
         seconds=round(the.stage.seconds, 1),
-        planned_worker_kills=the.plan.count(Blow.KILL_WORKER),
-        planned_broker_kills=the.plan.count(Blow.KILL_BROKER, Blow.KILL_BROKER_AT_PREPARE),
+        planned_worker_kills=the.plan.count(Strike.KILL_WORKER),
+        planned_broker_kills=the.plan.count(Strike.KILL_BROKER, Strike.KILL_BROKER_AT_PREPARE),
     )
 
 
-async def run_pipeline(the: Show, family: Children, reader: Child) -> tuple[Keeper, Tally]:
+async def run_pipeline(
+    the: DemoRun, family: ChildProcesses, reader: ChildProcess
+) -> tuple[BrokerProcess, WorkerCounts]:
     """Broker, loader, worker; all of them stopped at the end."""
-    keeper = Keeper(
+    keeper = BrokerProcess(
         family,
         data=the.data,
         broken=broker_fault(the.broken),
         lose_every=the.plan.lose_every,
         stage=the.stage,
     )
-    keeper.holds.extend(event.round for event in the.plan.events if event.blow is Blow.KILL_BROKER_AT_PREPARE)
+    keeper.holds.extend(
+        event.round for event in the.plan.events if event.strike is Strike.KILL_BROKER_AT_PREPARE
+    )
     async with trio.open_nursery() as nursery:
         await nursery.start(keeper.run)
         await load(the, family, keeper)
@@ -165,12 +167,12 @@ def broker_fault(broken: str | None) -> str | None:
     return None if broken == "isolation" else broken
 
 
-async def load(the: Show, family: Children, keeper: Keeper) -> None:
+async def load(the: DemoRun, family: ChildProcesses, keeper: BrokerProcess) -> None:
     """Fills the topic `flights`."""
     flights = the.plan.flights
     with the.stage.act("loading flights", total=flights) as act:
         loader = await family.start(
-            "loader", "fencepost.demo.loader", keeper.bootstrap, str(the.source), str(flights)
+            "loader", "fencepost.demo.dataset", keeper.bootstrap, str(the.source), str(flights)
         )
         while (said := await loader.hear()) is not None:
             if said["event"] == "sent":
@@ -179,14 +181,14 @@ async def load(the: Show, family: Children, keeper: Keeper) -> None:
             raise loader.failure()
 
 
-async def start_reader(the: Show, family: Children) -> Child:
+async def start_reader(the: DemoRun, family: ChildProcesses) -> ChildProcess:
     """Spark, which waits for the word to read."""
     isolation_level = "read_uncommitted" if the.broken == "isolation" else "read_committed"
     arguments = (str(the.data), str(the.source), str(the.plan.flights), isolation_level)
     return await family.start("Spark", "fencepost.demo.verify", *arguments)
 
 
-async def verify(the: Show, reader: Child) -> tuple[Verdict, int]:
+async def verify(the: DemoRun, reader: ChildProcess) -> tuple[OutputCheck, int]:
     """What Spark finds in the files, and how many flights were in the input topic."""
     loaded, verdict = 0, None
     with the.stage.act("Spark reads the log", total=None):
@@ -194,7 +196,7 @@ async def verify(the: Show, reader: Child) -> tuple[Verdict, int]:
         while (said := await reader.hear()) is not None:
             if said.pop("event") == "verdict":
                 loaded = said.pop("flights_loaded")
-                verdict = Verdict(**said)
+                verdict = OutputCheck(**said)
         await reader.wait()
     if verdict is None:
         raise reader.failure()

@@ -11,8 +11,11 @@ from typing import Any
 
 import attrs
 
-from fencepost.demo.plan import Point
+from fencepost.demo.plan import WorkerPoint
 
+FLIGHTS = "flights"
+DELAYS = "delays"
+TOTALS = "totals"
 GROUP = "delay-pipeline"
 TRANSACTIONAL_ID = "delay-pipeline-0"
 PARTITION_COUNT = 4
@@ -31,7 +34,7 @@ class Task:
     records_per_transaction: int
     abort_share: float
     read_uncommitted: bool = False
-    pauses: tuple[tuple[int, Point], ...] = ()
+    pauses: tuple[tuple[int, WorkerPoint], ...] = ()
 
     def to_json(self) -> str:
         """As the command-line argument."""
@@ -42,7 +45,7 @@ class Task:
     def from_json(text: str) -> Task:
         """Reads the argument."""
         fields = json.loads(text)
-        pauses = tuple((number, Point[name]) for number, name in fields.pop("pauses"))
+        pauses = tuple((number, WorkerPoint[name]) for number, name in fields.pop("pauses"))
         return Task(pauses=pauses, **fields)
 
 

@@ -12,7 +12,7 @@ import trio
 from fencepost.broker.embedded import Broker
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
-from fencepost.cli.hanging import Opened, oldest_of_each
+from fencepost.cli.transactions import Opened, oldest_of_each
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import AddPartitionsToTxn, EndTxn, Produce, ProducerDescription, Request
 from fencepost.protocol.terms import TopicPartition

@@ -16,7 +16,7 @@ import pytest
 from fencepost.cli.application import run
 from fencepost.cli.errors import CommandFailed
 from fencepost.cli.fuzz import WorldOptions
-from fencepost.cli.seed_workers import try_seeds
+from fencepost.cli.fuzz_workers import try_seeds
 from fencepost.simulator.fuzz.plan import Plan, draw
 from fencepost.simulator.fuzz.seeds import Tally, try_one
 from fencepost.simulator.world.choices import Choices

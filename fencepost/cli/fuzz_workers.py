@@ -17,7 +17,6 @@ from typing import Any, Final, Protocol, cast
 
 import attrs
 
-from fencepost.cli.calm import CalmCollector
 from fencepost.cli.errors import CommandFailed
 from fencepost.simulator.fuzz.seeds import Tried, try_one
 from fencepost.simulator.fuzz.trial import Planner
@@ -159,3 +158,16 @@ def _work(pipe: Pipe, planner: Planner) -> None:
                 pipe.send(_try_timed(pipe.recv(), planner))
             except (EOFError, BrokenPipeError, ConnectionResetError):
                 return
+
+
+class CalmCollector:
+    """Inside it nothing is collected unless it is asked for, and what was there before is never looked at."""
+
+    def __enter__(self) -> None:
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+
+    def __exit__(self, *_: object) -> None:
+        gc.enable()
+        gc.unfreeze()
