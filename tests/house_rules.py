@@ -36,6 +36,9 @@ PLAIN_DECORATORS = frozenset(
 )
 BANNED_PARTS = frozenset({"helper", "helpers", "manager", "maybe", "util", "utils"})
 BANNED_MARKS = re.compile(r"\b(TODO|FIXME|XXX)\b")
+IMPORT_PATH = re.compile(
+    rf"{PACKAGE}[\w.]*:(\w+)"
+)  # how the command line names a function before it is imported
 BARE_EXEMPTION = re.compile(r"(noqa|type: ?ignore|pyright: ?ignore)(: ?[A-Z0-9, ]+|\[[^\]]*\])?\W*$")
 
 
@@ -216,13 +219,17 @@ def is_plain(decorator: ast.expr) -> bool:
 
 
 def uses(tree: ast.AST) -> Iterator[str]:
-    """Every name that a piece of code reads or imports; what it defines or assigns is no use."""
+    """Every name that a piece of code reads, imports, or writes as "package.module:name"; a definition or an
+    assignment is not a use.
+    """
     for node in ast.walk(tree):
         match node:
             case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name):
                 yield name
             case ast.ImportFrom(names=aliases):
                 yield from (alias.name for alias in aliases)
+            case ast.Constant(value=str(text)) if named := IMPORT_PATH.fullmatch(text):
+                yield named[1]
             case _:
                 pass
 

@@ -195,9 +195,10 @@ def test_what_the_rules_leave_alone(tmp_path: Path) -> None:
     small_house(tmp_path)
     package = tmp_path / PACKAGE
     (package / "cli" / "serve.py").write_text("@app.command\ndef serve(): ...\nUSAGE = '# TO' 'DO'\n")
+    (package / "cli" / "topic.py").write_text("def create(): ...\nTREE = ('fencepost.cli.topic:create',)\n")
     (package / "cli" / "worker.py").write_text("def work():\n    '''" + "\n" * 60 + "'''\n    return USAGE\n")
     (package / "cli" / "__init__.py").write_text(
-        "from fencepost.cli import serve\nRUN = 'fencepost.cli.worker'\n"
+        "from fencepost.cli import serve, topic\nRUN = 'fencepost.cli.worker', topic.TREE\n"
     )
     (tmp_path / "README.md").write_text("Call `work(RUN)`.\n")
     assert [line for check in CHECKS for line in check(tmp_path)] == []
