@@ -14,7 +14,7 @@ help:
 	@echo 'make lint    the checks that run nothing; make format mends what it can'
 	@echo 'make oracle  what Apache Kafka answered, and what Fencepost answers; FILES="..." plays other recordings'
 	@echo 'make bench   measurements: against peers, and how fast the simulator is'
-	@echo 'make docs    the tables and diagrams that are generated from the code'
+	@echo 'make docs    what is generated from the code: tables, diagrams, the blocking client'
 	@echo 'make clean   removes the environment and every cache'
 
 env: $(STAMP)
@@ -49,6 +49,7 @@ bench: env
 	$(BIN)/python -m benchmarks
 
 docs: env
+	$(BIN)/python -m tools.unasync
 	$(BIN)/python -m tools.docs
 
 clean:

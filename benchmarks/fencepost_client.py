@@ -14,7 +14,7 @@ from uuid import uuid4
 from benchmarks.loads import KEYS, PARTITIONS, RECORDS_PER_TRANSACTION, VALUES, Load, Scale, Work
 from fencepost import Admin, Consumer, Producer, TopicPartition
 from fencepost.client.consumer_records import ConsumedBatch
-from fencepost.client.shells.sync import Outcome
+from fencepost.client.shells.sync import SendFuture
 
 OUTCOMES_EVERY = 1_000  # records, as the peer asks for its delivery reports
 
@@ -26,7 +26,7 @@ def _fresh_topic(address: str) -> str:
     return topic
 
 
-def _stored(outcomes: list[Outcome]) -> int:
+def _stored(outcomes: list[SendFuture]) -> int:
     """How many records these are; raises what the first that failed ended in."""
     for outcome in outcomes:
         outcome.result()
@@ -43,7 +43,7 @@ def _producing(address: str, scale: Scale) -> Generator[Work]:
         def work() -> int:
             send = producer.send
             records = scale.keyed_records()
-            waiting: deque[list[Outcome]] = deque()
+            waiting: deque[list[SendFuture]] = deque()
             stored = 0
             while sent := [send(topic, value, key) for key, value in islice(records, OUTCOMES_EVERY)]:
                 waiting.append(sent)

@@ -42,11 +42,10 @@ SHELLS = frozenset(
         "broker/embedded.py",
         "broker/server.py",
         "client/shells/aio.py",
-        "client/shells/aio_consumer.py",
-        "client/shells/aio_sockets.py",
+        "client/shells/aio_driver.py",
+        "client/shells/sockets.py",
         "client/shells/sync.py",
-        "client/shells/sync_consumer.py",
-        "client/shells/sync_sockets.py",
+        "client/shells/sync_driver.py",
         "journal/disk.py",
     }
 )

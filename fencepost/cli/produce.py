@@ -17,7 +17,7 @@ from cyclopts import Parameter, validators
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed
 from fencepost.cli.options import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
 from fencepost.cli.output import counted, print_json
-from fencepost.client.shells.sync import Admin, Outcome, Producer
+from fencepost.client.shells.sync import Admin, Producer, SendFuture
 from fencepost.client.transaction_versions import newest_dialect
 
 Pair = tuple[bytes | None, bytes]  # key and value
@@ -32,9 +32,9 @@ class Written:
         self.transactions = 0
         self.spans: dict[int, list[int]] = {}
         self.records = 0
-        self._pending: deque[Outcome] = deque()
+        self._pending: deque[SendFuture] = deque()
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: SendFuture) -> None:
         """Takes an outcome; waits for the oldest when too many are open."""
         self._pending.append(outcome)
         if len(self._pending) > PENDING_MAX:

@@ -142,6 +142,11 @@ class ConsumerMachine(AskingMachine):
         return batches
 
     @property
+    def has_news(self) -> bool:
+        """Whether `take` would return or raise something."""
+        return any(reading.fetched or reading.problem for reading in self.readings.values())
+
+    @property
     def group_id(self) -> str:
         """The group; WrongState when the consumer has none."""
         if self.settings.group_id is None:

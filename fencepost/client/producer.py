@@ -44,6 +44,16 @@ class ProducerMachine(ProducerInside):
         """Whether only close() is left."""
         return self.state in LAST_STATES
 
+    @property
+    def has_work(self) -> bool:
+        """Whether a record has no outcome yet, or an answer is awaited."""
+        return bool(self.accumulator.batches) or self.is_waiting
+
+    @property
+    def io_tick_ms(self) -> int:
+        """Records linger while no call runs, so a thread looks as often as they may be due."""
+        return max(1, self.settings.linger_ms)
+
     # --- calls of the user ----------------------------------------------------------------------------------
 
     def init_transactions(self, now: int) -> list[Effect]:

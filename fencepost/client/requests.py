@@ -27,6 +27,16 @@ class AskingMachine:
         """What it knows of the cluster."""
         return self.calls.cluster
 
+    @property
+    def has_work(self) -> bool:
+        """Whether something must go on while no call runs."""
+        return False
+
+    @property
+    def io_tick_ms(self) -> int | None:
+        """Everything here happens inside of calls."""
+        return None
+
     def ask(self, request: Request, target: Target, *, deadline: int) -> int:
         """Asks until `deadline`; call `wake` to send it. The number under which it is Answered."""
         return self.calls.submit(request, target, deadline)

@@ -10,7 +10,6 @@ import pytest
 
 from fencepost.broker.embedded import Broker
 from fencepost.client.admin import AbortSpec
-from fencepost.client.connection import Connection
 from fencepost.client.errors import (
     BufferFull,
     CommitOutcomeUnknown,
@@ -20,9 +19,10 @@ from fencepost.client.errors import (
     UnknownTopic,
     WrongState,
 )
+from fencepost.client.network import ClientConnection
 from fencepost.client.send_future import RecordMetadata
 from fencepost.client.serializers import json_deserializer, json_serializer
-from fencepost.client.shells.aio import AsyncAdmin, AsyncConsumer, AsyncOutcome, AsyncProducer
+from fencepost.client.shells.aio import AsyncAdmin, AsyncConsumer, AsyncProducer, AsyncSendFuture
 from fencepost.client.shells.sync import Consumer
 from fencepost.protocol import messages as m
 from fencepost.protocol.terms import TopicPartition
@@ -222,7 +222,7 @@ def test_a_cancelled_block_is_aborted(tell: Callable[[Story], None]) -> None:
 def test_an_error_in_the_block_comes_out_as_it_is(tell: Callable[[Story], None]) -> None:
     async def story(address: str) -> None:
         producer = AsyncProducer(address)
-        sent: list[AsyncOutcome] = []
+        sent: list[AsyncSendFuture] = []
         with pytest.raises(ZeroDivisionError):
             await fail_after_sending(producer, sent)
         assert sent[0].outcome().offset == 0, "what was sent before the error was flushed"
@@ -246,7 +246,7 @@ async def commit_within(producer: AsyncProducer, seconds: float) -> None:
             scope.deadline = anyio.current_time() + seconds
 
 
-async def fail_after_sending(producer: AsyncProducer, sent: list[AsyncOutcome]) -> None:
+async def fail_after_sending(producer: AsyncProducer, sent: list[AsyncSendFuture]) -> None:
     async with producer:
         sent.append(await producer.send("t", b"x"))
         raise ZeroDivisionError
@@ -297,8 +297,8 @@ def test_a_program_that_did_not_yield_for_long_finds_its_answers(tell: Callable[
         async with AsyncProducer(address, linger_ms=0, request_timeout_ms=100) as producer:
             await (await producer.send("t", b"0", partition=0))
 
-            def connections() -> list[Connection]:
-                return list(producer._wires.session.connections.values())  # pyright: ignore[reportPrivateUsage] - inside
+            def connections() -> list[ClientConnection]:
+                return list(producer._driver.network.connections.values())  # pyright: ignore[reportPrivateUsage] - inside
 
             before = connections()
             for count in range(2, 8):

@@ -1,14 +1,13 @@
-"""One connection and a session of them, by bytes and values alone: ids, order, time limits, and strangers."""
+"""One connection and a network of them, by bytes and values alone: ids, order, time limits, and strangers."""
 
 from __future__ import annotations
 
 import pytest
 
-from fencepost.client.connection import Answer, Connection
-from fencepost.client.effects import Answered, Send
+from fencepost.client.effects import Send
+from fencepost.client.network import ClientConnection, Network, RequestResult
 from fencepost.client.requests import AskingMachine
 from fencepost.client.retries import ANY_NODE
-from fencepost.client.session import Session
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.frames import ReplyFrame, decode_request, encode_reply
@@ -19,11 +18,11 @@ ASK = m.FindCoordinator(kind=CoordinatorType.GROUP, key="g")
 FOUND = m.FindCoordinatorReply(node_id=1, host="h", port=9)
 
 
-def connection() -> Connection:
-    return Connection(client_id="me", request_timeout_ms=100)
+def connection() -> ClientConnection:
+    return ClientConnection(client_id="me", request_timeout_ms=100)
 
 
-def written(link: Connection) -> bytes:
+def written(link: ClientConnection) -> bytes:
     """Takes what the shell would write."""
     data = b"".join(bytes(piece) for piece in link.outbox)
     link.outbox.clear()
@@ -45,9 +44,9 @@ def test_answers_find_their_requests_in_any_order_and_in_any_pieces() -> None:
     stream = reply(2) + reply(0) + reply(1, None, ErrorCode.NOT_COORDINATOR)
     answers = [answer for i in range(len(stream)) for answer in link.receive(stream[i : i + 1])]
     assert answers == [
-        Answer(70, ErrorCode.NONE, FOUND),
-        Answer(50, ErrorCode.NONE, FOUND),
-        Answer(60, ErrorCode.NOT_COORDINATOR, None),
+        RequestResult(70, ErrorCode.NONE, FOUND),
+        RequestResult(50, ErrorCode.NONE, FOUND),
+        RequestResult(60, ErrorCode.NOT_COORDINATOR, None),
     ]
     assert link.deadline is None
 
@@ -66,14 +65,16 @@ def test_what_answers_nothing_that_was_asked_ends_the_connection(data: bytes) ->
     link.send(Send(1, request=ASK, token=50), 0)
     with pytest.raises(ProtocolViolation):
         list(link.receive(data))
-    assert link.lost(1) == [Answer(50, ErrorCode.NETWORK_EXCEPTION, None)], "the request comes back once"
+    assert link.lost(1) == [RequestResult(50, ErrorCode.NETWORK_EXCEPTION, None)], (
+        "the request comes back once"
+    )
     assert link.lost(2) == []
 
 
 def test_good_answers_before_a_bad_one_count() -> None:
     link = connection()
     link.send(Send(1, request=ASK, token=50), 0)
-    got: list[Answer] = []
+    got: list[RequestResult] = []
     with pytest.raises(ProtocolViolation):
         got.extend(link.receive(reply(0) + reply(9)))
     link.send(Send(1, request=ASK, token=51), 0)
@@ -87,8 +88,8 @@ def test_the_oldest_request_sets_the_time_limit() -> None:
     link.send(Send(1, request=ASK, token=2), 50)
     assert link.deadline == 110
     assert link.lost(110) == [
-        Answer(1, ErrorCode.REQUEST_TIMED_OUT, None),
-        Answer(2, ErrorCode.NETWORK_EXCEPTION, None),
+        RequestResult(1, ErrorCode.REQUEST_TIMED_OUT, None),
+        RequestResult(2, ErrorCode.NETWORK_EXCEPTION, None),
     ]
 
 
@@ -100,53 +101,53 @@ def test_correlation_ids_wrap() -> None:
     assert [answer.token for answer in link.receive(reply(INT32_MAX) + reply(0))] == [1, 2]
 
 
-# --- a session ----------------------------------------------------------------------------------------------
+# --- a network ----------------------------------------------------------------------------------------------
 
 
 class Wire:
-    """A session of an asking client; plays its shell."""
+    """The network of an asking client; plays its driver."""
 
     def __init__(self, bootstrap: str = "a:1,b:2") -> None:
         self.machine = AskingMachine(bootstrap)
-        self.session = Session(self.machine, client_id="", request_timeout_ms=100)
+        self.network = Network(self.machine, client_id="", request_timeout_ms=100)
         self.number = self.machine.ask(ASK, ANY_NODE, deadline=10_000)
-        self.session.perform(self.machine.wake(0), 0)
+        self.network.perform(self.machine.wake(0), 0)
 
     @property
     def answers(self) -> list[object]:
-        return [e.reply for e in self.session.outcomes if isinstance(e, Answered) and e.number == self.number]
+        return [e.reply for e in self.network.answers.values() if e.number == self.number]
 
 
-def test_a_session_asks_the_next_node_when_one_is_gone() -> None:
+def test_a_network_asks_the_next_node_when_one_is_gone() -> None:
     wire = Wire()
-    (first,) = wire.session.to_open
-    assert wire.session.address(first) == ("a", 1)
-    wire.session.lost(first, 5)
-    assert wire.session.wake_at is not None
-    assert wire.session.wake(wire.session.wake_at) == []
-    (second,) = wire.session.to_open
-    assert wire.session.address(second) == ("b", 2)
-    assert wire.session.received(second, reply(0), 50) is None
+    (first,) = wire.network.to_open
+    assert wire.network.address(first) == ("a", 1)
+    wire.network.lost(first, 5)
+    assert wire.network.wake_at is not None
+    assert wire.network.wake(wire.network.wake_at) == []
+    (second,) = wire.network.to_open
+    assert wire.network.address(second) == ("b", 2)
+    assert wire.network.received(second, reply(0), 50) is None
     assert wire.answers == [FOUND]
 
 
 def test_a_node_that_does_not_answer_in_time_is_disconnected_and_asked_again() -> None:
     wire = Wire("a:1")
-    (node,) = wire.session.to_open
-    wire.session.to_open.clear()
-    assert wire.session.wake(99) == []
-    assert wire.session.wake(100) == [node]
-    wire.session.wake(1_000)
-    assert wire.session.to_open == [node]
-    wire.session.received(node, reply(0), 1_000)
+    (node,) = wire.network.to_open
+    wire.network.to_open.clear()
+    assert wire.network.wake(99) == []
+    assert wire.network.wake(100) == [node]
+    wire.network.wake(1_000)
+    assert wire.network.to_open == [node]
+    wire.network.received(node, reply(0), 1_000)
     assert wire.answers == [FOUND]
 
 
 def test_a_stranger_is_disconnected_with_a_reason() -> None:
     wire = Wire()
-    node = wire.session.to_open.pop()
-    reason = wire.session.received(node, b"HTTP/1.1 400 Bad Request\r\n\r\n", 1)
+    node = wire.network.to_open.pop()
+    reason = wire.network.received(node, b"HTTP/1.1 400 Bad Request\r\n\r\n", 1)
     assert reason is not None
     assert "bytes" in reason
-    assert node not in wire.session.connections
-    assert wire.session.received(node, reply(0), 1) is not None, "what comes after its end is not heard"
+    assert node not in wire.network.connections
+    assert wire.network.received(node, reply(0), 1) is not None, "what comes after its end is not heard"

@@ -1,82 +1,62 @@
-"""The async producer, on trio and on asyncio: the cores with sockets, and no thread.
+"""The async producer, consumer and admin, on trio and on asyncio.
 
-Rule: sending never waits unless there is no room, and then
-says so; nothing per record awaits or is scheduled.
+`python -m tools.unasync` makes the blocking clients in `sync.py` from this file. What the two do differently
+is in their drivers; what their calls do is in `client/calls.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from types import TracebackType
+from typing import TypeVar
 
-import anyio
-
-from fencepost.client.batch import Batch, Headers
-from fencepost.client.columns import shares
-from fencepost.client.effects import Effect, Operation
-from fencepost.client.errors import (
-    BufferFull,
-    ClientError,
-    CommitOutcomeUnknown,
-    RequestTimeout,
-    UnknownTopic,
-    WrongState,
-)
+from fencepost.client import admin as ask
+from fencepost.client import group_admin as ask_groups
+from fencepost.client.admin import AbortSpec, Question, TopicDescription, TransactionListing
+from fencepost.client.assignment import Assigning
+from fencepost.client.calls import ConsumerCalls, RequestCalls
+from fencepost.client.consumer import ConsumerMachine
+from fencepost.client.consumer_records import ConsumedBatch, Decoding
+from fencepost.client.group_admin import GroupDescription, GroupListing
 from fencepost.client.group_offsets import ConsumerGroupMetadata
 from fencepost.client.producer import ProducerMachine
-from fencepost.client.send_future import PendingColumn, PendingRecord, RecordMetadata
-from fencepost.client.send_path import Sending
-from fencepost.client.serializers import Serializer
+from fencepost.client.requests import AskingMachine
+from fencepost.client.serializers import Deserializer, Serializer
 from fencepost.client.settings import (
-    ABORT_GRACE_MS,
     CLOSE_TIMEOUT_MS,
-    UNKNOWN_TOPIC_PATIENCE_MS,
+    ConsumerSettings,
     ProducerSettings,
+    Reset,
     compression_named,
+    isolation_named,
 )
-from fencepost.client.shells.aio_consumer import AsyncAdmin, AsyncConsumer
-from fencepost.client.shells.aio_sockets import AsyncClient, AsyncWires
-from fencepost.client.shells.sync_sockets import Clock, monotonic_ms, wall_ms
-from fencepost.protocol.terms import TopicPartition
+from fencepost.client.shells.aio_driver import (
+    AsyncDriver,
+    AsyncProducerRecords,
+    AsyncSendFuture,
+    AsyncSendFutures,
+)
+from fencepost.client.shells.sockets import Clock, monotonic_ms
+from fencepost.protocol import messages as m
+from fencepost.protocol.terms import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    NO_TIMESTAMP,
+    GroupState,
+    TopicPartition,
+    TransactionState,
+)
 
-__all__ = ["AsyncAdmin", "AsyncConsumer", "AsyncOutcome", "AsyncOutcomes", "AsyncProducer"]
+__all__ = ["AsyncAdmin", "AsyncConsumer", "AsyncProducer", "AsyncSendFuture", "AsyncSendFutures"]
 
-# How long leaving `async with` waits for what is on its way, and
-# how long a cancelled task waits for its abort.
-# A topic that is not known yet is looked for this often; its metadata is asked for by the core.
-TOPIC_LOOK_MS = 20
-
-
-class AsyncOutcome(PendingRecord["AsyncProducer"]):
-    """One record that was sent; awaiting it waits for its acknowledgement."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator[Any, Any, RecordMetadata]:
-        return self._acknowledged().__await__()
-
-    async def _acknowledged(self) -> RecordMetadata:
-        if not self[1].is_done:
-            await self[0].wait_for([self[1]])
-        return self.outcome()
+ResultT = TypeVar("ResultT")
 
 
-class AsyncOutcomes(PendingColumn["AsyncProducer"]):
-    """The records of one `send_many`; awaiting it waits for the acknowledgement of all."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator[Any, Any, list[RecordMetadata]]:
-        return self._acknowledged().__await__()
-
-    async def _acknowledged(self) -> list[RecordMetadata]:
-        await self._owner.wait_for(self.batches)
-        return self.outcomes()
-
-
-class AsyncProducer(AsyncClient, Sending[AsyncOutcome]):
-    """A producer for one event loop: `async with` connects it, and flushes when it is left."""
+class AsyncProducer(AsyncProducerRecords):
+    """An idempotent producer, or with a `transactional_id` a transactional one. One task or thread at a time
+    opens and ends transactions; a block `async with` flushes at its end, and closes the connections.
+    """
 
     def __init__(
         self,
@@ -112,147 +92,30 @@ class AsyncProducer(AsyncClient, Sending[AsyncOutcome]):
             client_id=client_id,
             transaction_version=transaction_version,
         )
-        self._clock = clock
-        self._unfinished: Operation | None = None  # timed out or cancelled for its caller, and goes on
-        self._machine = ProducerMachine(bootstrap, self.settings)
+        machine = ProducerMachine(bootstrap, self.settings)
         super().__init__(
-            self._machine.accumulator,
-            AsyncOutcome,
+            machine,
+            AsyncDriver(machine, client_id=client_id, request_timeout_ms=request_timeout_ms, clock=clock),
             key_serializer=key_serializer,
             value_serializer=value_serializer,
         )
-        self._wires = AsyncWires(
-            self._machine, client_id=client_id, request_timeout_ms=request_timeout_ms, clock=clock
-        )
-
-    # --- records --------------------------------------------------------------------------------------------
-
-    send_nowait = Sending[AsyncOutcome].put
-
-    async def send(
-        self,
-        topic: str,
-        value: Any,
-        key: Any = None,
-        *,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-        headers: Headers | None = None,
-    ) -> AsyncOutcome:
-        """Takes one record. Waits for room and for a topic that is new, and is no checkpoint else."""
-        while True:
-            try:
-                return self.put(
-                    topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
-                )
-            except (BufferFull, _NotKnownYet):
-                await self._room_for(topic)
-
-    async def send_many(
-        self,
-        topic: str,
-        values: Sequence[Any],
-        keys: Sequence[Any] | None = None,
-        *,
-        partition: int | None = None,
-    ) -> AsyncOutcomes:
-        """Takes columns of records, several times faster than `send`; waits as `send` does."""
-        outcomes = AsyncOutcomes(self)
-        if not values:
-            return outcomes
-        values, keys = self._columns(values, keys)
-        while (route := self._machine.route(topic)) is None:
-            await self._room_for(topic)
-        for share in shares(route, values, keys, partition):
-            start = 0
-            while start < len(share.values):
-                try:
-                    run = self._put_run(topic, share, start)
-                except (BufferFull, _NotKnownYet):
-                    await self._room_for(topic)
-                    continue
-                outcomes.add(run, share.places[start : start + run.length])
-                start += run.length
-        return outcomes
-
-    async def _room_for(self, topic: str) -> None:
-        """Waits for a topic to be known and for room; BufferFull, RequestTimeout or UnknownTopic."""
-        self._check_running()
-        machine = self._machine
-
-        def may_send() -> bool:
-            return machine.is_over or machine.accumulator.has_room
-
-        deadline = self._clock() + self.settings.max_block_ms
-        patience = self._clock() + UNKNOWN_TOPIC_PATIENCE_MS
-        while machine.partition_count(topic) is None:
-            error = machine.cluster.topic_errors.get(topic)
-            if error is not None and self._clock() >= patience:
-                raise UnknownTopic(f"topic {topic!r}: {error.meaning}", error)
-            if self._clock() >= deadline:
-                raise RequestTimeout(f"no metadata about topic {topic!r} within max_block_ms")
-            now = self._clock()
-            self._wires.perform(machine.wake(now), now)
-            await self._wires.wait(
-                "anything", lambda: machine.partition_count(topic) is not None, TOPIC_LOOK_MS
-            )
-        if not await self._wires.wait("room", may_send, max(0, deadline - self._clock())):
-            raise BufferFull(
-                f"no room in buffer_memory within max_block_ms ({self.settings.max_block_ms} ms)"
-            )
-
-    def _put_slowly(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int | None,
-        timestamp_ms: int | None,
-        headers: Headers | None,
-    ) -> AsyncOutcome:
-        self._check_running()
-        now = self._clock()
-        try:
-            place = self._machine.append(
-                topic,
-                value,
-                key,
-                partition=partition,
-                timestamp_ms=timestamp_ms,
-                headers=headers,
-                now=now,
-                wall_ms=wall_ms(),
-            )
-        finally:
-            self._wires.perform(self._machine.wake(now), now)
-        if place is None:
-            raise _NotKnownYet(f"topic {topic!r} is not known yet: `await send()` waits until it is")
-        return AsyncOutcome((self, *place))
 
     async def flush(self, timeout_ms: int | None = None) -> None:
-        """Sends all that lingers and waits until every record has its outcome; errors stay with those."""
-        now = self._clock()
-        self._wires.perform(self._machine.flush(now), now)
-        await self.wait_for(list(self._machine.accumulator.batches.values()), timeout_ms)
-
-    async def wait_for(self, batches: Sequence[Batch], timeout_ms: int | None = None) -> None:
-        """Waits until `batches` are done; RequestTimeout when `timeout_ms` passes first."""
-        self._check_running()
-        with anyio.move_on_after(None if timeout_ms is None else timeout_ms / 1000) as scope:
-            for batch in batches:
-                await self._wires.wait(("batch", batch.number), lambda batch=batch: batch.is_done)
-        if scope.cancelled_caught:
-            raise RequestTimeout(f"records had no outcome within {timeout_ms} ms")
-
-    # --- transactions ---------------------------------------------------------------------------------------
+        """Sends everything that lingers, and waits until every record has its outcome. Failures stay with
+        their records; RequestTimeout when `timeout_ms` passes first.
+        """
+        await self._driver.run(self._calls.flush(timeout_ms))
 
     async def init_transactions(self) -> None:
-        """Takes over the transactional id and fences a former owner. After RequestTimeout call it again."""
-        await self._operate(self._machine.init_transactions, Operation.INIT_TRANSACTIONS)
+        """Takes over the transactional id: fences its former owner and ends what that left open.
+        RequestTimeout after `max_block_ms`: call it again, and it waits on.
+        """
+        await self._driver.run(self._calls.init_transactions())
 
     def begin_transaction(self) -> None:
         """Opens a transaction; what is sent from now on belongs to it."""
-        self._machine.begin()
+        with self._driver.lock:
+            self._calls.begin_transaction()
 
     def send_offsets_to_transaction(
         self, offsets: Mapping[TopicPartition, int], group_metadata: ConsumerGroupMetadata | str
@@ -262,110 +125,287 @@ class AsyncProducer(AsyncClient, Sending[AsyncOutcome]):
         `group_metadata` is what `consumer.group_metadata()` returns: if another consumer has the partitions
         by now, the transaction cannot commit (KIP-447). With a group name alone nothing is fenced.
         """
-        self._check_running()
-        now = self._clock()
-        self._wires.perform(self._machine.send_offsets(offsets, group_metadata, now), now)
+        self._driver.check_running()
+        with self._driver.lock:
+            self._calls.send_offsets_to_transaction(offsets, group_metadata)
 
     async def commit_transaction(self, timeout_ms: int | None = None) -> None:
-        """Commits: all of it is visible, or an error says what to do.
+        """Commits: everything in the transaction is visible, or an error says what to do.
 
-        CommitOutcomeUnknown when no answer came in time or the caller was cancelled while it was on its way:
-        that error takes the place of the cancellation, because nobody may overlook it.
+        CommitOutcomeUnknown when no answer came within `timeout_ms` (None: `max_block_ms`), or when the
+        caller was interrupted after the request was sent. It replaces the cancellation of a task, so that it
+        is not overlooked.
         """
-        try:
-            await self._operate(self._machine.commit, Operation.COMMIT, timeout_ms)
-        except anyio.get_cancelled_exc_class() as cancelled:
-            self._give_up_commit()
-            failure = self._wires.resolved.pop(Operation.COMMIT)
-            if failure is None:
-                return  # its answer came in the same moment: it is done
-            if failure.kind is CommitOutcomeUnknown:
-                raise failure.exception() from cancelled
-            raise
+        await self._driver.run(self._calls.commit_transaction(timeout_ms))
 
     async def abort_transaction(self) -> None:
-        """Aborts; nothing of it will be visible. RequestTimeout after max_block_ms: call it again."""
-        await self._operate(self._machine.abort, Operation.ABORT)
-
-    async def _operate(
-        self, start: Callable[[int], list[Effect]], operation: Operation, timeout_ms: int | None = None
-    ) -> None:
-        self._check_running()
-        resolved = self._wires.resolved
-        if self._unfinished is not operation:  # the same call again waits on, or finds what came meanwhile
-            resolved.pop(operation, None)
-            now = self._clock()
-            self._wires.perform(start(now), now)
-        self._unfinished = operation
-        timeout_ms = self.settings.max_block_ms if timeout_ms is None else timeout_ms
-        if not await self._wires.wait(operation, lambda: operation in resolved, timeout_ms):
-            if operation is not Operation.COMMIT:
-                raise RequestTimeout(f"{operation.value}() was not done within {timeout_ms} ms")
-            self._give_up_commit()
-        self._unfinished = None
-        failure = resolved.pop(operation)
-        if failure is not None:
-            raise failure.exception()
-
-    def _give_up_commit(self) -> None:
-        self._unfinished = None
-        now = self._clock()
-        self._wires.perform(self._machine.give_up_commit(now), now)
+        """Aborts: nothing in the transaction will be visible. RequestTimeout after `max_block_ms`: call it
+        again.
+        """
+        await self._driver.run(self._calls.abort_transaction())
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[AsyncProducer]:
-        """Begins; commits at the end, aborts when the block raises, never after an uncertain commit."""
+        """Begins; commits at the end of the block, aborts when it raises. An uncertain commit is never
+        aborted.
+        """
         self.begin_transaction()
         try:
             yield self
         except BaseException as problem:
-            await self._abort_after(problem)
+            await self._driver.run(self._calls.abort_after(problem))
             raise
-        try:
-            await self.commit_transaction()
-        except BaseException as problem:
-            await self._abort_after(problem)
-            raise
+        await self._driver.run(self._calls.commit_block())
 
-    async def _abort_after(self, problem: BaseException) -> None:
-        """The problem is what the caller hears of. A cancelled block still gets a moment for its abort."""
-        if not self._machine.may_abort:
-            return
+    async def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
+        """Aborts an open transaction or sends what is left, then closes the connections. RequestTimeout when
+        that takes more than `timeout_ms`; the client is closed all the same.
+        """
         try:
-            with anyio.CancelScope(shield=True, deadline=anyio.current_time() + ABORT_GRACE_MS / 1000):
-                await self.abort_transaction()
-        except ClientError as second:
-            problem.add_note(f"and abort_transaction() failed: {second}")
-
-    # --- life -----------------------------------------------------------------------------------------------
+            await self._driver.run(self._calls.close(timeout_ms))
+        finally:
+            await self._driver.stop()
 
     async def __aenter__(self) -> AsyncProducer:
-        await self._wires.start()
+        await self._driver.start()
         return self
 
-    async def _close(self, problem: BaseException | None) -> None:
-        """Sends what is left, and aborts an open transaction; a block that raised is not waited for long."""
-        grace_ms = CLOSE_TIMEOUT_MS if problem is None else ABORT_GRACE_MS
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, problem: BaseException | None, _trace: TracebackType | None
+    ) -> None:
         try:
-            with anyio.CancelScope(
-                shield=problem is not None, deadline=anyio.current_time() + grace_ms / 1000
-            ):
-                if self._machine.may_abort:
-                    await self.abort_transaction()
-                elif not self._machine.is_over:
-                    await self.flush()
-        except ClientError as second:
-            if problem is None:
-                raise
-            problem.add_note(f"and closing the producer failed: {second}")
+            await self._driver.run(self._calls.close_after(problem))
         finally:
-            now = self._clock()
-            self._wires.perform(self._machine.close(now), now)
-
-    def _check_running(self) -> None:
-        if not self._wires.is_running:
-            raise WrongState("an async producer sends inside `async with` only")
+            await self._driver.stop()
 
 
-class _NotKnownYet(UnknownTopic):
-    """The topic is being asked for."""
+class AsyncRequestClient:
+    """A client that sends requests and waits for the answers."""
+
+    def __init__(self, driver: AsyncDriver, calls: RequestCalls) -> None:
+        self._driver = driver
+        self._requests = calls
+
+    async def _question(self, question: Question[ResultT]) -> ResultT:
+        return await self._driver.run(self._requests.answer_to(question))
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._driver.stop()
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _problem: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class AsyncConsumer(AsyncRequestClient, Assigning):
+    """A consumer of assigned partitions. Yields batches; records are made only when asked for."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        group_id: str | None = None,
+        isolation_level: str = "read_committed",
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        fetch_max_bytes: int = 1_048_576,
+        max_wait_ms: int = 500,
+        auto_offset_reset: Reset = "earliest",
+        request_timeout_ms: int = 30_000,
+        api_timeout_ms: int = 60_000,
+        client_id: str = "",
+        filters_aborted: bool = True,
+        clock: Clock = monotonic_ms,
+    ) -> None:
+        self.settings = ConsumerSettings(
+            group_id=group_id,
+            isolation_level=isolation_named(isolation_level),
+            fetch_max_bytes=fetch_max_bytes,
+            max_wait_ms=max_wait_ms,
+            auto_offset_reset=auto_offset_reset,
+            request_timeout_ms=request_timeout_ms,
+            api_timeout_ms=api_timeout_ms,
+            client_id=client_id,
+            filters_aborted=filters_aborted,
+        )
+        decoding = Decoding(key=key_deserializer, value=value_deserializer)
+        self._machine = ConsumerMachine(bootstrap, self.settings, decoding)
+        driver = AsyncDriver(
+            self._machine, client_id=client_id, request_timeout_ms=request_timeout_ms, clock=clock
+        )
+        self._calls = ConsumerCalls(self._machine, driver)
+        super().__init__(driver, self._calls)
+
+    async def poll(self, timeout_ms: int = 1_000) -> list[ConsumedBatch]:
+        """The batches that were fetched or come within `timeout_ms`; the next are requested before these are
+        read.
+        """
+        return await self._driver.run(self._calls.poll(timeout_ms))
+
+    async def position(self, partition: TopicPartition) -> int:
+        """The offset of the next record that poll() returns; RequestTimeout when it cannot be found out."""
+        return await self._driver.run(self._calls.position(partition))
+
+    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """The group's committed offsets or None; read_committed waits for transactions that move them."""
+        return await self._driver.run(self._calls.committed(partitions))
+
+    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Commits offsets outside of any transaction; without any, the positions of what was polled."""
+        await self._driver.run(self._calls.commit(offsets))
+
+    async def __aenter__(self) -> AsyncConsumer:
+        await self._driver.start()
+        return self
+
+
+class AsyncAdmin(AsyncRequestClient):
+    """Topics, offsets, transactions, producers and groups of a cluster, asked for and answered."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        request_timeout_ms: int = 30_000,
+        api_timeout_ms: int = 60_000,
+        client_id: str = "",
+        clock: Clock = monotonic_ms,
+    ) -> None:
+        machine = AskingMachine(bootstrap)
+        driver = AsyncDriver(machine, client_id=client_id, request_timeout_ms=request_timeout_ms, clock=clock)
+        super().__init__(driver, RequestCalls(machine, driver, api_timeout_ms=api_timeout_ms))
+
+    async def create_topic(
+        self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
+    ) -> None:
+        """Makes a topic; of Kafka's settings `configs` may hold max.message.bytes. RequestFailed when it
+        exists, or its name, a setting or the number of partitions is not allowed.
+        """
+        await self._question(ask.create_topic(name, partitions, configs or {}))
+
+    async def delete_topic(self, name: str) -> None:
+        """Removes a topic with its records."""
+        await self._question(ask.delete_topic(name))
+
+    async def list_topics(self) -> list[TopicDescription]:
+        """Every topic by name, internal ones too."""
+        return await self._question(ask.list_topics())
+
+    async def describe_topic(self, name: str) -> TopicDescription:
+        """One topic; RequestFailed with UNKNOWN_TOPIC_OR_PARTITION when there is none."""
+        return await self._question(ask.describe_topic(name))
+
+    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The log start offset of each."""
+        return await self._offsets(partitions, EARLIEST_TIMESTAMP, "read_uncommitted")
+
+    async def end_offsets(
+        self, partitions: Iterable[TopicPartition], isolation_level: str = "read_committed"
+    ) -> dict[TopicPartition, int]:
+        """The last stable offset of each, or with "read_uncommitted" the high watermark."""
+        return await self._offsets(partitions, LATEST_TIMESTAMP, isolation_level)
+
+    async def offsets_for_times(
+        self, partitions: Iterable[TopicPartition], timestamp_ms: int
+    ) -> dict[TopicPartition, int]:
+        """The first offset of each with a timestamp as late; -1 when there is none."""
+        return await self._offsets(partitions, timestamp_ms, "read_committed")
+
+    async def _offsets(
+        self, partitions: Iterable[TopicPartition], timestamp: int, isolation_level: str
+    ) -> dict[TopicPartition, int]:
+        level = isolation_named(isolation_level)
+        return {where: await self._question(ask.offset_of(where, timestamp, level)) for where in partitions}
+
+    async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Removes what lies before an offset of each partition, or with HIGH_WATERMARK (-1) everything;
+        where each log starts now. RequestFailed with OFFSET_OUT_OF_RANGE beyond the high watermark.
+        """
+        return {
+            where: await self._question(ask.delete_records(where, offset)) for where, offset in before.items()
+        }
+
+    async def list_brokers(self) -> list[int]:
+        """The ids of the brokers that are up."""
+        return await self._question(ask.list_brokers())
+
+    async def list_transactions(
+        self,
+        states: Iterable[TransactionState] = (),
+        producer_ids: Iterable[int] = (),
+        duration_ms: int = NO_TIMESTAMP,
+        transactional_id_pattern: str | None = None,
+    ) -> list[TransactionListing]:
+        """The transactional ids that coordinators know, filtered by state, producer id, how long at least a
+        transaction has been open (ms; ids without one pass too, as in Kafka), and a regular expression for
+        the whole id. ValueError when it is none.
+        """
+        filters = (tuple(states), tuple(producer_ids), duration_ms, transactional_id_pattern)
+        brokers = await self.list_brokers()
+        listed = [await self._question(ask.list_transactions(broker, *filters)) for broker in brokers]
+        return [listing for of_broker in listed for listing in of_broker]
+
+    async def transaction_version(self) -> int:
+        """The cluster's `transaction.version`: of a producer that shall speak like it, `newest_dialect`."""
+        return await self._question(ask.transaction_version())
+
+    async def find_coordinator(self, transactional_id: str) -> int:
+        """The id of the broker that coordinates a transactional id."""
+        return await self._question(ask.find_coordinator(transactional_id))
+
+    async def describe_transaction(self, transactional_id: str) -> m.TransactionDescription:
+        """One transactional id; RequestFailed with TRANSACTIONAL_ID_NOT_FOUND when there is none."""
+        return await self._question(ask.describe_transaction(transactional_id))
+
+    async def describe_producers(
+        self, partition: TopicPartition, broker_id: int | None = None
+    ) -> list[m.ProducerDescription]:
+        """The producers that a partition remembers, with their open transactions: its leader is asked, or the
+        broker named, which must have the partition.
+        """
+        return await self._question(ask.describe_producers(partition, broker_id))
+
+    async def force_terminate_transaction(self, transactional_id: str) -> None:
+        """Fences whoever has the id, and aborts what it has open. An id that nobody had is made by it."""
+        await self._question(ask.force_terminate_transaction(transactional_id))
+
+    async def abort_transaction(self, spec: AbortSpec) -> None:
+        """Ends a hanging transaction in one partition by an ABORT marker. Its coordinator is not told;
+        RequestFailed when the partition has seen a newer epoch of the producer or of its coordinator.
+        """
+        await self._question(ask.abort_transaction(spec))
+
+    async def list_groups(self, states: Iterable[GroupState] = ()) -> list[GroupListing]:
+        """The consumer groups that brokers coordinate, in these states or, none named, in any."""
+        wanted = tuple(states)
+        brokers = await self.list_brokers()
+        listed = [await self._question(ask_groups.list_groups(broker, wanted)) for broker in brokers]
+        return [listing for of_broker in listed for listing in of_broker]
+
+    async def describe_group(self, group_id: str) -> GroupDescription:
+        """One consumer group with its members; Dead when there is none."""
+        return await self._question(ask_groups.describe_group(group_id))
+
+    async def group_offsets(
+        self, group_id: str, *, require_stable: bool = False
+    ) -> dict[TopicPartition, int]:
+        """Every offset that the group has committed; with `require_stable` waits for transactions that move
+        one.
+        """
+        return await self._question(ask_groups.group_offsets(group_id, require_stable=require_stable))
+
+    async def delete_group(self, group_id: str) -> None:
+        """Forgets a group and its offsets; RequestFailed with NON_EMPTY_GROUP while it has members."""
+        await self._question(ask_groups.delete_group(group_id))
+
+    async def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forgets committed offsets, of those partitions that no member reads; RequestFailed with
+        GROUP_SUBSCRIBED_TO_TOPIC when a member reads one of the others.
+        """
+        await self._question(ask_groups.delete_group_offsets(group_id, partitions))
+
+    async def __aenter__(self) -> AsyncAdmin:
+        await self._driver.start()
+        return self

@@ -1,79 +1,57 @@
-"""The blocking shell, for notebooks and scripts: the cores with
-sockets, a clock and a lock, and no event loop.
+"""The blocking producer, consumer and admin.
 
-Rule: whoever calls does the input and output of all. Nothing that was sent waits for the next call: while the
-caller is away, a keeper thread sends what lingers, reads answers and retries.
+`python -m tools.unasync` makes this file from `aio.py`: change that one. What the two do differently is in
+their drivers; what their calls do is in `client/calls.py`.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import TypeVar
 
-from fencepost.client.accumulator import Route
-from fencepost.client.batch import Batch, Headers
-from fencepost.client.columns import shares
-from fencepost.client.effects import Effect, Operation, Resolve
-from fencepost.client.errors import (
-    BufferFull,
-    ClientError,
-    Failure,
-    RequestTimeout,
-    TransactionAborted,
-    UnknownTopic,
-)
+from fencepost.client import admin as ask
+from fencepost.client import group_admin as ask_groups
+from fencepost.client.admin import AbortSpec, Question, TopicDescription, TransactionListing
+from fencepost.client.assignment import Assigning
+from fencepost.client.calls import ConsumerCalls, RequestCalls
+from fencepost.client.consumer import ConsumerMachine
+from fencepost.client.consumer_records import ConsumedBatch, Decoding
+from fencepost.client.group_admin import GroupDescription, GroupListing
 from fencepost.client.group_offsets import ConsumerGroupMetadata
 from fencepost.client.producer import ProducerMachine
-from fencepost.client.send_future import PendingColumn, PendingRecord, RecordMetadata, make_record_metadata
-from fencepost.client.send_path import Sending
-from fencepost.client.serializers import Serializer
-from fencepost.client.session import Session
+from fencepost.client.requests import AskingMachine
+from fencepost.client.serializers import Deserializer, Serializer
 from fencepost.client.settings import (
-    ABORT_GRACE_MS,
     CLOSE_TIMEOUT_MS,
-    UNKNOWN_TOPIC_PATIENCE_MS,
+    ConsumerSettings,
     ProducerSettings,
+    Reset,
     compression_named,
+    isolation_named,
 )
-from fencepost.client.shells.sync_consumer import Admin, Consumer
-from fencepost.client.shells.sync_sockets import ROUND_MS, Clock, Keeper, Wires, monotonic_ms, wall_ms
-from fencepost.protocol.terms import TopicPartition
+from fencepost.client.shells.sockets import Clock, monotonic_ms
+from fencepost.client.shells.sync_driver import Driver, ProducerRecords, SendFuture, SendFutures
+from fencepost.protocol import messages as m
+from fencepost.protocol.terms import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    NO_TIMESTAMP,
+    GroupState,
+    TopicPartition,
+    TransactionState,
+)
 
-__all__ = ["Admin", "Consumer", "Outcome", "Outcomes", "Producer"]
+__all__ = ["Admin", "Consumer", "Producer", "SendFuture", "SendFutures"]
 
 ResultT = TypeVar("ResultT")
 
 
-class Outcome(PendingRecord["Producer"]):
-    """One record that was sent; `result()` waits for its acknowledgement."""
-
-    __slots__ = ()
-
-    def result(self, timeout_ms: int | None = None) -> RecordMetadata:
-        """Where the record lies, or raises what it ended in; RequestTimeout after `timeout_ms`."""
-        batch = self[1]
-        if batch.base_offset >= 0:  # the usual end, a call shorter
-            return make_record_metadata((batch.topic, batch.partition, batch.base_offset + self[2]))
-        if not batch.is_done:
-            self[0].wait_for([batch], timeout_ms)
-        return self.outcome()
-
-
-class Outcomes(PendingColumn["Producer"]):
-    """The records of one `send_many`; `result()` waits for the acknowledgement of all."""
-
-    __slots__ = ()
-
-    def result(self, timeout_ms: int | None = None) -> list[RecordMetadata]:
-        """Where each lies, in the order given, or raises the first error; RequestTimeout if it takes long."""
-        self._owner.wait_for(self.batches, timeout_ms)
-        return self.outcomes()
-
-
-class Producer(Sending[Outcome]):
-    """A producer that blocks. Not for several threads at once: give each its own, or guard it by a lock."""
+class Producer(ProducerRecords):
+    """An idempotent producer, or with a `transactional_id` a transactional one. One task or thread at a time
+    opens and ends transactions; a block `with` flushes at its end, and closes the connections.
+    """
 
     def __init__(
         self,
@@ -109,184 +87,30 @@ class Producer(Sending[Outcome]):
             client_id=client_id,
             transaction_version=transaction_version,
         )
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._machine = ProducerMachine(bootstrap, self.settings)
+        machine = ProducerMachine(bootstrap, self.settings)
         super().__init__(
-            self._machine.accumulator,
-            Outcome,
+            machine,
+            Driver(machine, client_id=client_id, request_timeout_ms=request_timeout_ms, clock=clock),
             key_serializer=key_serializer,
             value_serializer=value_serializer,
         )
-        self._session = Session(self._machine, client_id=client_id, request_timeout_ms=request_timeout_ms)
-        self._wires = Wires(self._session, lock=self._lock, clock=clock)
-        self._resolved: dict[Operation, Failure | None] = {}
-        self._unfinished: Operation | None = None  # timed out for its caller, and goes on
-        self._keeper = Keeper(self._wires, self._has_work, tick_ms=linger_ms)
-
-    # --- records --------------------------------------------------------------------------------------------
-
-    send = Sending["Outcome"].put
-
-    def send_nowait(
-        self,
-        topic: str,
-        value: Any,
-        key: Any = None,
-        *,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-        headers: Headers | None = None,
-    ) -> Outcome:
-        """As `send`, but never waits: BufferFull without room, UnknownTopic while the topic is not known."""
-        key, value = self._serialize(key, value)
-        with self._lock:
-            try:
-                place = self._add(topic, value, key, partition, timestamp_ms, headers)
-            finally:
-                self._push(self._clock())
-        if place is None:
-            raise UnknownTopic(f"topic {topic!r} is not known yet: send() waits until it is")
-        return Outcome((self, *place))
-
-    def send_many(
-        self,
-        topic: str,
-        values: Sequence[Any],
-        keys: Sequence[Any] | None = None,
-        *,
-        partition: int | None = None,
-    ) -> Outcomes:
-        """Takes columns of records, several times faster than `send`; waits as `send` does."""
-        outcomes = Outcomes(self)
-        if not values:
-            return outcomes
-        values, keys = self._columns(values, keys)
-        for share in shares(self._route(topic), values, keys, partition):
-            start = 0
-            while start < len(share.values):
-                run = self._put_run(topic, share, start)
-                outcomes.add(run, share.places[start : start + run.length])
-                start += run.length
-        return outcomes
-
-    def _route(self, topic: str) -> Route:
-        """Where the topic's records go; waits until the topic is known."""
-        return self._when_known(topic, lambda: self._machine.route(topic))
-
-    def _count_of(self, batch: Batch) -> int:
-        with self._lock:
-            return super()._count_of(batch)
-
-    def _put_slowly(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int | None,
-        timestamp_ms: int | None,
-        headers: Headers | None,
-    ) -> Outcome:
-        place = self._when_known(
-            topic, lambda: self._add(topic, value, key, partition, timestamp_ms, headers)
-        )
-        return Outcome((self, *place))
-
-    def _when_known(self, topic: str, attempt: Callable[[], ResultT | None]) -> ResultT:
-        """Tries until the topic is known and there is room: else BufferFull, RequestTimeout, UnknownTopic."""
-        deadline = self._clock() + self.settings.max_block_ms
-        patience = self._clock() + UNKNOWN_TOPIC_PATIENCE_MS
-        while True:
-            full: BufferFull | None = None
-            with self._lock:
-                try:
-                    found = attempt()
-                except BufferFull as problem:
-                    found, full = None, problem
-                now = self._clock()
-                self._push(now)
-                error = self._machine.cluster.topic_errors.get(topic)
-            if found is not None:
-                self._read_answers()
-                return found
-            if error is not None and now >= patience:
-                raise UnknownTopic(f"topic {topic!r}: {error.meaning}", error)
-            if now >= deadline:
-                raise full or RequestTimeout(f"no metadata about topic {topic!r} within max_block_ms")
-            self._wires.round(min(patience if error else deadline, deadline, now + ROUND_MS) - now)
-
-    def _read_answers(self) -> None:
-        """Takes what has come, once per batch: memory is free before it is full, and outcomes are early."""
-        if self._session.is_waiting:
-            self._wires.round(0, wait_for_turn=False)
-
-    def _push(self, now: int) -> None:
-        """Sends what became full; the lock is held."""
-        self._perform(self._machine.wake(now), now)
-        self._wires.push()
-        self._keeper.want()
-
-    def _add(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int | None,
-        timestamp_ms: int | None,
-        headers: Headers | None,
-    ) -> tuple[Batch, int] | None:
-        """One record the long way; None while the topic is not known. The lock is held."""
-        return self._machine.append(
-            topic,
-            value,
-            key,
-            partition=partition,
-            timestamp_ms=timestamp_ms,
-            headers=headers,
-            now=self._clock(),
-            wall_ms=wall_ms(),
-        )
 
     def flush(self, timeout_ms: int | None = None) -> None:
-        """Sends all that lingers and waits until every record has its outcome; errors stay with those."""
-        with self._lock:
-            now = self._clock()
-            self._perform(self._machine.flush(now), now)
-            batches = list(self._machine.accumulator.batches.values())
-        self.wait_for(batches, timeout_ms)
-
-    def wait_for(self, batches: Sequence[Batch], timeout_ms: int | None = None) -> None:
-        """Does rounds until `batches` are done; RequestTimeout when `timeout_ms` passes first."""
-        if not self._rounds_until(lambda: all(batch.is_done for batch in batches), timeout_ms):
-            raise RequestTimeout(f"records had no outcome within {timeout_ms} ms")
-
-    def _rounds_until(self, is_over: Callable[[], bool], timeout_ms: int | None) -> bool:
-        deadline = None if timeout_ms is None else self._clock() + timeout_ms
-        while not self._look(is_over):
-            left = ROUND_MS if deadline is None else min(ROUND_MS, deadline - self._clock())
-            if left <= 0:
-                return False
-            self._wires.round(left)
-        return True
-
-    def _look(self, is_over: Callable[[], bool]) -> bool:
-        with self._lock:
-            for effect in self._session.outcomes:
-                if isinstance(effect, Resolve):
-                    self._resolved[effect.operation] = effect.failure
-            self._session.outcomes.clear()
-            return is_over()
-
-    # --- transactions ---------------------------------------------------------------------------------------
+        """Sends everything that lingers, and waits until every record has its outcome. Failures stay with
+        their records; RequestTimeout when `timeout_ms` passes first.
+        """
+        self._driver.run(self._calls.flush(timeout_ms))
 
     def init_transactions(self) -> None:
-        """Takes over the transactional id and fences a former owner. After RequestTimeout call it again."""
-        self._operate(self._machine.init_transactions, Operation.INIT_TRANSACTIONS)
+        """Takes over the transactional id: fences its former owner and ends what that left open.
+        RequestTimeout after `max_block_ms`: call it again, and it waits on.
+        """
+        self._driver.run(self._calls.init_transactions())
 
     def begin_transaction(self) -> None:
         """Opens a transaction; what is sent from now on belongs to it."""
-        with self._lock:
-            self._machine.begin()
+        with self._driver.lock:
+            self._calls.begin_transaction()
 
     def send_offsets_to_transaction(
         self, offsets: Mapping[TopicPartition, int], group_metadata: ConsumerGroupMetadata | str
@@ -296,112 +120,281 @@ class Producer(Sending[Outcome]):
         `group_metadata` is what `consumer.group_metadata()` returns: if another consumer has the partitions
         by now, the transaction cannot commit (KIP-447). With a group name alone nothing is fenced.
         """
-        with self._lock:
-            now = self._clock()
-            self._perform(self._machine.send_offsets(offsets, group_metadata, now), now)
-            self._wires.push()
-            self._keeper.want()
+        self._driver.check_running()
+        with self._driver.lock:
+            self._calls.send_offsets_to_transaction(offsets, group_metadata)
 
     def commit_transaction(self, timeout_ms: int | None = None) -> None:
-        """Commits: all is visible, or an error says what to do: CommitOutcomeUnknown without an answer."""
-        try:
-            self._operate(self._machine.commit, Operation.COMMIT, timeout_ms)
-        except BaseException:
-            # Also Ctrl-C: whoever does not wait for the answer cannot know it.
-            self._unfinished = None
-            with self._lock:
-                now = self._clock()
-                self._perform(self._machine.give_up_commit(now), now)
-            raise
+        """Commits: everything in the transaction is visible, or an error says what to do.
+
+        CommitOutcomeUnknown when no answer came within `timeout_ms` (None: `max_block_ms`), or when the
+        caller was interrupted after the request was sent. It replaces the cancellation of a task, so that it
+        is not overlooked.
+        """
+        self._driver.run(self._calls.commit_transaction(timeout_ms))
 
     def abort_transaction(self) -> None:
-        """Aborts; nothing of it will be visible. RequestTimeout after max_block_ms: call it again."""
-        self._abort(None)
-
-    def _abort(self, timeout_ms: int | None) -> None:
-        self._operate(self._machine.abort, Operation.ABORT, timeout_ms)
-
-    def _operate(
-        self, start: Callable[[int], list[Effect]], operation: Operation, timeout_ms: int | None = None
-    ) -> None:
-        if self._unfinished is not operation:  # the same call again waits on, or finds what came meanwhile
-            self._look(lambda: self._resolved.pop(operation, None) is None)
-            with self._lock:
-                now = self._clock()
-                self._perform(start(now), now)
-        self._unfinished = operation
-        timeout_ms = self.settings.max_block_ms if timeout_ms is None else timeout_ms
-        if not self._rounds_until(lambda: operation in self._resolved, timeout_ms):
-            self._time_out(operation, timeout_ms)
-        self._unfinished = None
-        failure = self._resolved.pop(operation)
-        if failure is not None:
-            raise failure.exception()
-
-    def _time_out(self, operation: Operation, timeout_ms: int) -> None:
-        """A commit that timed out is given up and fails with what is known; other calls can be made again."""
-        if operation is not Operation.COMMIT:
-            raise RequestTimeout(f"{operation.value}() was not done within {timeout_ms} ms")
-        with self._lock:
-            now = self._clock()
-            self._perform(self._machine.give_up_commit(now), now)
-        self._look(lambda: True)
+        """Aborts: nothing in the transaction will be visible. RequestTimeout after `max_block_ms`: call it
+        again.
+        """
+        self._driver.run(self._calls.abort_transaction())
 
     @contextmanager
     def transaction(self) -> Generator[Producer]:
-        """Begins; commits at the end, aborts when the block raises, never after an uncertain commit."""
+        """Begins; commits at the end of the block, aborts when it raises. An uncertain commit is never
+        aborted.
+        """
         self.begin_transaction()
         try:
             yield self
         except BaseException as problem:
-            self._abort_after(problem)
+            self._driver.run(self._calls.abort_after(problem))
             raise
-        try:
-            self.commit_transaction()
-        except TransactionAborted as problem:
-            self._abort_after(problem)
-            raise
-
-    def _abort_after(self, problem: BaseException) -> None:
-        """The problem is what the caller hears of; that the abort failed too is a note on it."""
-        if not self._machine.may_abort:
-            return
-        try:
-            # Whoever pressed Ctrl-C does not want to wait for a broker that is gone.
-            self._abort(None if isinstance(problem, Exception) else ABORT_GRACE_MS)
-        except ClientError as second:
-            problem.add_note(f"and abort_transaction() failed: {second}")
-
-    # --- machinery ------------------------------------------------------------------------------------------
-
-    def _perform(self, effects: list[Effect], now: int) -> None:
-        self._session.perform(effects, now)
-
-    def _has_work(self) -> bool:
-        return bool(self._machine.accumulator.batches) or self._machine.is_waiting
+        self._driver.run(self._calls.commit_block())
 
     def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
-        """Sends what is left, aborts an open transaction, closes. Records without an outcome get none."""
+        """Aborts an open transaction or sends what is left, then closes the connections. RequestTimeout when
+        that takes more than `timeout_ms`; the client is closed all the same.
+        """
         try:
-            if self._machine.may_abort:
-                self._abort(timeout_ms)
-            elif not self._machine.is_over:
-                self.flush(timeout_ms)
+            self._driver.run(self._calls.close(timeout_ms))
         finally:
-            self._keeper.stop()
-            with self._lock:
-                now = self._clock()
-                self._perform(self._machine.close(now), now)
-            self._wires.close()
+            self._driver.stop()
 
     def __enter__(self) -> Producer:
+        self._driver.start()
         return self
 
-    def __exit__(self, _kind: object, problem: BaseException | None, _trace: object) -> None:
-        if problem is None:
-            self.close()
-            return
+    def __exit__(
+        self, _kind: type[BaseException] | None, problem: BaseException | None, _trace: TracebackType | None
+    ) -> None:
         try:
-            self.close(ABORT_GRACE_MS)
-        except ClientError as second:
-            problem.add_note(f"and closing the producer failed: {second}")
+            self._driver.run(self._calls.close_after(problem))
+        finally:
+            self._driver.stop()
+
+
+class RequestClient:
+    """A client that sends requests and waits for the answers."""
+
+    def __init__(self, driver: Driver, calls: RequestCalls) -> None:
+        self._driver = driver
+        self._requests = calls
+
+    def _question(self, question: Question[ResultT]) -> ResultT:
+        return self._driver.run(self._requests.answer_to(question))
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._driver.stop()
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _problem: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Consumer(RequestClient, Assigning):
+    """A consumer of assigned partitions. Yields batches; records are made only when asked for."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        group_id: str | None = None,
+        isolation_level: str = "read_committed",
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        fetch_max_bytes: int = 1_048_576,
+        max_wait_ms: int = 500,
+        auto_offset_reset: Reset = "earliest",
+        request_timeout_ms: int = 30_000,
+        api_timeout_ms: int = 60_000,
+        client_id: str = "",
+        filters_aborted: bool = True,
+        clock: Clock = monotonic_ms,
+    ) -> None:
+        self.settings = ConsumerSettings(
+            group_id=group_id,
+            isolation_level=isolation_named(isolation_level),
+            fetch_max_bytes=fetch_max_bytes,
+            max_wait_ms=max_wait_ms,
+            auto_offset_reset=auto_offset_reset,
+            request_timeout_ms=request_timeout_ms,
+            api_timeout_ms=api_timeout_ms,
+            client_id=client_id,
+            filters_aborted=filters_aborted,
+        )
+        decoding = Decoding(key=key_deserializer, value=value_deserializer)
+        self._machine = ConsumerMachine(bootstrap, self.settings, decoding)
+        driver = Driver(
+            self._machine, client_id=client_id, request_timeout_ms=request_timeout_ms, clock=clock
+        )
+        self._calls = ConsumerCalls(self._machine, driver)
+        super().__init__(driver, self._calls)
+
+    def poll(self, timeout_ms: int = 1_000) -> list[ConsumedBatch]:
+        """The batches that were fetched or come within `timeout_ms`; the next are requested before these are
+        read.
+        """
+        return self._driver.run(self._calls.poll(timeout_ms))
+
+    def position(self, partition: TopicPartition) -> int:
+        """The offset of the next record that poll() returns; RequestTimeout when it cannot be found out."""
+        return self._driver.run(self._calls.position(partition))
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """The group's committed offsets or None; read_committed waits for transactions that move them."""
+        return self._driver.run(self._calls.committed(partitions))
+
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Commits offsets outside of any transaction; without any, the positions of what was polled."""
+        self._driver.run(self._calls.commit(offsets))
+
+    def __enter__(self) -> Consumer:
+        self._driver.start()
+        return self
+
+
+class Admin(RequestClient):
+    """Topics, offsets, transactions, producers and groups of a cluster, asked for and answered."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        request_timeout_ms: int = 30_000,
+        api_timeout_ms: int = 60_000,
+        client_id: str = "",
+        clock: Clock = monotonic_ms,
+    ) -> None:
+        machine = AskingMachine(bootstrap)
+        driver = Driver(machine, client_id=client_id, request_timeout_ms=request_timeout_ms, clock=clock)
+        super().__init__(driver, RequestCalls(machine, driver, api_timeout_ms=api_timeout_ms))
+
+    def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
+        """Makes a topic; of Kafka's settings `configs` may hold max.message.bytes. RequestFailed when it
+        exists, or its name, a setting or the number of partitions is not allowed.
+        """
+        self._question(ask.create_topic(name, partitions, configs or {}))
+
+    def delete_topic(self, name: str) -> None:
+        """Removes a topic with its records."""
+        self._question(ask.delete_topic(name))
+
+    def list_topics(self) -> list[TopicDescription]:
+        """Every topic by name, internal ones too."""
+        return self._question(ask.list_topics())
+
+    def describe_topic(self, name: str) -> TopicDescription:
+        """One topic; RequestFailed with UNKNOWN_TOPIC_OR_PARTITION when there is none."""
+        return self._question(ask.describe_topic(name))
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The log start offset of each."""
+        return self._offsets(partitions, EARLIEST_TIMESTAMP, "read_uncommitted")
+
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], isolation_level: str = "read_committed"
+    ) -> dict[TopicPartition, int]:
+        """The last stable offset of each, or with "read_uncommitted" the high watermark."""
+        return self._offsets(partitions, LATEST_TIMESTAMP, isolation_level)
+
+    def offsets_for_times(
+        self, partitions: Iterable[TopicPartition], timestamp_ms: int
+    ) -> dict[TopicPartition, int]:
+        """The first offset of each with a timestamp as late; -1 when there is none."""
+        return self._offsets(partitions, timestamp_ms, "read_committed")
+
+    def _offsets(
+        self, partitions: Iterable[TopicPartition], timestamp: int, isolation_level: str
+    ) -> dict[TopicPartition, int]:
+        level = isolation_named(isolation_level)
+        return {where: self._question(ask.offset_of(where, timestamp, level)) for where in partitions}
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Removes what lies before an offset of each partition, or with HIGH_WATERMARK (-1) everything;
+        where each log starts now. RequestFailed with OFFSET_OUT_OF_RANGE beyond the high watermark.
+        """
+        return {where: self._question(ask.delete_records(where, offset)) for where, offset in before.items()}
+
+    def list_brokers(self) -> list[int]:
+        """The ids of the brokers that are up."""
+        return self._question(ask.list_brokers())
+
+    def list_transactions(
+        self,
+        states: Iterable[TransactionState] = (),
+        producer_ids: Iterable[int] = (),
+        duration_ms: int = NO_TIMESTAMP,
+        transactional_id_pattern: str | None = None,
+    ) -> list[TransactionListing]:
+        """The transactional ids that coordinators know, filtered by state, producer id, how long at least a
+        transaction has been open (ms; ids without one pass too, as in Kafka), and a regular expression for
+        the whole id. ValueError when it is none.
+        """
+        filters = (tuple(states), tuple(producer_ids), duration_ms, transactional_id_pattern)
+        brokers = self.list_brokers()
+        listed = [self._question(ask.list_transactions(broker, *filters)) for broker in brokers]
+        return [listing for of_broker in listed for listing in of_broker]
+
+    def transaction_version(self) -> int:
+        """The cluster's `transaction.version`: of a producer that shall speak like it, `newest_dialect`."""
+        return self._question(ask.transaction_version())
+
+    def find_coordinator(self, transactional_id: str) -> int:
+        """The id of the broker that coordinates a transactional id."""
+        return self._question(ask.find_coordinator(transactional_id))
+
+    def describe_transaction(self, transactional_id: str) -> m.TransactionDescription:
+        """One transactional id; RequestFailed with TRANSACTIONAL_ID_NOT_FOUND when there is none."""
+        return self._question(ask.describe_transaction(transactional_id))
+
+    def describe_producers(
+        self, partition: TopicPartition, broker_id: int | None = None
+    ) -> list[m.ProducerDescription]:
+        """The producers that a partition remembers, with their open transactions: its leader is asked, or the
+        broker named, which must have the partition.
+        """
+        return self._question(ask.describe_producers(partition, broker_id))
+
+    def force_terminate_transaction(self, transactional_id: str) -> None:
+        """Fences whoever has the id, and aborts what it has open. An id that nobody had is made by it."""
+        self._question(ask.force_terminate_transaction(transactional_id))
+
+    def abort_transaction(self, spec: AbortSpec) -> None:
+        """Ends a hanging transaction in one partition by an ABORT marker. Its coordinator is not told;
+        RequestFailed when the partition has seen a newer epoch of the producer or of its coordinator.
+        """
+        self._question(ask.abort_transaction(spec))
+
+    def list_groups(self, states: Iterable[GroupState] = ()) -> list[GroupListing]:
+        """The consumer groups that brokers coordinate, in these states or, none named, in any."""
+        wanted = tuple(states)
+        brokers = self.list_brokers()
+        listed = [self._question(ask_groups.list_groups(broker, wanted)) for broker in brokers]
+        return [listing for of_broker in listed for listing in of_broker]
+
+    def describe_group(self, group_id: str) -> GroupDescription:
+        """One consumer group with its members; Dead when there is none."""
+        return self._question(ask_groups.describe_group(group_id))
+
+    def group_offsets(self, group_id: str, *, require_stable: bool = False) -> dict[TopicPartition, int]:
+        """Every offset that the group has committed; with `require_stable` waits for transactions that move
+        one.
+        """
+        return self._question(ask_groups.group_offsets(group_id, require_stable=require_stable))
+
+    def delete_group(self, group_id: str) -> None:
+        """Forgets a group and its offsets; RequestFailed with NON_EMPTY_GROUP while it has members."""
+        self._question(ask_groups.delete_group(group_id))
+
+    def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forgets committed offsets, of those partitions that no member reads; RequestFailed with
+        GROUP_SUBSCRIBED_TO_TOPIC when a member reads one of the others.
+        """
+        self._question(ask_groups.delete_group_offsets(group_id, partitions))
+
+    def __enter__(self) -> Admin:
+        self._driver.start()
+        return self

@@ -1,0 +1,439 @@
+"""The calls of a producer, a consumer and an admin, each written once for every driver.
+
+Theory of operation
+-------------------
+
+The machines (`producer`, `consumer`, `requests`) turn inputs into effects and never wait. Their users do
+wait: until a commit is answered, until the buffer has room, until a record arrives. What is waited for, for
+how long, and what happens when the wait ends too early is decided here, in generators. Such a script touches
+the machine, hands the effects to its driver, and yields a `Wait` where it needs something that only time or a
+broker can bring:
+
+        script                         driver                                   where
+        ------                         ------                                   -----
+        perform(effects)         -->   bytes into sockets
+        yield Wait(until, ...)   -->   rounds of a selector                     shells/sync_driver.py
+                                       a parked task                            shells/aio_driver.py
+                                       a process in virtual time                simulator/world/processes.py
+        (goes on)                <--   `until()` is true, or `deadline` passed
+        return value             -->   what the caller of the public method gets
+
+So the simulator runs the very code that users run, and the sync and async clients cannot drift apart.
+
+A driver keeps three promises. A script runs alone: nothing changes the machine between two of its `yield`s,
+which the blocking driver ensures by a lock that it releases only while a script waits. A script that waits
+may find `until()` false again when it goes on, because its deadline passed; it looks for itself. And an
+exception that strikes the waiting caller (Ctrl-C, a cancelled task) is thrown into the script at its `yield`,
+because one call must not end silently: a commit whose EndTxn was sent and not answered is given up with
+CommitOutcomeUnknown, never with an error that looks as if it had failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from math import inf
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+
+from fencepost.client.accumulator import Place, Route
+from fencepost.client.admin import Question
+from fencepost.client.batch import Batch, Headers
+from fencepost.client.consumer import ConsumerMachine
+from fencepost.client.consumer_records import ConsumedBatch
+from fencepost.client.effects import Answered, Effect, Operation
+from fencepost.client.errors import (
+    BufferFull,
+    ClientError,
+    CommitOutcomeUnknown,
+    Failure,
+    RequestTimeout,
+    UnknownTopic,
+)
+from fencepost.client.group_offsets import ConsumerGroupMetadata
+from fencepost.client.network import ROOM
+from fencepost.client.producer import ProducerMachine
+from fencepost.client.requests import AskingMachine
+from fencepost.client.retries import CoordinatorOf, Target
+from fencepost.client.settings import ABORT_GRACE_MS, CLOSE_TIMEOUT_MS, UNKNOWN_TOPIC_PATIENCE_MS
+from fencepost.protocol import messages as m
+from fencepost.protocol.messages import Request
+from fencepost.protocol.terms import CoordinatorType, TopicPartition
+
+ResultT = TypeVar("ResultT")
+
+# What can make the condition of a Wait true. A driver that parks tasks wakes those whose news came.
+ANYTHING: Final = "anything"
+
+
+class Wait(NamedTuple):
+    """Go on when `until()` is true, or at `deadline` (ms of the driver's clock), whichever is first."""
+
+    until: Callable[[], bool]
+    news: Hashable = ANYTHING
+    deadline: float = inf
+    is_shielded: bool = False
+    """Whether a cancelled caller waits all the same."""
+
+
+CallScript = Generator[Wait, None, ResultT]
+
+
+class Driver(Protocol):
+    """What runs scripts: it has the clock and the connections, and knows what the machine resolved."""
+
+    @property
+    def now(self) -> int:
+        """Milliseconds of the clock that the machine goes by."""
+        ...
+
+    @property
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970, for the timestamps of records."""
+        ...
+
+    @property
+    def cancelled(self) -> tuple[type[BaseException], ...]:
+        """What a cancelled task raises. A scope may swallow it, and with it what the caller must know."""
+        ...
+
+    @property
+    def resolved(self) -> dict[Operation, Failure | None]: ...
+
+    @property
+    def answers(self) -> dict[int, Answered]: ...
+
+    def perform(self, effects: list[Effect]) -> None: ...
+
+
+class ProducerCalls:
+    """What a program calls on a producer. Every script may raise ClientError."""
+
+    __slots__ = ("_driver", "_machine", "_max_block_ms", "_unfinished")
+
+    def __init__(self, machine: ProducerMachine, driver: Driver) -> None:
+        self._machine = machine
+        self._driver = driver
+        self._max_block_ms = machine.settings.max_block_ms
+        self._unfinished: Operation | None = None  # timed out or cancelled for its caller, and goes on
+
+    # --- records --------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+        *,
+        timeout_ms: float | None = None,
+    ) -> CallScript[Place]:
+        """Takes one record, and waits while its topic is unknown or the buffer is full."""
+
+        def attempt(now: int) -> Place | None:
+            return self._machine.append(
+                topic,
+                value,
+                key,
+                partition=partition,
+                timestamp_ms=timestamp_ms,
+                headers=headers,
+                now=now,
+                wall_ms=self._driver.wall_ms,
+            )
+
+        return self._until_ready(topic, attempt, timeout_ms)
+
+    def append_nowait(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers | None,
+    ) -> Place:
+        """Takes one record or raises at once: BufferFull, or TopicNotLoaded while its topic is looked up."""
+        now = self._driver.now
+        try:
+            place = self._machine.append(
+                topic,
+                value,
+                key,
+                partition=partition,
+                timestamp_ms=timestamp_ms,
+                headers=headers,
+                now=now,
+                wall_ms=self._driver.wall_ms,
+            )
+        finally:
+            self._driver.perform(self._machine.wake(now))
+        if place is None:
+            raise TopicNotLoaded(f"topic {topic!r} is not known yet: send() waits until it is")
+        return place
+
+    def route(self, topic: str) -> CallScript[Route]:
+        """Where the records of a topic go; waits until the topic is known."""
+        return self._until_ready(topic, lambda _: self._machine.route(topic))
+
+    def _until_ready(
+        self, topic: str, attempt: Callable[[int], ResultT | None], timeout_ms: float | None = None
+    ) -> CallScript[ResultT]:
+        """Tries until the topic is known and there is room; else BufferFull, RequestTimeout, UnknownTopic."""
+        driver, machine = self._driver, self._machine
+        deadline = patience = inf
+        while True:
+            full: BufferFull | None = None
+            now = driver.now
+            try:
+                found = attempt(now)
+            except BufferFull as problem:
+                found, full = None, problem
+            driver.perform(machine.wake(now))
+            if found is not None:
+                return found
+            if deadline == inf:
+                deadline = now + (self._max_block_ms if timeout_ms is None else timeout_ms)
+                patience = now + UNKNOWN_TOPIC_PATIENCE_MS
+            error = machine.cluster.topic_errors.get(topic)
+            if error is not None and now >= patience:
+                raise UnknownTopic(f"topic {topic!r}: {error.meaning}", error)
+            if now >= deadline:
+                raise full or RequestTimeout(f"no metadata about topic {topic!r} within max_block_ms")
+            # A topic may be in the making: its error becomes the caller's only when it lasts.
+            limit = deadline if error is None else min(patience, deadline)
+            yield self._ready(topic, limit, is_full=full is not None)
+
+    def _ready(self, topic: str, deadline: float, *, is_full: bool) -> Wait:
+        machine = self._machine
+        if is_full:
+            return Wait(lambda: machine.is_over or machine.accumulator.has_room, ROOM, deadline)
+        cluster = machine.cluster
+        error = cluster.topic_errors.get(topic)
+
+        def is_settled() -> bool:
+            return (
+                topic in cluster.partition_counts
+                or cluster.topic_errors.get(topic) is not error
+                or machine.is_over
+                or machine.failure is not None
+            )
+
+        return Wait(is_settled, ANYTHING, deadline)
+
+    def flush(self, timeout_ms: float | None = None) -> CallScript[None]:
+        """Sends everything that lingers, and waits until every record has its outcome."""
+        self._driver.perform(self._machine.flush(self._driver.now))
+        yield from self.wait_for(list(self._machine.accumulator.batches.values()), timeout_ms)
+
+    def wait_for(self, batches: Sequence[Batch], timeout_ms: float | None = None) -> CallScript[None]:
+        """Waits until `batches` are done; RequestTimeout when `timeout_ms` passes first."""
+        deadline = inf if timeout_ms is None else self._driver.now + timeout_ms
+        for batch in batches:
+            if not batch.is_done:
+                yield Wait(lambda batch=batch: batch.is_done, ("batch", batch.number), deadline)
+                if not batch.is_done:
+                    raise RequestTimeout(f"records had no outcome within {timeout_ms} ms")
+
+    # --- transactions ---------------------------------------------------------------------------------------
+
+    def init_transactions(self, timeout_ms: float | None = None) -> CallScript[None]:
+        """Takes over the transactional id and fences its former owner."""
+        return self._operate(self._machine.init_transactions, Operation.INIT_TRANSACTIONS, timeout_ms)
+
+    def begin_transaction(self) -> None:
+        """Opens a transaction; only the machine knows of it so far."""
+        self._machine.begin()
+
+    def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, int], group: ConsumerGroupMetadata | str
+    ) -> None:
+        """Commits a group's offsets with the transaction; a refusal shows at commit."""
+        driver = self._driver
+        driver.perform(self._machine.send_offsets(offsets, group, driver.now))
+
+    def commit_transaction(self, timeout_ms: float | None = None) -> CallScript[None]:
+        """Commits. A commit whose caller waits no longer is given up, and its outcome is unknown."""
+        try:
+            yield from self._operate(self._machine.commit, Operation.COMMIT, timeout_ms)
+        except (ClientError, GeneratorExit):
+            raise  # it is over; or the process is dead, and nobody is left who could learn anything
+        except self._driver.cancelled as cancellation:
+            failure = self._give_up_commit()
+            if failure is None:
+                return  # the answer came in the same moment: it is committed
+            if failure.kind is CommitOutcomeUnknown:
+                # A scope such as move_on_after swallows the cancellation. This must not be overlooked.
+                raise failure.exception() from cancellation
+            raise
+        except BaseException:  # Ctrl-C
+            self._give_up_commit()
+            raise
+
+    def abort_transaction(self, timeout_ms: float | None = None) -> CallScript[None]:
+        """Aborts; after RequestTimeout the same call waits on."""
+        return self._operate(self._machine.abort, Operation.ABORT, timeout_ms)
+
+    def _operate(
+        self, start: Callable[[int], list[Effect]], operation: Operation, timeout_ms: float | None
+    ) -> CallScript[None]:
+        driver = self._driver
+        resolved = driver.resolved
+        if self._unfinished is not operation:  # the same call again waits on, or finds what came meanwhile
+            resolved.pop(operation, None)
+            driver.perform(start(driver.now))
+        self._unfinished = operation
+        timeout_ms = self._max_block_ms if timeout_ms is None else timeout_ms
+        yield Wait(lambda: operation in resolved, operation, driver.now + timeout_ms)
+        if operation not in resolved:
+            if operation is not Operation.COMMIT:
+                raise RequestTimeout(f"{operation.value}() was not done within {timeout_ms} ms")
+            driver.perform(self._machine.give_up_commit(driver.now))
+        self._unfinished = None
+        failure = resolved.pop(operation)
+        if failure is not None:
+            raise failure.exception()
+
+    def _give_up_commit(self) -> Failure | None:
+        self._unfinished = None
+        self._driver.perform(self._machine.give_up_commit(self._driver.now))
+        return self._driver.resolved.pop(Operation.COMMIT, None)
+
+    # --- blocks ---------------------------------------------------------------------------------------------
+
+    def commit_block(self) -> CallScript[None]:
+        """The end of a `with producer.transaction()`: commits, and aborts what could not be committed."""
+        try:
+            yield from self.commit_transaction()
+        except GeneratorExit:
+            raise
+        except BaseException as problem:
+            yield from self.abort_after(problem)
+            raise
+
+    def abort_after(self, problem: BaseException) -> CallScript[None]:
+        """Aborts after `problem`, which stays what the caller sees. An uncertain commit is never aborted."""
+        if not self._machine.may_abort:
+            return
+        # Who pressed Ctrl-C or cancelled the task does not want to wait for a broker that is gone.
+        timeout_ms = None if isinstance(problem, Exception) else ABORT_GRACE_MS
+        try:
+            yield from _shielded(self.abort_transaction(timeout_ms))
+        except ClientError as second:
+            problem.add_note(f"and abort_transaction() failed: {second}")
+
+    def close(self, timeout_ms: float = CLOSE_TIMEOUT_MS) -> CallScript[None]:
+        """Aborts an open transaction or sends what is left; what then has no outcome gets none."""
+        try:
+            if self._machine.may_abort:
+                yield from self.abort_transaction(timeout_ms)
+            elif not self._machine.is_over:
+                yield from self.flush(timeout_ms)
+        finally:
+            self._driver.perform(self._machine.close(self._driver.now))
+
+    def close_after(self, problem: BaseException | None) -> CallScript[None]:
+        """The end of a `with` block of the producer; one that raised is not held up for long."""
+        if problem is None:
+            yield from self.close()
+            return
+        try:
+            yield from _shielded(self.close(ABORT_GRACE_MS))
+        except ClientError as second:
+            problem.add_note(f"and closing the producer failed: {second}")
+
+
+class TopicNotLoaded(UnknownTopic):
+    """The metadata of the topic has been requested and is not there yet."""
+
+
+def _shielded(script: CallScript[ResultT]) -> CallScript[ResultT]:
+    """The same script, whose waits a cancelled caller waits for too."""
+    try:
+        while True:
+            yield next(script)._replace(is_shielded=True)
+    except StopIteration as end:
+        return end.value
+
+
+class RequestCalls:
+    """What a program calls on a client that only sends requests: an admin."""
+
+    __slots__ = ("_api_timeout_ms", "_driver", "_machine")
+
+    def __init__(self, machine: AskingMachine, driver: Driver, *, api_timeout_ms: int) -> None:
+        self._machine = machine
+        self._driver = driver
+        self._api_timeout_ms = api_timeout_ms
+
+    def ask(self, request: Request, target: Target) -> CallScript[Any]:
+        """The reply. RequestFailed when the request was refused, RequestTimeout after `api_timeout_ms`."""
+        machine, answers = self._machine, self._driver.answers
+        number = machine.ask(request, target, deadline=self._driver.now + self._api_timeout_ms)
+        try:
+            self._wake()
+            yield Wait(lambda: number in answers, ("answer", number))
+        finally:
+            machine.calls.cancel(number)  # a caller that was interrupted does not want the answer any more
+            answer = answers.pop(number, None)
+        assert answer is not None, "every request is answered, if only by its deadline"
+        if answer.failure is not None:
+            raise answer.failure.exception()
+        return answer.reply
+
+    def answer_to(self, question: Question[ResultT]) -> CallScript[ResultT]:
+        """The answer to one of the questions of `admin` and `group_admin`."""
+        return question.read((yield from self.ask(question.request, question.target)))
+
+    def _wake(self) -> None:
+        self._driver.perform(self._machine.wake(self._driver.now))
+
+
+class ConsumerCalls(RequestCalls):
+    """What a program calls on a consumer."""
+
+    __slots__ = ("_consumer",)
+
+    def __init__(self, machine: ConsumerMachine, driver: Driver) -> None:
+        super().__init__(machine, driver, api_timeout_ms=machine.settings.api_timeout_ms)
+        self._consumer = machine
+
+    def poll(self, timeout_ms: float) -> CallScript[list[ConsumedBatch]]:
+        """What was fetched, or comes within `timeout_ms`; asks for more before it returns."""
+        consumer = self._consumer
+        deadline = self._driver.now + timeout_ms
+        self._wake()
+        yield Wait(lambda: consumer.has_news, ANYTHING, deadline)
+        try:
+            return consumer.take()
+        finally:
+            self._wake()
+
+    def position(self, partition: TopicPartition) -> CallScript[int]:
+        """The offset of the next record that poll() returns; RequestTimeout when it cannot be found out."""
+        reading = self._consumer.reading(partition)
+        deadline = self._driver.now + self._api_timeout_ms
+        self._wake()
+        yield Wait(lambda: reading.position is not None or reading.problem is not None, ANYTHING, deadline)
+        if reading.problem is not None:
+            raise reading.problem.exception()
+        if reading.position is None:
+            raise RequestTimeout(f"the position of {partition} is not known yet")
+        return reading.position
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> CallScript[dict[TopicPartition, int | None]]:
+        """The group's committed offsets, or None where it has none."""
+        wanted = list(partitions)
+        reply: m.OffsetFetchReply = yield from self.ask(self._consumer.committed_request(wanted), self._group)
+        offsets = {TopicPartition(entry.topic, entry.partition): entry.offset for entry in reply.offsets}
+        return {where: offset if (offset := offsets.get(where, -1)) >= 0 else None for where in wanted}
+
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> CallScript[None]:
+        """Commits offsets outside of any transaction; without any, the positions of what was polled."""
+        chosen = self._consumer.positions if offsets is None else offsets
+        if chosen:
+            yield from self.ask(self._consumer.commit_request(chosen), self._group)
+
+    @property
+    def _group(self) -> CoordinatorOf:
+        return CoordinatorOf(CoordinatorType.GROUP, self._consumer.group_id)

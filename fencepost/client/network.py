@@ -1,0 +1,247 @@
+"""The connections of one client without their sockets: requests become bytes, bytes become answers.
+
+Rule: a driver opens, reads, writes and closes what `Network` says, and reports what happened; every decision
+is made here. Each request that was sent comes back exactly once: as an answer, as NETWORK_EXCEPTION when its
+connection was lost, or as REQUEST_TIMED_OUT.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Final, NamedTuple, Protocol
+
+from fencepost.client.effects import Answered, BatchDone, Effect, Operation, Resolve, Send, WakeMe
+from fencepost.client.errors import Failure
+from fencepost.client.metadata import Address, Cluster
+from fencepost.protocol.batches import Buffer
+from fencepost.protocol.errors import ErrorCode, ProtocolViolation
+from fencepost.protocol.frames import FrameReader, decode_reply_of, encode_request
+from fencepost.protocol.messages import API_BY_REQUEST, Api, ReplyBody
+from fencepost.protocol.terms import INT32_MAX
+
+# The news of a finished batch, whose memory is free again.
+ROOM: Final = "room"
+
+
+class RequestResult(NamedTuple):
+    """What came of the request that was sent under `token`."""
+
+    token: int
+    error: ErrorCode
+    body: ReplyBody | None
+
+
+class _Expected(NamedTuple):
+    token: int
+    api: Api
+    deadline: int
+
+
+class ClientConnection:
+    """Correlation ids, requests in flight and bytes still to write, of one connection."""
+
+    __slots__ = ("_client_id", "_in_flight", "_in_order", "_next", "_reader", "_timeout_ms", "outbox")
+
+    def __init__(self, *, client_id: str, request_timeout_ms: int) -> None:
+        self._client_id = client_id
+        self._timeout_ms = request_timeout_ms
+        self._next = 0
+        self._reader = FrameReader()
+        self._in_flight: dict[int, _Expected] = {}
+        self._in_order = True  # whether deadlines follow each other as the requests do
+        self.outbox: deque[Buffer] = deque()
+        """What the shell writes, in order; it takes off what it wrote."""
+
+    @property
+    def deadline(self) -> int | None:
+        """When the first request in flight times out."""
+        if not self._in_order:
+            return min((expected.deadline for expected in self._in_flight.values()), default=None)
+        # With one timeout for all, which is the usual case, the oldest request times out first.
+        for expected in self._in_flight.values():
+            return expected.deadline
+        return None
+
+    def send(self, effect: Send, now: int) -> None:
+        """Puts a request into the outbox and expects its answer."""
+        correlation_id = self._next
+        self._next = (correlation_id + 1) & INT32_MAX
+        timeout_ms = self._timeout_ms
+        if effect.timeout_ms is not None:
+            timeout_ms, self._in_order = effect.timeout_ms, False
+        expected = _Expected(effect.token, API_BY_REQUEST[type(effect.request)], now + timeout_ms)
+        self._in_flight[correlation_id] = expected
+        pieces = encode_request(
+            effect.request, correlation_id=correlation_id, client_id=self._client_id, version=effect.version
+        )
+        self.outbox.extend(filter(len, pieces))  # an empty piece would never leave: sending it moves nothing
+
+    def receive(self, chunk: Buffer) -> Iterator[RequestResult]:
+        """The answers that `chunk` completes, one by one; ProtocolViolation at one that nobody asked for."""
+        for frame in self._reader.feed(chunk):
+            yield self._answer(frame)
+
+    def _answer(self, frame: memoryview) -> RequestResult:
+        reply = decode_reply_of(frame, self._api_of)
+        expected = self._in_flight.pop(reply.correlation_id)
+        return RequestResult(expected.token, reply.error, reply.body)
+
+    def _api_of(self, correlation_id: int) -> Api:
+        expected = self._in_flight.get(correlation_id)
+        if expected is None:
+            raise ProtocolViolation(f"a reply to request {correlation_id}, which is not in flight")
+        return expected.api
+
+    def lost(self, now: int) -> list[RequestResult]:
+        """What becomes of everything in flight when the connection ends: nobody knows whether it was done."""
+        answers = [
+            RequestResult(
+                expected.token,
+                ErrorCode.REQUEST_TIMED_OUT if expected.deadline <= now else ErrorCode.NETWORK_EXCEPTION,
+                None,
+            )
+            for expected in self._in_flight.values()
+        ]
+        self._in_flight.clear()
+        self.outbox.clear()
+        return answers
+
+
+class Machine(Protocol):
+    """What a network connects: a producer, a consumer or an admin."""
+
+    @property
+    def io_tick_ms(self) -> int | None:
+        """How often a thread must look after unfinished work while no call runs; None: never."""
+        ...
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something is unfinished."""
+        ...
+
+    @property
+    def cluster(self) -> Cluster: ...
+
+    def on_reply(self, token: int, error: ErrorCode, body: ReplyBody | None, now: int) -> list[Effect]: ...
+
+    def wake(self, now: int) -> list[Effect]: ...
+
+
+class Network:
+    """The connections of one client, and what its machine has resolved for those who wait."""
+
+    __slots__ = (
+        "_client_id",
+        "_machine_wake",
+        "_notify",
+        "_timeout_ms",
+        "answers",
+        "connections",
+        "machine",
+        "resolved",
+        "to_open",
+    )
+
+    def __init__(
+        self,
+        machine: Machine,
+        *,
+        client_id: str,
+        request_timeout_ms: int,
+        notify: Callable[[Hashable], object] = id,
+    ) -> None:
+        self.machine = machine
+        self._client_id = client_id
+        self._timeout_ms = request_timeout_ms
+        self._notify = notify  # is called with the `news` of the waits whose condition may be true now
+        self._machine_wake: int | None = None
+        self.connections: dict[int, ClientConnection] = {}
+        self.to_open: list[int] = []
+        """Nodes that the driver must connect to; it removes each."""
+        self.resolved: dict[Operation, Failure | None] = {}
+        self.answers: dict[int, Answered] = {}
+
+    def address(self, node_id: int) -> Address | None:
+        """Where a node listens, if that is still known."""
+        return self.machine.cluster.address(node_id)
+
+    def perform(self, effects: Iterable[Effect], now: int) -> None:
+        """Performs effects of the machine: requests go to outboxes, results to those who wait."""
+        for effect in effects:
+            if isinstance(effect, Send):
+                self._connection(effect.node_id).send(effect, now)
+            elif isinstance(effect, WakeMe):
+                self._machine_wake = effect.at
+            elif isinstance(effect, BatchDone):
+                self._notify(("batch", effect.number))
+                self._notify(ROOM)
+            elif isinstance(effect, Resolve):
+                self.resolved[effect.operation] = effect.failure
+                self._notify(effect.operation)
+            else:
+                self.answers[effect.number] = effect
+                self._notify(("answer", effect.number))
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an answer is on its way."""
+        return any(connection.deadline is not None for connection in self.connections.values())
+
+    def _connection(self, node_id: int) -> ClientConnection:
+        found = self.connections.get(node_id)
+        if found is None:
+            found = ClientConnection(client_id=self._client_id, request_timeout_ms=self._timeout_ms)
+            self.connections[node_id] = found
+            self.to_open.append(node_id)
+        return found
+
+    def received(self, node_id: int, chunk: Buffer, now: int) -> str | None:
+        """Takes bytes from a node. Says why the connection is over, for the shell to close it, when it is."""
+        connection = self.connections.get(node_id)
+        if connection is None:
+            return "the connection is over"
+        try:
+            for answer in connection.receive(chunk):
+                self._hand_over(answer, now)
+        except ProtocolViolation as problem:
+            self.lost(node_id, now)
+            return str(problem)
+        return None
+
+    def lost(self, node_id: int, now: int) -> None:
+        """A connection ended or could not be made; whatever was in flight on it has no answer."""
+        connection = self.connections.pop(node_id, None)
+        if connection is not None:
+            if node_id in self.to_open:
+                self.to_open.remove(node_id)
+            for answer in connection.lost(now):
+                self._hand_over(answer, now)
+
+    def _hand_over(self, answer: RequestResult, now: int) -> None:
+        self.perform(self.machine.on_reply(answer.token, answer.error, answer.body, now), now)
+
+    def wake(self, now: int) -> list[int]:
+        """Time went by: nodes whose oldest request timed out, which the shell disconnects, are returned."""
+        late = [
+            node
+            for node, connection in self.connections.items()
+            if connection.deadline is not None and connection.deadline <= now
+        ]
+        for node in late:
+            self.lost(node, now)
+        if self._machine_wake is not None and self._machine_wake <= now:
+            self._machine_wake = None
+            self.perform(self.machine.wake(now), now)
+        return late
+
+    @property
+    def wake_at(self) -> int | None:
+        """The next time at which `wake` has something to do."""
+        earliest = self._machine_wake
+        for connection in self.connections.values():
+            deadline = connection.deadline
+            if deadline is not None and (earliest is None or deadline < earliest):
+                earliest = deadline
+        return earliest

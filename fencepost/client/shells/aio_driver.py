@@ -1,0 +1,369 @@
+"""The async driver, on trio and on asyncio alike: one task per connection, one for the time, direct writes.
+
+Rule: no streams, no locks, no task per request. The task that calls writes at once; a task per connection
+reads, hands over everything that has arrived, and wakes those whose news came.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import defaultdict
+from collections.abc import Generator, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from inspect import GEN_CLOSED, getgeneratorstate
+from math import inf
+from typing import Any, TypeVar
+
+import anyio
+from anyio.abc import TaskGroup
+
+from fencepost.client.batch import Batch, Headers
+from fencepost.client.calls import ANYTHING, CallScript, ProducerCalls, TopicNotLoaded, Wait
+from fencepost.client.columns import shares
+from fencepost.client.effects import Answered, Effect, Operation
+from fencepost.client.errors import BufferFull, Failure, WrongState
+from fencepost.client.network import ClientConnection, Machine, Network
+from fencepost.client.producer import ProducerMachine
+from fencepost.client.send_future import PendingColumn, PendingRecord, RecordMetadata, Run
+from fencepost.client.send_path import Sending
+from fencepost.client.serializers import Serializer
+from fencepost.client.shells.sockets import READ_SIZE, Clock, connecting_socket, wall_ms, write_some
+
+ResultT = TypeVar("ResultT")
+
+
+class AsyncDriver:
+    """Runs scripts of one client, with its sockets and those who wait."""
+
+    lock: AbstractContextManager[None] = nullcontext()
+    """A task is not interrupted between two awaits, so there is nothing to lock."""
+
+    def __init__(self, machine: Machine, *, client_id: str, request_timeout_ms: int, clock: Clock) -> None:
+        self.network = Network(
+            machine, client_id=client_id, request_timeout_ms=request_timeout_ms, notify=self._wake
+        )
+        self._clock = clock
+        self._links: dict[int, socket.socket] = {}
+        self._tasks: TaskGroup | None = None
+        self._waiters: defaultdict[Hashable, list[anyio.Event]] = defaultdict(list)
+        self._sleeps_until: float = 0
+        self._buffer = bytearray(READ_SIZE)
+        self._view = memoryview(self._buffer)
+        self._alarm = anyio.Event()
+        self._draining: set[ClientConnection] = set()
+
+    @property
+    def now(self) -> int:
+        return self._clock()
+
+    @property
+    def wall_ms(self) -> int:
+        return wall_ms()
+
+    @property
+    def cancelled(self) -> tuple[type[BaseException], ...]:
+        return (anyio.get_cancelled_exc_class(),)
+
+    @property
+    def resolved(self) -> dict[Operation, Failure | None]:
+        return self.network.resolved
+
+    @property
+    def answers(self) -> dict[int, Answered]:
+        return self.network.answers
+
+    # --- life -----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Opens the task group in which connections are read; `stop` must follow in the same task."""
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        self._tasks.start_soon(self._keep_time)
+
+    async def stop(self) -> None:
+        """Ends every task and closes every socket."""
+        tasks, self._tasks = self._tasks, None
+        if tasks is not None:
+            tasks.cancel_scope.cancel()
+            await tasks.__aexit__(None, None, None)
+        assert not self._links, "each task closes its own socket"
+
+    def check_running(self) -> None:
+        """WrongState unless the client was entered and not left."""
+        if self._tasks is None:
+            raise WrongState("an async client works inside `async with` only")
+
+    # --- scripts --------------------------------------------------------------------------------------------
+
+    async def run(self, script: CallScript[ResultT]) -> ResultT:
+        """Runs a script to its end, which is its return value or what it raises."""
+        self.check_running()
+        interruption: BaseException | None = None
+        while True:
+            try:
+                wait = next(script) if interruption is None else script.throw(interruption)
+                interruption = None
+                if not wait.until():
+                    await self._wait(wait)
+            except StopIteration as end:
+                return end.value
+            except BaseException as problem:
+                if getgeneratorstate(script) == GEN_CLOSED:  # the script itself ended with it
+                    raise
+                interruption = (
+                    problem  # the task was cancelled while it waited: the script says what that means
+                )
+
+    async def _wait(self, wait: Wait) -> None:
+        limit = inf if wait.deadline == inf else anyio.current_time() + (wait.deadline - self._clock()) / 1000
+        with anyio.CancelScope(deadline=limit, shield=wait.is_shielded):
+            while not wait.until():
+                event = anyio.Event()
+                self._waiters[wait.news].append(event)
+                await event.wait()
+
+    def perform(self, effects: list[Effect]) -> None:
+        """Writes what can be written at once; tasks do the rest."""
+        self.network.perform(effects, self._clock())
+        self.push()
+
+    def push(self) -> None:
+        """Connects, writes, wakes waiters and sets the alarm; after all that happens to the network."""
+        network = self.network
+        while network.to_open and self._tasks is not None:
+            node = network.to_open.pop(0)
+            self._tasks.start_soon(self._serve, node, network.connections[node])
+        for node, connection in list(network.connections.items()):
+            if connection.outbox and node in self._links and connection not in self._draining:
+                self._write(node, connection)
+        wake_at = network.wake_at
+        if wake_at is not None and wake_at < self._sleeps_until:
+            self._alarm.set()
+
+    def _wake(self, key: Hashable) -> None:
+        if key in self._waiters:
+            for event in self._waiters.pop(key):
+                event.set()
+
+    # --- tasks ----------------------------------------------------------------------------------------------
+
+    async def _serve(self, node: int, connection: ClientConnection) -> None:
+        """One connection from its first packet to its last."""
+        link: socket.socket | None = None
+        try:
+            link = await self._connect(node)
+            if self.network.connections.get(node) is connection:
+                self._links[node] = link
+                self.push()
+                await self._read(node, link)
+        except (OSError, anyio.ClosedResourceError):
+            pass  # the peer is gone, or its request timed out: what was in flight is told below
+        finally:
+            if link is not None:
+                if self._links.get(node) is link:
+                    del self._links[node]
+                self._drop(link)
+        if self.network.connections.get(node) is connection:
+            self.network.lost(node, self._clock())
+        self.push()
+
+    def _drop(self, link: socket.socket) -> None:
+        """Closes a socket, if it is open; tasks that wait for it hear of it."""
+        if link.fileno() >= 0:
+            anyio.notify_closing(link)
+            link.close()
+
+    async def _connect(self, node: int) -> socket.socket:
+        address = self.network.address(node)
+        if address is None:
+            raise OSError(f"node {node} is not known any more")
+        found = await anyio.getaddrinfo(*address, type=socket.SOCK_STREAM)
+        link = connecting_socket(found[0])
+        try:
+            await anyio.wait_writable(link)
+            problem = link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if problem:
+                raise OSError(problem, f"cannot connect to {address}")
+        except BaseException:
+            link.close()
+            raise
+        return link
+
+    async def _read(self, node: int, link: socket.socket) -> None:
+        """Reads until the connection ends or says something that is no protocol."""
+        while True:
+            await anyio.wait_readable(link)
+            if not self._receive(node, link):
+                return
+
+    def _receive(self, node: int, link: socket.socket) -> bool:
+        """Hands over what has come; False when the connection is over."""
+        try:
+            count = link.recv_into(self._buffer)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        if not count or self.network.received(node, self._view[:count], self._clock()) is not None:
+            return False
+        self.push()
+        self._wake(ANYTHING)
+        return True
+
+    def _write(self, node: int, connection: ClientConnection) -> None:
+        try:
+            is_empty = write_some(self._links[node], connection)
+        except OSError:
+            return  # reading finds the same end and tells of it
+        if not is_empty and self._tasks is not None:
+            self._draining.add(connection)
+            self._tasks.start_soon(self._drain, node, connection)
+
+    async def _drain(self, node: int, connection: ClientConnection) -> None:
+        """The slow path of writing: waits until the kernel takes more."""
+        link = self._links[node]
+        try:
+            while connection.outbox and self._links.get(node) is link:
+                await anyio.wait_writable(link)
+                write_some(link, connection)
+        except (OSError, anyio.ClosedResourceError):
+            pass  # the connection ended meanwhile; its reading task tells
+        finally:
+            self._draining.discard(connection)
+
+    async def _keep_time(self) -> None:
+        """Wakes the session when something in it is due."""
+        while True:
+            for node, link in list(self._links.items()):
+                # A program that did not yield for long finds its answers here, not its time limits.
+                if not self._receive(node, link):
+                    self._drop(self._links.pop(node))  # its task hears of it and tells the session
+            now = self._clock()
+            for node in self.network.wake(now):
+                if node in self._links:
+                    self._drop(self._links.pop(node))
+            self.push()
+            self._wake(ANYTHING)
+            wake_at = self.network.wake_at
+            self._sleeps_until = inf if wake_at is None else wake_at
+            self._alarm = anyio.Event()
+            delay = inf if wake_at is None else max(0, wake_at - now) / 1000
+            with anyio.move_on_after(None if delay == inf else delay):
+                await self._alarm.wait()
+            self._sleeps_until = 0
+
+
+# --- records ------------------------------------------------------------------------------------------------
+
+
+class AsyncSendFuture(PendingRecord["AsyncProducerRecords"]):
+    """One record that was sent; awaiting it waits for its acknowledgement."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, Any, RecordMetadata]:
+        return self._acknowledged().__await__()
+
+    async def _acknowledged(self) -> RecordMetadata:
+        if not self[1].is_done:
+            await self[0].wait_for([self[1]])
+        return self.outcome()
+
+
+class AsyncSendFutures(PendingColumn["AsyncProducerRecords"]):
+    """The records of one `send_many`; awaiting it waits for the acknowledgement of all."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, Any, list[RecordMetadata]]:
+        return self._acknowledged().__await__()
+
+    async def _acknowledged(self) -> list[RecordMetadata]:
+        await self._owner.wait_for(self.batches)
+        return self.outcomes()
+
+
+class AsyncProducerRecords(Sending[AsyncSendFuture]):
+    """The part of the async producer that takes records."""
+
+    def __init__(
+        self,
+        machine: ProducerMachine,
+        driver: AsyncDriver,
+        *,
+        key_serializer: Serializer | None,
+        value_serializer: Serializer | None,
+    ) -> None:
+        super().__init__(
+            machine.accumulator,
+            AsyncSendFuture,
+            key_serializer=key_serializer,
+            value_serializer=value_serializer,
+        )
+        self._driver = driver
+        self._calls = ProducerCalls(machine, driver)
+
+    send_nowait = Sending[AsyncSendFuture].put
+
+    async def send(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> AsyncSendFuture:
+        """Takes one record. Blocks only while the buffer is full or the topic is unknown; otherwise this is
+        not a checkpoint.
+        """
+        try:
+            return self.put(topic, value, key, partition, timestamp_ms, headers)
+        except (BufferFull, TopicNotLoaded):
+            key, value = self._serialize(key, value)
+            append = self._calls.append(topic, value, key, partition, timestamp_ms, headers)
+            return AsyncSendFuture((self, *await self._driver.run(append)))
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None = None,
+        *,
+        partition: int | None = None,
+    ) -> AsyncSendFutures:
+        """Takes columns of records, several times faster than `send`; waits as `send` does."""
+        futures = AsyncSendFutures(self)
+        if not values:
+            return futures
+        values, keys = self._columns(values, keys)
+        for share in shares(await self._driver.run(self._calls.route(topic)), values, keys, partition):
+            start = 0
+            while start < len(share.values):
+                try:
+                    run = self._put_run(topic, share, start)
+                except (BufferFull, TopicNotLoaded):
+                    key = None if share.keys is None else share.keys[start]
+                    append = self._calls.append(topic, share.values[start], key, share.partition)
+                    run = Run(*await self._driver.run(append), 1)
+                futures.add(run, share.places[start : start + run.length])
+                start += run.length
+        return futures
+
+    async def wait_for(self, batches: Sequence[Batch], timeout_ms: int | None = None) -> None:
+        """Waits until `batches` are done; RequestTimeout when `timeout_ms` passes first."""
+        await self._driver.run(self._calls.wait_for(batches, timeout_ms))
+
+    def _put_slowly(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers | None,
+    ) -> AsyncSendFuture:
+        self._driver.check_running()
+        place = self._calls.append_nowait(topic, value, key, partition, timestamp_ms, headers)
+        return AsyncSendFuture((self, *place))

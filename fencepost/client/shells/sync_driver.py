@@ -1,0 +1,392 @@
+"""The blocking driver: selector rounds in the thread that calls, and an IO thread for the time between calls.
+
+Rule: the lock guards the machine and its network. Scripts run under it and nothing waits under it; one thread
+at a time waits for the sockets.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from inspect import GEN_CLOSED, getgeneratorstate
+from typing import Any, Final, TypeVar
+
+from fencepost.client.batch import Batch, Headers
+from fencepost.client.calls import CallScript, ProducerCalls, TopicNotLoaded, Wait
+from fencepost.client.columns import shares
+from fencepost.client.effects import Answered, Effect, Operation
+from fencepost.client.errors import BufferFull, Failure
+from fencepost.client.network import ClientConnection, Machine, Network
+from fencepost.client.producer import ProducerMachine
+from fencepost.client.send_future import PendingColumn, PendingRecord, RecordMetadata, make_record_metadata
+from fencepost.client.send_path import Sending
+from fencepost.client.serializers import Serializer
+from fencepost.client.shells.sockets import READ_SIZE, Clock, connecting_socket, wall_ms, write_some
+
+ResultT = TypeVar("ResultT")
+
+# The longest wait in one round. When two threads wait, the answer of one can arrive in the round of the
+# other.
+ROUND_MS: Final = 100
+
+
+class Sockets:
+    """The sockets of one network. `round` waits for them without holding the lock that guards the network."""
+
+    def __init__(self, network: Network, *, lock: threading.Lock, clock: Clock) -> None:
+        self.network = network
+        self.lock = lock
+        self.clock = clock
+        self._sockets: dict[int, socket.socket] = {}
+        self._connecting: set[int] = set()
+        self._selector = selectors.DefaultSelector()
+        self._pumping = threading.Lock()
+        self._buffer = bytearray(READ_SIZE)
+
+    def push(self) -> None:
+        """Connects what must be connected and writes what can be written; the lock is held."""
+        network = self.network
+        while network.to_open:
+            self._open(network.to_open.pop(0))
+        for node, connection in list(network.connections.items()):
+            if connection.outbox and node not in self._connecting and node in self._sockets:
+                self._write(node, connection)
+
+    def _open(self, node: int) -> None:
+        address = self.network.address(node)
+        try:
+            if address is None:
+                raise OSError(f"node {node} is not known any more")
+            info = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+            self._sockets[node] = link = connecting_socket(info)
+        except OSError:
+            self.network.lost(node, self.clock())
+            return
+        self._connecting.add(node)
+        self._selector.register(link, selectors.EVENT_WRITE, node)
+
+    def _write(self, node: int, connection: ClientConnection) -> None:
+        link = self._sockets[node]
+        try:
+            is_empty = write_some(link, connection)
+        except OSError:
+            self._lost(node)
+            return
+        wanted = selectors.EVENT_READ if is_empty else selectors.EVENT_READ | selectors.EVENT_WRITE
+        if self._selector.get_key(link).events != wanted:
+            self._selector.modify(link, wanted, node)
+
+    def round(self, timeout_ms: float, *, wait_for_turn: bool = True) -> None:
+        """Waits up to `timeout_ms` for something to happen and deals with it; the caller holds no lock."""
+        if not self._pumping.acquire(blocking=wait_for_turn):
+            return
+        try:
+            with self.lock:
+                self.push()
+                wake_at = self.network.wake_at
+            if wake_at is not None:
+                timeout_ms = min(timeout_ms, max(0, wake_at - self.clock()))
+            ready = self._selector.select(timeout_ms / 1000)
+            with self.lock:
+                for key, events in ready:
+                    self._serve(key.data, events)
+                for node in self.network.wake(self.clock()):
+                    self._close(node)
+                self.push()
+        finally:
+            self._pumping.release()
+
+    def _serve(self, node: int, events: int) -> None:
+        link = self._sockets.get(node)
+        connection = self.network.connections.get(node)
+        if link is None or connection is None:
+            return
+        if node in self._connecting:
+            if link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                self._lost(node)
+                return
+            self._connecting.discard(node)
+        if events & selectors.EVENT_WRITE:
+            self._write(node, connection)
+        if events & selectors.EVENT_READ and self._sockets.get(node) is link:
+            self._read(node, link)
+
+    def _read(self, node: int, link: socket.socket) -> None:
+        try:
+            count = link.recv_into(self._buffer)
+        except BlockingIOError:
+            return
+        except OSError:
+            count = 0
+        if not count:
+            self._lost(node)
+        elif self.network.received(node, memoryview(self._buffer)[:count], self.clock()) is not None:
+            self._close(node)
+
+    def _lost(self, node: int) -> None:
+        self._close(node)
+        self.network.lost(node, self.clock())
+
+    def _close(self, node: int) -> None:
+        link = self._sockets.pop(node, None)
+        self._connecting.discard(node)
+        if link is not None:
+            self._selector.unregister(link)
+            link.close()
+
+    def close(self) -> None:
+        """Closes every socket."""
+        for node in list(self._sockets):
+            self._close(node)
+        self._selector.close()
+
+
+class IOThread:
+    """A thread that does rounds while something is unfinished, so that nothing waits for the caller's next
+    call.
+
+    It looks every few milliseconds and steps aside when a caller does rounds, so callers never wait for it to
+    wake up.
+    """
+
+    TICK_MAX_MS = 50
+
+    def __init__(self, sockets: Sockets, has_work: Callable[[], bool], *, tick_ms: int) -> None:
+        self._sockets = sockets
+        self._has_work = has_work
+        self._tick_ms = max(1, tick_ms)
+        self._wanted = threading.Event()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def want(self) -> None:
+        """There is work: called for each new batch, so it costs little when the thread is awake."""
+        if self._wanted.is_set():
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="fencepost-io", daemon=True)
+            self._thread.start()
+        self._wanted.set()
+
+    def stop(self) -> None:
+        """Ends the thread and waits for its end."""
+        with (
+            self._sockets.lock
+        ):  # the thread decides under it to sleep: it must not do so after it was stopped
+            self._stopped.set()
+            self._wanted.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        tick_ms = self._tick_ms
+        while True:
+            self._wanted.wait()
+            if self._stopped.wait(tick_ms / 1000):
+                return
+            self._sockets.round(0, wait_for_turn=False)
+            tick_ms = min(2 * tick_ms, self.TICK_MAX_MS)
+            with self._sockets.lock:
+                if not self._has_work() and not self._stopped.is_set():
+                    self._wanted.clear()
+                    tick_ms = self._tick_ms
+
+
+class Driver:
+    """Runs scripts of one client. Not for several threads at once, beside its own IO thread."""
+
+    cancelled: tuple[type[BaseException], ...] = ()
+    """Nothing cancels a thread; Ctrl-C goes on to whoever catches it."""
+
+    def __init__(self, machine: Machine, *, client_id: str, request_timeout_ms: int, clock: Clock) -> None:
+        self.lock = threading.Lock()
+        self._clock = clock
+        self._network = Network(machine, client_id=client_id, request_timeout_ms=request_timeout_ms)
+        self._sockets = Sockets(self._network, lock=self.lock, clock=clock)
+        self._io_thread: IOThread | None = None
+        if machine.io_tick_ms is not None:
+            self._io_thread = IOThread(self._sockets, lambda: machine.has_work, tick_ms=machine.io_tick_ms)
+
+    @property
+    def now(self) -> int:
+        return self._clock()
+
+    @property
+    def wall_ms(self) -> int:
+        return wall_ms()
+
+    @property
+    def resolved(self) -> dict[Operation, Failure | None]:
+        return self._network.resolved
+
+    @property
+    def answers(self) -> dict[int, Answered]:
+        return self._network.answers
+
+    def check_running(self) -> None:
+        """A blocking client works from the start."""
+
+    def perform(self, effects: list[Effect]) -> None:
+        """Writes what can be written at once, and leaves the rest to rounds; the lock is held."""
+        self._network.perform(effects, self._clock())
+        self._sockets.push()
+        if self._io_thread is not None and self._network.machine.has_work:
+            self._io_thread.want()
+
+    def run(self, script: CallScript[ResultT]) -> ResultT:
+        """Runs a script to its end, which is its return value or what it raises."""
+        interruption: BaseException | None = None
+        while True:
+            try:
+                with self.lock:
+                    wait = next(script) if interruption is None else script.throw(interruption)
+                interruption = None
+                self._wait(wait)
+            except StopIteration as end:
+                return end.value
+            except BaseException as problem:
+                if getgeneratorstate(script) == GEN_CLOSED:  # the script itself ended with it
+                    raise
+                interruption = problem  # Ctrl-C while it waited: the script says what that means
+
+    def _wait(self, wait: Wait) -> None:
+        while True:
+            with self.lock:
+                if wait.until():
+                    return
+            left = wait.deadline - self._clock()
+            self._sockets.round(
+                max(0, min(ROUND_MS, left))
+            )  # one even without time: poll(0) reads what is there
+            if left <= 0:
+                return
+
+    def read_answers(self) -> None:
+        """Takes answers that have arrived, without waiting."""
+        with self.lock:
+            is_waiting = self._network.is_waiting
+        if is_waiting:
+            self._sockets.round(0, wait_for_turn=False)
+
+    def start(self) -> None:
+        """Connections are opened when they are needed."""
+
+    def stop(self) -> None:
+        """Ends the IO thread and closes every socket."""
+        if self._io_thread is not None:
+            self._io_thread.stop()
+        self._sockets.close()
+
+
+# --- records ------------------------------------------------------------------------------------------------
+
+
+class SendFuture(PendingRecord["ProducerRecords"]):
+    """One record that was sent; `result()` waits for its acknowledgement."""
+
+    __slots__ = ()
+
+    def result(self, timeout_ms: int | None = None) -> RecordMetadata:
+        """Where the record was stored, or raises why it was not; RequestTimeout after `timeout_ms`."""
+        batch = self[1]
+        if batch.base_offset >= 0:  # the usual end, a call shorter
+            return make_record_metadata((batch.topic, batch.partition, batch.base_offset + self[2]))
+        if not batch.is_done:
+            self[0].wait_for([batch], timeout_ms)
+        return self.outcome()
+
+
+class SendFutures(PendingColumn["ProducerRecords"]):
+    """The records of one `send_many`; `result()` waits for the acknowledgement of all."""
+
+    __slots__ = ()
+
+    def result(self, timeout_ms: int | None = None) -> list[RecordMetadata]:
+        """Where each was stored, in the order given. Raises the first error, or RequestTimeout."""
+        self._owner.wait_for(self.batches, timeout_ms)
+        return self.outcomes()
+
+
+class ProducerRecords(Sending[SendFuture]):
+    """The part of the blocking producer that takes records."""
+
+    def __init__(
+        self,
+        machine: ProducerMachine,
+        driver: Driver,
+        *,
+        key_serializer: Serializer | None,
+        value_serializer: Serializer | None,
+    ) -> None:
+        super().__init__(
+            machine.accumulator, SendFuture, key_serializer=key_serializer, value_serializer=value_serializer
+        )
+        self._driver = driver
+        self._calls = ProducerCalls(machine, driver)
+
+    send = Sending["SendFuture"].put
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> SendFuture:
+        """As `send`, but never waits: BufferFull without room, UnknownTopic while the topic is looked up."""
+        key, value = self._serialize(key, value)
+        with self._driver.lock:
+            place = self._calls.append_nowait(topic, value, key, partition, timestamp_ms, headers)
+        return SendFuture((self, *place))
+
+    def send_many(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None = None,
+        *,
+        partition: int | None = None,
+    ) -> SendFutures:
+        """Takes columns of records, several times faster than `send`; waits as `send` does."""
+        futures = SendFutures(self)
+        if not values:
+            return futures
+        values, keys = self._columns(values, keys)
+        for share in shares(self._driver.run(self._calls.route(topic)), values, keys, partition):
+            start = 0
+            while start < len(share.values):
+                run = self._put_run(topic, share, start)
+                futures.add(run, share.places[start : start + run.length])
+                start += run.length
+        return futures
+
+    def wait_for(self, batches: Sequence[Batch], timeout_ms: int | None = None) -> None:
+        """Waits until `batches` are done; RequestTimeout when `timeout_ms` passes first."""
+        self._driver.run(self._calls.wait_for(batches, timeout_ms))
+
+    def _put_slowly(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers | None,
+    ) -> SendFuture:
+        driver, record = self._driver, (topic, value, key, partition, timestamp_ms, headers)
+        try:
+            with driver.lock:
+                place = self._calls.append_nowait(*record)
+        except (BufferFull, TopicNotLoaded):
+            place = driver.run(self._calls.append(*record))
+        driver.read_answers()  # once per batch: memory is free before it is full, and futures are done early
+        return SendFuture((self, *place))
+
+    def _count_of(self, batch: Batch) -> int:
+        with self._driver.lock:
+            return super()._count_of(batch)
