@@ -23,7 +23,8 @@ from fencepost.client.errors import (
     WrongState,
     refused,
 )
-from fencepost.client.group_offsets import NO_GENERATION, offsets_to_commit
+from fencepost.client.group_member import GroupMember, RebalanceCall
+from fencepost.client.group_offsets import ConsumerGroupMetadata, commit_request
 from fencepost.client.remedies import remedy_of
 from fencepost.client.requests import AskingMachine
 from fencepost.client.retries import CoordinatorOf, Finished, OnceAnswered
@@ -89,9 +90,11 @@ class Reading:
 
 
 class ConsumerMachine(AskingMachine):
-    """One consumer of assigned partitions. `take` gives what was fetched; `wake` after it asks for more."""
+    """One consumer. It reads the partitions that it is told to (`assign`), or its share of topics that a
+    group reads (`subscribe`). `take` gives what was fetched; `wake` after it asks for more.
+    """
 
-    __slots__ = ("_decoding", "_unknown_since", "readings", "settings")
+    __slots__ = ("_decoding", "_group_metadata", "_unknown_since", "member", "readings", "settings")
 
     def __init__(self, bootstrap: str, settings: ConsumerSettings, decoding: Decoding = RAW) -> None:
         super().__init__(bootstrap)
@@ -99,12 +102,23 @@ class ConsumerMachine(AskingMachine):
         self._decoding = decoding
         self.readings: dict[TopicPartition, Reading] = {}
         self._unknown_since: dict[str, int] = {}
+        self.member: GroupMember | None = None
+        self._group_metadata: ConsumerGroupMetadata | None = None  # of the last membership, once that is over
 
     # --- calls of the user ----------------------------------------------------------------------------------
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Reads these partitions from now on; those that were assigned before keep their positions."""
+        if self.member is not None:
+            raise WrongState("this consumer is subscribed: unsubscribe() before assign()")
+        self._group_metadata = None
+        self._read(partitions)
+
+    def _read(self, partitions: Iterable[TopicPartition]) -> None:
         wanted = list(dict.fromkeys(partitions))
+        for where, reading in self.readings.items():
+            if where not in wanted:
+                self._forget(reading)
         self.readings = {where: self.readings.get(where) or Reading(where) for where in wanted}
 
     def reading(self, partition: TopicPartition) -> Reading:
@@ -154,19 +168,90 @@ class ConsumerMachine(AskingMachine):
         return self.settings.group_id
 
     def commit_request(self, offsets: Mapping[TopicPartition, int]) -> m.OffsetCommit:
-        """Commits offsets as a client that is no member of its group."""
-        return m.OffsetCommit(
-            group_id=self.group_id,
-            generation_id=NO_GENERATION,
-            member_id="",
-            group_instance_id=None,
-            offsets=offsets_to_commit(offsets),
-        )
+        """Commits offsets as a member, or without a subscription as a client that is not one. CommitFailed,
+        RebalanceInProgress or FencedInstanceId when the member knows that the coordinator would refuse.
+        """
+        group = ConsumerGroupMetadata(group_id=self.group_id)
+        if self.member is not None:
+            problem = self.member.commit_problem()
+            if problem is not None:
+                raise problem.exception()
+            group = self.member.metadata
+        return commit_request(offsets, group)
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
         """The known positions: what to commit."""
         return {where: r.position for where, r in self.readings.items() if r.position is not None}
+
+    # --- the group ------------------------------------------------------------------------------------------
+
+    def subscribe(self, topics: Iterable[str], now: int) -> list[Effect]:
+        """Joins the group to read its share of these topics; the next poll() begins with it."""
+        wanted = tuple(topics)
+        if isinstance(topics, str) or not all(wanted) or not wanted:
+            raise WrongState("subscribe() takes a list of topic names; unsubscribe() ends a subscription")
+        if self.settings.group_id is None:
+            raise WrongState("subscribe() shares topics among a group: give this consumer a group_id")
+        if self.member is None and self.readings:
+            raise WrongState("partitions are assigned by hand: assign([]) before subscribe()")
+        if self.member is None:
+            self.member = GroupMember(self.calls, self.settings, wanted, now)
+        else:
+            self.member.subscribe(wanted)
+        return self._step(now)
+
+    def poll(self, now: int) -> list[Effect]:
+        """The application is in poll(): a rebalance goes on. Run `rebalance_call` before taking batches."""
+        if self.member is not None:
+            self._raise_failure(self.member)
+            self.member.poll(now)
+            self._follow(self.member)
+        return self._step(now)
+
+    def _raise_failure(self, member: GroupMember) -> None:
+        failure = member.failure
+        if failure is not None:
+            if not member.is_fenced:
+                member.failure = None
+            raise failure.exception()
+
+    @property
+    def rebalance_call(self) -> RebalanceCall | None:
+        """The callback that the application must get now; `returned` goes on after it."""
+        return None if self.member is None else self.member.call
+
+    def returned(self, now: int) -> list[Effect]:
+        """The application has returned from `rebalance_call`."""
+        if self.member is not None:
+            self.member.returned(now)
+            self._follow(self.member)
+        return self._step(now)
+
+    def unsubscribe(self, now: int) -> list[Effect]:
+        """Leaves the group: `rebalance_call` first, then until `has_left`."""
+        if self.member is not None:
+            self.member.leave(now)
+            self._follow(self.member)
+        return self._step(now)
+
+    @property
+    def has_left(self) -> bool:
+        """Whether this consumer is not in a group, and waits for no answer about it."""
+        return self.member is None
+
+    def _follow(self, member: GroupMember) -> None:
+        """Reads what the member may read."""
+        if member.assigned != tuple(self.readings):
+            self._read(member.assigned)
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """The membership under which what was polled may be committed; it stays the last one when the group
+        has gone on, so that a transaction that uses it is refused (KIP-447).
+        """
+        if self.member is not None:
+            return self.member.metadata
+        return self._group_metadata or ConsumerGroupMetadata(group_id=self.group_id)
 
     # --- what happens ---------------------------------------------------------------------------------------
 
@@ -238,11 +323,15 @@ class ConsumerMachine(AskingMachine):
         if number is not None and all(other.lookup != number for other in self.readings.values()):
             self.calls.cancel(number)
 
-    def _finished(self, finished: Finished) -> None:
+    def _finished(self, finished: Finished, now: int) -> None:
+        if self.member is not None:
+            if self.member.finished(finished, now):
+                return
+            finished = self._explained(finished, self.member)
         number = finished.call.number
         asking = [reading for reading in self.readings.values() if reading.lookup == number]
         if not asking:
-            super()._finished(finished)
+            super()._finished(finished, now)
         for reading in asking:
             reading.lookup = None
             if isinstance(finished.body, m.ListOffsetsReply):
@@ -251,6 +340,12 @@ class ConsumerMachine(AskingMachine):
                 self._begin_at_committed(reading, finished.body)
             else:
                 reading.problem = finished.failure
+
+    def _explained(self, finished: Finished, member: GroupMember) -> Finished:
+        request = finished.call.request
+        if finished.failure is None or not isinstance(request, m.OffsetCommit):
+            return finished
+        return finished._replace(failure=member.commit_refused(finished.failure, request.generation_id))
 
     def _begin_at_committed(self, reading: Reading, body: m.OffsetFetchReply) -> None:
         offsets = {TopicPartition(entry.topic, entry.partition): entry.offset for entry in body.offsets}
@@ -265,6 +360,10 @@ class ConsumerMachine(AskingMachine):
     # --- machinery ------------------------------------------------------------------------------------------
 
     def _step(self, now: int) -> list[Effect]:
+        if self.member is not None:
+            self.member.step(now)
+            if self.member.has_left:
+                self._group_metadata, self.member = self.member.metadata, None
         self._find_positions()
         self._notice_unknown_topics(now)
         self._fetch(now)
@@ -272,8 +371,9 @@ class ConsumerMachine(AskingMachine):
 
     def _wake_at(self, now: int) -> int | None:
         retries = [r.retry_at for r in self.readings.values() if r.retry_at > now and r.in_flight is None]
-        calls = self.calls.wake_at(now)
-        return min(retries if calls is None else [*retries, calls], default=None)
+        member = None if self.member is None else self.member.wake_at()
+        others = [at for at in (self.calls.wake_at(now), member) if at is not None]
+        return min([*retries, *others], default=None)
 
     def _notice_unknown_topics(self, now: int) -> None:
         """A topic may be in the making; its reader hears of it when it stays unknown."""
@@ -346,6 +446,8 @@ class ConsumerMachine(AskingMachine):
         twin.calls = self.calls.copy()
         twin._out, twin._woken_at = list(self._out), self._woken_at
         twin._unknown_since = dict(self._unknown_since)
+        twin.member = None if self.member is None else self.member.copy(twin.calls)
+        twin._group_metadata = self._group_metadata
         twin.readings = {
             where: attrs.evolve(reading, fetched=list(reading.fetched))
             for where, reading in self.readings.items()
@@ -358,6 +460,7 @@ class ConsumerMachine(AskingMachine):
             self.calls.key(),
             tuple(reading.key() for reading in self.readings.values()),
             tuple(sorted(self._unknown_since.items())),
+            None if self.member is None else self.member.key(),
         )
 
     def _fetch_request(self, readings: list[Reading]) -> m.Fetch:

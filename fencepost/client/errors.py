@@ -105,6 +105,25 @@ class OffsetOutOfRange(ClientError):
     advice = 'seek() to a position that exists, or choose auto_offset_reset="earliest" or "latest"'
 
 
+class CommitFailed(ClientError):
+    """The group has gone on without this consumer, and others may read its partitions: nothing was
+    committed."""
+
+    advice = "Drop what was read and not committed; poll() joins the group again and reads it anew"
+
+
+class RebalanceInProgress(ClientError):
+    """The group is between two generations, and the coordinator takes commits of neither."""
+
+    advice = "Call poll() until the rebalance is over, then commit what is still assigned"
+
+
+class FencedInstanceId(ClientError):
+    """Another consumer with the same `group_instance_id` has joined the group in this one's place."""
+
+    advice = "Close this consumer, and give each process a group_instance_id of its own"
+
+
 class CorruptRecords(ClientError):
     """The bytes at the position are no batch, or their checksum is wrong."""
 

@@ -48,14 +48,14 @@ class AskingMachine:
             self._once_answered(answer, now)
         else:
             for finished in answer:
-                self._finished(finished)
+                self._finished(finished, now)
         return self._step(now)
 
     def wake(self, now: int) -> list[Effect]:
         """Time went by."""
         return self._step(now)
 
-    def _finished(self, finished: Finished) -> None:
+    def _finished(self, finished: Finished, now: int) -> None:
         self._out.append(Answered(finished.call.number, reply=finished.body, failure=finished.failure))
 
     def _once_answered(self, answer: OnceAnswered, now: int) -> None:
@@ -63,7 +63,7 @@ class AskingMachine:
 
     def _step(self, now: int) -> list[Effect]:
         for finished in self.calls.expired(now):
-            self._finished(finished)
+            self._finished(finished, now)
         self._out += self.calls.due(now)
         at = self._wake_at(now)
         if at != self._woken_at:

@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 import attrs
 
+from fencepost.client.assignors import ASSIGNORS
 from fencepost.client.transaction_versions import DIALECTS, Dialect
 from fencepost.protocol.compression import Compression
 from fencepost.protocol.terms import IsolationLevel
@@ -25,6 +26,12 @@ UNKNOWN_TOPIC_PATIENCE_MS: Final = 1_000
 # How long close() waits for what is on its way, and how long when the block that used the producer raised.
 CLOSE_TIMEOUT_MS: Final = 30_000
 ABORT_GRACE_MS: Final = 5_000
+
+# The coordinator answers JoinGroup when its rebalance timeout is over: a client waits this much longer for it
+# (AbstractCoordinator.JOIN_GROUP_TIMEOUT_LAPSE). One that leaves does not wait long: its session would time
+# out.
+JOIN_GROUP_TIMEOUT_LAPSE_MS: Final = 5_000
+LEAVE_TIMEOUT_MS: Final = 5_000
 
 Reset = Literal["earliest", "latest", "error"]
 
@@ -79,9 +86,26 @@ class ProducerSettings:
 
 @attrs.frozen(kw_only=True)
 class ConsumerSettings:
-    """Settings of one consumer. `filters_aborted` off shows read_committed without its second half."""
+    """Settings of one consumer. `filters_aborted` off shows read_committed without its second half.
+
+    There is no automatic commit: an offset counts when commit() or a transaction says so. Members of a group
+    send a heartbeat each `heartbeat_interval_ms`; the coordinator expels one whose heartbeats stop for
+    `session_timeout_ms`, and a member leaves when its program does not poll for `max_poll_interval_ms`.
+    """
 
     group_id: str | None = None
+    group_instance_id: str | None = None
+    """Makes a static member (KIP-345): within the session timeout it may restart without a rebalance."""
+    session_timeout_ms: int = attrs.field(default=45_000, validator=_positive)
+    heartbeat_interval_ms: int = attrs.field(default=3_000, validator=_positive)
+    max_poll_interval_ms: int = attrs.field(default=300_000, validator=_positive)
+    partition_assignment_strategy: tuple[str, ...] = attrs.field(
+        default=("range", "cooperative-sticky"), converter=tuple
+    )
+    """Assignors by preference: the group takes one that all members have. Incremental rebalances (KIP-429)
+    need "cooperative-sticky" alone."""
+    metadata_max_age_ms: int = attrs.field(default=300_000, validator=_positive)
+    """How old a group leader's knowledge of its topics may be before it looks for new partitions."""
     isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
     fetch_max_bytes: int = attrs.field(default=1_048_576, validator=_positive)
     max_wait_ms: int = attrs.field(default=500, validator=_not_negative)
@@ -98,6 +122,19 @@ class ConsumerSettings:
             )
         if self.group_id == "":
             raise ValueError("a group_id is a name, or None for a consumer that commits nothing")
+        if self.group_instance_id is not None and not (self.group_id and self.group_instance_id):
+            raise ValueError("a group_instance_id is a name, and needs a group_id")
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise ValueError(
+                f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be below session_timeout_ms "
+                f"({self.session_timeout_ms}), or every pause between two heartbeats ends the session"
+            )
+        unknown = [name for name in self.partition_assignment_strategy if name not in ASSIGNORS]
+        if unknown or not self.partition_assignment_strategy:
+            raise ValueError(
+                f"partition_assignment_strategy takes {' and '.join(ASSIGNORS)}, "
+                f"not {list(self.partition_assignment_strategy)}"
+            )
 
 
 # Kafka's snappy has no well-kept package for Python.

@@ -1,0 +1,183 @@
+"""How the leader of a consumer group shares partitions out: Kafka's range and cooperative-sticky assignors.
+
+The coordinator only collects subscriptions and hands out shares; one member, the leader, runs an assignor
+over all of them. An assignor is pure: leaders that see the same subscriptions decide the same.
+
+Eager and cooperative. With `range` every member gives up everything before it joins, so any share is safe.
+With `cooperative-sticky` (KIP-429) members keep reading while they rebalance, so a partition may only be
+given to its next owner after its present one has stopped. That takes two generations:
+
+    generation 1         A owns 0 1 2 3, B has just joined
+    generation 2         A is given 0 1, B nothing: A revokes 2 and 3 and joins again
+    generation 3         A is given 0 1, B is given 2 3
+
+Without the pause, B could read partition 2 from the committed offset while A still works on what it read.
+
+Rule: every partition of a subscribed topic goes to exactly one member that subscribes to its topic, or, on
+the way between two members, to none.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import attrs
+
+from fencepost.protocol.consumer_protocol import NO_GENERATION, MemberSubscription
+from fencepost.protocol.primitives import INT32
+from fencepost.protocol.terms import TopicPartition
+
+
+@attrs.frozen(kw_only=True)
+class SubscribedMember:
+    """One member as the leader sees it."""
+
+    member_id: str
+    group_instance_id: str | None = None
+    subscription: MemberSubscription
+
+    @property
+    def order(self) -> tuple[bool, str]:
+        """Static members first, by their instance ids, which outlive a restart (MemberInfo.compareTo)."""
+        return (self.group_instance_id is None, self.group_instance_id or self.member_id)
+
+
+Shares = dict[str, list[TopicPartition]]
+"""The partitions of each member, by member id."""
+
+Assign = Callable[[Iterable[SubscribedMember], Mapping[str, int]], Shares]
+
+
+@attrs.frozen(kw_only=True)
+class Assignor:
+    """A way to share partitions out. `is_cooperative`: members keep what they own while they rebalance."""
+
+    name: str
+    assign: Assign
+    is_cooperative: bool
+    tells_generation: bool = False
+    """Its user data holds the generation, for leaders older than KIP-792."""
+
+    def user_data(self, generation_id: int) -> bytes | None:
+        """What a member adds to its subscription (CooperativeStickyAssignor.subscriptionUserData)."""
+        return INT32.pack(generation_id) if self.tells_generation else None
+
+
+# --- range ------------------------------------------------------------------------------------------------
+
+
+def assign_ranges(members: Iterable[SubscribedMember], partition_counts: Mapping[str, int]) -> Shares:
+    """Topic by topic, each member gets neighbouring partitions; the first members get the odd ones
+    (RangeAssignor). Members that read two topics with equally many partitions get the same numbers of both.
+    """
+    in_order = sorted(members, key=lambda member: member.order)
+    shares: Shares = {member.member_id: [] for member in in_order}
+    for topic, count in sorted(partition_counts.items()):
+        readers = [member.member_id for member in in_order if topic in member.subscription.topics]
+        first = 0
+        for rank, member_id in enumerate(readers):
+            size = count // len(readers) + (rank < count % len(readers))
+            shares[member_id] += [TopicPartition(topic, number) for number in range(first, first + size)]
+            first += size
+    return shares
+
+
+# --- cooperative-sticky -----------------------------------------------------------------------------------
+
+
+def assign_sticky(members: Iterable[SubscribedMember], partition_counts: Mapping[str, int]) -> Shares:
+    """Each member keeps what it owns as far as balance allows; what changes hands is withheld until its owner
+    has revoked it (CooperativeStickyAssignor.adjustAssignment).
+    """
+    in_order = sorted(members, key=lambda member: member.order)
+    owners = _owners(in_order)
+    shares = _balanced(in_order, partition_counts, owners)
+    return {
+        member_id: sorted(where for where in share if owners.get(where, member_id) == member_id)
+        for member_id, share in shares.items()
+    }
+
+
+def _owners(members: list[SubscribedMember]) -> dict[TopicPartition, str]:
+    """Who owns what. A member that missed a generation still claims what others were given in it, so the
+    claim of the newest generation counts; of two equal claims neither does.
+    """
+    claims: defaultdict[TopicPartition, list[tuple[int, str]]] = defaultdict(list)
+    for member in members:
+        for where in member.subscription.owned:
+            claims[where].append((_generation_of(member.subscription), member.member_id))
+    owners: dict[TopicPartition, str] = {}
+    for where, claimed in claims.items():
+        newest = max(generation_id for generation_id, _ in claimed)
+        claimants = [member_id for generation_id, member_id in claimed if generation_id == newest]
+        if len(claimants) == 1:
+            owners[where] = claimants[0]
+    return owners
+
+
+def _generation_of(subscription: MemberSubscription) -> int:
+    """The generation of a claim; members older than KIP-792 say it in their user data alone."""
+    if subscription.generation_id != NO_GENERATION or subscription.user_data is None:
+        return subscription.generation_id
+    data = subscription.user_data[: INT32.size]
+    return INT32.unpack(data)[0] if len(data) == INT32.size else NO_GENERATION
+
+
+def _balanced(
+    members: list[SubscribedMember], partition_counts: Mapping[str, int], owners: Mapping[TopicPartition, str]
+) -> dict[str, set[TopicPartition]]:
+    """Shares that no single move could level: owned partitions first, then the free ones to whoever has the
+    least, then moves from full members to emptier ones.
+    """
+    readers = {
+        topic: [member.member_id for member in members if topic in member.subscription.topics]
+        for topic in sorted(partition_counts)
+    }
+    shares: dict[str, set[TopicPartition]] = {member.member_id: set() for member in members}
+    free: list[TopicPartition] = []
+    for topic, of_topic in readers.items():
+        for number in range(partition_counts[topic] if of_topic else 0):
+            where = TopicPartition(topic, number)
+            owner = owners.get(where)
+            if owner in of_topic:
+                shares[owner].add(where)
+            else:
+                free.append(where)
+    # Partitions with few possible readers first: those with many can still even out the rest.
+    for where in sorted(free, key=lambda where: (len(readers[where.topic]), where)):
+        taker = min(readers[where.topic], key=lambda member_id: len(shares[member_id]))
+        shares[taker].add(where)
+    while (move := _leveling_move(shares, readers)) is not None:
+        where, giver, taker = move
+        shares[giver].remove(where)
+        shares[taker].add(where)
+    return shares
+
+
+def _leveling_move(
+    shares: Mapping[str, set[TopicPartition]], readers: Mapping[str, list[str]]
+) -> tuple[TopicPartition, str, str] | None:
+    """A partition, its member, and another that has at least two fewer. Each such move makes the shares more
+    equal, so there is an end to them.
+    """
+    for giver, share in sorted(shares.items(), key=lambda entry: -len(entry[1])):
+        topics = {where.topic for where in share}
+        takers = {min(readers[topic], key=lambda taker: len(shares[taker])) for topic in topics}
+        taker = min(takers, key=lambda taker: (len(shares[taker]), taker), default=giver)
+        if len(shares[giver]) - len(shares[taker]) >= 2:
+            return max(where for where in share if taker in readers[where.topic]), giver, taker
+    return None
+
+
+# --- by name ----------------------------------------------------------------------------------------------
+
+ASSIGNORS: Final[dict[str, Assignor]] = {
+    assignor.name: assignor
+    for assignor in (
+        Assignor(name="range", assign=assign_ranges, is_cooperative=False),
+        Assignor(name="cooperative-sticky", assign=assign_sticky, is_cooperative=True, tells_generation=True),
+    )
+}
+"""The assignors that `partition_assignment_strategy` can name."""

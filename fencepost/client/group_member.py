@@ -1,0 +1,677 @@
+"""A consumer as a member of its group: how it joins, stays, shares partitions out, and leaves.
+
+Theory of operation
+-------------------
+The coordinator, a broker, numbers the generations of a group. In each one every member has a share of the
+partitions, and commits of a former generation are refused. A member goes round this circle:
+
+    UNJOINED --poll--> REVOKING --application returned--> JOINING --JoinGroup--> SYNCING --SyncGroup--> SYNCED
+                          ^                                                                               |
+                          |poll                                                                         poll
+                          |                                                                               v
+                      REJOINING <--------- the group rebalances --------- STABLE <--application-- ASSIGNING
+
+* JoinGroup says what the member wants to read. The coordinator answers when all members have joined, and
+  tells one of them, the leader, what all the others want. The leader runs an assignor (assignors.py) and
+  brings the shares with its SyncGroup, which gives each member its own.
+* Heartbeats say that the member is alive, and their answers tell it when the group rebalances. They go on
+  while the application works on records, so they need no call of the application.
+* Everything that changes what the application reads happens inside its poll(): it joins only there, and the
+  callbacks of REVOKING and ASSIGNING run only there. Between them the application can commit what it has
+  read: no partition has a new owner before its old one has returned from `on_partitions_revoked`.
+* An application that does not poll for `max_poll_interval_ms` makes no progress, so its member leaves the
+  group.
+* A member that was expelled (its session timed out, or it polled too late) hears of it only afterwards.
+  Others may read its partitions already: it gets `on_partitions_lost` and must not commit.
+
+Kafka splits this between ConsumerCoordinator and AbstractCoordinator; the states are those of its
+MemberState, and those in which it waits for the application.
+
+Invariant: `metadata` is the membership under which the partitions in `assigned` were given. A commit that
+uses it is refused once one of them may have another owner; without it, KIP-447 could not fence a member that
+was replaced.
+
+Rule: states move by MEMBER_STATES alone. Nothing here waits: requests go out through `calls`, callbacks are
+asked for by `call` and confirmed by `returned`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Final
+
+import attrs
+
+from fencepost.client.assignors import ASSIGNORS, Assignor, SubscribedMember
+from fencepost.client.errors import (
+    CommitFailed,
+    Failure,
+    FencedInstanceId,
+    RebalanceInProgress,
+    RequestFailed,
+    refused,
+)
+from fencepost.client.group_offsets import NO_MEMBER, ConsumerGroupMetadata
+from fencepost.client.retries import Calls, CoordinatorOf, Finished
+from fencepost.client.settings import JOIN_GROUP_TIMEOUT_LAPSE_MS, LEAVE_TIMEOUT_MS, ConsumerSettings
+from fencepost.protocol import messages as m
+from fencepost.protocol.consumer_protocol import (
+    NO_GENERATION,
+    MemberSubscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from fencepost.protocol.errors import ErrorCode, ProtocolViolation
+from fencepost.protocol.terms import CONSUMER_PROTOCOL, CoordinatorType, TopicPartition
+from fencepost.protocol.values import value
+
+
+class MemberState(Enum):
+    """Where a member stands in its circle."""
+
+    UNJOINED = "unjoined"
+    REJOINING = "rejoining"
+    REVOKING = "revoking"
+    JOINING = "joining"
+    SYNCING = "syncing"
+    SYNCED = "synced"
+    ASSIGNING = "assigning"
+    STABLE = "stable"
+    FENCED = "fenced"
+    LEAVING = "leaving"
+    LEFT = "left"
+
+    __hash__ = object.__hash__  # the one of Enum is written in Python
+
+
+class MemberInput(Enum):
+    """What the application, the coordinator and the clock do to a member."""
+
+    POLL = "poll"
+    RETURNED = "callbacks returned"
+    JOINED = "joined"
+    ID_GIVEN = "member id given"
+    SYNCED = "synced"
+    REBALANCE = "group rebalances"
+    EXPELLED = "expelled"
+    FENCED = "instance id taken"
+    REFUSED = "refused"
+    LEAVE = "leave"
+
+    __hash__ = object.__hash__
+
+
+MemberTable = dict[MemberState, dict[MemberInput, MemberState]]
+_S, _I = MemberState, MemberInput
+
+MEMBER_STATES: Final[MemberTable] = {
+    _S.UNJOINED: {_I.POLL: _S.REVOKING, _I.LEAVE: _S.LEAVING},
+    _S.REJOINING: {
+        _I.POLL: _S.REVOKING,
+        _I.REBALANCE: _S.REJOINING,
+        _I.EXPELLED: _S.UNJOINED,
+        _I.FENCED: _S.FENCED,
+        _I.REFUSED: _S.REJOINING,
+        _I.LEAVE: _S.LEAVING,
+    },
+    _S.REVOKING: {
+        _I.POLL: _S.REVOKING,
+        _I.RETURNED: _S.JOINING,
+        _I.REBALANCE: _S.REVOKING,
+        _I.EXPELLED: _S.REVOKING,  # it joins next, and will do so as a new member
+        _I.FENCED: _S.FENCED,
+        _I.REFUSED: _S.REVOKING,
+        _I.LEAVE: _S.LEAVING,
+    },
+    _S.JOINING: {
+        _I.POLL: _S.JOINING,
+        _I.ID_GIVEN: _S.JOINING,
+        _I.JOINED: _S.SYNCING,
+        _I.REBALANCE: _S.REJOINING,
+        _I.EXPELLED: _S.UNJOINED,
+        _I.FENCED: _S.FENCED,
+        _I.REFUSED: _S.UNJOINED,
+        _I.LEAVE: _S.LEAVING,
+    },
+    _S.SYNCING: {
+        _I.POLL: _S.SYNCING,
+        _I.SYNCED: _S.SYNCED,
+        _I.REBALANCE: _S.REJOINING,
+        _I.EXPELLED: _S.UNJOINED,
+        _I.FENCED: _S.FENCED,
+        _I.REFUSED: _S.UNJOINED,
+        _I.LEAVE: _S.LEAVING,
+    },
+    _S.SYNCED: {
+        _I.POLL: _S.ASSIGNING,
+        _I.REBALANCE: _S.REJOINING,  # the share is out of date before anybody saw it
+        _I.EXPELLED: _S.UNJOINED,
+        _I.FENCED: _S.FENCED,
+        _I.REFUSED: _S.REJOINING,
+        _I.LEAVE: _S.LEAVING,
+    },
+    _S.ASSIGNING: {
+        _I.POLL: _S.ASSIGNING,
+        _I.RETURNED: _S.STABLE,
+        _I.REBALANCE: _S.ASSIGNING,  # what comes while the application is called back is kept for STABLE
+        _I.EXPELLED: _S.ASSIGNING,
+        _I.FENCED: _S.FENCED,
+        _I.REFUSED: _S.ASSIGNING,
+        _I.LEAVE: _S.LEAVING,
+    },
+    _S.STABLE: {
+        _I.POLL: _S.STABLE,
+        _I.REBALANCE: _S.REJOINING,
+        _I.EXPELLED: _S.UNJOINED,
+        _I.FENCED: _S.FENCED,
+        _I.REFUSED: _S.STABLE,
+        _I.LEAVE: _S.LEAVING,
+    },
+    # Another process has the same group_instance_id: joining again would fence that one in turn (KIP-345).
+    _S.FENCED: {_I.POLL: _S.FENCED, _I.LEAVE: _S.LEAVING},
+    _S.LEAVING: {_I.POLL: _S.LEAVING, _I.RETURNED: _S.LEFT, _I.LEAVE: _S.LEAVING},
+    _S.LEFT: {_I.POLL: _S.LEFT, _I.LEAVE: _S.LEFT},
+}
+
+REFUSALS: Final[dict[ErrorCode, MemberInput]] = {
+    ErrorCode.MEMBER_ID_REQUIRED: _I.ID_GIVEN,
+    ErrorCode.REBALANCE_IN_PROGRESS: _I.REBALANCE,
+    ErrorCode.ILLEGAL_GENERATION: _I.EXPELLED,
+    ErrorCode.UNKNOWN_MEMBER_ID: _I.EXPELLED,
+    ErrorCode.FENCED_INSTANCE_ID: _I.FENCED,
+}
+"""What an error of the coordinator does to the member; any other is REFUSED, and the application gets it."""
+
+_BEATING: Final = frozenset({_S.REJOINING, _S.REVOKING, _S.SYNCING, _S.SYNCED, _S.ASSIGNING, _S.STABLE})
+"""States with heartbeats. While it joins, the coordinator keeps a member without them."""
+_CALLING: Final = frozenset({_S.REVOKING, _S.ASSIGNING, _S.LEAVING})
+"""States that wait for the application."""
+_COMMITTING: Final = frozenset({_S.STABLE, _S.REJOINING, _S.REVOKING, _S.ASSIGNING, _S.LEAVING})
+"""States in which the member knows that its generation was current a moment ago."""
+_IN_BETWEEN: Final = frozenset({_S.JOINING, _S.SYNCING, _S.SYNCED})
+
+_COMMIT_REFUSALS: Final = {
+    ErrorCode.ILLEGAL_GENERATION: CommitFailed,
+    ErrorCode.UNKNOWN_MEMBER_ID: CommitFailed,
+    ErrorCode.REBALANCE_IN_PROGRESS: RebalanceInProgress,
+    ErrorCode.FENCED_INSTANCE_ID: FencedInstanceId,
+}
+
+
+class RebalanceEvent(Enum):
+    """The callbacks of a rebalance listener, by the names of its methods."""
+
+    REVOKED = "on_partitions_revoked"
+    ASSIGNED = "on_partitions_assigned"
+    LOST = "on_partitions_lost"
+
+
+@value
+class RebalanceCall:
+    """A callback that the application must get inside poll(), and return from before the member goes on."""
+
+    event: RebalanceEvent
+    partitions: tuple[TopicPartition, ...]
+
+
+class GroupMember:
+    """The membership of one consumer. `assigned` is what it may read now."""
+
+    __slots__ = (
+        "_assignors",
+        "_beat_at",
+        "_beat_call",
+        "_calls",
+        "_counts",
+        "_group",
+        "_group_call",
+        "_joined",
+        "_joined_topics",
+        "_kept_input",
+        "_leave_call",
+        "_pending",
+        "_polled_at",
+        "_refresh_at",
+        "_settings",
+        "_share",
+        "assigned",
+        "failure",
+        "generation_id",
+        "member_id",
+        "metadata",
+        "state",
+        "topics",
+    )
+
+    def __init__(self, calls: Calls, settings: ConsumerSettings, topics: Iterable[str], now: int) -> None:
+        assert settings.group_id is not None, "only a consumer with a group subscribes"
+        self._calls = calls
+        self._settings = settings
+        self._assignors = [ASSIGNORS[name] for name in settings.partition_assignment_strategy]
+        self._group = CoordinatorOf(CoordinatorType.GROUP, settings.group_id)
+        self.topics: tuple[str, ...] = ()
+        self.state = _S.UNJOINED
+        self.member_id, self.generation_id = NO_MEMBER, NO_GENERATION
+        self.metadata = self._non_member
+        """The membership under which `assigned` was given; it outlives the loss of it."""
+        self.assigned: tuple[TopicPartition, ...] = ()
+        self.failure: Failure | None = None
+        """What the next poll() raises."""
+        self._group_call: int | None = None  # the JoinGroup or SyncGroup that is on its way
+        self._leave_call: int | None = None
+        self._beat_call: int | None = None
+        self._beat_at = now
+        self._polled_at = now
+        self._joined: m.JoinGroupReply | None = None  # of a leader that does not know every topic yet
+        self._joined_topics: tuple[str, ...] = ()
+        self._share: tuple[TopicPartition, ...] = ()  # of SYNCED: what the next poll() adopts
+        self._pending: tuple[RebalanceCall, ...] = ()
+        self._kept_input: MemberInput | None = None  # came while the application was called back
+        self._counts: dict[str, int] | None = None  # what a leader shared out
+        self._refresh_at = now
+        self.subscribe(topics)
+
+    @property
+    def _non_member(self) -> ConsumerGroupMetadata:
+        return ConsumerGroupMetadata(
+            group_id=self._group.name, group_instance_id=self._settings.group_instance_id
+        )
+
+    @property
+    def _is_cooperative(self) -> bool:
+        """All assignors that this member names must be cooperative, for the group may choose any of them."""
+        return all(assignor.is_cooperative for assignor in self._assignors)
+
+    # --- calls of the application ---------------------------------------------------------------------------
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Reads these topics from the next rebalance on, which follows when they are others than before."""
+        self.topics = tuple(sorted(set(topics)))
+        for topic in self.topics:
+            self._calls.cluster.want(topic)
+
+    def poll(self, now: int) -> None:
+        """The application is here: joins or adopts its share, if that is due; `call` says what to run."""
+        self._polled_at = now
+        before = self.state
+        self._move(_I.POLL)
+        if self.state is before:
+            return
+        if self.state is _S.REVOKING:
+            self._pending = self._calls_before_joining()
+        else:
+            self._adopt()
+        self._go_on_if_returned(now)
+
+    def leave(self, now: int) -> None:
+        """Goes: `call` says what to run first; then the coordinator gives the partitions to others."""
+        if self.state in (_S.LEAVING, _S.LEFT):
+            return
+        can_commit = self.commit_problem() is None
+        self._move(_I.LEAVE)
+        event = RebalanceEvent.REVOKED if can_commit else RebalanceEvent.LOST
+        self._pending = (RebalanceCall(event, self.assigned),) if self.assigned else ()
+        self._go_on_if_returned(now)
+
+    @property
+    def call(self) -> RebalanceCall | None:
+        """The callback that the application must get now."""
+        return self._pending[0] if self._pending else None
+
+    def returned(self, now: int) -> None:
+        """The callback is over, whether it raised or not."""
+        done = self._pending[0]
+        # A member that was fenced meanwhile has nothing more to say about this rebalance.
+        self._pending = self._pending[1:] if self.state in _CALLING else ()
+        if self.state is not _S.ASSIGNING:
+            self.assigned = tuple(where for where in self.assigned if where not in done.partitions)
+        elif done.event is RebalanceEvent.REVOKED:
+            self.assigned = self._share
+        self._go_on_if_returned(now)
+
+    def _go_on_if_returned(self, now: int) -> None:
+        if self._pending or self.state not in _CALLING:
+            return
+        self._move(_I.RETURNED)
+        if self.state is _S.JOINING:
+            self._join()
+        elif self.state is _S.LEFT:
+            self._send_leave(now)
+        elif self._kept_input is not None:  # STABLE, but meanwhile the group has gone on
+            self._happens(self._kept_input)
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether another consumer has this one's instance id."""
+        return self.state is _S.FENCED
+
+    @property
+    def has_left(self) -> bool:
+        """Whether nothing is left to do, the answer to LeaveGroup included."""
+        return self.state is _S.LEFT and self._leave_call is None
+
+    def commit_problem(self) -> Failure | None:
+        """Why offsets cannot be committed now; the coordinator would refuse them."""
+        if self.state in _COMMITTING and self.generation_id != NO_GENERATION:
+            return None
+        if self.state is _S.FENCED:
+            return refused(FencedInstanceId, ErrorCode.FENCED_INSTANCE_ID, "commit")
+        if self.state in _IN_BETWEEN:
+            because = f"group {self._group.name!r} is between two generations"
+            return Failure(RebalanceInProgress, because=because, error=ErrorCode.REBALANCE_IN_PROGRESS)
+        because = f"this consumer is not a member of group {self._group.name!r} now"
+        return Failure(CommitFailed, because=because, error=ErrorCode.UNKNOWN_MEMBER_ID)
+
+    def commit_refused(self, failure: Failure, generation_id: int) -> Failure:
+        """What the application gets for a commit that the coordinator refused. A refusal also says where the
+        member stands, unless it is about a generation that is over.
+        """
+        kind = _COMMIT_REFUSALS.get(failure.error)
+        if kind is None:
+            return failure
+        if generation_id == self.generation_id:
+            self._happens(REFUSALS[failure.error])
+        return attrs.evolve(failure, kind=kind)
+
+    # --- states ---------------------------------------------------------------------------------------------
+
+    def _move(self, happening: MemberInput) -> None:
+        state = MEMBER_STATES[self.state].get(happening)
+        assert state is not None, f"{happening} cannot happen while {self.state}"
+        self.state = state
+        if state not in (_S.JOINING, _S.SYNCING):
+            self._group_call = self._cancelled(self._group_call)
+            self._joined = None
+        if state not in _BEATING:
+            self._beat_call = self._cancelled(self._beat_call)
+
+    def _cancelled(self, number: int | None) -> None:
+        if number is not None:
+            self._calls.cancel(number)
+
+    def _happens(self, happening: MemberInput) -> None:
+        """The group rebalances, or this member is out of it; in states without a group it changes nothing."""
+        if happening not in MEMBER_STATES[self.state]:
+            return
+        self._kept_input = None
+        self._move(happening)
+        if self.state is _S.ASSIGNING:
+            self._kept_input = happening
+        if happening is _I.EXPELLED:
+            self.generation_id = NO_GENERATION
+            self._counts = None
+
+    # --- what happens ---------------------------------------------------------------------------------------
+
+    def finished(self, finished: Finished, now: int) -> bool:
+        """Takes the end of a call; False when the call was not one of a member."""
+        number = finished.call.number
+        if number == self._beat_call:
+            self._beat_call = None
+            if finished.failure is not None:
+                self._refused(finished)
+        elif number == self._group_call:
+            self._group_call = None
+            if finished.failure is not None:
+                self._refused(finished)
+            elif isinstance(finished.body, m.JoinGroupReply):
+                self._take_generation(finished.body, now)
+            else:
+                self._take_share(finished.body)
+        elif number == self._leave_call:
+            self._leave_call = None  # whether it worked or not, this member is gone
+        else:
+            return False
+        return True
+
+    def _refused(self, finished: Finished) -> None:
+        failure = finished.failure
+        assert failure is not None, "a call without failure is not refused"
+        happening = REFUSALS.get(failure.error, _I.REFUSED)
+        if failure.error is ErrorCode.UNKNOWN_MEMBER_ID:
+            self.member_id = NO_MEMBER
+        self._happens(happening)
+        match happening:
+            case _I.ID_GIVEN:
+                assert isinstance(finished.body, m.JoinGroupReply), "the refusal names the id"
+                self.member_id = finished.body.member_id
+                self._join()
+            case _I.FENCED:
+                self.failure = attrs.evolve(failure, kind=FencedInstanceId)
+            case _I.REFUSED:
+                self.failure = failure
+            case _:
+                pass
+
+    # --- joining --------------------------------------------------------------------------------------------
+
+    def _calls_before_joining(self) -> tuple[RebalanceCall, ...]:
+        """What the application gives up before the next generation (ConsumerCoordinator.onJoinPrepare)."""
+        event, partitions = RebalanceEvent.REVOKED, self.assigned
+        if self.generation_id == NO_GENERATION:
+            event = RebalanceEvent.LOST
+        elif self._is_cooperative:
+            partitions = tuple(where for where in partitions if where.topic not in self.topics)
+        return (RebalanceCall(event, partitions),) if partitions else ()
+
+    def _join(self) -> None:
+        settings = self._settings
+        request = m.JoinGroup(
+            group_id=self._group.name,
+            session_timeout_ms=settings.session_timeout_ms,
+            rebalance_timeout_ms=settings.max_poll_interval_ms,
+            member_id=self.member_id,
+            group_instance_id=settings.group_instance_id,
+            protocol_type=CONSUMER_PROTOCOL,
+            protocols=tuple(
+                m.GroupProtocol(name=assignor.name, metadata=self._subscription(assignor))
+                for assignor in self._assignors
+            ),
+        )
+        self._joined_topics = self.topics
+        self._group_call = self._submit(request)
+
+    def _subscription(self, assignor: Assignor) -> bytes:
+        generation_id = self.metadata.generation_id if self.assigned else NO_GENERATION
+        return encode_subscription(
+            MemberSubscription(
+                topics=self.topics,
+                owned=self.assigned,
+                # The generation of the claim, not the newest one: a share never adopted is not owned.
+                generation_id=generation_id,
+                user_data=assignor.user_data(generation_id),
+            )
+        )
+
+    def _submit(self, request: m.JoinGroup | m.SyncGroup) -> int:
+        """Asks what is answered only when other members have acted (JOIN_GROUP_TIMEOUT_LAPSE)."""
+        longest_ms = self._settings.max_poll_interval_ms + JOIN_GROUP_TIMEOUT_LAPSE_MS
+        timeout_ms = max(self._settings.request_timeout_ms, longest_ms)
+        return self._calls.submit(request, self._group, timeout_ms=timeout_ms)
+
+    def _take_generation(self, reply: m.JoinGroupReply, now: int) -> None:
+        self.member_id, self.generation_id = reply.member_id, reply.generation_id
+        self._beat_at = now + self._settings.heartbeat_interval_ms
+        self._move(_I.JOINED)
+        self._counts = None
+        self._joined = reply
+        if reply.leader != reply.member_id:
+            self._sync(reply, ())
+
+    # --- leading --------------------------------------------------------------------------------------------
+
+    def _lead(self, reply: m.JoinGroupReply, now: int) -> None:
+        """Shares the partitions out, once it is known how many there are."""
+        cluster = self._calls.cluster
+        try:
+            members = _subscribed_members(reply.members)
+        except ProtocolViolation as problem:
+            self._happens(_I.REFUSED)
+            self.failure = Failure(RequestFailed, because=f"a member of {self._group.name!r}: {problem}")
+            return
+        topics = {topic for member in members for topic in member.subscription.topics}
+        for topic in sorted(topics):
+            cluster.want(topic)
+        if not topics.issubset({*cluster.partition_counts, *cluster.topic_errors}):
+            return
+        self._counts = {t: n for t, n in sorted(cluster.partition_counts.items()) if t in topics}
+        self._counts |= dict.fromkeys(topics.intersection(cluster.topic_errors), 0)
+        self._refresh_at = now + self._settings.metadata_max_age_ms
+        if reply.skip_assignment:
+            # A static leader is back under a new id: the shares hold, but it must watch the topics (KIP-814).
+            self._sync(reply, ())
+            return
+        assert reply.protocol_name is not None, "a generation has an assignor"
+        shares = ASSIGNORS[reply.protocol_name].assign(members, self._counts)
+        self._sync(
+            reply,
+            tuple(
+                m.MemberAssignment(member_id=member_id, assignment=encode_assignment(share))
+                for member_id, share in shares.items()
+            ),
+        )
+
+    def _sync(self, reply: m.JoinGroupReply, assignments: tuple[m.MemberAssignment, ...]) -> None:
+        request = m.SyncGroup(
+            group_id=self._group.name,
+            generation_id=reply.generation_id,
+            member_id=reply.member_id,
+            group_instance_id=self._settings.group_instance_id,
+            protocol_type=reply.protocol_type,
+            protocol_name=reply.protocol_name,
+            assignments=assignments,
+        )
+        self._joined = None
+        self._group_call = self._submit(request)
+
+    def _topics_have_changed(self) -> bool:
+        """Whether a leader has to share out anew: a topic was made, deleted, or has more partitions."""
+        if self._counts is None:
+            return False
+        counts = self._calls.cluster.partition_counts
+        return any(counts.get(topic, 0) != count for topic, count in self._counts.items())
+
+    # --- the share ------------------------------------------------------------------------------------------
+
+    def _take_share(self, body: object) -> None:
+        assert isinstance(body, m.SyncGroupReply), "SyncGroup is answered by its reply"
+        try:
+            self._share = decode_assignment(body.assignment)
+        except ProtocolViolation as problem:
+            self._happens(_I.REFUSED)
+            self.failure = Failure(RequestFailed, because=f"the leader of {self._group.name!r}: {problem}")
+        else:
+            self._move(_I.SYNCED)
+
+    def _adopt(self) -> None:
+        """The share becomes the assignment (ConsumerCoordinator.onJoinComplete). What was revoked can only go
+        to its next owner in another generation, so the member joins again.
+        """
+        self.metadata = attrs.evolve(
+            self._non_member, member_id=self.member_id, generation_id=self.generation_id
+        )
+        revoked = tuple(where for where in self.assigned if where not in self._share)
+        added = tuple(where for where in self._share if where not in self.assigned)
+        calls = (RebalanceCall(RebalanceEvent.REVOKED, revoked),) if revoked else ()
+        self._pending = (*calls, RebalanceCall(RebalanceEvent.ASSIGNED, added))
+        if revoked:
+            self._kept_input = _I.REBALANCE
+        else:
+            self.assigned = self._share
+
+    # --- staying and leaving --------------------------------------------------------------------------------
+
+    def step(self, now: int) -> None:
+        """Does what is due without a call of the application."""
+        if self._joined is not None:
+            self._lead(self._joined, now)
+        if self.state not in _BEATING:
+            return
+        if now >= self._polled_at + self._settings.max_poll_interval_ms:
+            self._give_up_membership(now)
+            return
+        if self.state is _S.STABLE:
+            if self._counts is not None and now >= self._refresh_at:
+                self._refresh_at = now + self._settings.metadata_max_age_ms
+                self._calls.cluster.is_stale = True
+            if self.topics != self._joined_topics or self._topics_have_changed():
+                self._happens(_I.REBALANCE)
+        if self._beat_call is None and now >= self._beat_at and self.generation_id != NO_GENERATION:
+            self._beat(now)
+
+    def _beat(self, now: int) -> None:
+        self._beat_at = now + self._settings.heartbeat_interval_ms
+        request = m.Heartbeat(
+            group_id=self._group.name,
+            generation_id=self.generation_id,
+            member_id=self.member_id,
+            group_instance_id=self._settings.group_instance_id,
+        )
+        timeout_ms = min(self._settings.request_timeout_ms, self._settings.session_timeout_ms)
+        self._beat_call = self._calls.submit(request, self._group, timeout_ms=timeout_ms)
+
+    def _give_up_membership(self, now: int) -> None:
+        """The application has not polled for too long: the others shall not wait for it."""
+        if self.generation_id != NO_GENERATION:
+            self._send_leave(now)
+            self._happens(_I.EXPELLED)
+            self.member_id = NO_MEMBER
+
+    def _send_leave(self, now: int) -> None:
+        """Static members stay for their session timeout: they are expected back (KIP-345). Without a known
+        coordinator, too, the session timeout has to do.
+        """
+        is_static = self._settings.group_instance_id is not None
+        is_known = self._group.key in self._calls.cluster.coordinators
+        if is_static or not is_known or self.member_id == NO_MEMBER:
+            return
+        leaving = m.LeavingMember(member_id=self.member_id, group_instance_id=None)
+        request = m.LeaveGroup(group_id=self._group.name, members=(leaving,))
+        self._leave_call = self._calls.submit(request, self._group, deadline=now + LEAVE_TIMEOUT_MS)
+
+    # --- for simulators -------------------------------------------------------------------------------------
+
+    def copy(self, calls: Calls) -> GroupMember:
+        """A copy over a copy of the calls; values are replaced, never changed, so both can share them."""
+        twin = GroupMember.__new__(GroupMember)
+        for name in GroupMember.__slots__:
+            setattr(twin, name, getattr(self, name))
+        twin._calls = calls
+        return twin
+
+    def key(self) -> tuple[object, ...]:
+        """Equal for members that will act alike."""
+        own = (
+            name
+            for name in GroupMember.__slots__
+            if name not in ("_assignors", "_calls", "_settings", "_counts")
+        )
+        counts = None if self._counts is None else tuple(self._counts.items())
+        return (counts, *(getattr(self, name) for name in own))
+
+    # --- time -----------------------------------------------------------------------------------------------
+
+    def wake_at(self) -> int | None:
+        """When `step` has something to do that no answer brings."""
+        if self.state not in _BEATING or self.generation_id == NO_GENERATION:
+            return None
+        at = self._polled_at + self._settings.max_poll_interval_ms
+        if self._beat_call is None:
+            at = min(at, self._beat_at)
+        if self._counts is not None and self.state is _S.STABLE:
+            at = min(at, self._refresh_at)
+        return at
+
+
+def _subscribed_members(members: Iterable[m.JoinedMember]) -> list[SubscribedMember]:
+    return [
+        SubscribedMember(
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            subscription=decode_subscription(member.metadata),
+        )
+        for member in members
+    ]

@@ -1,0 +1,347 @@
+"""Consumers that share a group, from the first subscribe() on, against a real coordinator in virtual time."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from fencepost.client.assignors import ASSIGNORS
+from fencepost.client.consumer import ConsumerMachine
+from fencepost.client.errors import WrongState
+from fencepost.client.group_member import MEMBER_STATES, MemberInput, MemberState
+from fencepost.client.settings import ConsumerSettings
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import TxnOffsetCommitReply
+from fencepost.protocol.terms import GroupState, TopicPartition
+from tests.broker.group_story import join_request, protocols
+from tests.broker.requests import body_of, offset_request
+from tests.broker.story import SETTINGS
+from tests.client.group_world import HEARTBEAT_MS, MAX_POLL_MS, SESSION_MS, Application, GroupWorld
+
+SOON_MS = 3 * HEARTBEAT_MS  # every member has heard by then that the group rebalances
+
+
+def shared(strategy: str = "range", count: int = 2) -> tuple[GroupWorld, list[Application]]:
+    """So many members of one group that reads t, settled."""
+    world = GroupWorld()
+    apps: list[Application] = []
+    for name in "abc"[:count]:
+        apps.append(world.app(name, "t", strategy=strategy))
+        world.wait(SOON_MS)
+    for app in apps:
+        app.heard()
+    world.check_stable(*apps)
+    return world, apps
+
+
+def test_one_member_reads_everything() -> None:
+    world = GroupWorld()
+    a = world.app("a", "t")
+    world.wait(1_000)
+    assert (a.assigned, a.heard()) == ("t0 t1 t2 t3", ["assigned t0 t1 t2 t3"])
+    world.check_stable(a)
+    world.produce("t3", "x", "y")
+    world.wait(1_000)
+    assert a.read == ["x", "y"]
+
+
+def test_members_that_come_together_share() -> None:
+    world = GroupWorld(settings=attrs.evolve(SETTINGS, group_initial_rebalance_delay_ms=3_000))
+    a, b = world.app("a", "t", "u"), world.app("b", "t")
+    world.wait(10_000)
+    assert (a.heard(), b.heard()) == (["assigned t0 t1 u0 u1"], ["assigned t2 t3"])
+    world.check_stable(a, b)
+
+
+def test_an_eager_member_gives_up_everything_before_it_joins_again() -> None:
+    world, (a, _) = shared(count=2)
+    c = world.app("c", "t")
+    world.wait(SOON_MS)
+    assert a.heard() == ["revoked t0 t1", "assigned t0 t1"]
+    assert c.heard() == ["assigned t3"]
+
+
+def test_a_cooperative_member_gives_up_only_what_moves() -> None:
+    world, (a,) = shared("cooperative-sticky", count=1)
+    world.produce("t0", "before")
+    b = world.app("b", "t", strategy="cooperative-sticky")
+    generation = a.generation
+    world.wait(SOON_MS)
+    # Two generations: t2 and t3 are nobody's in the first, and b's in the second (KIP-429).
+    assert a.heard() == ["revoked t2 t3", "assigned", "assigned"]
+    assert b.heard() == ["assigned", "assigned t2 t3"]
+    assert a.generation == generation + 2
+    world.check_stable(a, b)
+    assert a.read == ["before"]
+    assert a.machine.positions[TopicPartition("t", 0)] == 1, "what it keeps goes on where it was"
+
+
+def test_a_member_that_leaves_makes_room() -> None:
+    world, (a, b) = shared()
+    a.leave()
+    assert a.heard() == ["revoked t0 t1"]
+    assert a.machine.has_left
+    world.wait(SOON_MS)
+    assert b.heard() == ["revoked t2 t3", "assigned t0 t1 t2 t3"]
+    world.check_stable(b)
+
+
+def test_a_member_that_dies_is_expelled_after_its_session() -> None:
+    world, (a, b) = shared("cooperative-sticky")
+    world.kill(a)
+    world.wait(SESSION_MS - HEARTBEAT_MS)
+    assert b.heard() == []
+    world.wait(SOON_MS)
+    assert b.heard() == ["assigned t0 t1"]
+    world.check_stable(b)
+
+
+def test_heartbeats_keep_a_member_that_works_on_a_batch() -> None:
+    world, (a, b) = shared()
+    a.is_polling = False
+    beats = a.sent["Heartbeat"]
+    world.wait(2 * SESSION_MS)
+    assert a.sent["Heartbeat"] - beats == 2 * SESSION_MS / HEARTBEAT_MS
+    assert b.heard() == []
+    world.check_stable(a, b)
+
+
+@pytest.mark.parametrize("strategy", ASSIGNORS)
+def test_a_member_that_polls_too_late_leaves_the_group(strategy: str) -> None:
+    world, (a, b) = shared(strategy)
+    a.is_polling = False
+    world.wait(MAX_POLL_MS + SOON_MS)
+    assert b.assigned == "t0 t1 t2 t3"
+    assert a.commit({"t0": 1}) == "CommitFailed"
+    assert a.heard() == []
+    a.is_polling = True
+    world.wait(SOON_MS)
+    assert a.heard()[0] == "lost t0 t1"
+    world.check_stable(a, b)
+
+
+def test_a_frozen_member_learns_that_it_was_replaced() -> None:
+    """The zombie of KIP-447: it read t0, froze for longer than its session, and commits what it read."""
+    world, (a, b) = shared()
+    before = a.machine.group_metadata()
+    a.is_frozen = True
+    world.wait(SESSION_MS + SOON_MS)
+    assert b.assigned == "t0 t1 t2 t3"
+    a.is_frozen, a.is_polling = False, False
+    assert a.commit({"t0": 1}) == "CommitFailed"
+    assert a.machine.group_metadata() == before, "a transaction that uses it is refused, too"
+    a.is_polling = True
+    world.wait(SOON_MS)
+    assert a.heard()[0] == "lost t0 t1"
+    world.check_stable(a, b)
+
+
+@pytest.mark.parametrize("fencing", [True, False])
+def test_offsets_in_a_transaction_are_refused_for_a_member_that_was_replaced(*, fencing: bool) -> None:
+    world, (a, b) = shared()
+    old = a.machine.group_metadata()
+    world.kill(a)
+    world.wait(SESSION_MS + SOON_MS)
+    who = world.story.identity("pay")
+    group = old if fencing else attrs.evolve(old, member_id="", generation_id=-1)
+    request = attrs.evolve(
+        offset_request(who, "readers", {TopicPartition("t", 0): 5}, "pay"),
+        member_id=group.member_id,
+        generation_id=group.generation_id,
+    )
+    (part,) = body_of(world.story.ask(request), TxnOffsetCommitReply).partitions
+    assert part.error is (ErrorCode.UNKNOWN_MEMBER_ID if fencing else ErrorCode.NONE)
+    world.check_stable(b)
+
+
+def test_commits_are_those_of_a_member() -> None:
+    _, (a, _) = shared()
+    assert a.commit({"t0": 3}) == "NONE"
+    assert a.machine.commit_request({}).member_id == a.machine.group_metadata().member_id
+
+
+def test_a_commit_between_two_generations_waits_for_the_next_poll() -> None:
+    world, (a, b) = shared(count=2)
+    b.is_polling = False  # it does not join again, so the group waits for it
+    world.app("c", "t")
+    world.wait(SOON_MS)
+    assert a.state is MemberState.JOINING
+    assert a.commit({"t0": 1}) == "RebalanceInProgress"
+    assert b.commit({"t2": 1}) == "NONE", "the old generation holds until all have joined"
+
+
+def test_what_was_read_can_be_committed_while_partitions_are_revoked() -> None:
+    world, (a,) = shared(count=1)
+    world.produce("t3", "x")
+    world.wait(10)
+    said: list[str] = []
+
+    def commit_in_time(told: str) -> None:
+        if told.startswith("revoked"):
+            said.append(a.commit({"t3": 1}))
+
+    a.in_callback = commit_in_time
+    b = world.app("b", "t")
+    world.wait(SOON_MS)
+    assert said == ["NONE"]
+    assert (a.read, b.read) == (["x"], [])
+    assert b.machine.positions[TopicPartition("t", 3)] == 1
+
+
+def test_a_static_member_restarts_without_a_rebalance() -> None:
+    world = GroupWorld()
+    a = world.app("a", "t", group_instance_id="1")
+    world.wait(SOON_MS)
+    b = world.app("b", "t", group_instance_id="2")
+    world.wait(SOON_MS)
+    generation = world.story.generation
+    for app in (a, b):  # the leader, and one that is not
+        app.heard()
+        assigned = app.assigned
+        app.leave()
+        assert app.heard() == [f"revoked {assigned}"]
+        heir = world.app(f"{app.name} again", "t", group_instance_id=app.machine.settings.group_instance_id)
+        world.wait(SESSION_MS + SOON_MS)
+        assert heir.heard() == [f"assigned {assigned}"]
+    assert world.story.generation == generation
+    # The leader is another member id now, and still the one that watches for new partitions.
+    world.check_stable(*world.apps[2:])
+
+
+def test_two_processes_with_one_instance_id() -> None:
+    world = GroupWorld()
+    a = world.app("a", "t", group_instance_id="1")
+    world.wait(SOON_MS)
+    heir = world.app("heir", "t", group_instance_id="1")
+    world.wait(SOON_MS)
+    assert a.heard() == ["assigned t0 t1 t2 t3", "FencedInstanceId"]
+    assert a.commit({"t0": 1}) == "FencedInstanceId"
+    a.is_polling = True
+    world.wait(SOON_MS)
+    assert a.heard() == ["FencedInstanceId"], "each poll says so, and joins nothing"
+    a.leave()
+    assert a.heard() == ["lost t0 t1 t2 t3"]
+    world.check_stable(heir)
+
+
+def test_the_coordinator_restarts_and_the_group_goes_on() -> None:
+    world, (a, b) = shared()
+    generation = world.story.generation
+    world.crash()
+    world.wait(SESSION_MS + SOON_MS)
+    assert world.story.generation == generation
+    assert (a.heard(), b.heard()) == ([], [])
+    assert a.commit({"t0": 1}) == "NONE"
+    world.check_stable(a, b)
+
+
+def test_a_crash_in_the_middle_of_a_rebalance() -> None:
+    world, (a, b) = shared()
+    c = world.app("c", "t")
+    a.is_polling = False
+    world.wait(SOON_MS)
+    assert world.story.state is GroupState.PREPARING_REBALANCE
+    world.crash()
+    a.is_polling = True
+    world.wait(SESSION_MS + SOON_MS)
+    world.check_stable(a, b, c)
+
+
+def test_a_topic_that_is_made_later_is_shared_out() -> None:
+    world = GroupWorld()
+    a, b = world.app("a", "later", "t"), world.app("b", "later", "t")
+    world.wait(SOON_MS)
+    assert "later" not in a.assigned
+    world.story.create("later", 2)
+    world.wait(SOON_MS)
+    assert {a.assigned, b.assigned} == {"later0 t0 t1", "later1 t2 t3"}
+    world.check_stable(a, b)
+
+
+def test_a_leader_looks_for_new_partitions_as_often_as_it_is_told() -> None:
+    world = GroupWorld()
+    a = world.app("a", "t", metadata_max_age_ms=5_000)
+    world.wait(SOON_MS)
+    asked = a.sent["Metadata"]
+    world.wait(20_000)
+    assert a.sent["Metadata"] - asked == 4
+
+
+def test_a_subscription_can_change() -> None:
+    world, (a, b) = shared("cooperative-sticky")
+    a.subscribe("u")
+    world.wait(SOON_MS)
+    assert a.heard() == ["revoked t0 t1", "assigned u0 u1"]
+    assert b.assigned == "t0 t1 t2 t3"
+    a.subscribe("t", "u")
+    world.wait(2 * SOON_MS)
+    assert (a.assigned, b.assigned) == ("t3 u0 u1", "t0 t1 t2")
+    world.check_stable(a, b)
+
+
+def test_members_agree_on_an_assignor_that_all_have() -> None:
+    world = GroupWorld()
+    a = world.app("a", "t", partition_assignment_strategy=("range", "cooperative-sticky"))
+    world.wait(SOON_MS)
+    b = world.app("b", "t", strategy="cooperative-sticky")
+    world.wait(2 * SOON_MS)
+    assert world.story.group.protocol_name == "cooperative-sticky"
+    world.check_stable(a, b)
+    c = world.app("c", "t", strategy="range")
+    world.wait(SOON_MS)
+    assert c.heard() == ["RequestFailed"], "INCONSISTENT_GROUP_PROTOCOL"
+
+
+def test_a_leader_that_cannot_read_a_subscription_says_so() -> None:
+    world, (a,) = shared(count=1)
+    stranger = join_request(instance="x", supports=protocols("range", said=b"\x00"))
+    world.story.starts(stranger)
+    world.wait(SOON_MS)
+    assert a.heard() == ["revoked t0 t1 t2 t3", "RequestFailed"]
+
+
+def test_what_subscribe_refuses() -> None:
+    machine = ConsumerMachine("h:1", ConsumerSettings(group_id="g"))
+    with pytest.raises(WrongState, match="takes a list of topic names"):
+        machine.subscribe("topic", 0)
+    with pytest.raises(WrongState, match="takes a list of topic names"):
+        machine.subscribe([], 0)
+    with pytest.raises(WrongState, match="give this consumer a group_id"):
+        ConsumerMachine("h:1", ConsumerSettings()).subscribe(["t"], 0)
+    machine.assign([TopicPartition("t", 0)])
+    with pytest.raises(WrongState, match="assigned by hand"):
+        machine.subscribe(["t"], 0)
+    machine.assign([])
+    machine.subscribe(["t"], 0)
+    with pytest.raises(WrongState, match="unsubscribe"):
+        machine.assign([])
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"group_instance_id": "1"}, "needs a group_id"),
+        ({"group_id": "g", "session_timeout_ms": 3_000}, "must be below session_timeout_ms"),
+        ({"partition_assignment_strategy": ["sticky"]}, "takes range and cooperative-sticky, not"),
+        ({"partition_assignment_strategy": []}, "takes range and cooperative-sticky, not"),
+    ],
+)
+def test_settings_that_make_no_member(settings: dict[str, object], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        ConsumerSettings(**settings)  # pyright: ignore[reportArgumentType] the cases differ in their types
+
+
+def test_every_state_can_be_left() -> None:
+    for state, cells in MEMBER_STATES.items():
+        if state is not MemberState.LEFT:
+            assert cells[MemberInput.LEAVE] in (MemberState.LEAVING, MemberState.LEFT), state
+            assert cells[MemberInput.POLL] is not None, state
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    _, (a, _) = shared()
+    twin = a.machine.copy()
+    assert twin.key() == a.machine.key()
+    twin.unsubscribe(a.world.now)
+    assert twin.key() != a.machine.key()
+    assert a.assigned == "t0 t1"
