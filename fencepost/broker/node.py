@@ -112,6 +112,15 @@ class Node:
 
     # --- leadership
 
+    def log_of(self, key: TopicPartition) -> Log | Refused:
+        """The log of a partition, if this node leads it."""
+        log = self.logs.get(key)
+        if log is not None:
+            return log
+        if self.cluster.leader(key) is None:
+            return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "is for a partition that does not exist")
+        return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "is for a partition that another node leads")
+
     def lead(self, order: BecomeLeader) -> Log:
         """Take a partition over: rebuild its state, and that of the coordinator on top, from snapshot and
         log.

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from fencepost.broker.cluster.controller import Controller
-from fencepost.broker.contract import Effect, Refused, Reply, ReplyTo
+from fencepost.broker.contract import Effect, Reply, ReplyTo
 from fencepost.broker.groups.state import Groups
 from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.transactions.state import Transactions, WriteMarkers
@@ -143,8 +143,7 @@ class Incoming:
     key: TopicPartition
     header: BatchHeader
     records: Buffer = attrs.field(repr=False)
-    refused: Refused | None
-    """What it is told once the coordinator has nothing against it: that matters more."""
+    acks: int
 
 
 @value

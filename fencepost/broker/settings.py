@@ -10,10 +10,11 @@ from typing import Final
 
 import attrs
 
+from fencepost.broker.checks import Check, Looked, in_force
 from fencepost.broker.groups.rebalance import GroupRules
 from fencepost.broker.kafka_fixes import ALL_FIXES, KafkaFixes
-from fencepost.broker.partitions import checks as batch_checks
-from fencepost.broker.partitions.checks import Check, MarkerCheck
+from fencepost.broker.partitions import checks
+from fencepost.broker.partitions.checks import MarkerCheck, WriteCheck
 from fencepost.broker.transactions.state import Rules
 from fencepost.broker.transactions.tables import NEWEST, TransactionVersion
 from fencepost.protocol.terms import INT32_MAX
@@ -79,19 +80,27 @@ class NodeSettings:
         )
 
     @cached_property
-    def batch_checks(self) -> tuple[Check, ...]:
-        """What this node's partitions hold against clients' batches, in Kafka's order."""
-        return batch_checks.checks_for(batch_checks.CHECKS, broken=self.broken, fixes=self.fixes)
+    def batch_checks(self) -> tuple[WriteCheck, ...]:
+        """The checks for clients' batches."""
+        return self._in_force(checks.CHECKS)
 
     @cached_property
-    def checks_before_asking(self) -> tuple[Check, ...]:
-        """What they hold against a transactional batch before the coordinator is asked about it."""
-        return batch_checks.checks_for(batch_checks.BEFORE_ASKING, broken=self.broken, fixes=self.fixes)
+    def checks_before_asking(self) -> tuple[WriteCheck, ...]:
+        """The checks for a transactional write before the coordinator is asked about it."""
+        return self._in_force(checks.BEFORE_ASKING)
+
+    @cached_property
+    def offset_checks(self) -> tuple[WriteCheck, ...]:
+        """The checks for offsets that a transaction commits."""
+        return self._in_force(checks.OFFSET_CHECKS)
 
     @cached_property
     def marker_checks(self) -> tuple[MarkerCheck, ...]:
-        """What they hold against coordinators' markers."""
-        return batch_checks.marker_checks_for(broken=self.broken, fixes=self.fixes)
+        """The checks for coordinators' markers."""
+        return self._in_force(checks.MARKER_CHECKS)
+
+    def _in_force(self, rows: tuple[Check[*Looked], ...]) -> tuple[Check[*Looked], ...]:
+        return in_force(rows, broken=self.broken, fixes=self.fixes)
 
     @cached_property
     def group_rules(self) -> GroupRules:

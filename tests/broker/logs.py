@@ -5,8 +5,7 @@ from __future__ import annotations
 import attrs
 
 from fencepost.broker.contract import Refused
-from fencepost.broker.partitions import checks as batch_checks
-from fencepost.broker.partitions import partition
+from fencepost.broker.partitions import checks, partition
 from fencepost.broker.partitions.checks import Duplicate
 from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.settings import NodeSettings
@@ -64,8 +63,8 @@ class Led:
         )
         if guard is None and transactional and not self.partition.is_open(producer_id, epoch):
             guard = self.ask(producer_id, epoch=epoch, sequence=sequence)
-        checks = SETTINGS.batch_checks
-        match batch_checks.judge(self.partition, read_header(batch), guard=guard or 0, checks=checks):
+        header, rows = read_header(batch), SETTINGS.batch_checks
+        match checks.judge(self.partition, header, guard=guard or 0, checks=rows):
             case Refused() as refused:
                 return refused.error
             case Duplicate() as duplicate:
@@ -95,7 +94,7 @@ class Led:
             transaction_version=version,
             partitions=(),
         )
-        refused = batch_checks.judge_marker(self.partition, marker, checks=SETTINGS.marker_checks)
+        refused = checks.judge_marker(self.partition, marker, checks=SETTINGS.marker_checks)
         if refused is not None:
             return refused.error
         return self._append(

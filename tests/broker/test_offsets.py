@@ -7,6 +7,7 @@ import pytest
 
 from fencepost.broker.contract import ResignLeader
 from fencepost.broker.groups.state import OFFSET_METADATA_BYTES_MAX, Groups, apply, offset_keys
+from fencepost.broker.partitions import checks
 from fencepost.protocol.batches import place, read_header
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
@@ -33,7 +34,7 @@ from tests.broker.requests import (
     offset_to_commit,
     plain_offset_request,
 )
-from tests.broker.story import Story, offsets_log_of
+from tests.broker.story import SETTINGS, Story, offsets_log_of
 
 MISSING = TopicPartition("missing", 0)
 
@@ -185,6 +186,27 @@ def test_a_former_owners_offsets_are_refused_and_leave_nothing() -> None:
     story.ended(new, COMMIT)
     assert story.offset("readers").offset == 8
     assert story.commit_offset(new, "readers", 9) is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+@pytest.mark.parametrize("table", ["BEFORE_ASKING", "OFFSET_CHECKS"])
+def test_offsets_in_a_transaction_meet_the_checks_of_the_partition(
+    table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows that refuse a producer's batch refuse its offsets: one table, also for brokers without it."""
+    assert set(checks.OFFSET_CHECKS) < set(checks.CHECKS)
+    everything_fails = checks.WriteCheck(
+        "is written on a holiday",
+        ErrorCode.INVALID_RECORD,
+        lambda partition, written, producer, guard: True,
+        source="nowhere",
+    )
+    monkeypatch.setattr(checks, table, (everything_fails,))
+    story = Story(
+        settings=attrs.evolve(SETTINGS)
+    )  # settings remember their checks: these look at the new ones
+    me = story.identity()
+    assert story.commit_offset(me, "readers", 7) is ErrorCode.INVALID_RECORD
+    assert story.offset("readers").offset == NO_OFFSET
 
 
 def test_a_marker_by_hand_decides_too() -> None:

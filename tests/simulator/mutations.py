@@ -82,7 +82,7 @@ OF_PARTITIONS: Final = (
         edits=(
             Edit(
                 "broker.partitions.checks:judge",
-                {"_duplicate(header, producer)": "Duplicate(partition.log_end_offset - 1)"},
+                {"_duplicate(written, producer)": "Duplicate(partition.log_end_offset - 1)"},
             ),
         ),
     ),
@@ -92,7 +92,7 @@ OF_PARTITIONS: Final = (
         edits=(
             Edit(
                 "broker.partitions.checks:_is_out_of_order",
-                {"header.base_sequence != expected": "header.base_sequence < expected"},
+                {"written.base_sequence != expected": "written.base_sequence < expected"},
             ),
         ),
     ),
@@ -106,7 +106,7 @@ OF_PARTITIONS: Final = (
             ),
             Edit(
                 "broker.partitions.checks:_has_older_epoch",
-                {"header.producer_epoch < producer.producer_epoch": "False"},
+                {"written.producer_epoch < producer.producer_epoch": "False"},
             ),
         ),
     ),
@@ -119,7 +119,7 @@ OF_PARTITIONS: Final = (
             ),
             Edit(
                 "broker.partitions.checks:_has_older_epoch",
-                {"header.producer_epoch < producer.producer_epoch": "False"},
+                {"written.producer_epoch < producer.producer_epoch": "False"},
             ),
         ),
     ),

@@ -115,7 +115,7 @@ def _lso_is_the_high_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _no_check_of(*names: str) -> Plant:
     def plant(monkeypatch: pytest.MonkeyPatch) -> None:
-        left = tuple(check for check in batch_checks.CHECKS if check.holds.__name__ not in names)
+        left = tuple(check for check in batch_checks.CHECKS if check.predicate.__name__ not in names)
         assert len(left) == len(batch_checks.CHECKS) - len(names)
         monkeypatch.setattr(batch_checks, "CHECKS", left)
 

@@ -6,13 +6,19 @@ Rule: a slide holds one live table; nothing on it is written by hand that a tabl
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
-from fencepost.broker.partitions.checks import BEFORE_ASKING, CHECKS, MARKER_CHECKS, MarkerCheck
-from fencepost.broker.partitions.leadership import PLACE_RULES
+from fencepost.broker.checks import Check
+from fencepost.broker.partitions.checks import (
+    BEFORE_ASKING,
+    CHECKS,
+    FORM_CHECKS,
+    MARKER_CHECKS,
+    OFFSET_CHECKS,
+    REQUEST_CHECKS,
+)
 from fencepost.broker.partitions.produce import ADD_ERRORS, VERIFY_ERRORS
-from fencepost.broker.partitions.request_checks import FORM_RULES, LATE_RULES, REQUEST_RULES, SHAPE_RULES
-from fencepost.broker.transactions.identity_tables import GRANTS, IDENTITY_RULES, Expectation
+from fencepost.broker.transactions.identity_tables import GRANTS, IDENTITY_CHECKS, Expectation
 from fencepost.broker.transactions.tables import MOVES, CoordinatorInput
 from fencepost.protocol import tables
 from fencepost.protocol.errors import ErrorCode
@@ -24,7 +30,7 @@ def _coded(error: ErrorCode) -> str:
 
 
 def _identity_rules() -> str:
-    rows = [(str(number), rule.name, _coded(rule.error)) for number, rule in enumerate(IDENTITY_RULES, 1)]
+    rows = [(str(number), rule.name, _coded(rule.error)) for number, rule in enumerate(IDENTITY_CHECKS, 1)]
     return tables.markdown_table(("", "the request", "answer"), rows)
 
 
@@ -39,10 +45,8 @@ def _grants() -> str:
 
 
 def _produce_rules() -> str:
-    places = [("each batch", rule.name, rule.error) for rule in PLACE_RULES]
-    shapes = [("each batch", rule.name, rule.error) for rule in SHAPE_RULES]
-    early = [("a transactional batch", rule.name, rule.error) for rule in BEFORE_ASKING]
-    found = [("the request", rule.name, rule.error) for rule in REQUEST_RULES] + places + shapes + early
+    early = [("a transactional batch", check.name, check.error) for check in BEFORE_ASKING]
+    found = [("the request", check.name, check.error) for check in REQUEST_CHECKS] + early
     rows = [(str(number), who, name, _coded(error)) for number, (who, name, error) in enumerate(found, 1)]
     return tables.markdown_table(("", "applies to", "condition", "answer"), rows)
 
@@ -62,9 +66,11 @@ def _meaning(meanings: Mapping[ErrorCode, ErrorCode], error: ErrorCode) -> str:
 
 
 def _form_rules() -> str:
-    rules = (*LATE_RULES, *FORM_RULES)
-    rows = [(str(number), rule.name, _coded(rule.error)) for number, rule in enumerate(rules, 1)]
-    return tables.markdown_table(("", "a batch that", "answer"), rows)
+    rows = [
+        (str(number), check.name, _coded(check.error), check.source)
+        for number, check in enumerate(FORM_CHECKS, 1)
+    ]
+    return tables.markdown_table(("", "a batch that", "answer", "source"), rows)
 
 
 def _batch_checks() -> str:
@@ -73,12 +79,13 @@ def _batch_checks() -> str:
             str(number),
             check.name,
             _coded(check.error) if check.error else "its old offset",
-            check.protection,
-            f"{check.source}, until `{check.until}`" if check.until else check.source,
+            check.protection or "",
+            "yes" if check in OFFSET_CHECKS else "",
+            _from(check),
         )
         for number, check in enumerate(CHECKS, 1)
     ]
-    return tables.markdown_table(("", "a batch that", "answer", "part of", "source"), rows)
+    return tables.markdown_table(("", "a batch that", "answer", "part of", "offsets too", "source"), rows)
 
 
 def _marker_checks() -> str:
@@ -89,7 +96,7 @@ def _marker_checks() -> str:
     return tables.markdown_table(("", "a marker that", "answer", "source"), rows)
 
 
-def _from(check: MarkerCheck) -> str:
+def _from(check: Check[*tuple[Any, ...]]) -> str:
     since = f", with `{check.since}`" if check.since else ""
     return check.source + since + (f", until `{check.until}`" if check.until else "")
 

@@ -11,7 +11,6 @@ from typing import Final
 from fencepost.broker.cluster.controller import METADATA_PARTITION, Topic
 from fencepost.broker.contract import Answered, Refused, Reply, ReplyTo
 from fencepost.broker.node import Node
-from fencepost.broker.partitions.leadership import place_problem
 from fencepost.broker.partitions.partition import Producer
 from fencepost.broker.purgatory import AskedForTopic
 from fencepost.broker.transactions.handlers import coordinator_log, transactions_of
@@ -153,10 +152,9 @@ def describe_producers(node: Node, request: DescribeProducers, to: ReplyTo, now:
 
 
 def _producers(node: Node, key: TopicPartition) -> DescribedProducers:
-    log = node.logs.get(key)
-    if log is None:
-        error = place_problem(node, key).error
-        return DescribedProducers(topic=key.topic, partition=key.partition, error=error, producers=())
+    log = node.log_of(key)
+    if isinstance(log, Refused):
+        return DescribedProducers(topic=key.topic, partition=key.partition, error=log.error, producers=())
     found = sorted(log.partition.producers.items())
     return DescribedProducers(
         topic=key.topic,

@@ -18,6 +18,7 @@ from fencepost.broker.groups.group import NO_GENERATION, NO_MEMBER
 from fencepost.broker.groups.state import Groups, OffsetEntry
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
+from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, TransactionalOffsets, judge
 from fencepost.broker.partitions.produce import add_request, ask_coordinator
 from fencepost.broker.purgatory import AskedToAddOffsets, Log
 from fencepost.broker.transactions.tables import ClientVersion, TransactionVersion
@@ -135,12 +136,13 @@ def commit_in_transaction(
     if isinstance(log, Refused):
         _refuse(node, request, to, log.error)
         return
-    state = log.partition
-    producer = state.producers.get(request.producer_id, partition.UNKNOWN_PRODUCER)
-    if request.producer_epoch < producer.producer_epoch and "fencing" not in node.settings.broken:
-        _refuse(node, request, to, ErrorCode.INVALID_PRODUCER_EPOCH)
-    elif state.is_open(request.producer_id, request.producer_epoch) or not _asks(node, asked.generation):
-        _append(node, log, request, to, now)
+    state, asks = log.partition, _asks(node, asked.generation)
+    written = TransactionalOffsets(request.producer_id, request.producer_epoch)
+    verdict = judge(state, written, guard=NO_GUARD, checks=node.settings.checks_before_asking)
+    if isinstance(verdict, Refused):
+        _refuse(node, request, to, verdict.error)
+    elif not asks or state.is_open(request.producer_id, request.producer_epoch):
+        _append(node, log, request, to, now, guard=NO_GUARD if asks else UNGUARDED, asked=asked)
     else:
         guard = partition.start_verification(
             state,
@@ -181,22 +183,21 @@ def answer_to_add(node: Node, asked: AskedToAddOffsets, answer: Answered, now: i
         error = answer.body.partitions[0].error
     log = group_log(node, asked.request.group_id)
     if error is ErrorCode.NONE and isinstance(log, Log) and log.partition.gave(asked.guard):
-        request = asked.request
-        entry = log.partition.verifying.get(request.producer_id)
-        # Another group's offsets, asked about at the same time, may have opened the transaction already.
-        is_open = log.partition.is_open(request.producer_id, request.producer_epoch)
-        if is_open or (entry is not None and entry.guard == asked.guard):
-            _append(node, log, asked.request, asked.to, now)
-            return
-        error = (
-            ErrorCode.INVALID_TXN_STATE
-        )  # a marker came while the coordinator was being asked (KAFKA-14884)
-    elif error is ErrorCode.NONE:
+        _append(node, log, asked.request, asked.to, now, guard=asked.guard, asked=asked.spoken)
+        return
+    if error is ErrorCode.NONE:
         error = ErrorCode.NOT_COORDINATOR
     _refuse(node, asked.request, asked.to, asked.spoken.told(ADD_ERRORS.get(error, error)))
 
 
-def _append(node: Node, log: Log, request: TxnOffsetCommit, to: ReplyTo, now: int) -> None:
+def _append(
+    node: Node, log: Log, request: TxnOffsetCommit, to: ReplyTo, now: int, *, guard: int, asked: ClientVersion
+) -> None:
+    written = TransactionalOffsets(request.producer_id, request.producer_epoch)
+    verdict = judge(log.partition, written, guard=guard, checks=node.settings.offset_checks)
+    if isinstance(verdict, Refused):
+        _refuse(node, request, to, asked.told(verdict.error))
+        return
     errors = _errors(node, request, _check_member(node, log, request, now))
     good = [offset for offset, error in zip(request.offsets, errors, strict=True) if error is ErrorCode.NONE]
     if good:

@@ -1,221 +1,383 @@
-"""May a client's batch, or a coordinator's marker, enter a partition's log? The rules, in Kafka's order.
+"""Every check that a write to a partition has to pass: the Produce request, each batch in it, offsets that a
+transaction commits, and a coordinator's marker.
 
-Rule: a row is a condition and the error that it means; the first that holds counts. Which protection a row
-is part of, and which correction of Kafka's brought it or took it away, stands in the row.
+Checks run in Kafka's order, and the first whose predicate is true refuses:
+
+    Produce   REQUEST_CHECKS      the request as a whole
+                 |  per partition: is it one batch, does this node lead the partition?
+              BEFORE_ASKING       before the transaction coordinator is asked to add the partition
+                 |  the coordinator answers
+              FORM_CHECKS         the batch, whatever its producer did before
+              CHECKS              the batch against what the partition knows of its producer
+    TxnOffsetCommit               BEFORE_ASKING and OFFSET_CHECKS: the rows of CHECKS that need no sequence
+    WriteTxnMarkers               MARKER_CHECKS
+
+A zombie is fenced here: its epoch is older than the one that the partition knows of its producer. A
+duplicate is recognised here: its sequences are those of one of the producer's last five batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import attrs
 
+from fencepost.broker.checks import Check, first_refusal
 from fencepost.broker.contract import Refused
-from fencepost.broker.kafka_fixes import KafkaFixes
 from fencepost.broker.partitions.partition import UNKNOWN_PRODUCER, CachedBatch, Partition, Producer
-from fencepost.protocol.batches import BatchHeader
-from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import TransactionMarker
-from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, sequence_after
+from fencepost.protocol.batches import (
+    HEADER_SIZE,
+    MAGIC_AT,
+    MAGIC_KAFKA,
+    BatchHeader,
+    Buffer,
+    checksum_matches,
+    read_framing,
+)
+from fencepost.protocol.errors import ErrorCode, ProtocolViolation
+from fencepost.protocol.messages import Produce, TransactionMarker
+from fencepost.protocol.terms import (
+    INTERNAL_TOPICS,
+    NO_OFFSET,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    TopicPartition,
+    sequence_after,
+)
 
 NO_GUARD: Final = 0
-"""What a batch shows whose producer nobody asked the coordinator about."""
+"""The guard of a write whose producer the coordinator was not asked about."""
 
 UNGUARDED: Final = -1
-"""What a batch shows where nobody ever asks (transaction.partition.verification.enable off)."""
+"""The guard of a write where coordinators are never asked (transaction.partition.verification.enable off)."""
 
 FIRST_STRICT_VERSION: Final = 2
 """The `transaction.version` from which on a marker carries the next epoch (KIP-890)."""
 
 
+class TransactionalOffsets(NamedTuple):
+    """What a TxnOffsetCommit is about to append: a transactional batch without sequences."""
+
+    producer_id: int
+    producer_epoch: int
+    is_transactional: bool = True
+    base_sequence: int = NO_SEQUENCE
+    last_sequence: int = NO_SEQUENCE
+
+
+Written = BatchHeader | TransactionalOffsets
+"""What a producer wants to write."""
+
+
 @attrs.frozen
 class Duplicate:
-    """The batch is already in the log: it is answered with the offset that it was given then."""
+    """The batch is in the log already; the retry gets the offset of the first attempt."""
 
     base_offset: int
 
 
-Verdict = Refused | Duplicate | None
+# --- the Produce request ---------------------------------------------------------------------------------
+
+ACKS: Final = (-1, 0, 1)
+
+Parsed = BatchHeader | Refused
+"""What `header_of` makes of the bytes for one partition."""
 
 
-class Check(NamedTuple):
-    """One rule for a client's batch: what `holds` of a batch that gets `error`."""
-
-    name: str
-    error: ErrorCode
-    """NONE: the batch is in the log already."""
-    holds: Callable[[Partition, BatchHeader, Producer, int], bool]
-    protection: str
-    source: str
-    until: str | None = None
-    """The knob of History that ended it."""
+def has_transaction(header: BatchHeader) -> bool:
+    """Whether the batch belongs to a transaction; without a producer id it never does."""
+    return header.is_transactional and header.producer_id != NO_PRODUCER_ID
 
 
-class MarkerCheck(NamedTuple):
-    """One rule for a coordinator's marker."""
-
-    name: str
-    error: ErrorCode
-    holds: Callable[[TransactionMarker, Producer], bool]
-    source: str
-    since: str | None = None
-    """The knob of History that brought it."""
-    until: str | None = None
-    """The knob that ended it."""
+def _is_unreadable(request: Produce, parsed: Sequence[Parsed], placed: Sequence[Parsed]) -> bool:
+    return any(isinstance(found, Refused) and found.error is ErrorCode.CORRUPT_MESSAGE for found in parsed)
 
 
-# --- a client's batch ------------------------------------------------------------------------------------
+def _lacks_transactional_id(request: Produce, parsed: Sequence[Parsed], placed: Sequence[Parsed]) -> bool:
+    return request.transactional_id is None and any(
+        isinstance(found, BatchHeader) and found.is_transactional for found in parsed
+    )
 
 
-def _repeated(header: BatchHeader, producer: Producer) -> CachedBatch | None:
-    """A batch of an older epoch is never a repetition (ProducerStateEntry.findDuplicateBatch)."""
-    if producer.producer_epoch == header.producer_epoch:
+def _has_several_producers(request: Produce, parsed: Sequence[Parsed], placed: Sequence[Parsed]) -> bool:
+    if len(placed) <= 1:
+        return False
+    headers = [found for found in placed if isinstance(found, BatchHeader) and has_transaction(found)]
+    return len({(header.producer_id, header.producer_epoch) for header in headers}) > 1
+
+
+REQUEST_CHECKS: Final = (
+    Check(
+        "holds a batch with an unknown magic byte or an impossible length",
+        ErrorCode.CORRUPT_MESSAGE,
+        _is_unreadable,
+        source="ProduceRequest.validateRecords",
+    ),
+    Check(
+        "holds transactional batches and has no transactional id",
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        _lacks_transactional_id,
+        source="KafkaApis.handleProduceRequest",
+    ),
+    Check(
+        "holds transactional batches of several producers for partitions that exist",
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        _has_several_producers,
+        source="ReplicaManager.handleProduceAppend",
+    ),
+)
+"""`placed` are those of `parsed` that are for existing partitions."""
+
+
+def header_of(records: Buffer) -> Parsed:
+    """The header of the one batch that a partition's records are (ProduceRequest.validateRecords)."""
+    try:
+        header = read_framing(records)
+    except ProtocolViolation as problem:
+        # Kafka calls a piece of a batch, and message formats before 0.11, invalid; only the rest is corrupt.
+        is_invalid = len(records) < HEADER_SIZE or records[MAGIC_AT] < MAGIC_KAFKA
+        error = ErrorCode.INVALID_RECORD if is_invalid else ErrorCode.CORRUPT_MESSAGE
+        return Refused(error, str(problem))
+    if header.size != len(records):
+        return Refused(ErrorCode.INVALID_RECORD, "is not exactly one batch")
+    return header
+
+
+# --- a batch by itself -----------------------------------------------------------------------------------
+
+
+class Arriving(NamedTuple):
+    """A client's batch, about to be appended."""
+
+    acks: int
+    key: TopicPartition
+    header: BatchHeader
+    records: Buffer
+    size_limit: int
+    """max.message.bytes of its topic."""
+
+
+def _wants_other_acks(batch: Arriving) -> bool:
+    return batch.acks not in ACKS
+
+
+def _is_for_an_internal_topic(batch: Arriving) -> bool:
+    return batch.key.topic in INTERNAL_TOPICS
+
+
+def _is_too_large(batch: Arriving) -> bool:
+    return batch.header.size > batch.size_limit
+
+
+def _is_corrupt(batch: Arriving) -> bool:
+    return not checksum_matches(batch.records, 0, batch.header)
+
+
+def _counts_wrongly(batch: Arriving) -> bool:
+    return not 0 < batch.header.record_count == batch.header.last_offset_delta + 1
+
+
+def _is_control(batch: Arriving) -> bool:
+    return batch.header.is_control
+
+
+def _lacks_sequence(batch: Arriving) -> bool:
+    return batch.header.producer_id != NO_PRODUCER_ID and batch.header.base_sequence < 0
+
+
+# These come after the coordinator's answer: what it has against the producer counts more.
+FORM_CHECKS: Final = (
+    Check(
+        "comes with acks that are not 0, 1 or -1",
+        ErrorCode.INVALID_REQUIRED_ACKS,
+        _wants_other_acks,
+        source="ReplicaManager.appendRecords",
+    ),
+    Check(
+        "is for an internal topic",
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        _is_for_an_internal_topic,
+        source="ReplicaManager.appendRecords",
+    ),
+    Check(
+        "is larger than max.message.bytes of its topic",
+        ErrorCode.MESSAGE_TOO_LARGE,
+        _is_too_large,
+        source="UnifiedLog.analyzeAndValidateRecords",
+    ),
+    Check(
+        "has a checksum that does not match its bytes",
+        ErrorCode.CORRUPT_MESSAGE,
+        _is_corrupt,
+        source="UnifiedLog.analyzeAndValidateRecords",
+    ),
+    Check(
+        "has no records, or another number of records than of offsets",
+        ErrorCode.INVALID_RECORD,
+        _counts_wrongly,
+        source="LogValidator.validateBatch",
+    ),
+    Check("is a control batch", ErrorCode.INVALID_RECORD, _is_control, source="LogValidator.validateBatch"),
+    Check(
+        "has a producer id and no sequence",
+        ErrorCode.INVALID_RECORD,
+        _lacks_sequence,
+        source="LogValidator.validateBatch",
+    ),
+)
+
+
+# --- a batch and what the partition knows of its producer -------------------------------------------------
+
+
+def _repeated(written: Written, producer: Producer) -> CachedBatch | None:
+    """A batch of an older epoch is never a duplicate (ProducerStateEntry.findDuplicateBatch)."""
+    if producer.producer_epoch == written.producer_epoch:
         for cached in producer.batches:
-            if cached.last_sequence == header.last_sequence and cached.first_sequence == header.base_sequence:
+            sequences = (cached.first_sequence, cached.last_sequence)
+            if sequences == (written.base_sequence, written.last_sequence):
                 return cached
     return None
 
 
-def _is_repeated(partition: Partition, header: BatchHeader, producer: Producer, guard: int) -> bool:
-    return _repeated(header, producer) is not None
+def _is_repeated(partition: Partition, written: Written, producer: Producer, guard: int) -> bool:
+    return _repeated(written, producer) is not None
 
 
-def _has_older_epoch(partition: Partition, header: BatchHeader, producer: Producer, guard: int) -> bool:
-    """Somebody newer has been here (ProducerAppendInfo.checkProducerEpoch)."""
-    return header.producer_epoch < producer.producer_epoch
+def _has_older_epoch(partition: Partition, written: Written, producer: Producer, guard: int) -> bool:
+    """A newer instance of the producer has been here (ProducerAppendInfo.checkProducerEpoch)."""
+    return written.producer_epoch < producer.producer_epoch
 
 
-def _is_overtaken(partition: Partition, header: BatchHeader, producer: Producer, guard: int) -> bool:
-    """A marker between the coordinator's yes and this append removed the guard: the batch belongs to the
-    past.
+def _is_overtaken(partition: Partition, written: Written, producer: Producer, guard: int) -> bool:
+    """A marker after the coordinator's answer removed the guard: the write belongs to a transaction that is
+    over, and would open it again, with nobody left to end it.
     """
-    if guard == UNGUARDED or not header.is_transactional:
+    if guard == UNGUARDED or not written.is_transactional:
         return False
-    if partition.is_open(header.producer_id, header.producer_epoch):
+    if partition.is_open(written.producer_id, written.producer_epoch):
         return False
-    entry = partition.verifying.get(header.producer_id)
+    entry = partition.verifying.get(written.producer_id)
     return entry is None or entry.guard != guard
 
 
-def _begins_late(partition: Partition, header: BatchHeader, producer: Producer, guard: int) -> bool:
-    entry = partition.verifying.get(header.producer_id)
-    return entry is not None and entry.starts_at_zero and not producer.batches and header.base_sequence != 0
+def _begins_late(partition: Partition, written: Written, producer: Producer, guard: int) -> bool:
+    entry = partition.verifying.get(written.producer_id)
+    return entry is not None and entry.starts_at_zero and not producer.batches and written.base_sequence != 0
 
 
-def _overtakes(partition: Partition, header: BatchHeader, producer: Producer, guard: int) -> bool:
+def _overtakes(partition: Partition, written: Written, producer: Producer, guard: int) -> bool:
     """An earlier batch waits for the coordinator's answer (VerificationStateEntry.lowestSequence)."""
-    entry = partition.verifying.get(header.producer_id)
-    return entry is not None and header.base_sequence > entry.lowest_sequence
+    entry = partition.verifying.get(written.producer_id)
+    return entry is not None and written.base_sequence > entry.lowest_sequence
 
 
-def _is_unknown(partition: Partition, header: BatchHeader, producer: Producer, guard: int) -> bool:
-    is_foreign = producer.producer_epoch == NO_PRODUCER_EPOCH != header.producer_epoch
-    return is_foreign and header.base_sequence != 0
+def _is_unknown(partition: Partition, written: Written, producer: Producer, guard: int) -> bool:
+    is_foreign = producer.producer_epoch == NO_PRODUCER_EPOCH != written.producer_epoch
+    return is_foreign and written.base_sequence != 0
 
 
-def _is_out_of_order(partition: Partition, header: BatchHeader, producer: Producer, guard: int) -> bool:
-    if producer.producer_epoch == NO_PRODUCER_EPOCH or header.producer_epoch == NO_PRODUCER_EPOCH:
+def _is_out_of_order(partition: Partition, written: Written, producer: Producer, guard: int) -> bool:
+    if producer.producer_epoch == NO_PRODUCER_EPOCH or written.producer_epoch == NO_PRODUCER_EPOCH:
         return False
-    fresh = header.producer_epoch != producer.producer_epoch or not producer.batches
+    fresh = written.producer_epoch != producer.producer_epoch or not producer.batches
     expected = 0 if fresh else sequence_after(producer.last_sequence, 1)
-    return header.base_sequence != expected
+    return written.base_sequence != expected
 
 
-def _is_plain_inside(partition: Partition, header: BatchHeader, producer: Producer, guard: int) -> bool:
-    return not header.is_transactional and producer.current_txn_first_offset != NO_OFFSET
+def _is_plain_inside(partition: Partition, written: Written, producer: Producer, guard: int) -> bool:
+    return not written.is_transactional and producer.current_txn_first_offset != NO_OFFSET
 
 
-_OLDER_EPOCH: Final = Check(
+WriteCheck = Check[Partition, Written, Producer, int]
+
+_OLDER_EPOCH: Final = WriteCheck(
     "has an older epoch than the partition knows of the producer",
     ErrorCode.INVALID_PRODUCER_EPOCH,
     _has_older_epoch,
-    protection="fencing",
     source="KIP-98, KIP-588",
+    protection="fencing",
+)
+_OVERTAKEN: Final = WriteCheck(
+    "was overtaken: a marker was written after the coordinator verified the transaction",
+    ErrorCode.INVALID_TXN_STATE,
+    _is_overtaken,
+    source="KIP-890, KAFKA-14884",
+    protection="fencing",
 )
 
 BEFORE_ASKING: Final = (_OLDER_EPOCH,)
-"""What is held against a transactional batch before the coordinator is asked about it."""
+"""For a transactional write, before the coordinator is asked about it."""
+
+OFFSET_CHECKS: Final = (_OLDER_EPOCH, _OVERTAKEN)
+"""For a TxnOffsetCommit: what the group coordinator writes has no sequences (AppendOrigin.COORDINATOR)."""
 
 CHECKS: Final = (
-    Check(
+    WriteCheck(
         "is one of the producer's last five batches",
-        ErrorCode.NONE,
+        ErrorCode.NONE,  # no error: the retry gets the offset of the first attempt
         _is_repeated,
-        protection="dedup",
         source="KIP-98; before fencing",
+        protection="dedup",
     ),
     _OLDER_EPOCH,
-    Check(
-        "comes behind a marker that came behind the coordinator's yes",
-        ErrorCode.INVALID_TXN_STATE,
-        _is_overtaken,
-        protection="fencing",
-        source="KIP-890, KAFKA-14884",
-    ),
-    Check(
+    _OVERTAKEN,
+    WriteCheck(
         "is the first of a Produce 12 transaction here, and its sequence is not 0",
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         _begins_late,
-        protection="dedup",
         source="KIP-890",
+        protection="dedup",
     ),
-    Check(
+    WriteCheck(
         "overtakes a batch for which the coordinator is being asked",
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         _overtakes,
-        protection="dedup",
         source="KIP-890",
+        protection="dedup",
     ),
-    Check(
+    WriteCheck(
         "is of a producer that the partition does not know, and its sequence is not 0",
         ErrorCode.UNKNOWN_PRODUCER_ID,
         _is_unknown,
-        protection="dedup",
         source="KIP-98",
+        protection="dedup",
         until="unknown_producers_start_anywhere",
     ),
-    Check(
+    WriteCheck(
         "does not follow the producer's last one (0 in a new epoch)",
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         _is_out_of_order,
-        protection="dedup",
         source="KIP-98, KIP-360",
+        protection="dedup",
     ),
-    Check(
+    WriteCheck(
         "is plain, while its producer has a transaction open here",
         ErrorCode.INVALID_TXN_STATE,
         _is_plain_inside,
-        protection="fencing",
         source="KIP-98",
+        protection="fencing",
     ),
 )
 """In Kafka's order (UnifiedLog.analyzeAndValidateProducerState, ProducerAppendInfo.append)."""
 
 
-def checks_for(rows: tuple[Check, ...], *, broken: frozenset[str], fixes: KafkaFixes) -> tuple[Check, ...]:
-    """The rows that count in a broker without these protections and with these corrections."""
-    return tuple(
-        check
-        for check in rows
-        if check.protection not in broken and not (check.until and fixes.has(check.until))
-    )
-
-
-def judge(partition: Partition, header: BatchHeader, *, guard: int, checks: tuple[Check, ...]) -> Verdict:
-    """Whether a client's batch may be appended (None), was appended before, or is refused."""
-    if header.producer_id == NO_PRODUCER_ID:
+def judge(
+    partition: Partition, written: Written, *, guard: int, checks: tuple[WriteCheck, ...]
+) -> Refused | Duplicate | None:
+    """Whether a producer's write may be appended (None), was appended before, or is refused."""
+    if written.producer_id == NO_PRODUCER_ID:
         return None
-    producer = partition.producers.get(header.producer_id, UNKNOWN_PRODUCER)
-    for check in checks:
-        if check.holds(partition, header, producer, guard):
-            return Refused(check.error, check.name) if check.error else _duplicate(header, producer)
-    return None
+    producer = partition.producers.get(written.producer_id, UNKNOWN_PRODUCER)
+    refused = first_refusal(checks, partition, written, producer, guard)
+    return refused if refused is None or refused.error else _duplicate(written, producer)
 
 
-def _duplicate(header: BatchHeader, producer: Producer) -> Duplicate:
-    cached = _repeated(header, producer)
-    assert cached is not None, "only a repeated batch is answered without an error"
+def _duplicate(written: Written, producer: Producer) -> Duplicate:
+    cached = _repeated(written, producer)
+    assert cached is not None, "only a duplicate is answered without an error"
     return Duplicate(cached.first_offset)
 
 
@@ -244,18 +406,22 @@ def _is_of_an_older_coordinator(marker: TransactionMarker, producer: Producer) -
     return marker.coordinator_epoch < producer.coordinator_epoch
 
 
+MarkerCheck = Check[TransactionMarker, Producer]
+
 MARKER_CHECKS: Final = (
     MarkerCheck(
         "has an older epoch than the partition knows of the producer",
         ErrorCode.INVALID_PRODUCER_EPOCH,
         _is_stale,
         source="KIP-98",
+        protection="fencing",
     ),
     MarkerCheck(
         "is of version 2, and a transaction of its own epoch is open",
         ErrorCode.INVALID_PRODUCER_EPOCH,
         _is_of_an_earlier_one,
         source="KIP-1228",
+        protection="fencing",
         since="strict_marker_epoch",
     ),
     MarkerCheck(
@@ -263,6 +429,7 @@ MARKER_CHECKS: Final = (
         ErrorCode.INVALID_PRODUCER_EPOCH,
         _is_written_already,
         source="KIP-1228",
+        protection="fencing",
         since="strict_marker_epoch",
         until="idempotent_marker_retry",
     ),
@@ -271,29 +438,15 @@ MARKER_CHECKS: Final = (
         ErrorCode.TRANSACTION_COORDINATOR_FENCED,
         _is_of_an_older_coordinator,
         source="KIP-98",
+        protection="fencing",
     ),
 )
 """In Kafka's order (ProducerAppendInfo.appendEndTxnMarker)."""
 
 
-def marker_checks_for(*, broken: frozenset[str], fixes: KafkaFixes) -> tuple[MarkerCheck, ...]:
-    """The rows that count in a broker without these protections and with these corrections."""
-    if "fencing" in broken:
-        return ()
-    return tuple(
-        check
-        for check in MARKER_CHECKS
-        if (check.since is None or fixes.has(check.since))
-        and (check.until is None or not fixes.has(check.until))
-    )
-
-
 def judge_marker(
     partition: Partition, marker: TransactionMarker, *, checks: tuple[MarkerCheck, ...]
 ) -> Refused | None:
-    """Whether a coordinator's marker may be appended."""
+    """Why a coordinator's marker is refused, or None."""
     producer = partition.producers.get(marker.producer_id, UNKNOWN_PRODUCER)
-    for check in checks:
-        if check.holds(marker, producer):
-            return Refused(check.error, check.name)
-    return None
+    return first_refusal(checks, marker, producer)

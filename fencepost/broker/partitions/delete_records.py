@@ -6,10 +6,9 @@ transactions and the index of aborted ones stay as they are (KAFKA-7190).
 
 from __future__ import annotations
 
-from fencepost.broker.contract import LogStartMoved, MoveLogStart, ReplyTo
+from fencepost.broker.contract import LogStartMoved, MoveLogStart, Refused, ReplyTo
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
-from fencepost.broker.partitions.leadership import place_problem
 from fencepost.broker.purgatory import Collect, Log
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
@@ -38,9 +37,9 @@ def delete_records(node: Node, request: DeleteRecords, to: ReplyTo, now: int) ->
 
 
 def _new_start(node: Node, key: TopicPartition, part: DeleteRecordsPartition) -> tuple[Log, int] | ErrorCode:
-    log = node.logs.get(key)
-    if log is None:
-        return place_problem(node, key).error
+    log = node.log_of(key)
+    if isinstance(log, Refused):
+        return log.error
     if key.topic in INTERNAL_TOPICS:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     high_watermark = log.partition.high_watermark

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from fencepost.broker.contract import FetchPlan, OffsetPlan, ReplyFetched, ReplyListed, ReplyTo
+from fencepost.broker.contract import FetchPlan, OffsetPlan, Refused, ReplyFetched, ReplyListed, ReplyTo
 from fencepost.broker.node import Log, Node
-from fencepost.broker.partitions.leadership import place_problem
 from fencepost.broker.partitions.partition import READ_COMMITTED
 from fencepost.broker.purgatory import ParkedFetch
 from fencepost.journal.journal import Journal
@@ -118,9 +117,9 @@ def _led(node: Node, key: TopicPartition, current_leader_epoch: int) -> Log | Er
     """The log, if this node leads it and in the epoch that the reader knows of: what another leadership
     says of offsets is not about the reader's (KIP-320, Partition.checkCurrentLeaderEpoch).
     """
-    log = node.logs.get(key)
-    if log is None:
-        return place_problem(node, key).error
+    log = node.log_of(key)
+    if isinstance(log, Refused):
+        return log.error
     if current_leader_epoch == NO_LEADER_EPOCH or current_leader_epoch == log.partition.leader_epoch:
         return log
     is_older = current_leader_epoch < log.partition.leader_epoch

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from fencepost.broker.checks import first_refusal
 from fencepost.broker.contract import NOBODY, Answered, Refused, ReplyTo
 from fencepost.broker.node import Node
-from fencepost.broker.partitions import checks as batch_checks
-from fencepost.broker.partitions import partition, request_checks
-from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, Duplicate
-from fencepost.broker.partitions.leadership import place_problem
+from fencepost.broker.partitions import checks, partition
+from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, Arriving, Duplicate
 from fencepost.broker.purgatory import Asked, AskedToAdd, Collect, Incoming, Log
 from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.tables import ClientVersion
@@ -59,26 +58,25 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, asked: ClientVe
     """
     ticket = node.gather(to if request.acks != 0 else NOBODY, ProduceReply, len(request.partitions))
     keys = [TopicPartition(part.topic, part.partition) for part in request.partitions]
-    parsed = [request_checks.header_of(part.records) for part in request.partitions]
+    parsed = [checks.header_of(part.records) for part in request.partitions]
     placed = [
         header for key, header in zip(keys, parsed, strict=True) if node.cluster.leader(key) is not None
     ]
-    refused = request_checks.request_problem(request, parsed, placed)
+    refused = first_refusal(checks.REQUEST_CHECKS, request, parsed, placed)
     to_add: list[tuple[Incoming, int]] = []
     asks = asked.generation.adds_implicitly or node.settings.partition_verification
     for index, (key, part, header) in enumerate(zip(keys, request.partitions, parsed, strict=True)):
-        log = node.logs.get(key)
-        if refused is not None or log is None or isinstance(header, Refused):
-            problem = refused or (place_problem(node, key) if log is None else header)
-            assert isinstance(problem, Refused), "a batch without a log has a problem"
+        log = refused or node.log_of(key)
+        if isinstance(log, Refused) or isinstance(header, Refused):
+            problem = log if isinstance(log, Refused) else header
+            assert isinstance(problem, Refused), "one of the two is a refusal"
             node.collect(_part(ticket, index, key, problem.error))
             continue
         incoming = Incoming(
-            ticket=ticket, index=index, key=key, header=header, records=part.records,
-            refused=request_checks.late_problem(request, key),
-        )  # fmt: skip
+            ticket=ticket, index=index, key=key, header=header, records=part.records, acks=request.acks
+        )
         is_open = log.partition.is_open(header.producer_id, header.producer_epoch)
-        if asks and request_checks.has_transaction(header) and not is_open and not _is_internal(key):
+        if asks and checks.has_transaction(header) and not is_open and not _is_internal(key):
             _start_adding(node, log, incoming, to_add, asked, now)
         else:
             _append(node, log, incoming, NO_GUARD if asks else UNGUARDED)
@@ -117,9 +115,7 @@ def _start_adding(
     now: int,
 ) -> None:
     header = incoming.header
-    verdict = batch_checks.judge(
-        log.partition, header, guard=NO_GUARD, checks=node.settings.checks_before_asking
-    )
+    verdict = checks.judge(log.partition, header, guard=NO_GUARD, checks=node.settings.checks_before_asking)
     if isinstance(verdict, Refused):
         node.collect(_part(incoming.ticket, incoming.index, incoming.key, verdict.error))
         return
@@ -197,10 +193,10 @@ def answer_to_add(node: Node, asked: AskedToAdd, answer: Answered) -> None:
 
 
 def _append(node: Node, log: Log, incoming: Incoming, guard: int) -> None:
-    refused = incoming.refused or request_checks.form_problem(
-        incoming.header, incoming.records, limit=_size_limit(node, incoming.key.topic)
+    arriving = Arriving(
+        incoming.acks, incoming.key, incoming.header, incoming.records, _size_limit(node, incoming.key.topic)
     )
-    verdict = refused or batch_checks.judge(
+    verdict = first_refusal(checks.FORM_CHECKS, arriving) or checks.judge(
         log.partition, incoming.header, guard=guard, checks=node.settings.batch_checks
     )
     match verdict:
@@ -232,14 +228,14 @@ def write_markers(node: Node, request: WriteTxnMarkers, to: ReplyTo, now: int) -
         to, WriteTxnMarkersReply, len(targets), tuple(marker.producer_id for marker, _ in targets)
     )
     for index, (marker, key) in enumerate(targets):
-        log = node.logs.get(key)
-        if log is None:
-            node.collect(_marker_part(ticket, index, key, place_problem(node, key).error))
+        log = node.log_of(key)
+        if isinstance(log, Refused):
+            node.collect(_marker_part(ticket, index, key, log.error))
             continue
         refused = (
             INTERNAL
             if has_no_transactions(key)
-            else batch_checks.judge_marker(log.partition, marker, checks=node.settings.marker_checks)
+            else checks.judge_marker(log.partition, marker, checks=node.settings.marker_checks)
         )
         if refused is None:
             node.append_marker(log, _marker_batch(marker, now))

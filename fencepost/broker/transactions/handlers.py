@@ -10,11 +10,11 @@ from typing import Final
 
 import attrs
 
+from fencepost.broker.checks import first_refusal
 from fencepost.broker.contract import Answered, Refused, Reply, ReplyTo
 from fencepost.broker.node import Node
 from fencepost.broker.partitions.produce import has_no_transactions
 from fencepost.broker.purgatory import AskedMarkers, Log
-from fencepost.broker.rules import first_that_holds
 from fencepost.broker.transactions import end_txn
 from fencepost.broker.transactions import init_producer_id as identities
 from fencepost.broker.transactions import state as transactions
@@ -106,7 +106,7 @@ def init_producer_id(
     """An identity: from the coordinator for a transactional id, else just a fresh one."""
     fresh = node.fresh_producer_id()
     if request.transactional_id is None:
-        refused = first_that_holds((HALF_AN_IDENTITY,), request, node.settings.rules)
+        refused = first_refusal((HALF_AN_IDENTITY,), request, node.settings.rules)
         if refused is not None or fresh is None:
             node.reply(to, refused or NO_PRODUCER_IDS)
             return

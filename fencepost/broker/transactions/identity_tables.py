@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from fencepost.broker.rules import Rule
+from fencepost.broker.checks import Check
 from fencepost.broker.transactions.state import Rules
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import InitProducerId
@@ -81,10 +81,10 @@ GRANTS: Final[GrantTable] = {
 }
 
 
-# --- rules for the request alone, before anybody looks at the id -----------------------------------------
+# --- the request by itself, before anybody looks at the id ------------------------------------------------
 
 
-def _is_nameless(request: InitProducerId, rules: Rules) -> bool:
+def _lacks_name(request: InitProducerId, rules: Rules) -> bool:
     return not request.transactional_id
 
 
@@ -96,19 +96,26 @@ def _asks_for_too_long(request: InitProducerId, rules: Rules) -> bool:
     return not 0 < request.transaction_timeout_ms <= rules.transaction_max_timeout_ms
 
 
-HALF_AN_IDENTITY: Final = Rule(
-    "a producer id is expected without an epoch, or the other way round",
+HALF_AN_IDENTITY: Final = Check(
+    "expects a producer id without an epoch, or an epoch without a producer id",
     ErrorCode.INVALID_REQUEST,
     _expects_half,
+    source="KafkaApis.handleInitProducerIdRequest",
 )
-"""Of who has no transactional id, too."""
+"""It refuses requests without a transactional id, too."""
 
-IDENTITY_RULES: Final = (
-    Rule("the transactional id is empty", ErrorCode.INVALID_REQUEST, _is_nameless),
+IDENTITY_CHECKS: Final = (
+    Check(
+        "has an empty transactional id",
+        ErrorCode.INVALID_REQUEST,
+        _lacks_name,
+        source="TransactionCoordinator.handleInitProducerId",
+    ),
     HALF_AN_IDENTITY,
-    Rule(
-        "transaction.timeout.ms is not between 1 and transaction.max.timeout.ms",
+    Check(
+        "has a transaction.timeout.ms that is not between 1 and transaction.max.timeout.ms",
         ErrorCode.INVALID_TRANSACTION_TIMEOUT,
         _asks_for_too_long,
+        source="TransactionCoordinator.handleInitProducerId",
     ),
 )

@@ -11,10 +11,16 @@ from typing import Final
 
 import attrs
 
+from fencepost.broker.checks import first_refusal
 from fencepost.broker.contract import Refused, Reply, ReplyTo
-from fencepost.broker.rules import first_that_holds
 from fencepost.broker.transactions.end_txn import prepare
-from fencepost.broker.transactions.identity_tables import GRANTS, IDENTITY_RULES, Expectation, Grant, Standing
+from fencepost.broker.transactions.identity_tables import (
+    GRANTS,
+    IDENTITY_CHECKS,
+    Expectation,
+    Grant,
+    Standing,
+)
 from fencepost.broker.transactions.state import Decision, Rules, Transactions, busy, known_record
 from fencepost.broker.transactions.tables import Cell, CoordinatorInput
 from fencepost.protocol.errors import ErrorCode
@@ -64,7 +70,7 @@ def init_producer_id(
     """
     name = request.transactional_id
     assert name is not None, "a producer without transactional id never reaches a coordinator"
-    refused = first_that_holds(IDENTITY_RULES, request, rules)
+    refused = first_refusal(IDENTITY_CHECKS, request, rules)
     if refused is not None:
         return refused
     if name in state.pending:  # also when the tombstone of an expired id is not durable yet

@@ -1,6 +1,4 @@
-"""What a Produce may look like: that the quick look at a batch and the table of rules say the same, for every
-kind of batch, and that what holds first counts.
-"""
+"""What a batch must look like before a partition compares it with what it knows of the producer."""
 
 from __future__ import annotations
 
@@ -9,13 +7,14 @@ from itertools import product
 import attrs
 import pytest
 
+from fencepost.broker.checks import first_refusal
 from fencepost.broker.contract import Refused
-from fencepost.broker.partitions.request_checks import FORM_RULES, form_problem, header_of
+from fencepost.broker.partitions.checks import FORM_CHECKS, Arriving, header_of
 from fencepost.protocol.batches import BatchHeader, build_marker
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import TransactionResult
-from tests.broker.requests import NOON
+from tests.broker.requests import NOON, ORDERS
 
 
 def batch_of(*, producer_id: int, sequence: int, transactional: bool, control: bool) -> bytearray:
@@ -39,7 +38,8 @@ def batch_of(*, producer_id: int, sequence: int, transactional: bool, control: b
 
 @pytest.mark.parametrize("torn", [False, True])
 @pytest.mark.parametrize("large", [False, True])
-def test_a_sound_batch_breaks_no_rule_and_any_other_the_first_that_holds(*, torn: bool, large: bool) -> None:
+def test_the_first_check_that_a_batch_fails_refuses_it(*, torn: bool, large: bool) -> None:
+    """In the order of Kafka's log validator, for every kind of batch."""
     kinds = list(product((-1, 7), (-1, 0, 3), (False, True), (False, True)))
     for producer_id, sequence, transactional, control in kinds:
         batch = batch_of(
@@ -49,12 +49,21 @@ def test_a_sound_batch_breaks_no_rule_and_any_other_the_first_that_holds(*, torn
         assert isinstance(header, BatchHeader)
         if torn:
             batch[-1] ^= 1
-        limit = header.size - large
         for record_count in (1, 0, 2):
             counted = attrs.evolve(header, record_count=record_count)
-            broken = [rule.error for rule in FORM_RULES if rule.holds(counted, batch, limit)]
-            found = form_problem(counted, batch, limit=limit)
-            assert (found.error if found else None) == (broken[0] if broken else None)
+            wrong = {
+                ErrorCode.MESSAGE_TOO_LARGE: large,
+                ErrorCode.CORRUPT_MESSAGE: torn,
+                ErrorCode.INVALID_RECORD: record_count != 1
+                or header.is_control
+                or (header.producer_id != -1 and header.base_sequence < 0),
+            }
+            arriving = Arriving(
+                acks=1, key=ORDERS, header=counted, records=batch, size_limit=header.size - large
+            )
+            found = first_refusal(FORM_CHECKS, arriving)
+            expected = next((error for error, is_so in wrong.items() if is_so), None)
+            assert (found.error if found else None) is expected
 
 
 @pytest.mark.parametrize("left", [0, 60])
