@@ -17,14 +17,14 @@ from fencepost.cli.fuzz import WorldOptions
 from fencepost.cli.fuzz_workers import CalmCollector, try_seeds
 from fencepost.cli.run import read, shipped
 from fencepost.simulator.explore import ExploreConfig, explore
-from fencepost.simulator.fuzz.plan import LONG_MS, PayerPlan, Plan, draw
+from fencepost.simulator.fuzz.plan import LONG_MS, Plan, TxnWriterPlan, draw
 from fencepost.simulator.fuzz.trial import Planner
 from fencepost.simulator.scenarios.model import Case, cases
 from fencepost.simulator.scenarios.runner import run_case
 from fencepost.simulator.world.choices import Choices
 
-PAYERS: Final = 16
-TRANSACTIONS_PER_PAYER: Final = 50
+TXN_WRITERS: Final = 16
+TRANSACTIONS_PER_TXN_WRITER: Final = 50
 EXPLORED: Final = ExploreConfig(producers=1, transactions=2, retries=1, transaction_version=2)
 
 
@@ -76,18 +76,18 @@ def calm_plan(_choices: Choices) -> Plan:
     """
     return attrs.evolve(
         draw(Choices()),  # the calmest
-        payers=tuple(
-            PayerPlan(
+        txn_writers=tuple(
+            TxnWriterPlan(
                 name=f"payer-{number + 1}",
                 transactional_id=f"payer-{number + 1}",
-                transactions=TRANSACTIONS_PER_PAYER,
+                transactions=TRANSACTIONS_PER_TXN_WRITER,
                 transaction_timeout_ms=LONG_MS,
                 records_max=1,
             )
-            for number in range(PAYERS)
+            for number in range(TXN_WRITERS)
         ),
-        feeds=0,
-        copiers=(),
+        idempotent_writes=0,
+        processors=(),
         kinds=(),
         strikes=0,
         slow_lanes=0,

@@ -10,7 +10,7 @@ import sys
 from typing import Final
 
 from benchmarks.shares import Part, shares
-from benchmarks.simulated import PAYERS, TRANSACTIONS_PER_PAYER
+from benchmarks.simulated import TRANSACTIONS_PER_TXN_WRITER, TXN_WRITERS
 from benchmarks.simulator_rounds import Figure, SimulatorReport
 from benchmarks.tables import Grid, goal, spread
 
@@ -51,6 +51,6 @@ def simulator_conditions(report: SimulatorReport) -> str:
     scale = report.scale
     return (
         f"{report.rounds} rounds, medians (least to most) · CPU seconds of one process · every judge on · "
-        f"{scale.calm_worlds} calm worlds of {PAYERS * TRANSACTIONS_PER_PAYER} transactions, "
+        f"{scale.calm_worlds} calm worlds of {TXN_WRITERS * TRANSACTIONS_PER_TXN_WRITER} transactions, "
         f"{scale.seeds} seeds of fuzz · {sys.platform}, Python {platform.python_version()}"
     )

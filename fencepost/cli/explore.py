@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import FAILED, OK, Ended, code_of
-from fencepost.cli.fixes import Without
+from fencepost.cli.fixes import WithoutFixes
 from fencepost.cli.output import Json, counted, print_json
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def explore(
     partitions: _AtLeastOne = 1,
     crashes: _Count = 0,
     partition_verification: bool | None = None,
-    without: Without = (),
+    without_fixes: WithoutFixes = (),
     max_states: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 1_000_000,
     as_json: Annotated[bool, Parameter("--json", negative="")] = False,
 ) -> int:
@@ -59,8 +59,8 @@ def explore(
     partition_verification
         Whether partition leaders ask the coordinator about batches of older clients; else as that version was
         shipped: not in version 0.
-    without
-        One of Kafka's later corrections, by its name in docs/fidelity.md, that the broker does without.
+    without_fixes
+        One of Kafka's later fixes to turn off, by its name in docs/fidelity.md; may be repeated.
     max_states
         Where the search is cut short.
     as_json
@@ -76,7 +76,7 @@ def explore(
         partitions=partitions,
         transaction_version=transaction_version,
         partition_verification=partition_verification,
-        fixes=KafkaFixes.without(without),
+        fixes=KafkaFixes.without(without_fixes),
         crashes=crashes,
         max_states=max_states,
     )

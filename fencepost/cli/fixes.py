@@ -1,6 +1,6 @@
-"""`--without NAME`, wherever a command starts brokers: Kafka's later corrections that they shall do without.
+"""`--without-fix NAME`, for each command that starts brokers: turns off one of Kafka's later fixes.
 
-Rule: a name that is none is refused before anything starts, and the answer says which there are.
+Rule: an unknown name is refused before anything starts, and the error lists the names.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ def _are_known(_: type, names: tuple[str, ...]) -> None:
         KafkaFixes.without(names)
     except ValueError as problem:
         raise CommandFailed(
-            f"--without: {problem}", then="docs/fidelity.md says what each of them is", code=WRONG_USAGE
+            f"--without-fix: {problem}", then="docs/fidelity.md says what each of them is", code=WRONG_USAGE
         ) from problem
 
 
-Without = Annotated[tuple[str, ...], Parameter("--without", negative="", validator=_are_known)]
+WithoutFixes = Annotated[tuple[str, ...], Parameter("--without-fix", negative="", validator=_are_known)]
 
 
 def spelled(names: tuple[str, ...]) -> str:
     """The options as they are typed."""
-    return "".join(f" --without {name}" for name in names)
+    return "".join(f" --without-fix {name}" for name in names)

@@ -17,7 +17,7 @@ import attrs
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import FAILED, OK, Ended, code_of
-from fencepost.cli.fixes import Without, spelled
+from fencepost.cli.fixes import WithoutFixes, spelled
 from fencepost.cli.output import Json, counted, print_json, print_table
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def fuzz(
     cores: _AtLeastOne | None = None,
     transaction_version: Version = 2,
     partition_verification: bool | None = None,
-    without: Without = (),
+    without_fixes: WithoutFixes = (),
     break_: Annotated[tuple[Protection, ...], Parameter("--break", negative="")] = (),
     keep_going: Annotated[bool, Parameter(negative="")] = False,
     coverage: Annotated[bool, Parameter(negative="")] = False,
@@ -68,8 +68,8 @@ def fuzz(
     partition_verification
         Whether partition leaders ask the coordinator about batches of older clients; else as that version was
         shipped: not in version 0.
-    without
-        One of Kafka's later corrections, by its name in docs/fidelity.md, that the brokers do without.
+    without_fixes
+        One of Kafka's later fixes to turn off, by its name in docs/fidelity.md; may be repeated.
     break_
         A protection of the broker to turn off, to see what it is good for.
     keep_going
@@ -85,7 +85,7 @@ def fuzz(
     options = WorldOptions(
         transaction_version=transaction_version,
         partition_verification=partition_verification,
-        without=without,
+        without_fixes=without_fixes,
         broken=break_,
     )
     tally, pace = Tally(first_seed, keep_going=keep_going), Pace(cores or os.cpu_count() or 1)
@@ -110,7 +110,7 @@ class WorldOptions:
 
     transaction_version: int
     partition_verification: bool | None = None
-    without: tuple[str, ...] = ()
+    without_fixes: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
 
     @property
@@ -121,7 +121,7 @@ class WorldOptions:
         return planner_of(
             self.transaction_version,
             self.broken,
-            self.without,
+            self.without_fixes,
             partition_verification=self.partition_verification,
         )
 
@@ -137,7 +137,11 @@ class WorldOptions:
         if self.partition_verification is not None:
             said.append(f"--{'' if self.partition_verification else 'no-'}partition-verification")
         broken = [f"--break {protection}" for protection in self.broken]
-        return "".join(f" {each}" for each in said) + spelled(self.without) + "".join(f" {b}" for b in broken)
+        return (
+            "".join(f" {each}" for each in said)
+            + spelled(self.without_fixes)
+            + "".join(f" {b}" for b in broken)
+        )
 
 
 @attrs.define

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed
-from fencepost.cli.fixes import Without
+from fencepost.cli.fixes import WithoutFixes
 
 if TYPE_CHECKING:
     from fencepost.broker.server import BrokerSettings, Ready
@@ -46,7 +46,7 @@ def serve(
     offsets_retention_check_interval_ms: _Duration = None,
     transaction_version: Literal[0, 1, 2] = 2,
     partition_verification: bool = True,
-    without: Without = (),
+    without_fixes: WithoutFixes = (),
     break_: Annotated[tuple[Literal["fencing", "dedup"], ...], Parameter("--break", show=False)] = (),
     hold_at: Annotated[str | None, _Hidden] = None,
     lose_reply: Annotated[str | None, _Hidden] = None,
@@ -87,8 +87,8 @@ def serve(
         The protocol: 2 is KIP-890's with an epoch per transaction, 0 is KIP-98's.
     partition_verification
         Whether partition leaders ask the coordinator about batches of older clients (KIP-890).
-    without
-        One of Kafka's later corrections to do without, by its name in docs/fidelity.md; may come again.
+    without_fixes
+        One of Kafka's later fixes to turn off, by its name in docs/fidelity.md; may be repeated.
     """
     if memory == (directory is not None):
         raise CommandFailed(
@@ -112,7 +112,7 @@ def serve(
         "offsets_retention_check_interval_ms": offsets_retention_check_interval_ms,
     }
     durations = {name: value for name, value in given.items() if value is not None}
-    node = _generation(transaction_version, partition_verification, without, break_)
+    node = _generation(transaction_version, partition_verification, without_fixes, break_)
     settings = BrokerSettings(
         directory=None if directory is None else str(directory),
         host=host,
@@ -128,9 +128,12 @@ def serve(
 
 
 def _generation(
-    transaction_version: int, partition_verification: bool, without: tuple[str, ...], broken: tuple[str, ...]
+    transaction_version: int,
+    partition_verification: bool,
+    without_fixes: tuple[str, ...],
+    broken: tuple[str, ...],
 ) -> NodeSettings:
-    """Which Kafka the broker is, and what it does without."""
+    """The Kafka version that the broker behaves as, and what is turned off."""
     from fencepost.broker.kafka_fixes import KafkaFixes
     from fencepost.broker.settings import NodeSettings
     from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
@@ -138,7 +141,7 @@ def _generation(
     return NodeSettings(
         generation=TRANSACTION_VERSIONS[transaction_version],
         partition_verification=partition_verification,
-        fixes=KafkaFixes.without(without),
+        fixes=KafkaFixes.without(without_fixes),
         broken=frozenset(broken),
     )
 

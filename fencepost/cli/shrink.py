@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed, Ended, code_of
-from fencepost.cli.fixes import Without
+from fencepost.cli.fixes import WithoutFixes
 from fencepost.cli.fuzz import WorldOptions
 from fencepost.cli.fuzz_workers import CalmCollector
 from fencepost.cli.output import Json, Target, counted, print_json
@@ -37,7 +37,7 @@ def shrink(
     seed: _Number | None = None,
     transaction_version: Literal[0, 1, 2] | None = None,
     partition_verification: bool | None = None,
-    without: Without = (),
+    without_fixes: WithoutFixes = (),
     break_: Annotated[tuple[Literal["fencing", "dedup"], ...], Parameter("--break", negative="")] = (),
     output: Path | None = None,
     budget: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
@@ -57,8 +57,8 @@ def shrink(
         The protocol of that search, when it was not 2.
     partition_verification
         Whether partition leaders asked the coordinator in that search, if that was said there.
-    without
-        The corrections that the brokers of that search did without.
+    without_fixes
+        The fixes that were turned off in that search.
     break_
         The protections that were turned off in that search.
     output
@@ -76,13 +76,13 @@ def shrink(
     options = WorldOptions(
         transaction_version=version,
         partition_verification=partition_verification,
-        without=without,
+        without_fixes=without_fixes,
         broken=break_,
     )
     if file is not None and (transaction_version is not None or str(options)):
         raise CommandFailed(
             f"{file} says itself which protocol it is, and what is turned off in it",
-            then="--transaction-version, --partition-verification, --without and --break "
+            then="--transaction-version, --partition-verification, --without-fix and --break "
             "go with --seed alone",
             code=WRONG_USAGE,
         )

@@ -85,10 +85,13 @@ def test_the_first_seed_that_breaks_a_rule_ends_the_search(capsys: Output, broke
 
 def test_what_the_brokers_do_without_goes_with_the_next_command(capsys: Output) -> None:
     options = WorldOptions(
-        transaction_version=0, without=("fences_once", "require_stable"), broken=("dedup",)
+        transaction_version=0, without_fixes=("fences_once", "require_stable"), broken=("dedup",)
     )
     said = str(options)
-    assert said == " --transaction-version 0 --without fences_once --without require_stable --break dedup"
+    assert (
+        said
+        == " --transaction-version 0 --without-fix fences_once --without-fix require_stable --break dedup"
+    )
     assert fuzz(capsys, "--seeds", "1", "--cores", "1", *said.split()[:-2])[1]["seeds"] == 1
 
 
@@ -137,7 +140,7 @@ def test_what_was_come_through_is_told(capsys: Output) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [("--seeds", "0"), ("--first-seed", "-1"), ("--break", "luck"), ("--without", "luck")]
+    "options", [("--seeds", "0"), ("--first-seed", "-1"), ("--break", "luck"), ("--without-fix", "luck")]
 )
 def test_what_cannot_be_tried(capsys: Output, options: tuple[str, ...]) -> None:
     assert run(["fuzz", *options]) == 2

@@ -105,8 +105,8 @@ def _stormy(choices: Choices, *, kind: FaultKind, policy: SyncPolicy) -> Plan:
 def _hasty(choices: Choices) -> Plan:
     """Transactions that take longer than they may."""
     plan = draw(choices)
-    payers = tuple(attrs.evolve(payer, transaction_timeout_ms=20) for payer in plan.payers)
-    return attrs.evolve(plan, payers=payers)
+    txn_writers = tuple(attrs.evolve(each, transaction_timeout_ms=20) for each in plan.txn_writers)
+    return attrs.evolve(plan, txn_writers=txn_writers)
 
 
 def _lso_is_the_high_watermark(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def only(kind: FaultKind) -> Plan:
     """The first world in which that fault can strike, without any other."""
     for seed in range(100):
         plan = draw(Choices(seed))
-        if kind in plan.kinds and len(plan.payers) > 1:
+        if kind in plan.kinds and len(plan.txn_writers) > 1:
             return attrs.evolve(plan, kinds=(kind,), strikes=16, drifts_ppm=(), slow_lanes=0)
     raise AssertionError(f"{kind} is never drawn")
 

@@ -113,7 +113,7 @@ WRONG: list[tuple[str, str, str, tuple[str, ...]]] = [
     (
         "an unknown correction",
         "topics = {",
-        'without = ["fence_once"]\ntopics = {',
+        'without_fixes = ["fence_once"]\ntopics = {',
         ('there is no "fence_once"; did you mean "fences_once"?', "(possible: group_fencing, require_stable"),
     ),
     (
@@ -320,13 +320,13 @@ def test_a_mistake_is_told(old: str, new: str, words: tuple[str, ...]) -> None:
 FOUND = """name = "f"
 
 [seeded]
-feeds = 1
+idempotent_writes = 1
 
 [seeded.faults]
 kinds = ["hold"]
 strikes = 1
 
-[[seeded.payer]]
+[[seeded.txn_writer]]
 name = "p"
 
 [seeded.choices]
@@ -334,8 +334,12 @@ name = "p"
 """
 
 WRONG_FOUND: list[tuple[str, str, str]] = [
-    ("feeds = 1", "nodes = 10", "[seeded] nodes: is 10, and 9 is the most"),
-    ("feeds = 1", "feeds = 10001", "[seeded] feeds: is 10001, and 10000 is the most"),
+    ("idempotent_writes = 1", "nodes = 10", "[seeded] nodes: is 10, and 9 is the most"),
+    (
+        "idempotent_writes = 1",
+        "idempotent_writes = 10001",
+        "[seeded] idempotent_writes: is 10001, and 10000 is the most",
+    ),
     ("strikes = 1", "strikes = 99999", "[seeded.faults] strikes: is 99999, and 10000 is the most"),
     ('name = "p"', 'name = "p"\ntransaction_timeout_ms = 900001', "and 900000 is the most"),
     ("3 = 1", "99999999999 = 3", "is no place in the list of choices: 1000000 are the most"),

@@ -171,7 +171,7 @@ ABSENT = [
         '[[consumer]] 1 reads: "shop" is not a partition',
         "(possible: shop-0, shop-1)",
     ),
-    (in_shop().copier("c", "shop", writes="out"), "[[copier]] 1 reads: ", "(possible: shop-0, shop-1)"),
+    (in_shop().processor("c", "shop", writes="out"), "[[processor]] 1 reads: ", "(possible: shop-0, shop-1)"),
     (in_shop().producer("p", "send shop a"), "[[producer]] 1 script: ", "(possible: shop-0, shop-1)"),
     (in_shop().expect(visible={"shop": ["a"]}), "[expect] visible: ", "(possible: shop-0, shop-1)"),
     (
@@ -195,8 +195,8 @@ ABSENT = [
         "write a name, or leave it out",
     ),
     (
-        in_shop().copier("c", "shop-0", writes="shop", transactional_id=""),
-        "[[copier]] 1 transactional_id: ",
+        in_shop().processor("c", "shop-0", writes="shop", transactional_id=""),
+        "[[processor]] 1 transactional_id: ",
         "",
     ),
 ]

@@ -46,7 +46,7 @@ def everybody() -> Builder:
         )
         .producer("called", "wait until commit of p is ok", "send t-1 d", starts="on request")
         .consumer("reader", "t-0", "t-1", isolation="read_uncommitted")
-        .copier("copier", "t-0", "t-1", writes="out")
+        .processor("processor", "t-0", "t-1", writes="out")
         .when("p sends Produce")
         .do("start called")
         .expect(
@@ -65,7 +65,7 @@ ACTIONS = [
     ("p receives EndTxn reply", "drop"),
     ("t-1 appends data", "crash leader of t-1"),
     ("before coordinator of app appends PREPARE_COMMIT", "cut power of coordinator of app"),
-    ("copier receives Produce reply", "kill copier"),
+    ("processor receives Produce reply", "kill processor"),
     ("reader reads b", "kill reader"),
     ("p sends Produce #2", "pause p"),
     ("coordinator of app appends PREPARE_COMMIT", "pause coordinator of app"),
@@ -106,7 +106,7 @@ POINTS = [
     "node 1 answers NOT_COORDINATOR to p",
     "before coordinator of app appends COMPLETE_COMMIT",
     "t-1 appends COMMIT marker for app",
-    "before __consumer_offsets-0 appends data for copier",
+    "before __consumer_offsets-0 appends data for processor",
     "abort of p is ok",
     "reader reads a",
     "node 2 crashes",
@@ -115,7 +115,7 @@ POINTS = [
     "reader resumes",
     "called starts",
     "called ends",
-    "copier dies",
+    "processor dies",
 ]
 
 
@@ -126,8 +126,8 @@ def test_every_point_is_reached() -> None:
         .do("crash node 2", until="after 30 ms")
         .when("reader reads b")
         .do("pause reader", until="p ends")
-        .when("copier sends EndTxn")
-        .do("kill copier")
+        .when("processor sends EndTxn")
+        .do("kill processor")
         .when("p sends EndTxn")
         .do("move coordinator of app to node 2")
         .expect(reaches=POINTS)
@@ -173,7 +173,7 @@ def test_every_verb_is_spoken() -> None:
 
 
 def test_a_run_does_not_hang_on_how_python_hashes() -> None:
-    files = [str(ROOT / "scenarios" / f"{name}.toml") for name in ("zombie_coordinator", "copier_dies")]
+    files = [str(ROOT / "scenarios" / f"{name}.toml") for name in ("zombie_coordinator", "processor_dies")]
     command = [sys.executable, "-m", "fencepost", "run", "--json", *files]
     told = [
         subprocess.run(

@@ -214,7 +214,7 @@ WRONG: list[tuple[str, Builder, str]] = [
         "exactly-once of copies when nothing is there to copy",
         lost_ack()
         .cluster(topics={"t": 1, "out": 1})
-        .copier("c", "out-0", writes="t")
+        .processor("c", "out-0", writes="t")
         .expect(holds=["exactly-once"]),
         "says nothing about exactly-once: there was nothing to look at",
     ),
@@ -357,12 +357,12 @@ def test_the_builder_says_the_same_as_a_file() -> None:
             topics={"in": 2, "out.1": 2},
             transaction_version=0,
             broken=("dedup",),
-            without=("fences_once", "require_stable"),
+            without_fixes=("fences_once", "require_stable"),
         )
         .producer("p", "send in-0 a", "send in-1 b c", "pause 2 s", max_in_flight=1)
         .producer("q", "init", "wait until p ends #2", transactional_id="q", transaction_timeout_ms=50)
         .consumer("r", "in-0", group="g", starts="on request")
-        .copier("c", "in-0", "in-1", writes="out.1")
+        .processor("c", "in-0", "in-1", writes="out.1")
         .when("at 5 ms", "before coordinator of q appends EMPTY")
         .do("clock of node 1 -3 s")
         .when("p sends Produce to leader of in-0", times=2)
@@ -387,7 +387,7 @@ nodes = 2
 topics = { in = 2, "out.1" = 2 }
 transaction_version = 0
 broken = "dedup"
-without = ["fences_once", "require_stable"]
+without_fixes = ["fences_once", "require_stable"]
 
 [[producer]]
 name = "p"
@@ -406,7 +406,7 @@ reads = "in-0"
 group = "g"
 starts = "on request"
 
-[[copier]]
+[[processor]]
 name = "c"
 reads = ["in-0", "in-1"]
 writes = "out.1"

@@ -82,7 +82,7 @@ def test_what_a_world_does_without_is_written_too() -> None:
     settings = NodeSettings(broken=frozenset({"dedup"}), fixes=KafkaFixes.without(["fences_once"]))
     plan = draw(Choices(SEED), node_settings=settings)
     text = seeded_text(Scenario(name="older", seeded=SeededRun(plan=plan)), Commentary())
-    assert 'without = ["fences_once"]' in text
+    assert 'without_fixes = ["fences_once"]' in text
     seeded = scenario_of(text, "older.toml").seeded
     assert seeded is not None
     assert seeded.plan == plan

@@ -25,12 +25,12 @@ from fencepost.simulator.actors.workloads import (
     OUTPUT,
     PAYMENTS,
     Runner,
-    payer,
     transform,
+    txn_writer,
     without_mark,
 )
 from fencepost.simulator.faults.kinds import FaultKind
-from fencepost.simulator.fuzz.plan import PayerPlan, Plan, draw
+from fencepost.simulator.fuzz.plan import Plan, TxnWriterPlan, draw
 from fencepost.simulator.fuzz.simulation import ALL_PARTITIONS, FINAL_READER, Simulation, partitions_of
 from fencepost.simulator.fuzz.trial import Trial, try_choices
 from fencepost.simulator.judges.anomalies import ABORTED_READ
@@ -44,22 +44,22 @@ from tests.simulator.log_reading import committed, read_log, undecided
 PARTS, SEEDS_PER_PART = 10, 20
 DONE = {TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
 RIVALS = tuple(
-    PayerPlan(name=name, transactional_id="payers", transactions=6, transaction_timeout_ms=timeout_ms)
+    TxnWriterPlan(name=name, transactional_id="payers", transactions=6, transaction_timeout_ms=timeout_ms)
     for name, timeout_ms in (("left", 60_000), ("right", 400))
 )
 
 
-def rivals_and_a_copier(choices: Choices) -> Plan:
-    """Two payers with one transactional id, a copier, and one node without snapshots: everything that it
-    knows after a start it has read from its logs.
+def rivals_and_a_processor(choices: Choices) -> Plan:
+    """Two writers share a transactional id, beside a processor. The one node has no snapshots: after a start
+    it knows only what it reads from its logs.
     """
     plan = draw(choices)
     return attrs.evolve(
         plan,
         world=attrs.evolve(plan.world, nodes=1, journals=JournalSettings()),
-        payers=RIVALS,
-        feeds=8,
-        copiers=("copier",),
+        txn_writers=RIVALS,
+        idempotent_writes=8,
+        processors=("copier",),
         kinds=(FaultKind.CRASH, FaultKind.KILL, FaultKind.DROP),
         strikes=8,
         pause=plan.pause // 2,
@@ -156,10 +156,10 @@ def finally_read(simulation: Simulation) -> dict[TopicPartition, list[bytes | No
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_rivals_and_a_copier_over_one_node_that_dies_anywhere(part: int) -> None:
+def test_rivals_and_a_processor_over_one_node_that_dies_anywhere(part: int) -> None:
     marks: Counter[str] = Counter()
     for seed in range(part * SEEDS_PER_PART, (part + 1) * SEEDS_PER_PART):
-        ended = run(seed, rivals_and_a_copier, marks)
+        ended = run(seed, rivals_and_a_processor, marks)
         assert ended.trial.violation is None, f"seed {seed}"
         check_logs(ended.simulation)
     for reached in (
@@ -179,7 +179,7 @@ def test_rivals_and_a_copier_over_one_node_that_dies_anywhere(part: int) -> None
 def test_a_death_between_prepare_and_complete_is_among_them() -> None:
     marks: Counter[str] = Counter()
     for seed in range(2_000, 2_060):
-        assert run(seed, rivals_and_a_copier, marks).trial.violation is None, f"seed {seed}"
+        assert run(seed, rivals_and_a_processor, marks).trial.violation is None, f"seed {seed}"
     assert marks["died in PREPARE_COMMIT"] > 0
     assert marks["died in PREPARE_ABORT"] > 0
 
@@ -201,10 +201,10 @@ def test_worlds_of_every_shape_and_generation(transaction_version: int) -> None:
 
 def test_whoever_comes_when_all_is_well_knows_how_each_transaction_ended() -> None:
     for seed in range(20):
-        world = run(seed, rivals_and_a_copier).simulation.world
+        world = run(seed, rivals_and_a_processor).simulation.world
         process = world.process("last")
         runner = Runner(world, process, transactional_id="payers")
-        process.start(payer(runner, partitions_of(PAYMENTS), 3, records_max=4))
+        process.start(txn_writer(runner, partitions_of(PAYMENTS), 3, records_max=4))
         world.run_until(lambda process=process: process.is_over)
         assert len(runner.transactions) == 3
         assert Known.INFO not in [transaction.outcome for transaction in runner.transactions], f"seed {seed}"
@@ -215,7 +215,7 @@ def test_without_a_protection_some_seed_fails(protection: str) -> None:
     """The judges can fail: a broker without fencing, or without deduplication, is found out."""
 
     def unprotected(choices: Choices) -> Plan:
-        plan = rivals_and_a_copier(choices)
+        plan = rivals_and_a_processor(choices)
         settings = attrs.evolve(plan.world.node_settings, broken=frozenset({protection}))
         return attrs.evolve(plan, world=attrs.evolve(plan.world, node_settings=settings))
 

@@ -70,9 +70,10 @@ def test_when_everything_fails_the_calmest_world_is_left(seed: int) -> None:
         plan, steps = found, steps + 1
         assert steps < 100
     calm = draw(Choices())
-    (payer,) = plan.payers
-    assert (payer.transactions, payer.transaction_timeout_ms) == (1, LONG_MS)
-    assert (plan.kinds, plan.strikes, plan.copiers, plan.feeds, plan.slow_lanes) == ((), 0, (), 0, 0)
+    (txn_writer,) = plan.txn_writers
+    assert (txn_writer.transactions, txn_writer.transaction_timeout_ms) == (1, LONG_MS)
+    assert (plan.kinds, plan.strikes, plan.slow_lanes) == ((), 0, 0)
+    assert (plan.processors, plan.idempotent_writes) == ((), 0)
     assert not any(plan.drifts_ppm)
     assert attrs.evolve(plan.world, journals=calm.world.journals) == calm.world
 

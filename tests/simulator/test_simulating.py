@@ -53,7 +53,7 @@ def test_what_there_is_not_is_a_value_error() -> None:
     with pytest.raises(ValueError, match=r"broken is \['luck'\], and may be of \['dedup', 'fencing'\]"):
         fencepost.simulate(1, broken=["luck"])
     with pytest.raises(ValueError, match="there is no correction luck; there are group_fencing, "):
-        fencepost.simulate(1, without=["luck"])
+        fencepost.simulate(1, without_fixes=["luck"])
 
 
 def test_one_name_alone_is_no_tuple_of_names() -> None:
@@ -63,14 +63,14 @@ def test_one_name_alone_is_no_tuple_of_names() -> None:
     ):
         fencepost.simulate(1, broken="fencing")
     with pytest.raises(
-        ValueError, match=r"without is 'fences_once', and must be a tuple of names: \('fences_once',\)"
+        ValueError, match=r"without_fixes is 'fences_once', and must be a tuple of names: \('fences_once',\)"
     ):
-        fencepost.simulate(1, without="fences_once")
+        fencepost.simulate(1, without_fixes="fences_once")
 
 
 def test_without_a_correction_of_kafkas_the_world_is_another() -> None:
     """A fence raises the epoch twice: seen as soon as somebody is fenced."""
-    digests = {(fencepost.simulate(s).digest, fencepost.simulate(s, without=["fences_once"]).digest)
+    digests = {(fencepost.simulate(s).digest, fencepost.simulate(s, without_fixes=["fences_once"]).digest)
                for s in range(1, 6)}  # fmt: skip
     assert any(with_it != without for with_it, without in digests)
 

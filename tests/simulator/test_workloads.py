@@ -9,7 +9,7 @@ import attrs
 from fencepost.simulator.actors.clients import MID_BATCH
 from fencepost.simulator.actors.workloads import TAKEN_BACK
 from fencepost.simulator.faults.kinds import FaultKind
-from fencepost.simulator.fuzz.plan import COPIERS, Plan, draw
+from fencepost.simulator.fuzz.plan import PROCESSORS, Plan, draw
 from fencepost.simulator.fuzz.simulation import Simulation
 from fencepost.simulator.fuzz.trial import try_choices, try_seed
 from fencepost.simulator.judges.anomalies import CIRCULAR_READS, DOUBLED_OUTPUT, PRECOMMITTED_READ
@@ -35,12 +35,13 @@ def test_seeds_come_to_the_middles_of_batches_to_fights_for_an_id_and_to_readers
 
 
 def deadly(choices: Choices) -> Plan:
-    """Two copiers, and processes that die or stand still."""
+    """Two processors, and processes that die or stand still."""
     kinds = (FaultKind.KILL, FaultKind.PAUSE)
-    return attrs.evolve(draw(choices), feeds=12, copiers=COPIERS[-1], kinds=kinds, strikes=8)
+    plan = attrs.evolve(draw(choices), idempotent_writes=12, processors=PROCESSORS[-1])
+    return attrs.evolve(plan, kinds=kinds, strikes=8)
 
 
-def test_copiers_die_while_they_copy() -> None:
+def test_processors_die_while_they_copy() -> None:
     struck = Counter[FaultKind]()
     for seed in range(12):
         begun: list[Simulation] = []
@@ -50,7 +51,7 @@ def test_copiers_die_while_they_copy() -> None:
     assert struck[FaultKind.PAUSE] > 12
 
 
-def test_a_copier_that_forgets_its_offsets_copies_twice() -> None:
+def test_a_processor_that_forgets_its_offsets_copies_twice() -> None:
     forgotten = Mutation(
         "a program does not commit its offsets",
         breaks="Who comes next begins again.",

@@ -1,5 +1,5 @@
-"""What runs in a fuzzed world: payers that write transactions, copiers that consume, transform and produce,
-and readers that only look.
+"""The processes of a fuzzed world: transactional writers, processors that consume, transform and produce,
+epoch bumpers that call InitProducerId repeatedly, and readers.
 
 Rule: every value is written once and by one process, so that a judge can tell where each came from.
 """
@@ -118,10 +118,10 @@ def _own(runner: Runner) -> Script[Sender | None]:
         yield PATIENCE_MS
 
 
-# --- payers -----------------------------------------------------------------------------------------------
+# --- transactional writers ----------------------------------------------------------------------------------
 
 
-def payer(
+def txn_writer(
     runner: Runner,
     partitions: tuple[TopicPartition, ...],
     count: int,
@@ -177,10 +177,10 @@ def _end(runner: Runner, made: Sender, transaction: Transaction) -> Script[bool]
     return can_go_on(failure)
 
 
-# --- renewers ---------------------------------------------------------------------------------------------
+# --- epoch bumpers ------------------------------------------------------------------------------------------
 
 
-def renewer(runner: Runner, count: int) -> Script[None]:
+def epoch_bumper(runner: Runner, count: int) -> Script[None]:
     """Asks `count` times for its next identity, each time with the one that it has, as a producer does after
     an error that left it in doubt (KIP-360).
     """
@@ -209,10 +209,10 @@ def renewer(runner: Runner, count: int) -> Script[None]:
         yield from runner.rests()
 
 
-# --- plain producers --------------------------------------------------------------------------------------
+# --- plain producers ----------------------------------------------------------------------------------------
 
 
-def feeder(runner: Runner, partitions: tuple[TopicPartition, ...], count: int) -> Script[None]:
+def idempotent_writer(runner: Runner, partitions: tuple[TopicPartition, ...], count: int) -> Script[None]:
     """Writes `count` records into each partition, idempotent and without transactions."""
     made = runner.sender()
     for number in range(count):
@@ -231,11 +231,11 @@ def feeder(runner: Runner, partitions: tuple[TopicPartition, ...], count: int) -
             transaction.outcome = Outcome.OK
 
 
-# --- copiers ----------------------------------------------------------------------------------------------
+# --- processors ---------------------------------------------------------------------------------------------
 
 
 def transform(value: bytes) -> bytes:
-    """What a copier makes of a record."""
+    """What a processor makes of a record."""
     return value.upper()
 
 
@@ -249,7 +249,7 @@ def without_mark(value: bytes) -> bytes:
     return value.partition(MARK)[0]
 
 
-def copier(
+def processor(
     runner: Runner,
     inputs: tuple[TopicPartition, ...],
     settled: dict[TopicPartition, int],
@@ -321,7 +321,7 @@ def _raise(settled: dict[TopicPartition, int], to: Mapping[TopicPartition, int])
         settled[where] = max(offset, settled.get(where, 0))
 
 
-# --- readers ----------------------------------------------------------------------------------------------
+# --- readers ------------------------------------------------------------------------------------------------
 
 
 def reader(

@@ -21,7 +21,7 @@ from fencepost.simulator.world.world import WorldSettings
 
 PARTITIONS: Final = 2
 RECORDS_MAX: Final = 4
-COPIERS: Final = (("copier",), ("copier", "rival copier"))
+PROCESSORS: Final = (("copier",), ("copier", "rival copier"))
 SCAN_MS: Final = 100  # how often a coordinator looks for transactions that are open for too long
 TIMEOUTS_MS: Final = (60_000, 60_000, 60_000, 300)
 LONG_MS: Final = 60_000
@@ -29,7 +29,7 @@ CALMEST_PAUSE_MS: Final = 120
 
 
 @attrs.frozen(kw_only=True)
-class PayerPlan:
+class TxnWriterPlan:
     """One process that writes transactions. Two with one id fight for it."""
 
     name: str
@@ -46,12 +46,12 @@ class Plan:
 
     world: WorldSettings
     transaction_version: int = 2
-    payers: tuple[PayerPlan, ...] = ()
-    feeds: int = (
-        0  # records that a plain producer writes into each partition of the input, for copiers to copy
+    txn_writers: tuple[TxnWriterPlan, ...] = ()
+    idempotent_writes: int = (
+        0  # records that a plain producer writes into each partition of the input, for processors to copy
     )
-    copiers: tuple[str, ...] = ()  # names; they all share one transactional id
-    renewals: int = 0  # how often a process asks for the identity after the one that it has
+    processors: tuple[str, ...] = ()  # names; they all share one transactional id
+    epoch_bumps: int = 0  # how often a process asks for the identity after the one that it has
     reads_uncommitted: bool = False
     kinds: tuple[FaultKind, ...] = ()
     strikes: int = 0
@@ -87,10 +87,10 @@ def draw(
     return Plan(
         world=world,
         transaction_version=transaction_version,
-        payers=_draw_payers(choices),
-        feeds=4 + choices.below(20) if copies else 0,
-        copiers=choices.one_of(COPIERS) if copies else (),
-        renewals=choices.one_of((0, 0, 0, 30)),
+        txn_writers=_draw_txn_writers(choices),
+        idempotent_writes=4 + choices.below(20) if copies else 0,
+        processors=choices.one_of(PROCESSORS) if copies else (),
+        epoch_bumps=choices.one_of((0, 0, 0, 30)),
         reads_uncommitted=choices.happens(250),
         kinds=kinds,
         strikes=choices.one_of((2, 4, 8, 16)) if kinds else 0,
@@ -131,9 +131,9 @@ def _applies(kind: FaultKind, world: WorldSettings, *, copies: bool) -> bool:
     return True
 
 
-def _draw_payers(choices: Choices) -> tuple[PayerPlan, ...]:
+def _draw_txn_writers(choices: Choices) -> tuple[TxnWriterPlan, ...]:
     return tuple(
-        PayerPlan(
+        TxnWriterPlan(
             name=f"payer-{number + 1}",
             transactional_id=choices.one_of((f"payer-{number + 1}", "payers")),
             transactions=5 + choices.below(25),

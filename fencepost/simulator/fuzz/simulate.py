@@ -21,17 +21,19 @@ def simulate(
     transaction_version: int = 2,
     partition_verification: bool | None = None,
     broken: Iterable[str] = (),
-    without: Iterable[str] = (),
+    without_fixes: Iterable[str] = (),
 ) -> Trial:
     """Run one world at random: brokers and clients under virtual time, with faults, before every judge.
 
     The trial's `violation` is None, or says which rule was broken and by what; `met` is the same of what
     brokers of an old generation do by design; `digest` is equal for equal histories. Without
     `partition_verification` it is as that version was shipped: off in 0. `broken` are protections of the
-    broker to turn off: "fencing", "dedup"; `without` are Kafka's later corrections that it does without
+    broker to turn off: "fencing", "dedup"; `without_fixes` are Kafka's later fixes to turn off
     (broker.history). ValueError for a seed, a version or a name that there is not.
     """
-    planner = planner_of(transaction_version, broken, without, partition_verification=partition_verification)
+    planner = planner_of(
+        transaction_version, broken, without_fixes, partition_verification=partition_verification
+    )
     return try_seed(_seed_of(seed), planner)
 
 
@@ -45,7 +47,7 @@ def _seed_of(value: object) -> int:
 def planner_of(
     transaction_version: int,
     broken: Iterable[str],
-    without: Iterable[str],
+    without_fixes: Iterable[str],
     *,
     partition_verification: bool | None = None,
 ) -> Planner:
@@ -59,7 +61,7 @@ def planner_of(
         raise ValueError(f"broken is {sorted(protections)}, and may be of {sorted(PROTECTIONS)}")
     settings = NodeSettings(
         broken=protections,
-        fixes=KafkaFixes.without(_names_of("without", without)),
+        fixes=KafkaFixes.without(_names_of("without_fixes", without_fixes)),
         partition_verification=verifies(transaction_version, partition_verification),
     )
     return partial(draw, transaction_version=transaction_version, node_settings=settings)

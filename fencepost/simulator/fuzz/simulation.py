@@ -19,23 +19,23 @@ from fencepost.simulator.actors.workloads import (
     OUTPUT,
     PAYMENTS,
     Runner,
-    copier,
-    feeder,
-    payer,
+    epoch_bumper,
+    idempotent_writer,
+    processor,
     reader,
-    renewer,
+    txn_writer,
 )
 from fencepost.simulator.faults.random_faults import Nemesis
-from fencepost.simulator.fuzz.plan import LONG_MS, PARTITIONS, PayerPlan, Plan
+from fencepost.simulator.fuzz.plan import LONG_MS, PARTITIONS, Plan, TxnWriterPlan
 from fencepost.simulator.judges.operations import Operation
 from fencepost.simulator.world.processes import Process, Script
 from fencepost.simulator.world.topics import create_topics
 from fencepost.simulator.world.world import World
 
 TOPICS: Final = (PAYMENTS, INPUT, OUTPUT)
-COPIERS_ID: Final = "copiers"
-COPIER_LIVES: Final = 4  # so often a copier takes the id that another one has taken
-RENEWERS_ID: Final = "renewers"
+PROCESSORS_ID: Final = "copiers"
+PROCESSOR_LIVES: Final = 4  # so often a processor takes the id that another one has taken
+EPOCH_BUMPERS_ID: Final = "renewers"
 PERIODS: Final = 8  # the pauses of a nemesis within which a lane may become the slowest
 SLOWEST: Final = 400  # times the usual latency, whose worst case is 250: everybody overtakes this lane
 FINAL_READER: Final = "final"
@@ -134,15 +134,15 @@ class Simulation:
 
     def _copying(self) -> list[Process]:
         """Who copies now."""
-        copiers = (runner.process for role, runner in self.cast if role.part is Part.COPY)
-        return [process for process in copiers if not process.is_over]
+        processors = (runner.process for role, runner in self.cast if role.part is Part.COPY)
+        return [process for process in processors if not process.is_over]
 
     def _is_copied(self) -> bool:
-        copiers = [(role, runner) for role, runner in self.cast if role.part is Part.COPY]
-        if copiers and all(runner.process.is_over for _, runner in copiers):
-            self._spawn(copiers[0][0])
+        processors = [(role, runner) for role, runner in self.cast if role.part is Part.COPY]
+        if processors and all(runner.process.is_over for _, runner in processors):
+            self._spawn(processors[0][0])
             return False
-        return not copiers or all(
+        return not processors or all(
             self.settled.get(where, 0) >= self._end(where) for where in partitions_of(INPUT)
         )
 
@@ -205,31 +205,31 @@ class Simulation:
 
 def roles_of(plan: Plan, settled: dict[TopicPartition, int]) -> list[Role]:
     """Everybody in a plan."""
-    roles = [_payer_role(payer) for payer in plan.payers]
-    if plan.feeds:
+    roles = [_txn_writer_role(txn_writer) for txn_writer in plan.txn_writers]
+    if plan.idempotent_writes:
         roles.append(
             Role(
                 name="feeder",
                 part=Part.WORK,
-                script=lambda runner: feeder(runner, partitions_of(INPUT), plan.feeds),
+                script=lambda runner: idempotent_writer(runner, partitions_of(INPUT), plan.idempotent_writes),
             )
         )
-    for name in plan.copiers:
+    for name in plan.processors:
         roles.append(
             Role(
                 name=name,
                 part=Part.COPY,
-                script=lambda runner: copier(runner, partitions_of(INPUT), settled, lives=COPIER_LIVES),
-                transactional_id=COPIERS_ID,
+                script=lambda runner: processor(runner, partitions_of(INPUT), settled, lives=PROCESSOR_LIVES),
+                transactional_id=PROCESSORS_ID,
             )
         )
-    if plan.renewals:
+    if plan.epoch_bumps:
         roles.append(
             Role(
                 name="renewer",
                 part=Part.WORK,
-                script=lambda runner: renewer(runner, plan.renewals),
-                transactional_id=RENEWERS_ID,
+                script=lambda runner: epoch_bumper(runner, plan.epoch_bumps),
+                transactional_id=EPOCH_BUMPERS_ID,
             )
         )
     roles.append(reader_role("reader", IsolationLevel.READ_COMMITTED))
@@ -238,11 +238,11 @@ def roles_of(plan: Plan, settled: dict[TopicPartition, int]) -> list[Role]:
     return roles
 
 
-def _payer_role(plan: PayerPlan) -> Role:
+def _txn_writer_role(plan: TxnWriterPlan) -> Role:
     return Role(
         name=plan.name,
         part=Part.WORK,
-        script=lambda runner: payer(
+        script=lambda runner: txn_writer(
             runner, partitions_of(PAYMENTS), plan.transactions, records_max=plan.records_max, reads=plan.reads
         ),
         transactional_id=plan.transactional_id,

@@ -13,7 +13,7 @@ import attrs
 
 from fencepost.broker.host import SyncPolicy
 from fencepost.simulator.faults.kinds import FaultKind
-from fencepost.simulator.fuzz.plan import CALMEST_PAUSE_MS, LONG_MS, PayerPlan, Plan, draw
+from fencepost.simulator.fuzz.plan import CALMEST_PAUSE_MS, LONG_MS, Plan, TxnWriterPlan, draw
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.clock import NS_PER_MS
 
@@ -41,38 +41,38 @@ def _fewer_strikes(plan: Plan) -> Iterator[Plan]:
 
 
 def _fewer_copies(plan: Plan) -> Iterator[Plan]:
-    if plan.copiers:
-        yield attrs.evolve(plan, copiers=(), feeds=0)
-    if len(plan.copiers) > 1:
-        yield attrs.evolve(plan, copiers=plan.copiers[:1])
+    if plan.processors:
+        yield attrs.evolve(plan, processors=(), idempotent_writes=0)
+    if len(plan.processors) > 1:
+        yield attrs.evolve(plan, processors=plan.processors[:1])
 
 
-def _fewer_payers(plan: Plan) -> Iterator[Plan]:
-    if plan.payers and plan.copiers:
-        yield attrs.evolve(plan, payers=())
-    if len(plan.payers) > 1:
-        for payers in _all_but_one(plan.payers):
-            yield attrs.evolve(plan, payers=payers)
+def _fewer_txn_writers(plan: Plan) -> Iterator[Plan]:
+    if plan.txn_writers and plan.processors:
+        yield attrs.evolve(plan, txn_writers=())
+    if len(plan.txn_writers) > 1:
+        for txn_writers in _all_but_one(plan.txn_writers):
+            yield attrs.evolve(plan, txn_writers=txn_writers)
 
 
 def _fewer_transactions(plan: Plan) -> Iterator[Plan]:
-    for at, payer in enumerate(plan.payers):
-        for transactions in _lower(payer.transactions, 1):
-            yield _with_payer(plan, at, attrs.evolve(payer, transactions=transactions))
-        for records_max in _lower(payer.records_max, 1):
-            yield _with_payer(plan, at, attrs.evolve(payer, records_max=records_max))
-        if payer.reads:
-            yield _with_payer(plan, at, attrs.evolve(payer, reads=False))
+    for at, txn_writer in enumerate(plan.txn_writers):
+        for transactions in _lower(txn_writer.transactions, 1):
+            yield _with_txn_writer(plan, at, attrs.evolve(txn_writer, transactions=transactions))
+        for records_max in _lower(txn_writer.records_max, 1):
+            yield _with_txn_writer(plan, at, attrs.evolve(txn_writer, records_max=records_max))
+        if txn_writer.reads:
+            yield _with_txn_writer(plan, at, attrs.evolve(txn_writer, reads=False))
 
 
-def _fewer_feeds(plan: Plan) -> Iterator[Plan]:
-    for feeds in _lower(plan.feeds, 1):
-        yield attrs.evolve(plan, feeds=feeds)
+def _fewer_idempotent_writes(plan: Plan) -> Iterator[Plan]:
+    for idempotent_writes in _lower(plan.idempotent_writes, 1):
+        yield attrs.evolve(plan, idempotent_writes=idempotent_writes)
 
 
-def _fewer_renewals(plan: Plan) -> Iterator[Plan]:
-    for renewals in _lower(plan.renewals, 0):
-        yield attrs.evolve(plan, renewals=renewals)
+def _fewer_epoch_bumps(plan: Plan) -> Iterator[Plan]:
+    for epoch_bumps in _lower(plan.epoch_bumps, 0):
+        yield attrs.evolve(plan, epoch_bumps=epoch_bumps)
 
 
 def _one_node_less(plan: Plan) -> Iterator[Plan]:
@@ -100,9 +100,9 @@ def _fewer_features(plan: Plan) -> Iterator[Plan]:
 
 
 def _longer_timeouts(plan: Plan) -> Iterator[Plan]:
-    for at, payer in enumerate(plan.payers):
-        if payer.transaction_timeout_ms < LONG_MS:
-            yield _with_payer(plan, at, attrs.evolve(payer, transaction_timeout_ms=LONG_MS))
+    for at, txn_writer in enumerate(plan.txn_writers):
+        if txn_writer.transaction_timeout_ms < LONG_MS:
+            yield _with_txn_writer(plan, at, attrs.evolve(txn_writer, transaction_timeout_ms=LONG_MS))
 
 
 def _longer_pauses(plan: Plan) -> Iterator[Plan]:
@@ -112,12 +112,12 @@ def _longer_pauses(plan: Plan) -> Iterator[Plan]:
 
 DIMENSIONS: Final[tuple[Smaller, ...]] = (
     _fewer_copies,
-    _fewer_payers,
+    _fewer_txn_writers,
     _fewer_kinds,
     _fewer_strikes,
     _fewer_transactions,
-    _fewer_feeds,
-    _fewer_renewals,
+    _fewer_idempotent_writes,
+    _fewer_epoch_bumps,
     _one_node_less,
     _fewer_features,
     _longer_timeouts,
@@ -136,8 +136,8 @@ def _all_but_one(things: tuple[Thing, ...]) -> Iterator[tuple[Thing, ...]]:
         yield things[:at] + things[at + 1 :]
 
 
-def _with_payer(plan: Plan, at: int, payer: PayerPlan) -> Plan:
-    return attrs.evolve(plan, payers=(*plan.payers[:at], payer, *plan.payers[at + 1 :]))
+def _with_txn_writer(plan: Plan, at: int, txn_writer: TxnWriterPlan) -> Plan:
+    return attrs.evolve(plan, txn_writers=(*plan.txn_writers[:at], txn_writer, *plan.txn_writers[at + 1 :]))
 
 
 def _with_world(plan: Plan, **changes: Any) -> Plan:

@@ -31,7 +31,7 @@ class ClusterKeys(TypedDict, total=False):
     sync: Literal["none", "commit", "all"]
     segment_bytes: int
     broken: Sequence[str]
-    without: Sequence[str]
+    without_fixes: Sequence[str]
 
 
 class ExpectKeys(TypedDict, total=False):
@@ -67,8 +67,8 @@ class ConsumerKeys(TypedDict, total=False):
     starts: Starts
 
 
-class CopierKeys(TypedDict, total=False):
-    """The keys of a [[copier]], without its name, what it reads and what it writes."""
+class ProcessorKeys(TypedDict, total=False):
+    """The keys of a [[processor]], without its name, what it reads and what it writes."""
 
     transactional_id: str
     group: str
@@ -127,9 +127,9 @@ class Builder:
         """Somebody who reads these partitions."""
         return self.add("consumer", name=name, reads=reads, **keys)
 
-    def copier(self, name: str, *reads: str, writes: str, **keys: Unpack[CopierKeys]) -> Self:
+    def processor(self, name: str, *reads: str, writes: str, **keys: Unpack[ProcessorKeys]) -> Self:
         """Somebody who copies these partitions to those of another topic."""
-        return self.add("copier", name=name, reads=reads, writes=writes, **keys)
+        return self.add("processor", name=name, reads=reads, writes=writes, **keys)
 
     def when(self, *points: str, times: int = 1) -> When:
         """A fault that strikes at this point; of several, each makes a run of its own."""

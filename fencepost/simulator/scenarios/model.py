@@ -21,7 +21,7 @@ from fencepost.simulator.scenarios.scripts import ScriptLine
 @attrs.frozen(kw_only=True)
 class Cluster:
     """The shape of the world. `topics` are names with their number of partitions; `coordinators` is how many
-    partitions `__transaction_state` has; `broken` are protections that are turned off, `without`
+    partitions `__transaction_state` has; `broken` are protections that are turned off, `without_fixes`
     Kafka's later corrections that the brokers do without.
     """
 
@@ -34,7 +34,7 @@ class Cluster:
     sync: SyncPolicy = SyncPolicy.NONE
     segment_bytes: int = 65_536
     broken: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
+    without_fixes: tuple[str, ...] = ()
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
@@ -73,7 +73,7 @@ class ConsumerPart:
 
 
 @attrs.frozen(kw_only=True)
-class CopierPart:
+class ProcessorPart:
     """A process that consumes, transforms (to upper case) and produces, with its offsets in the transaction,
     until everything is copied: from `reads` to the same partitions of the topic `writes`.
     """
@@ -86,7 +86,7 @@ class CopierPart:
     is_called: bool = False
 
 
-Part = ProducerPart | ConsumerPart | CopierPart
+Part = ProducerPart | ConsumerPart | ProcessorPart
 
 
 @attrs.frozen(kw_only=True)
@@ -122,7 +122,7 @@ class SeededRun:
 
 @attrs.frozen(kw_only=True)
 class Scenario:
-    """A story. `lesson` is what it teaches, `parts` are producers, then consumers, then copiers; `choices`
+    """A story. `lesson` is what it teaches, `parts` are producers, then consumers, then processors; `choices`
     are those of a run that was found by a search, and without any it is the calmest run.
     """
 

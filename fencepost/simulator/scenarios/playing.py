@@ -16,13 +16,13 @@ from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.actors.scripted import ConsumerPlayer, ProducerPlayer, Stage
-from fencepost.simulator.actors.workloads import Runner, copier
+from fencepost.simulator.actors.workloads import Runner, processor
 from fencepost.simulator.explore.fork import Log
 from fencepost.simulator.faults.injector import Striker
 from fencepost.simulator.faults.protocol_events import SAME, Anchors, Happening, Listener
 from fencepost.simulator.judges.invariants import Invariants
 from fencepost.simulator.judges.operations import Operation
-from fencepost.simulator.scenarios.model import Case, Cluster, ConsumerPart, CopierPart, Part, ProducerPart
+from fencepost.simulator.scenarios.model import Case, Cluster, ConsumerPart, Part, ProcessorPart, ProducerPart
 from fencepost.simulator.scenarios.validation import FINAL_READER
 from fencepost.simulator.scenarios.watching import StepJudge
 from fencepost.simulator.world.choices import Choices
@@ -45,7 +45,7 @@ def world_settings(cluster: Cluster) -> WorldSettings:
             generation=TRANSACTION_VERSIONS[cluster.transaction_version],
             partition_verification=cluster.partition_verification,
             broken=frozenset(cluster.broken),
-            fixes=KafkaFixes.without(cluster.without),
+            fixes=KafkaFixes.without(cluster.without_fixes),
             transaction_state_log_num_partitions=cluster.coordinators,
             offsets_topic_num_partitions=1,
             transaction_abort_timed_out_transaction_cleanup_interval_ms=cluster.timeout_scan_ms,
@@ -141,7 +141,7 @@ class Play:
             transactional_id=part.transactional_id,
             transaction_version=stage.cluster.dialect,
         )
-        return runner, copier(runner, part.reads, self.settled, output=part.writes, group=part.group)
+        return runner, processor(runner, part.reads, self.settled, output=part.writes, group=part.group)
 
     def call(self, name: str) -> None:
         """Somebody who starts on request does so now."""
@@ -160,7 +160,7 @@ class Play:
         for part, process, _ in self.cast:
             if isinstance(part, ProducerPart) and not process.is_over:
                 return False
-        return all(self._is_copied(part) for part in self._copiers)
+        return all(self._is_copied(part) for part in self._processors)
 
     def _is_at_rest(self) -> bool:
         """Nothing is left to do or to wait for."""
@@ -172,17 +172,17 @@ class Play:
         )
 
     @property
-    def _copiers(self) -> list[CopierPart]:
-        return [part for part in self.case.scenario.parts if isinstance(part, CopierPart)]
+    def _processors(self) -> list[ProcessorPart]:
+        return [part for part in self.case.scenario.parts if isinstance(part, ProcessorPart)]
 
-    def _is_copied(self, part: CopierPart) -> bool:
+    def _is_copied(self, part: ProcessorPart) -> bool:
         """Whether its inputs are copied; if nobody is left to do so, somebody begins again."""
         if all(self.settled.get(where, 0) >= self._end(where) for where in part.reads):
             return True
         rivals = [
             process
             for other, process, _ in self.cast
-            if isinstance(other, CopierPart) and other.transactional_id == part.transactional_id
+            if isinstance(other, ProcessorPart) and other.transactional_id == part.transactional_id
         ]
         if rivals and all(process.is_over for process in rivals):
             self.enter(part)
@@ -224,7 +224,9 @@ class Play:
             if isinstance(part, ProducerPart) and not process.is_over
         ]
         self.stuck += [
-            f"{part.name} never copies everything" for part in self._copiers if not self._is_copied(part)
+            f"{part.name} never processes everything"
+            for part in self._processors
+            if not self._is_copied(part)
         ]
         self.stuck += self.unsettled()
 

@@ -20,9 +20,9 @@ from fencepost.simulator.scenarios.limits import NODES_MAX, PARTITIONS_MAX, TRAN
 from fencepost.simulator.scenarios.model import (
     Cluster,
     ConsumerPart,
-    CopierPart,
     Expectation,
     Part,
+    ProcessorPart,
     ProducerPart,
     Scenario,
     Variant,
@@ -87,8 +87,8 @@ def _cluster(table: Table, usual: Cluster) -> Cluster:
 def _cluster_keys(table: Table, usual: Cluster) -> Cluster:
     broken = table.texts("broken") if table.has("broken") else usual.broken
     table.named("broken", broken, sorted(PROTECTIONS))
-    without = table.texts("without") if table.has("without") else usual.without
-    table.named("without", without, FIX_NAMES)
+    without = table.texts("without_fixes") if table.has("without_fixes") else usual.without_fixes
+    table.named("without_fixes", without, FIX_NAMES)
     policies = {policy.value: policy for policy in SyncPolicy}
     return Cluster(
         nodes=table.positive("nodes", usual.nodes, most=NODES_MAX),
@@ -102,7 +102,7 @@ def _cluster_keys(table: Table, usual: Cluster) -> Cluster:
         sync=policies[table.one_of("sync", list(policies), usual.sync.value)],
         segment_bytes=table.positive("segment_bytes", usual.segment_bytes),
         broken=broken,
-        without=without,
+        without_fixes=without,
     )
 
 
@@ -132,8 +132,8 @@ def _parts(top: Table, cluster: Cluster) -> Iterator[Part]:
         yield _producer(table, _among(cluster, LINES.read))
     for table in top.tables("consumer"):
         yield _consumer(table, partition)
-    for table in top.tables("copier"):
-        yield _copier(table, partition)
+    for table in top.tables("processor"):
+        yield _processor(table, partition)
 
 
 def _is_called(table: Table) -> bool:
@@ -175,14 +175,14 @@ def _consumer(table: Table, partition: Read[TopicPartition]) -> ConsumerPart:
     return made
 
 
-def _copier(table: Table, partition: Read[TopicPartition]) -> CopierPart:
+def _processor(table: Table, partition: Read[TopicPartition]) -> ProcessorPart:
     name = table.text("name")
-    made = CopierPart(
+    made = ProcessorPart(
         name=name,
         transactional_id=table.text("transactional_id", name),
         reads=table.words("reads", partition),
         writes=table.text("writes"),
-        group=table.text("group", "copiers"),
+        group=table.text("group", "processors"),
         is_called=_is_called(table),
     )
     table.finish()

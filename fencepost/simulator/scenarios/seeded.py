@@ -18,7 +18,7 @@ from fencepost.broker.settings import PROTECTIONS, NodeSettings
 from fencepost.faults.grammar import BadPhrase, quoted
 from fencepost.journal.journal import JournalSettings
 from fencepost.simulator.faults.kinds import FaultKind, Struck
-from fencepost.simulator.fuzz.plan import PayerPlan, Plan, draw, hurried
+from fencepost.simulator.fuzz.plan import Plan, TxnWriterPlan, draw, hurried
 from fencepost.simulator.fuzz.trial import CORE_FAILED, NOT_LIVE
 from fencepost.simulator.judges.known_anomalies import OLD_BEHAVIOURS
 from fencepost.simulator.scenarios.limits import (
@@ -40,8 +40,10 @@ NS_PER_US: Final = 1_000
 BREAKABLE: Final = (NOT_LIVE, CORE_FAILED, *RULE_NAMES, *(each.name for each in OLD_BEHAVIOURS))
 NEWEST_VERSION: Final = 2
 
-CALM: Final = attrs.evolve(draw(Choices()), payers=(), drifts_ppm=())
-_CALM_PAYER: Final = PayerPlan(name="", transactional_id="", transactions=1, transaction_timeout_ms=60_000)
+CALM: Final = attrs.evolve(draw(Choices()), txn_writers=(), drifts_ppm=())
+_CALM_TXN_WRITER: Final = TxnWriterPlan(
+    name="", transactional_id="", transactions=1, transaction_timeout_ms=60_000
+)
 
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -74,10 +76,10 @@ def _plan(table: Table) -> Plan:
     plan = Plan(
         world=_world(table),
         transaction_version=table.one_of("transaction_version", (0, 1, 2), NEWEST_VERSION),
-        payers=tuple(_payer(each) for each in table.tables("payer", "[[seeded.payer]]")),
-        feeds=table.count("feeds", most=WORK_MAX),
-        copiers=table.texts("copiers"),
-        renewals=table.count("renewals", most=WORK_MAX),
+        txn_writers=tuple(_txn_writer(each) for each in table.tables("txn_writer", "[[seeded.txn_writer]]")),
+        idempotent_writes=table.count("idempotent_writes", most=WORK_MAX),
+        processors=table.texts("processors"),
+        epoch_bumps=table.count("epoch_bumps", most=WORK_MAX),
         reads_uncommitted=table.flag("reads_uncommitted", CALM.reads_uncommitted),
         kinds=faults.words("kinds", _kind),
         strikes=faults.count("strikes", most=WORK_MAX),
@@ -93,8 +95,8 @@ def _world(table: Table) -> WorldSettings:
     calm, usual = CALM.world, CALM.world.node_settings
     broken = table.texts("broken")
     table.named("broken", broken, sorted(PROTECTIONS))
-    without = table.texts("without")
-    table.named("without", without, FIX_NAMES)
+    without = table.texts("without_fixes")
+    table.named("without_fixes", without, FIX_NAMES)
     policies = {policy.value: policy for policy in SyncPolicy}
     return WorldSettings(
         nodes=table.positive("nodes", calm.nodes, most=NODES_MAX),
@@ -117,17 +119,17 @@ def _world(table: Table) -> WorldSettings:
     )
 
 
-def _payer(table: Table) -> PayerPlan:
+def _txn_writer(table: Table) -> TxnWriterPlan:
     name = table.text("name")
-    made = PayerPlan(
+    made = TxnWriterPlan(
         name=name,
         transactional_id=table.text("transactional_id", name),
-        transactions=table.positive("transactions", _CALM_PAYER.transactions, most=WORK_MAX),
-        records_max=table.positive("records_max", _CALM_PAYER.records_max, most=WORK_MAX),
+        transactions=table.positive("transactions", _CALM_TXN_WRITER.transactions, most=WORK_MAX),
+        records_max=table.positive("records_max", _CALM_TXN_WRITER.records_max, most=WORK_MAX),
         transaction_timeout_ms=table.positive(
-            "transaction_timeout_ms", _CALM_PAYER.transaction_timeout_ms, most=TRANSACTION_TIMEOUT_MAX_MS
+            "transaction_timeout_ms", _CALM_TXN_WRITER.transaction_timeout_ms, most=TRANSACTION_TIMEOUT_MAX_MS
         ),
-        reads=table.flag("reads", _CALM_PAYER.reads),
+        reads=table.flag("reads", _CALM_TXN_WRITER.reads),
     )
     table.finish()
     return made
@@ -182,9 +184,9 @@ def seeded_text(scenario: Scenario, commentary: Commentary) -> str:
     lines = [f"# {line}".rstrip() for line in commentary.found.splitlines()]
     lines += [f"name = {json.dumps(scenario.name)}", f"lesson = {json.dumps(scenario.lesson)}"]
     lines += ["", "[seeded]", *_changed(_of_world(plan), _of_world(CALM))]
-    for payer in plan.payers:
-        calm = attrs.evolve(_CALM_PAYER, transactional_id=payer.name)
-        lines += ["", "[[seeded.payer]]", *_changed(attrs.asdict(payer), attrs.asdict(calm))]
+    for txn_writer in plan.txn_writers:
+        calm = attrs.evolve(_CALM_TXN_WRITER, transactional_id=txn_writer.name)
+        lines += ["", "[[seeded.txn_writer]]", *_changed(attrs.asdict(txn_writer), attrs.asdict(calm))]
     faults = list(_changed(_of_faults(plan), _of_faults(CALM)))
     if faults:
         lines += ["", "[seeded.faults]", *faults]
@@ -205,16 +207,16 @@ def _of_world(plan: Plan) -> dict[str, object]:
         "nodes": world.nodes,
         "sync": world.policy.value,
         "broken": sorted(world.node_settings.broken),
-        "without": list(world.node_settings.fixes.off),
+        "without_fixes": list(world.node_settings.fixes.off),
         "coordinators": world.node_settings.transaction_state_log_num_partitions,
         "segment_bytes": world.journals.segment_bytes,
         "latency_us": world.latency // NS_PER_US,
         "sync_latency_us": world.sync_latency // NS_PER_US,
         "encodes": world.encodes,
         "own_travels": world.own_travels,
-        "feeds": plan.feeds,
-        "copiers": list(plan.copiers),
-        "renewals": plan.renewals,
+        "idempotent_writes": plan.idempotent_writes,
+        "processors": list(plan.processors),
+        "epoch_bumps": plan.epoch_bumps,
         "reads_uncommitted": plan.reads_uncommitted,
         "clock_drifts_ppm": [str(drift) for drift in plan.drifts_ppm],
         "slow_lanes": plan.slow_lanes,

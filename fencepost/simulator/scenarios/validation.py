@@ -11,7 +11,7 @@ from typing import Final
 from fencepost.faults.grammar import BadPhrase, quoted, suggestion
 from fencepost.faults.phrases import ENDS_ITSELF, NEEDS_MESSAGE, ActionKind, Fault, Point, PointKind
 from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TopicPartition, topic_name_problem
-from fencepost.simulator.scenarios.model import ConsumerPart, CopierPart, ProducerPart, Scenario
+from fencepost.simulator.scenarios.model import ConsumerPart, ProcessorPart, ProducerPart, Scenario
 from fencepost.simulator.scenarios.rule_names import contradictory
 from fencepost.simulator.scenarios.scripts import Verb
 from fencepost.simulator.scenarios.usage import TRANSACTIONAL_VERBS, refused_call
@@ -48,7 +48,7 @@ def check(scenario: Scenario) -> None:
     _check_expectation(scenario)
 
 
-def _places(scenario: Scenario) -> Iterator[tuple[str, ProducerPart | ConsumerPart | CopierPart]]:
+def _places(scenario: Scenario) -> Iterator[tuple[str, ProducerPart | ConsumerPart | ProcessorPart]]:
     """Every part and the name of its table: people are numbered by what they are."""
     counts: dict[str, int] = {}
     for part in scenario.parts:
@@ -57,7 +57,7 @@ def _places(scenario: Scenario) -> Iterator[tuple[str, ProducerPart | ConsumerPa
             if isinstance(part, ProducerPart)
             else "consumer"
             if isinstance(part, ConsumerPart)
-            else "copier"
+            else "processor"
         )
         counts[kind] = counts.get(kind, 0) + 1
         yield f"[[{kind}]] {counts[kind]}", part
@@ -130,12 +130,12 @@ def _sent_by_others(scenario: Scenario, part: ProducerPart) -> dict[tuple[TopicP
     return sent
 
 
-def _check_reads(scenario: Scenario, place: str, part: ConsumerPart | CopierPart) -> None:
+def _check_reads(scenario: Scenario, place: str, part: ConsumerPart | ProcessorPart) -> None:
     if not part.reads:
         raise Inconsistent(place, "reads", "is empty: there is nothing to read")
     for where in part.reads:
         _check_partition(scenario, place, "reads", where)
-        if isinstance(part, CopierPart):
+        if isinstance(part, ProcessorPart):
             _check_partition(scenario, place, "writes", TopicPartition(part.writes, where.partition))
 
 

@@ -20,7 +20,7 @@ from fencepost.protocol.transaction_log import read_transactions
 from fencepost.simulator.actors.workloads import transform, without_mark
 from fencepost.simulator.judges.black_box import check
 from fencepost.simulator.judges.exactly_once import exactly_once
-from fencepost.simulator.scenarios.model import ConsumerPart, CopierPart, Expectation
+from fencepost.simulator.scenarios.model import ConsumerPart, Expectation, ProcessorPart
 from fencepost.simulator.scenarios.playing import Play
 from fencepost.simulator.scenarios.rule_names import CONVERGES, EXACTLY_ONCE, HANGING_TRANSACTION, spelled_out
 
@@ -58,7 +58,7 @@ def judge(play: Play) -> Findings:
     findings.breaches += [(anomaly.rule.name, anomaly.text) for anomaly in verdict.violations]
     findings.looked.update(verdict.sometimes)
     for part in play.case.scenario.parts:
-        if isinstance(part, CopierPart):
+        if isinstance(part, ProcessorPart):
             _judge_copies(part, visible, findings)
     hanging = _hanging(play)
     findings.breaches += [(HANGING_TRANSACTION, text) for text in hanging]
@@ -78,7 +78,7 @@ def _count_what_there_was(play: Play, looked: Counter[str]) -> None:
     """
     looked[CONVERGES] = sum(not isinstance(part, ConsumerPart) for part, _, _ in play.cast)
     looked[HANGING_TRANSACTION] = _transactions_in_logs(play)
-    copies = any(isinstance(part, CopierPart) for part in play.case.scenario.parts)
+    copies = any(isinstance(part, ProcessorPart) for part in play.case.scenario.parts)
     looked[EXACTLY_ONCE] = min(looked[name] for name in (*_TWICE_OR_NEVER, *(_OF_COPIES if copies else ())))
 
 
@@ -114,7 +114,7 @@ def _read_to_their_end(play: Play) -> list[TopicPartition]:
     ]
 
 
-def _judge_copies(part: CopierPart, visible: dict[TopicPartition, list[str]], findings: Findings) -> None:
+def _judge_copies(part: ProcessorPart, visible: dict[TopicPartition, list[str]], findings: Findings) -> None:
     inputs = {where: [value.encode() for value in visible.get(where, ())] for where in part.reads}
     outputs = {
         target: [value.encode() for value in visible.get(target, ())]

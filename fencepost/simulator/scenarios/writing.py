@@ -18,9 +18,9 @@ from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.simulator.scenarios.model import (
     Cluster,
     ConsumerPart,
-    CopierPart,
     Expectation,
     Part,
+    ProcessorPart,
     ProducerPart,
     Scenario,
     Variant,
@@ -128,8 +128,8 @@ def _part(part: Part) -> Iterator[str]:
         yield "[[consumer]]"
         pairs = _consumer(part)
     else:
-        yield "[[copier]]"
-        pairs = _copier(part)
+        yield "[[processor]]"
+        pairs = _processor(part)
     yield f"name = {_quoted(part.name)}"
     yield from (f"{key} = {value}" for key, value in pairs)
     if part.is_called:
@@ -152,7 +152,7 @@ def _consumer(part: ConsumerPart) -> Iterator[Pair]:
     yield "reads", _list(map(str, part.reads))
 
 
-def _copier(part: CopierPart) -> Iterator[Pair]:
+def _processor(part: ProcessorPart) -> Iterator[Pair]:
     yield "transactional_id", _quoted(part.transactional_id)
     yield "group", _quoted(part.group)
     yield "reads", _list(map(str, part.reads))
