@@ -172,16 +172,17 @@ class ProducerCalls:
             raise TopicNotLoaded(f"topic {topic!r} is not known yet: send() waits until it is")
         return place
 
-    def route(self, topic: str) -> CallScript[Route]:
+    def route(self, topic: str, timeout_ms: float | None = None) -> CallScript[Route]:
         """Where the records of a topic go; waits until the topic is known."""
-        return self._until_ready(topic, lambda _: self._machine.route(topic))
+        return self._until_ready(topic, lambda _: self._machine.route(topic), timeout_ms)
 
     def _until_ready(
         self, topic: str, attempt: Callable[[int], ResultT | None], timeout_ms: float | None = None
     ) -> CallScript[ResultT]:
         """Tries until the topic is known and there is room; else BufferFull, RequestTimeout, UnknownTopic."""
         driver, machine = self._driver, self._machine
-        deadline = patience = inf
+        deadline: float | None = None
+        patience = inf
         while True:
             full: BufferFull | None = None
             now = driver.now
@@ -192,15 +193,17 @@ class ProducerCalls:
             driver.perform(machine.wake(now))
             if found is not None:
                 return found
-            if deadline == inf:
-                deadline = now + (self._max_block_ms if timeout_ms is None else timeout_ms)
-                patience = now + UNKNOWN_TOPIC_PATIENCE_MS
+            if deadline is None:
+                timeout_ms = self._max_block_ms if timeout_ms is None else timeout_ms
+                deadline = now + timeout_ms
+                # A topic may be in the making: its error becomes the caller's only when it lasts. Who waits
+                # without limit waits until there is such a topic.
+                patience = inf if timeout_ms == inf else now + UNKNOWN_TOPIC_PATIENCE_MS
             error = machine.cluster.topic_errors.get(topic)
             if error is not None and now >= patience:
                 raise UnknownTopic(f"topic {topic!r}: {error.meaning}", error)
             if now >= deadline:
                 raise full or RequestTimeout(f"no metadata about topic {topic!r} within max_block_ms")
-            # A topic may be in the making: its error becomes the caller's only when it lasts.
             limit = deadline if error is None else min(patience, deadline)
             yield self._ready(topic, limit, is_full=full is not None)
 
@@ -404,10 +407,9 @@ class ConsumerCalls(RequestCalls):
         deadline = self._driver.now + timeout_ms
         self._wake()
         yield Wait(lambda: consumer.has_news, ANYTHING, deadline)
-        try:
-            return consumer.take()
-        finally:
-            self._wake()
+        batches = consumer.take()
+        self._wake()
+        return batches
 
     def position(self, partition: TopicPartition) -> CallScript[int]:
         """The offset of the next record that poll() returns; RequestTimeout when it cannot be found out."""

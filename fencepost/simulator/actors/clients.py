@@ -6,15 +6,16 @@ Rule: an act believes only what its machine resolved; what nobody told it, it wr
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Final
 
 import attrs
 
 from fencepost.client.accumulator import Place
+from fencepost.client.calls import CallScript, ConsumerCalls, ProducerCalls
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.consumer_records import ConsumedBatch
-from fencepost.client.effects import Operation as Awaited
-from fencepost.client.errors import ClientError, Failure, ProducerFenced, TransactionAborted
+from fencepost.client.errors import ClientError, Failure, ProducerFenced, TransactionAborted, WrongState
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.settings import ConsumerSettings, ProducerSettings
 from fencepost.protocol.terms import TopicPartition
@@ -76,20 +77,21 @@ class Sender:
     process: Process
     port: Port
     machine: ProducerMachine
+    calls: ProducerCalls
     transactions: list[Transaction]
 
     @property
-    def now(self) -> int:
-        return self.port.now
+    def is_usable(self) -> bool:
+        """Whether it takes records."""
+        return not self.machine.is_over and self.machine.failure is None
 
     def init(self) -> Script[Failure | None]:
         """Becomes the owner of its transactional id; returns why not."""
-        self.port.perform(self.machine.init_transactions(self.now))
-        return (yield from self._resolved(Awaited.INIT_TRANSACTIONS))
+        return _ended(self.calls.init_transactions(inf))
 
     def begin(self) -> Transaction:
         """Begins a transaction, which only the process knows of so far."""
-        self.machine.begin()
+        self.calls.begin_transaction()
         transaction = Transaction(self.process.world.now)
         self.transactions.append(transaction)
         return transaction
@@ -97,41 +99,38 @@ class Sender:
     def send(
         self, transaction: Transaction, partition: TopicPartition, value: bytes, *, at_once: bool = True
     ) -> Script[bool]:
-        """Hands one record over; False when the producer takes none any more. Unless it goes `at_once`, it
-        goes with the next that does, or with the commit.
+        """Sends one record; False when the producer no longer takes any. Unless it goes `at_once`, it goes
+        with the next one that does, or with the commit.
         """
-        machine = self.machine
-        while not machine.is_over and machine.failure is None:
-            now = self.now
-            place = machine.append(
-                partition.topic, value, partition=partition.partition, now=now, wall_ms=now
-            )
+        if not self.is_usable:
+            return False
+        try:
+            place = yield from self._take(partition, value, at_once=at_once)
+        except ClientError:
+            assert not self.is_usable, "a producer that is well takes records"
+            return False
+        transaction.written.append((partition, value, place))
+        return True
+
+    def _take(self, partition: TopicPartition, value: bytes, *, at_once: bool) -> Script[Place]:
+        topic, number = partition
+        while not at_once:
+            now = self.port.now
+            place = self.machine.append(topic, value, partition=number, now=now, wall_ms=now)
             if place is not None:
-                transaction.written.append((partition, value, place))
-            if place is None or at_once:
-                self.port.wake()
-            if place is not None:
-                return True
-            yield (
-                lambda: (
-                    machine.cluster.partition_counts.get(partition.topic) is not None
-                    or machine.is_over
-                    or machine.failure is not None
-                )
-            )
-        return False
+                return place
+            yield from self.calls.route(topic, inf)
+        return (yield from self.calls.append(topic, value, partition=number, timeout_ms=inf))
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], group_id: str) -> None:
         """Commits a group's offsets with the transaction."""
-        self.port.perform(self.machine.send_offsets(offsets, group_id, self.now))
+        self.calls.send_offsets_to_transaction(offsets, group_id)
 
     def commit(self, transaction: Transaction) -> Script[Failure | None]:
         """Ends the transaction; until its outcome is known, a kill leaves it unknown."""
         transaction.outcome = Outcome.INFO
         transaction.commit_asked_at = self.process.world.now
-        self.port.resolved.pop(Awaited.COMMIT, None)
-        self.port.perform(self.machine.commit(self.now))
-        failure = yield from self._resolved(Awaited.COMMIT)
+        failure = yield from _ended(self.calls.commit_transaction(inf))
         if failure is None:
             transaction.outcome = Outcome.OK
         elif failure.kind in (TransactionAborted, ProducerFenced):
@@ -141,16 +140,20 @@ class Sender:
 
     def abort(self, transaction: Transaction) -> Script[Failure | None]:
         """Ends the transaction; nothing of it counts."""
-        self.port.resolved.pop(Awaited.ABORT, None)
-        self.port.perform(self.machine.abort(self.now))
-        failure = yield from self._resolved(Awaited.ABORT)
+        failure = yield from _ended(self.calls.abort_transaction(inf))
         transaction.completed_at = self.process.world.now
         return failure
 
-    def _resolved(self, what: Awaited) -> Script[Failure | None]:
-        resolved = self.port.resolved
-        yield lambda: what in resolved
-        return resolved.pop(what)
+
+def _ended(call: CallScript[None]) -> Script[Failure | None]:
+    """How a call ended. A call that its producer does not allow is a mistake of the script."""
+    try:
+        yield from call
+    except WrongState:
+        raise
+    except ClientError as problem:
+        return Failure(type(problem), because=problem.because, error=problem.error)
+    return None
 
 
 def sender(
@@ -159,7 +162,7 @@ def sender(
     """A new producer of a process."""
     machine = ProducerMachine(bootstrap, settings)
     port = process.port(machine, request_timeout_ms=settings.request_timeout_ms)
-    return Sender(process, port, machine, transactions)
+    return Sender(process, port, machine, ProducerCalls(machine, port), transactions)
 
 
 def can_go_on(failure: Failure | None) -> bool:
@@ -174,6 +177,7 @@ class Receiver:
     process: Process
     port: Port
     machine: ConsumerMachine
+    calls: ConsumerCalls
 
     def assign(self, partitions: tuple[TopicPartition, ...]) -> None:
         """Reads these partitions, from where the group or the log begins."""
@@ -188,30 +192,26 @@ class Receiver:
 
     def poll(self) -> Script[list[ConsumedBatch]]:
         """Waits for records, and takes what is there; a consumer that asks too early gets nothing."""
-        yield self.has_news
-        batches = self._taken()
-        if batches is None:
-            batches = []
-            yield AFTER_A_PROBLEM_MS
+        try:
+            return (yield from self.calls.poll(inf))
+        except ClientError as problem:
+            self._failed(problem)
+        yield AFTER_A_PROBLEM_MS
         self.port.wake()
-        return batches
-
-    def has_news(self) -> bool:
-        """Whether a poll would come back at once."""
-        return any(reading.fetched or reading.problem for reading in self.machine.readings.values())
+        return []
 
     def glance(self) -> tuple[Poll, ...]:
         """Takes what is there, without waiting."""
-        polls = polls_of(self._taken() or []) if self.has_news() else ()
-        self.port.wake()
-        return polls
-
-    def _taken(self) -> list[ConsumedBatch] | None:
+        batches: list[ConsumedBatch] = []
         try:
-            return self.machine.take()
+            batches = self.machine.take()
         except ClientError as problem:
-            self.process.world.marks[f"poll failed: {type(problem).__name__}"] += 1
-            return None
+            self._failed(problem)
+        self.port.wake()
+        return polls_of(batches)
+
+    def _failed(self, problem: ClientError) -> None:
+        self.process.world.marks[f"poll failed: {type(problem).__name__}"] += 1
 
     def poll_some(self, choices: Choices) -> Script[tuple[Poll, ...]]:
         """The same, but sometimes only the first records of it, as by a program with a limit of its own: it
@@ -238,7 +238,8 @@ class Receiver:
 def receiver(process: Process, settings: ConsumerSettings, bootstrap: str) -> Receiver:
     """A new consumer of a process."""
     machine = ConsumerMachine(bootstrap, settings)
-    return Receiver(process, process.port(machine, request_timeout_ms=settings.request_timeout_ms), machine)
+    port = process.port(machine, request_timeout_ms=settings.request_timeout_ms)
+    return Receiver(process, port, machine, ConsumerCalls(machine, port))
 
 
 def polls_of(batches: list[ConsumedBatch]) -> tuple[Poll, ...]:

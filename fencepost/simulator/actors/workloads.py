@@ -11,8 +11,9 @@ from typing import Final
 
 import attrs
 
+from fencepost.client.calls import RequestCalls
 from fencepost.client.consumer import Reading
-from fencepost.client.errors import ProducerFenced
+from fencepost.client.errors import ClientError, ProducerFenced
 from fencepost.client.requests import AskingMachine
 from fencepost.client.retries import CoordinatorOf
 from fencepost.client.settings import ConsumerSettings, ProducerSettings
@@ -186,6 +187,7 @@ def epoch_bumper(runner: Runner, count: int) -> Script[None]:
     """
     machine = AskingMachine(runner.world.bootstrap)
     port = runner.process.port(machine, request_timeout_ms=REQUEST_TIMEOUT_MS)
+    calls = RequestCalls(machine, port, api_timeout_ms=FOR_EVER_MS)
     name = runner.transactional_id
     assert name is not None, "only a transactional id has identities"
     had = NO_IDENTITY
@@ -197,13 +199,9 @@ def epoch_bumper(runner: Runner, count: int) -> Script[None]:
             producer_epoch=had.producer_epoch,
         )
         target = CoordinatorOf(CoordinatorType.TRANSACTION, name)
-        number = machine.ask(request, target, deadline=port.now + FOR_EVER_MS)
-        port.wake()
-        yield lambda number=number: number in port.answers
-        reply = port.answers.pop(number).reply
-        if isinstance(reply, InitProducerIdReply):
-            had = reply
-        else:
+        try:
+            had = yield from calls.ask(request, target)
+        except ClientError:
             runner.world.marks["identity lost"] += 1
             had = NO_IDENTITY
         yield from runner.rests()

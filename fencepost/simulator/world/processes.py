@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator
+from math import ceil, inf
 from typing import Any, Final, Protocol, TypeVar
 
 import attrs
 
+from fencepost.client.calls import Wait
 from fencepost.client.effects import Answered, BatchDone, Effect, Operation, Resolve, Send, WakeMe
 from fencepost.client.errors import Failure
 from fencepost.client.producer import ProducerMachine
@@ -23,8 +25,10 @@ from fencepost.simulator.world.network import Answer, Channel, Connection, Messa
 
 Machine = ProducerMachine | AskingMachine
 Result = TypeVar("Result")
-Wish = Callable[[], bool] | int
-"""What a script waits for: until something is true, or so many milliseconds of its own clock."""
+Wish = Callable[[], bool] | int | Wait
+"""What a script waits for: a condition, a number of milliseconds of its own clock, or what a client call
+waits for.
+"""
 Script = Generator[Wish, None, Result]
 
 
@@ -43,7 +47,7 @@ class Scheduler(Protocol):
 
 @attrs.define(eq=False)
 class Port:
-    """One machine of a process, and its connection to each node that it talks to."""
+    """One machine of a process, and its connection to each node that it talks to: the driver of its calls."""
 
     process: Process
     machine: Machine
@@ -51,7 +55,6 @@ class Port:
     connections: dict[int, Connection] = attrs.Factory(dict[int, Connection])
     resolved: dict[Operation, Failure | None] = attrs.Factory(dict[Operation, Failure | None])
     answers: dict[int, Answered] = attrs.Factory(dict[int, Answered])
-    done: dict[int, BatchDone] = attrs.Factory(dict[int, BatchDone])
     wakes_at_ms: int | None = None
 
     @property
@@ -72,6 +75,16 @@ class Port:
         process = self.process
         return process.clock.ms(process.world.now)
 
+    @property
+    def wall_ms(self) -> int:
+        """The time for timestamps of records: a process has one clock."""
+        return self.now
+
+    @property
+    def cancelled(self) -> tuple[type[BaseException], ...]:
+        """Nothing cancels a call here: a process is killed as a whole."""
+        return ()
+
     def perform(self, effects: list[Effect]) -> None:
         """Do what the machine wants done."""
         for effect in effects:
@@ -84,7 +97,7 @@ class Port:
                     self.resolved[effect.operation] = effect.failure
                     self.process.world.events.publish(CallEnded(self.process, effect))
                 case BatchDone():
-                    self.done[effect.number] = effect
+                    pass  # the batch itself says so to those who wait for it
                 case Answered():
                     self.answers[effect.number] = effect
 
@@ -220,11 +233,24 @@ class Process:
                     self.waits_for = None
                     due_ms = self.clock.ms(self.world.now) + wish
                     self.world.at(max(self.clock.when(due_ms), self.world.now), self._rested, self.script)
+                elif isinstance(wish, Wait):
+                    self._wait(wish)
                 else:
-                    assert not isinstance(wish, str), "a script yields a question or milliseconds"
+                    assert not isinstance(wish, str), "a script yields a condition, a Wait or milliseconds"
                     self.waits_for = wish
         finally:
             self.is_advancing = False
+
+    def _wait(self, wait: Wait) -> None:
+        self.waits_for = wait.until
+        if wait.deadline != inf:
+            due = self.clock.when(ceil(wait.deadline))
+            self.world.at(max(due, self.world.now), self._waited_enough, wait.until)
+
+    def _waited_enough(self, until: Callable[[], bool]) -> None:
+        if until is self.waits_for and not self.is_over:
+            self.waits_for = _at_once
+            self.advance()
 
     def _rested(self, script: Script[None]) -> None:
         if script is self.script and not self.is_over:

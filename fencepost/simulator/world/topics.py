@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from fencepost.client.calls import RequestCalls
 from fencepost.client.requests import AskingMachine
 from fencepost.client.retries import CONTROLLER
 from fencepost.protocol.messages import CreateTopic, CreateTopics
@@ -22,13 +23,13 @@ def create_topics(world: World, topics: Sequence[tuple[str, int]]) -> None:
     process = world.process("admin")
     machine = AskingMachine(world.bootstrap)
     port = process.port(machine, request_timeout_ms=PATIENCE_MS)
+    wanted = tuple(CreateTopic(topic=name, partition_count=count) for name, count in topics)
 
     def script() -> Script[None]:
-        wanted = tuple(CreateTopic(topic=name, partition_count=count) for name, count in topics)
-        number = machine.ask(CreateTopics(topics=wanted), CONTROLLER, deadline=port.now + PATIENCE_MS)
-        port.wake()
-        yield lambda: number in port.answers
-        assert port.answers[number].failure is None, "topics are made before anything strikes"
+        # Raises if they cannot be made: nothing strikes before they are there.
+        yield from RequestCalls(machine, port, api_timeout_ms=PATIENCE_MS).ask(
+            CreateTopics(topics=wanted), CONTROLLER
+        )
 
     process.start(script())
     world.run_until(lambda: process.is_over)
