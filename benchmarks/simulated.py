@@ -14,10 +14,10 @@ from typing import Final
 import attrs
 
 from fencepost.cli.fuzz import WorldOptions
-from fencepost.cli.fuzz_workers import CalmCollector, try_seeds
+from fencepost.cli.fuzz_workers import PausedCollector, try_seeds
 from fencepost.cli.run import read, shipped
 from fencepost.simulator.explore import ExploreConfig, explore
-from fencepost.simulator.fuzz.plan import LONG_MS, Plan, TxnWriterPlan, draw
+from fencepost.simulator.fuzz.plan import LONG_MS, FuzzPlan, TxnWriterPlan, draw
 from fencepost.simulator.fuzz.trial import Planner
 from fencepost.simulator.scenarios.model import Case, cases
 from fencepost.simulator.scenarios.runner import run_case
@@ -70,7 +70,7 @@ def prepared(subject: Subject, scale: SimulatorScale) -> Run:
             return _explored(EXPLORED)
 
 
-def calm_plan(_choices: Choices) -> Plan:
+def calm_plan(_choices: Choices) -> FuzzPlan:
     """One node without faults; processes that write transactions of one record, and two that read them: one
     as they come, one at the end.
     """
@@ -90,7 +90,7 @@ def calm_plan(_choices: Choices) -> Plan:
         processors=(),
         kinds=(),
         strikes=0,
-        slow_lanes=0,
+        slow_participants=0,
     )
 
 
@@ -142,7 +142,7 @@ def _explored(config: ExploreConfig) -> Run:
 
 def _calmly(run: Run) -> Run:
     def calm() -> Simulated:
-        with CalmCollector():
+        with PausedCollector():
             return run()
 
     return calm

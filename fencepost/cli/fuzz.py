@@ -22,7 +22,7 @@ from fencepost.cli.output import Json, counted, print_json, print_table
 
 if TYPE_CHECKING:
     from fencepost.cli.fuzz_workers import Timed
-    from fencepost.simulator.fuzz.seeds import Finding, Tally
+    from fencepost.simulator.fuzz.seeds import SeedFinding, SeedTally
     from fencepost.simulator.fuzz.trial import Planner
     from fencepost.simulator.judges.coverage import Coverage, Row
 
@@ -80,7 +80,7 @@ def fuzz(
         Print the result once more as JSON, as the last line.
     """
     from fencepost.cli.fuzz_workers import try_seeds
-    from fencepost.simulator.fuzz.seeds import Tally
+    from fencepost.simulator.fuzz.seeds import SeedTally
 
     options = WorldOptions(
         transaction_version=transaction_version,
@@ -88,7 +88,7 @@ def fuzz(
         without_fixes=without_fixes,
         broken=break_,
     )
-    tally, pace = Tally(first_seed, keep_going=keep_going), Pace(cores or os.cpu_count() or 1)
+    tally, pace = SeedTally(first_seed, keep_going=keep_going), Pace(cores or os.cpu_count() or 1)
     results = try_seeds(range(first_seed, first_seed + seeds), options.planner, cores=pace.cores)
     code = OK
     try:
@@ -170,10 +170,10 @@ class Pace:
         return count / self.core_seconds if self.core_seconds else 0.0
 
 
-Tell = Callable[["Tally", Pace], None]
+Tell = Callable[["SeedTally", Pace], None]
 
 
-def _search(results: Iterator[Timed | None], tally: Tally, pace: Pace, tell: Tell) -> None:
+def _search(results: Iterator[Timed | None], tally: SeedTally, pace: Pace, tell: Tell) -> None:
     for timed in results:
         if timed is not None:
             pace.add(timed)
@@ -203,7 +203,7 @@ def _progress(seeds: int) -> Generator[Tell]:
         yield lambda tally, pace: bar.update(task, completed=tally.seeds, speed=_speed(tally, pace))
 
 
-def _speed(tally: Tally, pace: Pace) -> str:
+def _speed(tally: SeedTally, pace: Pace) -> str:
     seconds = pace.seconds
     return (
         f"{pace.seeds / seconds:,.1f} seeds/s  {pace.transactions / seconds:,.0f} transactions/s  "
@@ -214,7 +214,7 @@ def _speed(tally: Tally, pace: Pace) -> str:
 # --- the end ------------------------------------------------------------------------------------------------
 
 
-def _tell_found(tally: Tally, options: WorldOptions) -> None:
+def _tell_found(tally: SeedTally, options: WorldOptions) -> None:
     for finding in tally.found[:TOLD_MAX]:
         _tell_finding(finding, options)
     if len(tally.found) > TOLD_MAX:
@@ -226,7 +226,7 @@ def _tell_found(tally: Tally, options: WorldOptions) -> None:
         _tell_met(tally.behaviours, options)
 
 
-def _tell_met(behaviours: dict[str, list[Finding]], options: WorldOptions) -> None:
+def _tell_met(behaviours: dict[str, list[SeedFinding]], options: WorldOptions) -> None:
     print("Not a violation in this generation, because Apache Kafka's brokers of it do the same by design:")
     cures = _cures()
     rows = [(name, cures[name], len(found), found[0].seed) for name, found in behaviours.items()]
@@ -241,7 +241,7 @@ def _cures() -> dict[str, str]:
     return {behaviour.name: behaviour.cured_by for behaviour in OLD_BEHAVIOURS}
 
 
-def _tell_counts(tally: Tally, pace: Pace, *, wanted: int) -> None:
+def _tell_counts(tally: SeedTally, pace: Pace, *, wanted: int) -> None:
     outcome = {0: "no violation", 1: "one violation"}.get(len(tally.found), f"{len(tally.found)} violations")
     seeds = counted(wanted, "seed")
     tried = seeds if tally.seeds == wanted else f"{tally.seeds:,} of {seeds}"
@@ -253,13 +253,13 @@ def _tell_counts(tally: Tally, pace: Pace, *, wanted: int) -> None:
     )
 
 
-def _tell_finding(finding: Finding, options: WorldOptions) -> None:
+def _tell_finding(finding: SeedFinding, options: WorldOptions) -> None:
     print(f"Seed {finding.seed} breaks {finding.rule}: {finding.evidence}")
     print(f"  again:  fencepost fuzz --first-seed {finding.seed} --seeds 1{options}")
     print(f"  small:  fencepost shrink --seed {finding.seed}{options}")
 
 
-def _as_json(tally: Tally, pace: Pace, options: WorldOptions) -> dict[str, Json]:
+def _as_json(tally: SeedTally, pace: Pace, options: WorldOptions) -> dict[str, Json]:
     cures = _cures()
     return {
         "seeds": tally.seeds,

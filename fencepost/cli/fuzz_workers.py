@@ -54,7 +54,7 @@ def try_seeds(seeds: range, planner: Planner, *, cores: int) -> Generator[Timed 
 
 
 def _in_this_process(seeds: range, planner: Planner) -> Generator[Timed]:
-    with CalmCollector():
+    with PausedCollector():
         for seed in seeds:
             yield _try_timed(seed, planner)
 
@@ -152,7 +152,7 @@ def _dismiss(workers: Sequence[_Worker]) -> None:
 def _work(pipe: Pipe, planner: Planner) -> None:
     """A worker's life: it ends with its pipe. Ctrl-C reaches everybody; whoever hired us dismisses us."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with CalmCollector():
+    with PausedCollector():
         while True:
             try:
                 pipe.send(_try_timed(pipe.recv(), planner))
@@ -160,7 +160,7 @@ def _work(pipe: Pipe, planner: Planner) -> None:
                 return
 
 
-class CalmCollector:
+class PausedCollector:
     """Inside it nothing is collected unless it is asked for, and what was there before is never looked at."""
 
     def __enter__(self) -> None:

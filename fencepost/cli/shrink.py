@@ -18,7 +18,7 @@ from cyclopts import Parameter, validators
 from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed, Ended, code_of
 from fencepost.cli.fixes import WithoutFixes
 from fencepost.cli.fuzz import WorldOptions
-from fencepost.cli.fuzz_workers import CalmCollector
+from fencepost.cli.fuzz_workers import PausedCollector
 from fencepost.cli.output import Json, Target, counted, print_json
 from fencepost.cli.run import read
 
@@ -107,12 +107,12 @@ def shrink(
 
 def _search(name: str, failing: Failing, budget: int) -> tuple[Shrunk, int]:
     """The smallest there is, and the exit code: a search that is ended keeps what it had found."""
-    from fencepost.simulator.fuzz.shrinking import Search
-    from fencepost.simulator.judges.known_anomalies import Met
+    from fencepost.simulator.fuzz.shrinking import ShrinkSearch
+    from fencepost.simulator.judges.known_anomalies import KnownAnomaly
 
-    search = Search(failing, budget=budget)
+    search = ShrinkSearch(failing, budget=budget)
     try:
-        does = "meets" if isinstance(failing.violation, Met) else "breaks"
+        does = "meets" if isinstance(failing.violation, KnownAnomaly) else "breaks"
         print(f"{name} {does} {failing.violation}", flush=True)
         with _progress() as tell:
             return search.run(tell), OK
@@ -205,7 +205,7 @@ def _progress() -> Generator[Tell]:
                 print(f"\r{attempts:,} attempts, {_size(best)}  ", end="", file=sys.stderr, flush=True)
 
     try:
-        with CalmCollector():
+        with PausedCollector():
             yield tell
     finally:
         if sys.stderr.isatty():

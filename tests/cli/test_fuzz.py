@@ -17,8 +17,8 @@ from fencepost.cli.application import run
 from fencepost.cli.errors import CommandFailed
 from fencepost.cli.fuzz import WorldOptions
 from fencepost.cli.fuzz_workers import try_seeds
-from fencepost.simulator.fuzz.plan import Plan, draw
-from fencepost.simulator.fuzz.seeds import Tally, try_one
+from fencepost.simulator.fuzz.plan import FuzzPlan, draw
+from fencepost.simulator.fuzz.seeds import SeedTally, try_one
 from fencepost.simulator.world.choices import Choices
 from tests.cli.processes import COMMAND, PATIENCE_S
 
@@ -46,7 +46,7 @@ def test_the_last_line_counts_what_was_tried(capsys: Output) -> None:
 
 
 def test_seeds_follow_the_first_one(capsys: Output) -> None:
-    tally = Tally(41)
+    tally = SeedTally(41)
     for seed in (41, 42, 43):
         tally.add(try_one(seed, draw))
     _, counted = fuzz(capsys, "--first-seed", "41", "--seeds", "3", "--cores", "1")
@@ -157,7 +157,7 @@ def test_an_option_that_there_is_not_names_all_that_hold_its_word(capsys: Output
 # --- processes ----------------------------------------------------------------------------------------------
 
 
-def dying(choices: Choices) -> Plan:
+def dying(choices: Choices) -> FuzzPlan:
     """Draws worlds, and takes its process along at one seed."""
     plan = draw(choices)
     if draw(Choices(DEADLY_SEED)) == plan:

@@ -18,7 +18,7 @@ from fencepost.cli.application import run
 from fencepost.cli.fuzz import Protection, WorldOptions
 from fencepost.cli.run import read
 from fencepost.cli.shrink import shrink
-from fencepost.simulator.fuzz.shrinking import Search, failing_seed
+from fencepost.simulator.fuzz.shrinking import ShrinkSearch, failing_seed
 from tests.cli.processes import COMMAND, PATIENCE_S
 
 Output = pytest.CaptureFixture[str]
@@ -141,11 +141,11 @@ def test_a_search_that_is_ended_keeps_what_it_had_found(
 def test_a_search_that_is_ended_at_once_says_that_it_wrote_nothing(
     capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ended(_: Search, _tell: object) -> None:
+    def ended(_: ShrinkSearch, _tell: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Search, "run", ended)
+    monkeypatch.setattr(ShrinkSearch, "run", ended)
     assert run(["shrink", "--seed", "2", "--break", "fencing", "--json"]) == 130
     words, small = last_json(capsys)
     assert words[1:] == ["It was interrupted before anything smaller was found: nothing was written."]

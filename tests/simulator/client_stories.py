@@ -8,27 +8,29 @@ from __future__ import annotations
 import attrs
 
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
-from fencepost.simulator.judges.operations import Action, Operation, Outcome, Poll, Write
+from fencepost.simulator.judges.operations import Action, ClientOperation, OperationOutcome, Poll, Write
 
 A = TopicPartition("a", 0)
 B = TopicPartition("b", 0)
 
-OK, FAIL, INFO = Outcome.OK, Outcome.FAIL, Outcome.INFO
+OK, FAIL, INFO = OperationOutcome.OK, OperationOutcome.FAIL, OperationOutcome.INFO
 
 
-def plain(process: str, *actions: Action, outcome: Outcome = OK) -> Operation:
+def plain(process: str, *actions: Action, outcome: OperationOutcome = OK) -> ClientOperation:
     """An operation outside of any transaction."""
-    return Operation(process, 0, outcome, actions, 0, 0)
+    return ClientOperation(process, 0, outcome, actions, 0, 0)
 
 
-def peek(process: str, *actions: Action) -> Operation:
+def peek(process: str, *actions: Action) -> ClientOperation:
     """Polls of a reader of everything."""
     return plain(process, *actions)._replace(isolation_level=IsolationLevel.READ_UNCOMMITTED)
 
 
-def transaction(process: str, *actions: Action, outcome: Outcome = OK, asked: int | None = None) -> Operation:
+def transaction(
+    process: str, *actions: Action, outcome: OperationOutcome = OK, asked: int | None = None
+) -> ClientOperation:
     """An operation that is one transaction; `asked` is when its commit was asked for."""
-    return Operation(process, 0, outcome, actions, 0, 0, transactional=True, commit_asked_at=asked)
+    return ClientOperation(process, 0, outcome, actions, 0, 0, transactional=True, commit_asked_at=asked)
 
 
 def write(value: str, offset: int | None = None, *, to: TopicPartition = A) -> Write:
@@ -47,11 +49,13 @@ class Case:
 
     title: str
     wrong: tuple[str, ...]
-    history: tuple[Operation, ...]
+    history: tuple[ClientOperation, ...]
     finally_read: tuple[TopicPartition, ...] = ()
 
 
-def case(title: str, wrong: str, *history: Operation, finally_read: tuple[TopicPartition, ...] = ()) -> Case:
+def case(
+    title: str, wrong: str, *history: ClientOperation, finally_read: tuple[TopicPartition, ...] = ()
+) -> Case:
     """Names in `wrong` are apart by a blank; times are given here."""
     numbered = tuple(
         operation._replace(number=at, invoked_at=at, completed_at=at) for at, operation in enumerate(history)

@@ -114,14 +114,14 @@ class Chronicle:
             )
         )
 
-    def call(self, lane: str, label: str) -> None:
-        self.events.append(Called(self.now, lane=lane, label=label))
+    def call(self, participant: str, label: str) -> None:
+        self.events.append(Called(self.now, participant=participant, label=label))
 
-    def strike(self, lane: str, label: str, *, number: int | None = None) -> None:
-        self.events.append(Struck(self.now, lane=lane, label=label, number=number))
+    def strike(self, participant: str, label: str, *, number: int | None = None) -> None:
+        self.events.append(Struck(self.now, participant=participant, label=label, number=number))
 
-    def history(self, title: str, *lanes: str) -> History:
-        return History(title=title, lanes=lanes, events=tuple(self.events), end=self.now)
+    def history(self, title: str, *participants: str) -> History:
+        return History(title=title, participants=participants, events=tuple(self.events), end=self.now)
 
 
 def _ask(told: Chronicle, label: str) -> int:

@@ -11,7 +11,15 @@ from typing import Literal
 import attrs
 
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
-from fencepost.simulator.judges.operations import Action, Operation, Outcome, Placed, Poll, Record, Write
+from fencepost.simulator.judges.operations import (
+    Action,
+    ClientOperation,
+    OperationOutcome,
+    Placed,
+    Poll,
+    Record,
+    Write,
+)
 
 PARTITIONS = (TopicPartition("t", 0), TopicPartition("t", 1))
 
@@ -61,7 +69,7 @@ class SerialLog:
     positions: dict[tuple[str, TopicPartition], int] = attrs.field(
         factory=dict[tuple[str, TopicPartition], int]
     )
-    history: list[Operation] = attrs.field(factory=list[Operation])
+    history: list[ClientOperation] = attrs.field(factory=list[ClientOperation])
     now: int = 0
     written: int = 0
 
@@ -88,14 +96,14 @@ class SerialLog:
                 self._keep(f"c{number}", Placed(partition))
             case "plain":
                 offset = self._append(partition, None)
-                outcome = Outcome.INFO if count == 1 else Outcome.OK
+                outcome = OperationOutcome.INFO if count == 1 else OperationOutcome.OK
                 self._keep(
                     f"s{number}", self._acknowledged(partition, offset, told=count != 1), outcome=outcome
                 )
             case _:
                 pass
 
-    def finish(self) -> list[Operation]:
+    def finish(self) -> list[ClientOperation]:
         """Aborts what is open, reads everything from its beginning to its end, and returns the history."""
         for process in list(self.open_ones):
             self._end(process, committed=False, told=False)
@@ -133,9 +141,11 @@ class SerialLog:
         transaction.decided = committed
         for partition in transaction.partitions:
             self.logs[partition].append(Entry(None, index))
-        outcome = Outcome.INFO if not told else Outcome.OK if committed else Outcome.FAIL
+        outcome = (
+            OperationOutcome.INFO if not told else OperationOutcome.OK if committed else OperationOutcome.FAIL
+        )
         self.history.append(
-            Operation(
+            ClientOperation(
                 process,
                 len(self.history),
                 outcome,
@@ -161,9 +171,9 @@ class SerialLog:
         self.positions[process, partition] = at
         return Poll(partition, tuple(records))
 
-    def _keep(self, process: str, action: Action, *, outcome: Outcome = Outcome.OK) -> None:
+    def _keep(self, process: str, action: Action, *, outcome: OperationOutcome = OperationOutcome.OK) -> None:
         level = IsolationLevel.READ_UNCOMMITTED if process[0] == "u" else IsolationLevel.READ_COMMITTED
         number = len(self.history)
         self.history.append(
-            Operation(process, number, outcome, (action,), self.now, self.now, isolation_level=level)
+            ClientOperation(process, number, outcome, (action,), self.now, self.now, isolation_level=level)
         )

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fencepost.simulator.judges.anomalies import RULES
 from fencepost.simulator.judges.black_box import check
-from fencepost.simulator.judges.operations import Action, Operation, Outcome, Poll, Write
+from fencepost.simulator.judges.operations import Action, ClientOperation, OperationOutcome, Poll, Write
 from tests.simulator.serial_log import KINDS, PARTITIONS, SerialLog, Step
 
 STEPS = st.tuples(st.sampled_from(KINDS), st.integers(0, 2), st.integers(0, 1), st.integers(0, 4))
@@ -24,14 +24,14 @@ SEEDS = 60
 STEPS_PER_SEED = 60
 
 
-def run(steps: list[Step]) -> list[Operation]:
+def run(steps: list[Step]) -> list[ClientOperation]:
     log = SerialLog()
     for step in steps:
         log.do(step)
     return log.finish()
 
 
-def seeded(seed: int) -> list[Operation]:
+def seeded(seed: int) -> list[ClientOperation]:
     dice = Random(seed)
     return run(
         [
@@ -58,25 +58,25 @@ def test_every_rule_had_something_to_look_at() -> None:
 
 # What may be changed in a history. Each change returns None where it cannot be made.
 
-Change = Callable[[list[Operation], Random], list[Operation] | None]
+Change = Callable[[list[ClientOperation], Random], list[ClientOperation] | None]
 Place = tuple[int, int]  # which operation, and which of its actions
 
 
-def polls(history: list[Operation]) -> Iterator[tuple[Place, Poll]]:
+def polls(history: list[ClientOperation]) -> Iterator[tuple[Place, Poll]]:
     for at, operation in enumerate(history):
         for number, action in enumerate(operation.actions):
             if isinstance(action, Poll):
                 yield (at, number), action
 
 
-def writes(history: list[Operation]) -> Iterator[tuple[Place, Write]]:
+def writes(history: list[ClientOperation]) -> Iterator[tuple[Place, Write]]:
     for at, operation in enumerate(history):
         for number, action in enumerate(operation.actions):
             if isinstance(action, Write):
                 yield (at, number), action
 
 
-def changed(history: list[Operation], place: Place, action: Action) -> list[Operation]:
+def changed(history: list[ClientOperation], place: Place, action: Action) -> list[ClientOperation]:
     """The history with another action in this place, or one more at the end of its operation."""
     at, number = place
     actions = history[at].actions
@@ -84,12 +84,14 @@ def changed(history: list[Operation], place: Place, action: Action) -> list[Oper
     return [*history[:at], operation, *history[at + 1 :]]
 
 
-def last_poll(history: list[Operation], dice: Random) -> tuple[Place, Poll]:
+def last_poll(history: list[ClientOperation], dice: Random) -> tuple[Place, Poll]:
     """One of the two last polls, which read everything."""
     return dice.choice(list(polls(history))[-2:])
 
 
-def read_at_last(history: list[Operation], outcome: Outcome | None = None) -> list[tuple[Place, Write]]:
+def read_at_last(
+    history: list[ClientOperation], outcome: OperationOutcome | None = None
+) -> list[tuple[Place, Write]]:
     """The writes that are in the log, of transactions and others with this outcome."""
     there = {value for _, poll in list(polls(history))[-2:] for _, value in poll.records}
     return [
@@ -99,7 +101,7 @@ def read_at_last(history: list[Operation], outcome: Outcome | None = None) -> li
     ]
 
 
-def unread(history: list[Operation], value: bytes) -> list[Operation]:
+def unread(history: list[ClientOperation], value: bytes) -> list[ClientOperation]:
     """The history in which nobody ever read it."""
     for place, poll in list(polls(history)):
         records = tuple(record for record in poll.records if record[1] != value)
@@ -111,7 +113,7 @@ def chosen(found: list[tuple[Place, Write]], dice: Random) -> tuple[Place, Write
     return dice.choice(found) if found else None
 
 
-def exchange(history: list[Operation], dice: Random) -> list[Operation] | None:
+def exchange(history: list[ClientOperation], dice: Random) -> list[ClientOperation] | None:
     place, poll = last_poll(history, dice)
     if len(poll.records) < 2:
         return None
@@ -121,43 +123,43 @@ def exchange(history: list[Operation], dice: Random) -> list[Operation] | None:
     return changed(history, place, poll._replace(records=records))
 
 
-def skip_within(history: list[Operation], dice: Random) -> list[Operation] | None:
+def skip_within(history: list[ClientOperation], dice: Random) -> list[ClientOperation] | None:
     _, poll = last_poll(history, dice)
     if len(poll.records) < 3:
         return None
     at = dice.randrange(1, len(poll.records) - 1)
     late = poll._replace(records=(*poll.records[:at], *poll.records[at + 1 :]))
-    return [*history, Operation("late", 0, Outcome.OK, (late,), 0, 0)]
+    return [*history, ClientOperation("late", 0, OperationOutcome.OK, (late,), 0, 0)]
 
 
-def skip_between(history: list[Operation], dice: Random) -> list[Operation] | None:
+def skip_between(history: list[ClientOperation], dice: Random) -> list[ClientOperation] | None:
     _, poll = last_poll(history, dice)
     if len(poll.records) < 3:
         return None
     at = dice.randrange(1, len(poll.records) - 1)
     parts = (poll.records[:at], poll.records[at + 1 :])
     late = [poll._replace(records=part) for part in parts]
-    return [*history, *(Operation("late", 0, Outcome.OK, (each,), 0, 0) for each in late)]
+    return [*history, *(ClientOperation("late", 0, OperationOutcome.OK, (each,), 0, 0) for each in late)]
 
 
-def read_again(history: list[Operation], dice: Random) -> list[Operation] | None:
+def read_again(history: list[ClientOperation], dice: Random) -> list[ClientOperation] | None:
     (at, _), poll = last_poll(history, dice)
     return [*history, history[at]] if poll.records else None
 
 
-def lose(history: list[Operation], dice: Random) -> list[Operation] | None:
-    found = chosen(read_at_last(history, Outcome.OK), dice)
+def lose(history: list[ClientOperation], dice: Random) -> list[ClientOperation] | None:
+    found = chosen(read_at_last(history, OperationOutcome.OK), dice)
     return None if found is None else unread(history, found[1].value)
 
 
-def tear(history: list[Operation], dice: Random) -> list[Operation] | None:
+def tear(history: list[ClientOperation], dice: Random) -> list[ClientOperation] | None:
     there = read_at_last(history)
     count = Counter(at for (at, _), _ in there if history[at].transactional)
     found = chosen([(place, write) for place, write in there if count[place[0]] > 1], dice)
     return None if found is None else unread(history, found[1].value)
 
 
-def repeat(history: list[Operation], dice: Random) -> list[Operation] | None:
+def repeat(history: list[ClientOperation], dice: Random) -> list[ClientOperation] | None:
     place, poll = last_poll(history, dice)
     if not poll.records:
         return None
@@ -165,7 +167,7 @@ def repeat(history: list[Operation], dice: Random) -> list[Operation] | None:
     return changed(history, place, poll._replace(records=(*poll.records, again)))
 
 
-def invent(history: list[Operation], dice: Random) -> list[Operation] | None:
+def invent(history: list[ClientOperation], dice: Random) -> list[ClientOperation] | None:
     place, poll = last_poll(history, dice)
     if not poll.records:
         return None
@@ -173,9 +175,11 @@ def invent(history: list[Operation], dice: Random) -> list[Operation] | None:
     return changed(history, place, poll._replace(records=(*poll.records, made_up)))
 
 
-def overwrite(history: list[Operation], dice: Random) -> list[Operation] | None:
+def overwrite(history: list[ClientOperation], dice: Random) -> list[ClientOperation] | None:
     """Two values change their places for the last reader; somebody else knows better of at least one."""
-    found = chosen([each for each in read_at_last(history, Outcome.OK) if each[1].offset is not None], dice)
+    found = chosen(
+        [each for each in read_at_last(history, OperationOutcome.OK) if each[1].offset is not None], dice
+    )
     if found is None:
         return None
     partition, value, offset = found[1]
@@ -189,15 +193,15 @@ def overwrite(history: list[Operation], dice: Random) -> list[Operation] | None:
     return changed(history, place, poll._replace(records=records))
 
 
-def fail(history: list[Operation], dice: Random) -> list[Operation] | None:
+def fail(history: list[ClientOperation], dice: Random) -> list[ClientOperation] | None:
     found = chosen(read_at_last(history), dice)
     if found is None:
         return None
     at = found[0][0]
-    return [*history[:at], history[at]._replace(outcome=Outcome.FAIL), *history[at + 1 :]]
+    return [*history[:at], history[at]._replace(outcome=OperationOutcome.FAIL), *history[at + 1 :]]
 
 
-def hurry(history: list[Operation], dice: Random) -> list[Operation] | None:
+def hurry(history: list[ClientOperation], dice: Random) -> list[ClientOperation] | None:
     found = chosen([each for each in read_at_last(history) if history[each[0][0]].transactional], dice)
     if found is None:
         return None
@@ -205,7 +209,7 @@ def hurry(history: list[Operation], dice: Random) -> list[Operation] | None:
     return [*history[:at], history[at]._replace(commit_asked_at=late), *history[at + 1 :]]
 
 
-def read_own(history: list[Operation], dice: Random) -> list[Operation] | None:
+def read_own(history: list[ClientOperation], dice: Random) -> list[ClientOperation] | None:
     own = [
         each for each in writes(history) if history[each[0][0]].transactional and each[1].offset is not None
     ]
@@ -217,8 +221,12 @@ def read_own(history: list[Operation], dice: Random) -> list[Operation] | None:
     return changed(history, (at, len(history[at].actions)), Poll(partition, ((offset, value),)))
 
 
-def send_back(history: list[Operation], dice: Random) -> list[Operation] | None:
-    known = [each for each in writes(history) if each[1].offset and history[each[0][0]].outcome is Outcome.OK]
+def send_back(history: list[ClientOperation], dice: Random) -> list[ClientOperation] | None:
+    known = [
+        each
+        for each in writes(history)
+        if each[1].offset and history[each[0][0]].outcome is OperationOutcome.OK
+    ]
     pairs = [
         (first, second)
         for first, second in combinations(known, 2)
@@ -232,7 +240,7 @@ def send_back(history: list[Operation], dice: Random) -> list[Operation] | None:
     return changed(history, second[0], second[1]._replace(offset=first[1].offset))
 
 
-def read_the_future(history: list[Operation], dice: Random) -> list[Operation] | None:
+def read_the_future(history: list[ClientOperation], dice: Random) -> list[ClientOperation] | None:
     """A transaction reads what another one writes that has read it."""
     there = {write.value: (place[0], write) for place, write in read_at_last(history)}
     found: list[tuple[int, Poll]] = []

@@ -20,7 +20,7 @@ from fencepost.simulator.scenarios.reading import scenario_of
 from fencepost.simulator.scenarios.runner import finish
 
 COMMITTED: Cell = (2, TransactionState.ONGOING, EndInput.COMMIT)
-LOOKED = tuple(f"looked: {rule.name}" for rule in (*STEP_RULES, *RULES))
+LOOKED = tuple(f"exercised: {rule.name}" for rule in (*STEP_RULES, *RULES))
 TIMED_OUT: Cell = (2, TransactionState.ONGOING, CoordinatorInput.TIMEOUT)
 
 
@@ -97,14 +97,14 @@ def late_commits(transaction_version: int) -> Coverage:
 def test_every_cell_that_can_be_reached_is_reached_and_no_other(transaction_version: int) -> None:
     coverage = late_commits(transaction_version)
     planner = partial(draw, transaction_version=transaction_version)
-    looked: Counter[str] = Counter()
+    exercised: Counter[str] = Counter()
     for seed in (*RARE[transaction_version], *range(1, SEEDS_MAX)):
-        if not coverage.missed(transaction_version) and set(LOOKED) <= set(looked):
+        if not coverage.missed(transaction_version) and set(LOOKED) <= set(exercised):
             break
         trial = try_seed(seed, planner)
         coverage.merge(trial.coverage)
-        looked.update(mark for mark, count in trial.marks.items() if count)
+        exercised.update(mark for mark, count in trial.marks.items() if count)
     assert coverage.missed(transaction_version) == []
-    assert [mark for mark in LOOKED if mark not in looked] == []
+    assert [mark for mark in LOOKED if mark not in exercised] == []
     assert not [cell for cell in UNREACHABLE if coverage.cells[cell]]
     assert coverage.with_faults

@@ -222,7 +222,7 @@ def test_without_a_protection_something_is_found(protection: str) -> None:
 def test_a_trace_is_a_history_to_draw() -> None:
     found = explore(LATE_END)
     history = found.history
-    assert history.lanes == ("p0", "broker")
+    assert history.participants == ("p0", "broker")
     sent = [event.number for event in history.events if isinstance(event, Sent)]
     over = [event.number for event in history.events if isinstance(event, Arrived | Lost)]
     assert len(set(sent)) == len(sent)

@@ -7,13 +7,13 @@ from itertools import permutations
 
 import attrs
 
-from fencepost.simulator.fuzz.seeds import Finding, Tally, Tried
+from fencepost.simulator.fuzz.seeds import SeedFinding, SeedTally, Tried
 
 
 def tried(seed: int, *marks: str, breaks: str = "", meets: str = "") -> Tried:
     """A seed's result, made by hand."""
-    finding = Finding(seed=seed, rule=breaks, evidence="") if breaks else None
-    met = Finding(seed=seed, rule=meets, evidence="") if meets else None
+    finding = SeedFinding(seed=seed, rule=breaks, evidence="") if breaks else None
+    met = SeedFinding(seed=seed, rule=meets, evidence="") if meets else None
     return Tried(
         seed=seed,
         digest=f"history of {seed}",
@@ -26,8 +26,8 @@ def tried(seed: int, *marks: str, breaks: str = "", meets: str = "") -> Tried:
     )
 
 
-def tally_of(results: Sequence[Tried], *, keep_going: bool = False) -> Tally:
-    tally = Tally(1, keep_going=keep_going)
+def tally_of(results: Sequence[Tried], *, keep_going: bool = False) -> SeedTally:
+    tally = SeedTally(1, keep_going=keep_going)
     for result in results:
         tally.add(result)
     return tally
@@ -62,7 +62,7 @@ def test_what_brokers_of_old_do_ends_no_search_and_is_told_with_its_seeds() -> N
 
 
 def test_a_mark_that_a_seed_did_not_reach_does_not_count() -> None:
-    idle = attrs.evolve(tried(1, "commit: ok"), marks={"looked: G0": 0, "commit: ok": 2})
+    idle = attrs.evolve(tried(1, "commit: ok"), marks={"exercised: G0": 0, "commit: ok": 2})
     assert tally_of([idle]).marks == {"commit: ok": 1}
 
 

@@ -30,7 +30,7 @@ from fencepost.journal.simulated import SimulatedFile
 from fencepost.protocol.messages import InitProducerIdReply
 from fencepost.protocol.terms import IsolationLevel
 from fencepost.simulator.faults.kinds import FaultKind
-from fencepost.simulator.fuzz.plan import Plan, draw
+from fencepost.simulator.fuzz.plan import FuzzPlan, draw
 from fencepost.simulator.fuzz.simulation import Simulation
 from fencepost.simulator.fuzz.trial import Planner, try_seed
 from fencepost.simulator.judges.invariants import Invariants
@@ -59,12 +59,12 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def test_sound_runs_break_no_rule_and_every_rule_has_something_to_look_at() -> None:
-    looked: Counter[str] = Counter()
+    exercised: Counter[str] = Counter()
     for seed in range(1, 31):
         trial = try_seed(seed)
         assert trial.violation is None, f"seed {seed}: {trial.violation}"
-        looked.update(trial.marks)
-    assert [rule.name for rule in STEP_RULES if not looked[f"looked: {rule.name}"]] == []
+        exercised.update(trial.marks)
+    assert [rule.name for rule in STEP_RULES if not exercised[f"exercised: {rule.name}"]] == []
 
 
 def test_a_run_that_is_not_over_is_not_settled() -> None:
@@ -95,14 +95,14 @@ def test_a_run_that_is_not_over_is_not_settled() -> None:
 # --- planted faults -----------------------------------------------------------------------------------------
 
 
-def _stormy(choices: Choices, *, kind: FaultKind, policy: SyncPolicy) -> Plan:
+def _stormy(choices: Choices, *, kind: FaultKind, policy: SyncPolicy) -> FuzzPlan:
     """Many faults of one kind, over short segments."""
     plan = draw(choices)
     world = attrs.evolve(plan.world, policy=policy, journals=JournalSettings(segment_bytes=600))
     return attrs.evolve(plan, world=world, kinds=(kind,), strikes=16, pause=10_000_000)
 
 
-def _hasty(choices: Choices) -> Plan:
+def _hasty(choices: Choices) -> FuzzPlan:
     """Transactions that take longer than they may."""
     plan = draw(choices)
     txn_writers = tuple(attrs.evolve(each, transaction_timeout_ms=20) for each in plan.txn_writers)

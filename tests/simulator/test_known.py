@@ -17,11 +17,11 @@ from fencepost.simulator.judges.anomalies import (
     Rule,
 )
 from fencepost.simulator.judges.known_kafka import known
-from fencepost.simulator.judges.operations import Operation, Outcome
+from fencepost.simulator.judges.operations import ClientOperation, OperationOutcome
 from fencepost.simulator.judges.partition_record import PartitionRecord
 
 KEY = TopicPartition("in", 0)
-OPERATION = Operation("feeder", 0, Outcome.OK, (), 0, 0)
+OPERATION = ClientOperation("feeder", 0, OperationOutcome.OK, (), 0, 0)
 UNKNOWN = "an unknown producer may start anywhere"
 FORGOTTEN = "one batch per producer survives a leader"
 AGAIN = "a batch that is sent again comes behind newer ones"

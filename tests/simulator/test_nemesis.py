@@ -10,7 +10,7 @@ import pytest
 from fencepost.broker.settings import NodeSettings
 from fencepost.simulator.faults.kinds import ENDS, FaultKind
 from fencepost.simulator.faults.random_faults import Nemesis
-from fencepost.simulator.fuzz.plan import Plan, draw
+from fencepost.simulator.fuzz.plan import FuzzPlan, draw
 from fencepost.simulator.fuzz.simulation import Simulation
 from fencepost.simulator.fuzz.trial import try_choices
 from fencepost.simulator.world.choices import Choices
@@ -23,7 +23,7 @@ from fencepost.simulator.world.events import (
     MessageTaken,
     NodeKilled,
 )
-from fencepost.simulator.world.network import Answer, Question
+from fencepost.simulator.world.network import ReplyMessage, RequestMessage
 from fencepost.simulator.world.world import World, WorldSettings
 
 
@@ -34,16 +34,16 @@ class Lost:
     answers: Counter[str] = attrs.Factory(Counter[str])
 
     def hear(self, lost: MessageLost) -> None:
-        if isinstance(lost.message, Answer):
+        if isinstance(lost.message, ReplyMessage):
             self.answers[type(lost.message.body).__name__] += 1
 
 
-def only(kind: FaultKind) -> Plan:
+def only(kind: FaultKind) -> FuzzPlan:
     """The first world in which that fault can strike, without any other."""
     for seed in range(100):
         plan = draw(Choices(seed))
         if kind in plan.kinds and len(plan.txn_writers) > 1:
-            return attrs.evolve(plan, kinds=(kind,), strikes=16, drifts_ppm=(), slow_lanes=0)
+            return attrs.evolve(plan, kinds=(kind,), strikes=16, drifts_ppm=(), slow_participants=0)
     raise AssertionError(f"{kind} is never drawn")
 
 
@@ -72,7 +72,7 @@ class Late:
 
     def hear(self, taken: MessageTaken) -> None:
         message = taken.message
-        if isinstance(message, Question) and taken.channel.connection.to_caller.is_dead:
+        if isinstance(message, RequestMessage) and taken.channel.connection.to_caller.is_dead:
             self.requests[type(message.request).__name__] += 1
 
 
@@ -115,8 +115,8 @@ def test_a_fault_is_told_before_what_comes_of_it(kind: FaultKind) -> None:
     def watch(simulation: Simulation) -> None:
         def hear(struck: FaultStruck) -> None:
             world = simulation.world
-            up = [node.lane for node in world.nodes if node.host is not None]
-            up += [process.lane for process in world.processes if not process.is_over]
+            up = [node.participant for node in world.nodes if node.host is not None]
+            up += [process.participant for process in world.processes if not process.is_over]
             lived.append(struck.label.partition(": ")[2] in up)
 
         simulation.world.events.subscribe(FaultStruck, hear)
@@ -150,11 +150,11 @@ def test_what_lasts_is_told_when_it_ends(kind: FaultKind) -> None:
 class Deaths:
     """Sees which nodes are killed, and whether a disk still lacked something that was written."""
 
-    lanes: list[str] = attrs.Factory(list[str])
+    participants: list[str] = attrs.Factory(list[str])
     unsynced: int = 0
 
     def hear(self, killed: NodeKilled) -> None:
-        self.lanes.append(killed.node.lane)
+        self.participants.append(killed.node.participant)
         self.unsynced += bool(killed.host.unsynced)
 
 
@@ -169,15 +169,15 @@ def deaths(kind: FaultKind) -> Deaths:
 
     for seed in range(8):
         assert try_choices(Choices(seed), lambda _: plan, watch).violation is None
-    assert seen.lanes == struck
+    assert seen.participants == struck
     return seen
 
 
 def test_each_crash_is_a_strike() -> None:
-    assert deaths(FaultKind.CRASH).lanes
+    assert deaths(FaultKind.CRASH).participants
 
 
 def test_a_loss_of_power_often_meets_writes_that_are_not_synced() -> None:
     """Otherwise no recovery would ever see a torn batch."""
     seen = deaths(FaultKind.POWER_LOSS)
-    assert seen.unsynced > 2, f"of {len(seen.lanes)}"
+    assert seen.unsynced > 2, f"of {len(seen.participants)}"

@@ -16,10 +16,10 @@ from fencepost.simulator.judges.known_anomalies import (
     LATE_WRITE,
     LATE_WRITE_ALONE,
     OLD_BEHAVIOURS,
-    Met,
+    KnownAnomaly,
     OldBehaviour,
 )
-from fencepost.simulator.judges.late_messages import Lateness
+from fencepost.simulator.judges.late_messages import LateMessages
 from fencepost.simulator.scenarios.model import Case, cases
 from fencepost.simulator.scenarios.playing import stage
 from fencepost.simulator.scenarios.reading import scenario_of
@@ -79,14 +79,14 @@ def runs_of(story: str) -> tuple[Case, ...]:
 def play_with_lateness(case: Case) -> None:
     play = stage(case)
     inner = play.step_judge.inner
-    Lateness(play.world, inner.transactions, inner.partitions).attach()
+    LateMessages(play.world, inner.transactions, inner.partitions).attach()
     play.run()
 
 
 @pytest.mark.parametrize("story", TOLD)
 def test_a_story_meets_it_in_old_brokers_and_in_no_newer_one(story: str) -> None:
     old, *newer = runs_of(story)
-    with pytest.raises(Met) as met:
+    with pytest.raises(KnownAnomaly) as met:
         play_with_lateness(old)
     assert met.value.rule == TOLD[story].name
     assert " left at " in met.value.evidence

@@ -80,7 +80,7 @@ def test_who_looks_on_changes_nothing() -> None:
     (case,) = cases(zombie().scenario())
     report, history = record_case(case)
     assert report == run_case(case)
-    assert history.lanes == ("old", "new", "node 1")
+    assert history.participants == ("old", "new", "node 1")
 
 
 def test_a_case_says_in_words_how_it_differs() -> None:

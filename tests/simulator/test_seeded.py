@@ -9,12 +9,12 @@ import attrs
 from fencepost.broker.kafka_fixes import KafkaFixes
 from fencepost.broker.settings import NodeSettings
 from fencepost.simulator.faults.kinds import FaultKind
-from fencepost.simulator.fuzz.plan import Plan, draw
+from fencepost.simulator.fuzz.plan import FuzzPlan, draw
 from fencepost.simulator.fuzz.shrinking import failing_seed
 from fencepost.simulator.scenarios.model import Expectation, Scenario, SeededRun, cases
 from fencepost.simulator.scenarios.reading import scenario_of
 from fencepost.simulator.scenarios.runner import record_case, run, run_case
-from fencepost.simulator.scenarios.seeded import CALM, Commentary, seeded_text
+from fencepost.simulator.scenarios.seeded import DEFAULT_PLAN, Commentary, seeded_text
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.history import Appended
 
@@ -37,7 +37,7 @@ def draw_many(seed: int) -> list[int]:
     return [choices.below(40) for _ in range(200)]
 
 
-def problems_of(plan: Plan, *, holds: tuple[str, ...] = ()) -> tuple[str, ...]:
+def problems_of(plan: FuzzPlan, *, holds: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Of the calmest run of a plan."""
     (report,) = run(Scenario(name="calm", expect=Expectation(holds=holds), seeded=SeededRun(plan=plan)))
     return report.problems
@@ -65,7 +65,7 @@ def test_a_fault_that_never_struck_is_told() -> None:
 
 
 def test_where_nobody_works_nothing_is_put_to_the_test() -> None:
-    assert problems_of(CALM, holds=("liveness", "a core failed")) == (
+    assert problems_of(DEFAULT_PLAN, holds=("liveness", "a core failed")) == (
         "never puts liveness to the test",
         "never puts a core failed to the test",
     )

@@ -30,11 +30,11 @@ from fencepost.simulator.actors.workloads import (
     without_mark,
 )
 from fencepost.simulator.faults.kinds import FaultKind
-from fencepost.simulator.fuzz.plan import Plan, TxnWriterPlan, draw
+from fencepost.simulator.fuzz.plan import FuzzPlan, TxnWriterPlan, draw
 from fencepost.simulator.fuzz.simulation import ALL_PARTITIONS, FINAL_READER, Simulation, partitions_of
 from fencepost.simulator.fuzz.trial import Trial, try_choices
 from fencepost.simulator.judges.anomalies import ABORTED_READ
-from fencepost.simulator.judges.operations import Outcome as Known
+from fencepost.simulator.judges.operations import OperationOutcome as Known
 from fencepost.simulator.judges.operations import Poll
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.events import NodeKilled
@@ -49,7 +49,7 @@ RIVALS = tuple(
 )
 
 
-def rivals_and_a_processor(choices: Choices) -> Plan:
+def rivals_and_a_processor(choices: Choices) -> FuzzPlan:
     """Two writers share a transactional id, beside a processor. The one node has no snapshots: after a start
     it knows only what it reads from its logs.
     """
@@ -113,7 +113,7 @@ class Ended:
     simulation: Simulation
 
 
-def run(seed: int, planner: Callable[[Choices], Plan], marks: Counter[str] | None = None) -> Ended:
+def run(seed: int, planner: Callable[[Choices], FuzzPlan], marks: Counter[str] | None = None) -> Ended:
     """Try a seed; whoever counts marks has its deaths looked into."""
     begun: list[Simulation] = []
 
@@ -214,7 +214,7 @@ def test_whoever_comes_when_all_is_well_knows_how_each_transaction_ended() -> No
 def test_without_a_protection_some_seed_fails(protection: str) -> None:
     """The judges can fail: a broker without fencing, or without deduplication, is found out."""
 
-    def unprotected(choices: Choices) -> Plan:
+    def unprotected(choices: Choices) -> FuzzPlan:
         plan = rivals_and_a_processor(choices)
         settings = attrs.evolve(plan.world.node_settings, broken=frozenset({protection}))
         return attrs.evolve(plan, world=attrs.evolve(plan.world, node_settings=settings))

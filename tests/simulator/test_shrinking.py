@@ -9,8 +9,15 @@ import attrs
 import pytest
 
 from fencepost.broker.settings import NodeSettings
-from fencepost.simulator.fuzz.plan import LONG_MS, Plan, draw
-from fencepost.simulator.fuzz.shrinking import Failing, Search, Shrunk, failing_run, failing_seed, shrink
+from fencepost.simulator.fuzz.plan import LONG_MS, FuzzPlan, draw
+from fencepost.simulator.fuzz.shrinking import (
+    Failing,
+    ShrinkSearch,
+    Shrunk,
+    failing_run,
+    failing_seed,
+    shrink,
+)
 from fencepost.simulator.fuzz.smaller_choices import smaller, trimmed
 from fencepost.simulator.fuzz.smaller_plans import DIMENSIONS
 from fencepost.simulator.fuzz.trial import try_seed
@@ -27,7 +34,7 @@ def first_failing() -> Failing:
     return next(failing for failing in found if failing is not None and failing.events > 500)
 
 
-def told(failing: Failing) -> tuple[Plan, tuple[int, ...], str, int]:
+def told(failing: Failing) -> tuple[FuzzPlan, tuple[int, ...], str, int]:
     return failing.plan, failing.choices, str(failing.violation), failing.events
 
 
@@ -72,7 +79,7 @@ def test_when_everything_fails_the_calmest_world_is_left(seed: int) -> None:
     calm = draw(Choices())
     (txn_writer,) = plan.txn_writers
     assert (txn_writer.transactions, txn_writer.transaction_timeout_ms) == (1, LONG_MS)
-    assert (plan.kinds, plan.strikes, plan.slow_lanes) == ((), 0, 0)
+    assert (plan.kinds, plan.strikes, plan.slow_participants) == ((), 0, 0)
     assert (plan.processors, plan.idempotent_writes) == ((), 0)
     assert not any(plan.drifts_ppm)
     assert attrs.evolve(plan.world, journals=calm.world.journals) == calm.world
@@ -99,7 +106,7 @@ def test_a_search_that_is_ended_from_outside_has_what_it_had_found() -> None:
         if best is not failing:
             raise KeyboardInterrupt
 
-    search = Search(failing, budget=BUDGET)
+    search = ShrinkSearch(failing, budget=BUDGET)
     with pytest.raises(KeyboardInterrupt):
         search.run(tell)
     small = search.so_far()

@@ -9,7 +9,7 @@ import attrs
 from fencepost.simulator.actors.clients import MID_BATCH
 from fencepost.simulator.actors.workloads import TAKEN_BACK
 from fencepost.simulator.faults.kinds import FaultKind
-from fencepost.simulator.fuzz.plan import PROCESSORS, Plan, draw
+from fencepost.simulator.fuzz.plan import PROCESSORS, FuzzPlan, draw
 from fencepost.simulator.fuzz.simulation import Simulation
 from fencepost.simulator.fuzz.trial import try_choices, try_seed
 from fencepost.simulator.judges.anomalies import CIRCULAR_READS, DOUBLED_OUTPUT, PRECOMMITTED_READ
@@ -28,13 +28,13 @@ def test_seeds_come_to_the_middles_of_batches_to_fights_for_an_id_and_to_readers
     for reached in (
         MID_BATCH,
         TAKEN_BACK,
-        f"looked: {CIRCULAR_READS.name}",
-        f"looked: {PRECOMMITTED_READ.name}",
+        f"exercised: {CIRCULAR_READS.name}",
+        f"exercised: {PRECOMMITTED_READ.name}",
     ):
         assert marks[reached] > 2, reached
 
 
-def deadly(choices: Choices) -> Plan:
+def deadly(choices: Choices) -> FuzzPlan:
     """Two processors, and processes that die or stand still."""
     kinds = (FaultKind.KILL, FaultKind.PAUSE)
     plan = attrs.evolve(draw(choices), idempotent_writes=12, processors=PROCESSORS[-1])

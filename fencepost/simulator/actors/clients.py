@@ -19,9 +19,9 @@ from fencepost.client.errors import ClientError, Failure, ProducerFenced, Transa
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.settings import ConsumerSettings, ProducerSettings
 from fencepost.protocol.terms import TopicPartition
-from fencepost.simulator.judges.operations import Action, Operation, Outcome, Poll, Write
+from fencepost.simulator.judges.operations import Action, ClientOperation, OperationOutcome, Poll, Write
 from fencepost.simulator.world.choices import Choices
-from fencepost.simulator.world.processes import Port, Process, Script
+from fencepost.simulator.world.processes import ClientProcess, Port, Script
 
 # Small batches, so that a transaction has several, and short patience, so that a lost answer is soon asked
 # for again.
@@ -33,7 +33,7 @@ MID_BATCH: Final = "read on in mid-batch"
 
 
 @attrs.define(eq=False)
-class Transaction:
+class AttemptedTransaction:
     """What one transaction of a process read and wrote, and what the process knows of its end; so, too, a
     record that was written without one.
 
@@ -46,14 +46,14 @@ class Transaction:
     written: list[tuple[TopicPartition, bytes, Place]] = attrs.Factory(
         list[tuple[TopicPartition, bytes, Place]]
     )
-    outcome: Outcome = Outcome.FAIL
+    outcome: OperationOutcome = OperationOutcome.FAIL
     commit_asked_at: int | None = None
     completed_at: int | None = None
 
-    def operation(self, process: str, number: int, *, now: int) -> Operation:
+    def operation(self, process: str, number: int, *, now: int) -> ClientOperation:
         """The same for a judge of histories; one that never ended ends now."""
         written = (Write(where, value, _offset(place)) for where, value, place in self.written)
-        return Operation(
+        return ClientOperation(
             process,
             number,
             self.outcome,
@@ -74,11 +74,11 @@ def _offset(place: Place) -> int | None:
 class Sender:
     """A producer of a process. `transactions` is everything that it ever tried, for the judges."""
 
-    process: Process
+    process: ClientProcess
     port: Port
     machine: ProducerMachine
     calls: ProducerCalls
-    transactions: list[Transaction]
+    transactions: list[AttemptedTransaction]
 
     @property
     def is_usable(self) -> bool:
@@ -89,15 +89,20 @@ class Sender:
         """Becomes the owner of its transactional id; returns why not."""
         return _ended(self.calls.init_transactions(inf))
 
-    def begin(self) -> Transaction:
+    def begin(self) -> AttemptedTransaction:
         """Begins a transaction, which only the process knows of so far."""
         self.calls.begin_transaction()
-        transaction = Transaction(self.process.world.now)
+        transaction = AttemptedTransaction(self.process.world.now)
         self.transactions.append(transaction)
         return transaction
 
     def send(
-        self, transaction: Transaction, partition: TopicPartition, value: bytes, *, at_once: bool = True
+        self,
+        transaction: AttemptedTransaction,
+        partition: TopicPartition,
+        value: bytes,
+        *,
+        at_once: bool = True,
     ) -> Script[bool]:
         """Sends one record; False when the producer no longer takes any. Unless it goes `at_once`, it goes
         with the next one that does, or with the commit.
@@ -126,19 +131,19 @@ class Sender:
         """Commits a group's offsets with the transaction."""
         self.calls.send_offsets_to_transaction(offsets, group_id)
 
-    def commit(self, transaction: Transaction) -> Script[Failure | None]:
+    def commit(self, transaction: AttemptedTransaction) -> Script[Failure | None]:
         """Ends the transaction; until its outcome is known, a kill leaves it unknown."""
-        transaction.outcome = Outcome.INFO
+        transaction.outcome = OperationOutcome.INFO
         transaction.commit_asked_at = self.process.world.now
         failure = yield from _ended(self.calls.commit_transaction(inf))
         if failure is None:
-            transaction.outcome = Outcome.OK
+            transaction.outcome = OperationOutcome.OK
         elif failure.kind in (TransactionAborted, ProducerFenced):
-            transaction.outcome = Outcome.FAIL
+            transaction.outcome = OperationOutcome.FAIL
         transaction.completed_at = self.process.world.now
         return failure
 
-    def abort(self, transaction: Transaction) -> Script[Failure | None]:
+    def abort(self, transaction: AttemptedTransaction) -> Script[Failure | None]:
         """Ends the transaction; nothing of it counts."""
         failure = yield from _ended(self.calls.abort_transaction(inf))
         transaction.completed_at = self.process.world.now
@@ -157,7 +162,10 @@ def _ended(call: CallScript[None]) -> Script[Failure | None]:
 
 
 def sender(
-    process: Process, settings: ProducerSettings, bootstrap: str, transactions: list[Transaction]
+    process: ClientProcess,
+    settings: ProducerSettings,
+    bootstrap: str,
+    transactions: list[AttemptedTransaction],
 ) -> Sender:
     """A new producer of a process."""
     machine = ProducerMachine(bootstrap, settings)
@@ -174,7 +182,7 @@ def can_go_on(failure: Failure | None) -> bool:
 class Receiver:
     """A consumer of a process."""
 
-    process: Process
+    process: ClientProcess
     port: Port
     machine: ConsumerMachine
     calls: ConsumerCalls
@@ -235,7 +243,7 @@ class Receiver:
         return tuple(kept)
 
 
-def receiver(process: Process, settings: ConsumerSettings, bootstrap: str) -> Receiver:
+def receiver(process: ClientProcess, settings: ConsumerSettings, bootstrap: str) -> Receiver:
     """A new consumer of a process."""
     machine = ConsumerMachine(bootstrap, settings)
     port = process.port(machine, request_timeout_ms=settings.request_timeout_ms)

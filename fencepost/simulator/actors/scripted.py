@@ -16,19 +16,19 @@ from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.actors.clients import (
     BATCH_BYTES,
     REQUEST_TIMEOUT_MS,
+    AttemptedTransaction,
     Sender,
-    Transaction,
     can_go_on,
     polls_of,
     receiver,
     sender,
 )
-from fencepost.simulator.faults.protocol_events import Anchors, Happening
-from fencepost.simulator.judges.operations import Operation, Outcome, Placed
-from fencepost.simulator.scenarios.model import Cluster, ConsumerPart, ProducerPart
+from fencepost.simulator.faults.protocol_events import ProtocolEvent, ProtocolEvents
+from fencepost.simulator.judges.operations import ClientOperation, OperationOutcome, Placed
+from fencepost.simulator.scenarios.model import ClusterShape, ConsumerPart, ProducerPart
 from fencepost.simulator.scenarios.scripts import ScriptLine, Verb
 from fencepost.simulator.world.events import CallBegan, RecordsRead
-from fencepost.simulator.world.processes import Process, Script
+from fencepost.simulator.world.processes import ClientProcess, Script
 from fencepost.simulator.world.world import World
 
 INIT_AGAIN_MS = 20  # before an init that failed for now is tried again
@@ -39,8 +39,8 @@ class Stage:
     """What everybody in a scenario shares."""
 
     world: World
-    cluster: Cluster
-    anchors: Anchors
+    cluster: ClusterShape
+    protocol_events: ProtocolEvents
 
 
 @attrs.define(eq=False)
@@ -49,10 +49,10 @@ class ProducerPlayer:
 
     stage: Stage
     part: ProducerPart
-    process: Process
-    transactions: list[Transaction] = attrs.Factory(list[Transaction])
+    process: ClientProcess
+    transactions: list[AttemptedTransaction] = attrs.Factory(list[AttemptedTransaction])
     sender: Sender | None = None
-    transaction: Transaction | None = None
+    transaction: AttemptedTransaction | None = None
     reached: set[Point] = attrs.Factory(set[Point])
 
     def script(self) -> Script[None]:
@@ -72,13 +72,13 @@ class ProducerPlayer:
             if line.verb is Verb.WAIT and line.point is not None:
                 self._look_out_for(line.point)
         for line in self.part.script:
-            self.stage.world.events.publish(CallBegan(self.process.lane, str(line)))
+            self.stage.world.events.publish(CallBegan(self.process.participant, str(line)))
             yield from verbs[line.verb](line)
         yield from self._flush()
 
-    def all_operations(self, now: int) -> list[Operation]:
+    def all_operations(self, now: int) -> list[ClientOperation]:
         """What it did, for the judges; what is not over ends now."""
-        name = self.process.lane
+        name = self.process.participant
         return [transaction.operation(name, at, now=now) for at, transaction in enumerate(self.transactions)]
 
     # --- lines ----------------------------------------------------------------------------------------------
@@ -124,8 +124,8 @@ class ProducerPlayer:
         if sender is None or (transaction is None and self.part.transactional_id is not None):
             return
         if transaction is None:
-            transaction = Transaction(self.stage.world.now, is_transactional=False)
-            transaction.outcome = Outcome.INFO
+            transaction = AttemptedTransaction(self.stage.world.now, is_transactional=False)
+            transaction.outcome = OperationOutcome.INFO
             self.transactions.append(transaction)
         yield from sender.send(transaction, line.partition, line.value.encode())
 
@@ -161,7 +161,7 @@ class ProducerPlayer:
             if not transaction.is_transactional and all(
                 batch.failure is None for _, _, (batch, _) in transaction.written
             ):
-                transaction.outcome = Outcome.OK
+                transaction.outcome = OperationOutcome.OK
 
     def _pause(self, line: ScriptLine) -> Script[None]:
         yield line.time_ms
@@ -169,11 +169,11 @@ class ProducerPlayer:
     # --- waiting for others ---------------------------------------------------------------------------------
 
     def _look_out_for(self, point: Point) -> None:
-        def reached(_: Happening) -> None:
+        def reached(_: ProtocolEvent) -> None:
             self.reached.add(point)
             self.stage.world.next(lambda _: self.process.advance())
 
-        self.stage.anchors.listen(point, reached)
+        self.stage.protocol_events.listen(point, reached)
 
     def _wait(self, line: ScriptLine) -> Script[None]:
         point = line.point
@@ -187,8 +187,8 @@ class ConsumerPlayer:
 
     stage: Stage
     part: ConsumerPart
-    process: Process
-    seen: list[Operation] = attrs.Factory(list[Operation])
+    process: ClientProcess
+    seen: list[ClientOperation] = attrs.Factory(list[ClientOperation])
     values: dict[TopicPartition, list[str]] = attrs.Factory(dict[TopicPartition, list[str]])
     positions: Callable[[], dict[TopicPartition, int]] = dict[TopicPartition, int]
 
@@ -210,10 +210,10 @@ class ConsumerPlayer:
             if not batches:
                 continue
             self.seen.append(
-                Operation(
-                    self.process.lane,
+                ClientOperation(
+                    self.process.participant,
                     len(self.seen),
-                    Outcome.OK,
+                    OperationOutcome.OK,
                     (*placed, *polls_of(batches)),
                     invoked_at,
                     world.now,
@@ -226,8 +226,8 @@ class ConsumerPlayer:
 
     def _read(self, where: TopicPartition, values: list[str]) -> None:
         self.values.setdefault(where, []).extend(values)
-        self.stage.world.events.publish(RecordsRead(self.process.lane, str(where), tuple(values)))
+        self.stage.world.events.publish(RecordsRead(self.process.participant, str(where), tuple(values)))
 
-    def all_operations(self, _: int) -> list[Operation]:
+    def all_operations(self, _: int) -> list[ClientOperation]:
         """What it read, for the judges."""
         return self.seen

@@ -28,16 +28,16 @@ from fencepost.protocol.terms import (
 from fencepost.simulator.actors.clients import (
     BATCH_BYTES,
     REQUEST_TIMEOUT_MS,
+    AttemptedTransaction,
     Receiver,
     Sender,
-    Transaction,
     can_go_on,
     receiver,
     sender,
 )
-from fencepost.simulator.judges.operations import Action, Operation, Outcome, Placed
+from fencepost.simulator.judges.operations import Action, ClientOperation, OperationOutcome, Placed
 from fencepost.simulator.world.choices import Choices
-from fencepost.simulator.world.processes import Process, Script
+from fencepost.simulator.world.processes import ClientProcess, Script
 from fencepost.simulator.world.world import World
 
 PAYMENTS: Final = "payments"
@@ -61,11 +61,11 @@ class Runner:
     """One client process of a workload, with what it did for the judges."""
 
     world: World
-    process: Process
+    process: ClientProcess
     transactional_id: str | None = None
     transaction_timeout_ms: int = 60_000
-    transactions: list[Transaction] = attrs.Factory(list[Transaction])
-    operations: list[Operation] = attrs.Factory(list[Operation])
+    transactions: list[AttemptedTransaction] = attrs.Factory(list[AttemptedTransaction])
+    operations: list[ClientOperation] = attrs.Factory(list[ClientOperation])
     readings: dict[TopicPartition, Reading] = attrs.Factory(dict[TopicPartition, Reading])
     transaction_version: int = 2
     choices: Choices = attrs.field(init=False)
@@ -73,9 +73,9 @@ class Runner:
     def __attrs_post_init__(self) -> None:
         self.choices = self.world.choices
 
-    def all_operations(self, now: int) -> list[Operation]:
+    def all_operations(self, now: int) -> list[ClientOperation]:
         """What this process did, in its own order; what is not over ends now."""
-        name = self.process.lane
+        name = self.process.participant
         ended = [transaction.operation(name, at, now=now) for at, transaction in enumerate(self.transactions)]
         return [*ended, *self.operations]
 
@@ -145,7 +145,7 @@ def txn_writer(
         transaction = made.begin()
         for record in range(1 + runner.choices.below(records_max)):
             where = runner.choices.one_of(partitions)
-            value = f"{runner.process.lane} {number}.{record}".encode()
+            value = f"{runner.process.participant} {number}.{record}".encode()
             at_once = runner.choices.happens(300)
             if not (yield from made.send(transaction, where, value, at_once=at_once)):
                 break
@@ -159,7 +159,7 @@ def txn_writer(
         yield runner.choices.one_of(BETWEEN_TRANSACTIONS_MS)
 
 
-def _end(runner: Runner, made: Sender, transaction: Transaction) -> Script[bool]:
+def _end(runner: Runner, made: Sender, transaction: AttemptedTransaction) -> Script[bool]:
     """Commits or aborts; False when this producer is done."""
     yield from runner.rests()
     machine, marks = made.machine, runner.world.marks
@@ -215,10 +215,10 @@ def idempotent_writer(runner: Runner, partitions: tuple[TopicPartition, ...], co
     made = runner.sender()
     for number in range(count):
         for where in partitions:
-            transaction = Transaction(runner.world.now, is_transactional=False)
-            transaction.outcome = Outcome.INFO
+            transaction = AttemptedTransaction(runner.world.now, is_transactional=False)
+            transaction.outcome = OperationOutcome.INFO
             runner.transactions.append(transaction)
-            value = f"{runner.process.lane} {number}-{where.partition}".encode()
+            value = f"{runner.process.participant} {number}-{where.partition}".encode()
             if not (yield from made.send(transaction, where, value)):
                 return
         yield from runner.rests()
@@ -226,7 +226,7 @@ def idempotent_writer(runner: Runner, partitions: tuple[TopicPartition, ...], co
     yield lambda: all(batch.is_done for batch, _ in places)
     for transaction in runner.transactions:
         if all(batch.failure is None for _, _, (batch, _) in transaction.written):
-            transaction.outcome = Outcome.OK
+            transaction.outcome = OperationOutcome.OK
 
 
 # --- processors ---------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def transform(value: bytes) -> bytes:
 
 def _marked(value: bytes, runner: Runner, number: int, at: int) -> bytes:
     """A copy that was aborted is made again: who made it, and when, keeps every value of its own."""
-    return b"%s%s%s.%d.%d" % (value, MARK, runner.process.lane.encode(), number, at)
+    return b"%s%s%s.%d.%d" % (value, MARK, runner.process.participant.encode(), number, at)
 
 
 def without_mark(value: bytes) -> bytes:
@@ -306,7 +306,7 @@ def _copy(
             made.send_offsets(machine.positions, group)
         if not (yield from _end(runner, made, transaction)):
             return
-        if transaction.outcome is Outcome.OK:
+        if transaction.outcome is OperationOutcome.OK:
             own = dict(machine.positions)
             _raise(settled, own)
         else:
@@ -333,10 +333,10 @@ def reader(
         invoked_at = runner.world.now
         polls = yield from consumer.poll_some(runner.choices)
         if polls:
-            operation = Operation(
-                runner.process.lane,
+            operation = ClientOperation(
+                runner.process.participant,
                 len(runner.operations),
-                Outcome.OK,
+                OperationOutcome.OK,
                 polls,
                 invoked_at,
                 runner.world.now,

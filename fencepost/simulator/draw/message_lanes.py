@@ -73,7 +73,7 @@ def lifelines(scene: Scene) -> Iterator[str]:
     for lane, x in layout.lanes.items():
         since, is_silent = layout.top, False
         for place, event in enumerate(scene.history.events):
-            if not isinstance(event, Struck) or event.lane != lane:
+            if not isinstance(event, Struck) or event.participant != lane:
                 continue
             word = fault_word(event)
             if word in SILENT_FROM | SPEAKS_FROM:
@@ -115,11 +115,11 @@ def marks(scene: Scene, place: int, event: Event, lines: dict[int, Way]) -> list
             return _arrival(scene, scene.messages[number], y)
         case Lost(number=number):
             return _loss(scene, scene.messages[number], lines[number])
-        case Called(lane=lane):
+        case Called(participant=lane):
             return [pill(scene.layout.lanes[lane], y, event.label)]
         case Struck(number=number):
-            x = scene.layout.lanes.get(event.lane, TIME_WIDTH + 20)
-            if number is not None and not event.lane:
+            x = scene.layout.lanes.get(event.participant, TIME_WIDTH + 20)
+            if number is not None and not event.participant:
                 x = lines[number].x_at(y) if number in lines else x
             text = note(event, scene.messages)
             return [pill(x + 14 + width_of(text) / 2, y, text, text_kind="loud"), bolt(x, y)]

@@ -44,7 +44,7 @@ class Scene:
         broken = tuple(line for evidence in history.broken for line in wrap(evidence, _LINE_LENGTH))
         layout = lay_out(
             history.events,
-            history.lanes,
+            history.participants,
             messages=messages,
             logs=logs,
             lesson=lesson,

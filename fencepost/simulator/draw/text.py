@@ -116,11 +116,11 @@ class _Table:
     def of(cls, history: History, *, width: int) -> _Table:
         """Lanes as wide as `width` allows once the words have their room."""
         time_width = max(len(milliseconds(history.end)), len("ms"))
-        room = (width - time_width - _WORDS_MIN) // max(len(history.lanes), 1)
+        room = (width - time_width - _WORDS_MIN) // max(len(history.participants), 1)
         lane_width = min(max(room, _LANE_MIN), _LANE_MAX)
         return cls(
             follow(history.events),
-            columns={lane: place * lane_width for place, lane in enumerate(history.lanes)},
+            columns={lane: place * lane_width for place, lane in enumerate(history.participants)},
             lane_width=lane_width,
             time_width=time_width,
         )
@@ -154,9 +154,9 @@ class _Table:
     def _words(self, event: Event) -> str:
         words = note(event, self.messages)
         match event:
-            case Called(lane=lane):
+            case Called(participant=lane):
                 return f"{lane}: {words}"
-            case Struck(lane=lane):
+            case Struck(participant=lane):
                 return f"⚡ {lane or 'network'}: {words}"
             case _:
                 return words
@@ -164,7 +164,7 @@ class _Table:
     def _hear(self, event: Struck) -> None:
         word = fault_word(event)
         if word in SILENT_FROM | SPEAKS_FROM:
-            self.silent[event.lane] = word in SILENT_FROM
+            self.silent[event.participant] = word in SILENT_FROM
 
     def _place(self, cells: list[str], event: Event, *, came_at_once: bool) -> None:
         match event:
@@ -186,11 +186,11 @@ class _Table:
                 self._put(cells, lane, "/")
             case Coordinated(node=lane):
                 self._put(cells, lane, "◆")
-            case Called(lane=lane):
+            case Called(participant=lane):
                 self._put(cells, lane, "»")
-            case Struck(lane="", number=int(number)):
+            case Struck(participant="", number=int(number)):
                 self._put_at(cells, self._way(self.messages[number]), "⚡")
-            case Struck(lane=lane):
+            case Struck(participant=lane):
                 self._put(cells, lane, "⚡")
             case Bounded():
                 pass

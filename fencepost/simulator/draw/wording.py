@@ -126,7 +126,7 @@ def _told(event: Event, messages: Mapping[int, Message]) -> str:
             return f"{node} has {brief}"
         case Coordinated(node=node):
             return f"{node} takes transaction {brief}"
-        case Called(lane=lane):
+        case Called(participant=lane):
             return f"{lane}: {brief}"
-        case Struck(lane=lane):
+        case Struck(participant=lane):
             return f"fault at {lane or _NETWORK}: {brief}"

@@ -76,12 +76,12 @@ def of_process(before: Process, after: Process) -> list[str]:
         known = before.attempts[number] if number < len(before.attempts) else None
         if known is None:
             words.append("begin")
-        if attempt.wish is not None and (known is None or known.wish is not attempt.wish):
-            words.append(attempt.wish.name.lower())
+        if attempt.wait is not None and (known is None or known.wait is not attempt.wait):
+            words.append(attempt.wait.name.lower())
         if attempt.outcome is not Outcome.OPEN and (known is None or known.outcome is not attempt.outcome):
-            assert attempt.wish is not None, "only what was ended has an outcome"
+            assert attempt.wait is not None, "only what was ended has an outcome"
             told = "unknown" if attempt.outcome is Outcome.UNKNOWN else "ok"
-            words.append(f"{attempt.wish.name.lower()}: {told}")
+            words.append(f"{attempt.wait.name.lower()}: {told}")
     if after.machine.is_over and not before.machine.is_over:
         failure = after.machine.failure
         words.append("over" if failure is None else f"over: {failure.kind.__name__}")

@@ -51,7 +51,7 @@ class Attempt:
     """One transaction as its client sees it."""
 
     values: tuple[bytes, ...] = ()
-    wish: TransactionResult | None = attrs.field(kw_only=True, default=None)
+    wait: TransactionResult | None = attrs.field(kw_only=True, default=None)
     outcome: Outcome = attrs.field(kw_only=True, default=Outcome.OPEN)
 
 
@@ -170,16 +170,16 @@ class Process:
 
     def _decide(self) -> list[Process]:
         ways: list[Process] = []
-        for wish in self.plan.ends:
+        for wait in self.plan.ends:
             twin = self.copy()
-            twin._end(wish)
+            twin._end(wait)
             ways += twin.go_on()
         return ways
 
-    def _end(self, wish: TransactionResult) -> None:
-        self._remember(attrs.evolve(self.attempts[-1], wish=wish))
+    def _end(self, wait: TransactionResult) -> None:
+        self._remember(attrs.evolve(self.attempts[-1], wait=wait))
         self.stage = Stage.ENDING
-        end = self.machine.commit if wish is TransactionResult.COMMIT else self.machine.abort
+        end = self.machine.commit if wait is TransactionResult.COMMIT else self.machine.abort
         self._perform(end(self.now))
 
     def _remember(self, attempt: Attempt) -> None:

@@ -73,8 +73,10 @@ class Telling:
 
     def history(self, title: str) -> History:
         """All that was told so far."""
-        lanes = (*(self._name(client) for client in range(self.worlds.clients)), BROKER_LANE)
-        return History(title=title, lanes=lanes, events=tuple(self.events), end=self.at + STEP_NS)
+        participants = (*(self._name(client) for client in range(self.worlds.clients)), BROKER_LANE)
+        return History(
+            title=title, participants=participants, events=tuple(self.events), end=self.at + STEP_NS
+        )
 
     def step(self, action: Action, after: World) -> TraceStep:
         """One step on, in words."""
@@ -144,8 +146,8 @@ class Telling:
             self._lose(queue, "the broker died")
         self._strays = {client: [] for client in self._strays}
         self._asked.clear()
-        self.events.append(Struck(self.at, lane=BROKER_LANE, label="crash"))
-        self.events.append(Struck(self.at, lane=BROKER_LANE, label="restart"))
+        self.events.append(Struck(self.at, participant=BROKER_LANE, label="crash"))
+        self.events.append(Struck(self.at, participant=BROKER_LANE, label="restart"))
         self._post(posted)
         return "the broker dies and starts again"
 
@@ -173,7 +175,7 @@ class Telling:
         if event is Event.LOSES:
             return f"{name} learns that its connection broke"
         ordinal = _ordinal(self._wires(self.world, client).lines[place].generation)
-        self.events.append(Struck(self.at, lane=name, label=f"gives up its {ordinal} connection"))
+        self.events.append(Struck(self.at, participant=name, label=f"gives up its {ordinal} connection"))
         return f"{name} waits no longer and gives up its {ordinal} connection"
 
     def _told(self, before: World, after: World) -> str:
@@ -183,7 +185,7 @@ class Telling:
         for client in range(self.worlds.clients):
             at = FIRST_CLIENT + 2 * client
             told = changes.of_process(steps.processes[before[at]], steps.processes[after[at]])
-            self.events += [Called(self.at, lane=self._name(client), label=label) for label in told]
+            self.events += [Called(self.at, participant=self._name(client), label=label) for label in told]
             words += told
         return f" [{', '.join(words)}]" if words else ""
 

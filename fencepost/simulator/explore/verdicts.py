@@ -124,7 +124,7 @@ def judge(contents: Contents, attempts: tuple[Attempt, ...]) -> Finding | None:
     """What one client could complain about."""
     for attempt in attempts:
         found = [contents.decided.get(value) for value in attempt.values]
-        if attempt.wish is ABORT and COMMIT in found:
+        if attempt.wait is ABORT and COMMIT in found:
             value = attempt.values[found.index(COMMIT)]
             return Finding(Violation.G1A, f"{_words(value)} is visible, and its client aborts it")
         if COMMIT in found and ABORT in found:

@@ -14,12 +14,12 @@ import attrs
 from fencepost.broker.host import SyncPolicy
 from fencepost.faults.phrases import ENDS_ITSELF, LASTS_MS, Action, ActionKind, Fault, Point, PointKind
 from fencepost.journal.simulated import APPEND, SYNC
-from fencepost.simulator.faults.protocol_events import SAME, Anchors, Happening, Listener
+from fencepost.simulator.faults.protocol_events import SAME, Listener, ProtocolEvent, ProtocolEvents
 from fencepost.simulator.world.clock import NS_PER_MS
 from fencepost.simulator.world.events import DiskFailed, FaultEnded, FaultStruck
 from fencepost.simulator.world.network import Message
 from fencepost.simulator.world.nodes import SimulatedNode, disk_of
-from fencepost.simulator.world.processes import Process
+from fencepost.simulator.world.processes import ClientProcess
 from fencepost.simulator.world.world import World
 
 Undo = Callable[[], None]
@@ -72,13 +72,13 @@ class Strike:
 
 
 @attrs.define(eq=False)
-class Striker:
+class FaultInjector:
     """All faults of a run. `call` starts a process by name, `replace` another one in the place of a dead
     one.
     """
 
     world: World
-    anchors: Anchors
+    protocol_events: ProtocolEvents
     call: Callable[[str], None]
     replace: Callable[[str], None]
     strikes: list[Strike] = attrs.Factory(list[Strike])
@@ -95,7 +95,7 @@ class Striker:
                 self.world.at(at, self._at_time, strike)
             else:
                 hear = _bound(self._reached, strike)
-                self.waiting.append(self.anchors.listen(when, hear, times=fault.times))
+                self.waiting.append(self.protocol_events.listen(when, hear, times=fault.times))
 
     @property
     def is_over(self) -> bool:
@@ -116,20 +116,20 @@ class Striker:
     # --- striking -------------------------------------------------------------------------------------------
 
     def _at_time(self, strike: Strike) -> None:
-        self._strike(strike, Happening(PointKind.AT, "", is_between=True))
+        self._strike(strike, ProtocolEvent(PointKind.AT, "", is_between=True))
 
-    def _reached(self, strike: Strike, happening: Happening) -> None:
+    def _reached(self, strike: Strike, event: ProtocolEvent) -> None:
         kind = strike.fault.do.kind
-        is_own = kind in _OF_ITSELF and self.node(strike.fault.do.who) is happening.node
-        if happening.is_between or is_own or kind in _HARMLESS:
-            self._strike(strike, happening)
+        is_own = kind in _OF_ITSELF and self.node(strike.fault.do.who) is event.node
+        if event.is_between or is_own or kind in _HARMLESS:
+            self._strike(strike, event)
         else:
-            self.world.next(lambda _: self._strike(strike, happening))
+            self.world.next(lambda _: self._strike(strike, event))
 
-    def _strike(self, strike: Strike, happening: Happening) -> None:
+    def _strike(self, strike: Strike, event: ProtocolEvent) -> None:
         fault = strike.fault
         strike.fired += 1
-        done = _DEEDS[fault.do.kind](self, fault.do, happening)
+        done = _DEEDS[fault.do.kind](self, fault.do, event)
         if done is not None:
             strike.done.append(done)
         if done is None or fault.do.kind in ENDS_ITSELF:
@@ -151,153 +151,153 @@ class Striker:
         if until.is_time:
             self.world.at(self.world.now + until.time_ms * NS_PER_MS, end)
         else:
-            self.anchors.listen(until, lambda _: self.world.next(end))
+            self.protocol_events.listen(until, lambda _: self.world.next(end))
 
     def node(self, name: str) -> SimulatedNode | None:
-        lane = self.anchors.lane(name)
-        return next((node for node in self.world.nodes if node.lane == lane), None)
+        participant = self.protocol_events.participant(name)
+        return next((node for node in self.world.nodes if node.participant == participant), None)
 
-    def somebody(self, name: str) -> SimulatedNode | Process | None:
+    def somebody(self, name: str) -> SimulatedNode | ClientProcess | None:
         """Who bears this name now: a node, or the newest process of that name that is alive."""
         alive = (process for process in reversed(self.world.processes) if not process.is_over)
         return self.node(name) or next(
-            (process for process in alive if process.lane.partition(SAME)[0] == name), None
+            (process for process in alive if process.participant.partition(SAME)[0] == name), None
         )
 
-    def watch(self, lane: str, label: str, message: Message | None = None) -> None:
+    def watch(self, participant: str, label: str, message: Message | None = None) -> None:
         """A fault is about to strike."""
-        self.world.events.publish(FaultStruck(lane, label, message))
+        self.world.events.publish(FaultStruck(participant, label, message))
 
-    def unwatch(self, lane: str, label: str, message: Message | None = None) -> None:
+    def unwatch(self, participant: str, label: str, message: Message | None = None) -> None:
         """What a fault did is about to be undone."""
-        self.world.events.publish(FaultEnded(lane, label, message))
+        self.world.events.publish(FaultEnded(participant, label, message))
 
 
-def _bound(act: Callable[[Strike, Happening], None], strike: Strike) -> Callable[[Happening], None]:
-    return lambda happening: act(strike, happening)
+def _bound(act: Callable[[Strike, ProtocolEvent], None], strike: Strike) -> Callable[[ProtocolEvent], None]:
+    return lambda event: act(strike, event)
 
 
 # --- what is done to messages -------------------------------------------------------------------------------
 
 
-def _hold(striker: Striker, action: Action, happening: Happening) -> Done | None:
+def _hold(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Done | None:
     """The message waits where it arrives, and all that comes behind it on its connection."""
-    assert happening.carried is not None, "only what is anchored at a message holds one"
-    channel, message = happening.carried
-    network = striker.world.network
+    assert event.carried is not None, "only what is anchored at a message holds one"
+    channel, message = event.carried
+    network = injector.world.network
     if any(message is held for held in network.held):
         return None
     network.hold_message(message)
-    striker.watch("", str(action), message)
+    injector.watch("", str(action), message)
 
     def release() -> None:
-        striker.unwatch("", "release", message)
+        injector.unwatch("", "release", message)
         network.release_message(channel, message)
 
     return Done(release)
 
 
-def _delay(striker: Striker, action: Action, happening: Happening) -> Done | None:
+def _delay(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Done | None:
     """The same; and whoever sent it takes it for lost, and asks again elsewhere."""
-    done = _hold(striker, action, happening)
-    if done is not None and happening.carried is not None:
-        connection = happening.carried[0].connection
+    done = _hold(injector, action, event)
+    if done is not None and event.carried is not None:
+        connection = event.carried[0].connection
 
         def take_for_lost(_: object) -> None:
             if connection.is_open:
                 connection.caller.lost(connection)
-                striker.world.network.give_up(connection)
+                injector.world.network.give_up(connection)
 
-        striker.world.next(take_for_lost)
+        injector.world.next(take_for_lost)
     return done
 
 
-def _drop(striker: Striker, action: Action, happening: Happening) -> Done | None:
+def _drop(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Done | None:
     """The connection breaks, with this message and all else that is on its way."""
-    assert happening.carried is not None, "only what is anchored at a message loses one"
-    channel, message = happening.carried
+    assert event.carried is not None, "only what is anchored at a message loses one"
+    channel, message = event.carried
     if channel.is_dead:
         return None
-    striker.watch("", str(action), message)
-    striker.world.network.reset(channel.connection)
+    injector.watch("", str(action), message)
+    injector.world.network.reset(channel.connection)
     return Done()
 
 
 # --- what is done to nodes and processes --------------------------------------------------------------------
 
 
-def _crash(striker: Striker, action: Action, _: Happening) -> Done | None:
-    node = striker.node(action.who)
+def _crash(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Done | None:
+    node = injector.node(action.who)
     assert node is not None, "who crashes is a node"
     if node.host is None:
         return None
-    return _kill_node(striker, node, power_is_lost=action.kind is ActionKind.CUT_POWER)
+    return _kill_node(injector, node, power_is_lost=action.kind is ActionKind.CUT_POWER)
 
 
-def _kill_node(striker: Striker, node: SimulatedNode, *, power_is_lost: bool) -> Done:
-    striker.watch(node.lane, "crash: power is cut" if power_is_lost else "crash")
+def _kill_node(injector: FaultInjector, node: SimulatedNode, *, power_is_lost: bool) -> Done:
+    injector.watch(node.participant, "crash: power is cut" if power_is_lost else "crash")
     node.kill(power_is_lost=power_is_lost)
 
     def restart() -> None:
         if node.host is None:
-            striker.unwatch(node.lane, "restart")
+            injector.unwatch(node.participant, "restart")
             node.start()
 
     return Done(restart)
 
 
-def _kill(striker: Striker, action: Action, _: Happening) -> Done | None:
-    process = striker.somebody(action.who)
-    if not isinstance(process, Process):
+def _kill(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Done | None:
+    process = injector.somebody(action.who)
+    if not isinstance(process, ClientProcess):
         return None
-    striker.watch(process.lane, "crash: killed")
+    injector.watch(process.participant, "crash: killed")
     process.kill()
-    return Done(lambda: striker.replace(action.who))
+    return Done(lambda: injector.replace(action.who))
 
 
-def _pause(striker: Striker, action: Action, _: Happening) -> Done | None:
-    somebody = striker.somebody(action.who)
+def _pause(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Done | None:
+    somebody = injector.somebody(action.who)
     is_down = isinstance(somebody, SimulatedNode) and somebody.host is None
     if somebody is None or somebody.is_paused or is_down:
         return None
-    striker.watch(somebody.lane, "pause")
+    injector.watch(somebody.participant, "pause")
     somebody.pause()
 
     def resume() -> None:
         if somebody.is_paused:
-            striker.unwatch(somebody.lane, "resume")
+            injector.unwatch(somebody.participant, "resume")
             somebody.resume()
 
     return Done(resume)
 
 
-def _start(striker: Striker, action: Action, _: Happening) -> Done | None:
-    striker.call(action.who)
+def _start(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Done | None:
+    injector.call(action.who)
     return Done()
 
 
-def _clock(striker: Striker, action: Action, _: Happening) -> Done | None:
-    somebody = striker.somebody(action.who)
+def _clock(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Done | None:
+    somebody = injector.somebody(action.who)
     if somebody is None or action.amount == 0:
         return None
     somebody.clock.offset_ns += action.amount * NS_PER_MS
-    striker.watch(somebody.lane, str(action))
+    injector.watch(somebody.participant, str(action))
     somebody.look_at_clock()
     return Done()
 
 
-def _slow(striker: Striker, action: Action, _: Happening) -> Done | None:
-    lane, speeds = striker.anchors.lane(action.who), striker.world.speeds
+def _slow(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Done | None:
+    participant, speeds = injector.protocol_events.participant(action.who), injector.world.speeds
     is_disk = action.kind is ActionKind.SLOW_DISK
-    slow = disk_of(lane) if is_disk else lane
-    if slow in speeds or (is_disk and striker.world.settings.policy is SyncPolicy.NONE):
+    slow = disk_of(participant) if is_disk else participant
+    if slow in speeds or (is_disk and injector.world.settings.policy is SyncPolicy.NONE):
         return None
     speeds[slow] = action.amount
-    striker.watch(lane, str(action))
+    injector.watch(participant, str(action))
 
     def as_quick_as_ever() -> None:
         speeds.pop(slow, None)
-        striker.unwatch(lane, "quick again")
+        injector.unwatch(participant, "quick again")
 
     return Done(as_quick_as_ever)
 
@@ -305,50 +305,57 @@ def _slow(striker: Striker, action: Action, _: Happening) -> Done | None:
 # --- what is done to partitions and between lanes -----------------------------------------------------------
 
 
-def _move(striker: Striker, action: Action, _: Happening) -> Done | None:
-    target = striker.node(action.whom)
+def _move(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Done | None:
+    target = injector.node(action.whom)
     assert target is not None, "a partition is moved to a node"
-    where = striker.anchors.partition(action.who)
-    leader = striker.anchors.leaders.get(where)
-    if leader is None or leader is target or striker.world.nodes[0].host is None:
+    where = injector.protocol_events.partition(action.who)
+    leader = injector.protocol_events.leaders.get(where)
+    if leader is None or leader is target or injector.world.nodes[0].host is None:
         return None  # nobody moves what nobody leads, or what is there, or without a controller
-    striker.watch(target.lane, str(action))
-    striker.world.move(where, target.settings.node_id)
+    injector.watch(target.participant, str(action))
+    injector.world.move(where, target.settings.node_id)
     return Done()
 
 
-def _part(striker: Striker, action: Action, _: Happening) -> Done | None:
-    one, other = striker.anchors.lane(action.who), striker.anchors.lane(action.whom)
+def _part(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Done | None:
+    one, other = (
+        injector.protocol_events.participant(action.who),
+        injector.protocol_events.participant(action.whom),
+    )
     both = action.kind is ActionKind.PARTITION
-    return _block(striker, str(action), ((one, other), (other, one)) if both else ((one, other),))
+    return _block(injector, str(action), ((one, other), (other, one)) if both else ((one, other),))
 
 
-def _isolate(striker: Striker, action: Action, _: Happening) -> Done | None:
-    lane = striker.anchors.lane(action.who)
-    lanes = [each.lane for each in (*striker.world.nodes, *striker.world.processes) if each.lane != lane]
-    pairs = tuple(pair for other in lanes for pair in ((lane, other), (other, lane)))
-    return _block(striker, str(action), pairs)
+def _isolate(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Done | None:
+    participant = injector.protocol_events.participant(action.who)
+    participants = [
+        each.participant
+        for each in (*injector.world.nodes, *injector.world.processes)
+        if each.participant != participant
+    ]
+    pairs = tuple(pair for other in participants for pair in ((participant, other), (other, participant)))
+    return _block(injector, str(action), pairs)
 
 
-def _block(striker: Striker, what: str, pairs: tuple[tuple[str, str], ...]) -> Done | None:
-    network = striker.world.network
+def _block(injector: FaultInjector, what: str, pairs: tuple[tuple[str, str], ...]) -> Done | None:
+    network = injector.world.network
     fresh = tuple(pair for pair in pairs if pair[0] != pair[1] and pair not in network.blocked)
     if not fresh:
         return None
     network.blocked.update(fresh)
-    striker.watch(fresh[0][0], what)
+    injector.watch(fresh[0][0], what)
 
     def heal() -> None:
-        striker.unwatch(fresh[0][0], f"healed: {what}")
+        injector.unwatch(fresh[0][0], f"healed: {what}")
         network.unblock(fresh)
 
     return Done(heal)
 
 
-def _break_disk(striker: Striker, action: Action, _: Happening) -> Done | None:
-    where = striker.anchors.partition(action.who)
+def _break_disk(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Done | None:
+    where = injector.protocol_events.partition(action.who)
     broken = (APPEND if action.kind is ActionKind.FAIL_APPENDS else SYNC, str(where))
-    world = striker.world
+    world = injector.world
     if broken in world.broken_disks:
         return None
     failures: list[DiskFailed] = []
@@ -363,11 +370,11 @@ def _break_disk(striker: Striker, action: Action, _: Happening) -> Done | None:
 
     world.broken_disks.add(broken)
     world.events.subscribe(DiskFailed, hear)
-    striker.watch(striker.anchors.lane(f"leader of {where}"), str(action))
+    injector.watch(injector.protocol_events.participant(f"leader of {where}"), str(action))
     return Done(mend, lambda: bool(failures))
 
 
-_DEEDS: Final[dict[ActionKind, Callable[[Striker, Action, Happening], Done | None]]] = {
+_DEEDS: Final[dict[ActionKind, Callable[[FaultInjector, Action, ProtocolEvent], Done | None]]] = {
     ActionKind.HOLD: _hold,
     ActionKind.DELAY: _delay,
     ActionKind.DROP: _drop,

@@ -26,7 +26,7 @@ from fencepost.protocol.messages import (
     WriteTxnMarkersReply,
 )
 from fencepost.simulator.world.events import MessageSent
-from fencepost.simulator.world.network import Answer, Connection, Question
+from fencepost.simulator.world.network import ReplyMessage, RequestMessage, SimulatedConnection
 from fencepost.simulator.world.world import World
 
 # What it hurts most not to hear: something was done, and will be asked for again.
@@ -39,12 +39,12 @@ REQUESTS: Final = (
 
 
 @attrs.define(eq=False)
-class Ambush:
+class MessageTrap:
     """Hears of each message: `strike` has the connection of the first message that says `awaited`."""
 
     world: World
     awaited: type[Request] | type[ReplyBody]
-    strike: Callable[[Connection], None]
+    strike: Callable[[SimulatedConnection], None]
     is_over: bool = False
 
     def lie_in_wait(self) -> None:
@@ -59,16 +59,16 @@ class Ambush:
         message = sent.message
         said = (
             message.body
-            if isinstance(message, Answer)
+            if isinstance(message, ReplyMessage)
             else message.request
-            if isinstance(message, Question)
+            if isinstance(message, RequestMessage)
             else None
         )
         if not self.is_over and isinstance(said, self.awaited):
             self.is_over = True
             self.world.next(self._spring, sent.channel.connection)
 
-    def _spring(self, connection: Connection) -> None:
+    def _spring(self, connection: SimulatedConnection) -> None:
         if connection.is_open:
             self.strike(connection)
         self.leave()

@@ -43,12 +43,12 @@ from fencepost.simulator.world.events import (
     RecordsRead,
     ReplyDiscarded,
 )
-from fencepost.simulator.world.network import Answer, Channel, Message, Question
+from fencepost.simulator.world.network import Channel, Message, ReplyMessage, RequestMessage
 from fencepost.simulator.world.nodes import SimulatedNode
 from fencepost.simulator.world.world import World
 
 
-class Happening(NamedTuple):
+class ProtocolEvent(NamedTuple):
     """One moment in the words of points. `node` is whoever is in the middle of something, `carried` the
     message that it is about; `is_between` says that nobody is in the middle of anything.
     """
@@ -70,7 +70,7 @@ class Listener:
     """
 
     point: Point
-    hear: Callable[[Happening], None]
+    hear: Callable[[ProtocolEvent], None]
     times: int = 1
     seen: int = 0
     is_over: bool = False
@@ -97,7 +97,7 @@ def outcome_of(failure: Failure | None) -> str:
 
 
 @attrs.define(eq=False)
-class Anchors:
+class ProtocolEvents:
     """Everybody who waits for something in a world, and what must be known to understand it."""
 
     world: World
@@ -121,7 +121,7 @@ class Anchors:
 
     # --- waiting --------------------------------------------------------------------------------------------
 
-    def listen(self, point: Point, hear: Callable[[Happening], None], *, times: int = 1) -> Listener:
+    def listen(self, point: Point, hear: Callable[[ProtocolEvent], None], *, times: int = 1) -> Listener:
         """Call `hear` when this point is reached, counting from now on."""
         if point.is_before and not self.looks_ahead:
             self.looks_ahead = True
@@ -130,34 +130,36 @@ class Anchors:
         self.listeners.setdefault(point.kind, []).append(listener)
         return listener
 
-    def tell(self, happening: Happening) -> None:
+    def tell(self, event: ProtocolEvent) -> None:
         """Something happened: whoever waits for it hears of it."""
-        waiting = self.listeners.get(happening.kind)
+        waiting = self.listeners.get(event.kind)
         if waiting is None:
             return
         for listener in list(waiting):
-            if not listener.is_over and self._matches(listener.point, happening):
+            if not listener.is_over and self._matches(listener.point, event):
                 listener.seen += 1
                 if listener.seen >= listener.point.number:
                     listener.is_over = listener.seen >= listener.point.number + listener.times - 1
-                    listener.hear(happening)
+                    listener.hear(event)
 
-    def _matches(self, point: Point, happening: Happening) -> bool:
+    def _matches(self, point: Point, event: ProtocolEvent) -> bool:
         return (
-            point.is_before is happening.is_before
-            and point.means(happening.what)
-            and self._is(point.who, happening.who)
-            and (not point.whom or self._is(point.whom, happening.whom))
+            point.is_before is event.is_before
+            and point.means(event.what)
+            and self._is(point.who, event.who)
+            and (not point.whom or self._is(point.whom, event.whom))
         )
 
-    def _is(self, named: str, lane: str) -> bool:
+    def _is(self, named: str, participant: str) -> bool:
         """Whether a name in a scenario means who is at work here, or a predecessor of his."""
-        return named in (lane, lane.partition(SAME)[0]) or self.lane(named) == lane
+        return (
+            named in (participant, participant.partition(SAME)[0]) or self.participant(named) == participant
+        )
 
-    def lane(self, name: str) -> str:
+    def participant(self, name: str) -> str:
         """The node that a name like "coordinator of app" stands for now; any other name for itself."""
         node = self.leader_named(name)
-        return name if node is None else node.lane
+        return name if node is None else node.participant
 
     def leader_named(self, name: str) -> SimulatedNode | None:
         """Who leads, or was the last to lead, what this name is about; None for other names."""
@@ -175,26 +177,28 @@ class Anchors:
     def _sent(self, sent: MessageSent) -> None:
         channel, message = sent.channel, sent.message
         self._tell_of_message(channel, message, PointKind.SENDS, PointKind.SENDS_REPLY, is_between=False)
-        if isinstance(message, Answer):
+        if isinstance(message, ReplyMessage):
             self._replied(channel, message)
 
-    def _replied(self, channel: Channel, answer: Answer) -> None:
+    def _replied(self, channel: Channel, answer: ReplyMessage) -> None:
         """A node gave an answer, whether anybody still waits for it or not."""
         if PointKind.ANSWERS in self.listeners:
             for name in errors_in(answer):
-                self.tell(Happening(PointKind.ANSWERS, channel.source, name, channel.target))
+                self.tell(ProtocolEvent(PointKind.ANSWERS, channel.source, name, channel.target))
 
     def _arriving(self, arriving: MessageArriving) -> None:
         channel, message = arriving.channel, arriving.message
         self._tell_of_message(channel, message, PointKind.RECEIVES, PointKind.RECEIVES_REPLY, is_between=True)
-        if isinstance(message, Answer) and PointKind.GETS in self.listeners:
+        if isinstance(message, ReplyMessage) and PointKind.GETS in self.listeners:
             for name in errors_in(message):
-                self.tell(Happening(PointKind.GETS, channel.target, name, channel.source, is_between=True))
+                self.tell(
+                    ProtocolEvent(PointKind.GETS, channel.target, name, channel.source, is_between=True)
+                )
 
     def _tell_of_message(
         self, channel: Channel, message: Message, question: PointKind, answer: PointKind, *, is_between: bool
     ) -> None:
-        kind = answer if isinstance(message, Answer) else question
+        kind = answer if isinstance(message, ReplyMessage) else question
         if kind not in self.listeners:
             return
         api = api_of(channel, message)
@@ -202,47 +206,47 @@ class Anchors:
             who, whom = channel.source, channel.target
             if is_between:
                 who, whom = whom, who
-            self.tell(Happening(kind, who, api, whom, is_between=is_between, carried=(channel, message)))
+            self.tell(ProtocolEvent(kind, who, api, whom, is_between=is_between, carried=(channel, message)))
 
     # --- logs -----------------------------------------------------------------------------------------------
 
     def _act_begins(self, begins: ActBegins) -> None:
         if isinstance(begins.act, Append):
-            for happening in self._append_told(begins.act):
-                self.tell(happening._replace(is_before=True, node=begins.node))
+            for event in self._append_told(begins.act):
+                self.tell(event._replace(is_before=True, node=begins.node))
 
     def _act_done(self, done: ActDone) -> None:
         if isinstance(done.act, Append):
-            for happening in self._append_told(done.act):
-                self.tell(happening._replace(node=done.node))
+            for event in self._append_told(done.act):
+                self.tell(event._replace(node=done.node))
 
-    def _append_told(self, append: Append) -> Iterator[Happening]:
+    def _append_told(self, append: Append) -> Iterator[ProtocolEvent]:
         where = append.partition
         if where.topic == TRANSACTION_STATE_TOPIC:
             for name, record in read_transactions(append.batch, append.header):
                 if record is not None:
                     self.owners[record.producer_id] = name
-                    yield Happening(PointKind.DECIDES, f"coordinator of {name}", record.state.name)
+                    yield ProtocolEvent(PointKind.DECIDES, f"coordinator of {name}", record.state.name)
             return
         owner = self.owners.get(append.header.producer_id, "")
         if append.header.is_control:
             result = read_marker(append.batch).result
-            yield Happening(PointKind.MARKS, str(where), result.name, owner)
+            yield ProtocolEvent(PointKind.MARKS, str(where), result.name, owner)
         elif append.header.is_transactional or where.topic != CONSUMER_OFFSETS_TOPIC:
-            yield Happening(PointKind.STORES, str(where), whom=owner)
+            yield ProtocolEvent(PointKind.STORES, str(where), whom=owner)
 
     # --- clients and leaders --------------------------------------------------------------------------------
 
     def _call_ended(self, ended: CallEnded) -> None:
         call, outcome = _CALLS[ended.resolved.operation], outcome_of(ended.resolved.failure)
-        self.tell(Happening(PointKind.ENDS_CALL, ended.process.lane, call, outcome))
+        self.tell(ProtocolEvent(PointKind.ENDS_CALL, ended.process.participant, call, outcome))
 
     def _read(self, read: RecordsRead) -> None:
         for value in read.values:
-            self.tell(Happening(PointKind.READS, read.participant, value))
+            self.tell(ProtocolEvent(PointKind.READS, read.participant, value))
 
     def _life_changed(self, changed: LifeChanged) -> None:
-        self.tell(Happening(_LIVES[changed.change], changed.participant))
+        self.tell(ProtocolEvent(_LIVES[changed.change], changed.participant))
 
     def _stepped(self, step: NodeStepped) -> None:
         if isinstance(step.arrived, BecomeLeader):
@@ -251,15 +255,15 @@ class Anchors:
 
 def api_of(channel: Channel, message: Message) -> str | None:
     """The name of the request that a message is, or answers; None for what is neither, or nobody awaits."""
-    if isinstance(message, Question):
+    if isinstance(message, RequestMessage):
         return API_BY_REQUEST[type(message.request)].name
-    if isinstance(message, Answer):
+    if isinstance(message, ReplyMessage):
         api = channel.connection.api_of(message.token)
         return None if api is None else api.name
     return None
 
 
-def errors_in(answer: Answer) -> list[str]:
+def errors_in(answer: ReplyMessage) -> list[str]:
     """The names of all errors that an answer carries, for all of it or for a partition, once each."""
     found = [answer.error, *_errors_of(answer.body)]
     return list(dict.fromkeys(code.name for code in found if code is not ErrorCode.NONE))

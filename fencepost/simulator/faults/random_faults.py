@@ -15,16 +15,16 @@ from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.host import SyncPolicy
 from fencepost.journal.simulated import APPEND, SYNC
 from fencepost.simulator.faults.kinds import ENDS, FaultKind, Struck
-from fencepost.simulator.faults.message_trap import ANSWERS, REQUESTS, Ambush
+from fencepost.simulator.faults.message_trap import ANSWERS, REQUESTS, MessageTrap
 from fencepost.simulator.world.clock import NS_PER_MS
 from fencepost.simulator.world.events import FaultEnded, FaultStruck, NodeKilled
-from fencepost.simulator.world.network import Connection
+from fencepost.simulator.world.network import SimulatedConnection
 from fencepost.simulator.world.nodes import Death, SimulatedNode, led_by
-from fencepost.simulator.world.processes import Process
+from fencepost.simulator.world.processes import ClientProcess
 from fencepost.simulator.world.world import World
 
 Undo = Callable[[], None]
-Able = TypeVar("Able", bound=SimulatedNode | Process)
+Able = TypeVar("Able", bound=SimulatedNode | ClientProcess)
 
 
 class Done(NamedTuple):
@@ -62,7 +62,7 @@ class Nemesis:
     strikes_left: int
     pause: int
     respawn: Callable[[str], None]
-    hunted: Callable[[], list[Process]] = list[Process]
+    hunted: Callable[[], list[ClientProcess]] = list[ClientProcess]
     """Whom a fault of processes strikes every other time, if they live."""
     is_over: bool = True
     undos: dict[int, tuple[Undo, Struck | None]] = attrs.Factory(dict[int, tuple[Undo, Struck | None]])
@@ -106,9 +106,9 @@ class Nemesis:
 
     def _died(self, killed: NodeKilled) -> None:
         node = killed.node
-        kind = self.doomed.pop(node.lane, None)
+        kind = self.doomed.pop(node.participant, None)
         if kind is not None:
-            self.undo_later(lambda: _start_again(node), self.tell(kind, node.lane))
+            self.undo_later(lambda: _start_again(node), self.tell(kind, node.participant))
 
     def _keep(self, undo: Undo, struck: Struck | None = None) -> int:
         """What lies in wait is only undone when all is healed; the rest may be earlier, by this number."""
@@ -155,19 +155,19 @@ def _drop(nemesis: Nemesis) -> Done | None:
     return Done(_named(connection), _nothing, lambda: world.network.reset(connection))
 
 
-def _named(connection: Connection) -> str:
-    return f"{connection.caller.lane} and {connection.server.lane}"
+def _named(connection: SimulatedConnection) -> str:
+    return f"{connection.caller.participant} and {connection.server.participant}"
 
 
 def _lose_answer(nemesis: Nemesis) -> Done | None:
     """As soon as it is on its way."""
     awaited = nemesis.world.choices.one_of(ANSWERS)
 
-    def strike(connection: Connection) -> None:
-        nemesis.tell(FaultKind.LOST_ANSWER, f"{awaited.__name__} to {connection.caller.lane}")
+    def strike(connection: SimulatedConnection) -> None:
+        nemesis.tell(FaultKind.LOST_ANSWER, f"{awaited.__name__} to {connection.caller.participant}")
         nemesis.world.network.reset(connection)
 
-    ambush = Ambush(nemesis.world, awaited, strike)
+    ambush = MessageTrap(nemesis.world, awaited, strike)
     ambush.lie_in_wait()
     return Done(None, ambush.leave)
 
@@ -177,14 +177,16 @@ def _delay_request(nemesis: Nemesis) -> Done | None:
     network = nemesis.world.network
     awaited = nemesis.world.choices.one_of(REQUESTS)
 
-    def strike(connection: Connection) -> None:
-        struck = nemesis.tell(FaultKind.LATE_REQUEST, f"{awaited.__name__} of {connection.caller.lane}")
+    def strike(connection: SimulatedConnection) -> None:
+        struck = nemesis.tell(
+            FaultKind.LATE_REQUEST, f"{awaited.__name__} of {connection.caller.participant}"
+        )
         network.hold(connection.to_server)
         nemesis.undo_later(lambda: network.release(connection.to_server), struck, LATE_MS)
         connection.caller.lost(connection)
         network.give_up(connection)
 
-    ambush = Ambush(nemesis.world, awaited, strike)
+    ambush = MessageTrap(nemesis.world, awaited, strike)
     ambush.lie_in_wait()
     return Done(None, ambush.leave)
 
@@ -201,13 +203,15 @@ def _hold(nemesis: Nemesis) -> Done | None:
     return Done(f"{channel.source} to {channel.target}", lambda: world.network.release(channel))
 
 
-def _lanes(world: World) -> list[str]:
-    return [node.lane for node in world.nodes] + [p.lane for p in world.processes if not p.is_over]
+def _participants(world: World) -> list[str]:
+    return [node.participant for node in world.nodes] + [
+        p.participant for p in world.processes if not p.is_over
+    ]
 
 
 def _partition(nemesis: Nemesis) -> Done | None:
     world = nemesis.world
-    one, other = world.choices.one_of(_lanes(world)), world.choices.one_of(_lanes(world))
+    one, other = world.choices.one_of(_participants(world)), world.choices.one_of(_participants(world))
     pairs = ((one, other), (other, one)) if world.choices.below(2) else ((one, other),)
     words = f"{one} to {other}" if len(pairs) == 1 else f"{one} and {other}"
     return Done(words, _block(world, pairs)) if one != other else None
@@ -215,10 +219,10 @@ def _partition(nemesis: Nemesis) -> Done | None:
 
 def _isolate(nemesis: Nemesis) -> Done | None:
     world = nemesis.world
-    lane = world.choices.one_of(world.nodes).lane
-    others = [other for other in _lanes(world) if other != lane]
-    pairs = tuple(pair for other in others for pair in ((lane, other), (other, lane)))
-    return Done(lane, _block(world, pairs))
+    participant = world.choices.one_of(world.nodes).participant
+    others = [other for other in _participants(world) if other != participant]
+    pairs = tuple(pair for other in others for pair in ((participant, other), (other, participant)))
+    return Done(participant, _block(world, pairs))
 
 
 def _block(world: World, pairs: tuple[tuple[str, str], ...]) -> Undo:
@@ -235,8 +239,8 @@ def _up(world: World) -> list[SimulatedNode]:
 
 
 def _victim(nemesis: Nemesis, able: list[Able]) -> Able:
-    choices, lanes = nemesis.world.choices, {process.lane for process in nemesis.hunted()}
-    favoured = [each for each in able if each.lane in lanes]
+    choices, participants = nemesis.world.choices, {process.participant for process in nemesis.hunted()}
+    favoured = [each for each in able if each.participant in participants]
     return choices.one_of(favoured if favoured and choices.happens(500) else able)
 
 
@@ -247,13 +251,13 @@ def _pause(nemesis: Nemesis) -> Done | None:
         return None
     chosen = _victim(nemesis, able)
     chosen.pause()
-    return Done(chosen.lane, chosen.resume)
+    return Done(chosen.participant, chosen.resume)
 
 
 def _crash(nemesis: Nemesis, kind: FaultKind = FaultKind.CRASH) -> Done | None:
     """Not at once, but some things later: most deaths find a node in the middle of something."""
     world = nemesis.world
-    able = [node for node in _up(world) if node.lane not in nemesis.doomed]
+    able = [node for node in _up(world) if node.participant not in nemesis.doomed]
     if not able:
         return None
     node = world.choices.one_of(able)
@@ -261,7 +265,7 @@ def _crash(nemesis: Nemesis, kind: FaultKind = FaultKind.CRASH) -> Done | None:
     node.death = world.choices.one_of(DEATHS[kind])
     is_anywhere = node.death is Death.ANYWHERE
     node.dies_in = world.choices.below(THINGS_BEFORE_DEATH if is_anywhere else WRITES_BEFORE_DEATH)
-    nemesis.doomed[node.lane] = kind
+    nemesis.doomed[node.participant] = kind
     return Done(None, _nothing)
 
 
@@ -284,12 +288,12 @@ def _fail_over(nemesis: Nemesis) -> Done | None:
     led = led_by(node.host)
 
     def do() -> None:
-        nemesis.doomed.pop(node.lane, None)  # this death has another reason
+        nemesis.doomed.pop(node.participant, None)  # this death has another reason
         node.kill()
         for key in led:
             world.move(key, world.choices.one_of(world.nodes).settings.node_id)
 
-    return Done(node.lane, lambda: _start_again(node), do)
+    return Done(node.participant, lambda: _start_again(node), do)
 
 
 def _move(nemesis: Nemesis) -> Done | None:
@@ -299,7 +303,7 @@ def _move(nemesis: Nemesis) -> Done | None:
     if not able or world.nodes[0].host is None or len(world.nodes) == 1:
         return None
     key, heir = world.choices.one_of(able), world.choices.one_of(world.nodes)
-    return Done(f"{key} to {heir.lane}", _nothing, lambda: world.move(key, heir.settings.node_id))
+    return Done(f"{key} to {heir.participant}", _nothing, lambda: world.move(key, heir.settings.node_id))
 
 
 def _kill(nemesis: Nemesis) -> Done | None:
@@ -308,7 +312,7 @@ def _kill(nemesis: Nemesis) -> Done | None:
     if not able:
         return None
     process = _victim(nemesis, able)
-    return Done(process.lane, lambda: nemesis.respawn(process.lane), process.kill)
+    return Done(process.participant, lambda: nemesis.respawn(process.participant), process.kill)
 
 
 def _jump(nemesis: Nemesis) -> Done | None:
@@ -320,13 +324,13 @@ def _jump(nemesis: Nemesis) -> Done | None:
         chosen.clock.offset_ns += jump_ms * NS_PER_MS
         chosen.look_at_clock()
 
-    return Done(f"{chosen.lane} by {jump_ms} ms", _nothing, do)
+    return Done(f"{chosen.participant} by {jump_ms} ms", _nothing, do)
 
 
 def _slow(nemesis: Nemesis) -> Done | None:
     world = nemesis.world
     disks = [] if world.settings.policy is SyncPolicy.NONE else [node.disk for node in world.nodes]
-    slow = world.choices.one_of([*_lanes(world), *disks])
+    slow = world.choices.one_of([*_participants(world), *disks])
     if slow in world.speeds:
         return None
     world.speeds[slow] = world.choices.one_of(SLOWNESS)

@@ -25,7 +25,7 @@ PROCESSORS: Final = (("copier",), ("copier", "rival copier"))
 SCAN_MS: Final = 100  # how often a coordinator looks for transactions that are open for too long
 TIMEOUTS_MS: Final = (60_000, 60_000, 60_000, 300)
 LONG_MS: Final = 60_000
-CALMEST_PAUSE_MS: Final = 120
+DEFAULT_PAUSE_MS: Final = 120
 
 
 @attrs.frozen(kw_only=True)
@@ -41,7 +41,7 @@ class TxnWriterPlan:
 
 
 @attrs.frozen(kw_only=True)
-class Plan:
+class FuzzPlan:
     """One seed's world, its workload and its faults. Times are nanoseconds."""
 
     world: WorldSettings
@@ -57,12 +57,12 @@ class Plan:
     strikes: int = 0
     pause: int = 40 * NS_PER_MS  # between two strikes, about
     drifts_ppm: tuple[int, ...] = ()  # of the nodes' clocks, in their order
-    slow_lanes: int = 0  # PCT: so many times a lane becomes the slowest
+    slow_participants: int = 0  # PCT: so many times a lane becomes the slowest
 
 
 def draw(
     choices: Choices, *, transaction_version: int = 2, node_settings: NodeSettings | None = None
-) -> Plan:
+) -> FuzzPlan:
     """A plan at random, the calmest first: what the first choices of a seed are for."""
     nodes = choices.one_of((1, 2, 3))
     policy = choices.one_of((SyncPolicy.NONE, SyncPolicy.COMMIT, SyncPolicy.ALL))
@@ -84,7 +84,7 @@ def draw(
     copies = choices.happens(500)
     able = tuple(kind for kind in FaultKind if _applies(kind, world, copies=copies))
     kinds = choices.some_of(able)
-    return Plan(
+    return FuzzPlan(
         world=world,
         transaction_version=transaction_version,
         txn_writers=_draw_txn_writers(choices),
@@ -94,9 +94,9 @@ def draw(
         reads_uncommitted=choices.happens(250),
         kinds=kinds,
         strikes=choices.one_of((2, 4, 8, 16)) if kinds else 0,
-        pause=choices.one_of((CALMEST_PAUSE_MS, 40, 15)) * NS_PER_MS,
+        pause=choices.one_of((DEFAULT_PAUSE_MS, 40, 15)) * NS_PER_MS,
         drifts_ppm=tuple(choices.one_of((0, 200, -200)) for _ in range(nodes)),
-        slow_lanes=choices.one_of((0, 0, 1, 3)),
+        slow_participants=choices.one_of((0, 0, 1, 3)),
     )
 
 

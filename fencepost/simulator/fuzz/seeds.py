@@ -20,7 +20,7 @@ KNOWN_MARK = "known: "
 
 
 @attrs.frozen(kw_only=True)
-class Finding:
+class SeedFinding:
     """A seed that breaks a rule, or meets what brokers of its generation do (`rule` is the name of that)."""
 
     seed: int
@@ -34,8 +34,8 @@ class Tried:
 
     seed: int
     digest: str
-    finding: Finding | None
-    met: Finding | None
+    finding: SeedFinding | None
+    met: SeedFinding | None
     marks: Mapping[str, int]
     transactions: int
     events: int
@@ -63,12 +63,12 @@ def _kept(seed: int, trial: Trial) -> Tried:
     )
 
 
-def _finding(seed: int, breach: Violation | None) -> Finding | None:
-    return None if breach is None else Finding(seed=seed, rule=breach.rule, evidence=breach.evidence)
+def _finding(seed: int, breach: Violation | None) -> SeedFinding | None:
+    return None if breach is None else SeedFinding(seed=seed, rule=breach.rule, evidence=breach.evidence)
 
 
 @attrs.define(eq=False)
-class Tally:
+class SeedTally:
     """What seeds from `next_seed` on come to. It takes them in any order, and counts them in theirs: up to
     the first that is missing, and to the first finding unless it is to `keep_going`.
     """
@@ -79,8 +79,8 @@ class Tally:
     transactions: int = 0
     events: int = 0
     elapsed: int = 0
-    found: list[Finding] = attrs.Factory(list[Finding])
-    met: list[Finding] = attrs.Factory(list[Finding])
+    found: list[SeedFinding] = attrs.Factory(list[SeedFinding])
+    met: list[SeedFinding] = attrs.Factory(list[SeedFinding])
     marks: Counter[str] = attrs.Factory(Counter[str])
     """How many seeds reached each mark."""
     coverage: Coverage = attrs.Factory(Coverage)
@@ -128,9 +128,9 @@ class Tally:
         return {name.removeprefix(KNOWN_MARK): self.marks[name] for name in _named(self.marks, KNOWN_MARK)}
 
     @property
-    def behaviours(self) -> dict[str, list[Finding]]:
+    def behaviours(self) -> dict[str, list[SeedFinding]]:
         """What was met of that which brokers of an old generation do, by name: the seeds in their order."""
-        found: dict[str, list[Finding]] = {}
+        found: dict[str, list[SeedFinding]] = {}
         for finding in self.met:
             found.setdefault(finding.rule, []).append(finding)
         return found

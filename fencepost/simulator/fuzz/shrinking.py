@@ -10,7 +10,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.simulator.fuzz.plan import Plan
+from fencepost.simulator.fuzz.plan import FuzzPlan
 from fencepost.simulator.fuzz.smaller_choices import size_of, smaller, trimmed
 from fencepost.simulator.fuzz.smaller_plans import DIMENSIONS
 from fencepost.simulator.fuzz.trial import CORE_FAILED, NOT_LIVE, Planner, Trial, try_choices
@@ -32,7 +32,7 @@ class Failing:
     plan; what is missing at their end is 0.
     """
 
-    plan: Plan
+    plan: FuzzPlan
     choices: tuple[int, ...]
     violation: Violation
     events: int
@@ -51,7 +51,7 @@ def failing_seed(seed: int, planner: Planner) -> Failing | None:
     return _failing(trial, trial.choices[len(drawn.taken) :])
 
 
-def failing_run(plan: Plan, choices: Sequence[int]) -> Failing | None:
+def failing_run(plan: FuzzPlan, choices: Sequence[int]) -> Failing | None:
     """What a plan with these choices breaks or meets; None when it comes to its end."""
     trial = try_choices(Choices(recorded=choices), lambda _: plan)
     return _failing(trial, trial.choices)
@@ -73,10 +73,10 @@ class Shrunk:
 
 def shrink(failing: Failing, *, budget: int = BUDGET, tell: Tell | None = None) -> Shrunk:
     """Makes a run small; `tell` hears of the best so far after each attempt."""
-    return Search(failing, budget=budget).run(tell)
+    return ShrinkSearch(failing, budget=budget).run(tell)
 
 
-class Search:
+class ShrinkSearch:
     """One search: whoever ends it from outside still gets what it had found."""
 
     def __init__(self, failing: Failing, *, budget: int = BUDGET) -> None:
@@ -118,7 +118,7 @@ class Search:
                 while any(self._keep(plan, tries) for plan in dimension(self.best.plan)):
                     pass
 
-    def _keep(self, plan: Plan, tries: int) -> bool:
+    def _keep(self, plan: FuzzPlan, tries: int) -> bool:
         """Take a smaller plan, when it fails as well: with the same choices, or with those of some seed."""
         found = self._attempt(plan, Choices(recorded=self.best.choices))
         for seed in range(tries):
@@ -140,7 +140,7 @@ class Search:
 
         smaller(self.best.choices, attempt)
 
-    def _attempt(self, plan: Plan, choices: Choices) -> Failing | None:
+    def _attempt(self, plan: FuzzPlan, choices: Choices) -> Failing | None:
         if self.is_spent:
             self.is_cut_short = True
             return None
@@ -154,7 +154,7 @@ class Search:
             return None
         return _failing(attrs.evolve(trial, plan=plan), trial.choices)
 
-    def _run(self, plan: Plan, choices: Choices) -> Trial:
+    def _run(self, plan: FuzzPlan, choices: Choices) -> Trial:
         events_max = plan.world.events_max
         if self.best.violation.rule != NOT_LIVE:
             events_max = min(events_max, self.events_max)

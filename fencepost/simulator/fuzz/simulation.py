@@ -26,9 +26,9 @@ from fencepost.simulator.actors.workloads import (
     txn_writer,
 )
 from fencepost.simulator.faults.random_faults import Nemesis
-from fencepost.simulator.fuzz.plan import LONG_MS, PARTITIONS, Plan, TxnWriterPlan
-from fencepost.simulator.judges.operations import Operation
-from fencepost.simulator.world.processes import Process, Script
+from fencepost.simulator.fuzz.plan import LONG_MS, PARTITIONS, FuzzPlan, TxnWriterPlan
+from fencepost.simulator.judges.operations import ClientOperation
+from fencepost.simulator.world.processes import ClientProcess, Script
 from fencepost.simulator.world.topics import create_topics
 from fencepost.simulator.world.world import World
 
@@ -72,11 +72,11 @@ class Role:
 class Simulation:
     """A run in the making."""
 
-    plan: Plan
+    plan: FuzzPlan
     world: World
     nemesis: Nemesis = attrs.field(init=False)
     cast: list[tuple[Role, Runner]] = attrs.Factory(list[tuple[Role, Runner]])
-    working: list[Process] = attrs.Factory(list[Process])
+    working: list[ClientProcess] = attrs.Factory(list[ClientProcess])
     settled: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
 
     def __attrs_post_init__(self) -> None:
@@ -108,15 +108,17 @@ class Simulation:
     def _slow_down(self) -> None:
         """Priorities that change a few times (PCT): the slowest lets everybody else overtake it."""
         world = self.world
-        for _ in range(self.plan.slow_lanes):
+        for _ in range(self.plan.slow_participants):
             at = world.now + self.plan.pause * world.choices.below(2 * PERIODS) // 2
             world.at(at, self._slow_one)
 
     def _slow_one(self, _: object) -> None:
         world = self.world
         if self.nemesis.strikes_left:
-            lanes = [node.lane for node in world.nodes] + [process.lane for process in world.processes]
-            world.speeds[world.choices.one_of(lanes)] = SLOWEST
+            participants = [node.participant for node in world.nodes] + [
+                process.participant for process in world.processes
+            ]
+            world.speeds[world.choices.one_of(participants)] = SLOWEST
 
     def _is_spent(self) -> bool:
         """The fault phase is over when faults are, or work and copies."""
@@ -132,7 +134,7 @@ class Simulation:
         """Everything has come to its end: scripts, copies, and every transaction."""
         return self._is_worked() and self._is_copied() and self._is_settled()
 
-    def _copying(self) -> list[Process]:
+    def _copying(self) -> list[ClientProcess]:
         """Who copies now."""
         processors = (runner.process for role, runner in self.cast if role.part is Part.COPY)
         return [process for process in processors if not process.is_over]
@@ -188,22 +190,22 @@ class Simulation:
         process.start(role.script(runner))
         return runner
 
-    def _respawn(self, lane: str) -> None:
+    def _respawn(self, participant: str) -> None:
         """A process was killed: another one begins where it stood."""
         for role, runner in self.cast:
-            if runner.process.lane == lane:
+            if runner.process.participant == participant:
                 self._spawn(role)
                 return
 
     @property
-    def operations(self) -> list[Operation]:
+    def operations(self) -> list[ClientOperation]:
         """What all clients saw, in the order in which it ended."""
         now = self.world.now
         seen = [operation for _, runner in self.cast for operation in runner.all_operations(now)]
         return sorted(seen, key=lambda operation: operation.completed_at)
 
 
-def roles_of(plan: Plan, settled: dict[TopicPartition, int]) -> list[Role]:
+def roles_of(plan: FuzzPlan, settled: dict[TopicPartition, int]) -> list[Role]:
     """Everybody in a plan."""
     roles = [_txn_writer_role(txn_writer) for txn_writer in plan.txn_writers]
     if plan.idempotent_writes:

@@ -13,17 +13,17 @@ import attrs
 
 from fencepost.broker.host import SyncPolicy
 from fencepost.simulator.faults.kinds import FaultKind
-from fencepost.simulator.fuzz.plan import CALMEST_PAUSE_MS, LONG_MS, Plan, TxnWriterPlan, draw
+from fencepost.simulator.fuzz.plan import DEFAULT_PAUSE_MS, LONG_MS, FuzzPlan, TxnWriterPlan, draw
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.clock import NS_PER_MS
 
 Thing = TypeVar("Thing")
-Smaller = Callable[[Plan], Iterator[Plan]]
+Smaller = Callable[[FuzzPlan], Iterator[FuzzPlan]]
 
 _NEED_NODES: Final = frozenset({FaultKind.FAILOVER, FaultKind.MOVE})
 
 
-def _fewer_kinds(plan: Plan) -> Iterator[Plan]:
+def _fewer_kinds(plan: FuzzPlan) -> Iterator[FuzzPlan]:
     """None at all, or one alone, or all but one."""
     if plan.kinds:
         yield attrs.evolve(plan, kinds=(), strikes=0)
@@ -35,19 +35,19 @@ def _fewer_kinds(plan: Plan) -> Iterator[Plan]:
             yield attrs.evolve(plan, kinds=kinds)
 
 
-def _fewer_strikes(plan: Plan) -> Iterator[Plan]:
+def _fewer_strikes(plan: FuzzPlan) -> Iterator[FuzzPlan]:
     for strikes in _lower(plan.strikes, 1):
         yield attrs.evolve(plan, strikes=strikes)
 
 
-def _fewer_copies(plan: Plan) -> Iterator[Plan]:
+def _fewer_processors(plan: FuzzPlan) -> Iterator[FuzzPlan]:
     if plan.processors:
         yield attrs.evolve(plan, processors=(), idempotent_writes=0)
     if len(plan.processors) > 1:
         yield attrs.evolve(plan, processors=plan.processors[:1])
 
 
-def _fewer_txn_writers(plan: Plan) -> Iterator[Plan]:
+def _fewer_txn_writers(plan: FuzzPlan) -> Iterator[FuzzPlan]:
     if plan.txn_writers and plan.processors:
         yield attrs.evolve(plan, txn_writers=())
     if len(plan.txn_writers) > 1:
@@ -55,7 +55,7 @@ def _fewer_txn_writers(plan: Plan) -> Iterator[Plan]:
             yield attrs.evolve(plan, txn_writers=txn_writers)
 
 
-def _fewer_transactions(plan: Plan) -> Iterator[Plan]:
+def _fewer_transactions(plan: FuzzPlan) -> Iterator[FuzzPlan]:
     for at, txn_writer in enumerate(plan.txn_writers):
         for transactions in _lower(txn_writer.transactions, 1):
             yield _with_txn_writer(plan, at, attrs.evolve(txn_writer, transactions=transactions))
@@ -65,27 +65,27 @@ def _fewer_transactions(plan: Plan) -> Iterator[Plan]:
             yield _with_txn_writer(plan, at, attrs.evolve(txn_writer, reads=False))
 
 
-def _fewer_idempotent_writes(plan: Plan) -> Iterator[Plan]:
+def _fewer_idempotent_writes(plan: FuzzPlan) -> Iterator[FuzzPlan]:
     for idempotent_writes in _lower(plan.idempotent_writes, 1):
         yield attrs.evolve(plan, idempotent_writes=idempotent_writes)
 
 
-def _fewer_epoch_bumps(plan: Plan) -> Iterator[Plan]:
+def _fewer_epoch_bumps(plan: FuzzPlan) -> Iterator[FuzzPlan]:
     for epoch_bumps in _lower(plan.epoch_bumps, 0):
         yield attrs.evolve(plan, epoch_bumps=epoch_bumps)
 
 
-def _one_node_less(plan: Plan) -> Iterator[Plan]:
+def _one_node_less(plan: FuzzPlan) -> Iterator[FuzzPlan]:
     if plan.world.nodes > 1 and not _NEED_NODES.intersection(plan.kinds):
         yield _with_world(plan, nodes=1)
     elif plan.world.nodes > 2:
         yield _with_world(plan, nodes=2)
 
 
-def _fewer_features(plan: Plan) -> Iterator[Plan]:
+def _fewer_features(plan: FuzzPlan) -> Iterator[FuzzPlan]:
     """One at a time."""
     calm = attrs.evolve(draw(Choices()), drifts_ppm=())
-    for name in ("reads_uncommitted", "drifts_ppm", "slow_lanes"):
+    for name in ("reads_uncommitted", "drifts_ppm", "slow_participants"):
         if getattr(plan, name) != getattr(calm, name):
             yield attrs.evolve(plan, **{name: getattr(calm, name)})
     for name in ("encodes", "own_travels", "journals", "latency", "sync_latency"):
@@ -99,19 +99,19 @@ def _fewer_features(plan: Plan) -> Iterator[Plan]:
         yield _with_world(plan, node_settings=fewer)
 
 
-def _longer_timeouts(plan: Plan) -> Iterator[Plan]:
+def _longer_timeouts(plan: FuzzPlan) -> Iterator[FuzzPlan]:
     for at, txn_writer in enumerate(plan.txn_writers):
         if txn_writer.transaction_timeout_ms < LONG_MS:
             yield _with_txn_writer(plan, at, attrs.evolve(txn_writer, transaction_timeout_ms=LONG_MS))
 
 
-def _longer_pauses(plan: Plan) -> Iterator[Plan]:
-    if plan.pause < CALMEST_PAUSE_MS * NS_PER_MS:
-        yield attrs.evolve(plan, pause=CALMEST_PAUSE_MS * NS_PER_MS)
+def _longer_pauses(plan: FuzzPlan) -> Iterator[FuzzPlan]:
+    if plan.pause < DEFAULT_PAUSE_MS * NS_PER_MS:
+        yield attrs.evolve(plan, pause=DEFAULT_PAUSE_MS * NS_PER_MS)
 
 
 DIMENSIONS: Final[tuple[Smaller, ...]] = (
-    _fewer_copies,
+    _fewer_processors,
     _fewer_txn_writers,
     _fewer_kinds,
     _fewer_strikes,
@@ -136,9 +136,9 @@ def _all_but_one(things: tuple[Thing, ...]) -> Iterator[tuple[Thing, ...]]:
         yield things[:at] + things[at + 1 :]
 
 
-def _with_txn_writer(plan: Plan, at: int, txn_writer: TxnWriterPlan) -> Plan:
+def _with_txn_writer(plan: FuzzPlan, at: int, txn_writer: TxnWriterPlan) -> FuzzPlan:
     return attrs.evolve(plan, txn_writers=(*plan.txn_writers[:at], txn_writer, *plan.txn_writers[at + 1 :]))
 
 
-def _with_world(plan: Plan, **changes: Any) -> Plan:
+def _with_world(plan: FuzzPlan, **changes: Any) -> FuzzPlan:
     return attrs.evolve(plan, world=attrs.evolve(plan.world, **changes))

@@ -13,22 +13,22 @@ import attrs
 
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.actors.workloads import INPUT, OUTPUT, transform, without_mark
-from fencepost.simulator.fuzz.plan import Plan, draw
+from fencepost.simulator.fuzz.plan import FuzzPlan, draw
 from fencepost.simulator.fuzz.simulation import ALL_PARTITIONS, FINAL_READER, Simulation
 from fencepost.simulator.judges.black_box import check
 from fencepost.simulator.judges.coverage import Coverage
 from fencepost.simulator.judges.exactly_once import exactly_once
 from fencepost.simulator.judges.invariants import Invariants
-from fencepost.simulator.judges.known_anomalies import Met
+from fencepost.simulator.judges.known_anomalies import KnownAnomaly
 from fencepost.simulator.judges.known_kafka import known
-from fencepost.simulator.judges.late_messages import Lateness
-from fencepost.simulator.judges.operations import Operation, Poll
+from fencepost.simulator.judges.late_messages import LateMessages
+from fencepost.simulator.judges.operations import ClientOperation, Poll
 from fencepost.simulator.judges.partition_record import PartitionRecord
 from fencepost.simulator.judges.violation import Violation
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.world import Disordered, World
 
-Planner = Callable[[Choices], Plan]
+Planner = Callable[[Choices], FuzzPlan]
 Watch = Callable[[Simulation], None]
 CORE_FAILED = "a core failed"
 JUDGE_FAILED = "a judge failed"
@@ -42,9 +42,9 @@ class Trial:
     """How a run went. `choices` replay it; `digest` is equal for equal histories, in any process."""
 
     choices: tuple[int, ...]
-    plan: Plan
+    plan: FuzzPlan
     violation: Violation | None
-    met: Met | None
+    met: KnownAnomaly | None
     """What brokers of an old generation do by design: where the run met it, it ended."""
     digest: str
     marks: Mapping[str, int]
@@ -75,11 +75,11 @@ def try_choices(choices: Choices, planner: Planner, watch: Watch | None = None) 
         watch(simulation)
     invariants = Invariants(world)
     if not plan.world.node_settings.generation.renews_identity:
-        Lateness(world, invariants.transactions, invariants.partitions).attach()
+        LateMessages(world, invariants.transactions, invariants.partitions).attach()
     invariants.attach()
     breach = _judge(simulation, invariants)
-    met = breach if isinstance(breach, Met) else None
-    world.marks.update({f"looked: {name}": count for name, count in invariants.sometimes.items()})
+    met = breach if isinstance(breach, KnownAnomaly) else None
+    world.marks.update({f"exercised: {name}": count for name, count in invariants.sometimes.items()})
     coverage = Coverage()
     invariants.cover(coverage, [mark.removeprefix(FAULT) for mark in world.marks if mark.startswith(FAULT)])
     return Trial(
@@ -150,11 +150,13 @@ def _place(problem: BaseException) -> str:
 
 
 def _judge_clients(
-    operations: Sequence[Operation], partitions: Mapping[TopicPartition, PartitionRecord], marks: Counter[str]
+    operations: Sequence[ClientOperation],
+    partitions: Mapping[TopicPartition, PartitionRecord],
+    marks: Counter[str],
 ) -> None:
     """The black box, and what was copied; what the logs explain is no violation."""
     verdict = check(operations, finally_read=ALL_PARTITIONS)
-    marks.update({f"looked: {name}": count for name, count in verdict.sometimes.items()})
+    marks.update({f"exercised: {name}": count for name, count in verdict.sometimes.items()})
     final = _read(operations, FINAL_READER)
     inputs = {where: values for where, values in final.items() if where.topic == INPUT}
     outputs = {
@@ -165,7 +167,7 @@ def _judge_clients(
     copied = exactly_once(
         inputs, outputs, lambda where, value: [(TopicPartition(OUTPUT, where.partition), transform(value))]
     )
-    marks.update({f"looked: {name}": count for name, count in copied.sometimes.items()})
+    marks.update({f"exercised: {name}": count for name, count in copied.sometimes.items()})
     for anomaly in (*verdict.violations, *copied.violations):
         excuse = known(anomaly, partitions)
         if excuse is None:
@@ -173,7 +175,7 @@ def _judge_clients(
         marks[f"known: {excuse.name}"] += 1
 
 
-def _read(operations: Sequence[Operation], process: str) -> dict[TopicPartition, list[bytes]]:
+def _read(operations: Sequence[ClientOperation], process: str) -> dict[TopicPartition, list[bytes]]:
     values: dict[TopicPartition, list[bytes]] = {}
     for operation in operations:
         if operation.process == process:

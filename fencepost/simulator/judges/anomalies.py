@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import attrs
 
 from fencepost.protocol.terms import TopicPartition
-from fencepost.simulator.judges.operations import Operation, Record
+from fencepost.simulator.judges.operations import ClientOperation, Record
 
 
 @attrs.frozen
@@ -41,7 +41,7 @@ class Anomaly:
     rule: Rule
     text: str = attrs.field(kw_only=True)
     partition: TopicPartition | None = attrs.field(default=None, kw_only=True)
-    operations: tuple[Operation, ...] = attrs.field(default=(), kw_only=True)
+    operations: tuple[ClientOperation, ...] = attrs.field(default=(), kw_only=True)
     records: tuple[Record, ...] = attrs.field(default=(), kw_only=True)
 
     def __str__(self) -> str:

@@ -157,8 +157,8 @@ class AnswerRules:
         if holder is not connection.caller:
             raise Violation(
                 IDENTITY_ONCE.name,
-                f"producer {identity[0]} epoch {identity[1]} was granted to {connection.caller.lane}, and to "
-                f"{holder.lane} before",
+                f"producer {identity[0]} epoch {identity[1]} was granted to {connection.caller.participant}, "
+                f"and to {holder.participant} before",
             )
 
     def allocated(self, node: SimulatedNode, reply: Reply) -> None:

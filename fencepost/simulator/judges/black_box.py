@@ -14,12 +14,12 @@ from fencepost.simulator.judges.anomalies import Anomaly, Verdict
 from fencepost.simulator.judges.cycle_rules import judge_mixed, judge_writes
 from fencepost.simulator.judges.log_order import observe
 from fencepost.simulator.judges.missing_rules import judge_missing
-from fencepost.simulator.judges.operations import Operation
+from fencepost.simulator.judges.operations import ClientOperation
 from fencepost.simulator.judges.order_rules import judge_polls, judge_sends
 from fencepost.simulator.judges.record_rules import judge_places, judge_reads
 
 
-def check(operations: Sequence[Operation], *, finally_read: Collection[TopicPartition] = ()) -> Verdict:
+def check(operations: Sequence[ClientOperation], *, finally_read: Collection[TopicPartition] = ()) -> Verdict:
     """Judges a whole history, in the order in which its operations ended; ValueError for values that are
     not unique.
 

@@ -26,7 +26,7 @@ def judge_convergence(world: World, transactions: TransactionBook) -> None:
             raise Violation(TIMEOUT.name, f"{name} is still open, since {record.start_ms} ms")
     for node in world.nodes:
         for problem in _unsettled(node):
-            raise Violation(CONVERGENCE.name, f"{node.lane}: {problem}")
+            raise Violation(CONVERGENCE.name, f"{node.participant}: {problem}")
 
 
 def is_settled(world: World, transactions: TransactionBook) -> bool:

@@ -38,7 +38,7 @@ class OldBehaviour:
         return "0 and 1" if self.despite_verification else "0 and 1 without verification"
 
 
-class Met(Violation):
+class KnownAnomaly(Violation):
     """A run met what brokers of its generation do."""
 
     def __init__(self, behaviour: OldBehaviour, evidence: str) -> None:

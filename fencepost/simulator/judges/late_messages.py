@@ -31,14 +31,14 @@ from fencepost.simulator.judges.known_anomalies import (
     LATE_MARKER,
     LATE_WRITE,
     LATE_WRITE_ALONE,
-    Met,
+    KnownAnomaly,
     OldBehaviour,
 )
 from fencepost.simulator.judges.partition_record import PartitionRecord
 from fencepost.simulator.judges.transaction_record import DECISIONS, TransactionBook
 from fencepost.simulator.world.clock import NS_PER_MS
 from fencepost.simulator.world.events import MessageLost, MessageSent, NodeStepped
-from fencepost.simulator.world.network import Question
+from fencepost.simulator.world.network import RequestMessage
 from fencepost.simulator.world.world import World
 
 _WATCHED: Final = (EndTxn, Produce, TxnOffsetCommit, WriteTxnMarkers)
@@ -50,7 +50,7 @@ Place = tuple[TopicPartition, int]
 
 
 @attrs.define(eq=False)
-class Lateness:
+class LateMessages:
     """A judge of steps and messages. It looks before the white box and reads the white box's record, which
     then describes the state before the step.
 
@@ -79,12 +79,12 @@ class Lateness:
 
     def _sent(self, sent: MessageSent) -> None:
         message = sent.message
-        if isinstance(message, Question) and isinstance(message.request, _WATCHED):
+        if isinstance(message, RequestMessage) and isinstance(message.request, _WATCHED):
             self.left_at[sent.channel.connection.number, message.token] = self.world.now
 
     def _lost(self, lost: MessageLost) -> None:
         """What is lost is never late."""
-        if isinstance(lost.message, Question):
+        if isinstance(lost.message, RequestMessage):
             self.left_at.pop((lost.channel.connection.number, lost.message.token), None)
 
     # --- steps ----------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class Lateness:
 
     def _meet(self, behaviour: OldBehaviour, evidence: str) -> None:
         if behaviour.is_of(self._settings):
-            raise Met(behaviour, evidence)
+            raise KnownAnomaly(behaviour, evidence)
 
     @property
     def _settings(self) -> NodeSettings:

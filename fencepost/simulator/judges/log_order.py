@@ -15,11 +15,18 @@ import attrs
 
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.simulator.judges.anomalies import Looks
-from fencepost.simulator.judges.operations import Operation, Outcome, Placed, Poll, Record, Write
+from fencepost.simulator.judges.operations import (
+    ClientOperation,
+    OperationOutcome,
+    Placed,
+    Poll,
+    Record,
+    Write,
+)
 
 _READ_COMMITTED: Final = IsolationLevel.READ_COMMITTED
-_FAIL: Final = Outcome.FAIL
-_OK: Final = Outcome.OK
+_FAIL: Final = OperationOutcome.FAIL
+_OK: Final = OperationOutcome.OK
 NOTHING_READ = -1  # below every offset
 UNKNOWN_THEN_READ = "unknown-then-read"  # transactions of unknown outcome that were read
 HOLES = "holes"  # places where an order squeezes offsets out: markers, aborted data
@@ -81,7 +88,7 @@ class Observations:
     happened; `mixed` are the transactions that read at read_committed and write.
     """
 
-    operations: Sequence[Operation]
+    operations: Sequence[ClientOperation]
     logs: dict[TopicPartition, PartitionLog]
     is_committed: list[bool]
     mixed: list[int]
@@ -94,11 +101,11 @@ class Observations:
         if self.is_committed[position]:
             return True
         operation = self.operations[position]
-        alone = not operation.transactional and operation.outcome is Outcome.INFO
+        alone = not operation.transactional and operation.outcome is OperationOutcome.INFO
         return alone and value in log.places
 
 
-def observe(operations: Sequence[Operation]) -> Observations:
+def observe(operations: Sequence[ClientOperation]) -> Observations:
     """Takes a history apart by partition; ValueError when a value was written twice to one."""
     seen = Observations(
         operations, {}, [operation.outcome is _OK for operation in operations], [], Looks(int)
@@ -112,7 +119,7 @@ def observe(operations: Sequence[Operation]) -> Observations:
     return seen
 
 
-def _take(seen: Observations, position: int, operation: Operation) -> None:
+def _take(seen: Observations, position: int, operation: ClientOperation) -> None:
     logs = seen.logs
     is_committed = operation.isolation_level is _READ_COMMITTED
     reads = writes = False
@@ -160,7 +167,7 @@ def _learn_commits(seen: Observations, log: PartitionLog) -> None:
         if write is None or is_committed[write[0]]:
             continue
         writer = operations[write[0]]
-        if writer.transactional and writer.outcome is Outcome.INFO:
+        if writer.transactional and writer.outcome is OperationOutcome.INFO:
             is_committed[write[0]] = True
             seen.sometimes[UNKNOWN_THEN_READ] += 1
 
@@ -197,7 +204,7 @@ def _known(seen: Observations, log: PartitionLog) -> Iterator[Record]:
         # An abort may take acknowledged offsets back with it (a leader that lost unsynced data), a commit
         # may not.
         writer = operations[position]
-        if is_committed[position] or (not writer.transactional and writer.outcome is Outcome.INFO):
+        if is_committed[position] or (not writer.transactional and writer.outcome is OperationOutcome.INFO):
             yield offset, value
 
 

@@ -22,7 +22,7 @@ from fencepost.simulator.judges.anomalies import (
     Rule,
 )
 from fencepost.simulator.judges.log_order import Observations, PartitionLog
-from fencepost.simulator.judges.operations import Outcome, Record
+from fencepost.simulator.judges.operations import OperationOutcome, Record
 
 
 class Missed(NamedTuple):
@@ -55,7 +55,7 @@ def judge_missing(seen: Observations, finally_read: Collection[TopicPartition]) 
         if not count.missed:
             continue
         # Nobody was told that a transaction of unknown outcome is committed: only its other half says so.
-        if writer.outcome is Outcome.OK or not writer.transactional:
+        if writer.outcome is OperationOutcome.OK or not writer.transactional:
             yield from (_missing(seen, position, missed) for missed in count.missed)
         if writer.transactional and count.read:
             yield _torn(seen, position, count)
@@ -76,7 +76,11 @@ def _count(seen: Observations, log: PartitionLog, counts: dict[int, _Count], *, 
         count.read += value in log.committed.values
         offset = log.places.get(value, acknowledged)
         if not seen.happened(position, value, log):
-            if offset is not None and offset <= highest and operations[position].outcome is Outcome.FAIL:
+            if (
+                offset is not None
+                and offset <= highest
+                and operations[position].outcome is OperationOutcome.FAIL
+            ):
                 sometimes[ABORTED_READ.name] += 1
             continue
         met = (

@@ -16,7 +16,7 @@ from fencepost.protocol.terms import IsolationLevel, TopicPartition
 Record = tuple[int, bytes]  # an offset and the value that stood there
 
 
-class Outcome(Enum):
+class OperationOutcome(Enum):
     """What a process learned of its operation (Jepsen's ok, fail and info)."""
 
     OK = "ok"  # all of it has happened
@@ -55,7 +55,7 @@ class Placed(NamedTuple):
 Action = Write | Poll | Placed
 
 
-class Operation(NamedTuple):
+class ClientOperation(NamedTuple):
     """One step of a process; a transaction with all of its polls and writes is one.
 
     The process is sequential: its operations stand in the history in its own order, and one that was
@@ -66,7 +66,7 @@ class Operation(NamedTuple):
 
     process: str
     number: int
-    outcome: Outcome
+    outcome: OperationOutcome
     actions: tuple[Action, ...]
     invoked_at: int
     completed_at: int

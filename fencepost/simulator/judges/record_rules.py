@@ -20,9 +20,9 @@ from fencepost.simulator.judges.anomalies import (
     Rule,
 )
 from fencepost.simulator.judges.log_order import Observations, PartitionLog
-from fencepost.simulator.judges.operations import Operation, Outcome, Record
+from fencepost.simulator.judges.operations import ClientOperation, OperationOutcome, Record
 
-_FAIL: Final = Outcome.FAIL
+_FAIL: Final = OperationOutcome.FAIL
 
 
 def judge_places(seen: Observations, log: PartitionLog) -> Iterator[Anomaly]:
@@ -83,7 +83,12 @@ _OF_THE_WRITER = {
 
 
 def _read(
-    rule: Rule, log: PartitionLog, record: Record, *, reader: Operation, writer: Operation | None = None
+    rule: Rule,
+    log: PartitionLog,
+    record: Record,
+    *,
+    reader: ClientOperation,
+    writer: ClientOperation | None = None,
 ) -> Anomaly:
     offset, value = record
     by = "" if writer is None else f" of {writer}"

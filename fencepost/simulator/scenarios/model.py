@@ -14,12 +14,12 @@ from fencepost.broker.host import SyncPolicy
 from fencepost.client.transaction_versions import newest_dialect
 from fencepost.faults.phrases import Fault, Point, PointKind
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
-from fencepost.simulator.fuzz.plan import Plan
+from fencepost.simulator.fuzz.plan import FuzzPlan
 from fencepost.simulator.scenarios.scripts import ScriptLine
 
 
 @attrs.frozen(kw_only=True)
-class Cluster:
+class ClusterShape:
     """The shape of the world. `topics` are names with their number of partitions; `coordinators` is how many
     partitions `__transaction_state` has; `broken` are protections that are turned off, `without_fixes`
     Kafka's later corrections that the brokers do without.
@@ -107,7 +107,7 @@ class Expectation:
 class Variant:
     """The same story in another cluster, with another outcome."""
 
-    cluster: Cluster
+    cluster: ClusterShape
     expect: Expectation
 
 
@@ -117,7 +117,7 @@ class SeededRun:
     scenario's choices.
     """
 
-    plan: Plan
+    plan: FuzzPlan
 
 
 @attrs.frozen(kw_only=True)
@@ -128,7 +128,7 @@ class Scenario:
 
     name: str
     lesson: str = ""
-    cluster: Cluster = Cluster()
+    cluster: ClusterShape = ClusterShape()
     parts: tuple[Part, ...] = ()
     faults: tuple[Fault, ...] = ()
     expect: Expectation = Expectation()
@@ -151,7 +151,7 @@ class Case:
 
     scenario: Scenario
     title: str
-    cluster: Cluster
+    cluster: ClusterShape
     faults: tuple[Fault, ...]
     expect: Expectation
 
@@ -187,8 +187,8 @@ def _cases(scenario: Scenario) -> Iterator[Case]:
             )
 
 
-def _difference(usual: Cluster, other: Cluster) -> Iterator[str]:
-    for field in attrs.fields(Cluster):
+def _difference(usual: ClusterShape, other: ClusterShape) -> Iterator[str]:
+    for field in attrs.fields(ClusterShape):
         value = getattr(other, field.name)
         if value != getattr(usual, field.name):
             yield f"{field.name} {_shown(value)}"

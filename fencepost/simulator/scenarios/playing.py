@@ -18,17 +18,24 @@ from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.actors.scripted import ConsumerPlayer, ProducerPlayer, Stage
 from fencepost.simulator.actors.workloads import Runner, processor
 from fencepost.simulator.explore.fork import Log
-from fencepost.simulator.faults.injector import Striker
-from fencepost.simulator.faults.protocol_events import SAME, Anchors, Happening, Listener
+from fencepost.simulator.faults.injector import FaultInjector
+from fencepost.simulator.faults.protocol_events import SAME, Listener, ProtocolEvent, ProtocolEvents
 from fencepost.simulator.judges.invariants import Invariants
-from fencepost.simulator.judges.operations import Operation
-from fencepost.simulator.scenarios.model import Case, Cluster, ConsumerPart, Part, ProcessorPart, ProducerPart
+from fencepost.simulator.judges.operations import ClientOperation
+from fencepost.simulator.scenarios.model import (
+    Case,
+    ClusterShape,
+    ConsumerPart,
+    Part,
+    ProcessorPart,
+    ProducerPart,
+)
 from fencepost.simulator.scenarios.validation import FINAL_READER
 from fencepost.simulator.scenarios.watching import StepJudge
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.clock import NS_PER_MS
 from fencepost.simulator.world.events import CallBegan
-from fencepost.simulator.world.processes import Process, Script
+from fencepost.simulator.world.processes import ClientProcess, Script
 from fencepost.simulator.world.topics import create_topics
 from fencepost.simulator.world.world import Disordered, World, WorldSettings
 
@@ -37,7 +44,7 @@ SETTLING_MS = 30_000  # how long, besides the longest transaction timeouts, ever
 Player = ProducerPlayer | ConsumerPlayer | Runner
 
 
-def world_settings(cluster: Cluster) -> WorldSettings:
+def world_settings(cluster: ClusterShape) -> WorldSettings:
     """The world that a scenario's cluster stands for."""
     return WorldSettings(
         nodes=cluster.nodes,
@@ -65,30 +72,30 @@ class Play:
 
     case: Case
     world: World
-    anchors: Anchors
+    protocol_events: ProtocolEvents
     step_judge: StepJudge
-    striker: Striker = attrs.field(init=False)
-    cast: list[tuple[Part, Process, Player]] = attrs.Factory(list[tuple[Part, Process, Player]])
+    injector: FaultInjector = attrs.field(init=False)
+    cast: list[tuple[Part, ClientProcess, Player]] = attrs.Factory(list[tuple[Part, ClientProcess, Player]])
     settled: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
     reached: list[Listener] = attrs.Factory(list[Listener])
     final: ConsumerPlayer | None = None
     stuck: list[str] = attrs.Factory(list[str])
 
     def __attrs_post_init__(self) -> None:
-        self.striker = Striker(self.world, self.anchors, self.call, self.replace)
+        self.injector = FaultInjector(self.world, self.protocol_events, self.call, self.replace)
 
     def run(self) -> None:
         """Every phase, to the last reading."""
         world = self.world
         world.start()
         create_topics(world, self.case.cluster.topics)
-        self.reached += [self.anchors.listen(point, _heard) for point in self.case.expect.reaches]
-        self.striker.plan(self.case.faults)
+        self.reached += [self.protocol_events.listen(point, _heard) for point in self.case.expect.reaches]
+        self.injector.plan(self.case.faults)
         for part in self.case.scenario.parts:
             if not part.is_called:
                 self.enter(part)
-        self._run_until(lambda: self.striker.is_over and self._is_worked(), self._patience_ms)
-        self.striker.heal()
+        self._run_until(lambda: self.injector.is_over and self._is_worked(), self._patience_ms)
+        self.injector.heal()
         self._run_until(self._is_at_rest, self._patience_ms)
         self._note_what_is_stuck()
         if not self.stuck:
@@ -124,11 +131,11 @@ class Play:
         player, script = self._player(part, process)
         self.cast.append((part, process, player))
         if part.is_called:
-            self.world.events.publish(CallBegan(process.lane, "starts"))
+            self.world.events.publish(CallBegan(process.participant, "starts"))
         process.start(script)
 
-    def _player(self, part: Part, process: Process) -> tuple[Player, Script[None]]:
-        stage = Stage(self.world, self.case.cluster, self.anchors)
+    def _player(self, part: Part, process: ClientProcess) -> tuple[Player, Script[None]]:
+        stage = Stage(self.world, self.case.cluster, self.protocol_events)
         if isinstance(part, ProducerPart):
             producer = ProducerPlayer(stage, part, process)
             return producer, producer.script()
@@ -219,7 +226,7 @@ class Play:
 
     def _note_what_is_stuck(self) -> None:
         self.stuck += [
-            f"{process.lane} never comes to its end"
+            f"{process.participant} never comes to its end"
             for part, process, _ in self.cast
             if isinstance(part, ProducerPart) and not process.is_over
         ]
@@ -253,7 +260,7 @@ class Play:
 
     def led(self, where: TopicPartition) -> Log | None:
         """A partition's log at the node that leads it; None while nobody does."""
-        leader = self.anchors.leaders.get(where)
+        leader = self.protocol_events.leaders.get(where)
         return None if leader is None or leader.host is None else leader.host.node.logs.get(where)
 
     def open_at_coordinators(self) -> set[tuple[int, TopicPartition]]:
@@ -272,16 +279,16 @@ class Play:
         }
 
     @property
-    def operations(self) -> list[Operation]:
+    def operations(self) -> list[ClientOperation]:
         """What all clients saw, in the order in which it ended."""
         now = self.world.now
-        seen: list[Operation] = []
+        seen: list[ClientOperation] = []
         for _, _, player in self.cast:
             seen += player.all_operations(now)
         return sorted(seen, key=lambda operation: operation.completed_at)
 
 
-def _heard(_: Happening) -> None:
+def _heard(_: ProtocolEvent) -> None:
     """A point that is only counted."""
 
 
@@ -290,10 +297,10 @@ def stage(case: Case, watch: Callable[[World], None] | None = None) -> Play:
     world = World(world_settings(case.cluster), Choices(recorded=case.scenario.choices))
     if watch is not None:
         watch(world)
-    anchors = Anchors(world, case.cluster.coordinators)
-    anchors.attach()
+    protocol_events = ProtocolEvents(world, case.cluster.coordinators)
+    protocol_events.attach()
     step_judge = StepJudge(Invariants(world))
     step_judge.attach(world)
     for node in world.nodes:
         node.sends_at_once = True
-    return Play(case, world, anchors, step_judge)
+    return Play(case, world, protocol_events, step_judge)

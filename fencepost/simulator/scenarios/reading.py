@@ -18,7 +18,7 @@ from fencepost.faults.phrases import ACTIONS, POINTS, Fault, NoPartition, partit
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.simulator.scenarios.limits import NODES_MAX, PARTITIONS_MAX, TRANSACTION_TIMEOUT_MAX_MS
 from fencepost.simulator.scenarios.model import (
-    Cluster,
+    ClusterShape,
     ConsumerPart,
     Expectation,
     Part,
@@ -52,7 +52,7 @@ def scenario_in(values: dict[str, Any], source: str, lines: Sequence[str] = ()) 
     top = Table(TOP, values, source, lines)
     if top.has("seeded"):
         return seeded_scenario(top)
-    cluster = _cluster(top.table("cluster"), Cluster())
+    cluster = _cluster(top.table("cluster"), ClusterShape())
     expect_table = top.table("expect")
     scenario = Scenario(
         name=top.text("name"),
@@ -77,20 +77,20 @@ def scenario_in(values: dict[str, Any], source: str, lines: Sequence[str] = ()) 
 # --- the cluster --------------------------------------------------------------------------------------------
 
 
-def _cluster(table: Table, usual: Cluster) -> Cluster:
+def _cluster(table: Table, usual: ClusterShape) -> ClusterShape:
     """What a table says of a cluster, over what it is without that."""
     made = _cluster_keys(table, usual)
     table.finish()
     return made
 
 
-def _cluster_keys(table: Table, usual: Cluster) -> Cluster:
+def _cluster_keys(table: Table, usual: ClusterShape) -> ClusterShape:
     broken = table.texts("broken") if table.has("broken") else usual.broken
     table.named("broken", broken, sorted(PROTECTIONS))
     without = table.texts("without_fixes") if table.has("without_fixes") else usual.without_fixes
     table.named("without_fixes", without, FIX_NAMES)
     policies = {policy.value: policy for policy in SyncPolicy}
-    return Cluster(
+    return ClusterShape(
         nodes=table.positive("nodes", usual.nodes, most=NODES_MAX),
         topics=_topics(table) if table.has("topics") else usual.topics,
         transaction_version=table.one_of(
@@ -111,7 +111,7 @@ def _topics(table: Table) -> tuple[tuple[str, int], ...]:
     return tuple((name, topics.positive(name, 1, most=PARTITIONS_MAX)) for name in topics.values)
 
 
-def _among(cluster: Cluster, read: Read[Thing]) -> Read[Thing]:
+def _among(cluster: ClusterShape, read: Read[Thing]) -> Read[Thing]:
     """The same words, understood among the partitions of this cluster."""
 
     def understood(text: str) -> Thing:
@@ -126,7 +126,7 @@ def _among(cluster: Cluster, read: Read[Thing]) -> Read[Thing]:
 # --- people -------------------------------------------------------------------------------------------------
 
 
-def _parts(top: Table, cluster: Cluster) -> Iterator[Part]:
+def _parts(top: Table, cluster: ClusterShape) -> Iterator[Part]:
     partition = _among(cluster, partition_named)
     for table in top.tables("producer"):
         yield _producer(table, _among(cluster, LINES.read))
@@ -205,7 +205,7 @@ def _fault(table: Table) -> Fault:
     return made
 
 
-def _expectation(table: Table, usual: Expectation, cluster: Cluster) -> Expectation:
+def _expectation(table: Table, usual: Expectation, cluster: ClusterShape) -> Expectation:
     """What a table expects, over what is expected anyway; who says what is broken says what is kept, too."""
     judged = table.has("holds") or table.has("violates")
     holds, violates = table.texts("holds"), table.texts("violates")
@@ -220,13 +220,15 @@ def _expectation(table: Table, usual: Expectation, cluster: Cluster) -> Expectat
     )
 
 
-def _values(table: Table, key: str, cluster: Cluster) -> tuple[tuple[TopicPartition, tuple[str, ...]], ...]:
+def _values(
+    table: Table, key: str, cluster: ClusterShape
+) -> tuple[tuple[TopicPartition, tuple[str, ...]], ...]:
     inner = table.table(key, f"{table.name} {key}")
     partition = _among(cluster, partition_named)
     return tuple((table.understood(key, name, partition), inner.texts(name)) for name in inner.values)
 
 
-def _variants(top: Table, expect: Table, cluster: Cluster) -> Iterator[Variant]:
+def _variants(top: Table, expect: Table, cluster: ClusterShape) -> Iterator[Variant]:
     """Rows of `also_with`: keys of a cluster and of an expectation side by side."""
     usual = _expectation(expect, Expectation(), cluster)
     for row in expect.tables("also_with", "[expect] also_with"):

@@ -70,7 +70,7 @@ def record_case(case: Case) -> tuple[Report, History]:
 
     play = stage(case, watch)
     report = finish(play)
-    return report, _told(case, report, recorders[0].history(case.name, _lanes(play)))
+    return report, _told(case, report, recorders[0].history(case.name, _participants(play)))
 
 
 def _told(case: Case, report: Report, history: History) -> History:
@@ -79,15 +79,15 @@ def _told(case: Case, report: Report, history: History) -> History:
     return attrs.evolve(history, lesson="" if lesson in report.evidence else lesson, broken=report.evidence)
 
 
-def _lanes(play: Play) -> tuple[str, ...]:
+def _participants(play: Play) -> tuple[str, ...]:
     """Who writes, then the nodes, then who reads."""
-    writers = [process.lane for part, process, _ in play.cast if isinstance(part, ProducerPart)]
+    writers = [process.participant for part, process, _ in play.cast if isinstance(part, ProducerPart)]
     readers = [
-        process.lane
+        process.participant
         for part, process, _ in play.cast
         if not isinstance(part, ProducerPart) and part.name != FINAL_READER
     ]
-    return (*writers, *(node.lane for node in play.world.nodes), *readers)
+    return (*writers, *(node.participant for node in play.world.nodes), *readers)
 
 
 def finish(play: Play) -> Report:
@@ -98,7 +98,7 @@ def finish(play: Play) -> Report:
     else:
         broken, wrong, evidence = (failure.rule,), [str(failure)], (str(failure),)
     case, world = play.case, play.world
-    strikes = play.striker.strikes
+    strikes = play.injector.strikes
     return Report(
         name=case.name,
         problems=(*wrong, *(hints(play) if wrong else ())),

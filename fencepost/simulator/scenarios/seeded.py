@@ -18,7 +18,7 @@ from fencepost.broker.settings import PROTECTIONS, NodeSettings
 from fencepost.faults.grammar import BadPhrase, quoted
 from fencepost.journal.journal import JournalSettings
 from fencepost.simulator.faults.kinds import FaultKind, Struck
-from fencepost.simulator.fuzz.plan import Plan, TxnWriterPlan, draw, hurried
+from fencepost.simulator.fuzz.plan import FuzzPlan, TxnWriterPlan, draw, hurried
 from fencepost.simulator.fuzz.trial import CORE_FAILED, NOT_LIVE
 from fencepost.simulator.judges.known_anomalies import OLD_BEHAVIOURS
 from fencepost.simulator.scenarios.limits import (
@@ -40,7 +40,7 @@ NS_PER_US: Final = 1_000
 BREAKABLE: Final = (NOT_LIVE, CORE_FAILED, *RULE_NAMES, *(each.name for each in OLD_BEHAVIOURS))
 NEWEST_VERSION: Final = 2
 
-CALM: Final = attrs.evolve(draw(Choices()), txn_writers=(), drifts_ppm=())
+DEFAULT_PLAN: Final = attrs.evolve(draw(Choices()), txn_writers=(), drifts_ppm=())
 _CALM_TXN_WRITER: Final = TxnWriterPlan(
     name="", transactional_id="", transactions=1, transaction_timeout_ms=60_000
 )
@@ -71,28 +71,28 @@ def seeded_scenario(top: Table) -> Scenario:
     return scenario
 
 
-def _plan(table: Table) -> Plan:
+def _plan(table: Table) -> FuzzPlan:
     faults = table.table("faults", "[seeded.faults]")
-    plan = Plan(
+    plan = FuzzPlan(
         world=_world(table),
         transaction_version=table.one_of("transaction_version", (0, 1, 2), NEWEST_VERSION),
         txn_writers=tuple(_txn_writer(each) for each in table.tables("txn_writer", "[[seeded.txn_writer]]")),
         idempotent_writes=table.count("idempotent_writes", most=WORK_MAX),
         processors=table.texts("processors"),
         epoch_bumps=table.count("epoch_bumps", most=WORK_MAX),
-        reads_uncommitted=table.flag("reads_uncommitted", CALM.reads_uncommitted),
+        reads_uncommitted=table.flag("reads_uncommitted", DEFAULT_PLAN.reads_uncommitted),
         kinds=faults.words("kinds", _kind),
         strikes=faults.count("strikes", most=WORK_MAX),
-        pause=faults.positive("pause_ms", CALM.pause // NS_PER_MS) * NS_PER_MS,
+        pause=faults.positive("pause_ms", DEFAULT_PLAN.pause // NS_PER_MS) * NS_PER_MS,
         drifts_ppm=table.words("clock_drifts_ppm", _drift),
-        slow_lanes=table.count("slow_lanes", most=WORK_MAX),
+        slow_participants=table.count("slow_participants", most=WORK_MAX),
     )
     faults.finish()
     return plan
 
 
 def _world(table: Table) -> WorldSettings:
-    calm, usual = CALM.world, CALM.world.node_settings
+    calm, usual = DEFAULT_PLAN.world, DEFAULT_PLAN.world.node_settings
     broken = table.texts("broken")
     table.named("broken", broken, sorted(PROTECTIONS))
     without = table.texts("without_fixes")
@@ -183,11 +183,11 @@ def seeded_text(scenario: Scenario, commentary: Commentary) -> str:
     plan = seeded.plan
     lines = [f"# {line}".rstrip() for line in commentary.found.splitlines()]
     lines += [f"name = {json.dumps(scenario.name)}", f"lesson = {json.dumps(scenario.lesson)}"]
-    lines += ["", "[seeded]", *_changed(_of_world(plan), _of_world(CALM))]
+    lines += ["", "[seeded]", *_changed(_of_world(plan), _of_world(DEFAULT_PLAN))]
     for txn_writer in plan.txn_writers:
         calm = attrs.evolve(_CALM_TXN_WRITER, transactional_id=txn_writer.name)
         lines += ["", "[[seeded.txn_writer]]", *_changed(attrs.asdict(txn_writer), attrs.asdict(calm))]
-    faults = list(_changed(_of_faults(plan), _of_faults(CALM)))
+    faults = list(_changed(_of_faults(plan), _of_faults(DEFAULT_PLAN)))
     if faults:
         lines += ["", "[seeded.faults]", *faults]
     lines += [f"# {_ms(each.at)}: {each.kind.value}, {each.whom}" for each in commentary.struck]
@@ -199,7 +199,7 @@ def seeded_text(scenario: Scenario, commentary: Commentary) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _of_world(plan: Plan) -> dict[str, object]:
+def _of_world(plan: FuzzPlan) -> dict[str, object]:
     world = plan.world
     return {
         "transaction_version": plan.transaction_version,
@@ -219,11 +219,11 @@ def _of_world(plan: Plan) -> dict[str, object]:
         "epoch_bumps": plan.epoch_bumps,
         "reads_uncommitted": plan.reads_uncommitted,
         "clock_drifts_ppm": [str(drift) for drift in plan.drifts_ppm],
-        "slow_lanes": plan.slow_lanes,
+        "slow_participants": plan.slow_participants,
     }
 
 
-def _of_faults(plan: Plan) -> dict[str, object]:
+def _of_faults(plan: FuzzPlan) -> dict[str, object]:
     return {
         "kinds": [kind.value for kind in plan.kinds],
         "strikes": plan.strikes,

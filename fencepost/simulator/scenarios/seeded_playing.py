@@ -8,7 +8,7 @@ from __future__ import annotations
 import attrs
 
 from fencepost.simulator.faults.kinds import FaultKind, Struck
-from fencepost.simulator.fuzz.plan import Plan
+from fencepost.simulator.fuzz.plan import FuzzPlan
 from fencepost.simulator.fuzz.simulation import FINAL_READER, Part, Simulation
 from fencepost.simulator.fuzz.trial import CORE_FAILED, NOT_LIVE, Trial, try_choices
 from fencepost.simulator.scenarios.model import Expectation, Scenario
@@ -22,7 +22,7 @@ from fencepost.simulator.world.recording import Recorder
 class SeededPlay:
     """A run, with what is known of it afterwards."""
 
-    plan: Plan
+    plan: FuzzPlan
     choices: tuple[int, ...]
     simulation: Simulation = attrs.field(init=False)
     trial: Trial = attrs.field(init=False)
@@ -62,7 +62,7 @@ class SeededPlay:
     def _puts_to_test(self, rule: str) -> bool:
         if rule in (NOT_LIVE, CORE_FAILED):  # whoever works asks something of the cores, and must get done
             return any(role.part is not Part.READ for role, _ in self.simulation.cast)
-        return bool(self.trial.marks.get(f"looked: {rule}"))
+        return bool(self.trial.marks.get(f"exercised: {rule}"))
 
 
 @attrs.define(eq=False)
@@ -93,13 +93,13 @@ class RecordedPlay(SeededPlay):
     def history(self, title: str) -> History:
         """Everything that happened: who writes, then the nodes, then who reads."""
         cast = [
-            (role.part, runner.process.lane)
+            (role.part, runner.process.participant)
             for role, runner in self.simulation.cast
-            if runner.process.lane != FINAL_READER
+            if runner.process.participant != FINAL_READER
         ]
-        writers = [lane for part, lane in cast if part is not Part.READ]
-        readers = [lane for part, lane in cast if part is Part.READ]
-        nodes = [node.lane for node in self.simulation.world.nodes]
+        writers = [participant for part, participant in cast if part is not Part.READ]
+        readers = [participant for part, participant in cast if part is Part.READ]
+        nodes = [node.participant for node in self.simulation.world.nodes]
         return self.recorder.history(title, (*writers, *nodes, *readers))
 
 

@@ -24,7 +24,7 @@ from fencepost.simulator.scenarios.model import ConsumerPart, Expectation, Proce
 from fencepost.simulator.scenarios.playing import Play
 from fencepost.simulator.scenarios.rule_names import CONVERGES, EXACTLY_ONCE, HANGING_TRANSACTION, spelled_out
 
-# Without these, nobody looked at exactly-once; the rest of it depends on what went wrong.
+# Without these, nobody exercised at exactly-once; the rest of it depends on what went wrong.
 _TWICE_OR_NEVER: Final = ("duplicate", "unseen")
 _OF_COPIES: Final = ("missing-output", "doubled-output")
 _NO_SYNC: Final = (
@@ -38,7 +38,7 @@ class Findings:
     """What the judges of a run say: breaches by rule, and how often each rule had something to look at."""
 
     breaches: list[tuple[str, str]] = attrs.Factory(list[tuple[str, str]])
-    looked: Counter[str] = attrs.Factory(Counter[str])
+    exercised: Counter[str] = attrs.Factory(Counter[str])
 
     @property
     def broken(self) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ def judge(play: Play) -> Findings:
     visible = visible_values(play)
     verdict = check(play.operations, finally_read=_read_to_their_end(play))
     findings.breaches += [(anomaly.rule.name, anomaly.text) for anomaly in verdict.violations]
-    findings.looked.update(verdict.sometimes)
+    findings.exercised.update(verdict.sometimes)
     for part in play.case.scenario.parts:
         if isinstance(part, ProcessorPart):
             _judge_copies(part, visible, findings)
@@ -67,19 +67,21 @@ def judge(play: Play) -> Findings:
     breach = play.step_judge.breach
     if breach is not None:
         findings.breaches.append((breach.rule, breach.evidence))
-    findings.looked.update(play.step_judge.inner.sometimes)
-    _count_what_there_was(play, findings.looked)
+    findings.exercised.update(play.step_judge.inner.sometimes)
+    _count_what_there_was(play, findings.exercised)
     return findings
 
 
-def _count_what_there_was(play: Play, looked: Counter[str]) -> None:
+def _count_what_there_was(play: Play, exercised: Counter[str]) -> None:
     """For the rules about whole runs: who had to come to his end, which transactions could have hung, and
     how many records could have been there twice or not at all.
     """
-    looked[CONVERGES] = sum(not isinstance(part, ConsumerPart) for part, _, _ in play.cast)
-    looked[HANGING_TRANSACTION] = _transactions_in_logs(play)
+    exercised[CONVERGES] = sum(not isinstance(part, ConsumerPart) for part, _, _ in play.cast)
+    exercised[HANGING_TRANSACTION] = _transactions_in_logs(play)
     copies = any(isinstance(part, ProcessorPart) for part in play.case.scenario.parts)
-    looked[EXACTLY_ONCE] = min(looked[name] for name in (*_TWICE_OR_NEVER, *(_OF_COPIES if copies else ())))
+    exercised[EXACTLY_ONCE] = min(
+        exercised[name] for name in (*_TWICE_OR_NEVER, *(_OF_COPIES if copies else ()))
+    )
 
 
 def _transactions_in_logs(play: Play) -> int:
@@ -126,7 +128,7 @@ def _judge_copies(part: ProcessorPart, visible: dict[TopicPartition, list[str]],
         lambda where, value: [(TopicPartition(part.writes, where.partition), transform(value))],
     )
     findings.breaches += [(anomaly.rule.name, anomaly.text) for anomaly in verdict.violations]
-    findings.looked.update(verdict.sometimes)
+    findings.exercised.update(verdict.sometimes)
 
 
 def _hanging(play: Play) -> list[str]:
@@ -173,7 +175,7 @@ def problems(play: Play, findings: Findings) -> list[str]:
 def hints(play: Play) -> list[str]:
     """What to look at first, for whoever did not get what he expected."""
     power_was_cut = any(
-        strike.struck and strike.fault.do.kind is ActionKind.CUT_POWER for strike in play.striker.strikes
+        strike.struck and strike.fault.do.kind is ActionKind.CUT_POWER for strike in play.injector.strikes
     )
     return [_NO_SYNC] if power_was_cut and play.case.cluster.sync is SyncPolicy.NONE else []
 
@@ -193,14 +195,14 @@ def _unexpected(expect: Expectation, findings: Findings) -> list[str]:
     found += [
         f"says nothing about {name}: there was nothing to look at"
         for name in expect.holds
-        if not findings.looked[name]
+        if not findings.exercised[name]
     ]
     return found
 
 
 def _of_faults(play: Play) -> list[str]:
     found: list[str] = []
-    for strike in play.striker.strikes:
+    for strike in play.injector.strikes:
         (when,) = strike.fault.when
         named = f"{strike.fault.do} ({when})"
         if strike.struck < strike.fault.times:

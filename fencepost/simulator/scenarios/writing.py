@@ -16,7 +16,7 @@ from fencepost.broker.host import SyncPolicy
 from fencepost.faults.phrases import Fault
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.simulator.scenarios.model import (
-    Cluster,
+    ClusterShape,
     ConsumerPart,
     Expectation,
     Part,
@@ -37,7 +37,7 @@ Pair = tuple[str, str]
 def text_of(scenario: Scenario) -> str:
     """The TOML text of a scenario."""
     blocks = ["\n".join(_head(scenario))]
-    cluster = [f"{key} = {value}" for key, value in _cluster(scenario.cluster, Cluster())]
+    cluster = [f"{key} = {value}" for key, value in _cluster(scenario.cluster, ClusterShape())]
     if cluster:
         blocks.append("\n".join(("[cluster]", *cluster)))
     blocks += ["\n".join(_part(part)) for part in scenario.parts]
@@ -88,7 +88,7 @@ def _alone(values: tuple[str, ...]) -> str:
     return line if len(line) <= LINE - 20 else "[\n" + "".join(f"  {_quoted(v)},\n" for v in values) + "]"
 
 
-def _differing(made: Part | Cluster, usual: Part | Cluster, *keys: str) -> Iterator[Pair]:
+def _differing(made: Part | ClusterShape, usual: Part | ClusterShape, *keys: str) -> Iterator[Pair]:
     """The fields of plain values that are not as usual."""
     for key in keys:
         value = getattr(made, key)
@@ -99,9 +99,9 @@ def _differing(made: Part | Cluster, usual: Part | Cluster, *keys: str) -> Itera
 # --- the cluster ----------------------------------------------------------------------------------------
 
 
-def _cluster(cluster: Cluster, usual: Cluster) -> Iterator[Pair]:
+def _cluster(cluster: ClusterShape, usual: ClusterShape) -> Iterator[Pair]:
     """What is not as usual, in the order of the model."""
-    for field in attrs.fields(Cluster):
+    for field in attrs.fields(ClusterShape):
         value = getattr(cluster, field.name)
         if value != getattr(usual, field.name):
             match value:

@@ -13,7 +13,7 @@ BEGIN_MS = 1_000_000  # what an undisturbed clock shows when a world begins
 
 
 @attrs.define(eq=False)
-class Clock:
+class SimulatedClock:
     """`drift_ppm`: microseconds that it gains in a second; `offset_ns`: the sum of its jumps."""
 
     drift_ppm: int = 0

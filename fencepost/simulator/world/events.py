@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from fencepost.broker.host import Host
     from fencepost.client.effects import Resolve
     from fencepost.protocol.messages import FetchReply
-    from fencepost.simulator.world.network import Answer, Channel, Message
+    from fencepost.simulator.world.network import Channel, Message, ReplyMessage
     from fencepost.simulator.world.nodes import SimulatedNode
-    from fencepost.simulator.world.processes import Process
+    from fencepost.simulator.world.processes import ClientProcess
 
 Kind = TypeVar("Kind")
 
@@ -83,7 +83,7 @@ class ReplyDiscarded:
     """A node replied on a connection that its caller has closed."""
 
     channel: Channel
-    message: Answer
+    message: ReplyMessage
 
 
 # --- nodes --------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class LifeChanged:
 class CallEnded:
     """A client's call came to its end: init, commit, abort or flush."""
 
-    process: Process
+    process: ClientProcess
     resolved: Resolve
 
 

@@ -133,7 +133,7 @@ class Called:
     """A client's process began something, or learned how it ended: "commit", "commit: ok", "fenced"."""
 
     at: int
-    lane: str = attrs.field(kw_only=True)
+    participant: str = attrs.field(kw_only=True)
     label: str = attrs.field(kw_only=True)
 
 
@@ -146,7 +146,7 @@ class Struck:
     """
 
     at: int
-    lane: str = attrs.field(kw_only=True)
+    participant: str = attrs.field(kw_only=True)
     label: str = attrs.field(kw_only=True)
     number: int | None = attrs.field(default=None, kw_only=True)
 
@@ -161,7 +161,7 @@ class History:
     """
 
     title: str
-    lanes: tuple[str, ...]
+    participants: tuple[str, ...]
     events: tuple[Event, ...]
     end: int
     lesson: str = ""

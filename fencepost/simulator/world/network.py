@@ -30,7 +30,7 @@ LENGTH_BYTES: Final = 4  # the length before a frame, which a reader of frames t
 
 
 @value
-class Question:
+class RequestMessage:
     """A request on its way."""
 
     token: int
@@ -39,7 +39,7 @@ class Question:
 
 
 @value
-class Answer:
+class ReplyMessage:
     """The answer to the question with this token, on its way back."""
 
     token: int
@@ -48,46 +48,46 @@ class Answer:
 
 
 @value
-class Goodbye:
+class Close:
     """The caller closed the connection; it arrives behind whatever was sent before."""
 
 
-GOODBYE: Final = Goodbye()
-Message = Question | Answer | Goodbye
+CLOSE: Final = Close()
+Message = RequestMessage | ReplyMessage | Close
 
 
-class Caller(Protocol):
+class Requester(Protocol):
     """Whoever asks: a port of a client process, or a node."""
 
     @property
-    def lane(self) -> str: ...
+    def participant(self) -> str: ...
 
     @property
     def is_paused(self) -> bool: ...
 
     @property
-    def stash(self) -> list[tuple[Channel, Message]]: ...
+    def backlog(self) -> list[tuple[Channel, Message]]: ...
 
-    def answered(self, connection: Connection, answer: Answer) -> None: ...
+    def answered(self, connection: SimulatedConnection, answer: ReplyMessage) -> None: ...
 
-    def lost(self, connection: Connection) -> None: ...
+    def lost(self, connection: SimulatedConnection) -> None: ...
 
 
-class Server(Protocol):
+class Responder(Protocol):
     """Whoever answers: a node."""
 
     @property
-    def lane(self) -> str: ...
+    def participant(self) -> str: ...
 
     @property
     def is_paused(self) -> bool: ...
 
     @property
-    def stash(self) -> list[tuple[Channel, Message]]: ...
+    def backlog(self) -> list[tuple[Channel, Message]]: ...
 
-    def asked(self, connection: Connection, message: Question | Goodbye) -> None: ...
+    def asked(self, connection: SimulatedConnection, message: RequestMessage | Close) -> None: ...
 
-    def disconnected(self, connection: Connection) -> None: ...
+    def disconnected(self, connection: SimulatedConnection) -> None: ...
 
 
 class Channel:
@@ -95,7 +95,9 @@ class Channel:
 
     __slots__ = ("connection", "held", "is_dead", "is_held", "is_to_server", "last_at", "source", "target")
 
-    def __init__(self, connection: Connection, source: str, target: str, *, is_to_server: bool) -> None:
+    def __init__(
+        self, connection: SimulatedConnection, source: str, target: str, *, is_to_server: bool
+    ) -> None:
         self.connection = connection
         self.source = source
         self.target = target
@@ -105,7 +107,7 @@ class Channel:
         self.held: deque[Message] = deque()
 
 
-class Connection:
+class SimulatedConnection:
     """A caller's connection to a node. `in_flight`: what has no answer yet, and when it was asked, by token.
 
     `is_timed` while somebody will look whether the oldest question is too old.
@@ -113,12 +115,12 @@ class Connection:
 
     __slots__ = ("caller", "in_flight", "is_timed", "number", "server", "to_caller", "to_server")
 
-    def __init__(self, number: int, caller: Caller, server: Server) -> None:
+    def __init__(self, number: int, caller: Requester, server: Responder) -> None:
         self.number = number
         self.caller = caller
         self.server = server
-        self.to_server = Channel(self, caller.lane, server.lane, is_to_server=True)
-        self.to_caller = Channel(self, server.lane, caller.lane, is_to_server=False)
+        self.to_server = Channel(self, caller.participant, server.participant, is_to_server=True)
+        self.to_caller = Channel(self, server.participant, caller.participant, is_to_server=False)
         self.in_flight: dict[int, tuple[Api, int]] = {}
         self.is_timed = False
 
@@ -153,7 +155,7 @@ class Network:
     timeline: Timeline
     encodes: bool = False
     held: list[Message] = attrs.Factory(list[Message])
-    connections: dict[int, Connection] = attrs.Factory(dict[int, Connection])
+    connections: dict[int, SimulatedConnection] = attrs.Factory(dict[int, SimulatedConnection])
     blocked: set[tuple[str, str]] = attrs.Factory(set[tuple[str, str]])
     made: int = 0
     heard: Mapping[type, object] = attrs.field(init=False)  # the types of event that somebody subscribed to
@@ -163,18 +165,18 @@ class Network:
 
     # --- sending --------------------------------------------------------------------------------------------
 
-    def connect(self, caller: Caller, server: Server) -> Connection:
+    def connect(self, caller: Requester, server: Responder) -> SimulatedConnection:
         self.made += 1
-        connection = Connection(self.made, caller, server)
+        connection = SimulatedConnection(self.made, caller, server)
         self.connections[connection.number] = connection
         return connection
 
-    def ask(self, connection: Connection, question: Question) -> None:
+    def ask(self, connection: SimulatedConnection, question: RequestMessage) -> None:
         """Send a question; its answer, or the loss of the connection, reaches the caller."""
         connection.in_flight[question.token] = (API_BY_REQUEST[type(question.request)], self.timeline.now)
         self._send(connection.to_server, _recoded_question(question) if self.encodes else question)
 
-    def answer(self, connection: Connection, answer: Answer) -> None:
+    def answer(self, connection: SimulatedConnection, answer: ReplyMessage) -> None:
         """Send an answer, unless the caller is gone."""
         channel = connection.to_caller
         if channel.is_dead:
@@ -224,24 +226,24 @@ class Network:
         connection = channel.connection
         target = connection.server if channel.is_to_server else connection.caller
         if target.is_paused:
-            target.stash.append((channel, message))
+            target.backlog.append((channel, message))
             return
         if MessageTaken in self.heard:
             self.timeline.events.publish(MessageTaken(channel, message))
-        if isinstance(message, Answer):
+        if isinstance(message, ReplyMessage):
             if message.token in connection.in_flight:
                 del connection.in_flight[message.token]
                 connection.caller.answered(connection, message)
         else:
-            if message is GOODBYE:
+            if message is CLOSE:
                 channel.is_dead = True
                 self.connections.pop(connection.number, None)
             connection.server.asked(connection, message)
 
-    def resume(self, target: Server | Caller) -> None:
+    def resume(self, target: Responder | Requester) -> None:
         """Whoever was paused takes what came meanwhile, in its order."""
-        waiting = list(target.stash)
-        target.stash.clear()
+        waiting = list(target.backlog)
+        target.backlog.clear()
         for channel, message in waiting:
             if channel.is_dead or target.is_paused:
                 self._lost(channel, message, "the connection is gone")
@@ -285,14 +287,14 @@ class Network:
 
     # --- ending ---------------------------------------------------------------------------------------------
 
-    def give_up(self, connection: Connection) -> None:
+    def give_up(self, connection: SimulatedConnection) -> None:
         """The caller closes: no answer reaches it any more, but what it sent before may still arrive."""
         self._kill(connection.to_caller, "the caller gave up")
         connection.in_flight.clear()
         if not connection.to_server.is_dead:
-            self._send(connection.to_server, GOODBYE)
+            self._send(connection.to_server, CLOSE)
 
-    def reset(self, connection: Connection, *, server_is_gone: bool = False) -> None:
+    def reset(self, connection: SimulatedConnection, *, server_is_gone: bool = False) -> None:
         """The connection breaks: whatever is on its way is lost, and both ends hear of it."""
         self.connections.pop(connection.number, None)
         was_open = connection.is_open
@@ -313,16 +315,16 @@ class Network:
             self.timeline.events.publish(MessageLost(channel, message, because))
 
 
-def _recoded_question(question: Question) -> Question:
+def _recoded_question(question: RequestMessage) -> RequestMessage:
     """The question as whoever reads its bytes has it."""
     frame = b"".join(
         encode_request(question.request, correlation_id=question.token, version=question.version)
     )
     arrived = decode_request(memoryview(bytearray(frame))[LENGTH_BYTES:])
-    return Question(arrived.correlation_id, arrived.request, arrived.version)
+    return RequestMessage(arrived.correlation_id, arrived.request, arrived.version)
 
 
-def _recoded_answer(answer: Answer, api: Api) -> Answer:
+def _recoded_answer(answer: ReplyMessage, api: Api) -> ReplyMessage:
     frame = b"".join(encode_reply(ReplyFrame(answer.token, error=answer.error, body=answer.body)))
     arrived = decode_reply(memoryview(bytearray(frame))[LENGTH_BYTES:], api)
-    return Answer(arrived.correlation_id, arrived.error, arrived.body)
+    return ReplyMessage(arrived.correlation_id, arrived.error, arrived.body)

@@ -21,7 +21,7 @@ from fencepost.journal.storage import StorageError
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import API_BY_REQUEST, FetchReply
 from fencepost.protocol.terms import TopicPartition
-from fencepost.simulator.world.clock import Clock
+from fencepost.simulator.world.clock import SimulatedClock
 from fencepost.simulator.world.events import (
     ActBegins,
     ActDone,
@@ -34,14 +34,14 @@ from fencepost.simulator.world.events import (
 )
 from fencepost.simulator.world.journals import ClusterJournals, NodeJournals
 from fencepost.simulator.world.network import (
-    GOODBYE,
-    Answer,
+    CLOSE,
     Channel,
-    Connection,
-    Goodbye,
+    Close,
     Message,
     Network,
-    Question,
+    ReplyMessage,
+    RequestMessage,
+    SimulatedConnection,
 )
 
 
@@ -53,7 +53,7 @@ class Death(Enum):
     BEHIND_A_WRITE = "behind a write"  # which is not synced
 
 
-class Scheduler(Protocol):
+class NodeWorld(Protocol):
     """What a node needs of its world."""
 
     now: int
@@ -73,30 +73,34 @@ class SimulatedNode:
     does before its `death`.
     """
 
-    world: Scheduler
+    world: NodeWorld
     settings: NodeSettings
     journals: ClusterJournals
     policy: SyncPolicy
-    clock: Clock
+    clock: SimulatedClock
     carries_own: bool = attrs.field(kw_only=True)
-    lane: str = attrs.field(init=False)
+    participant: str = attrs.field(init=False)
     disk: str = attrs.field(init=False)
     host: Host | None = None
     is_paused: bool = False
-    stash: list[tuple[Channel, Message]] = attrs.Factory(list[tuple[Channel, Message]])
+    backlog: list[tuple[Channel, Message]] = attrs.Factory(list[tuple[Channel, Message]])
     sends_at_once: bool = False  # what an act sends leaves before the next act: faults strike in between
     dies_in: int | None = None
     death: Death = Death.ANYWHERE
     loses_power: bool = False
     incarnation: int = 0
-    callers: dict[int, Connection] = attrs.Factory(dict[int, Connection])  # who asks it, by connection
-    peers: dict[int, Connection] = attrs.Factory(dict[int, Connection])  # whom it asks, by node id
+    callers: dict[int, SimulatedConnection] = attrs.Factory(
+        dict[int, SimulatedConnection]
+    )  # who asks it, by connection
+    peers: dict[int, SimulatedConnection] = attrs.Factory(
+        dict[int, SimulatedConnection]
+    )  # whom it asks, by node id
     syncing: set[TopicPartition] = attrs.Factory(set[TopicPartition])
     tick_at: int | None = None
 
     def __attrs_post_init__(self) -> None:
-        self.lane = f"node {self.settings.node_id}"
-        self.disk = disk_of(self.lane)
+        self.participant = f"node {self.settings.node_id}"
+        self.disk = disk_of(self.participant)
 
     # --- life and death -------------------------------------------------------------------------------------
 
@@ -110,7 +114,7 @@ class SimulatedNode:
         self.host.start(self.clock.ms(self.world.now))
         self.work()
         if LifeChanged in self.world.events.heard:
-            self.world.events.publish(LifeChanged(self.lane, Life.RESTARTS))
+            self.world.events.publish(LifeChanged(self.participant, Life.RESTARTS))
 
     def _stepped(self, arrived: Input, outcome: Outcome) -> None:
         if NodeStepped in self.world.events.heard:
@@ -123,7 +127,7 @@ class SimulatedNode:
             return
         self.host = None
         self.is_paused = False
-        self.stash.clear()
+        self.backlog.clear()
         self.syncing.clear()
         self.dies_in = None
         self.world.events.publish(NodeKilled(self, host, power_is_lost))
@@ -135,14 +139,14 @@ class SimulatedNode:
         for connection in self.peers.values():
             self.world.network.give_up(connection)
         self.peers.clear()
-        self.world.events.publish(LifeChanged(self.lane, Life.CRASHES))
+        self.world.events.publish(LifeChanged(self.participant, Life.CRASHES))
 
     def pause(self) -> None:
         """It does nothing until it is resumed, and does not know it (a garbage collection, a stopped
         machine).
         """
         self.is_paused = True
-        self.world.events.publish(LifeChanged(self.lane, Life.PAUSES))
+        self.world.events.publish(LifeChanged(self.participant, Life.PAUSES))
 
     def resume(self) -> None:
         was_paused, self.is_paused = self.is_paused, False
@@ -150,19 +154,19 @@ class SimulatedNode:
         if self.host is not None and not self.is_paused:
             self.work()
         if was_paused:
-            self.world.events.publish(LifeChanged(self.lane, Life.RESUMES))
+            self.world.events.publish(LifeChanged(self.participant, Life.RESUMES))
 
     # --- as a server ----------------------------------------------------------------------------------------
 
-    def asked(self, connection: Connection, message: Question | Goodbye) -> None:
+    def asked(self, connection: SimulatedConnection, message: RequestMessage | Close) -> None:
         host = self.host
         if host is None:
             self.world.network.reset(connection, server_is_gone=True)
             return
-        if message is GOODBYE:
+        if message is CLOSE:
             self.disconnected(connection)
             return
-        assert isinstance(message, Question), "what arrives and is no goodbye is a question"
+        assert isinstance(message, RequestMessage), "what arrives and is no goodbye is a question"
         self.callers[connection.number] = connection
         caller = connection.caller
         host.offer(
@@ -175,19 +179,19 @@ class SimulatedNode:
         )
         self.work()
 
-    def disconnected(self, connection: Connection) -> None:
+    def disconnected(self, connection: SimulatedConnection) -> None:
         if self.callers.pop(connection.number, None) is not None and self.host is not None:
             self.host.offer(Disconnected(connection=connection.number))
             self.work()
 
     # --- as a caller ----------------------------------------------------------------------------------------
 
-    def answered(self, connection: Connection, answer: Answer) -> None:
+    def answered(self, connection: SimulatedConnection, answer: ReplyMessage) -> None:
         if self.host is not None:
             self.host.offer(Answered(token=answer.token, error=answer.error, body=answer.body))
             self.work()
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: SimulatedConnection) -> None:
         """A connection to another node broke: whatever was asked on it has no answer."""
         for node_id, peer in list(self.peers.items()):
             if peer is connection:
@@ -258,12 +262,12 @@ class SimulatedNode:
                     self.world.events.publish(FetchAnswered(self, reply.body))
                 connection = self.callers.get(reply.to.connection)
                 if connection is not None:
-                    network.answer(connection, Answer(reply.to.correlation_id, reply.error, reply.body))
+                    network.answer(connection, ReplyMessage(reply.to.correlation_id, reply.error, reply.body))
         if host.outbox:
             sends, host.outbox = host.outbox, []
             for send in sends:
                 version = API_BY_REQUEST[type(send.request)].maximum
-                network.ask(self._peer(send.node_id), Question(send.token, send.request, version))
+                network.ask(self._peer(send.node_id), RequestMessage(send.token, send.request, version))
         if host.unsynced:
             for key in sorted(host.unsynced - self.syncing):
                 self.syncing.add(key)
@@ -273,7 +277,7 @@ class SimulatedNode:
         if host.wakes_at_ms is not None:
             self._wake_at(host.wakes_at_ms)
 
-    def _peer(self, node_id: int) -> Connection:
+    def _peer(self, node_id: int) -> SimulatedConnection:
         peer = self.peers.get(node_id)
         if peer is None:
             peer = self.peers[node_id] = self.world.network.connect(self, self.world.node(node_id))
@@ -314,9 +318,9 @@ class SimulatedNode:
             self.work()
 
 
-def disk_of(lane: str) -> str:
+def disk_of(participant: str) -> str:
     """What the disk of a node is called where slowness is counted."""
-    return f"disk of {lane}"
+    return f"disk of {participant}"
 
 
 def led_by(host: Host) -> list[TopicPartition]:

@@ -15,7 +15,7 @@ from fencepost.simulator.world import choices as plain
 from fencepost.simulator.world.choices import Choices
 
 
-class Clock(Protocol):
+class Timekeeper(Protocol):
     """Whoever knows what time it is, in nanoseconds."""
 
     now: int
@@ -38,7 +38,7 @@ class NotedChoices(Choices):
     def __init__(self, recorded: tuple[int, ...]) -> None:
         super().__init__(recorded=recorded)
         self.notes: dict[int, Note] = {}
-        self.clock: Clock | None = None
+        self.clock: Timekeeper | None = None
 
     def below(self, count: int) -> int:
         """As ever, with a note."""

@@ -19,20 +19,28 @@ from fencepost.client.errors import Failure
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.requests import AskingMachine
 from fencepost.protocol.errors import ErrorCode
-from fencepost.simulator.world.clock import NS_PER_MS, Clock
+from fencepost.simulator.world.clock import NS_PER_MS, SimulatedClock
 from fencepost.simulator.world.events import CallEnded, EventStream, Life, LifeChanged
-from fencepost.simulator.world.network import Answer, Channel, Connection, Message, Network, Question, Server
+from fencepost.simulator.world.network import (
+    Channel,
+    Message,
+    Network,
+    ReplyMessage,
+    RequestMessage,
+    Responder,
+    SimulatedConnection,
+)
 
 Machine = ProducerMachine | AskingMachine
 Result = TypeVar("Result")
-Wish = Callable[[], bool] | int | Wait
+Waiting = Callable[[], bool] | int | Wait
 """What a script waits for: a condition, a number of milliseconds of its own clock, or what a client call
 waits for.
 """
-Script = Generator[Wish, None, Result]
+Script = Generator[Waiting, None, Result]
 
 
-class Scheduler(Protocol):
+class ProcessWorld(Protocol):
     """What a process needs of its world."""
 
     now: int
@@ -42,32 +50,32 @@ class Scheduler(Protocol):
 
     def at(self, time: int, act: Callable[[Any], None], argument: object) -> None: ...
 
-    def server(self, node_id: int) -> Server | None: ...
+    def server(self, node_id: int) -> Responder | None: ...
 
 
 @attrs.define(eq=False)
 class Port:
     """One machine of a process, and its connection to each node that it talks to: the driver of its calls."""
 
-    process: Process
+    process: ClientProcess
     machine: Machine
     request_timeout_ms: int
-    connections: dict[int, Connection] = attrs.Factory(dict[int, Connection])
+    connections: dict[int, SimulatedConnection] = attrs.Factory(dict[int, SimulatedConnection])
     resolved: dict[Operation, Failure | None] = attrs.Factory(dict[Operation, Failure | None])
     answers: dict[int, Answered] = attrs.Factory(dict[int, Answered])
     wakes_at_ms: int | None = None
 
     @property
-    def lane(self) -> str:
-        return self.process.lane
+    def participant(self) -> str:
+        return self.process.participant
 
     @property
     def is_paused(self) -> bool:
         return self.process.is_paused
 
     @property
-    def stash(self) -> list[tuple[Channel, Message]]:
-        return self.process.stash
+    def backlog(self) -> list[tuple[Channel, Message]]:
+        return self.process.backlog
 
     @property
     def now(self) -> int:
@@ -118,20 +126,20 @@ class Port:
             connection = self.connections[send.node_id] = world.network.connect(self, server)
         if not connection.is_timed:
             self._time(connection, world.now)
-        world.network.ask(connection, Question(send.token, send.request, send.version))
+        world.network.ask(connection, RequestMessage(send.token, send.request, send.version))
 
     def _nobody(self, token: int) -> None:
         if not self.process.is_over:
             self.perform(self.machine.on_reply(token, ErrorCode.NETWORK_EXCEPTION, None, self.now))
             self.process.advance()
 
-    def _time(self, connection: Connection, asked_at: int) -> None:
+    def _time(self, connection: SimulatedConnection, asked_at: int) -> None:
         """The oldest question of a connection has so long to be answered."""
         connection.is_timed = True
         at = asked_at + self.request_timeout_ms * NS_PER_MS
         self.process.world.at(at, self._time_out, connection)
 
-    def _time_out(self, connection: Connection) -> None:
+    def _time_out(self, connection: SimulatedConnection) -> None:
         connection.is_timed = False
         oldest = next(iter(connection.in_flight.values()), None)
         if oldest is None or self.process.is_over:
@@ -142,22 +150,22 @@ class Port:
         else:
             self.give_up(connection)
 
-    def give_up(self, connection: Connection) -> None:
+    def give_up(self, connection: SimulatedConnection) -> None:
         """Nobody waits on this connection any longer; what it carried may still be carried out."""
         lost = list(connection.in_flight)
         self.process.world.network.give_up(connection)
         self._forget(connection, lost)
 
-    def answered(self, connection: Connection, answer: Answer) -> None:
+    def answered(self, connection: SimulatedConnection, answer: ReplyMessage) -> None:
         process = self.process
         if not process.is_over:
             self.perform(self.machine.on_reply(answer.token, answer.error, answer.body, self.now))
             process.advance()
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: SimulatedConnection) -> None:
         self._forget(connection, list(connection.in_flight))
 
-    def _forget(self, connection: Connection, tokens: list[int]) -> None:
+    def _forget(self, connection: SimulatedConnection, tokens: list[int]) -> None:
         for node_id, known in list(self.connections.items()):
             if known is connection:
                 del self.connections[node_id]
@@ -192,19 +200,19 @@ class Port:
 
 
 @attrs.define(eq=False)
-class Process:
+class ClientProcess:
     """A client process: its ports, and its script until that ends or the process is killed."""
 
-    world: Scheduler
-    lane: str
-    clock: Clock
+    world: ProcessWorld
+    participant: str
+    clock: SimulatedClock
     ports: list[Port] = attrs.Factory(list[Port])
     script: Script[None] | None = None
     waits_for: Callable[[], bool] | None = None
     is_over: bool = False
     is_paused: bool = False
     is_advancing: bool = False
-    stash: list[tuple[Channel, Message]] = attrs.Factory(list[tuple[Channel, Message]])
+    backlog: list[tuple[Channel, Message]] = attrs.Factory(list[tuple[Channel, Message]])
 
     def port(self, machine: Machine, *, request_timeout_ms: int) -> Port:
         port = Port(self, machine, request_timeout_ms)
@@ -213,7 +221,7 @@ class Process:
 
     def start(self, script: Script[None]) -> None:
         """Begin; the script runs up to the first thing that it must wait for."""
-        self.world.events.publish(LifeChanged(self.lane, Life.STARTS))
+        self.world.events.publish(LifeChanged(self.participant, Life.STARTS))
         self.script = script
         self.waits_for = _at_once
         self.advance()
@@ -225,19 +233,19 @@ class Process:
         self.is_advancing = True
         try:
             while not self.is_over and self.waits_for is not None and self.waits_for():
-                wish = next(self.script, _END)
-                if wish is _END:
-                    self.world.events.publish(LifeChanged(self.lane, Life.ENDS))
+                wait = next(self.script, _END)
+                if wait is _END:
+                    self.world.events.publish(LifeChanged(self.participant, Life.ENDS))
                     self._end()
-                elif isinstance(wish, int):
+                elif isinstance(wait, int):
                     self.waits_for = None
-                    due_ms = self.clock.ms(self.world.now) + wish
+                    due_ms = self.clock.ms(self.world.now) + wait
                     self.world.at(max(self.clock.when(due_ms), self.world.now), self._rested, self.script)
-                elif isinstance(wish, Wait):
-                    self._wait(wish)
+                elif isinstance(wait, Wait):
+                    self._wait(wait)
                 else:
-                    assert not isinstance(wish, str), "a script yields a condition, a Wait or milliseconds"
-                    self.waits_for = wish
+                    assert not isinstance(wait, str), "a script yields a condition, a Wait or milliseconds"
+                    self.waits_for = wait
         finally:
             self.is_advancing = False
 
@@ -263,12 +271,12 @@ class Process:
             assert self.script is not None, "a process that runs has a script"
             self.script.close()
             self._end()
-            self.world.events.publish(LifeChanged(self.lane, Life.DIES))
+            self.world.events.publish(LifeChanged(self.participant, Life.DIES))
 
     def _end(self) -> None:
         self.is_over = True
         self.is_paused = False
-        self.stash.clear()
+        self.backlog.clear()
         for port in self.ports:
             for connection in port.connections.values():
                 self.world.network.give_up(connection)
@@ -277,7 +285,7 @@ class Process:
     def pause(self) -> None:
         """It does nothing until it is resumed, and does not know it."""
         self.is_paused = True
-        self.world.events.publish(LifeChanged(self.lane, Life.PAUSES))
+        self.world.events.publish(LifeChanged(self.participant, Life.PAUSES))
 
     def resume(self) -> None:
         was_paused, self.is_paused = self.is_paused, False
@@ -286,7 +294,7 @@ class Process:
             self.world.network.resume(self.ports[0])
         self.advance()
         if was_paused:
-            self.world.events.publish(LifeChanged(self.lane, Life.RESUMES))
+            self.world.events.publish(LifeChanged(self.participant, Life.RESUMES))
 
     def look_at_clock(self) -> None:
         """Every machine whose time has come is woken."""

@@ -43,7 +43,7 @@ from fencepost.simulator.world.history import (
     Truncated,
 )
 from fencepost.simulator.world.labels import UNTOLD, reply_label, request_label, values_of
-from fencepost.simulator.world.network import Answer, Channel, Goodbye, Message, Question
+from fencepost.simulator.world.network import Channel, Close, Message, ReplyMessage, RequestMessage
 from fencepost.simulator.world.nodes import SimulatedNode
 from fencepost.simulator.world.world import World
 
@@ -78,19 +78,19 @@ class Recorder:
         events.subscribe(FaultStruck, self._fault)
         events.subscribe(FaultEnded, self._fault)
 
-    def history(self, title: str, lanes: tuple[str, ...]) -> History:
+    def history(self, title: str, participants: tuple[str, ...]) -> History:
         """Everything so far."""
-        return History(title=title, lanes=lanes, events=tuple(self.events), end=self.world.now)
+        return History(title=title, participants=participants, events=tuple(self.events), end=self.world.now)
 
-    def _called(self, lane: str, label: str) -> None:
+    def _called(self, participant: str, label: str) -> None:
         """A process begins something, or learned something."""
-        if lane not in self.unseen:
-            self.events.append(Called(self.world.now, lane=lane, label=label))
+        if participant not in self.unseen:
+            self.events.append(Called(self.world.now, participant=participant, label=label))
 
     def _call_ended(self, ended: CallEnded) -> None:
         resolved = ended.resolved
         outcome = "ok" if resolved.failure is None else resolved.failure.kind.__name__
-        self._called(ended.process.lane, f"{resolved.operation.value}: {outcome}")
+        self._called(ended.process.participant, f"{resolved.operation.value}: {outcome}")
 
     def _read(self, read: RecordsRead) -> None:
         self._called(read.participant, f"reads {read.partition}: {' '.join(read.values)}")
@@ -98,7 +98,9 @@ class Recorder:
     def _fault(self, fault: FaultStruck | FaultEnded) -> None:
         known = self.numbers.get(id(fault.message))
         number = None if fault.message is None or known is None else known[1]
-        self.events.append(Struck(self.world.now, lane=fault.participant, label=fault.label, number=number))
+        self.events.append(
+            Struck(self.world.now, participant=fault.participant, label=fault.label, number=number)
+        )
 
     # --- messages -------------------------------------------------------------------------------------------
 
@@ -108,11 +110,11 @@ class Recorder:
         if label is None or channel.source in self.unseen or channel.target in self.unseen:
             return
         answers = None
-        if isinstance(message, Answer):
+        if isinstance(message, ReplyMessage):
             asked = self.asked.get((channel.connection.number, message.token))
             answers = None if asked is None else asked[0]
         number = self._leaves(channel, message, label, answers)
-        if isinstance(message, Question):
+        if isinstance(message, RequestMessage):
             api = API_BY_REQUEST[type(message.request)]
             self.asked[channel.connection.number, message.token] = (number, api)
 
@@ -141,9 +143,9 @@ class Recorder:
             self._lost(MessageLost(channel, answer, "nobody waits for it"))
 
     def _label(self, channel: Channel, message: Message) -> str | None:
-        if isinstance(message, Goodbye):
+        if isinstance(message, Close):
             return None
-        if isinstance(message, Question):
+        if isinstance(message, RequestMessage):
             return None if type(message.request).__name__ in UNTOLD else request_label(message.request)
         api = channel.connection.api_of(message.token)
         return None if api is None or api.name in UNTOLD else reply_label(api, message.error, message.body)
@@ -177,7 +179,7 @@ class Recorder:
     def _coordinated(self, node: SimulatedNode, append: Append) -> None:
         for name, record in read_transactions(append.batch, append.header):
             if record is not None:
-                self.events.append(Coordinated.of(name, record, at=self.world.now, node=node.lane))
+                self.events.append(Coordinated.of(name, record, at=self.world.now, node=node.participant))
 
     def _appended(self, node: SimulatedNode, append: Append) -> None:
         header = append.header
@@ -188,7 +190,7 @@ class Recorder:
                 header,
                 append.batch,
                 at=self.world.now,
-                node=node.lane,
+                node=node.participant,
                 label=_inside(append),
             )
         )
@@ -226,7 +228,7 @@ class Recorder:
         for effect in outcome.effects:
             connection = node.callers.get(effect.to.connection) if isinstance(effect, Reply) else None
             if isinstance(effect, Reply) and connection is not None and connection.is_open:
-                answer = Answer(effect.to.correlation_id, effect.error, effect.body)
+                answer = ReplyMessage(effect.to.correlation_id, effect.error, effect.body)
                 self._sent(MessageSent(connection.to_caller, answer))
 
     def _is_leader(self, host: Host, where: TopicPartition) -> bool:
@@ -238,7 +240,9 @@ class Recorder:
         end = host.node.logs[where].partition.log_end_offset
         if end < self.ends[where]:
             self.ends[where] = end
-            self.events.append(Truncated(at=self.world.now, node=node.lane, partition=where, next_offset=end))
+            self.events.append(
+                Truncated(at=self.world.now, node=node.participant, partition=where, next_offset=end)
+            )
 
     def _killed(self, _: NodeKilled) -> None:
         self.decided = None

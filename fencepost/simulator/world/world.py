@@ -21,12 +21,12 @@ from fencepost.broker.settings import NodeSettings
 from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.world.choices import Choices
-from fencepost.simulator.world.clock import Clock
+from fencepost.simulator.world.clock import SimulatedClock
 from fencepost.simulator.world.events import DiskFailed, EventStream
 from fencepost.simulator.world.journals import ClusterJournals
-from fencepost.simulator.world.network import Network, Server
+from fencepost.simulator.world.network import Network, Responder
 from fencepost.simulator.world.nodes import SimulatedNode
-from fencepost.simulator.world.processes import Process
+from fencepost.simulator.world.processes import ClientProcess
 
 # Most messages are quick and few are very late: multiples of the quickest, by an even choice.
 LATENCIES: Final = (1, 1, 1, 1, 1, 2, 2, 3, 3, 4, 6, 8, 12, 20, 60, 250)
@@ -69,7 +69,7 @@ class World:
         self.broken_disks: set[tuple[str, str]] = set()  # operation and directory of a partition
         self.journals = ClusterJournals(self._choose_of_disk, settings=settings.journals, breaks=self._breaks)
         self.nodes = [self._make_node(number + 1) for number in range(settings.nodes)]
-        self.processes: list[Process] = []
+        self.processes: list[ClientProcess] = []
         self._digest = hashlib.blake2b(digest_size=16)
 
     def _make_node(self, node_id: int) -> SimulatedNode:
@@ -81,7 +81,7 @@ class World:
             settings,
             self.journals,
             self.settings.policy,
-            Clock(),
+            SimulatedClock(),
             carries_own=not self.settings.own_travels,
         )
 
@@ -130,7 +130,7 @@ class World:
     def node(self, node_id: int) -> SimulatedNode:
         return self.nodes[node_id - 1]
 
-    def server(self, node_id: int) -> Server | None:
+    def server(self, node_id: int) -> Responder | None:
         """Who listens at this address; a node that is down refuses when it is reached."""
         return self.nodes[node_id - 1] if 1 <= node_id <= len(self.nodes) else None
 
@@ -143,9 +143,9 @@ class World:
         for node in self.nodes:
             node.start()
 
-    def process(self, name: str) -> Process:
+    def process(self, name: str) -> ClientProcess:
         """A client process that does nothing yet."""
-        process = Process(self, name, Clock())
+        process = ClientProcess(self, name, SimulatedClock())
         self.processes.append(process)
         return process
 
