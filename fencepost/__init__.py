@@ -16,18 +16,23 @@ if TYPE_CHECKING:
     from fencepost.client.errors import BufferFull as BufferFull
     from fencepost.client.errors import ClientClosed as ClientClosed
     from fencepost.client.errors import ClientError as ClientError
+    from fencepost.client.errors import CommitFailed as CommitFailed
     from fencepost.client.errors import CommitOutcomeUnknown as CommitOutcomeUnknown
     from fencepost.client.errors import CorruptRecords as CorruptRecords
     from fencepost.client.errors import DeliveryFailed as DeliveryFailed
     from fencepost.client.errors import DeliveryTimeout as DeliveryTimeout
+    from fencepost.client.errors import FencedInstanceId as FencedInstanceId
     from fencepost.client.errors import OffsetOutOfRange as OffsetOutOfRange
     from fencepost.client.errors import ProducerFailed as ProducerFailed
     from fencepost.client.errors import ProducerFenced as ProducerFenced
+    from fencepost.client.errors import RebalanceInProgress as RebalanceInProgress
     from fencepost.client.errors import RequestFailed as RequestFailed
     from fencepost.client.errors import RequestTimeout as RequestTimeout
     from fencepost.client.errors import TransactionAborted as TransactionAborted
     from fencepost.client.errors import UnknownTopic as UnknownTopic
     from fencepost.client.errors import WrongState as WrongState
+    from fencepost.client.group_member import RebalanceListener as RebalanceListener
+    from fencepost.client.group_offsets import ConsumerGroupMetadata as ConsumerGroupMetadata
     from fencepost.client.send_future import RecordMetadata as RecordMetadata
     from fencepost.client.serializers import json_deserializer as json_deserializer
     from fencepost.client.serializers import json_serializer as json_serializer
@@ -61,36 +66,41 @@ _HOMES = {
     "BufferFull": "fencepost.client.errors",
     "ClientClosed": "fencepost.client.errors",
     "ClientError": "fencepost.client.errors",
+    "CommitFailed": "fencepost.client.errors",
     "CommitOutcomeUnknown": "fencepost.client.errors",
     "ConsumedBatch": "fencepost.client.consumer_records",
     "Consumer": "fencepost.client.shells.sync",
+    "ConsumerGroupMetadata": "fencepost.client.group_offsets",
     "CorruptRecords": "fencepost.client.errors",
     "DeliveryFailed": "fencepost.client.errors",
     "DeliveryTimeout": "fencepost.client.errors",
     "ErrorCode": "fencepost.protocol.errors",
+    "FencedInstanceId": "fencepost.client.errors",
     "FencepostError": "fencepost.protocol.errors",
     "IsolationLevel": "fencepost.protocol.terms",
+    "json_deserializer": "fencepost.client.serializers",
+    "json_serializer": "fencepost.client.serializers",
     "OffsetOutOfRange": "fencepost.client.errors",
     "Producer": "fencepost.client.shells.sync",
     "ProducerFailed": "fencepost.client.errors",
     "ProducerFenced": "fencepost.client.errors",
     "ProtocolViolation": "fencepost.protocol.errors",
+    "RebalanceInProgress": "fencepost.client.errors",
+    "RebalanceListener": "fencepost.client.group_member",
     "Record": "fencepost.client.consumer_records",
     "RecordMetadata": "fencepost.client.send_future",
     "Remedy": "fencepost.protocol.errors",
     "RequestFailed": "fencepost.client.errors",
     "RequestTimeout": "fencepost.client.errors",
+    "simulate": "fencepost.simulator.fuzz.simulate",
+    "string_deserializer": "fencepost.client.serializers",
+    "string_serializer": "fencepost.client.serializers",
     "TopicPartition": "fencepost.protocol.terms",
     "TransactionAborted": "fencepost.client.errors",
     "TransactionState": "fencepost.protocol.terms",
     "Trial": "fencepost.simulator.fuzz.trial",
     "UnknownTopic": "fencepost.client.errors",
     "WrongState": "fencepost.client.errors",
-    "json_deserializer": "fencepost.client.serializers",
-    "json_serializer": "fencepost.client.serializers",
-    "simulate": "fencepost.simulator.fuzz.simulate",
-    "string_deserializer": "fencepost.client.serializers",
-    "string_serializer": "fencepost.client.serializers",
 }
 
 

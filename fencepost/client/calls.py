@@ -401,12 +401,52 @@ class ConsumerCalls(RequestCalls):
         super().__init__(machine, driver, api_timeout_ms=machine.settings.api_timeout_ms)
         self._consumer = machine
 
-    def poll(self, timeout_ms: float) -> CallScript[list[ConsumedBatch]]:
-        """What was fetched, or comes within `timeout_ms`; asks for more before it returns."""
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Reads these partitions; the next poll() looks up where."""
+        self._consumer.assign(partitions)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Goes on at `offset`."""
+        self._consumer.seek(partition, offset)
+
+    def seek_to(self, partitions: Iterable[TopicPartition], timestamp: int) -> None:
+        """Goes on where ListOffsets says, in all assigned partitions when none is named."""
+        for partition in list(partitions) or list(self._consumer.readings):
+            self._consumer.seek_to(partition, timestamp)
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Joins the group; the next poll() begins with it."""
+        self._driver.perform(self._consumer.subscribe(topics, self._driver.now))
+
+    def unsubscribe(self) -> None:
+        """Begins to leave the group: callbacks follow, then `left`."""
+        self._driver.perform(self._consumer.unsubscribe(self._driver.now))
+
+    def left(self) -> CallScript[None]:
+        """Waits until the coordinator knows that this member is gone; not long, for its session ends too."""
         consumer = self._consumer
-        deadline = self._driver.now + timeout_ms
-        self._wake()
-        yield Wait(lambda: consumer.has_news, ANYTHING, deadline)
+        yield Wait(lambda: consumer.has_left, ANYTHING, is_shielded=True)
+
+    def returned(self) -> None:
+        """The program has returned from `rebalance_call`."""
+        self._driver.perform(self._consumer.returned(self._driver.now))
+
+    def poll(self, timeout_ms: float) -> CallScript[list[ConsumedBatch]]:
+        """What was fetched, or comes within `timeout_ms`; asks for more before it returns. It ends early, with
+        nothing, when the program must get a `rebalance_call` first.
+        """
+        consumer, driver = self._consumer, self._driver
+        deadline = driver.now + timeout_ms
+        # A program that waits here polls all the time, however long its deadline is.
+        patience_ms = inf if consumer.member is None else consumer.settings.max_poll_interval_ms // 2
+        while True:
+            driver.perform(consumer.poll(driver.now))
+            if consumer.rebalance_call is not None:
+                return []
+            limit = min(deadline, driver.now + patience_ms)
+            yield Wait(lambda: consumer.has_news or consumer.needs_poll, ANYTHING, limit)
+            if consumer.has_news or driver.now >= deadline:
+                break
         batches = consumer.take()
         self._wake()
         return batches

@@ -41,6 +41,7 @@ from fencepost.protocol.terms import (
 
 RESETS: Final = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
 FETCH_BYTES_MIN: Final = 1
+IO_TICK_MS: Final = 10
 
 
 @attrs.define(eq=False)
@@ -156,6 +157,16 @@ class ConsumerMachine(AskingMachine):
         return batches
 
     @property
+    def has_work(self) -> bool:
+        """A member sends heartbeats while its program works on what it has polled."""
+        return self.member is not None
+
+    @property
+    def io_tick_ms(self) -> int | None:
+        """Heartbeats are seconds apart; a rebalance should not wait much longer than a tick."""
+        return None if self.settings.group_id is None else IO_TICK_MS
+
+    @property
     def has_news(self) -> bool:
         """Whether `take` would return or raise something."""
         return any(reading.fetched or reading.problem for reading in self.readings.values())
@@ -208,6 +219,11 @@ class ConsumerMachine(AskingMachine):
             self.member.poll(now)
             self._follow(self.member)
         return self._step(now)
+
+    @property
+    def needs_poll(self) -> bool:
+        """Whether the group waits for the application to poll."""
+        return self.member is not None and self.member.needs_poll
 
     def _raise_failure(self, member: GroupMember) -> None:
         failure = member.failure

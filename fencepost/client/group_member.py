@@ -37,7 +37,7 @@ asked for by `call` and confirmed by `returned`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from enum import Enum
 from typing import Final
 
@@ -217,6 +217,22 @@ class RebalanceCall:
     partitions: tuple[TopicPartition, ...]
 
 
+class RebalanceListener:
+    """What subscribe() calls back, inside of poll(). Methods of an async consumer may be `async def`."""
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
+        """These will get another owner when this returns: commit what was read from them."""
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
+        """These were added to what this consumer reads, from the committed offset on; seek() changes that."""
+
+    def on_partitions_lost(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
+        """These may have another owner already, so nothing that was read from them can be committed. Calls
+        `on_partitions_revoked` unless a subclass does otherwise, as in Kafka.
+        """
+        return self.on_partitions_revoked(partitions)
+
+
 class GroupMember:
     """The membership of one consumer. `assigned` is what it may read now."""
 
@@ -342,6 +358,11 @@ class GroupMember:
             self._send_leave(now)
         elif self._kept_input is not None:  # STABLE, but meanwhile the group has gone on
             self._happens(self._kept_input)
+
+    @property
+    def needs_poll(self) -> bool:
+        """Whether the next poll() would do or raise something."""
+        return self.failure is not None or MEMBER_STATES[self.state].get(_I.POLL) is not self.state
 
     @property
     def is_fenced(self) -> bool:

@@ -14,11 +14,12 @@ from typing import TypeVar
 from fencepost.client import admin as ask
 from fencepost.client import group_admin as ask_groups
 from fencepost.client.admin import AbortSpec, Question, TopicDescription, TransactionListing
-from fencepost.client.assignment import Assigning
 from fencepost.client.calls import ConsumerCalls, RequestCalls
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.consumer_records import ConsumedBatch, Decoding
+from fencepost.client.errors import WrongState
 from fencepost.client.group_admin import GroupDescription, GroupListing
+from fencepost.client.group_member import RebalanceListener
 from fencepost.client.group_offsets import ConsumerGroupMetadata
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.requests import AskingMachine
@@ -199,20 +200,29 @@ class AsyncRequestClient:
         await self.close()
 
 
-class AsyncConsumer(AsyncRequestClient, Assigning):
-    """A consumer of assigned partitions. Yields batches; records are made only when asked for."""
+class AsyncConsumer(AsyncRequestClient):
+    """A consumer of the partitions that `assign` names, or of its group's share of subscribed topics. Yields
+    batches; records are made only when asked for. Nothing is committed automatically: commit() does, or a
+    transaction that gets `group_metadata()`.
+    """
 
     def __init__(
         self,
         bootstrap: str,
         *,
         group_id: str | None = None,
+        group_instance_id: str | None = None,
+        session_timeout_ms: int = 45_000,
+        heartbeat_interval_ms: int = 3_000,
+        max_poll_interval_ms: int = 300_000,
+        partition_assignment_strategy: Iterable[str] = ("range", "cooperative-sticky"),
         isolation_level: str = "read_committed",
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
         fetch_max_bytes: int = 1_048_576,
         max_wait_ms: int = 500,
         auto_offset_reset: Reset = "earliest",
+        metadata_max_age_ms: int = 300_000,
         request_timeout_ms: int = 30_000,
         api_timeout_ms: int = 60_000,
         client_id: str = "",
@@ -221,10 +231,16 @@ class AsyncConsumer(AsyncRequestClient, Assigning):
     ) -> None:
         self.settings = ConsumerSettings(
             group_id=group_id,
+            group_instance_id=group_instance_id,
+            session_timeout_ms=session_timeout_ms,
+            heartbeat_interval_ms=heartbeat_interval_ms,
+            max_poll_interval_ms=max_poll_interval_ms,
+            partition_assignment_strategy=tuple(partition_assignment_strategy),
             isolation_level=isolation_named(isolation_level),
             fetch_max_bytes=fetch_max_bytes,
             max_wait_ms=max_wait_ms,
             auto_offset_reset=auto_offset_reset,
+            metadata_max_age_ms=metadata_max_age_ms,
             request_timeout_ms=request_timeout_ms,
             api_timeout_ms=api_timeout_ms,
             client_id=client_id,
@@ -236,25 +252,124 @@ class AsyncConsumer(AsyncRequestClient, Assigning):
             self._machine, client_id=client_id, request_timeout_ms=request_timeout_ms, clock=clock
         )
         self._calls = ConsumerCalls(self._machine, driver)
+        self._listener = RebalanceListener()
+        self._is_calling_back = False
         super().__init__(driver, self._calls)
+
+    # --- which partitions -----------------------------------------------------------------------------------
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Reads these, from the group's committed offsets or as `auto_offset_reset` says, unless sought.
+        WrongState while topics are subscribed.
+        """
+        with self._driver.lock:
+            self._calls.assign(partitions)
+
+    def subscribe(self, topics: Iterable[str], listener: RebalanceListener | None = None) -> None:
+        """Reads the share of these topics that the group gives to this consumer, from the next poll() on. The
+        `listener` hears inside of poll() which partitions come and go. Called again, it changes the topics.
+        """
+        self._check_not_calling_back("subscribe")
+        self._driver.check_running()
+        with self._driver.lock:
+            self._calls.subscribe(topics)
+            self._listener = listener or RebalanceListener()
+
+    async def unsubscribe(self) -> None:
+        """Leaves the group, which gives the partitions to others; a static member (`group_instance_id`) keeps
+        them for its session timeout. Does nothing without a subscription.
+        """
+        self._check_not_calling_back("unsubscribe")
+        with self._driver.lock:
+            self._calls.unsubscribe()
+        try:
+            await self._call_back()
+        finally:
+            await self._driver.run(self._calls.left())
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that this consumer reads now."""
+        with self._driver.lock:
+            return list(self._machine.readings)
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """The membership under which what was polled may be committed: for `send_offsets_to_transaction`."""
+        with self._driver.lock:
+            return self._machine.group_metadata()
+
+    async def _call_back(self) -> bool:
+        """Runs the callback that is due; False when none is. What it raises is raised by poll()."""
+        call = self._machine.rebalance_call
+        if call is None:
+            return False
+        self._is_calling_back = True
+        try:
+            await self._driver.call(getattr(self._listener, call.event.value), list(call.partitions))
+        finally:
+            self._is_calling_back = False
+            with self._driver.lock:
+                self._calls.returned()
+        return True
+
+    def _check_not_calling_back(self, call: str) -> None:
+        if self._is_calling_back:
+            raise WrongState(f"{call}() inside of a rebalance callback: return from the callback first")
+
+    # --- records --------------------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: int = 1_000) -> list[ConsumedBatch]:
         """The batches that were fetched or come within `timeout_ms`; the next are requested before these are
-        read.
+        read. A subscribed consumer also joins its group here and hears of rebalances; it must poll at least
+        every `max_poll_interval_ms`, or it is out of the group.
         """
-        return await self._driver.run(self._calls.poll(timeout_ms))
+        self._check_not_calling_back("poll")
+        deadline = self._driver.now + timeout_ms
+        batches = await self._driver.run(self._calls.poll(timeout_ms))
+        while await self._call_back():
+            batches = await self._driver.run(self._calls.poll(max(0, deadline - self._driver.now)))
+        return batches
 
     async def position(self, partition: TopicPartition) -> int:
         """The offset of the next record that poll() returns; RequestTimeout when it cannot be found out."""
         return await self._driver.run(self._calls.position(partition))
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """The next record is the one at `offset`."""
+        with self._driver.lock:
+            self._calls.seek(partition, offset)
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """The next record is the first of the log; of all assigned partitions when none is named."""
+        with self._driver.lock:
+            self._calls.seek_to(partitions, EARLIEST_TIMESTAMP)
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """The next record is one that does not exist yet: after the end that the isolation level allows."""
+        with self._driver.lock:
+            self._calls.seek_to(partitions, LATEST_TIMESTAMP)
+
+    # --- offsets --------------------------------------------------------------------------------------------
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
         """The group's committed offsets or None; read_committed waits for transactions that move them."""
         return await self._driver.run(self._calls.committed(partitions))
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commits offsets outside of any transaction; without any, the positions of what was polled."""
+        """Commits offsets outside of any transaction; without any, the positions of what was polled. A member
+        of a group gets CommitFailed once others may read its partitions, RebalanceInProgress in between.
+        """
         await self._driver.run(self._calls.commit(offsets))
+
+    # --- life -----------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Leaves the group, then closes the connections."""
+        self._check_not_calling_back("close")
+        try:
+            if not self._machine.has_left:
+                await self.unsubscribe()
+        finally:
+            await self._driver.stop()
 
     async def __aenter__(self) -> AsyncConsumer:
         await self._driver.start()

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import socket
 from collections import defaultdict
-from collections.abc import Generator, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from inspect import GEN_CLOSED, getgeneratorstate
+from inspect import GEN_CLOSED, getgeneratorstate, isawaitable
 from math import inf
 from typing import Any, TypeVar
 
@@ -30,6 +30,7 @@ from fencepost.client.serializers import Serializer
 from fencepost.client.shells.sockets import READ_SIZE, Clock, connecting_socket, wall_ms, write_some
 
 ResultT = TypeVar("ResultT")
+ArgumentT = TypeVar("ArgumentT")
 
 
 class AsyncDriver:
@@ -113,6 +114,12 @@ class AsyncDriver:
                 interruption = (
                     problem  # the task was cancelled while it waited: the script says what that means
                 )
+
+    async def call(self, function: Callable[[ArgumentT], object], argument: ArgumentT) -> None:
+        """Calls back into the program, by a function or a coroutine function."""
+        result = function(argument)
+        if isawaitable(result):
+            await result
 
     async def _wait(self, wait: Wait) -> None:
         limit = inf if wait.deadline == inf else anyio.current_time() + (wait.deadline - self._clock()) / 1000

@@ -26,6 +26,7 @@ from fencepost.client.serializers import Serializer
 from fencepost.client.shells.sockets import READ_SIZE, Clock, connecting_socket, wall_ms, write_some
 
 ResultT = TypeVar("ResultT")
+ArgumentT = TypeVar("ArgumentT")
 
 # The longest wait in one round. When two threads wait, the answer of one can arrive in the round of the
 # other.
@@ -250,6 +251,10 @@ class Driver:
                 if getgeneratorstate(script) == GEN_CLOSED:  # the script itself ended with it
                     raise
                 interruption = problem  # Ctrl-C while it waited: the script says what that means
+
+    def call(self, function: Callable[[ArgumentT], object], argument: ArgumentT) -> None:
+        """Calls back into the program, which may use the client: the lock is not held."""
+        function(argument)
 
     def _wait(self, wait: Wait) -> None:
         while True:
