@@ -432,8 +432,8 @@ class ConsumerCalls(RequestCalls):
         self._driver.perform(self._consumer.returned(self._driver.now))
 
     def poll(self, timeout_ms: float) -> CallScript[list[ConsumedBatch]]:
-        """What was fetched, or comes within `timeout_ms`; asks for more before it returns. It ends early, with
-        nothing, when the program must get a `rebalance_call` first.
+        """What was fetched, or comes within `timeout_ms`; asks for more before it returns. It ends early and
+        returns nothing when the program must get a `rebalance_call` first.
         """
         consumer, driver = self._consumer, self._driver
         deadline = driver.now + timeout_ms
