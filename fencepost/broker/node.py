@@ -38,6 +38,7 @@ from fencepost.broker.purgatory import (
     Behind,
     Collect,
     Coordinator,
+    FetchTicket,
     Following,
     Gathering,
     Inner,
@@ -45,6 +46,8 @@ from fencepost.broker.purgatory import (
     ParkedFetch,
     ProducerIds,
     Scan,
+    Ticket,
+    Token,
 )
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions import state as transactions
@@ -67,6 +70,7 @@ from fencepost.protocol.offsets_log import (
     read_groups,
     read_offsets,
 )
+from fencepost.protocol.states import Ignored, Ordered, Shared, log_state
 from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.protocol.transaction_log import TransactionRecord, read_transactions, transaction_batch
 
@@ -78,37 +82,33 @@ PREFETCH_BELOW: Final = controller.PRODUCER_ID_BLOCK_SIZE // 10
 class Node:
     """State of one node; `step` in routing.py is what moves it."""
 
-    settings: NodeSettings
+    settings: Shared[NodeSettings]
     logs: dict[TopicPartition, Log] = attrs.Factory(dict[TopicPartition, Log])
     cluster: Controller = attrs.Factory(Controller)
     following: Following = attrs.Factory(Following)
     news: list[Assign | Remove] = attrs.Factory(list[Assign | Remove])  # durable, and not acted upon yet
     producer_ids: ProducerIds = attrs.Factory(ProducerIds)
-    gatherings: dict[int, Gathering] = attrs.Factory(dict[int, Gathering])
-    asked: dict[int, Asked] = attrs.Factory(dict[int, Asked])
-    fetches: dict[int, ParkedFetch] = attrs.Factory(dict[int, ParkedFetch])
-    readers: dict[TopicPartition, set[int]] = attrs.Factory(dict[TopicPartition, set[int]])
+    gatherings: dict[Ticket, Gathering] = attrs.Factory(dict[int, Gathering])
+    asked: dict[Token, Asked] = attrs.Factory(dict[int, Asked])
+    fetches: dict[FetchTicket, ParkedFetch] = attrs.Factory(dict[int, ParkedFetch])
+    readers: Ignored[dict[TopicPartition, set[int]]] = attrs.Factory(dict[TopicPartition, set[int]])
     marker_retries: dict[tuple[TopicPartition, str], int] = attrs.Factory(
         dict[tuple[TopicPartition, str], int]
     )
     reelections: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
-    movable: set[int] = attrs.Factory(set[int])  # fetches that may see more since the step began
-    tickets: int = 0
-    scans_at_ms: dict[Scan, int] = attrs.Factory(dict[Scan, int])
+    movable: set[FetchTicket] = attrs.Factory(set[int])  # fetches that may see more since the step began
+    tickets: Ignored[int] = 0
+    scans_at_ms: Ordered[dict[Scan, int]] = attrs.Factory(dict[Scan, int])
     wakes_at_ms: int | None = None
-    outcome: Outcome = attrs.Factory(lambda: Outcome([], []))
+    outcome: Shared[Outcome] = attrs.Factory(lambda: Outcome([], []))
 
     # --- the state that a log determines
 
     def state_of(self, key: TopicPartition) -> tuple[Any, ...]:
         """What the partition's log alone determines: `recover(log) == forget_notes(live)` compares these."""
         log = self.logs[key]
-        above = () if log.coordinator is None else log.coordinator.key_of_state()
-        return (log.partition.key_of_state(), above)
-
-    def key_of_state(self) -> tuple[Any, ...]:
-        """The same for all partitions that this node leads."""
-        return tuple((key, self.state_of(key)) for key in sorted(self.logs))
+        above = () if log.coordinator is None else log_state(log.coordinator)
+        return (log_state(log.partition), above)
 
     # --- leadership
 

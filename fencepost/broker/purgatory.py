@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
 
 import attrs
 
 from fencepost.broker.cluster.controller import Controller
 from fencepost.broker.contract import Effect, Reply, ReplyTo
 from fencepost.broker.groups.state import Groups
-from fencepost.broker.partitions.partition import Partition
+from fencepost.broker.partitions.partition import Guard, Partition
 from fencepost.broker.transactions.state import Transactions, WriteMarkers
 from fencepost.broker.transactions.tables import ClientVersion
 from fencepost.protocol.batches import BatchHeader, Buffer
@@ -30,10 +30,16 @@ from fencepost.protocol.messages import (
     TxnOffsetCommit,
     WriteTxnMarkersReply,
 )
+from fencepost.protocol.states import Rank, Scope
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition
 from fencepost.protocol.values import value
 
 Coordinator = Transactions | Groups | Controller
+
+# What one counter of the node numbers, each ranked among its own.
+Ticket = Annotated[int, Rank("ticket")]
+Token = Annotated[int, Rank("token")]
+FetchTicket = Annotated[int, Rank("fetch")]
 
 
 Part = ProducedPartition | PartitionError | DeletedRecords
@@ -44,7 +50,7 @@ Part = ProducedPartition | PartitionError | DeletedRecords
 class Collect:
     """Effect inside the node: one partition's part of an answer that spans several is ready."""
 
-    ticket: int
+    ticket: Ticket
     index: int = attrs.field(kw_only=True)
     result: Part = attrs.field(kw_only=True)
 
@@ -126,10 +132,6 @@ class Following:
     offset: int = 0
     due_ms: int | None = None  # when it asks again after a failure
 
-    def key(self) -> tuple[int, int, int | None]:
-        """All of it, as a value."""
-        return (self.broker_epoch, self.offset, self.due_ms)
-
 
 # --- what was asked of a node, and what the answer is for ----------------------------------------------
 
@@ -138,9 +140,9 @@ class Following:
 class Incoming:
     """One batch of a Produce on its way into a log."""
 
-    ticket: int
+    ticket: Ticket
     index: int
-    key: TopicPartition
+    key: Scope[TopicPartition]
     header: BatchHeader
     records: Buffer = attrs.field(repr=False)
     acks: int
@@ -152,7 +154,7 @@ class AskedToAdd:
     that did that itself, to say that they are in it.
     """
 
-    batches: tuple[tuple[Incoming, int], ...]
+    batches: tuple[tuple[Incoming, Guard], ...]
     """Each with the guard that it has to show."""
     spoken: ClientVersion = attrs.field(kw_only=True)
 
@@ -163,7 +165,9 @@ class AskedToAddOffsets:
 
     request: TxnOffsetCommit
     to: ReplyTo
-    guard: int
+    key: Scope[TopicPartition]
+    """The log that the offsets go to."""
+    guard: Guard
     spoken: ClientVersion
 
 

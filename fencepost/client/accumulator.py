@@ -12,6 +12,7 @@ from zlib import crc32
 from fencepost.client.batch import NO_BATCH, RECORD_SIZE_MAX, Batch, Headers, PartitionQueue, record_size
 from fencepost.client.errors import BufferFull, RecordTooLarge
 from fencepost.client.settings import ProducerSettings
+from fencepost.protocol.states import Ignored, Ordered, Shared
 from fencepost.protocol.terms import TopicPartition
 
 Place = tuple[Batch, int]
@@ -48,19 +49,27 @@ class Accumulator:
         "settings",
         "used",
     )
+    settings: Shared[ProducerSettings]
+    _next: Ignored[int]
+    _routes: Ordered[dict[str, Route]]
+    batches: Ordered[dict[int, Batch]]
+    """Without an outcome, oldest first."""
+    queues: Ordered[dict[TopicPartition, PartitionQueue]]
+    active: Ordered[dict[TopicPartition, PartitionQueue]]
+    """Those with closed batches."""
 
     def __init__(self, settings: ProducerSettings) -> None:
         self.settings = settings
         self._next = 1
-        self._routes: dict[str, Route] = {}
+        self._routes = {}
         self.hot: dict[
             str, Route
         ] = {}  # what the hot path sees, always the same object: empty while sending is not allowed
         self._is_hot = False
-        self.batches: dict[int, Batch] = {}  # without an outcome, oldest first
+        self.batches = {}
         self.lingering: deque[Batch] = deque()  # oldest first; some were closed since
-        self.queues: dict[TopicPartition, PartitionQueue] = {}
-        self.active: dict[TopicPartition, PartitionQueue] = {}  # those with closed batches
+        self.queues = {}
+        self.active = {}
         self.used = 0  # bytes of buffer_memory
 
     def allow(self, is_open: bool) -> None:
@@ -238,40 +247,3 @@ class Accumulator:
             if due > now and self.is_open(batch):
                 return min(at, due)
         return at
-
-    def copy(self) -> Accumulator:
-        """A copy that shares nothing that changes."""
-        twin = Accumulator(self.settings)
-        twin._next, twin.used = self._next, self.used
-        twin.batches = {number: batch.copy() for number, batch in self.batches.items()}
-        twin.lingering = deque(twin.batches[b.number] for b in self.lingering if b.number in twin.batches)
-        for route in self._routes.values():
-            copied = twin.route(route.topic, len(route.open))
-            copied.open = [twin.batches.get(batch.number, NO_BATCH) for batch in route.open]
-            copied.sticky = route.sticky
-        for partition, queue in self.queues.items():
-            copied = twin.queue(partition)
-            copied.ready = deque(twin.batches[batch.number] for batch in queue.ready)
-            copied.unacked = [twin.batches[batch.number] for batch in queue.unacked]
-            copied.producer_id, copied.producer_epoch = queue.producer_id, queue.producer_epoch
-            copied.next_sequence, copied.is_broken = queue.next_sequence, queue.is_broken
-            copied.numbered = queue.numbered
-        twin.active = {partition: twin.queue(partition) for partition in self.active}
-        twin.allow(self._is_hot)
-        return twin
-
-    def key(self) -> tuple[object, ...]:
-        """Equal for accumulators that will act alike."""
-        return (
-            self._next,
-            tuple(batch.key() for batch in self.batches.values()),
-            tuple(queue.key() for queue in self.queues.values()),
-            tuple((r.topic, r.sticky, tuple(b.number for b in r.open)) for r in self._routes.values()),
-            self._is_hot,
-        )
-
-    def key_at(self, now: int) -> tuple[object, ...]:
-        """Equal for accumulators that will act alike, however long what is not due at `now` still takes."""
-        _, _, *rest = self.key()
-        lingering = tuple(batch.opened_at + self.settings.linger_ms <= now for batch in self.lingering)
-        return (tuple(batch.key_at(now) for batch in self.batches.values()), lingering, *rest)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fencepost.client.retries import Calls, CoordinatorOf
+from fencepost.client.retries import CallNumber, Calls, CoordinatorOf
 from fencepost.protocol import messages as m
 from fencepost.protocol.terms import CoordinatorType, TopicPartition
 
@@ -17,13 +17,14 @@ class Joining:
     """What the open transaction of one producer consists of, by the coordinator's word."""
 
     __slots__ = ("_asked", "_asked_group", "_call", "calls", "groups", "name", "partitions")
+    _call: CallNumber | None
 
     def __init__(self, calls: Calls, name: str) -> None:
         self.calls = calls
         self.name = name
         self.partitions: set[TopicPartition] = set()
         self.groups: set[str] = set()
-        self._call: int | None = None
+        self._call = None
         self._asked: tuple[TopicPartition, ...] = ()
         self._asked_group: str | None = None
 
@@ -80,16 +81,3 @@ class Joining:
             return
         if self.calls.withdraw(self._call) or (also_in_flight and self.calls.cancel(self._call)):
             self.answered(is_in=False)
-
-    # --- for simulators -------------------------------------------------------------------------------------
-
-    def copy(self, calls: Calls) -> Joining:
-        """A copy that shares nothing that changes, over a copy of the calls."""
-        twin = Joining(calls, self.name)
-        twin.partitions, twin.groups = set(self.partitions), set(self.groups)
-        twin._call, twin._asked, twin._asked_group = self._call, self._asked, self._asked_group
-        return twin
-
-    def key(self) -> tuple[object, ...]:
-        """What tells it from another, but for the number of its question."""
-        return (tuple(sorted(self.partitions)), tuple(sorted(self.groups)), self._asked, self._asked_group)

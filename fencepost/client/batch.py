@@ -14,6 +14,7 @@ from fencepost.client.errors import Failure
 from fencepost.protocol.batches import renumber
 from fencepost.protocol.compression import Compression
 from fencepost.protocol.records import build_data_batch
+from fencepost.protocol.states import Due, Pace, constant
 from fencepost.protocol.terms import (
     INT64_MAX,
     NO_OFFSET,
@@ -64,6 +65,9 @@ class Batch:
         "was_sent",
         "where",
     )
+    attempts: Pace[int]
+    opened_at: Pace[int]
+    retry_at: Due
 
     def __init__(
         self, number: int, partition: TopicPartition, *, limit: int, opened_at: int, timestamp: int
@@ -154,28 +158,6 @@ class Batch:
         self.keys = self.timestamps = self.headers = None
         self.values = [None] * count  # its length still tells a late record that it is no part of the batch
 
-    def copy(self) -> Batch:
-        """A copy that shares nothing that changes."""
-        twin = Batch.__new__(Batch)
-        for name in Batch.__slots__:
-            value = getattr(self, name)
-            setattr(twin, name, value.copy() if isinstance(value, list | bytearray) else value)
-        return twin
-
-    def key(self) -> tuple[object, ...]:
-        """Equal for batches that will fare alike."""
-        return tuple(_hashable(getattr(self, name)) for name in _KEPT)
-
-    def key_at(self, now: int) -> tuple[object, ...]:
-        """Equal for batches that will fare alike, however long what is not due at `now` still takes."""
-        plain = tuple(_hashable(getattr(self, name)) for name in _TIMELESS)
-        return (*plain, self.retry_at <= now)
-
-
-_KEPT: Final = tuple(
-    n for n in Batch.__slots__ if n != "ordinal"
-)  # the queue's key tells what follows from it
-_TIMELESS: Final = tuple(n for n in _KEPT if n not in ("attempts", "opened_at", "retry_at"))
 
 # Far above the broker's message.max.bytes, and far below what a frame may hold.
 RECORD_SIZE_MAX: Final = 64 * 1024 * 1024
@@ -206,15 +188,7 @@ def record_size(value: bytes | None, key: bytes | None, headers: Headers | None 
     return size
 
 
-def _hashable(value: object) -> object:
-    if isinstance(value, bytearray):
-        return bytes(value)
-    if isinstance(value, list | tuple):
-        return tuple(_hashable(item) for item in cast("Sequence[object]", value))
-    return value
-
-
-NO_BATCH: Final = Batch(0, TopicPartition("", -1), limit=NO_ROOM, opened_at=0, timestamp=0)
+NO_BATCH: Final = constant(Batch(0, TopicPartition("", -1), limit=NO_ROOM, opened_at=0, timestamp=0))
 """Stands where no batch is open, so that the hot path needs no test of its own."""
 
 
@@ -239,7 +213,7 @@ class PartitionQueue:
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
         self.next_sequence = 0
-        self.numbered = 0  # batches that ever got a sequence
+        self.numbered = 0  # batches that got a sequence since `unacked` was empty
         self.is_broken = False
         """A sequence is missing in the log, for good or perhaps: nothing new under this identity (KIP-360).
         """
@@ -286,7 +260,8 @@ class PartitionQueue:
         """Gives the first batch that waits its sequence."""
         batch = self.ready.popleft()
         self._number(batch)
-        self.numbered += 1
+        # Counted from the oldest batch that is not acknowledged: only the distance between two is of use.
+        self.numbered = self.numbered + 1 if self.unacked else 1
         batch.ordinal = self.numbered
         self.unacked.append(batch)
         return batch
@@ -308,16 +283,3 @@ class PartitionQueue:
             self.unacked.remove(batch)
         elif batch in self.ready:
             self.ready.remove(batch)
-
-    def key(self) -> tuple[object, ...]:
-        """Equal for queues that will act alike; batches by number."""
-        return (
-            self.partition,
-            tuple(batch.number for batch in self.ready),
-            tuple(batch.number for batch in self.unacked),
-            self.producer_id,
-            self.producer_epoch,
-            self.next_sequence,
-            self.window,
-            self.is_broken,
-        )

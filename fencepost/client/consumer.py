@@ -31,6 +31,7 @@ from fencepost.client.retries import CoordinatorOf, Finished, OnceAnswered
 from fencepost.client.settings import UNKNOWN_TOPIC_PATIENCE_MS, ConsumerSettings, backoff_ms
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation, Remedy
+from fencepost.protocol.states import Ordered, Shared
 from fencepost.protocol.terms import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -74,21 +75,6 @@ class Reading:
         self.position = self.in_flight = self.lookup = self.problem = None
         self.fetched.clear()
 
-    def key(self) -> tuple[object, ...]:
-        """Equal for partitions that will be read alike."""
-        batches = tuple((s.next_offset, tuple(b.base_offset for b in s.batches)) for s in self.fetched)
-        return (
-            self.partition,
-            self.position,
-            self.fetch_offset,
-            batches,
-            self.in_flight,
-            self.lookup,
-            self.attempts,
-            self.retry_at,
-            self.problem,
-        )
-
 
 class ConsumerMachine(AskingMachine):
     """One consumer. It reads the partitions that it is told to (`assign`), or its share of topics that a
@@ -96,12 +82,15 @@ class ConsumerMachine(AskingMachine):
     """
 
     __slots__ = ("_decoding", "_group_metadata", "_unknown_since", "member", "readings", "settings")
+    settings: Shared[ConsumerSettings]
+    _decoding: Shared[Decoding]
+    readings: Ordered[dict[TopicPartition, Reading]]
 
     def __init__(self, bootstrap: str, settings: ConsumerSettings, decoding: Decoding = RAW) -> None:
         super().__init__(bootstrap)
         self.settings = settings
         self._decoding = decoding
-        self.readings: dict[TopicPartition, Reading] = {}
+        self.readings = {}
         self._unknown_since: dict[str, int] = {}
         self.member: GroupMember | None = None
         self._group_metadata: ConsumerGroupMetadata | None = None  # of the last membership, once that is over
@@ -452,32 +441,6 @@ class ConsumerMachine(AskingMachine):
             token = self.calls.once(node, self._fetch_request(readings))
             for reading in readings:
                 reading.in_flight = token
-
-    # --- for simulators -------------------------------------------------------------------------------------
-
-    def copy(self) -> ConsumerMachine:
-        """A copy that shares nothing that changes."""
-        twin = ConsumerMachine.__new__(ConsumerMachine)
-        twin.settings, twin._decoding = self.settings, self._decoding
-        twin.calls = self.calls.copy()
-        twin._out, twin._woken_at = list(self._out), self._woken_at
-        twin._unknown_since = dict(self._unknown_since)
-        twin.member = None if self.member is None else self.member.copy(twin.calls)
-        twin._group_metadata = self._group_metadata
-        twin.readings = {
-            where: attrs.evolve(reading, fetched=list(reading.fetched))
-            for where, reading in self.readings.items()
-        }
-        return twin
-
-    def key(self) -> tuple[object, ...]:
-        """Equal for consumers that will act alike."""
-        return (
-            self.calls.key(),
-            tuple(reading.key() for reading in self.readings.values()),
-            tuple(sorted(self._unknown_since.items())),
-            None if self.member is None else self.member.key(),
-        )
 
     def _fetch_request(self, readings: list[Reading]) -> m.Fetch:
         return m.Fetch(

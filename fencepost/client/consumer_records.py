@@ -17,6 +17,7 @@ from fencepost.client.serializers import Deserializer
 from fencepost.protocol.batches import BatchHeader, check, marker_of, walk
 from fencepost.protocol.messages import AbortedTransaction
 from fencepost.protocol.records import Columns, read_columns
+from fencepost.protocol.states import Ignored, Shared
 from fencepost.protocol.terms import TopicPartition, TransactionResult
 
 Header = tuple[str, bytes | None]
@@ -61,6 +62,9 @@ class ConsumedBatch:
         "next_offset",
         "partition",
     )
+    _decoding: Shared[Decoding]
+    _columns: Ignored[Columns | None]
+    """Decoded at first use."""
 
     def __init__(
         self,
@@ -79,7 +83,7 @@ class ConsumedBatch:
         self._at = at
         self._header = header
         self._decoding = decoding
-        self._columns: Columns | None = None
+        self._columns = None
 
     @property
     def producer_id(self) -> int:

@@ -14,10 +14,11 @@ from fencepost.client.batch import Batch, PartitionQueue
 from fencepost.client.effects import BatchDone
 from fencepost.client.errors import Failure
 from fencepost.client.remedies import remedy_of
-from fencepost.client.retries import Calls, OnceAnswered
+from fencepost.client.retries import CallNumber, Calls, OnceAnswered
 from fencepost.client.settings import ProducerSettings, backoff_ms
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
+from fencepost.protocol.states import Shared
 from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID, TopicPartition
 
 # One request carries at most one batch per partition, and no
@@ -42,12 +43,15 @@ class Delivery:
     """Batches in flight, by the token of their request."""
 
     __slots__ = ("_requests", "accumulator", "calls", "done", "settings")
+    settings: Shared[ProducerSettings]
+    _requests: dict[CallNumber, tuple[int, tuple[int, ...]]]
+    """By token: the node, and the numbers of the batches."""
 
     def __init__(self, settings: ProducerSettings, accumulator: Accumulator, calls: Calls) -> None:
         self.settings = settings
         self.accumulator = accumulator
         self.calls = calls
-        self._requests: dict[int, tuple[int, tuple[int, ...]]] = {}  # token: node, numbers of batches
+        self._requests = {}
         self.done: list[BatchDone] = []
 
     # --- out ------------------------------------------------------------------------------------------------
@@ -185,22 +189,3 @@ class Delivery:
         for batch in list(self.accumulator.batches.values()):
             if also_in_flight or not batch.in_flight:
                 self.finish(batch, failure)
-
-    # --- for simulators -------------------------------------------------------------------------------------
-
-    def copy(self) -> Delivery:
-        """A copy that shares nothing that changes, with copies of its accumulator and calls."""
-        twin = Delivery(self.settings, self.accumulator.copy(), self.calls.copy())
-        twin._requests = dict(self._requests)
-        twin.done = list(self.done)
-        return twin
-
-    def key(self) -> tuple[object, ...]:
-        """Equal for deliveries that will act alike."""
-        return (self.accumulator.key(), self.calls.key(), tuple(sorted(self._requests.items())))
-
-    def key_at(self, now: int) -> tuple[object, ...]:
-        """The same but for numbers of calls, and for times that are not due at `now`."""
-        ranks = self.calls.ranks()
-        requests = tuple((ranks[token], what) for token, what in sorted(self._requests.items()))
-        return (self.accumulator.key_at(now), self.calls.key_at(now), requests)

@@ -53,7 +53,7 @@ from fencepost.client.errors import (
     refused,
 )
 from fencepost.client.group_offsets import NO_MEMBER, ConsumerGroupMetadata
-from fencepost.client.retries import Calls, CoordinatorOf, Finished
+from fencepost.client.retries import CallNumber, Calls, CoordinatorOf, Finished
 from fencepost.client.settings import JOIN_GROUP_TIMEOUT_LAPSE_MS, LEAVE_TIMEOUT_MS, ConsumerSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.consumer_protocol import (
@@ -65,6 +65,7 @@ from fencepost.protocol.consumer_protocol import (
     encode_subscription,
 )
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
+from fencepost.protocol.states import Shared
 from fencepost.protocol.terms import CONSUMER_PROTOCOL, CoordinatorType, TopicPartition
 from fencepost.protocol.values import value
 
@@ -261,6 +262,12 @@ class GroupMember:
         "state",
         "topics",
     )
+    _settings: Shared[ConsumerSettings]
+    _assignors: Shared[list[Assignor]]
+    _group_call: CallNumber | None
+    """The JoinGroup or SyncGroup that is on its way."""
+    _leave_call: CallNumber | None
+    _beat_call: CallNumber | None
 
     def __init__(self, calls: Calls, settings: ConsumerSettings, topics: Iterable[str], now: int) -> None:
         assert settings.group_id is not None, "only a consumer with a group subscribes"
@@ -276,9 +283,9 @@ class GroupMember:
         self.assigned: tuple[TopicPartition, ...] = ()
         self.failure: Failure | None = None
         """What the next poll() raises."""
-        self._group_call: int | None = None  # the JoinGroup or SyncGroup that is on its way
-        self._leave_call: int | None = None
-        self._beat_call: int | None = None
+        self._group_call = None
+        self._leave_call = None
+        self._beat_call = None
         self._beat_at = now
         self._polled_at = now
         self._joined: m.JoinGroupReply | None = None  # of a leader that does not know every topic yet
@@ -652,26 +659,6 @@ class GroupMember:
         leaving = m.LeavingMember(member_id=self.member_id, group_instance_id=None)
         request = m.LeaveGroup(group_id=self._group.name, members=(leaving,))
         self._leave_call = self._calls.submit(request, self._group, deadline=now + LEAVE_TIMEOUT_MS)
-
-    # --- for simulators -------------------------------------------------------------------------------------
-
-    def copy(self, calls: Calls) -> GroupMember:
-        """A copy over a copy of the calls; values are replaced, never changed, so both can share them."""
-        twin = GroupMember.__new__(GroupMember)
-        for name in GroupMember.__slots__:
-            setattr(twin, name, getattr(self, name))
-        twin._calls = calls
-        return twin
-
-    def key(self) -> tuple[object, ...]:
-        """Equal for members that will act alike."""
-        own = (
-            name
-            for name in GroupMember.__slots__
-            if name not in ("_assignors", "_calls", "_settings", "_counts")
-        )
-        counts = None if self._counts is None else tuple(self._counts.items())
-        return (counts, *(getattr(self, name) for name in own))
 
     # --- time -----------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from fencepost.protocol.messages import (
     MetadataReply,
     TopicMetadata,
 )
+from fencepost.protocol.states import Ordered
 from fencepost.protocol.terms import NO_LEADER_EPOCH, CoordinatorType, TopicPartition
 
 # Bootstrap addresses are nodes -2, -3, ... until metadata names the real ones; -1 is Kafka's "no node".
@@ -51,7 +52,7 @@ class Cluster:
     partition_counts: dict[str, int] = attrs.field(factory=dict, kw_only=True)
     topic_errors: dict[str, ErrorCode] = attrs.field(factory=dict, kw_only=True)
     coordinators: dict[CoordinatorKey, int] = attrs.field(factory=dict, kw_only=True)
-    wanted: dict[str, None] = attrs.field(factory=dict, kw_only=True)
+    wanted: Ordered[dict[str, None]] = attrs.field(factory=dict, kw_only=True)
     """Topics to ask for, in the order in which they were first wanted."""
     is_stale: bool = attrs.field(default=True, kw_only=True)
     turn: int = attrs.field(default=0, kw_only=True)
@@ -151,31 +152,3 @@ class Cluster:
         """Takes a FindCoordinator reply, which also says where that node is."""
         self.nodes[reply.node_id] = (reply.host, reply.port)
         self.coordinators[key] = reply.node_id
-
-    def copy(self) -> Cluster:
-        """A copy that shares nothing that changes."""
-        return attrs.evolve(
-            self,
-            nodes=dict(self.nodes),
-            leaders=dict(self.leaders),
-            leader_epochs=dict(self.leader_epochs),
-            partition_counts=dict(self.partition_counts),
-            topic_errors=dict(self.topic_errors),
-            coordinators=dict(self.coordinators),
-            wanted=dict(self.wanted),
-        )
-
-    def key(self) -> tuple[object, ...]:
-        """Equal for clusters that will act alike."""
-        return (
-            tuple(sorted(self.nodes.items())),
-            self.controller_id,
-            tuple(sorted(self.leaders.items())),
-            tuple(sorted(self.leader_epochs.items())),
-            tuple(sorted(self.partition_counts.items())),
-            tuple(sorted(self.topic_errors.items())),
-            tuple(sorted((kind, name, node) for (kind, name), node in self.coordinators.items())),
-            tuple(self.wanted),
-            self.is_stale,
-            self.turn,
-        )

@@ -187,39 +187,3 @@ class ProducerMachine(ProducerInside):
     def wake(self, now: int) -> list[Effect]:
         """Time went by."""
         return self._step(now)
-
-    # --- for simulators -------------------------------------------------------------------------------------
-
-    def copy(self) -> ProducerMachine:
-        """A copy that shares nothing that changes."""
-        twin = ProducerMachine.__new__(ProducerMachine)
-        for name in ProducerInside.__slots__:
-            setattr(twin, name, getattr(self, name))
-        twin.delivery = self.delivery.copy()
-        twin.accumulator, twin.calls = twin.delivery.accumulator, twin.delivery.calls
-        twin._joining = None if self._joining is None else self._joining.copy(twin.calls)
-        twin._offset_calls = dict(self._offset_calls)
-        twin._offsets = {group: dict(offsets) for group, offsets in self._offsets.items()}
-        twin._out = list(self._out)
-        return twin
-
-    def key(self) -> tuple[object, ...]:
-        """Equal for producers that will act alike."""
-        joining = None if self._joining is None else self._joining.call
-        calls = (self._init_call, self._end_call, joining, tuple(sorted(self._offset_calls.items())))
-        return (*self._key_of_transaction(), *calls, self.delivery.key())
-
-    def key_at(self, now: int) -> tuple[object, ...]:
-        """The same but for numbers of calls, and for how long what is not due at `now` still takes."""
-        ranks = self.calls.ranks()
-        offset_calls = tuple(sorted((ranks[n], group) for n, group in self._offset_calls.items()))
-        joining = None if self._joining is None else self._joining.call
-        single = (self._init_call, self._end_call, joining)
-        calls = (*(None if n is None else ranks[n] for n in single), offset_calls)
-        return (*self._key_of_transaction(), *calls, self.delivery.key_at(now))
-
-    def _key_of_transaction(self) -> tuple[object, ...]:
-        offsets = ((group, tuple(sorted(offsets.items()))) for group, offsets in self._offsets.items())
-        own = (self.producer_id, self.producer_epoch, self.failure, self.operation, self._added)
-        joined = None if self._joining is None else self._joining.key()
-        return (self.state, *own, tuple(offsets), joined)

@@ -36,12 +36,15 @@ from fencepost.client.producer_states import (
     TRANSACTIONAL,
     ProducerInput,
     ProducerState,
+    ProducerTable,
     refusal,
 )
-from fencepost.client.retries import ANY_NODE, Calls, CoordinatorOf, Finished
+from fencepost.client.retries import ANY_NODE, CallNumber, Calls, CoordinatorOf, Finished
 from fencepost.client.settings import ProducerSettings
+from fencepost.client.transaction_versions import Dialect
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
+from fencepost.protocol.states import Ignored, Ordered, Shared
 from fencepost.protocol.terms import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -84,6 +87,16 @@ class ProducerInside:
         "settings",
         "state",
     )
+    settings: Shared[ProducerSettings]
+    _table: Shared[ProducerTable]
+    _dialect: Shared[Dialect]
+    _init_call: CallNumber | None
+    _end_call: CallNumber | None
+    _offset_calls: dict[CallNumber, str]
+    _offsets: Ordered[dict[ConsumerGroupMetadata, dict[TopicPartition, int]]]
+    """Not yet on their way."""
+    _woken_at: Ignored[int | None]
+    """What was announced last."""
 
     def __init__(self, bootstrap: str, settings: ProducerSettings) -> None:
         self.settings = settings
@@ -101,13 +114,13 @@ class ProducerInside:
         self._joining: Joining | None = None  # an older client's, in transactions
         if settings.transactional_id is not None and self._dialect.asks_to_add:
             self._joining = Joining(self.calls, settings.transactional_id)
-        self._init_call: int | None = None
-        self._end_call: int | None = None
-        self._offset_calls: dict[int, str] = {}
-        self._offsets: dict[ConsumerGroupMetadata, dict[TopicPartition, int]] = {}  # not yet on their way
+        self._init_call = None
+        self._end_call = None
+        self._offset_calls = {}
+        self._offsets = {}
         self._added = False  # something of this transaction went out, so the coordinator must hear its end
         self._out: list[Effect] = []
-        self._woken_at: int | None = None
+        self._woken_at = None
 
     @property
     def is_waiting(self) -> bool:

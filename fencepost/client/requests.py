@@ -10,17 +10,20 @@ from fencepost.client.metadata import Cluster, bootstrap_addresses
 from fencepost.client.retries import Calls, Finished, OnceAnswered, Target
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import ReplyBody, Request
+from fencepost.protocol.states import Ignored
 
 
 class AskingMachine:
     """Questions of one client. Every input returns its effects in order."""
 
     __slots__ = ("_out", "_woken_at", "calls")
+    _woken_at: Ignored[int | None]
+    """What was announced last."""
 
     def __init__(self, bootstrap: str) -> None:
         self.calls = Calls(Cluster(tuple(bootstrap_addresses(bootstrap))))
         self._out: list[Effect] = []
-        self._woken_at: int | None = None
+        self._woken_at = None
 
     @property
     def cluster(self) -> Cluster:

@@ -8,7 +8,7 @@ their own, pass through `once` and come back untouched.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal, NamedTuple, cast
+from typing import Annotated, Final, Literal, NamedTuple, cast
 
 import attrs
 
@@ -21,6 +21,7 @@ from fencepost.client.settings import backoff_ms
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
 from fencepost.protocol.messages import ReplyBody, Request
+from fencepost.protocol.states import Due, Ignored, Ordered, Pace, Rank, Shared
 from fencepost.protocol.terms import NEWEST_VERSION, CoordinatorType, TopicPartition
 from fencepost.protocol.values import value
 
@@ -58,37 +59,24 @@ Target = Anywhere | TopicPartition | CoordinatorOf | BrokerAt
 """Who must answer: any node, the controller, the leader of a partition, a coordinator, or one broker."""
 
 
+CallNumber = Annotated[int, Rank("call")]
+"""Of a call, or of a request that it sent: both are counted by one counter."""
+
+
 @attrs.define(eq=False)
 class Call:
     """One request on its way to an answer. `indefinite`: an earlier try may have been carried out."""
 
-    number: int
+    number: CallNumber
     request: Request = attrs.field(kw_only=True)
     target: Target = attrs.field(kw_only=True)
     deadline: int | None = attrs.field(default=None, kw_only=True)
     timeout_ms: int | None = attrs.field(default=None, kw_only=True)
-    attempts: int = attrs.field(default=0, kw_only=True)
-    retry_at: int = attrs.field(default=0, kw_only=True)
+    attempts: Pace[int] = attrs.field(default=0, kw_only=True)
+    retry_at: Due = attrs.field(default=0, kw_only=True)
     node: int | None = attrs.field(default=None, kw_only=True)
     indefinite: bool = attrs.field(default=False, kw_only=True)
-    last_error: ErrorCode = attrs.field(default=NO_ERROR, kw_only=True)
-
-    def key(self) -> tuple[object, ...]:
-        """Equal for calls that will act alike."""
-        return (
-            self.number,
-            self.request,
-            self.target,
-            self.deadline,
-            self.attempts,
-            self.retry_at,
-            self.node,
-            self.indefinite,
-        )
-
-    def key_at(self, now: int) -> tuple[object, ...]:
-        """The same for calls that differ in their number, and in how long they still pause."""
-        return (self.request, self.target, self.deadline, self.retry_at <= now, self.node, self.indefinite)
+    last_error: Ignored[ErrorCode] = attrs.field(default=NO_ERROR, kw_only=True)
 
 
 class Finished(NamedTuple):
@@ -123,16 +111,26 @@ class Calls:
         "_waiting",
         "cluster",
     )
+    _versions: Shared[Mapping[type[Request], int]]
+    """Of the requests that do not go out in the newest."""
+    _next: Ignored[int]
+    _waiting: Ordered[dict[CallNumber, Call]]
+    """Not in flight, by number."""
+    _tokens: Ordered[dict[CallNumber, Call | int]]
+    """In flight: the call, or the node of a request sent once."""
+    _metadata_call: CallNumber | None
+    _metadata_at: Due
+    _looking_up: dict[CoordinatorKey, CallNumber]
 
     def __init__(self, cluster: Cluster, versions: Mapping[type[Request], int] | None = None) -> None:
         self.cluster = cluster
-        self._versions = versions or {}  # of the requests that do not go out in the newest
+        self._versions = versions or {}
         self._next = 0
-        self._waiting: dict[int, Call] = {}  # not in flight, by number
-        self._tokens: dict[int, Call | int] = {}  # in flight: the call, or the node of a request sent once
-        self._metadata_call: int | None = None
+        self._waiting = {}
+        self._tokens = {}
+        self._metadata_call = None
         self._metadata_at = 0
-        self._looking_up: dict[CoordinatorKey, int] = {}
+        self._looking_up = {}
         self._out: list[Send] = []
 
     def submit(
@@ -354,58 +352,3 @@ class Calls:
             if deadline is not None and (at is None or deadline < at):
                 at = deadline
         return at
-
-    # --- for simulators -------------------------------------------------------------------------------------
-
-    def copy(self) -> Calls:
-        """A copy that shares nothing that changes."""
-        twin = Calls(self.cluster.copy(), self._versions)
-        twin._next = self._next
-        twin._waiting = {number: attrs.evolve(call) for number, call in self._waiting.items()}
-        twin._tokens = {
-            token: call if isinstance(call, int) else attrs.evolve(call)
-            for token, call in self._tokens.items()
-        }
-        twin._metadata_call = self._metadata_call
-        twin._metadata_at = self._metadata_at
-        twin._looking_up = dict(self._looking_up)
-        twin._out = list(self._out)
-        return twin
-
-    def key(self) -> tuple[object, ...]:
-        """Equal for calls that will act alike."""
-        return (
-            self.cluster.key(),
-            tuple(call.key() for call in self._waiting.values()),
-            tuple((token, c if isinstance(c, int) else c.key()) for token, c in self._tokens.items()),
-            self._metadata_call,
-            self._metadata_at,
-            tuple(sorted(self._looking_up.items())),
-        )
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        """What an answer is awaited for, oldest first."""
-        return tuple(self._tokens)
-
-    def ranks(self) -> dict[int, int]:
-        """The numbers and tokens that are still of use, each with its place among them."""
-        numbers = {call.number for call in self._tokens.values() if isinstance(call, Call)}
-        return {
-            number: rank for rank, number in enumerate(sorted(numbers.union(self._waiting, self._tokens)))
-        }
-
-    def key_at(self, now: int) -> tuple[object, ...]:
-        """Equal for calls that will act alike, but for their numbers and for how long they pause."""
-        ranks = self.ranks()
-        return (
-            self.cluster.key(),
-            tuple((ranks[number], call.key_at(now)) for number, call in self._waiting.items()),
-            tuple(
-                (ranks[token], c if isinstance(c, int) else (ranks[c.number], c.key_at(now)))
-                for token, c in self._tokens.items()
-            ),
-            None if self._metadata_call is None else ranks[self._metadata_call],
-            self._metadata_at <= now,
-            tuple(sorted((*key, ranks[number]) for key, number in self._looking_up.items())),
-        )

@@ -33,6 +33,7 @@ from fencepost.protocol.messages import (
     Request,
     TxnOffsetCommitReply,
 )
+from fencepost.protocol.states import log_state
 from fencepost.protocol.terms import CoordinatorType, IsolationLevel, TopicPartition, TransactionResult
 from fencepost.protocol.transaction_log import TransactionRecord, read_transactions
 from tests.broker.requests import (
@@ -332,7 +333,7 @@ class Cluster:
 
     def check_leaders(self) -> None:
         """Everybody that lives knows the same, and each partition is led by the one that they name."""
-        known = {host.node.cluster.key_of_state() for host in self.hosts.values()}
+        known = {log_state(host.node.cluster) for host in self.hosts.values()}
         assert len(known) == 1, "the nodes disagree about the cluster"
         for topic in self.hosts[CONTROLLER].node.cluster.topics.values():
             for number, leader in topic.leaders.items():

@@ -32,6 +32,7 @@ from fencepost.protocol.messages import (
     Request,
     TxnOffsetCommit,
 )
+from fencepost.protocol.states import fork
 from fencepost.protocol.terms import (
     INT16_MAX,
     LAST_GRANTED_EPOCH,
@@ -225,7 +226,7 @@ def test_before_version_1_a_rotation_is_forgotten_with_its_coordinator(
     heir = identity_of(story.init(expected=me))
     assert story.records()[-1].previous_producer_id == (me.producer_id if survives else NO_PRODUCER_ID)
     write(story, heir, "x", 0)
-    twin = story.coordinator().copy()
+    twin = fork(story.coordinator())
     assert twin.other_ids == ({} if survives else {"pay": (me.producer_id, NO_PRODUCER_ID)})
     assert story.check_recovery()
     story.restart()

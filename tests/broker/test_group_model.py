@@ -10,8 +10,8 @@ from fencepost.broker.contract import Received, ReplyTo, Tick
 from fencepost.broker.dispatch import step
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import Heartbeat, JoinGroup, JoinGroupReply, SyncGroup
+from fencepost.protocol.states import fingerprint, fork
 from fencepost.protocol.terms import GroupState
-from fencepost.simulator.explore.fork import copy_of, key_of
 from tests.broker.group_story import (
     GROUP,
     REBALANCE_MS,
@@ -161,9 +161,9 @@ class Conversation(RuleBasedStateMachine):
     @rule(number=members)
     def a_copy_goes_its_own_way(self, number: int) -> None:
         node = self.story.host.node
-        key = key_of(node)
-        twin = copy_of(node)
-        assert key_of(twin) == key
+        key = fingerprint(node)
+        twin = fork(node)
+        assert fingerprint(twin) == key
         later, who, to = self.story.now + SESSION_MS, self.who(number), ReplyTo(9, 9)
         beat = Heartbeat(
             group_id=GROUP, generation_id=self.story.generation, member_id=who, group_instance_id=None
@@ -174,8 +174,8 @@ class Conversation(RuleBasedStateMachine):
         for request in requests:
             step(twin, Received(request, to=to), self.story.now)
         step(twin, Tick(), later)
-        assert key_of(node) == key
-        hash(key_of(twin))
+        assert fingerprint(node) == key
+        hash(fingerprint(twin))
 
     def teardown(self) -> None:
         """In the end everybody is answered, and a group that nobody speaks to is empty."""

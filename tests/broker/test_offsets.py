@@ -20,6 +20,7 @@ from fencepost.protocol.messages import (
     TxnOffsetCommitReply,
 )
 from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord, offsets_batch
+from fencepost.protocol.states import fork, log_state
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition
 from tests.broker.requests import (
     ABORT,
@@ -282,10 +283,10 @@ def test_a_tombstone_forgets_the_offset_and_what_is_pending_of_it() -> None:
     state = Groups()
     write(state, 0, 5)
     write(state, 1, 6, producer_id=7)
-    copied = state.copy()
+    copied = fork(state)
     write(state, 2, None)
     assert (offset_keys(state), len(offset_keys(copied))) == ([], 1)
     assert state.group("readers", now=NOON) is not None, "the group stays, until it is deleted"
-    assert copied.key_of_state() != state.key_of_state()
+    assert log_state(copied) != log_state(state)
     write(state, 3, 9)
     assert state.committed["readers"][ORDERS].record.offset == 9

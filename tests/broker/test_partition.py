@@ -8,6 +8,7 @@ from fencepost.broker.partitions import partition
 from fencepost.broker.partitions.partition import CACHED_BATCHES_MAX
 from fencepost.journal.indexes import AbortedRange
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.states import fork, log_state
 from fencepost.protocol.terms import INT32_MAX
 from tests.broker.logs import Led
 from tests.broker.requests import ABORT, COMMIT
@@ -329,10 +330,10 @@ def test_recovery_reads_from_the_log_what_is_not_a_note() -> None:
     led.release(30)
     led.ask(99)
     live = led.partition
-    assert led.recovered().key_of_state() == live.key_of_state()
-    copied = live.copy()
+    assert log_state(led.recovered()) == log_state(live)
+    copied = fork(live)
     led.data(5, transactional=True)
-    assert copied.key_of_state() != live.key_of_state()
+    assert log_state(copied) != log_state(live)
 
 
 def test_a_snapshot_keeps_the_last_batch_of_each_producer() -> None:

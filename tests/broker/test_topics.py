@@ -30,6 +30,7 @@ from fencepost.protocol.messages import (
     TopicConfig,
 )
 from fencepost.protocol.metadata_log import BrokerRegistered
+from fencepost.protocol.states import fork, log_state
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
@@ -326,13 +327,13 @@ def test_a_producer_id_is_durable_before_it_is_granted() -> None:
 def test_deciding_changes_nothing() -> None:
     state = Controller()
     apply(state, [BrokerRegistered(1, broker_epoch=0, host="node", port=1)])
-    before = state.key_of_state()
+    before = log_state(state)
     decision = create_topics(state, create("a", 3), to=NO_ONE)
-    assert state.key_of_state() == before
-    copied = state.copy()
+    assert log_state(state) == before
+    copied = fork(state)
     apply(state, decision.records)
-    assert copied.key_of_state() == before != state.key_of_state()
-    assert state.copy().key_of_state() == state.key_of_state()
+    assert log_state(copied) == before != log_state(state)
+    assert log_state(fork(state)) == log_state(state)
     assert state.leader(TopicPartition("a", 2)) is not None
     assert state.leader(TopicPartition("a", 3)) is None
 

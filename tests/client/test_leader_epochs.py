@@ -12,6 +12,7 @@ from fencepost.client.settings import ConsumerSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import ReplyBody
+from fencepost.protocol.states import fingerprint, fork
 from fencepost.protocol.terms import EARLIEST_TIMESTAMP, TopicPartition
 from tests.client.conversation import Talk
 
@@ -97,8 +98,8 @@ def test_what_is_known_of_epochs_tells_clusters_apart_and_is_copied() -> None:
     cluster, naive = moved(), Cluster((("h", 9),))
     naive.want("t")
     naive.learn(told((NEW, 0), (OLD, 0)), from_node=NEW)
-    assert cluster.key() != naive.key()
-    twin = cluster.copy()
+    assert fingerprint(cluster) != fingerprint(naive)
+    twin = fork(cluster)
     twin.learn(told((OLD, 2), (OLD, 2)), from_node=OLD)
     assert (cluster.leader_epoch(HERE), twin.leader_epoch(HERE)) == (1, 2)
 

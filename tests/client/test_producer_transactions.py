@@ -25,6 +25,7 @@ from fencepost.client.producer_states import (
 )
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.states import fingerprint, fork
 from fencepost.protocol.terms import TopicPartition, TransactionResult
 from tests.client.conversation import HERE, PRODUCER_ID, ProducerTalk, transactional
 
@@ -419,10 +420,10 @@ def test_an_identity_that_is_refused_ends_the_producer(error: ErrorCode, kind: t
 def test_calls_in_the_wrong_order_are_refused_and_change_nothing() -> None:
     talk = ProducerTalk(transactional().machine.settings)
     for call in (talk.machine.begin, talk.commit, talk.abort):
-        before = talk.machine.key()
+        before = fingerprint(talk.machine)
         with pytest.raises(WrongState, match="init_transactions"):
             call()
-        assert talk.machine.key() == before
+        assert fingerprint(talk.machine) == before
     talk.initialize()
     with pytest.raises(WrongState, match="begin_transaction"):
         talk.commit()
@@ -452,16 +453,16 @@ def test_a_copy_goes_its_own_way() -> None:
     talk = transactional()
     talk.machine.begin()
     talk.send(b"x")
-    twin = talk.machine.copy()
-    before = twin.key()
-    assert before == talk.machine.key()
-    assert hash(before) == hash(talk.machine.key())
+    twin = fork(talk.machine)
+    before = fingerprint(twin)
+    assert before == fingerprint(talk.machine)
+    assert hash(before) == hash(fingerprint(talk.machine))
     produce = talk.first(m.Produce)
     talk.store()
     talk.commit()
     talk.end(epoch=1)
-    assert twin.key() == before
-    assert talk.machine.key() != before
+    assert fingerprint(twin) == before
+    assert fingerprint(talk.machine) != before
     effects = twin.on_reply(produce.token, ErrorCode.NETWORK_EXCEPTION, None, talk.now)
     assert twin.accumulator.batches, "the twin's batch waits for its retry"
     assert not talk.machine.accumulator.batches

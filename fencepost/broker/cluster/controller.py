@@ -8,7 +8,7 @@ local broker is a cluster of one and asks itself.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import attrs
 
@@ -38,6 +38,7 @@ from fencepost.protocol.metadata_log import (
     TopicCreated,
     TopicRemoved,
 )
+from fencepost.protocol.states import Ignored
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
     INT32_MAX,
@@ -77,7 +78,7 @@ class Controller:
     """State of the cluster; all of it comes from the log."""
 
     topics: dict[str, Topic] = attrs.Factory(dict[str, Topic])
-    names: dict[bytes, str] = attrs.Factory(dict[bytes, str])
+    names: Ignored[dict[bytes, str]] = attrs.Factory(dict[bytes, str])
     brokers: dict[int, NodeAddress] = attrs.Factory(dict[int, NodeAddress])
     # Names whose files may still lie there after a kill, and the newest leader epoch that they had.
     removed: dict[str, int] = attrs.Factory(dict[str, int])
@@ -96,36 +97,6 @@ class Controller:
         if topic is not None:
             return partition.partition not in topic.leaders
         return partition.topic in self.removed
-
-    def key_of_state(self) -> tuple[Any, ...]:
-        """What the log determines: everything."""
-        topics = tuple(
-            (
-                name,
-                topic.topic_id,
-                topic.max_message_bytes,
-                tuple(
-                    (n, leader.node_id, leader.leader_epoch) for n, leader in sorted(topic.leaders.items())
-                ),
-            )
-            for name, topic in sorted(self.topics.items())
-        )
-        brokers = tuple(self.brokers[node_id] for node_id in sorted(self.brokers))
-        removed = tuple(sorted(self.removed.items()))
-        return (topics, brokers, removed, self.topics_made, self.next_producer_id)
-
-    def copy(self) -> Controller:
-        """An independent copy."""
-        topics = {
-            name: attrs.evolve(topic, leaders=dict(topic.leaders)) for name, topic in self.topics.items()
-        }
-        return attrs.evolve(
-            self,
-            topics=topics,
-            names=dict(self.names),
-            brokers=dict(self.brokers),
-            removed=dict(self.removed),
-        )
 
 
 @attrs.frozen(kw_only=True)

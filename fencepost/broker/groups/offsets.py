@@ -159,7 +159,7 @@ def commit_in_transaction(
             [state.key],
             verify_only=not asked.generation.adds_implicitly,
         )
-        why = AskedToAddOffsets(request=request, to=to, guard=guard, spoken=asked)
+        why = AskedToAddOffsets(request=request, to=to, key=state.key, guard=guard, spoken=asked)
         if not ask_coordinator(node, add, why):
             _refuse(node, request, to, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 

@@ -8,7 +8,7 @@ in log order, wins. Who is in a group right now (`live`) is a note: a new coordi
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import attrs
 
@@ -23,6 +23,7 @@ from fencepost.protocol.messages import (
     TxnOffsetCommit,
 )
 from fencepost.protocol.offsets_log import GroupEntry, GroupRecord, OffsetKey, OffsetRecord
+from fencepost.protocol.states import Note
 from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET, TopicPartition, TransactionResult
 
 # offset.metadata.max.bytes
@@ -49,32 +50,8 @@ class Groups:
     committed: dict[str, Offsets] = attrs.Factory(dict[str, Offsets])
     pending: dict[int, dict[OffsetKey, Committed]] = attrs.Factory(dict[int, dict[OffsetKey, Committed]])
     records: dict[str, GroupRecord | None] = attrs.Factory(dict[str, GroupRecord | None])
-    live: dict[str, Group] = attrs.Factory(dict[str, Group])
-    member_ids_given: int = 0
-
-    def key_of_state(self) -> tuple[Any, ...]:
-        """What the log determines."""
-        committed = tuple(
-            (group, tuple(sorted(offsets.items()))) for group, offsets in sorted(self.committed.items())
-        )
-        pending = tuple(
-            (producer, tuple(sorted(offsets.items()))) for producer, offsets in sorted(self.pending.items())
-        )
-        return (committed, pending, tuple(sorted(self.records.items(), key=_name)))
-
-    def key_of_notes(self) -> tuple[Any, ...]:
-        """What it does not: members as they are now."""
-        return (tuple(sorted(self.live.items(), key=_name)), self.member_ids_given)
-
-    def copy(self) -> Groups:
-        """An independent copy; offsets and groups are immutable and shared."""
-        return Groups(
-            committed={group: dict(offsets) for group, offsets in self.committed.items()},
-            pending={producer: dict(offsets) for producer, offsets in self.pending.items()},
-            records=dict(self.records),
-            live=dict(self.live),
-            member_ids_given=self.member_ids_given,
-        )
+    live: Note[dict[str, Group]] = attrs.Factory(dict[str, Group])
+    member_ids_given: Note[int] = 0
 
     def group(self, group_id: str, *, now: int) -> Group | None:
         """The group as it is now, None when there is none."""
@@ -82,10 +59,6 @@ class Groups:
         if found is None and group_id in self.records:
             return loaded(group_id, self.records[group_id], now=now)
         return found
-
-
-def _name(entry: tuple[str, object]) -> str:
-    return entry[0]
 
 
 def offset_keys(state: Groups) -> list[OffsetKey]:

@@ -7,7 +7,7 @@ live and at recovery.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import attrs
 from sortedcontainers import SortedDict
@@ -15,6 +15,7 @@ from sortedcontainers import SortedDict
 from fencepost.journal.indexes import AbortedRange
 from fencepost.journal.snapshots import ProducerSnapshot
 from fencepost.protocol.batches import BatchHeader, Buffer, Marker, marker_of
+from fencepost.protocol.states import Ignored, LastLogged, Note, Rank, Scope
 from fencepost.protocol.terms import (
     NO_OFFSET,
     NO_PRODUCER_EPOCH,
@@ -33,6 +34,7 @@ CACHED_BATCHES_MAX: Final = 5
 
 READ_COMMITTED: Final = IsolationLevel.READ_COMMITTED
 
+Guard = Annotated[int, Rank("guard", scoped=True)]
 GUARD_BITS: Final = 32  # of a guard count the questions of one leadership; above them is its epoch
 
 
@@ -61,7 +63,8 @@ class Producer(NamedTuple):
     coordinator_epoch: int = -1
     last_timestamp: int = NO_TIMESTAMP
     current_txn_first_offset: int = NO_OFFSET
-    batches: tuple[CachedBatch, ...] = ()
+    batches: LastLogged[tuple[CachedBatch, ...]] = ()
+    """A restart finds the last one in the log, and forgets those before it."""
 
     @property
     def last_sequence(self) -> int:
@@ -76,7 +79,7 @@ class Verification(NamedTuple):
     VerificationStateEntry).
     """
 
-    guard: int
+    guard: Guard
     producer_epoch: int
     lowest_sequence: int
     starts_at_zero: bool
@@ -97,17 +100,17 @@ class Partition:
     the log alone.
     """
 
-    key: TopicPartition
-    leader_epoch: int = 0
+    key: Scope[TopicPartition]
+    leader_epoch: Note[int] = 0
     log_start_offset: int = 0
-    log_start_batch: int = 0  # where the batch begins that holds the log start
+    log_start_batch: Ignored[int] = 0  # where the batch begins that holds the log start
     log_end_offset: int = 0
-    high_watermark: int = 0
+    high_watermark: Note[int] = 0
     producers: dict[int, Producer] = attrs.Factory(dict[int, Producer])
     open_transactions: SortedDict[int, int] = attrs.Factory(SortedDict[int, int])
-    unreplicated_txns: list[UnreplicatedTxn] = attrs.Factory(list[UnreplicatedTxn])
-    verifying: dict[int, Verification] = attrs.Factory(dict[int, Verification])
-    guards_given: int = 0
+    unreplicated_txns: Note[list[UnreplicatedTxn]] = attrs.Factory(list[UnreplicatedTxn])
+    verifying: Note[dict[int, Verification]] = attrs.Factory(dict[int, Verification])
+    guards_given: Ignored[int] = 0
 
     @property
     def first_unstable_offset(self) -> int | None:
@@ -150,38 +153,6 @@ class Partition:
     def gave(self, guard: int) -> bool:
         """Whether the question with this guard was asked under this leadership, not under an earlier one."""
         return guard >> GUARD_BITS == self.leader_epoch
-
-    def key_of_state(self) -> tuple[Any, ...]:
-        """What the log alone determines, as a value: equal after recovery and after forgetting notes. A
-        producer's batches before its last are notes, since a restart forgets them; so is what expired.
-        """
-        producers = tuple(
-            (producer_id, producer._replace(batches=producer.batches[-1:]))
-            for producer_id, producer in sorted(self.producers.items())
-        )
-        return (
-            self.key,
-            self.log_start_offset,
-            self.log_end_offset,
-            producers,
-            tuple(self.open_transactions.items()),
-        )
-
-    def copy(self) -> Partition:
-        """An independent copy; entries are immutable and shared."""
-        return Partition(  # in full: evolve costs as much again, and a search copies partitions all the time
-            self.key,
-            leader_epoch=self.leader_epoch,
-            log_start_offset=self.log_start_offset,
-            log_start_batch=self.log_start_batch,
-            log_end_offset=self.log_end_offset,
-            high_watermark=self.high_watermark,
-            producers=dict(self.producers),
-            open_transactions=self.open_transactions.copy(),
-            unreplicated_txns=list(self.unreplicated_txns),
-            verifying=dict(self.verifying),
-            guards_given=self.guards_given,
-        )
 
 
 # --- Changing state --------------------------------------------------------------------------------------

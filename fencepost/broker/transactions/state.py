@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import attrs
-from attrs import evolve
 from sortedcontainers import SortedSet
 
 from fencepost.broker.contract import Effect, Refused, Reply, ReplyTo
@@ -30,6 +29,7 @@ from fencepost.broker.transactions.tables import (
 )
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import AddPartitionsToTxn, AddPartitionsToTxnReply, PartitionError
+from fencepost.protocol.states import Ignored, Note
 from fencepost.protocol.terms import (
     NO_PRODUCER_ID,
     TRANSACTION_STATE_TOPIC,
@@ -86,29 +86,15 @@ class Transactions:
     from it.
     """
 
-    coordinator_epoch: int
+    coordinator_epoch: Note[int]
     records: dict[str, TransactionRecord] = attrs.Factory(dict[str, TransactionRecord])
-    deadlines: SortedSet[tuple[int, str]] = attrs.Factory(SortedSet[tuple[int, str]])
-    last_epochs: dict[str, int] = attrs.Factory(dict[str, int])
-    other_ids: dict[str, OtherIds] = attrs.Factory(dict[str, OtherIds])  # where the log does not hold them
-    pending: dict[str, int] = attrs.Factory(dict[str, int])
-    pending_markers: dict[str, set[TopicPartition]] = attrs.Factory(dict[str, set[TopicPartition]])
-
-    def key_of_state(self) -> tuple[Any, ...]:
-        """What the log alone determines."""
-        return tuple(sorted(self.records.items(), key=lambda item: item[0]))
-
-    def copy(self) -> Transactions:
-        """An independent copy; records are immutable and shared."""
-        return evolve(
-            self,
-            records=dict(self.records),
-            deadlines=self.deadlines.copy(),
-            last_epochs=dict(self.last_epochs),
-            other_ids=dict(self.other_ids),
-            pending=dict(self.pending),
-            pending_markers={name: set(partitions) for name, partitions in self.pending_markers.items()},
-        )
+    deadlines: Ignored[SortedSet[tuple[int, str]]] = attrs.Factory(SortedSet[tuple[int, str]])
+    last_epochs: Note[dict[str, int]] = attrs.Factory(dict[str, int])
+    other_ids: Note[dict[str, OtherIds]] = attrs.Factory(
+        dict[str, OtherIds]
+    )  # where the log does not hold them
+    pending: Note[dict[str, int]] = attrs.Factory(dict[str, int])
+    pending_markers: Note[dict[str, set[TopicPartition]]] = attrs.Factory(dict[str, set[TopicPartition]])
 
 
 @attrs.frozen(kw_only=True)

@@ -9,7 +9,6 @@ other.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
 from typing import Final, NamedTuple
 
 import attrs
@@ -32,12 +31,12 @@ from fencepost.broker.contract import (
 )
 from fencepost.broker.dispatch import step
 from fencepost.broker.node import Node
+from fencepost.broker.purgatory import Token
 from fencepost.broker.settings import NodeSettings
 from fencepost.protocol.batches import BatchHeader, read_header
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import CreateTopic, CreateTopics, ReplyBody, Request
 from fencepost.protocol.terms import INTERNAL_TOPICS, TopicPartition
-from fencepost.simulator.explore.fork import copy_of, key_of
 
 NOW: Final = 1_000_000  # the one time that a broker ever sees: how long things take decides nothing
 ANSWERS: Final = -3  # where what the node answers to itself goes; what it asks itself goes to NODE
@@ -75,7 +74,7 @@ class Broker:
     node: Node
     may_die: bool
     logs: dict[TopicPartition, tuple[bytes, ...]] = attrs.Factory(dict[TopicPartition, tuple[bytes, ...]])
-    slots: dict[int, int] = attrs.Factory(dict[int, int])
+    slots: dict[Token, int] = attrs.Factory(dict[int, int])
 
     @classmethod
     def started(cls, settings: NodeSettings, topic: str, partitions: int, *, may_die: bool) -> Broker:
@@ -105,15 +104,6 @@ class Broker:
             else:
                 left.append((where, message))
         return left
-
-    def copy(self) -> Broker:
-        """A broker that goes on from here on its own."""
-        return Broker(copy_of(self.node), self.may_die, dict(self.logs), dict(self.slots))
-
-    def key(self) -> Hashable:
-        """Equal for brokers that will act alike."""
-        asked = tuple(self.slots[token] for token in sorted(self.node.asked))
-        return (key_of(self.node), tuple(sorted(self.logs.items())), asked)
 
     def logs_of(self, topic: str) -> list[TopicPartition]:
         """The partitions of a topic that something was written to."""

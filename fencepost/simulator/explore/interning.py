@@ -6,19 +6,12 @@ Rule: equal keys get the same number, and the first value that came with a key s
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, TypeVar
 
-
-class State(Protocol):
-    """What acts like everything that has the same key."""
-
-    def key(self) -> Hashable: ...
-
-    def copy(self) -> Self: ...
-
+from fencepost.protocol.states import fingerprint, fork
 
 ValueT = TypeVar("ValueT")
-StateT = TypeVar("StateT", bound=State)
+StateT = TypeVar("StateT")
 
 
 class Interned(Generic[ValueT]):
@@ -57,7 +50,7 @@ class States(Interned[StateT]):
 
     def keep(self, state: StateT) -> int:
         """The number of a state. Most steps lead to a known one: whoever comes there second saves a copy."""
-        number = self.number(state.key(), state)
+        number = self.number(fingerprint(state), state)
         if self.values[number] is not state:
             self._doubles[number] = state
         return number
@@ -65,4 +58,4 @@ class States(Interned[StateT]):
     def taken(self, number: int) -> StateT:
         """What acts like that state, for the caller to change."""
         double = self._doubles.pop(number, None)
-        return self.values[number].copy() if double is None else double
+        return fork(self.values[number]) if double is None else double

@@ -6,7 +6,6 @@ has to wait. Where the script may decide one way or the other, a step leads to s
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -15,9 +14,11 @@ import attrs
 from fencepost.client.effects import Effect, Operation, Resolve, Send
 from fencepost.client.errors import TransactionAborted
 from fencepost.client.producer import ProducerMachine
+from fencepost.client.retries import CallNumber
 from fencepost.client.settings import RETRY_BACKOFF_MAX_MS
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import Produce, Request
+from fencepost.protocol.states import Clock, Shared, fork
 from fencepost.protocol.terms import TransactionResult
 from fencepost.simulator.explore.broker import NOW, Answer, Question
 
@@ -77,25 +78,13 @@ class Process:
 
     name: str
     machine: ProducerMachine
-    plan: Plan
+    plan: Shared[Plan]
     retries: int
-    now: int = NOW
+    now: Clock = NOW
     stage: Stage = Stage.STARTING
     attempts: tuple[Attempt, ...] = ()
-    waiting: dict[int, Waiting] = attrs.Factory(dict[int, Waiting])
+    waiting: dict[CallNumber, Waiting] = attrs.Factory(dict[int, Waiting])
     sent: list[tuple[int, Question]] = attrs.Factory(list[tuple[int, Question]])
-
-    def copy(self) -> Process:
-        """A process that goes on from here on its own."""
-        return attrs.evolve(
-            self, machine=self.machine.copy(), waiting=dict(self.waiting), sent=list(self.sent)
-        )
-
-    def key(self) -> Hashable:
-        """Equal for processes that will act alike, however long each of them pauses."""
-        waiting = tuple(self.waiting[token] for token in sorted(self.waiting))
-        script = (self.name, self.stage, self.attempts, self.retries)
-        return (script, self.machine.key_at(self.now), waiting)
 
     # --- inputs
 
@@ -171,7 +160,7 @@ class Process:
     def _decide(self) -> list[Process]:
         ways: list[Process] = []
         for wait in self.plan.ends:
-            twin = self.copy()
+            twin = fork(self)
             twin._end(wait)
             ways += twin.go_on()
         return ways

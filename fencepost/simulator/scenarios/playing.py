@@ -10,6 +10,7 @@ from collections.abc import Callable
 import attrs
 
 from fencepost.broker.kafka_fixes import KafkaFixes
+from fencepost.broker.purgatory import Log
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions.state import COMPLETED, PREPARED, Transactions
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
@@ -17,7 +18,6 @@ from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.actors.scripted import ConsumerPlayer, ProducerPlayer, Stage
 from fencepost.simulator.actors.workloads import Runner, processor
-from fencepost.simulator.explore.fork import Log
 from fencepost.simulator.faults.injector import FaultInjector
 from fencepost.simulator.faults.protocol_events import SAME, Listener, ProtocolEvent, ProtocolEvents
 from fencepost.simulator.judges.invariants import Invariants
