@@ -90,8 +90,8 @@ def run(
 
 def read(path: Path, *, advice: str | None = None) -> Scenario:
     """The scenario in a file; an error says what is wrong and where; `advice` is for a missing one."""
-    from fencepost.simulator.scenarios.reading import scenario_of
-    from fencepost.simulator.scenarios.tables import BadScenario
+    from fencepost.simulator.scenarios.codec import BadScenario
+    from fencepost.simulator.scenarios.files import scenario_of
 
     try:
         return scenario_of(path.read_text(encoding="utf-8"), str(path))

@@ -144,8 +144,8 @@ def _target(output: Path | None, file: Path | None, *, name: str, origin: str) -
 
 
 def _is_found(text: str) -> bool:
-    from fencepost.simulator.scenarios.reading import scenario_of
-    from fencepost.simulator.scenarios.tables import BadScenario
+    from fencepost.simulator.scenarios.codec import BadScenario
+    from fencepost.simulator.scenarios.files import scenario_of
 
     try:
         return scenario_of(text, "what is there").seeded is not None

@@ -14,9 +14,9 @@ from fencepost.simulator.fuzz.trial import try_seed
 from fencepost.simulator.judges.anomalies import RULES
 from fencepost.simulator.judges.coverage import UNREACHABLE, Cell, Coverage, cells_of
 from fencepost.simulator.judges.step_rules import STEP_RULES
+from fencepost.simulator.scenarios.files import scenario_of
 from fencepost.simulator.scenarios.model import cases
 from fencepost.simulator.scenarios.playing import stage
-from fencepost.simulator.scenarios.reading import scenario_of
 from fencepost.simulator.scenarios.runner import finish
 
 COMMITTED: Cell = (2, TransactionState.ONGOING, EndInput.COMMIT)

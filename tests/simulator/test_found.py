@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from fencepost.simulator.scenarios.reading import scenario_of
+from fencepost.simulator.scenarios.files import scenario_of
 from fencepost.simulator.scenarios.runner import run
 from tests.simulator.planting import Edit, Mutation, planted
 

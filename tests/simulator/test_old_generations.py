@@ -20,9 +20,9 @@ from fencepost.simulator.judges.known_anomalies import (
     OldBehaviour,
 )
 from fencepost.simulator.judges.late_messages import LateMessages
+from fencepost.simulator.scenarios.files import scenario_of
 from fencepost.simulator.scenarios.model import Case, cases
 from fencepost.simulator.scenarios.playing import stage
-from fencepost.simulator.scenarios.reading import scenario_of
 from tests.simulator.old_mutations import OLD_MUTATIONS, OldMutation
 from tests.simulator.planting import Edit, Mutation, planted
 

@@ -8,11 +8,10 @@ import attrs
 import pytest
 
 from fencepost.simulator.scenarios.builder import Builder, scenario
+from fencepost.simulator.scenarios.files import scenario_of, text_of
 from fencepost.simulator.scenarios.model import Case, cases
-from fencepost.simulator.scenarios.reading import scenario_of
 from fencepost.simulator.scenarios.rule_names import RULE_NAMES
 from fencepost.simulator.scenarios.runner import Report, record_case, run, run_case
-from fencepost.simulator.scenarios.writing import text_of
 from fencepost.simulator.world.history import Arrived, History, Lost, Sent, Struck
 from tests.simulator.planting import Edit, Mutation, planted
 
@@ -334,6 +333,41 @@ def test_a_digest_knows_what_lies_in_the_logs() -> None:
 
 def test_every_rule_that_a_story_can_name_is_named_once() -> None:
     assert len(set(RULE_NAMES)) == len(RULE_NAMES)
+
+
+# --- losses of power ----------------------------------------------------------------------------------
+
+
+def powerless(sync: str) -> Builder:
+    """The power of the only node is cut after a commit."""
+    return (
+        scenario("s")
+        .producer("p", "init", "begin", "send t-0 a", "commit", transactional_id="app")
+        .cluster(sync=sync)
+        .when("commit of p is ok")
+        .do("cut power of node 1")
+    )
+
+
+def test_a_loss_of_power_without_syncs_says_what_to_set() -> None:
+    """Brokers do not wait for the disk by default, as Kafka's: what that breaks is no bug of theirs."""
+    (report,) = run(powerless("none").scenario())
+    assert len(report.problems) > 1
+    assert report.problems[-1] == (
+        'the power of a node was cut, and sync = "none", the default, promises nothing about that: '
+        'with sync = "commit" in [cluster] transactions outlast it, with "all" every record'
+    )
+
+
+def test_with_syncs_a_loss_of_power_breaks_nothing() -> None:
+    (report,) = run(powerless("commit").scenario())
+    assert report.problems == ()
+
+
+def test_who_expects_a_loss_of_power_to_break_rules_is_told_nothing() -> None:
+    (broken,) = run(powerless("none").scenario())
+    (report,) = run(powerless("none").expect(violates=broken.broken).scenario())
+    assert report.problems == ()
 
 
 # --- files and Python -----------------------------------------------------------------------------------

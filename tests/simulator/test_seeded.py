@@ -11,8 +11,8 @@ from fencepost.broker.settings import NodeSettings
 from fencepost.simulator.faults.kinds import FaultKind
 from fencepost.simulator.fuzz.plan import FuzzPlan, draw
 from fencepost.simulator.fuzz.shrinking import failing_seed
-from fencepost.simulator.scenarios.model import Expectation, Scenario, SeededRun, cases
-from fencepost.simulator.scenarios.reading import scenario_of
+from fencepost.simulator.scenarios.files import scenario_of
+from fencepost.simulator.scenarios.model import Scenario, ScenarioExpectation, SeededRun, cases
 from fencepost.simulator.scenarios.runner import record_case, run, run_case
 from fencepost.simulator.scenarios.seeded import DEFAULT_PLAN, Commentary, seeded_text
 from fencepost.simulator.world.choices import Choices
@@ -21,7 +21,7 @@ from fencepost.simulator.world.history import Appended
 SEED = 3
 
 
-def found(expect: Expectation) -> Scenario:
+def found(expect: ScenarioExpectation) -> Scenario:
     """A seed's world, with one kind of fault and the choices of another seed."""
     return Scenario(
         name="found",
@@ -39,24 +39,26 @@ def draw_many(seed: int) -> list[int]:
 
 def problems_of(plan: FuzzPlan, *, holds: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Of the calmest run of a plan."""
-    (report,) = run(Scenario(name="calm", expect=Expectation(holds=holds), seeded=SeededRun(plan=plan)))
+    (report,) = run(
+        Scenario(name="calm", expect=ScenarioExpectation(holds=holds), seeded=SeededRun(plan=plan))
+    )
     return report.problems
 
 
-def problems(expect: Expectation) -> tuple[str, ...]:
+def problems(expect: ScenarioExpectation) -> tuple[str, ...]:
     (report,) = run(found(expect))
     return report.problems
 
 
 def test_what_is_expected_to_hold_was_put_to_the_test() -> None:
-    assert problems(Expectation(holds=("I3 sequence once", "liveness", "unseen"))) == ()
-    assert problems(Expectation(holds=("precommitted-read",))) == (
+    assert problems(ScenarioExpectation(holds=("I3 sequence once", "liveness", "unseen"))) == ()
+    assert problems(ScenarioExpectation(holds=("precommitted-read",))) == (
         "never puts precommitted-read to the test",
     )
 
 
 def test_what_is_expected_to_break_and_keeps_is_told() -> None:
-    assert problems(Expectation(violates=("G1a",))) == ("was expected to break G1a, and keeps it",)
+    assert problems(ScenarioExpectation(violates=("G1a",))) == ("was expected to break G1a, and keeps it",)
 
 
 def test_a_fault_that_never_struck_is_told() -> None:
@@ -72,7 +74,7 @@ def test_where_nobody_works_nothing_is_put_to_the_test() -> None:
 
 
 def test_what_is_written_is_read_as_the_same() -> None:
-    scenario = found(Expectation(holds=("G1a", "liveness")))
+    scenario = found(ScenarioExpectation(holds=("G1a", "liveness")))
     text = seeded_text(scenario, Commentary(found="seed 3"))
     assert 'holds = ["G1a", "liveness"]' in text
     assert scenario_of(text, "found.toml") == scenario
@@ -95,7 +97,7 @@ def test_what_broke_a_rule_is_drawn_though_the_world_was_stopped_there() -> None
     assert "entered" in failed.violation.evidence
     story = Scenario(
         name="stopped",
-        expect=Expectation(violates=(failed.violation.rule,)),
+        expect=ScenarioExpectation(violates=(failed.violation.rule,)),
         seeded=SeededRun(plan=failed.plan),
         choices=failed.choices,
     )

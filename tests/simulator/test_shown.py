@@ -14,8 +14,8 @@ import pytest
 
 from fencepost.cli.application import run
 from fencepost.simulator.explore import ExploreConfig, Explored, explore
+from fencepost.simulator.scenarios.files import scenario_of
 from fencepost.simulator.scenarios.model import cases
-from fencepost.simulator.scenarios.reading import scenario_of
 from fencepost.simulator.scenarios.runner import run_case
 
 ROOT: Final = Path(__file__).parent.parent.parent

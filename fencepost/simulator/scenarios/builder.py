@@ -1,90 +1,32 @@
 """Scenarios in Python, table by table as in a file.
 
-Rule: every key and every value is that of the file, and the same reader understands them: what could not
-stand in a file cannot be built either, and is told in the same words.
+Rule: every key and every value is that of the file, and the same reader checks them: what a file cannot hold
+cannot be built either, and the errors are the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Never, Self, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Never, Self, cast
 
 import attrs
 
 from fencepost.faults.grammar import quoted
+from fencepost.simulator.scenarios.codec import BadScenario
+from fencepost.simulator.scenarios.files import scenario_in
 from fencepost.simulator.scenarios.model import Scenario
-from fencepost.simulator.scenarios.reading import scenario_in
-from fencepost.simulator.scenarios.tables import BadScenario
-
-Starts = Literal["at once", "on request"]
-
-
-class ClusterKeys(TypedDict, total=False):
-    """The keys of a [cluster]."""
-
-    nodes: int
-    topics: Mapping[str, int]
-    transaction_version: int
-    partition_verification: bool
-    coordinators: int
-    timeout_scan_ms: int
-    sync: Literal["none", "commit", "all"]
-    segment_bytes: int
-    broken: Sequence[str]
-    without_fixes: Sequence[str]
-
-
-class ExpectKeys(TypedDict, total=False):
-    """The keys of an [expect], without its rows."""
-
-    holds: Sequence[str]
-    violates: Sequence[str]
-    reaches: Sequence[str]
-    visible: Mapping[str, Sequence[str]]
-    logs: Mapping[str, Sequence[str]]
-
-
-class AlsoKeys(ClusterKeys, ExpectKeys, total=False):
-    """The keys of a row of `also_with`: of a [cluster] and of an [expect] side by side."""
-
-
-class ProducerKeys(TypedDict, total=False):
-    """The keys of a [[producer]], without its name and its script."""
-
-    transactional_id: str
-    starts: Starts
-    transaction_timeout_ms: int
-    request_timeout_ms: int
-    delivery_timeout_ms: int
-    max_in_flight: int
-
-
-class ConsumerKeys(TypedDict, total=False):
-    """The keys of a [[consumer]], without its name and what it reads."""
-
-    isolation: Literal["read_committed", "read_uncommitted"]
-    group: str
-    starts: Starts
-
-
-class ProcessorKeys(TypedDict, total=False):
-    """The keys of a [[processor]], without its name, what it reads and what it writes."""
-
-    transactional_id: str
-    group: str
-    starts: Starts
 
 
 @attrs.define(eq=False)
 class When:
-    """A fault of which is known when it strikes, and not yet what it does."""
+    """A fault that knows when it strikes, and not yet what it does."""
 
     builder: Builder
     when: tuple[str, ...]
     times: int
 
     def do(self, what: str, *, until: str | None = None) -> Builder:
-        """What it does, and until when."""
+        """Complete the fault: what it does, and until when."""
         end = {} if until is None else {"until": until}
         if self in self.builder.unfinished:
             self.builder.unfinished.remove(self)
@@ -92,10 +34,10 @@ class When:
 
     @property
     def lack(self) -> str:
-        """What is missing, for whoever takes it for a whole fault."""
-        return f".when({', '.join(map(quoted, self.when))}) is no fault yet: .do(...) says what it does"
+        """The error for an incomplete fault."""
+        return f".when({', '.join(map(quoted, self.when))}) is not a fault yet: .do(...) says what it does"
 
-    if not TYPE_CHECKING:  # a type checker knows without it
+    if not TYPE_CHECKING:  # a type checker finds the mistake itself
 
         def __getattr__(self, name: str) -> Never:
             raise AttributeError(self.lack, name=name, obj=self)
@@ -103,51 +45,50 @@ class When:
 
 @attrs.define(eq=False)
 class Builder:
-    """A scenario in the making; `scenario` reads it as it reads a file."""
+    """A scenario in the making. Keywords of a method are the keys of its table, as in scenarios/README.md."""
 
     values: dict[str, Any]
     unfinished: list[When] = attrs.Factory(list[When])
-    """Faults that do nothing so far."""
 
     def add(self, table: str, **keys: object) -> Self:
-        """One more of a table that a file may hold several of."""
+        """Add a table that a file may hold several times."""
         self.values.setdefault(table, []).append(_plain(keys))
         return self
 
-    def cluster(self, **keys: Unpack[ClusterKeys]) -> Self:
-        """What is unusual about the cluster."""
+    def cluster(self, **keys: object) -> Self:
+        """Set keys of [cluster]."""
         self.values.setdefault("cluster", {}).update(_plain(keys))
         return self
 
-    def producer(self, name: str, *script: str, **keys: Unpack[ProducerKeys]) -> Self:
-        """Somebody who follows a script, line by line."""
+    def producer(self, name: str, *script: str, **keys: object) -> Self:
+        """Add a [[producer]] that follows a script, line by line."""
         return self.add("producer", name=name, script=script, **keys)
 
-    def consumer(self, name: str, *reads: str, **keys: Unpack[ConsumerKeys]) -> Self:
-        """Somebody who reads these partitions."""
+    def consumer(self, name: str, *reads: str, **keys: object) -> Self:
+        """Add a [[consumer]] that reads these partitions."""
         return self.add("consumer", name=name, reads=reads, **keys)
 
-    def processor(self, name: str, *reads: str, writes: str, **keys: Unpack[ProcessorKeys]) -> Self:
-        """Somebody who copies these partitions to those of another topic."""
+    def processor(self, name: str, *reads: str, writes: str, **keys: object) -> Self:
+        """Add a [[processor]] from these partitions to those of another topic."""
         return self.add("processor", name=name, reads=reads, writes=writes, **keys)
 
     def when(self, *points: str, times: int = 1) -> When:
-        """A fault that strikes at this point; of several, each makes a run of its own."""
+        """Begin a [[fault]] that strikes at this point; of several, each makes a run of its own."""
         self.unfinished.append(When(self, points, times))
         return self.unfinished[-1]
 
-    def expect(self, **keys: Unpack[ExpectKeys]) -> Self:
-        """What must come of it."""
+    def expect(self, **keys: object) -> Self:
+        """Set keys of [expect]."""
         self.values.setdefault("expect", {}).update(_plain(keys))
         return self
 
-    def also_with(self, **keys: Unpack[AlsoKeys]) -> Self:
-        """The same in another cluster, with another outcome where keys say so."""
+    def also_with(self, **keys: object) -> Self:
+        """Add a row of `also_with`: the same story in another cluster, perhaps with another outcome."""
         self.values.setdefault("expect", {}).setdefault("also_with", []).append(_plain(keys))
         return self
 
     def scenario(self) -> Scenario:
-        """The whole, in the order in which a file has its people; BadScenario when it makes no sense."""
+        """Return the scenario; BadScenario when a file with these tables would be refused."""
         source = f"scenario {self.values['name']!r}"
         if self.unfinished:
             raise BadScenario(f"{source}: {self.unfinished[0].lack}")
@@ -163,12 +104,12 @@ class Builder:
 
 
 def scenario(name: str, lesson: str = "") -> Builder:
-    """Begins a scenario of this name."""
+    """Begin a scenario of this name."""
     return Builder({"name": name, "lesson": lesson})
 
 
 def _plain(value: object) -> Any:
-    """As TOML has it: tables are dictionaries, and whatever has several values is a list."""
+    """As TOML has it: tables are dictionaries, and several values are a list."""
     match value:
         case Mapping():
             table = cast("Mapping[str, object]", value)

@@ -1,40 +1,62 @@
 """A scenario as a value: who takes part, which faults happen at which point, and what must come of it.
 
-Rule: a value holds nothing that a file could not say; reading what was written gives the same value.
+Rule: each class is a table of the file. Its annotations say what a file may hold (`codec.py` reads and writes
+by them), so a value holds nothing that a file could not say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from typing import Annotated, Final
 
 import attrs
 
 from fencepost.broker.host import SyncPolicy
+from fencepost.broker.kafka_fixes import FIX_NAMES
+from fencepost.broker.settings import PROTECTIONS, NodeSettings
 from fencepost.client.transaction_versions import newest_dialect
+from fencepost.faults.grammar import NUMBER_MAX
 from fencepost.faults.phrases import Fault, Point, PointKind
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.simulator.fuzz.plan import FuzzPlan
+from fencepost.simulator.scenarios.codec import Between, Key, OneOf, Prose, Spelled
+from fencepost.simulator.scenarios.rule_names import RULE_NAMES
 from fencepost.simulator.scenarios.scripts import ScriptLine
+
+# What can be written can be run: in seconds, and with numbers for which the protocol has room.
+NODES_MAX: Final = 9  # with more, nobody can follow the drawing
+PARTITIONS_MAX: Final = 100  # of one topic, and of __transaction_state
+TRANSACTION_TIMEOUT_MAX_MS: Final = NodeSettings().transaction_max_timeout_ms
+
+IsCalled = Annotated[bool, Key("starts"), Spelled({False: "at once", True: "on request"})]
+Nodes = Annotated[int, Between(1, NODES_MAX)]
+Partitions = Annotated[int, Between(1, PARTITIONS_MAX)]
+TransactionTimeout = Annotated[int, Between(1, TRANSACTION_TIMEOUT_MAX_MS)]
+TransactionVersion = Annotated[int, OneOf((0, 1, 2))]
+Protections = Annotated[tuple[str, ...], OneOf(tuple(sorted(PROTECTIONS)))]
+Fixes = Annotated[tuple[str, ...], OneOf(FIX_NAMES)]
+Rules = Annotated[tuple[str, ...], OneOf(RULE_NAMES)]
+Values = tuple[tuple[TopicPartition, tuple[str, ...]], ...]
 
 
 @attrs.frozen(kw_only=True)
 class ClusterShape:
     """The shape of the world. `topics` are names with their number of partitions; `coordinators` is how many
-    partitions `__transaction_state` has; `broken` are protections that are turned off, `without_fixes`
-    Kafka's later corrections that the brokers do without.
+    partitions `__transaction_state` has; `broken` are protections that are turned off, `without_fixes` the
+    fixes of later Kafka versions that are.
     """
 
-    nodes: int = 1
-    topics: tuple[tuple[str, int], ...] = (("t", 2),)
-    transaction_version: int = 2
+    nodes: Nodes = 1
+    topics: tuple[tuple[str, Partitions], ...] = (("t", 2),)
+    transaction_version: TransactionVersion = 2
     partition_verification: bool = True
-    coordinators: int = 1
+    coordinators: Partitions = 1
     timeout_scan_ms: int = 100
     sync: SyncPolicy = SyncPolicy.NONE
     segment_bytes: int = 65_536
-    broken: tuple[str, ...] = ()
-    without_fixes: tuple[str, ...] = ()
+    broken: Protections = ()
+    without_fixes: Fixes = ()
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
@@ -43,64 +65,66 @@ class ClusterShape:
 
     @property
     def dialect(self) -> int:
-        """The newest generation of clients that this cluster speaks."""
+        """The newest transaction version of clients that this cluster speaks."""
         return newest_dialect(self.transaction_version)
 
 
 @attrs.frozen(kw_only=True)
 class ProducerPart:
-    """A process that follows a script; without a transactional id it is idempotent alone."""
+    """A process that follows a script; without a transactional id it is only idempotent."""
 
     name: str
     transactional_id: str | None = None
-    script: tuple[ScriptLine, ...] = ()
-    is_called: bool = False  # starts on request, by a fault
-    transaction_timeout_ms: int = 60_000
+    is_called: IsCalled = False  # a fault starts it
+    transaction_timeout_ms: TransactionTimeout = 60_000
     request_timeout_ms: int = 1_500
     delivery_timeout_ms: int = 120_000
-    max_in_flight: int = 5
+    max_in_flight: Annotated[int, OneOf((1, 2, 3, 4, 5))] = 5
+    script: tuple[ScriptLine, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
 class ConsumerPart:
-    """A process that reads from the beginning, or from where its group stands, as long as the run lasts."""
+    """A process that reads as long as the run lasts: from the beginning, or from its group's offsets."""
 
     name: str
-    reads: tuple[TopicPartition, ...] = ()
-    isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
+    isolation_level: Annotated[IsolationLevel, Key("isolation")] = IsolationLevel.READ_COMMITTED
     group: str | None = None
-    is_called: bool = False
+    is_called: IsCalled = False
+    reads: tuple[TopicPartition, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
 class ProcessorPart:
     """A process that consumes, transforms (to upper case) and produces, with its offsets in the transaction,
-    until everything is copied: from `reads` to the same partitions of the topic `writes`.
+    until everything is processed: from `reads` to the same partitions of the topic `writes`.
     """
 
     name: str
-    transactional_id: str
+    transactional_id: str = attrs.Factory(lambda self: self.name, takes_self=True)
+    group: str = "processors"
+    is_called: IsCalled = False
     reads: tuple[TopicPartition, ...]
     writes: str
-    group: str
-    is_called: bool = False
 
 
 Part = ProducerPart | ConsumerPart | ProcessorPart
+PARTS: Final = {"producer": ProducerPart, "consumer": ConsumerPart, "processor": ProcessorPart}
+"""The tables of parts, in the order in which a scenario has them."""
 
 
 @attrs.frozen(kw_only=True)
-class Expectation:
+class ScenarioExpectation:
     """What must come of a run. `holds` are rules that were put to the test and kept, `violates` those that
-    must be broken; any other that is broken fails the scenario. `visible` is what read_committed sees at the
-    end, `logs` what stands in the logs, with markers.
+    must be broken; any other broken rule fails the scenario. `visible` is what read_committed returns at
+    the end, `logs` the contents of the logs, with markers.
     """
 
-    holds: tuple[str, ...] = ()
-    violates: tuple[str, ...] = ()
+    holds: Rules = ()
+    violates: Rules = ()
     reaches: tuple[Point, ...] = ()
-    visible: tuple[tuple[TopicPartition, tuple[str, ...]], ...] = ()
-    logs: tuple[tuple[TopicPartition, tuple[str, ...]], ...] = ()
+    visible: Values = ()
+    logs: Values = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -108,13 +132,13 @@ class Variant:
     """The same story in another cluster, with another outcome."""
 
     cluster: ClusterShape
-    expect: Expectation
+    expect: ScenarioExpectation
 
 
 @attrs.frozen(kw_only=True)
 class SeededRun:
-    """A world that a search found: it takes its processes and faults from a plan, and its chances from the
-    scenario's choices.
+    """A world that a search found: a plan draws its processes and faults, the scenario's choices decide the
+    rest.
     """
 
     plan: FuzzPlan
@@ -123,18 +147,18 @@ class SeededRun:
 @attrs.frozen(kw_only=True)
 class Scenario:
     """A story. `lesson` is what it teaches, `parts` are producers, then consumers, then processors; `choices`
-    are those of a run that was found by a search, and without any it is the calmest run.
+    are those of a run that was found by a search; without any it is the calmest run.
     """
 
     name: str
-    lesson: str = ""
-    cluster: ClusterShape = ClusterShape()
-    parts: tuple[Part, ...] = ()
-    faults: tuple[Fault, ...] = ()
-    expect: Expectation = Expectation()
-    also_with: tuple[Variant, ...] = ()
-    choices: tuple[int, ...] = ()
-    seeded: SeededRun | None = None
+    lesson: Annotated[str, Prose()] = ""
+    choices: tuple[Annotated[int, Between(0, NUMBER_MAX)], ...] = ()
+    cluster: Annotated[ClusterShape, Key("")] = ClusterShape()
+    parts: Annotated[tuple[Part, ...], Key("")] = ()
+    faults: Annotated[tuple[Fault, ...], Key("")] = ()
+    expect: Annotated[ScenarioExpectation, Key("")] = ScenarioExpectation()
+    also_with: Annotated[tuple[Variant, ...], Key("")] = ()
+    seeded: Annotated[SeededRun | None, Key("")] = None
 
     @property
     def transactional_ids(self) -> tuple[str, ...]:
@@ -153,7 +177,7 @@ class Case:
     title: str
     cluster: ClusterShape
     faults: tuple[Fault, ...]
-    expect: Expectation
+    expect: ScenarioExpectation
 
     @property
     def name(self) -> str:
@@ -161,8 +185,8 @@ class Case:
 
 
 def cases(scenario: Scenario) -> Iterator[Case]:
-    """Every run that a scenario asks for: each variant with each choice of points. TypeError at once for what
-    is no scenario yet.
+    """Every run that a scenario asks for: each variant with each choice of points. TypeError at once for a
+    builder.
     """
     _refuse_builders(scenario)
     return _cases(scenario)
@@ -170,7 +194,7 @@ def cases(scenario: Scenario) -> Iterator[Case]:
 
 def _refuse_builders(found: object) -> None:
     if not isinstance(found, Scenario):
-        raise TypeError(f"a {type(found).__name__} is no scenario; a builder becomes one by .scenario()")
+        raise TypeError(f"a {type(found).__name__} is not a scenario: call its .scenario() first")
 
 
 def _cases(scenario: Scenario) -> Iterator[Case]:

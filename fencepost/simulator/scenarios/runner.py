@@ -12,7 +12,7 @@ import attrs
 from fencepost.simulator.fuzz.trial import NOT_LIVE, core_failure, digest_of, judge_failure
 from fencepost.simulator.judges.violation import Violation
 from fencepost.simulator.scenarios import seeded_playing
-from fencepost.simulator.scenarios.model import Case, Expectation, ProducerPart, Scenario, cases
+from fencepost.simulator.scenarios.model import Case, ProducerPart, Scenario, ScenarioExpectation, cases
 from fencepost.simulator.scenarios.playing import Play, stage
 from fencepost.simulator.scenarios.seeded_playing import SeededPlay
 from fencepost.simulator.scenarios.validation import FINAL_READER
@@ -153,7 +153,7 @@ def _report_of_seed(case: Case, play: SeededPlay) -> Report:
     )
 
 
-def _in_words(expect: Expectation) -> Iterator[str]:
+def _in_words(expect: ScenarioExpectation) -> Iterator[str]:
     yield from (f"holds {name}" for name in expect.holds)
     yield from (f"violates {name}" for name in expect.violates)
     yield from (f"reaches {point}" for point in expect.reaches)

@@ -1,6 +1,6 @@
-"""A world that a search found, as a scenario: its plan and its choices, from TOML and to TOML.
+"""A world that a search found, as a scenario: its plan and its choices, to TOML and back.
 
-Rule: what is written is read back as the same plan and the same choices; only what differs from the calmest
+Rule: reading what was written gives the same plan and the same choices; only what differs from the calmest
 plan is written.
 """
 
@@ -8,42 +8,174 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Annotated, Final
 
 import attrs
 
 from fencepost.broker.host import SyncPolicy
-from fencepost.broker.kafka_fixes import FIX_NAMES, KafkaFixes
-from fencepost.broker.settings import PROTECTIONS, NodeSettings
-from fencepost.faults.grammar import BadPhrase, quoted
+from fencepost.broker.kafka_fixes import KafkaFixes
+from fencepost.broker.settings import NodeSettings
+from fencepost.faults.grammar import NUMBER_MAX, quoted
 from fencepost.journal.journal import JournalSettings
 from fencepost.simulator.faults.kinds import FaultKind, Struck
 from fencepost.simulator.fuzz.plan import FuzzPlan, TxnWriterPlan, draw, hurried
 from fencepost.simulator.fuzz.trial import CORE_FAILED, NOT_LIVE
 from fencepost.simulator.judges.known_anomalies import OLD_BEHAVIOURS
-from fencepost.simulator.scenarios.limits import (
-    CHOICES_MAX,
-    NODES_MAX,
-    PARTITIONS_MAX,
-    TRANSACTION_TIMEOUT_MAX_MS,
-    WORK_MAX,
+from fencepost.simulator.scenarios.codec import Between, OneOf, Table, read_table, written
+from fencepost.simulator.scenarios.model import (
+    Fixes,
+    Nodes,
+    Partitions,
+    Protections,
+    Scenario,
+    ScenarioExpectation,
+    SeededRun,
+    TransactionTimeout,
+    TransactionVersion,
 )
-from fencepost.simulator.scenarios.model import Expectation, Scenario, SeededRun
 from fencepost.simulator.scenarios.rule_names import RULE_NAMES, contradictory
-from fencepost.simulator.scenarios.tables import Table
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.clock import NS_PER_MS
 from fencepost.simulator.world.noted_choices import Note
 from fencepost.simulator.world.world import WorldSettings
 
 NS_PER_US: Final = 1_000
+CHOICES_MAX: Final = 1_000_000
+WORK_MAX: Final = 10_000  # transactions, records and strikes
 BREAKABLE: Final = (NOT_LIVE, CORE_FAILED, *RULE_NAMES, *(each.name for each in OLD_BEHAVIOURS))
-NEWEST_VERSION: Final = 2
-
 DEFAULT_PLAN: Final = attrs.evolve(draw(Choices()), txn_writers=(), drifts_ppm=())
-_CALM_TXN_WRITER: Final = TxnWriterPlan(
-    name="", transactional_id="", transactions=1, transaction_timeout_ms=60_000
-)
+
+Count = Annotated[int, Between(0, WORK_MAX)]
+Work = Annotated[int, Between(1, WORK_MAX)]
+
+
+# --- the tables ---------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class SeededTable:
+    """[seeded]: the world and its processes."""
+
+    transaction_version: TransactionVersion
+    partition_verification: bool
+    nodes: Nodes
+    sync: SyncPolicy
+    broken: Protections
+    without_fixes: Fixes
+    coordinators: Partitions
+    segment_bytes: int
+    latency_us: int
+    sync_latency_us: int
+    encodes: bool
+    own_travels: bool
+    idempotent_writes: Count
+    processors: tuple[str, ...]
+    epoch_bumps: Count
+    reads_uncommitted: bool
+    clock_drifts_ppm: tuple[Annotated[int, Between(-NUMBER_MAX, NUMBER_MAX)], ...]
+    slow_participants: Count
+
+
+@attrs.frozen(kw_only=True)
+class SeededFaultsTable:
+    """[seeded.faults]: which kinds strike, and how often."""
+
+    kinds: tuple[FaultKind, ...]
+    strikes: Count
+    pause_ms: int
+
+
+@attrs.frozen(kw_only=True)
+class TxnWriterTable:
+    """[[seeded.txn_writer]]: one process that writes transactions."""
+
+    name: str
+    transactional_id: str = attrs.Factory(lambda self: self.name, takes_self=True)
+    transactions: Work = 1
+    transaction_timeout_ms: TransactionTimeout = 60_000
+    records_max: Work = 4
+    reads: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class SeededExpectTable:
+    """[expect]: the rule that the run breaks, or kept once the mistake was corrected."""
+
+    violates: Annotated[tuple[str, ...], OneOf(BREAKABLE)] = ()
+    holds: Annotated[tuple[str, ...], OneOf(BREAKABLE)] = ()
+
+
+@attrs.frozen(kw_only=True)
+class _Head:
+    name: str
+    lesson: str = ""
+
+
+def _world_table(plan: FuzzPlan) -> SeededTable:
+    world = plan.world
+    return SeededTable(
+        transaction_version=plan.transaction_version,
+        partition_verification=world.node_settings.partition_verification,
+        nodes=world.nodes,
+        sync=world.policy,
+        broken=tuple(sorted(world.node_settings.broken)),
+        without_fixes=world.node_settings.fixes.off,
+        coordinators=world.node_settings.transaction_state_log_num_partitions,
+        segment_bytes=world.journals.segment_bytes,
+        latency_us=world.latency // NS_PER_US,
+        sync_latency_us=world.sync_latency // NS_PER_US,
+        encodes=world.encodes,
+        own_travels=world.own_travels,
+        idempotent_writes=plan.idempotent_writes,
+        processors=plan.processors,
+        epoch_bumps=plan.epoch_bumps,
+        reads_uncommitted=plan.reads_uncommitted,
+        clock_drifts_ppm=plan.drifts_ppm,
+        slow_participants=plan.slow_participants,
+    )
+
+
+def _faults_table(plan: FuzzPlan) -> SeededFaultsTable:
+    return SeededFaultsTable(kinds=plan.kinds, strikes=plan.strikes, pause_ms=plan.pause // NS_PER_MS)
+
+
+def _plan(table: SeededTable, faults: SeededFaultsTable, writers: tuple[TxnWriterTable, ...]) -> FuzzPlan:
+    return FuzzPlan(
+        world=_world(table),
+        transaction_version=table.transaction_version,
+        txn_writers=tuple(TxnWriterPlan(**attrs.asdict(writer)) for writer in writers),
+        idempotent_writes=table.idempotent_writes,
+        processors=table.processors,
+        epoch_bumps=table.epoch_bumps,
+        reads_uncommitted=table.reads_uncommitted,
+        kinds=faults.kinds,
+        strikes=faults.strikes,
+        pause=faults.pause_ms * NS_PER_MS,
+        drifts_ppm=table.clock_drifts_ppm,
+        slow_participants=table.slow_participants,
+    )
+
+
+def _world(table: SeededTable) -> WorldSettings:
+    return WorldSettings(
+        nodes=table.nodes,
+        node_settings=hurried(
+            NodeSettings(
+                broken=frozenset(table.broken),
+                fixes=KafkaFixes.without(table.without_fixes),
+                partition_verification=table.partition_verification,
+            ),
+            transaction_version=table.transaction_version,
+            coordinators=table.coordinators,
+        ),
+        policy=table.sync,
+        journals=JournalSettings(segment_bytes=table.segment_bytes),
+        latency=table.latency_us * NS_PER_US,
+        sync_latency=table.sync_latency_us * NS_PER_US,
+        encodes=table.encodes,
+        own_travels=table.own_travels,
+        events_max=DEFAULT_PLAN.world.events_max,
+    )
 
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -51,115 +183,41 @@ _CALM_TXN_WRITER: Final = TxnWriterPlan(
 
 def seeded_scenario(top: Table) -> Scenario:
     """The scenario of a file with a `[seeded]` table; BadScenario for what it cannot be."""
-    table = top.table("seeded")
-    plan = _plan(table)
-    expect = top.table("expect")
-    violates, holds = expect.texts("violates"), expect.texts("holds")
-    expect.named("violates", violates, BREAKABLE)
-    expect.named("holds", holds, BREAKABLE)
-    for name in contradictory(holds, violates):
+    head = read_table(_Head, top)
+    table, expect = top.inner("seeded"), top.inner("expect")
+    faults = table.inner("faults", "[seeded.faults]")
+    writers = list(table.each("txn_writer", "[[seeded.txn_writer]]"))
+    plan = _plan(
+        read_table(SeededTable, table, _world_table(DEFAULT_PLAN)),
+        read_table(SeededFaultsTable, faults, _faults_table(DEFAULT_PLAN)),
+        tuple(read_table(TxnWriterTable, each) for each in writers),
+    )
+    expected = read_table(SeededExpectTable, expect)
+    for name in contradictory(expected.holds, expected.violates):
         raise expect.wrong("holds", f"{quoted(name)} cannot be kept and be broken, too")
-    scenario = Scenario(
-        name=top.text("name"),
-        lesson=" ".join(top.text("lesson", "").split()),
-        expect=Expectation(violates=violates, holds=holds),
-        seeded=SeededRun(plan=plan),
-        choices=_choices(table.table("choices", "[seeded.choices]")),
-    )
-    for each in (table, expect, top):
+    choices = _choices(table.inner("choices", "[seeded.choices]"))
+    for each in (faults, *writers, table, expect, top):
         each.finish()
-    return scenario
-
-
-def _plan(table: Table) -> FuzzPlan:
-    faults = table.table("faults", "[seeded.faults]")
-    plan = FuzzPlan(
-        world=_world(table),
-        transaction_version=table.one_of("transaction_version", (0, 1, 2), NEWEST_VERSION),
-        txn_writers=tuple(_txn_writer(each) for each in table.tables("txn_writer", "[[seeded.txn_writer]]")),
-        idempotent_writes=table.count("idempotent_writes", most=WORK_MAX),
-        processors=table.texts("processors"),
-        epoch_bumps=table.count("epoch_bumps", most=WORK_MAX),
-        reads_uncommitted=table.flag("reads_uncommitted", DEFAULT_PLAN.reads_uncommitted),
-        kinds=faults.words("kinds", _kind),
-        strikes=faults.count("strikes", most=WORK_MAX),
-        pause=faults.positive("pause_ms", DEFAULT_PLAN.pause // NS_PER_MS) * NS_PER_MS,
-        drifts_ppm=table.words("clock_drifts_ppm", _drift),
-        slow_participants=table.count("slow_participants", most=WORK_MAX),
+    return Scenario(
+        name=head.name,
+        lesson=" ".join(head.lesson.split()),
+        expect=ScenarioExpectation(violates=expected.violates, holds=expected.holds),
+        seeded=SeededRun(plan=plan),
+        choices=choices,
     )
-    faults.finish()
-    return plan
-
-
-def _world(table: Table) -> WorldSettings:
-    calm, usual = DEFAULT_PLAN.world, DEFAULT_PLAN.world.node_settings
-    broken = table.texts("broken")
-    table.named("broken", broken, sorted(PROTECTIONS))
-    without = table.texts("without_fixes")
-    table.named("without_fixes", without, FIX_NAMES)
-    policies = {policy.value: policy for policy in SyncPolicy}
-    return WorldSettings(
-        nodes=table.positive("nodes", calm.nodes, most=NODES_MAX),
-        node_settings=hurried(
-            NodeSettings(
-                broken=frozenset(broken),
-                fixes=KafkaFixes.without(without),
-                partition_verification=table.flag("partition_verification", usual.partition_verification),
-            ),
-            transaction_version=table.one_of("transaction_version", (0, 1, 2), NEWEST_VERSION),
-            coordinators=table.positive("coordinators", 1, most=PARTITIONS_MAX),
-        ),
-        policy=policies[table.one_of("sync", list(policies), calm.policy.value)],
-        journals=JournalSettings(segment_bytes=table.positive("segment_bytes", calm.journals.segment_bytes)),
-        latency=table.positive("latency_us", calm.latency // NS_PER_US) * NS_PER_US,
-        sync_latency=table.positive("sync_latency_us", calm.sync_latency // NS_PER_US) * NS_PER_US,
-        encodes=table.flag("encodes", calm.encodes),
-        own_travels=table.flag("own_travels", calm.own_travels),
-        events_max=calm.events_max,
-    )
-
-
-def _txn_writer(table: Table) -> TxnWriterPlan:
-    name = table.text("name")
-    made = TxnWriterPlan(
-        name=name,
-        transactional_id=table.text("transactional_id", name),
-        transactions=table.positive("transactions", _CALM_TXN_WRITER.transactions, most=WORK_MAX),
-        records_max=table.positive("records_max", _CALM_TXN_WRITER.records_max, most=WORK_MAX),
-        transaction_timeout_ms=table.positive(
-            "transaction_timeout_ms", _CALM_TXN_WRITER.transaction_timeout_ms, most=TRANSACTION_TIMEOUT_MAX_MS
-        ),
-        reads=table.flag("reads", _CALM_TXN_WRITER.reads),
-    )
-    table.finish()
-    return made
-
-
-def _kind(text: str) -> FaultKind:
-    try:
-        return FaultKind(text)
-    except ValueError:
-        possible = [kind.value for kind in FaultKind]
-        raise BadPhrase(f"{quoted(text)} is no kind of fault", possible=possible) from None
-
-
-def _drift(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise BadPhrase(f"{quoted(text)} is no number", possible=["0", "200", "-200"]) from None
 
 
 def _choices(table: Table) -> tuple[int, ...]:
     chosen: dict[int, int] = {}
-    for key in table.values:
+    for key, choice in table.values.items():
         if not key.isdecimal():
-            raise table.wrong(key, "is no place in the list of choices: a number from 0 on")
+            raise table.wrong(key, "is not a place in the list of choices: a number from 0")
         place = int(key) if len(key) <= len(str(CHOICES_MAX)) else CHOICES_MAX
         if place >= CHOICES_MAX:
-            raise table.wrong(key, f"is no place in the list of choices: {CHOICES_MAX} are the most")
-        chosen[place] = table.count(key)
-    table.finish()
+            raise table.wrong(key, f"is not a place in the list of choices: the maximum is {CHOICES_MAX}")
+        if type(choice) is not int or not 0 <= choice <= NUMBER_MAX:
+            raise table.mistyped(key, f"a whole number from 0 to {NUMBER_MAX}")
+        chosen[place] = choice
     return tuple(chosen.get(place, 0) for place in range(max(chosen, default=-1) + 1))
 
 
@@ -168,7 +226,9 @@ def _choices(table: Table) -> tuple[int, ...]:
 
 @attrs.frozen(kw_only=True)
 class Commentary:
-    """What is known of a run besides what makes it: for people. `ending` are lines of its table."""
+    """Comments for people: where the run was found, what struck, what each choice decided, and how the run
+    ends.
+    """
 
     found: str = ""
     struck: tuple[Struck, ...] = ()
@@ -180,65 +240,22 @@ def seeded_text(scenario: Scenario, commentary: Commentary) -> str:
     """The TOML of a scenario with a seeded run."""
     seeded = scenario.seeded
     assert seeded is not None, "only a scenario that was found by a search has a plan"
-    plan = seeded.plan
+    plan, expect = seeded.plan, scenario.expect
     lines = [f"# {line}".rstrip() for line in commentary.found.splitlines()]
     lines += [f"name = {json.dumps(scenario.name)}", f"lesson = {json.dumps(scenario.lesson)}"]
-    lines += ["", "[seeded]", *_changed(_of_world(plan), _of_world(DEFAULT_PLAN))]
-    for txn_writer in plan.txn_writers:
-        calm = attrs.evolve(_CALM_TXN_WRITER, transactional_id=txn_writer.name)
-        lines += ["", "[[seeded.txn_writer]]", *_changed(attrs.asdict(txn_writer), attrs.asdict(calm))]
-    faults = list(_changed(_of_faults(plan), _of_faults(DEFAULT_PLAN)))
+    lines += ["", "[seeded]", *written(_world_table(plan), _world_table(DEFAULT_PLAN))]
+    for writer in plan.txn_writers:
+        lines += ["", "[[seeded.txn_writer]]", *written(TxnWriterTable(**attrs.asdict(writer)))]
+    faults = list(written(_faults_table(plan), _faults_table(DEFAULT_PLAN)))
     if faults:
         lines += ["", "[seeded.faults]", *faults]
     lines += [f"# {_ms(each.at)}: {each.kind.value}, {each.whom}" for each in commentary.struck]
     lines += ["", "# Every choice that is not here is 0, the calmest.", "[seeded.choices]"]
     lines += _choice_lines(scenario.choices, commentary.notes)
-    lines += ["", "[expect]", *_changed(_of_expectation(scenario.expect), _of_expectation(Expectation()))]
+    lines += ["", "[expect]", *written(SeededExpectTable(violates=expect.violates, holds=expect.holds))]
     if commentary.ending:
         lines += ["", "# How it ends:", "#", *(f"# {line}".rstrip() for line in commentary.ending)]
     return "\n".join(lines) + "\n"
-
-
-def _of_world(plan: FuzzPlan) -> dict[str, object]:
-    world = plan.world
-    return {
-        "transaction_version": plan.transaction_version,
-        "partition_verification": world.node_settings.partition_verification,
-        "nodes": world.nodes,
-        "sync": world.policy.value,
-        "broken": sorted(world.node_settings.broken),
-        "without_fixes": list(world.node_settings.fixes.off),
-        "coordinators": world.node_settings.transaction_state_log_num_partitions,
-        "segment_bytes": world.journals.segment_bytes,
-        "latency_us": world.latency // NS_PER_US,
-        "sync_latency_us": world.sync_latency // NS_PER_US,
-        "encodes": world.encodes,
-        "own_travels": world.own_travels,
-        "idempotent_writes": plan.idempotent_writes,
-        "processors": list(plan.processors),
-        "epoch_bumps": plan.epoch_bumps,
-        "reads_uncommitted": plan.reads_uncommitted,
-        "clock_drifts_ppm": [str(drift) for drift in plan.drifts_ppm],
-        "slow_participants": plan.slow_participants,
-    }
-
-
-def _of_faults(plan: FuzzPlan) -> dict[str, object]:
-    return {
-        "kinds": [kind.value for kind in plan.kinds],
-        "strikes": plan.strikes,
-        "pause_ms": plan.pause // NS_PER_MS,
-    }
-
-
-def _of_expectation(expect: Expectation) -> dict[str, object]:
-    return {"violates": list(expect.violates), "holds": list(expect.holds)}
-
-
-def _changed(values: Mapping[str, object], usual: Mapping[str, object]) -> Iterator[str]:
-    for name, value in values.items():
-        if value != usual[name]:
-            yield f"{name} = {json.dumps(value)}"
 
 
 def _choice_lines(choices: tuple[int, ...], notes: Mapping[int, Note]) -> Iterator[str]:

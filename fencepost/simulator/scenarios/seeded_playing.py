@@ -11,7 +11,7 @@ from fencepost.simulator.faults.kinds import FaultKind, Struck
 from fencepost.simulator.fuzz.plan import FuzzPlan
 from fencepost.simulator.fuzz.simulation import FINAL_READER, Part, Simulation
 from fencepost.simulator.fuzz.trial import CORE_FAILED, NOT_LIVE, Trial, try_choices
-from fencepost.simulator.scenarios.model import Expectation, Scenario
+from fencepost.simulator.scenarios.model import Scenario, ScenarioExpectation
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.history import History
 from fencepost.simulator.world.noted_choices import Note, NotedChoices
@@ -42,7 +42,7 @@ class SeededPlay:
         """The faults that happened."""
         return tuple(self.simulation.nemesis.struck)
 
-    def problems(self, expect: Expectation) -> list[str]:
+    def problems(self, expect: ScenarioExpectation) -> list[str]:
         """In what it was not as expected."""
         violation = self.trial.breach
         broken = None if violation is None else violation.rule

@@ -11,8 +11,8 @@ import attrs
 
 from fencepost.simulator.draw.text import LEGEND, space_time
 from fencepost.simulator.fuzz.shrinking import Failing
-from fencepost.simulator.scenarios.model import Expectation, Scenario, SeededRun, cases
-from fencepost.simulator.scenarios.reading import scenario_of
+from fencepost.simulator.scenarios.files import scenario_of
+from fencepost.simulator.scenarios.model import Scenario, ScenarioExpectation, SeededRun, cases
 from fencepost.simulator.scenarios.runner import run_case
 from fencepost.simulator.scenarios.seeded import Commentary, seeded_text
 from fencepost.simulator.scenarios.seeded_playing import record
@@ -26,7 +26,7 @@ def scenario_text(name: str, failing: Failing, found: str) -> str:
     scenario = Scenario(
         name=name,
         lesson=str(failing.violation),
-        expect=Expectation(violates=(failing.violation.rule,)),
+        expect=ScenarioExpectation(violates=(failing.violation.rule,)),
         seeded=SeededRun(plan=failing.plan),
         choices=failing.choices,
     )

@@ -1,6 +1,8 @@
-"""Whether a scenario makes sense as a whole: who is named is there, and what is to be done can be done.
+"""Whether a scenario makes sense as a whole: what is named exists, and what a script or a fault does is
+possible.
 
-Rule: what a single phrase cannot tell is checked here, for files and for the builder alike.
+Rule: a single value is checked when it is read; what only the whole scenario can tell is checked here, for
+files and for the builder alike. Which blank of a phrase names what is said by the table of phrases.
 """
 
 from __future__ import annotations
@@ -8,19 +10,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+import attrs
+
+from fencepost.client.producer_states import TRANSACTIONAL, ProducerInput, ProducerState, refusal
 from fencepost.faults.grammar import BadPhrase, quoted, suggestion
-from fencepost.faults.phrases import ENDS_ITSELF, NEEDS_MESSAGE, ActionKind, Fault, Point, PointKind
+from fencepost.faults.phrases import ENDS_ITSELF, NEEDS_MESSAGE, Action, ActionKind, Fault, Point, PointKind
 from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TopicPartition, topic_name_problem
-from fencepost.simulator.scenarios.model import ConsumerPart, ProcessorPart, ProducerPart, Scenario
+from fencepost.simulator.scenarios.model import (
+    PARTS,
+    ConsumerPart,
+    Part,
+    ProcessorPart,
+    ProducerPart,
+    Scenario,
+)
 from fencepost.simulator.scenarios.rule_names import contradictory
-from fencepost.simulator.scenarios.scripts import Verb
-from fencepost.simulator.scenarios.usage import TRANSACTIONAL_VERBS, refused_call
+from fencepost.simulator.scenarios.scripts import ScriptLine, Verb
 
 FINAL_READER: Final = "final reader"
 
 
 class Inconsistent(BadPhrase):
-    """Something in a scenario does not fit the rest: in which table, under which key."""
+    """Something in a scenario does not fit the rest; `place` is its table, `key` its key."""
 
     def __init__(self, place: str, key: str, because: str, possible: Iterable[str] = ()) -> None:
         super().__init__(because, possible=possible)
@@ -28,15 +39,12 @@ class Inconsistent(BadPhrase):
         self.key = key
 
 
-_NODE_ACTIONS: Final = frozenset({ActionKind.CRASH, ActionKind.CUT_POWER, ActionKind.SLOW_DISK})
-_PARTITION_ACTIONS: Final = frozenset({ActionKind.FAIL_APPENDS, ActionKind.FAIL_SYNCS})
-_PARTITION_POINTS: Final = frozenset({PointKind.MARKS, PointKind.STORES})
-
-
 def check(scenario: Scenario) -> None:
-    """Raises Inconsistent for the first thing that does not fit."""
-    _check_cluster(scenario)
-    _check_people(scenario)
+    """Raise Inconsistent for the first thing that does not fit."""
+    for topic, _ in scenario.cluster.topics:
+        if problem := topic_name_problem(topic):
+            raise Inconsistent("[cluster]", "topics", f"{quoted(topic)} is not a topic: {problem}")
+    _check_names(scenario)
     for place, part in _places(scenario):
         if isinstance(part, ProducerPart):
             _check_script(scenario, place, part)
@@ -44,238 +52,238 @@ def check(scenario: Scenario) -> None:
             _check_reads(scenario, place, part)
     for number, fault in enumerate(scenario.faults):
         _check_fault(scenario, f"[[fault]] {number + 1}", fault)
-    _check_calls(scenario)
-    _check_expectation(scenario)
+    _check_starts(scenario)
+    _check_expectations(scenario)
 
 
-def _places(scenario: Scenario) -> Iterator[tuple[str, ProducerPart | ConsumerPart | ProcessorPart]]:
-    """Every part and the name of its table: people are numbered by what they are."""
+# --- names --------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class _Names:
+    """Checks names under one key of one table."""
+
+    scenario: Scenario
+    place: str
+    key: str
+
+    def wrong(self, because: str, possible: Iterable[str] = ()) -> Inconsistent:
+        """The error for this key."""
+        return Inconsistent(self.place, self.key, because, possible)
+
+    def check(self, name: str, possible: Sequence[str], *, made_by: str = "") -> None:
+        """A name is one of those that are possible; `made_by` says what makes one when there are none."""
+        if name in possible:
+            return
+        because = f"there is no {quoted(name)}"
+        if not possible:
+            raise self.wrong(f"{because}: a [[producer]] with {made_by} = {quoted(name)} makes it")
+        raise self.wrong(because + suggestion(name, possible), possible)
+
+    def check_partition(self, name: str) -> None:
+        """A partition of a topic of this cluster, or of the consumer groups' topic."""
+        possible = [*map(str, self.scenario.cluster.partitions), f"{CONSUMER_OFFSETS_TOPIC}-0"]
+        if name in possible:
+            return
+        because = f"there is no {quoted(name)}"
+        if len(possible) == 1:
+            raise self.wrong(f"{because}, and there are no topics: [cluster] topics = {{ t = 2 }} makes one")
+        raise self.wrong(because + suggestion(name, possible), possible)
+
+    def check_topic_partition(self, where: TopicPartition) -> None:
+        """The same for a value; the error lists partitions of topics only."""
+        names = [str(each) for each in self.scenario.cluster.partitions]
+        name = str(where)
+        if name in names or where == TopicPartition(CONSUMER_OFFSETS_TOPIC, 0):
+            return
+        because = f"there is no partition {quoted(name)}"
+        if not names:
+            raise self.wrong(f"{because}, and there are no topics: [cluster] topics = {{ t = 2 }} makes one")
+        raise self.wrong(because + suggestion(name, names), names)
+
+    def check_blanks(self, phrase: Point | Action) -> None:
+        """Every name in a phrase, by the blank in which it stands."""
+        for field, blank in phrase.kind.value.blanks.items():
+            name = getattr(phrase, field)
+            if isinstance(name, str) and name:
+                self._check_blank(blank, name, is_point=isinstance(phrase, Point))
+
+    def _check_blank(self, blank: str, name: str, *, is_point: bool) -> None:
+        nodes = [f"node {number + 1}" for number in range(self.scenario.cluster.nodes)]
+        processes = [part.name for part in self.scenario.parts]
+        kind, of, subject = name.partition(" of ")
+        if blank == "ID":
+            self.check(name, self.scenario.transactional_ids, made_by="transactional_id")
+        elif of and kind == "coordinator":
+            self.check(subject, self.scenario.transactional_ids, made_by="transactional_id")
+        elif of and kind == "leader":
+            self.check_partition(subject)
+        elif blank.startswith("PARTITION"):
+            self.check_partition(name)
+        elif blank == "NODE":
+            self.check(name, nodes)
+        elif blank == "PROCESS":
+            self.check(name, processes, made_by="name")
+        elif blank == "WHO":
+            self.check(name, [*processes, *nodes, *([FINAL_READER] if is_point else [])])
+
+
+# --- who takes part -----------------------------------------------------------------------------------------
+
+
+def _places(scenario: Scenario) -> Iterator[tuple[str, Part]]:
+    """Every part and the name of its table; tables are numbered by their kind."""
     counts: dict[str, int] = {}
+    names = {kind: key for key, kind in PARTS.items()}
     for part in scenario.parts:
-        kind = (
-            "producer"
-            if isinstance(part, ProducerPart)
-            else "consumer"
-            if isinstance(part, ConsumerPart)
-            else "processor"
-        )
-        counts[kind] = counts.get(kind, 0) + 1
-        yield f"[[{kind}]] {counts[kind]}", part
+        name = names[type(part)]
+        counts[name] = counts.get(name, 0) + 1
+        yield f"[[{name}]] {counts[name]}", part
 
 
-def _check_cluster(scenario: Scenario) -> None:
-    for topic, _ in scenario.cluster.topics:
-        problem = topic_name_problem(topic)
-        if problem:
-            raise Inconsistent("[cluster]", "topics", f"{quoted(topic)} is no topic: {problem}")
-
-
-def _check_people(scenario: Scenario) -> None:
-    seen: dict[str, None] = {}
+def _check_names(scenario: Scenario) -> None:
+    seen: set[str] = set()
     for place, part in _places(scenario):
         if not part.name or set(part.name) & set(" #~") or part.name == "node":
             raise Inconsistent(place, "name", f"{quoted(part.name)}: a name is one word without # and ~")
         if part.name in seen:
-            raise Inconsistent(place, "name", f"there are two who are called {quoted(part.name)}")
-        seen[part.name] = None
+            raise Inconsistent(place, "name", f"two parts have the name {quoted(part.name)}")
+        seen.add(part.name)
         if not isinstance(part, ConsumerPart) and part.transactional_id == "":
-            raise Inconsistent(place, "transactional_id", 'is "": write a name, or leave it out')
-
-
-def _check_partition(scenario: Scenario, place: str, key: str, where: TopicPartition) -> None:
-    possible = scenario.cluster.partitions
-    if where not in possible and where != TopicPartition(CONSUMER_OFFSETS_TOPIC, 0):
-        because = f"there is no partition {quoted(str(where))}"
-        if not possible:
-            because += ", and none at all so far: [cluster] topics = { t = 2 } makes some"
-        names = [str(each) for each in possible]
-        raise Inconsistent(place, key, because + suggestion(str(where), names), names)
-
-
-def _check_script(scenario: Scenario, place: str, part: ProducerPart) -> None:
-    sent: dict[tuple[TopicPartition, str], str] = _sent_by_others(scenario, part)
-    for line in part.script:
-        if part.transactional_id is None and line.verb in TRANSACTIONAL_VERBS:
-            raise Inconsistent(place, "script", f"{quoted(str(line))} needs a transactional_id")
-        if line.point is not None:
-            _check_point(scenario, place, "script", line.point)
-        if line.partition is None:
-            continue
-        _check_partition(scenario, place, "script", line.partition)
-        if line.verb is Verb.SEND:
-            written = (line.partition, line.value)
-            if written in sent:
-                raise Inconsistent(
-                    place,
-                    "script",
-                    f"{quoted(str(line))} writes what {sent[written]} writes, too: "
-                    "nobody could tell whose a record is",
-                )
-            sent[written] = part.name
-    refused = None if part.transactional_id is None else refused_call(part.script)
-    if refused is not None:
-        raise Inconsistent(place, "script", f"{quoted(str(refused[0]))}: {refused[1]}")
-
-
-def _sent_by_others(scenario: Scenario, part: ProducerPart) -> dict[tuple[TopicPartition, str], str]:
-    """What the producers before this one write, and who."""
-    sent: dict[tuple[TopicPartition, str], str] = {}
-    for other in scenario.parts:
-        if other is part:
-            break
-        if isinstance(other, ProducerPart):
-            for line in other.script:
-                if line.verb is Verb.SEND and line.partition is not None:
-                    sent[line.partition, line.value] = other.name
-    return sent
+            raise Inconsistent(place, "transactional_id", 'is ""; write a name, or leave it out')
 
 
 def _check_reads(scenario: Scenario, place: str, part: ConsumerPart | ProcessorPart) -> None:
     if not part.reads:
         raise Inconsistent(place, "reads", "is empty: there is nothing to read")
     for where in part.reads:
-        _check_partition(scenario, place, "reads", where)
+        _Names(scenario, place, "reads").check_topic_partition(where)
         if isinstance(part, ProcessorPart):
-            _check_partition(scenario, place, "writes", TopicPartition(part.writes, where.partition))
+            target = TopicPartition(part.writes, where.partition)
+            _Names(scenario, place, "writes").check_topic_partition(target)
 
 
-# --- faults -------------------------------------------------------------------------------------------------
-
-
-def _check_fault(scenario: Scenario, place: str, fault: Fault) -> None:
-    kind = fault.do.kind
-    if not fault.when:
-        raise Inconsistent(place, "when", "is empty: a fault needs a point at which it strikes")
-    for point in fault.when:
-        _check_point(scenario, place, "when", point)
-        if point.kind is PointKind.LATER:
-            raise Inconsistent(place, "when", f'"{point}" is no point to begin at; write "at ..."')
-        if kind in NEEDS_MESSAGE and not point.is_message:
-            raise Inconsistent(
-                place,
-                "when",
-                f'"{fault.do}" is done to a message, so it needs a point that is one',
-                _MESSAGES,
-            )
-        if kind is ActionKind.HOLD and point.kind not in (PointKind.SENDS, PointKind.SENDS_REPLY):
-            raise Inconsistent(place, "when", '"hold" is done to a message when it is sent', _MESSAGES[:2])
-        if kind is ActionKind.DELAY and point.kind is not PointKind.SENDS:
-            raise Inconsistent(place, "when", '"delay" is done to a request when it is sent', _MESSAGES[:1])
-    _check_until(scenario, place, fault)
-    _check_action(scenario, place, fault)
-
-
-_MESSAGES: Final = (
-    PointKind.SENDS.value.shown,
-    PointKind.SENDS_REPLY.value.shown,
-    PointKind.RECEIVES.value.shown,
-    PointKind.RECEIVES_REPLY.value.shown,
-)
-
-
-def _check_until(scenario: Scenario, place: str, fault: Fault) -> None:
-    if fault.until is None:
-        return
-    if fault.do.kind in ENDS_ITSELF:
-        raise Inconsistent(place, "until", f'"{fault.do}" is over at once; leave `until` out')
-    if fault.until.kind is PointKind.AT:
-        raise Inconsistent(place, "until", 'a fault lasts until a point, or for a time: "after 300 ms"')
-    _check_point(scenario, place, "until", fault.until)
-
-
-def _check_action(scenario: Scenario, place: str, fault: Fault) -> None:
-    do = fault.do
-    nodes = _nodes(scenario)
-    people = _people(scenario)
-    if do.kind in _NODE_ACTIONS:
-        _check_somebody(scenario, place, "do", do.who, only=nodes)
-    elif do.kind in (ActionKind.KILL, ActionKind.START):
-        _check_name(
-            place, "do", do.who, people, if_none='nobody at all so far: a [[producer]] with name = "{}"'
-        )
-    elif do.kind in _PARTITION_ACTIONS:
-        _check_partition_name(scenario, place, "do", do.who)
-    elif do.kind is ActionKind.MOVE:
-        _check_name(place, "do", do.whom, nodes)
-        if not do.who.startswith("coordinator of "):
-            _check_partition_name(scenario, place, "do", do.who)
-    else:
-        for name in filter(None, (do.who, do.whom)):
-            _check_somebody(scenario, place, "do", name, only=[*people, *nodes])
-        if do.who and do.who == do.whom:
-            raise Inconsistent(place, "do", f'"{do}": nothing comes between anybody and himself')
-
-
-def _check_point(scenario: Scenario, place: str, key: str, point: Point) -> None:
-    everybody = [*_people(scenario), *_nodes(scenario), FINAL_READER]
-    if point.kind in _PARTITION_POINTS:
-        _check_partition_name(scenario, place, key, point.who)
-        if point.whom:
-            _check_transactional_id(scenario, place, key, point.whom)
-        return
-    for name in (point.who, "" if point.kind is PointKind.ENDS_CALL else point.whom):
-        if name:
-            _check_somebody(scenario, place, key, name, only=everybody)
-
-
-def _check_somebody(scenario: Scenario, place: str, key: str, name: str, *, only: Sequence[str]) -> None:
-    """A name by itself, or by what somebody leads."""
-    kind, of, subject = name.partition(" of ")
-    if of and kind == "coordinator":
-        _check_transactional_id(scenario, place, key, subject)
-    elif of and kind == "leader":
-        _check_partition_name(scenario, place, key, subject)
-    else:
-        _check_name(place, key, name, only)
-
-
-def _check_partition_name(scenario: Scenario, place: str, key: str, name: str) -> None:
-    names = [*(str(each) for each in scenario.cluster.partitions), f"{CONSUMER_OFFSETS_TOPIC}-0"]
-    _check_name(place, key, name, names)
-
-
-def _check_transactional_id(scenario: Scenario, place: str, key: str, name: str) -> None:
-    if_none = 'no transactional id at all so far: a [[producer]] with transactional_id = "{}"'
-    _check_name(place, key, name, scenario.transactional_ids, if_none=if_none)
-
-
-def _check_name(place: str, key: str, name: str, possible: Sequence[str], *, if_none: str = "") -> None:
-    if name in possible:
-        return
-    because = f"there is no {quoted(name)}"
-    if not possible:
-        raise Inconsistent(place, key, f"{because}, and {if_none.format(name)} makes it")
-    raise Inconsistent(place, key, because + suggestion(name, possible), possible)
-
-
-def _people(scenario: Scenario) -> list[str]:
-    return [part.name for part in scenario.parts]
-
-
-def _nodes(scenario: Scenario) -> list[str]:
-    return [f"node {number + 1}" for number in range(scenario.cluster.nodes)]
-
-
-def _check_calls(scenario: Scenario) -> None:
-    """Who starts on request must be requested; who is requested must wait for it."""
+def _check_starts(scenario: Scenario) -> None:
+    """A process starts on request, or at once, but not both."""
     called = [fault.do.who for fault in scenario.faults if fault.do.kind is ActionKind.START]
     for place, part in _places(scenario):
         if part.is_called and part.name not in called:
             raise Inconsistent(place, "starts", f'on request, but no fault does "start {part.name}"')
         if not part.is_called and part.name in called:
-            raise Inconsistent(
-                place, "starts", f'at once, and a fault does "start {part.name}": write starts = "on request"'
-            )
+            because = f'at once, and a fault does "start {part.name}": write starts = "on request"'
+            raise Inconsistent(place, "starts", because)
 
 
-def _check_expectation(scenario: Scenario) -> None:
+# --- scripts ------------------------------------------------------------------------------------------------
+
+_CALLS: Final = {
+    Verb.BEGIN: ProducerInput.BEGIN,
+    Verb.SEND: ProducerInput.SEND,
+    Verb.SEND_OFFSETS: ProducerInput.SEND_OFFSETS,
+    Verb.COMMIT: ProducerInput.COMMIT,
+    Verb.ABORT: ProducerInput.ABORT,
+}
+_TRANSACTIONAL: Final = frozenset({Verb.INIT, *_CALLS}) - {Verb.SEND}
+_ENDED: Final = {
+    ProducerState.COMMITTING_TRANSACTION: ProducerState.READY,
+    ProducerState.ABORTING_TRANSACTION: ProducerState.READY,
+}
+
+
+def _check_script(scenario: Scenario, place: str, part: ProducerPart) -> None:
+    names = _Names(scenario, place, "script")
+    # A record is known by its value, so that no two producers may write the same one to a partition.
+    sent = {
+        (line.partition, line.value): other.name
+        for other in scenario.parts[: scenario.parts.index(part)]
+        if isinstance(other, ProducerPart)
+        for line in other.script
+        if line.verb is Verb.SEND
+    }
+    for line in part.script:
+        if part.transactional_id is None and line.verb in _TRANSACTIONAL:
+            raise names.wrong(f"{quoted(str(line))} needs a transactional_id")
+        if line.point is not None:
+            names.check_blanks(line.point)
+        if line.partition is not None:
+            names.check_topic_partition(line.partition)
+        if line.verb is Verb.SEND:
+            record = (line.partition, line.value)
+            if record in sent:
+                owner = sent[record]
+                raise names.wrong(f"{quoted(str(line))} repeats a value of {owner}; write another value")
+            sent[record] = part.name
+    refused = None if part.transactional_id is None else _refused_call(part.script)
+    if refused is not None:
+        raise names.wrong(f"{quoted(str(refused[0]))}: {refused[1]}")
+
+
+def _refused_call(script: Iterable[ScriptLine]) -> tuple[ScriptLine, str] | None:
+    """The first line that a transactional producer refuses even if every call before it succeeds, and its
+    error.
+
+    The client's own table decides. What it refuses only after a failure is left out when the script is
+    played.
+    """
+    state = ProducerState.UNINITIALIZED
+    for line in script:
+        if line.verb is Verb.INIT:  # each time of a new producer, whatever the state of the last one
+            state = ProducerState.READY
+        elif line.verb in _CALLS:
+            call = _CALLS[line.verb]
+            cell = TRANSACTIONAL[state][call]
+            if not isinstance(cell, ProducerState):
+                return line, refusal(call, state)
+            state = _ENDED.get(cell, cell)
+    return None
+
+
+# --- faults and expectations --------------------------------------------------------------------------------
+
+_SENT: Final = (PointKind.SENDS, PointKind.SENDS_REPLY)
+_MESSAGES: Final = (*_SENT, PointKind.RECEIVES, PointKind.RECEIVES_REPLY)
+
+
+def _shown(kinds: Sequence[PointKind]) -> list[str]:
+    return [kind.value.shown for kind in kinds]
+
+
+def _check_fault(scenario: Scenario, place: str, fault: Fault) -> None:
+    when, kind = _Names(scenario, place, "when"), fault.do.kind
+    if not fault.when:
+        raise when.wrong("is empty: a fault needs a point at which it strikes")
+    for point in fault.when:
+        when.check_blanks(point)
+        if point.kind is PointKind.LATER:
+            raise when.wrong(f'"{point}" cannot begin a fault; write "at ..."')
+        if kind in NEEDS_MESSAGE and not point.is_message:
+            raise when.wrong(f'"{fault.do}" needs a point that is a message', _shown(_MESSAGES))
+        if kind is ActionKind.HOLD and point.kind not in _SENT:
+            raise when.wrong('"hold" needs a message that is being sent', _shown(_SENT))
+        if kind is ActionKind.DELAY and point.kind is not PointKind.SENDS:
+            raise when.wrong('"delay" needs a request that is being sent', _shown(_SENT[:1]))
+    if fault.until is not None:
+        until = _Names(scenario, place, "until")
+        if kind in ENDS_ITSELF:
+            raise until.wrong(f'"{fault.do}" ends at once; leave out `until`')
+        if fault.until.kind is PointKind.AT:
+            raise until.wrong(f'is a time of the run; write "{str(fault.until).replace("at", "after", 1)}"')
+        until.check_blanks(fault.until)
+    do = _Names(scenario, place, "do")
+    do.check_blanks(fault.do)
+    if fault.do.who and fault.do.who == fault.do.whom:
+        raise do.wrong(f'"{fault.do}" names one side twice')
+
+
+def _check_expectations(scenario: Scenario) -> None:
     for expect in (scenario.expect, *(variant.expect for variant in scenario.also_with)):
         for name in contradictory(expect.holds, expect.violates):
             raise Inconsistent("[expect]", "holds", f"{quoted(name)} cannot be kept and be broken, too")
+        reaches = _Names(scenario, "[expect]", "reaches")
         for point in expect.reaches:
             if point.is_time:
-                raise Inconsistent("[expect]", "reaches", f'"{point}" is a time, and times always come')
-            _check_point(scenario, "[expect]", "reaches", point)
+                raise reaches.wrong(f'"{point}" is a time, and times always come')
+            reaches.check_blanks(point)
         for key, values in (("visible", expect.visible), ("logs", expect.logs)):
             for where, _ in values:
-                _check_partition(scenario, "[expect]", key, where)
+                _Names(scenario, "[expect]", key).check_topic_partition(where)

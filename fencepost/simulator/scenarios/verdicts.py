@@ -20,7 +20,7 @@ from fencepost.protocol.transaction_log import read_transactions
 from fencepost.simulator.actors.workloads import transform, without_mark
 from fencepost.simulator.judges.black_box import check
 from fencepost.simulator.judges.exactly_once import exactly_once
-from fencepost.simulator.scenarios.model import ConsumerPart, Expectation, ProcessorPart
+from fencepost.simulator.scenarios.model import ConsumerPart, ProcessorPart, ScenarioExpectation
 from fencepost.simulator.scenarios.playing import Play
 from fencepost.simulator.scenarios.rule_names import CONVERGES, EXACTLY_ONCE, HANGING_TRANSACTION, spelled_out
 
@@ -180,7 +180,7 @@ def hints(play: Play) -> list[str]:
     return [_NO_SYNC] if power_was_cut and play.case.cluster.sync is SyncPolicy.NONE else []
 
 
-def _unexpected(expect: Expectation, findings: Findings) -> list[str]:
+def _unexpected(expect: ScenarioExpectation, findings: Findings) -> list[str]:
     allowed, kept = spelled_out(expect.violates), spelled_out(expect.holds)
     found = [
         f"{'was expected to keep' if name in kept else 'breaks'} {name}: {findings.evidence(name)}"
