@@ -1,6 +1,6 @@
 """The command line.
 
-Rule: a command imports what it needs when it runs, so that `fencepost serve` starts at once.
+Rule: a command imports its dependencies when it runs, so that `fencepost serve` starts fast.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`fencepost check DIR`: every file of a data directory against a full scan of its batches.
+"""`fencepost check DIR`: compares every file of a data directory with a full scan of its batches.
 
-Rule: reads alone, and keeps brokers out meanwhile; exit code 0 without problems (notes are none), 1 with, 2
-when there was nothing to check.
+Rule: it only reads, and locks the directory against brokers meanwhile. The exit code is 0 without problems
+(notes do not count), 1 with problems, 2 if there was nothing to check.
 """
 
 from __future__ import annotations
@@ -18,23 +18,19 @@ from fencepost.journal.storage import DirectoryInUse, NotADataDirectory
 
 
 def check(directory: Path, /, *, as_json: AsJson = False) -> int:
-    """Check a data directory that no broker is running on: batches, sequences, indexes, snapshots, manifests,
-    and the transaction log against the markers.
-
-    A problem is a promise that the files break (exit code 1). A note is what the next start sets right, or
-    what an administrator did.
+    """Check every file of a data directory, while no broker uses it.
 
     Parameters
     ----------
     directory
-        What `fencepost serve` was started on.
+        The data directory of `fencepost serve`.
     """
     storage = DiskStorage(directory, read_only=True)
     try:
         storage.keep_out()
         findings = check_directory(storage)
     except (DirectoryInUse, NotADataDirectory) as problem:
-        raise CommandFailed(str(problem), then="nothing was checked", code=WRONG_USAGE) from problem
+        raise CommandFailed(f"{problem}; nothing was checked", code=WRONG_USAGE) from problem
     finally:
         storage.unlock()
     for finding in findings.found:
@@ -64,13 +60,13 @@ def facts(finding: Finding) -> dict[str, str | int | None]:
 
 
 def in_words(finding: Finding) -> str:
-    """A finding on two lines: where and what, and below it what it means."""
+    """A finding on two lines: the place and what is there, then what it means."""
     place = finding.file if finding.offset is None else f"{finding.file} at offset {finding.offset}"
     return f"{finding.severity.value:<8} {place}: {finding.what}\n{'':<8} {finding.means}"
 
 
 def counts(findings: Findings) -> dict[str, int]:
-    """The last line: how much was found in how much."""
+    """The summary: how many problems and notes, and how much was checked."""
     return {
         "problems": findings.count(Severity.PROBLEM),
         "notes": findings.count(Severity.NOTE),

@@ -1,6 +1,6 @@
-"""`fencepost consume`: records become lines, up to the end of the topic or for ever.
+"""`fencepost consume`: prints records as lines, up to the current end of the topic or for ever.
 
-Rule: what it prints by default is what `fencepost produce` reads.
+Rule: its default output is the input format of `fencepost produce`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from cyclopts import Parameter, validators
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed
 from fencepost.cli.options import ANSWER_MS, DEFAULT, AsJson, Bootstrap, is_offset, reach
 from fencepost.cli.output import Json, print_json, text_of
+from fencepost.cli.transactions import in_range
 from fencepost.client.consumer_records import Record
 from fencepost.client.shells.sync import Admin, Consumer
 from fencepost.protocol.terms import TopicPartition
@@ -33,24 +34,25 @@ def consume(
     bootstrap: Bootstrap = DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Read records as lines, `key`, a tab, `value`, up to the end that the topic has now.
+    """Print records as lines of text.
 
     Parameters
     ----------
     topic
-        What to read.
+        The topic to read.
     isolation
-        read_committed leaves out what is aborted or not decided yet; read_uncommitted shows everything.
+        read_committed skips aborted records and stops before the first undecided one; read_uncommitted shows
+        all records.
     from_
-        earliest, latest, or an offset.
+        Where to start: earliest, latest, or an offset.
     partition
-        Only this partition. May be given several times.
+        Only this partition. Repeatable.
     max_
-        Stop after so many records.
+        Stop after this number of records.
     follow
-        Wait for more at the end.
+        Wait for new records at the end.
     places
-        Put partition and offset before each record.
+        Print partition and offset before each record.
     """
     left = max_
     with (
@@ -72,11 +74,13 @@ def consume(
 
 
 def partitions_to_read(admin: Admin, topic: str, wanted: tuple[int, ...]) -> list[TopicPartition]:
-    """The partitions of the topic, or those wanted."""
+    """The wanted partitions, or all partitions of the topic."""
     present = range(len(admin.describe_topic(topic).leaders))
     if missing := set(wanted) - set(present):
         raise CommandFailed(
-            f"{topic} has no partition {min(missing)}", then=f"it has 0 to {max(present)}", code=WRONG_USAGE
+            f"topic {topic} has no partition {min(missing)}",
+            then=f"its partitions are {in_range(len(present))}",
+            code=WRONG_USAGE,
         )
     return [TopicPartition(topic, number) for number in wanted or present]
 
@@ -94,7 +98,9 @@ def go_to_start(
         for partition in partitions:
             consumer.seek(partition, int(start))
     else:
-        raise CommandFailed(f"--from {start} is neither earliest nor latest nor an offset", code=WRONG_USAGE)
+        raise CommandFailed(
+            f"--from {start} is not a position", then="give earliest, latest or an offset", code=WRONG_USAGE
+        )
 
 
 def show(record: Record, *, as_json: bool, places: bool) -> None:

@@ -1,4 +1,4 @@
-"""`fencepost demo`: the knobs. Rule: nothing heavy is imported before they are understood."""
+"""`fencepost demo`: its options. The demonstration is imported only after they are valid."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ def demo(
     broken: Annotated[Literal["fencing", "dedup", "isolation"] | None, Parameter("--break")] = None,
     as_json: Annotated[bool, Parameter("--json", negative="")] = False,
 ) -> int:
-    """A transactional pipeline over 336,776 real flights, killed again and again, then checked with Spark.
+    """Run a transactional pipeline over 336,776 real flights, kill it repeatedly, and check the result with
+    Spark.
 
     Parameters
     ----------
     flights
-        How many flights to process, from the first of the year on.
+        Number of flights to process, from the first of the year on.
     kills
-        How often to kill, worker and broker together. A fifth of them hit the broker, two at least, but never
-        more than half.
+        Number of kills. A fifth of them hit the broker (at least two, at most half), the others hit a worker.
     seed
-        Draws where the kills fall, and which transactions are aborted on purpose.
+        Seed for the points of the kills and for the transactions that are aborted on purpose.
     directory
-        Keep the data here (it must be empty); else it is removed at the end.
+        Keep the data in this empty directory. By default it is removed at the end.
     broken
-        Turn one protection off, to see the damage that it prevents.
+        Turn off one protection, to show the damage that it prevents.
     as_json
-        Print the result once more as JSON, as the last line.
+        Also print the result as JSON, as the last line.
     """
     from fencepost.demo.run import run_demo
 

@@ -1,4 +1,10 @@
-"""`fencepost dump`: what lies in a log, in words. Rule: reads beside a living broker and takes no lock."""
+"""`fencepost dump`: describes the contents of a log, as text or as JSON.
+
+Each file yields facts: one JSON object per batch, marker, record, state or index entry. A fact has a "kind";
+`TEXTS` has a sentence for each kind, and `--json` prints the facts themselves.
+
+Rule: takes no lock and writes nothing, so it can read the files of a running broker.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +19,7 @@ from cyclopts import Parameter
 from fencepost.cli.agreement import disagreements
 from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
 from fencepost.cli.log_files import (
-    Batch,
+    StoredBatch,
     Torn,
     check_is_log,
     partition_directories,
@@ -52,23 +58,23 @@ def dump(
     check: Annotated[bool, Parameter(negative="")] = False,
     as_json: Annotated[bool, Parameter("--json", negative="")] = False,
 ) -> int:
-    """Say in words what lies in a log: batches, markers, transactions, committed offsets, indexes, snapshots.
-
-    The log may belong to a running broker or to a dead one.
+    """Describe the contents of a log file or data directory.
 
     Parameters
     ----------
     path
-        A data directory, one partition in it, or one file: .log, .index, .timeindex, .txnindex, .snapshot,
+        A data directory, a partition directory, or one file: .log, .index, .timeindex, .txnindex, .snapshot,
         manifest.json.
     topic
-        Only these topics of a data directory. May be given several times.
+        Only this topic of a data directory. Repeatable.
     records
-        Show the records inside data batches too.
+        Also show the records of data batches.
     indexes
-        Show the entries of offset and time indexes too, of a directory; of a single file they always are.
+        Also show the entries of offset and time indexes in a directory. Those of a single file are always
+        shown.
     check
-        Only check that transaction log and markers agree; exit code 1 and a list when they do not.
+        Only check that the transaction log and the markers agree; list the contradictions and exit with 1 if
+        they do not.
     as_json
         One JSON object per line.
     """
@@ -85,7 +91,7 @@ def dump(
 
 
 def check_topics(path: Path, topics: tuple[str, ...]) -> None:
-    """CommandFailed when a directory has no partition of a topic that was asked for."""
+    """CommandFailed if the directory has no partition of a requested topic."""
     if not topics:
         return
     partitions = partition_directories(path) if path.is_dir() else []
@@ -94,12 +100,14 @@ def check_topics(path: Path, topics: tuple[str, ...]) -> None:
         if topic not in present:
             raise CommandFailed(
                 f"{path} has no topic {topic}",
-                then=f"it has {', '.join(sorted(present))}" if present else "--topic is for data directories",
+                then=f"its topics are {', '.join(sorted(present))}"
+                if present
+                else "--topic works with data directories only",
             )
 
 
 def parts(path: Path, *, topics: tuple[str, ...], indexes: bool) -> Iterator[tuple[Path | None, list[Path]]]:
-    """(partition's directory, its files in order); a single file stands without its directory."""
+    """(partition directory, its files in order); the directory is None for a single file."""
     if path.is_file():
         yield None, [path]
         return
@@ -112,7 +120,7 @@ def parts(path: Path, *, topics: tuple[str, ...], indexes: bool) -> Iterator[tup
 
 
 def files_of_partition(directory: Path, *, indexes: bool) -> list[Path]:
-    """The files worth a look: segment by segment the log, then what stands beside it."""
+    """The files to describe: the log and its indexes segment by segment, then snapshots and manifest."""
     kinds = (LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX) if indexes else (LOG, TRANSACTION_INDEX)
     files = sorted(
         (path for kind in kinds for path in segment_files(directory, kind)),
@@ -136,10 +144,12 @@ def dump_file(file: Path, *, records: bool, as_json: bool, titled: bool) -> None
 
 
 def check_agreement(path: Path, *, as_json: bool) -> int:
-    """Tells whether the directory tells one story."""
+    """Prints whether the transaction log and the markers of a data directory agree."""
     if path.is_file() or partition_of(path.resolve()):
         raise CommandFailed(
-            "only a whole data directory can be checked", then=f"fencepost dump {path}", code=WRONG_USAGE
+            "--check needs a whole data directory",
+            then=f"without --check: fencepost dump {path}",
+            code=WRONG_USAGE,
         )
     found = disagreements(path)
     if as_json:
@@ -153,27 +163,28 @@ Fact = dict[str, Json]
 
 
 def facts_of_file(path: Path, *, records: bool = False) -> Iterator[Fact]:
-    """Every fact in one file, whatever kind it is; a file that cannot be read is a fact of kind "damage".
-    CommandFailed when its name is none that a log's file has.
+    """The facts of one file of any kind; a file that cannot be decoded is a fact of kind "damage".
+
+    CommandFailed if the name is not that of a log file.
     """
     where: Fact = {"log": str(partition_of(path.parent.resolve()) or ""), "file": path.name}
     base_offset, kind = parse_file_name(path.name)
     reader = READERS.get(kind or path.name)
     if reader is None:
         raise CommandFailed(
-            f"{path} is no file of a log",
-            then="name a data directory, one partition in it, or one file: .log, .index, .timeindex, "
+            f"{path} is not a log file",
+            then="give a data directory, a partition directory, or one file: .log, .index, .timeindex, "
             ".txnindex, .snapshot, manifest.json",
         )
     try:
         for fact in facts_of_log(path, records=records) if kind == LOG else reader(path, base_offset):
             yield {"kind": fact.pop("kind"), **where, **fact}
-    except (FencepostError, ValueError) as problem:  # bytes that are no JSON may be no UTF-8 either
+    except (FencepostError, ValueError) as problem:  # a damaged manifest is invalid JSON or invalid UTF-8
         yield {"kind": "damage", **where, "because": str(problem)}
 
 
 def facts_of_log(path: Path, *, records: bool = False) -> Iterator[Fact]:
-    """The batches of a `.log` file, each followed by what an internal topic says in it, or by its records."""
+    """The batches of a `.log` file, each followed by its records: decoded states in an internal topic."""
     partition = partition_of(path.parent.resolve())
     tell = INTERNAL.get(partition.topic if partition else "")
     for batch in read_batches(path):
@@ -189,8 +200,8 @@ def facts_of_log(path: Path, *, records: bool = False) -> Iterator[Fact]:
             yield from facts_of_records(batch)
 
 
-def facts_of_batch(batch: Batch) -> Fact:
-    """A batch from outside; a control batch is told as the marker it holds."""
+def facts_of_batch(batch: StoredBatch) -> Fact:
+    """The header of a batch; a control batch is described as the marker in it."""
     header = batch.header
     place: Fact = {"offset": header.base_offset, "position": batch.position, "size": header.size}
     producer: Fact = {"producer_id": header.producer_id, "producer_epoch": header.producer_epoch}
@@ -214,11 +225,11 @@ def facts_of_batch(batch: Batch) -> Fact:
 
 
 def compression_name(bits: int) -> str:
-    """`zstd`, or the number when it is none that Kafka knows."""
+    """`zstd`, or the number if Kafka defines no such compression."""
     return Compression(bits).name.lower() if bits in set(Compression) else str(bits)
 
 
-def facts_of_records(batch: Batch) -> Iterator[Fact]:
+def facts_of_records(batch: StoredBatch) -> Iterator[Fact]:
     """The records of a data batch."""
     columns, header = read_columns(batch.data, batch.header), batch.header
     for index, value in enumerate(columns.values):
@@ -235,8 +246,8 @@ def facts_of_records(batch: Batch) -> Iterator[Fact]:
         }
 
 
-def facts_of_transactions(batch: Batch) -> Iterator[Fact]:
-    """What `__transaction_state` says: where each transactional id stands."""
+def facts_of_transactions(batch: StoredBatch) -> Iterator[Fact]:
+    """The records of `__transaction_state`: the state of a transactional id."""
     for name, record in read_transactions(batch.data, batch.header):
         fact: Fact = {"kind": "transaction", "offset": batch.header.base_offset, "transactional_id": name}
         yield fact | ({"state": "Dead"} if record is None else facts_of_state(record))
@@ -255,9 +266,9 @@ def facts_of_state(record: TransactionRecord) -> Fact:
     }
 
 
-def facts_of_offsets(batch: Batch) -> Iterator[Fact]:
-    """What `__consumer_offsets` says: how far each group is, pending when a transaction carries it; and who
-    is in it.
+def facts_of_offsets(batch: StoredBatch) -> Iterator[Fact]:
+    """The records of `__consumer_offsets`: committed offsets (pending if the batch is transactional), and the
+    members of a group.
     """
     for group_id, group in read_groups(batch.data, batch.header):
         fact: Fact = {"kind": "group", "offset": batch.header.base_offset, "group": group_id}
@@ -283,8 +294,8 @@ def facts_of_group(record: GroupRecord) -> Fact:
     }
 
 
-def facts_of_cluster(batch: Batch) -> Iterator[Fact]:
-    """What `__cluster_metadata` says: topics, leaders, blocks of producer ids."""
+def facts_of_cluster(batch: StoredBatch) -> Iterator[Fact]:
+    """The records of `__cluster_metadata`: topics, leaders, blocks of producer ids."""
     for record in read_cluster_records(batch.data, batch.header):
         fields = {
             name: value.hex() if isinstance(value, bytes) else value
@@ -308,7 +319,7 @@ def facts_of_time_index(path: Path, base_offset: int) -> Iterator[Fact]:
 
 
 def facts_of_aborted(path: Path, _base_offset: int) -> Iterator[Fact]:
-    """Entries of a `.txnindex` file: aborted transactions whose marker lies in that segment."""
+    """Entries of a `.txnindex` file: aborted transactions whose marker is in that segment."""
     index = TransactionIndex(path.read_bytes())
     aborted: AbortedRange
     for entry in range(len(index)):
@@ -323,11 +334,11 @@ def facts_of_snapshot(path: Path, base_offset: int) -> Iterator[Fact]:
 
 
 def facts_of_manifest(path: Path, _base_offset: int) -> Iterator[Fact]:
-    """A manifest as it is."""
+    """The contents of a manifest."""
     yield {"kind": "manifest", "content": json.loads(path.read_text())}
 
 
-INTERNAL: dict[str, Callable[[Batch], Iterator[Fact]]] = {
+INTERNAL: dict[str, Callable[[StoredBatch], Iterator[Fact]]] = {
     TRANSACTION_STATE_TOPIC: facts_of_transactions,
     CONSUMER_OFFSETS_TOPIC: facts_of_offsets,
     CLUSTER_METADATA_TOPIC: facts_of_cluster,
@@ -347,8 +358,8 @@ AnyFact = dict[str, Any]  # facts are JSON: what a key holds is known by its kin
 
 
 def in_words(fact: AnyFact) -> str:
-    """The sentence for one fact."""
-    return WORDS[fact["kind"]](fact)
+    """One fact as text."""
+    return TEXTS[fact["kind"]](fact)
 
 
 def span(first: int, last: int) -> str:
@@ -357,7 +368,7 @@ def span(first: int, last: int) -> str:
 
 
 def producer(fact: AnyFact) -> str:
-    """Who wrote it."""
+    """The producer and its epoch."""
     return f"producer {fact['producer_id']} epoch {fact['producer_epoch']}"
 
 
@@ -393,24 +404,24 @@ def record(fact: AnyFact) -> str:
 def transaction(fact: AnyFact) -> str:
     name = f"{'':15}  {fact['transactional_id']!r} "
     if fact["state"] == "Dead":
-        return name + "is forgotten"
+        return name + "was deleted (tombstone)"
     begun = " (BEGIN)" if fact["state"] == "Ongoing" else ""
     where = ": " + ", ".join(fact["partitions"]) if fact["partitions"] else ""
     return f"{name}{fact['state']}{begun}, {producer(fact)}{where}"
 
 
 def offset(fact: AnyFact) -> str:
-    how = " when its transaction commits" if fact["transactional"] else ""
-    what = "forgets" if fact["committed"] is None else f"is at {fact['committed']} of"
+    how = ", pending until its transaction commits" if fact["transactional"] else ""
+    what = "deletes its offset for" if fact["committed"] is None else f"commits offset {fact['committed']} of"
     return f"{'':15}  group {fact['group']!r} {what} {fact['of']}{how}"
 
 
 def group(fact: AnyFact) -> str:
     name = f"{'':15}  group {fact['group']!r} "
     if fact["generation"] is None:
-        return name + "is forgotten"
-    members = [f"{each} leads" if each == fact["leader"] else each for each in fact["members"]]
-    return f"{name}generation {fact['generation']}: " + (", ".join(members) or "nobody")
+        return name + "was deleted (tombstone)"
+    members = [f"{each} (leader)" if each == fact["leader"] else each for each in fact["members"]]
+    return f"{name}generation {fact['generation']}: " + (", ".join(members) or "no members")
 
 
 def cluster(fact: AnyFact) -> str:
@@ -420,24 +431,24 @@ def cluster(fact: AnyFact) -> str:
 
 
 def index(fact: AnyFact) -> str:
-    return f"{fact['offset']:>15}  lies in the batch at byte {fact['position']:,}"
+    return f"{fact['offset']:>15}  is in the batch at byte {fact['position']:,}"
 
 
 def timeindex(fact: AnyFact) -> str:
-    return f"{fact['offset']:>15}  is as new as anything before it: {moment(fact['timestamp'])}"
+    return f"{fact['offset']:>15}  largest timestamp up to here: {moment(fact['timestamp'])}"
 
 
 def aborted(fact: AnyFact) -> str:
     first, last = fact["first_offset"], fact["last_offset"]
     return (
-        f"{span(first, last):>15}  aborted: producer {fact['producer_id']}, its marker is {last}; "
-        f"nothing open then began before {fact['last_stable_offset']}"
+        f"{span(first, last):>15}  aborted: producer {fact['producer_id']}, ABORT marker at {last}, "
+        f"last stable offset then {fact['last_stable_offset']}"
     )
 
 
 def snapshot(fact: AnyFact) -> str:
     first_offset = fact["first_offset"]
-    state = "no transaction open" if first_offset < 0 else f"transaction open since {first_offset}"
+    state = "no open transaction" if first_offset < 0 else f"transaction open since {first_offset}"
     return (
         f"{fact['at']:>15}  {producer(fact)}: last sequence {fact['last_sequence']} at "
         f"{fact['last_offset']}, "
@@ -451,10 +462,10 @@ def manifest(fact: AnyFact) -> str:
 
 def damage(fact: AnyFact) -> str:
     where = f"{fact['size']:,} bytes at byte {fact['position']:,}: " if "position" in fact else ""
-    return f"{'':15}  DAMAGED or unfinished: {where}{fact['because']}"
+    return f"{'':15}  DAMAGED or incomplete: {where}{fact['because']}"
 
 
-WORDS: dict[str, Callable[[AnyFact], str]] = {
+TEXTS: dict[str, Callable[[AnyFact], str]] = {
     "batch": batch,
     "marker": marker,
     "record": record,

@@ -1,6 +1,8 @@
 """How a command fails: what went wrong, what to do next, and the exit code.
 
-Rule: what is expected to go wrong is told in two lines on stderr; the rest is a bug and shows its traceback.
+Rule: an expected error prints two lines on stderr: the cause, and a next step that a person at a terminal can
+take. The advice of the client's own exceptions is for programs (`seek()`, `flush()`) and is left out. Any
+other exception is a bug and shows its traceback.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import signal
 import sys
 from typing import Final
 
-from fencepost.client.errors import ClientError, RequestTimeout
+from fencepost.client.errors import ClientError, RequestTimeout, UnknownTopic
 from fencepost.protocol.errors import ErrorCode, FencepostError
 
 OK: Final = 0
@@ -18,22 +20,24 @@ WRONG_USAGE: Final = 2
 NO_BROKER: Final = 3
 INTERRUPTED: Final = 128 + signal.SIGINT  # as shells report Ctrl-C
 
-# What someone at a terminal can do about what a broker refused.
+# What a person at a terminal can do about an error code. One code serves several commands (creating an
+# unknown topic helps in `produce`, not in `topic delete`), so each sentence fits all of them.
 ADVICE: Final = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "make it with `fencepost topic create`",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "`fencepost topic list` shows the topics",
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "`fencepost transactions list` shows the transactional ids",
-    ErrorCode.TOPIC_ALREADY_EXISTS: "`fencepost topic describe` shows it",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "`fencepost topic describe` shows the existing topic",
     ErrorCode.GROUP_ID_NOT_FOUND: "`fencepost group list` shows the groups",
     ErrorCode.NON_EMPTY_GROUP: "stop its members first; `fencepost group describe` shows them",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "stop its members first; `fencepost group describe` shows them",
     ErrorCode.OFFSET_OUT_OF_RANGE: "`fencepost topic describe` shows where the logs start and end",
-    ErrorCode.INVALID_CONFIG: "max.message.bytes=BYTES is what a topic can be given",
-    ErrorCode.INVALID_TOPIC_EXCEPTION: "use up to 249 ASCII letters, digits, '.', '_' and '-'",
+    ErrorCode.INVALID_CONFIG: "the only topic setting is max.message.bytes=BYTES",
+    ErrorCode.CONCURRENT_TRANSACTIONS: "the previous transaction of this id is still ending; try again",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "a topic name has up to 249 ASCII letters, digits, '.', '_' and '-'",
 }
 
 
 class CommandFailed(FencepostError):
-    """A command cannot do what it was asked; `then` says what the user can do about it."""
+    """A command cannot do what the user asked for; `then` is the next step."""
 
     def __init__(self, what: str, *, then: str = "", code: int = FAILED) -> None:
         super().__init__(what)
@@ -42,7 +46,7 @@ class CommandFailed(FencepostError):
 
 
 class Stopped(BaseException):
-    """A signal ended the command; it unwinds as Ctrl-C does, past every `except Exception`."""
+    """A signal ended the command. It unwinds as Ctrl-C does, past every `except Exception`."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -50,28 +54,46 @@ class Stopped(BaseException):
 
 
 Ended = (KeyboardInterrupt, Stopped)
-"""How whoever started a command ends it: Ctrl-C, or SIGTERM."""
+"""How a user ends a running command: Ctrl-C or SIGTERM."""
 
 
 def code_of(ended: BaseException) -> int:
-    """The exit code of a command that was ended so."""
+    """The exit code after Ctrl-C or a signal."""
     return ended.code if isinstance(ended, Stopped) else INTERRUPTED
 
 
 def report(problem: Exception) -> int:
-    """Prints an expected error and returns its exit code; raises any other again."""
+    """Prints an expected error and returns its exit code; re-raises any other."""
     match problem:
         case ExceptionGroup(exceptions=(Exception() as only,)):
-            return report(only)  # what a trio nursery wraps around the one thing that went wrong
+            return report(only)  # a trio nursery wraps the one error of its task
         case CommandFailed():
             complain(str(problem), then=problem.then)
             return problem.code
-        case ClientError(error=error) if error in ADVICE:
-            complain(str(problem), then=ADVICE[error])
+        case UnknownTopic():
+            complain(
+                problem.because,
+                then="`fencepost topic create` creates a topic; `fencepost topic list` shows the topics",
+            )
             return FAILED
-        case RequestTimeout() | ConnectionError():
-            complain(str(problem), then="start a broker with `fencepost serve`, or name it with --bootstrap")
+        case RequestTimeout():  # a broker accepted the connection before, so starting one is no advice
+            complain(
+                problem.because,
+                then="try again; if it fails again, check the broker at the --bootstrap address",
+            )
+            return FAILED
+        case ClientError():
+            complain(problem.because, then=ADVICE.get(problem.error, ""))
+            return FAILED
+        case ConnectionError():
+            complain(
+                str(problem),
+                then="start a broker with `fencepost serve DIR`, or give its address with --bootstrap",
+            )
             return NO_BROKER
+        case OSError(strerror=str(reason), filename=str(path)):
+            complain(f"{path}: {reason}")
+            return FAILED
         case FencepostError() | OSError():
             complain(str(problem))
             return FAILED

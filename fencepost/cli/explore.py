@@ -1,7 +1,7 @@
-"""`fencepost explore`: every future of a small world, looked at one by one.
+"""`fencepost explore`: checks every reachable state of a small cluster.
 
-Rule: exit code 0 is a proof. When something is found, as a linter's, and when not all was looked at, it is
-another, and the words say which.
+Rule: exit code 0 is a proof for that cluster. A violation and an incomplete search both exit with 1, and the
+output says which of them it was.
 """
 
 from __future__ import annotations
@@ -36,35 +36,32 @@ def explore(
     max_states: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 1_000_000,
     as_json: Annotated[bool, Parameter("--json", negative="")] = False,
 ) -> int:
-    """Look at every state that a small world can come to, and stop at the first that is wrong.
-
-    The world is the real broker and real producers: each begins its transactions one after the other,
-    writes one record into every partition, and commits or aborts: both are tried. Exit code 1 when
-    something is found, and when the search is cut short before all was looked at.
+    """Check every reachable state of a small cluster.
 
     Parameters
     ----------
     producers
-        How many producers, each with a transactional id of its own.
+        Number of producers, each with its own transactional id.
     transactions
-        How many transactions each of them makes.
+        Number of transactions of each producer.
     retries
-        How often each may give up a connection; what it had sent there can still arrive, at any time.
+        How often each producer may give up a connection. Requests that it sent there can still arrive at any
+        time.
     transaction_version
-        The protocol: 2 is KIP-890's with an epoch per transaction, 0 is KIP-98's.
+        Transaction protocol: 2 is KIP-890 with an epoch per transaction, 0 is KIP-98.
     partitions
-        Partitions of the one topic; every transaction writes into all of them.
+        Number of partitions of the topic; every transaction writes to all of them.
     crashes
-        How often the broker may die, at any moment, and start again from its logs.
+        How often the broker may crash, at any point, and restart from its logs.
     partition_verification
-        Whether partition leaders ask the coordinator about batches of older clients; else as that version was
-        shipped: not in version 0.
+        Whether partition leaders verify transactions of older clients with the coordinator. By default as
+        that version shipped: not in version 0.
     without_fixes
-        One of Kafka's later fixes to turn off, by its name in docs/fidelity.md; may be repeated.
+        Switch off one of Kafka's later fixes, by its name in docs/fidelity.md. Repeatable.
     max_states
-        Where the search is cut short.
+        Stop the search after this number of states.
     as_json
-        Print the result once more as JSON, as the last line.
+        Also print the result as JSON, as the last line.
     """
     from fencepost.broker.kafka_fixes import KafkaFixes
     from fencepost.simulator.explore import ExploreConfig, Search
@@ -94,25 +91,28 @@ def explore(
 
 
 def _tell_progress(states: int, waiting: int) -> None:
-    print(f"\r{states:,} states, {waiting:,} to look at ", end="", file=sys.stderr, flush=True)
+    print(f"\r{states:,} states checked, {waiting:,} waiting ", end="", file=sys.stderr, flush=True)
 
 
 def _tell(explored: Explored, seconds: float, *, is_interrupted: bool) -> None:
     for number, step in enumerate(explored.trace, start=1):
         print(f"{number:>4}  {step.label}")
-    states, steps = counted(explored.states, "state"), counted(explored.transitions, "step")
-    size = f"{states} and {steps} between them in {seconds:.2f} s"
+    states, steps = counted(explored.states, "state"), counted(explored.transitions, "transition")
+    size = f"{states} and {steps} in {seconds:.2f} s"
     if explored.violation is not None:
         found = f"{explored.violation} after {counted(len(explored.trace), 'step')}"
         print(f"{found}: {explored.because} ({size}).")
     elif explored.complete:
-        ends = counted(explored.ends, "way")
-        print(f"Nothing wrong in any state of this world: {size}, {ends} to end.")
+        print(f"No violation in any reachable state: {size}, {counted(explored.ends, 'final state')}.")
     elif is_interrupted:
-        print(f"Nothing wrong so far, but it was interrupted before all was looked at: {size}.")
+        print(f"No violation so far, but the search was interrupted before it checked all states: {size}.")
     else:
-        print(f"Nothing wrong so far, but not all was looked at: {size}. --max-states lets it go on.")
-    print(f"Among these steps: {', '.join(f'{count:,} {name}' for name, count in explored.reached.items())}.")
+        print(
+            f"No violation so far, but the search reached --max-states before it checked all states: {size}."
+        )
+    print(
+        f"These steps include {', '.join(f'{count:,} {name}' for name, count in explored.reached.items())}."
+    )
 
 
 def _as_json(config: ExploreConfig, explored: Explored, seconds: float) -> dict[str, Json]:

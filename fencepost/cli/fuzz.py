@@ -1,7 +1,7 @@
-"""`fencepost fuzz`: worlds at random, a seed each, every judge on each of them.
+"""`fencepost fuzz`: runs random simulated clusters, one per seed, and checks every invariant in each.
 
-Rule: the same seeds come to the same, on however many cores; the first one that breaks a rule ends the
-search, and the words say how to see it again.
+Rule: the same seeds give the same results on any number of cores. The first violation ends the search, and
+the output says how to replay it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 NS_PER_SECOND: Final = 1_000_000_000
-TOLD_MAX: Final = 20  # of what was found, in words; the JSON has all
+TOLD_MAX: Final = 20  # violations printed as text; the JSON has all of them
 
 _Number = Annotated[int, Parameter(validator=validators.Number(gte=0))]
 _AtLeastOne = Annotated[int, Parameter(validator=validators.Number(gte=1))]
@@ -49,35 +49,31 @@ def fuzz(
     coverage: Annotated[bool, Parameter(negative="")] = False,
     as_json: Annotated[bool, Parameter("--json", negative="")] = False,
 ) -> int:
-    """Try worlds at random until a rule is broken: nodes, clients and faults, another mixture for each seed.
-
-    A world is the real broker and real clients under virtual time. Exit code 1 when a rule is broken; the
-    words then say how to see that seed again, and how to make it small. What brokers of an old generation
-    do by design ends its world, and is counted by name.
+    """Run random simulated clusters until an invariant fails.
 
     Parameters
     ----------
     seeds
-        How many worlds.
+        Number of seeds to run.
     first_seed
-        The first; the others follow it.
+        The first seed; the others follow it.
     cores
-        How many processes; as many as there are cores when it is not said.
+        Number of worker processes. [default: number of CPU cores]
     transaction_version
-        The protocol: 2 is KIP-890's with an epoch per transaction, 0 is KIP-98's.
+        Transaction protocol: 2 is KIP-890 with an epoch per transaction, 0 is KIP-98.
     partition_verification
-        Whether partition leaders ask the coordinator about batches of older clients; else as that version was
-        shipped: not in version 0.
+        Whether partition leaders verify transactions of older clients with the coordinator. By default as
+        that version shipped: not in version 0.
     without_fixes
-        One of Kafka's later fixes to turn off, by its name in docs/fidelity.md; may be repeated.
+        Switch off one of Kafka's later fixes, by its name in docs/fidelity.md. Repeatable.
     break_
-        A protection of the broker to turn off, to see what it is good for.
+        Turn off a protection of the broker, to show what it protects against.
     keep_going
-        Do not stop at the first seed that breaks a rule.
+        Do not stop at the first violation.
     coverage
-        Print how often each cell of the coordinator's tables was come through, and with which faults.
+        Print how often each cell of the coordinator's state tables was covered, and with which faults.
     as_json
-        Print the result once more as JSON, as the last line.
+        Also print the result as JSON, as the last line.
     """
     from fencepost.cli.fuzz_workers import try_seeds
     from fencepost.simulator.fuzz.seeds import SeedTally
@@ -106,7 +102,7 @@ def fuzz(
 
 @attrs.frozen(kw_only=True)
 class WorldOptions:
-    """What was said on the command line about the worlds, for the planner and for the next command."""
+    """The options of the command line that describe the simulated cluster; `str()` repeats them."""
 
     transaction_version: int
     partition_verification: bool | None = None
@@ -115,7 +111,7 @@ class WorldOptions:
 
     @property
     def planner(self) -> Planner:
-        """What draws the worlds; it can be handed to other processes."""
+        """The planner that draws a run from a seed; it can be sent to other processes."""
         from fencepost.simulator.fuzz.simulate import planner_of
 
         return planner_of(
@@ -127,7 +123,7 @@ class WorldOptions:
 
     @property
     def verifies(self) -> bool:
-        """Whether partition leaders ask the coordinator first, said or not."""
+        """Whether partition leaders verify transactions, given or by default."""
         from fencepost.simulator.fuzz.plan import verifies
 
         return verifies(self.transaction_version, self.partition_verification)
@@ -146,7 +142,7 @@ class WorldOptions:
 
 @attrs.define
 class Pace:
-    """How fast it goes. A core's second is one that a core spent on it: what others take does not count."""
+    """How fast the search runs. Core seconds are CPU time of the search, not of other processes."""
 
     cores: int
     core_seconds: float = 0.0
@@ -155,18 +151,18 @@ class Pace:
     began: float = attrs.Factory(time.monotonic)
 
     def add(self, timed: Timed) -> None:
-        """One seed more."""
+        """Adds the result of one seed."""
         self.core_seconds += timed.seconds
         self.seeds += 1
         self.transactions += timed.tried.transactions
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
+        """Wall time since the search began."""
         return time.monotonic() - self.began
 
     def per_core_second(self, count: int) -> float:
-        """So many in one second of one core."""
+        """The count per second of CPU time."""
         return count / self.core_seconds if self.core_seconds else 0.0
 
 
@@ -185,7 +181,7 @@ def _search(results: Iterator[Timed | None], tally: SeedTally, pace: Pace, tell:
 
 @contextmanager
 def _progress(seeds: int) -> Generator[Tell]:
-    """A bar for people; in a pipe nothing."""
+    """A progress bar on a terminal, nothing in a pipe."""
     if not sys.stderr.isatty():
         yield lambda _tally, _pace: None
         return
@@ -220,22 +216,22 @@ def _tell_found(tally: SeedTally, options: WorldOptions) -> None:
     if len(tally.found) > TOLD_MAX:
         print(f"... and {len(tally.found) - TOLD_MAX} more")
     if tally.known:
-        print("Not a violation, because Apache Kafka does the same:")
-        print_table(("behaviour", "seeds"), tally.known.items())
+        print("Not violations: Apache Kafka behaves the same way.")
+        print_table(("anomaly", "seeds"), tally.known.items())
     if tally.met:
         _tell_met(tally.behaviours, options)
 
 
 def _tell_met(behaviours: dict[str, list[SeedFinding]], options: WorldOptions) -> None:
-    print("Not a violation in this generation, because Apache Kafka's brokers of it do the same by design:")
+    print("Not violations: known anomalies of Apache Kafka in this generation of the protocol.")
     cures = _cures()
     rows = [(name, cures[name], len(found), found[0].seed) for name, found in behaviours.items()]
-    print_table(("behaviour", "ended by", "seeds", "first seed"), rows)
-    print(f"  small:  fencepost shrink --seed {rows[0][-1]}{options}")
+    print_table(("anomaly", "fixed by", "seeds", "first seed"), rows)
+    print(f"  shrink: fencepost shrink --seed {rows[0][-1]}{options}")
 
 
 def _cures() -> dict[str, str]:
-    """What ended each behaviour of old generations, by its name."""
+    """What fixed each known anomaly of older generations, by its name."""
     from fencepost.simulator.judges.known_anomalies import OLD_BEHAVIOURS
 
     return {behaviour.name: behaviour.cured_by for behaviour in OLD_BEHAVIOURS}
@@ -249,14 +245,14 @@ def _tell_counts(tally: SeedTally, pace: Pace, *, wanted: int) -> None:
     print(
         f"{counted(tally.transactions, 'transaction')} and {counted(tally.events, 'event')} in "
         f"{tally.elapsed / NS_PER_SECOND:,.0f} virtual seconds, "
-        f"{pace.per_core_second(pace.transactions):,.0f} transactions per core and second."
+        f"{pace.per_core_second(pace.transactions):,.0f} transactions per core second."
     )
 
 
 def _tell_finding(finding: SeedFinding, options: WorldOptions) -> None:
-    print(f"Seed {finding.seed} breaks {finding.rule}: {finding.evidence}")
-    print(f"  again:  fencepost fuzz --first-seed {finding.seed} --seeds 1{options}")
-    print(f"  small:  fencepost shrink --seed {finding.seed}{options}")
+    print(f"Seed {finding.seed} violates {finding.rule}: {finding.evidence}")
+    print(f"  replay: fencepost fuzz --first-seed {finding.seed} --seeds 1{options}")
+    print(f"  shrink: fencepost shrink --seed {finding.seed}{options}")
 
 
 def _as_json(tally: SeedTally, pace: Pace, options: WorldOptions) -> dict[str, Json]:
@@ -286,11 +282,14 @@ def _as_json(tally: SeedTally, pace: Pace, options: WorldOptions) -> dict[str, J
     }
 
 
-MISSED_MAX: Final = 4  # of what was missed, on one line
+MISSED_MAX: Final = 4  # cells not covered, on one line
 
 
 def tell_coverage(coverage: Coverage, transaction_version: int, faults: Sequence[str], *, all_: bool) -> None:
-    """One line, or the table before it. `faults` are those that struck in this search."""
+    """Prints a line about the coverage of the coordinator's tables, and before it the whole table if `all_`.
+
+    `faults` are the faults that struck in this search.
+    """
     rows = coverage.rows(transaction_version)
     if all_:
         print_table(
@@ -299,16 +298,18 @@ def tell_coverage(coverage: Coverage, transaction_version: int, faults: Sequence
         )
     reachable = [row for row in rows if not row.unreachable]
     missed = [f"{row.state} x {row.given}" for row in reachable if not row.count]
-    reached = f"{len(reachable) - len(missed)} of the coordinator's {len(reachable)} cells"
+    reached = (
+        f"Coverage: {len(reachable) - len(missed)} of {len(reachable)} cells of the coordinator's tables"
+    )
     more = f" and {len(missed) - MISSED_MAX} more (--coverage)" if len(missed) > MISSED_MAX else ""
-    then = f"not reached: {', '.join(missed[:MISSED_MAX])}{more}" if missed else "none was missed"
-    print(f"{reached} (state x input): {then}")
+    then = f"; not covered: {', '.join(missed[:MISSED_MAX])}{more}" if missed else ""
+    print(f"{reached} (state x input){then}.")
 
 
 def _notes(row: Row, faults: Sequence[str]) -> str:
-    """Which faults met the cell, or which did not, whichever is shorter."""
+    """The faults that struck in runs through this cell, or those that did not, whichever list is shorter."""
     if row.unreachable:
-        return f"cannot be: {row.unreachable}"
+        return f"unreachable: {row.unreachable}"
     without = [fault for fault in faults if fault not in row.faults]
     if not row.faults:
         return "none"
@@ -320,7 +321,7 @@ def _notes(row: Row, faults: Sequence[str]) -> str:
 
 
 def coverage_as_json(coverage: Coverage, transaction_version: int) -> dict[str, Json]:
-    """All of it, with counts by fault."""
+    """The whole coverage, with counts by fault."""
     rows = coverage.rows(transaction_version)
     return {
         "reachable": sum(1 for row in rows if not row.unreachable),

@@ -1,6 +1,7 @@
-"""Seeds on several cores: processes that are handed a few seeds at a time and send back what they came to.
+"""Runs seeds on several cores, in worker processes that receive a few seeds at a time and return the results.
 
-Rule: nobody else dies quietly. A worker that is gone is told with the seed it was at, and Ctrl-C ends all.
+Rule: no worker dies silently. The error names the seed that a dead worker was running. Ctrl-C ends all
+workers.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from fencepost.cli.errors import CommandFailed
 from fencepost.simulator.fuzz.seeds import Tried, try_one
 from fencepost.simulator.fuzz.trial import Planner
 
-AHEAD: Final = 4  # seeds that a worker has before it, so that it never waits for more
-GLANCE_SECONDS: Final = 0.2  # how long to wait for a result before whoever watches may look at the rest
+AHEAD: Final = 4  # seeds queued in a worker, so that it never waits for the next one
+GLANCE_SECONDS: Final = 0.2  # how long to wait for a result before the caller updates its progress bar
 PATIENCE_SECONDS: Final = 5.0
 
 
 class Pipe(Protocol):
-    """One end of a pipe between processes; what it is called differs by system."""
+    """One end of a pipe between processes; its class differs between operating systems."""
 
     def send(self, obj: object, /) -> None: ...
 
@@ -40,15 +41,16 @@ class Pipe(Protocol):
 
 @attrs.frozen
 class Timed:
-    """What a seed came to, and the seconds of a core that it took."""
+    """The result of a seed, and the CPU seconds that it took."""
 
     tried: Tried
     seconds: float
 
 
 def try_seeds(seeds: range, planner: Planner, *, cores: int) -> Generator[Timed | None]:
-    """Every seed's result, in any order; None when there is nothing new for a moment. CommandFailed when a
-    worker dies.
+    """The result of every seed, in any order; None whenever no result arrived for a moment.
+
+    CommandFailed if a worker dies.
     """
     return _in_this_process(seeds, planner) if cores == 1 else _in_workers(seeds, planner, cores)
 
@@ -62,7 +64,7 @@ def _in_this_process(seeds: range, planner: Planner) -> Generator[Timed]:
 def _try_timed(seed: int, planner: Planner) -> Timed:
     began = time.process_time()
     tried = try_one(seed, planner)
-    gc.collect()  # a world is full of cycles: it goes as a whole, between two seeds
+    gc.collect()  # a finished run is full of reference cycles: free it at once, between two seeds
     return Timed(tried, time.process_time() - began)
 
 
@@ -71,20 +73,20 @@ def _try_timed(seed: int, planner: Planner) -> Timed:
 
 @attrs.define(eq=False)
 class _Worker:
-    """A process, our end of its pipe, and the seeds that it has not answered for."""
+    """A process, our end of its pipe, and the seeds whose results are outstanding."""
 
     process: BaseProcess
     pipe: Pipe
     expected: deque[int] = attrs.Factory(deque[int])
 
-    def hand(self, seed: int) -> None:
+    def send(self, seed: int) -> None:
         self.expected.append(seed)
         try:
             self.pipe.send(seed)
         except (BrokenPipeError, ConnectionResetError):
             raise self.death() from None
 
-    def take(self) -> Timed:
+    def receive(self) -> Timed:
         try:
             timed: Timed = self.pipe.recv()
         except (EOFError, ConnectionResetError):
@@ -96,8 +98,8 @@ class _Worker:
         self.process.join(PATIENCE_SECONDS)
         seed = self.expected[0]
         return CommandFailed(
-            f"the process that tried seed {seed} died with exit code {self.process.exitcode}",
-            then=f"see why with `fencepost fuzz --first-seed {seed} --seeds 1 --cores 1`",
+            f"the worker process died with exit code {self.process.exitcode} while it ran seed {seed}",
+            then=f"reproduce it with `fencepost fuzz --first-seed {seed} --seeds 1 --cores 1`",
         )
 
 
@@ -105,13 +107,13 @@ def _in_workers(seeds: range, planner: Planner, cores: int) -> Generator[Timed |
     workers: list[_Worker] = []
     try:
         for _ in range(min(cores, len(seeds))):
-            workers.append(_hire(planner))
-        yield from _hand_round(iter(seeds), workers)
+            workers.append(_start_worker(planner))
+        yield from _distribute(iter(seeds), workers)
     finally:
-        _dismiss(workers)
+        _stop_workers(workers)
 
 
-def _hire(planner: Planner) -> _Worker:
+def _start_worker(planner: Planner) -> _Worker:
     context = get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, planner), name="fencepost-seeds", daemon=True)
@@ -120,28 +122,28 @@ def _hire(planner: Planner) -> _Worker:
     return _Worker(process, ours)
 
 
-def _hand_round(waiting: Iterator[int], workers: Sequence[_Worker]) -> Iterator[Timed | None]:
+def _distribute(waiting: Iterator[int], workers: Sequence[_Worker]) -> Iterator[Timed | None]:
     for _ in range(AHEAD):
         for worker in workers:
-            _hand_next(waiting, worker)
+            _send_next(waiting, worker)
     while busy := {worker.pipe.fileno(): worker for worker in workers if worker.expected}:
         ready = wait(busy, timeout=GLANCE_SECONDS)
         if not ready:
             yield None
         for pipe in ready:
             worker = busy[cast("int", pipe)]
-            timed = worker.take()
-            _hand_next(waiting, worker)
+            timed = worker.receive()
+            _send_next(waiting, worker)
             yield timed
 
 
-def _hand_next(waiting: Iterator[int], worker: _Worker) -> None:
+def _send_next(waiting: Iterator[int], worker: _Worker) -> None:
     seed = next(waiting, None)
     if seed is not None:
-        worker.hand(seed)
+        worker.send(seed)
 
 
-def _dismiss(workers: Sequence[_Worker]) -> None:
+def _stop_workers(workers: Sequence[_Worker]) -> None:
     for worker in workers:
         worker.process.terminate()
         worker.pipe.close()
@@ -150,7 +152,10 @@ def _dismiss(workers: Sequence[_Worker]) -> None:
 
 
 def _work(pipe: Pipe, planner: Planner) -> None:
-    """A worker's life: it ends with its pipe. Ctrl-C reaches everybody; whoever hired us dismisses us."""
+    """The main function of a worker, which ends with its pipe.
+
+    Ctrl-C reaches every process of the terminal; workers ignore it, because the parent ends them.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with PausedCollector():
         while True:
@@ -161,7 +166,11 @@ def _work(pipe: Pipe, planner: Planner) -> None:
 
 
 class PausedCollector:
-    """Inside it nothing is collected unless it is asked for, and what was there before is never looked at."""
+    """Inside it, Python collects garbage only on request, and never scans objects that existed before.
+
+    A simulated cluster is full of short-lived reference cycles; collecting it as a whole after the run is
+    cheaper than scanning it while it grows.
+    """
 
     def __enter__(self) -> None:
         gc.collect()

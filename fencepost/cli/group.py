@@ -1,7 +1,7 @@
 """`fencepost group list|describe|delete|delete-offsets`: consumer groups, with the columns of Kafka's tool.
 
-Rule: the lag is what read_uncommitted would still read, as kafka-consumer-groups.sh counts it; only the
-deleting commands change anything.
+Rule: LAG is the log end offset minus the committed offset, as kafka-consumer-groups.sh counts it; it includes
+markers and aborted records. Only the delete commands change anything.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ OFFSETS: Final = {
 def list_groups(
     *, state: tuple[StateName, ...] = (), bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False
 ) -> None:
-    """List consumer groups, those too that only committed offsets.
+    """List consumer groups, including groups that only have committed offsets.
 
     Parameters
     ----------
     state
-        Only groups in this state. May be given several times.
+        Only groups in this state. Repeatable.
     """
     with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
         listed = sorted(admin.list_groups(STATES[name] for name in state), key=lambda entry: entry.group_id)
@@ -61,7 +61,7 @@ def list_groups(
 
 
 def describe_group(name: str, /, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False) -> None:
-    """Show a group: its state and members, and per partition the committed offset and how far it is behind.
+    """Show the state and members of a group, and the committed offset and lag of each partition.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def describe_group(name: str, /, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJ
     with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
         found = admin.describe_group(name)
         if found.state is GroupState.DEAD:
-            raise CommandFailed(f"there is no group {name}", then=ADVICE[ErrorCode.GROUP_ID_NOT_FOUND])
+            raise CommandFailed(f"group {name} does not exist", then=ADVICE[ErrorCode.GROUP_ID_NOT_FOUND])
         offsets = admin.group_offsets(name)
         topics = {topic.topic for topic in admin.list_topics()}
         read = sorted({*offsets, *(where for member in found.members for where in member.partitions)})
@@ -109,7 +109,7 @@ def _facts(found: GroupDescription) -> dict[str, Json]:
 
 
 def _offset_row(where: TopicPartition, found: GroupDescription, current: int | None, end: int | None) -> Row:
-    """One partition; nothing stands where nothing is known, or the topic is gone."""
+    """One partition; a value is None when it is unknown or the topic was deleted."""
     owner = next((member.member_id for member in found.members if where in member.partitions), None)
     return {
         "topic": where.topic,
@@ -122,7 +122,7 @@ def _offset_row(where: TopicPartition, found: GroupDescription, current: int | N
 
 
 def delete_group(name: str, /, *, bootstrap: Bootstrap = DEFAULT) -> None:
-    """Delete a group that has no members, with all its offsets.
+    """Delete a group that has no members, and all its offsets.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ def delete_group(name: str, /, *, bootstrap: Bootstrap = DEFAULT) -> None:
 def delete_offsets(
     name: str, /, *, topic: str, partition: tuple[int, ...] = (), bootstrap: Bootstrap = DEFAULT
 ) -> None:
-    """Delete a group's committed offsets of a topic that no member of it reads.
+    """Delete the committed offsets of a group for a topic that no member of the group subscribes to.
 
     Parameters
     ----------
@@ -146,10 +146,10 @@ def delete_offsets(
     topic
         The topic.
     partition
-        Only this partition of it. May be given several times.
+        Only this partition of the topic. Repeatable.
     """
     with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
         numbers = partition or range(len(admin.describe_topic(topic).leaders))
         parts = [partition_of(admin, topic, number) for number in numbers]
         admin.delete_group_offsets(name, parts)
-    print(f"Deleted the offsets of group {name} in {', '.join(map(str, parts))}.")
+    print(f"Deleted the offsets of group {name} for {', '.join(map(str, parts))}.")

@@ -1,6 +1,6 @@
-"""Finds and reads the files of a log without its broker, for `fencepost dump` and for audits.
+"""Finds and reads the files of a log without a broker, for `fencepost dump` and for audits.
 
-Rule: takes no lock and writes nothing; what a living broker has not finished writing is the end of the log.
+Rule: takes no lock and writes nothing; a batch that a running broker has not finished writing ends the log.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import INTERNAL_TOPICS, TopicPartition
 
 
-class Batch(NamedTuple):
-    """One batch where it lies."""
+class StoredBatch(NamedTuple):
+    """One batch and its place in a file."""
 
     file: Path
     position: int
@@ -28,7 +28,7 @@ class Batch(NamedTuple):
 
 
 class Torn(NamedTuple):
-    """Bytes at the end of a file that are no whole batch: an unfinished write, or damage."""
+    """Bytes at the end of a file that are not a whole batch: an unfinished write, or damage."""
 
     file: Path
     position: int
@@ -37,13 +37,13 @@ class Torn(NamedTuple):
 
 
 def partition_of(directory: Path) -> TopicPartition | None:
-    """The partition that a directory's name says, None when it is another kind of name."""
+    """The partition that the directory is named after, or None."""
     topic, dash, number = directory.name.rpartition("-")
     return TopicPartition(topic, int(number)) if dash and topic and number.isdecimal() else None
 
 
 def partition_directories(data: Path) -> list[tuple[TopicPartition, Path]]:
-    """The partitions of a data directory: internal topics last, as what they tell is about the others."""
+    """The partitions of a data directory: internal topics last, because they describe the others."""
     found = [
         (partition, path) for path in data.iterdir() if path.is_dir() and (partition := partition_of(path))
     ]
@@ -55,8 +55,8 @@ def segment_files(directory: Path, kind: str = LOG) -> list[Path]:
     return sorted(path for path in directory.iterdir() if parse_file_name(path.name)[1] == kind)
 
 
-def read_batches(file: Path) -> Iterator[Batch | Torn]:
-    """Every batch of a `.log` file; a last Torn when bytes are left over that are no whole batch."""
+def read_batches(file: Path) -> Iterator[StoredBatch | Torn]:
+    """Every batch of a `.log` file, and a last Torn if the file ends in an incomplete batch."""
     data = file.read_bytes()
     at = 0
     while at < len(data):
@@ -66,19 +66,21 @@ def read_batches(file: Path) -> Iterator[Batch | Torn]:
             yield Torn(file, at, len(data) - at, str(problem))
             return
         if len(data) - at < header.size:
-            yield Torn(file, at, len(data) - at, f"a batch of {header.size:,} bytes that is not all there")
+            yield Torn(file, at, len(data) - at, f"a batch of {header.size:,} bytes is cut off")
             return
-        yield Batch(file, at, header, data[at : at + header.size], checksum_matches(data, at, header))
+        yield StoredBatch(file, at, header, data[at : at + header.size], checksum_matches(data, at, header))
         at += header.size
 
 
-def partition_batches(directory: Path) -> Iterator[Batch]:
+def partition_batches(directory: Path) -> Iterator[StoredBatch]:
     """The whole batches of a partition, over all its segments."""
     for file in segment_files(directory):
-        yield from (batch for batch in read_batches(file) if isinstance(batch, Batch) and batch.is_intact)
+        yield from (
+            batch for batch in read_batches(file) if isinstance(batch, StoredBatch) and batch.is_intact
+        )
 
 
-def topic_batches(data: Path, topic: str) -> Iterator[tuple[TopicPartition, Batch]]:
+def topic_batches(data: Path, topic: str) -> Iterator[tuple[TopicPartition, StoredBatch]]:
     """The whole batches of every partition of a topic."""
     for partition, directory in partition_directories(data):
         if partition.topic == topic:
@@ -86,23 +88,24 @@ def topic_batches(data: Path, topic: str) -> Iterator[tuple[TopicPartition, Batc
 
 
 def check_is_log(path: Path) -> None:
-    """CommandFailed unless there is something at `path` that a log consists of."""
+    """CommandFailed unless `path` is a data directory, a partition directory or a file."""
     if not path.exists():
         raise CommandFailed(
-            f"there is no {path}", then="name a data directory, one partition in it, or one file"
+            f"no such file or directory: {path}",
+            then="give a data directory, a partition directory, or one file",
         )
     if path.is_dir() and not holds_log(path):
         inside = path / "data"  # where `fencepost demo --directory` puts it
         raise CommandFailed(
-            f"{path} is no data directory: it holds no partition (<topic>-<number>) with .log files",
-            then=f"try `fencepost dump {inside}`"
+            f"{path} is not a data directory: it has no partition directory (TOPIC-NUMBER) with .log files",
+            then=f"for the data of `fencepost demo`: fencepost dump {inside}"
             if inside.is_dir() and holds_log(inside)
-            else "`fencepost serve DIR` prints which directory it writes",
+            else "give the directory that `fencepost serve DIR` was started with",
         )
 
 
 def holds_log(directory: Path) -> bool:
-    """Whether it is a partition, or a data directory: a broker writes META_FILE before any partition."""
+    """Whether it is a partition or a data directory. A broker writes META_FILE before any partition."""
     return (
         (directory / META_FILE).exists()
         or bool(segment_files(directory))

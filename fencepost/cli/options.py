@@ -1,4 +1,4 @@
-"""Where the broker is: the one option that every command has which talks to a broker."""
+"""The options that several commands share: `--bootstrap`, `--json`, and checks of their values."""
 
 from __future__ import annotations
 
@@ -12,35 +12,37 @@ from fencepost.protocol.terms import INT64_MAX
 
 DEFAULT: Final = "127.0.0.1:9092"
 CONNECT_SECONDS: Final = 5.0
-ANSWER_MS: Final = 15_000  # a person waits; programs have the client's own, longer timeouts
+ANSWER_MS: Final = 15_000  # a person is waiting; programs use the longer timeouts of the client
 
 Bootstrap = Annotated[
-    str,
-    Parameter("--bootstrap", env_var="FENCEPOST_BOOTSTRAP", help="Where the broker listens, as host:port."),
+    str, Parameter("--bootstrap", env_var="FENCEPOST_BOOTSTRAP", help="Address of the broker, as host:port.")
 ]
 Int64 = Annotated[int, Parameter(validator=validators.Number(gte=-INT64_MAX - 1, lte=INT64_MAX))]
-"""What the wire can hold as a time or an id."""
-AsJson = Annotated[bool, Parameter("--json", negative="", help="Print JSON instead of words.")]
+"""A time or an id, as the protocol encodes it."""
+AsJson = Annotated[bool, Parameter("--json", negative="", help="Print JSON instead of text.")]
 
 
 def is_offset(given: str) -> bool:
-    """Whether somebody typed an offset, one that a log can have."""
+    """Whether the text is a valid log offset."""
     return given.isdecimal() and len(given) <= len(str(INT64_MAX)) and int(given) <= INT64_MAX
 
 
 def reach(bootstrap: str) -> str:
-    """The same address if something listens there; else CommandFailed, sooner than a client would give up."""
+    """Returns the address if something listens there, else raises CommandFailed.
+
+    A client would retry for a minute before it gave up; a person at a terminal should not wait for that.
+    """
     host, colon, port = bootstrap.rpartition(":")
     if not colon or not port.isdecimal():
         raise CommandFailed(
-            f"--bootstrap {bootstrap} is not host:port", then=f"as {DEFAULT}", code=WRONG_USAGE
+            f"--bootstrap {bootstrap} is not host:port", then=f"for example {DEFAULT}", code=WRONG_USAGE
         )
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
     except OSError as problem:
         raise CommandFailed(
-            f"no broker listens on {bootstrap}: {problem}",
-            then="start one with `fencepost serve DIR`, or name another with --bootstrap",
+            f"no broker listens on {bootstrap}: {problem.strerror or problem}",
+            then="start one with `fencepost serve DIR`, or give its address with --bootstrap",
             code=NO_BROKER,
         ) from problem
     return bootstrap

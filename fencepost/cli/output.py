@@ -1,6 +1,7 @@
-"""What commands print: tables for people, JSON for programs.
+"""What commands print and write: tables for people, JSON for programs, and output files.
 
-Rule: stdout holds the answer alone; colour and lines only on a terminal, the same words in a pipe.
+Rule: stdout holds only the answer, with the same words on a terminal and in a pipe; colour and lines appear
+only on a terminal. A command overwrites an existing file only if that file is of the kind that it writes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def print_json(value: Json) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table; in a pipe without lines and as wide as needed. `columns` is empty if they need no names."""
+    """A table; in a pipe without lines and as wide as needed. No `columns` mean no titles."""
     cells = [[as_words(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         lines = [list(columns), *cells] if columns else cells
@@ -51,7 +52,7 @@ def counted(number: int, what: str) -> str:
 
 
 def as_words(cell: object) -> str:
-    """One cell: nothing is a dash."""
+    """The text of one cell: a dash for None."""
     match cell:
         case None:
             return "-"
@@ -62,10 +63,10 @@ def as_words(cell: object) -> str:
 
 
 def moment(milliseconds: int) -> str:
-    """A timestamp of the log as ISO 8601 in UTC, to the millisecond; beyond the calendar the bare number."""
+    """A log timestamp as ISO 8601 in UTC, to the millisecond; beyond the year 9999 the bare number."""
     try:
         stamp = datetime.fromtimestamp(milliseconds / 1000, tz=UTC)
-    except (ValueError, OverflowError, OSError):  # producers choose timestamps: any 64 bits may stand there
+    except (ValueError, OverflowError, OSError):  # producers choose timestamps: any 64-bit value is possible
         return f"{milliseconds} ms"
     return stamp.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00") + "Z"
 
@@ -84,7 +85,11 @@ def text_of(data: bytes | None) -> Json:
 
 @attrs.frozen(kw_only=True)
 class Target:
-    """A file to write. `option` names it on the command line, `is_kind` knows older contents of its kind."""
+    """A file that a command will write when its work is done.
+
+    `option` is the option that names it, `kind` describes its contents, and `is_kind` recognises older
+    contents that may be overwritten.
+    """
 
     path: Path
     option: str
@@ -92,9 +97,10 @@ class Target:
     is_kind: Callable[[str], bool]
 
     def prove(self) -> None:
-        """CommandFailed when it cannot be written, or when something of another kind lies there.
+        """Raises CommandFailed before the work starts, if the file cannot be written or must not be
+        overwritten.
 
-        Nothing is changed. Devices and pipes are proven by writing alone.
+        It changes nothing. Devices and pipes can only be tested by writing to them.
         """
         try:
             old = self._old_contents()
@@ -102,8 +108,8 @@ class Target:
             raise self._failure(problem, code=WRONG_USAGE) from None
         if old and not self.is_kind(old):
             raise CommandFailed(
-                f"{self.path} is there already, and is no {self.kind}: it is not overwritten",
-                then=f"name another file with {self.option}, or remove this one",
+                f"{self.path} exists and is not {self.kind}; refusing to overwrite it",
+                then=f"give another file with {self.option}, or remove this one",
                 code=WRONG_USAGE,
             )
 
@@ -119,7 +125,7 @@ class Target:
         return ""
 
     def write(self, text: str) -> None:
-        """CommandFailed when it cannot be written after all."""
+        """Writes the file; CommandFailed if the disk refuses."""
         try:
             self.path.write_text(text, encoding="utf-8")
         except OSError as problem:
@@ -127,7 +133,7 @@ class Target:
 
     def _failure(self, problem: OSError, *, code: int = FAILED) -> CommandFailed:
         return CommandFailed(
-            f"{self.path} cannot be written: {problem.strerror}",
-            then=f"name a file with {self.option} whose directory is there and can be written",
+            f"cannot write {self.path}: {problem.strerror}",
+            then=f"give a file in an existing, writable directory with {self.option}",
             code=code,
         )

@@ -1,6 +1,6 @@
-"""`fencepost produce`: lines become records, in transactions if asked.
+"""`fencepost produce`: writes lines as records, optionally in transactions.
 
-Rule: what it reports as written has been acknowledged, and committed if there is a transaction.
+Rule: records that it reports as written are acknowledged, and committed if they are in a transaction.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from cyclopts import Parameter, validators
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed
 from fencepost.cli.options import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
 from fencepost.cli.output import counted, print_json
+from fencepost.cli.transactions import partition_of
 from fencepost.client.shells.sync import Admin, Producer, SendFuture
 from fencepost.client.transaction_versions import newest_dialect
+from fencepost.protocol.terms import INTERNAL_TOPICS
 
 Pair = tuple[bytes | None, bytes]  # key and value
 
-PENDING_MAX = 10_000  # outcomes kept before the oldest is looked at
+PENDING_MAX = 10_000  # sends in flight before it waits for the oldest
 
 
 class Written:
-    """Counts what was acknowledged, per partition."""
+    """Counts the acknowledged records of each partition."""
 
     def __init__(self) -> None:
         self.transactions = 0
@@ -35,13 +37,13 @@ class Written:
         self._pending: deque[SendFuture] = deque()
 
     def add(self, outcome: SendFuture) -> None:
-        """Takes an outcome; waits for the oldest when too many are open."""
+        """Adds a send in flight; waits for the oldest one when there are too many."""
         self._pending.append(outcome)
         if len(self._pending) > PENDING_MAX:
             self._settle()
 
     def finish(self) -> None:
-        """Waits for all that are open."""
+        """Waits for all sends in flight."""
         while self._pending:
             self._settle()
 
@@ -65,34 +67,42 @@ def produce(
     bootstrap: Bootstrap = DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Write lines as records: each line is `value`, or `key`, a tab, `value`.
+    """Write lines of text as records.
 
     Parameters
     ----------
     topic
-        Where to write.
+        The topic to write to.
     file
-        The lines; else standard input.
+        File to read. [default: standard input]
     separator
-        What stands between key and value; empty if lines have no keys.
+        Separator of key and value; empty if lines have no keys.
     partition
-        Write to this partition only; else the key decides.
+        Write to this partition. By default the key decides.
     transactional_id
-        Write in transactions of this producer. Whoever had this id before is fenced.
+        Write in transactions under this id. A running producer with the same id is fenced.
     records_per_transaction
-        Commit after so many lines; else all lines are one transaction.
+        Commit after this number of lines. By default all lines are one transaction.
     compression
-        How batches are packed.
+        Compression of the batches.
     """
     if records_per_transaction is not None and transactional_id is None:
         raise CommandFailed(
             "--records-per-transaction needs --transactional-id",
-            then="choose a name for it",
+            then="choose an id for this producer: --transactional-id NAME",
             code=WRONG_USAGE,
         )
     written = Written()
     records = split_lines(read_lines(file), separator=separator)
     with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+        if topic in INTERNAL_TOPICS:
+            raise CommandFailed(
+                f"{topic} is an internal topic: only the broker writes to it",
+                then="`fencepost topic list` shows the topics",
+                code=WRONG_USAGE,
+            )
+        if partition is not None:
+            partition_of(admin, topic, partition)
         spoken = newest_dialect(admin.transaction_version())
     with Producer(
         bootstrap,
@@ -112,7 +122,7 @@ def produce(
 
 
 def read_lines(file: Path | None) -> Iterator[bytes]:
-    """Lines of the file or of standard input, without their ends."""
+    """The lines of the file or of standard input, without line endings."""
     if file is None:
         yield from (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
         return
@@ -121,7 +131,7 @@ def read_lines(file: Path | None) -> Iterator[bytes]:
 
 
 def split_lines(lines: Iterator[bytes], *, separator: str) -> Iterator[Pair]:
-    """(key, value) of each line; no key when the separator is not in it."""
+    """(key, value) of each line; the key is None if the line has no separator."""
     between = separator.encode()
     for line in lines:
         if between and between in line:
@@ -150,7 +160,7 @@ def send_in_transactions(
     written: Written,
     count: int | None,
 ) -> None:
-    """Sends all records, `count` in each transaction; what was not committed when it fails is aborted."""
+    """Sends all records, `count` in each transaction; an error aborts the open transaction."""
     while first := list(islice(records, 1)):
         rest = records if count is None else islice(records, count - 1)
         with producer.transaction():
@@ -160,7 +170,7 @@ def send_in_transactions(
 
 
 def report(topic: str, written: Written, *, as_json: bool) -> None:
-    """Says what was written and where it lies."""
+    """Prints how many records were written, and their offsets."""
     if as_json:
         spans = {
             str(partition): {"first_offset": first, "last_offset": last}

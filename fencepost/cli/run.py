@@ -1,6 +1,6 @@
-"""`fencepost run`: plays scenarios and says whether each came out as it should.
+"""`fencepost run`: runs scenarios and reports whether each met its expectations.
 
-Rule: exit code 1 when one did not; the same files give the same words, whenever and wherever they are run.
+Rule: the exit code is 1 if one did not. The same files print the same output on every machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NS_PER_MS = 1_000_000
 WIDTH_MIN = 60
 WIDTH_IN_PIPE = 160
 SVG = ".svg"
-FEW = 2  # files of which everything is said
+FEW = 2  # up to this number of files, every run is described in full
 
 
 def run(
@@ -35,23 +35,21 @@ def run(
     svg: Path | None = None,
     verbose: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """Play scenarios: TOML files that say who takes part, what goes wrong, and what must come of it.
-
-    Exit code 1 when one of them does not come out as it says.
+    """Run scenarios: scripted clients, nodes and faults.
 
     Parameters
     ----------
     files
-        The scenarios; without any, those that come with fencepost.
+        Scenario files. [default: the bundled scenarios]
     as_json
         One JSON object per run, and one for all of them at the end.
     text
-        Print what happened as a table: a column per client and node, time downwards.
+        Print each run as a table: one column per client and node, time downwards.
     svg
-        Draw what happened into this file; with several runs, each into its own: NAME-2.svg, NAME-3.svg.
+        Draw the run to this SVG file; further runs go to NAME-2.svg, NAME-3.svg, and so on.
     verbose
-        Say of every run what it expected, reached and struck; of one or two files, and of what fails, that is
-        always said.
+        Print the expectations, the states reached and the faults of every run. This is the default for one or
+        two files, and for runs that fail.
     """
     from fencepost.simulator.scenarios.model import cases
 
@@ -82,14 +80,14 @@ def run(
         told.again(failed if len(reports) > 1 else [])
         count = "one scenario" if len(scenarios) == 1 else f"{len(scenarios)} scenarios"
         print(
-            f"{summary['passed']} of {summary['runs']} runs of {count} came out as expected, in "
+            f"{summary['passed']} of {summary['runs']} runs of {count} met their expectations, in "
             f"{summary['seconds']} s"
         )
     return FAILED if failed else OK
 
 
 def read(path: Path, *, advice: str | None = None) -> Scenario:
-    """The scenario in a file; an error says what is wrong and where; `advice` is for a missing one."""
+    """The scenario in a file; an error says what is wrong and where. `advice` is for a missing file."""
     from fencepost.simulator.scenarios.codec import BadScenario
     from fencepost.simulator.scenarios.files import scenario_of
 
@@ -97,26 +95,28 @@ def read(path: Path, *, advice: str | None = None) -> Scenario:
         return scenario_of(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
         raise CommandFailed(
-            f"there is no file {path}",
-            then=advice or "fencepost run without a file plays those that come with it",
+            f"no such file: {path}",
+            then=advice or "`fencepost run` without a file runs the bundled scenarios",
             code=WRONG_USAGE,
         ) from None
     except IsADirectoryError:
         raise CommandFailed(
-            f"{path} is a directory", then=advice or f"fencepost run {path}/*.toml", code=WRONG_USAGE
+            f"{path} is a directory",
+            then=advice or f"give the files in it: fencepost run {path}/*.toml",
+            code=WRONG_USAGE,
         ) from None
     except UnicodeDecodeError as problem:
         raise CommandFailed(
-            f"{path} is not UTF-8: {problem}", then="a scenario is a TOML file", code=WRONG_USAGE
+            f"{path} is not UTF-8: {problem}", then="give a scenario, which is a TOML file", code=WRONG_USAGE
         ) from None
     except BadScenario as problem:
         raise CommandFailed(
-            str(problem), then="scenarios/README.md says what a scenario may hold", code=WRONG_USAGE
+            str(problem), then="scenarios/README.md describes the format of scenarios", code=WRONG_USAGE
         ) from None
 
 
 def shipped() -> list[Path]:
-    """The scenarios that come with fencepost: in the wheel beside this package, in a checkout above it."""
+    """The bundled scenarios: inside the package in a wheel, beside the package in a checkout."""
     package = Path(__file__).parent.parent
     found = [package / "scenarios", package.parent / "scenarios"]
     stories = sorted(path for folder in found for path in folder.glob("*.toml"))
@@ -135,29 +135,29 @@ def _play(case: Case, *, text: bool, svg: Path | None, number: int) -> Report:
 
 @attrs.frozen(kw_only=True)
 class _Told:
-    """What is said of runs: of each, when that is asked for or it failed; else a line per story."""
+    """Prints the results: a full description of each run if requested or failed, else a line per scenario."""
 
     is_full: bool
     is_json: bool
 
     def run(self, report: Report, path: Path) -> None:
-        """One run is over, of the scenario in this file."""
+        """Prints one finished run of the scenario in this file."""
         if self.is_json:
             print_json(_as_json(report))
         elif self.is_full or not report.passed:
             _print(report)
             if not report.passed:
-                print(f"      seen:     fencepost run {path} --text")
+                print(f"      show:     fencepost run {path} --text")
 
     def story(self, name: str, runs: list[Report]) -> None:
-        """All runs of a story are over."""
+        """Prints the line of a scenario whose runs are all finished."""
         passed = sum(report.passed for report in runs)
         if passed and not self.is_full and not self.is_json:
             count = f"{passed}" if passed == len(runs) else f"{passed} of {len(runs)}"
             print(f"pass  {name}  ({count} {'run' if len(runs) == 1 else 'runs'})")
 
     def again(self, failed: list[Report]) -> None:
-        """What failed, once more, where a reader ends."""
+        """Repeats the failures at the end of the output, where a reader looks first."""
         for report in failed:
             print(f"FAIL  {report.name}: {report.problems[0]}")
 
@@ -179,7 +179,7 @@ def _show(history: History, *, text: bool, svg: Path | None, number: int) -> Non
 
 
 def _picture(path: Path) -> Target:
-    return Target(path=path, option="--svg", kind="SVG picture", is_kind=lambda text: "<svg" in text)
+    return Target(path=path, option="--svg", kind="an SVG picture", is_kind=lambda text: "<svg" in text)
 
 
 def _as_json(report: Report) -> dict[str, Json]:

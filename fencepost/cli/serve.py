@@ -1,6 +1,6 @@
 """`fencepost serve`: one broker in this process until Ctrl-C or SIGTERM.
 
-Rule: imports the broker and nothing for people's eyes, so that a start takes a fraction of a second.
+Rule: imports only the broker, no tables or progress bars, so that it starts in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -54,45 +54,45 @@ def serve(
 ) -> int:
     """Run a broker until Ctrl-C or SIGTERM.
 
-    When it is ready, two lines on stdout say where: words, then JSON.
-
     Parameters
     ----------
     directory
-        Where the logs lie; made when it is missing. One broker at a time owns it.
+        Data directory; created if missing. Only one broker at a time can use it.
     memory
-        Keep everything in memory and forget it at the end.
+        Keep all data in memory; it is lost when the broker stops.
     host
         Address to listen on.
     port
-        Port to listen on; 0 picks a free one.
+        Port to listen on; 0 picks a free port.
     sync
-        When the log is forced to disk: never (survives kills, not power loss), before a commit, before any
-        answer.
+        When to force the log to disk: none = never (survives kills, not power loss), commit = before a commit
+        is acknowledged, all = before every acknowledgement.
     transaction_max_timeout_ms
-        The longest timeout that a producer may ask for; Kafka's default, 15 minutes.
+        Longest transaction timeout that a producer may request. [default: 15 minutes, as in Kafka]
     transactional_id_expiration_ms
-        How long an unused transactional id is kept; Kafka's default, 7 days.
+        How long to keep an unused transactional id. [default: 7 days, as in Kafka]
     transaction_remove_expired_transaction_cleanup_interval_ms
-        How often expired transactional ids are looked for; Kafka's default, 1 hour.
+        How often to remove expired transactional ids. [default: 1 hour, as in Kafka]
     producer_id_expiration_ms
-        How long a partition remembers a producer that is silent; Kafka's default, 1 day.
+        How long a partition keeps the state of an inactive producer. [default: 1 day, as in Kafka]
     producer_id_expiration_check_interval_ms
-        How often expired producers are looked for; Kafka's default, 10 minutes.
+        How often to remove expired producers. [default: 10 minutes, as in Kafka]
     offsets_retention_minutes
-        How long a group's offsets are kept once nobody is in it; Kafka's default, 7 days.
+        How long to keep the offsets of an empty group. [default: 7 days, as in Kafka]
     offsets_retention_check_interval_ms
-        How often expired offsets are looked for; Kafka's default, 10 minutes.
+        How often to remove expired offsets. [default: 10 minutes, as in Kafka]
     transaction_version
-        The protocol: 2 is KIP-890's with an epoch per transaction, 0 is KIP-98's.
+        Transaction protocol: 2 is KIP-890 with an epoch per transaction, 0 is KIP-98.
     partition_verification
-        Whether partition leaders ask the coordinator about batches of older clients (KIP-890).
+        Whether partition leaders verify transactions of older clients with the coordinator (KIP-890).
     without_fixes
-        One of Kafka's later fixes to turn off, by its name in docs/fidelity.md; may be repeated.
+        Switch off one of Kafka's later fixes, by its name in docs/fidelity.md. Repeatable.
     """
     if memory == (directory is not None):
         raise CommandFailed(
-            "a broker needs either a directory or --memory", then="fencepost serve ./data", code=WRONG_USAGE
+            "serve needs either a data directory or --memory",
+            then="for example: fencepost serve ./data",
+            code=WRONG_USAGE,
         )
     import attrs
     import trio
@@ -133,7 +133,7 @@ def _generation(
     without_fixes: tuple[str, ...],
     broken: tuple[str, ...],
 ) -> NodeSettings:
-    """The Kafka version that the broker behaves as, and what is turned off."""
+    """The generation of Kafka that the broker behaves like, and what is switched off in it."""
     from fencepost.broker.kafka_fixes import KafkaFixes
     from fencepost.broker.settings import NodeSettings
     from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
@@ -147,7 +147,7 @@ def _generation(
 
 
 def _tell_ready(settings: BrokerSettings, ready: Ready, *, with_parent: bool) -> None:
-    if with_parent:  # not before: until now a signal would not have ended the broker in order
+    if with_parent:  # not earlier: before this point a signal would kill the broker instead of stopping it
         Thread(target=_end_with_parent, daemon=True).start()
     place = f"data in {settings.directory}" if settings.directory else "data in memory"
     print(f"Fencepost is ready on {ready.address}, {place} (sync {settings.sync.value}). Ctrl-C stops it.")
@@ -156,7 +156,7 @@ def _tell_ready(settings: BrokerSettings, ready: Ready, *, with_parent: bool) ->
 
 
 def _end_with_parent() -> None:
-    """Whoever started this process holds the other end of its stdin; it closes when that one dies."""
+    """The parent holds the other end of stdin, which the system closes when the parent dies."""
     while sys.stdin.readline():
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,6 +1,7 @@
-"""`fencepost shrink`: a seed that breaks a rule becomes the smallest scenario that breaks it still.
+"""`fencepost shrink`: reduces a seed that violates an invariant to the smallest scenario that still does.
 
-Rule: what is written was read back and run before anything is said of it, and is never lost.
+Rule: a scenario is read back and run before it is reported, and it is never lost: if the file cannot be
+written, it is printed.
 """
 
 from __future__ import annotations
@@ -43,31 +44,29 @@ def shrink(
     budget: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
     as_json: Annotated[bool, Parameter("--json", negative="")] = False,
 ) -> int:
-    """Make a run that breaks a rule as small as it can be, and write it as a scenario.
-
-    Ctrl-C ends the search, and writes the smallest that was found until then.
+    """Reduce a failing run to a small scenario.
 
     Parameters
     ----------
     file
-        A scenario that a search has found (one with a [seeded] table), instead of a seed.
+        A generated scenario (one with a [seeded] table), instead of --seed.
     seed
-        The seed, as `fencepost fuzz` tells it.
+        The seed, as `fencepost fuzz` prints it.
     transaction_version
-        The protocol of that search, when it was not 2.
+        --transaction-version of that search. [default: 2]
     partition_verification
-        Whether partition leaders asked the coordinator in that search, if that was said there.
+        --partition-verification of that search, if it was given.
     without_fixes
-        The fixes that were turned off in that search.
+        The fixes that were switched off in that search. Repeatable.
     break_
-        The protections that were turned off in that search.
+        The protections that were turned off in that search. Repeatable.
     output
-        The file to write, over another one that a search has found. When it is not said: seed-K.toml, or
-        NAME-small.toml beside a FILE NAME.toml, and never over what was made of another run.
+        Output file; a generated scenario there is overwritten. [default: seed-K.toml, or NAME-small.toml
+        beside NAME.toml, which are overwritten only by the same run]
     budget
-        How much to try: events of all attempts together. By default what takes about half a minute.
+        Limit for the events of all attempts together. [default: about half a minute of work]
     as_json
-        Print the result once more as JSON, as the last line.
+        Also print the result as JSON, as the last line.
     """
     from fencepost.simulator.fuzz.shrinking import BUDGET
     from fencepost.simulator.scenarios.shrunk import scenario_text
@@ -81,9 +80,9 @@ def shrink(
     )
     if file is not None and (transaction_version is not None or str(options)):
         raise CommandFailed(
-            f"{file} says itself which protocol it is, and what is turned off in it",
+            f"{file} already contains the protocol options of its run",
             then="--transaction-version, --partition-verification, --without-fix and --break "
-            "go with --seed alone",
+            "can only be given with --seed",
             code=WRONG_USAGE,
         )
     name, failing = _failing_of(file, seed, options)
@@ -95,24 +94,24 @@ def shrink(
     is_kept = code == OK or shrunk.best is not failing
     if is_kept:
         sizes = f"{_size(failing)} -> {_size(shrunk.best)}"
-        _write(target, scenario_text(name, shrunk.best, f"{name}{options}, made small: {sizes}."))
+        _write(target, scenario_text(name, shrunk.best, f"{name}{options}, shrunk: {sizes}."))
         print(f"{sizes}, in {seconds:.1f} s: {target.path}")
         _tell_next(target.path, shrunk, budget or BUDGET, is_interrupted=code != OK)
     else:
-        print("It was interrupted before anything smaller was found: nothing was written.")
+        print("Interrupted before a smaller run was found; no file was written.")
     if as_json:
         print_json(_as_json(failing, shrunk, target.path if is_kept else None, seconds))
     return code
 
 
 def _search(name: str, failing: Failing, budget: int) -> tuple[Shrunk, int]:
-    """The smallest there is, and the exit code: a search that is ended keeps what it had found."""
+    """The smallest run, and the exit code. An interrupted search returns the smallest run found so far."""
     from fencepost.simulator.fuzz.shrinking import ShrinkSearch
     from fencepost.simulator.judges.known_anomalies import KnownAnomaly
 
     search = ShrinkSearch(failing, budget=budget)
     try:
-        does = "meets" if isinstance(failing.violation, KnownAnomaly) else "breaks"
+        does = "shows" if isinstance(failing.violation, KnownAnomaly) else "violates"
         print(f"{name} {does} {failing.violation}", flush=True)
         with _progress() as tell:
             return search.run(tell), OK
@@ -122,24 +121,26 @@ def _search(name: str, failing: Failing, budget: int) -> tuple[Shrunk, int]:
 
 def _tell_next(path: Path, shrunk: Shrunk, budget: int, *, is_interrupted: bool) -> None:
     if is_interrupted:
-        print(f"  more:   interrupted before all was tried; fencepost shrink {path} goes on from there")
+        print(f"  continue: fencepost shrink {path} (it was interrupted before it had tried everything)")
     elif shrunk.is_cut_short:
-        print(f"  more:   the budget ran out before all was tried; --budget {2 * budget} tries more")
-    print(f"  again:  fencepost run {path}")
-    print(f"  seen:   fencepost run {path} --text")
+        print(f"  continue: add --budget {2 * budget} (the budget ran out before it had tried everything)")
+    print(f"  replay:   fencepost run {path}")
+    print(f"  show:     fencepost run {path} --text")
 
 
 def _target(output: Path | None, file: Path | None, *, name: str, origin: str) -> Target:
-    """What is named may give way to any that was found; a name of ours only to one of the same origin."""
+    """The output file. A file named by the user may replace any generated scenario; a default name replaces
+    only a scenario that was shrunk from the same run.
+    """
     if output is not None:
-        kind = "scenario that a search has found"
+        kind = "a generated scenario"
         return Target(path=output, option="--output", kind=kind, is_kind=_is_found)
     beside = None if file is None else file.with_name(f"{file.stem}-small.toml")
     return Target(
         path=beside or Path(f"{name.replace(' ', '-')}.toml"),
         option="--output",
-        kind=f"scenario made of {origin}",
-        is_kind=lambda text: _is_found(text) and f"# {origin}, made small: " in text,
+        kind=f"a scenario shrunk from {origin}",
+        is_kind=lambda text: _is_found(text) and f"# {origin}, shrunk: " in text,
     )
 
 
@@ -154,7 +155,7 @@ def _is_found(text: str) -> bool:
 
 
 def _write(target: Target, text: str) -> None:
-    """A search takes long: what it found is printed where it cannot be kept."""
+    """Writes the scenario; prints it if it cannot be written, because the search took long."""
     try:
         target.write(text)
     except CommandFailed:
@@ -163,37 +164,37 @@ def _write(target: Target, text: str) -> None:
 
 
 def _failing_of(file: Path | None, seed: int | None, options: WorldOptions) -> tuple[str, Failing]:
-    """What there is to make small, with its name; CommandFailed when there is nothing."""
+    """The run to shrink, with its name; CommandFailed if there is none."""
     from fencepost.simulator.fuzz.shrinking import failing_run, failing_seed
 
     if (file is None) is (seed is None):
         raise CommandFailed(
-            "one run is made small: that of a seed, or of a file",
-            then="fencepost shrink --seed 17",
+            "shrink needs either --seed or a scenario file",
+            then="for example: fencepost shrink --seed 17",
             code=WRONG_USAGE,
         )
     if file is None:
-        assert seed is not None, "one of the two is there"
+        assert seed is not None, "one of the two is given"
         name, failing = f"seed {seed}", failing_seed(seed, options.planner)
     else:
         scenario = read(
-            file, advice="fencepost fuzz finds a seed, and fencepost shrink --seed makes a file of it"
+            file, advice="`fencepost fuzz` finds failing seeds; `fencepost shrink --seed` makes a file of one"
         )
         if scenario.seeded is None:
             raise CommandFailed(
-                f"{file} is a story that somebody wrote: only what a search has found is made small",
-                then=f"fencepost run {file} --text",
+                f"{file} was written by hand; only generated scenarios (with a [seeded] table) can be shrunk",
+                then=f"to see what happens in it: fencepost run {file} --text",
                 code=WRONG_USAGE,
             )
         name, failing = scenario.name, failing_run(scenario.seeded.plan, scenario.choices)
     if failing is None:
-        raise CommandFailed(f"{name} breaks no rule", then="fencepost fuzz finds a seed that does")
+        raise CommandFailed(f"{name} violates no invariant", then="`fencepost fuzz` finds a seed that does")
     return name, failing
 
 
 @contextmanager
 def _progress() -> Generator[Tell]:
-    """How small it is so far, for people; and between attempts, what attempts have left behind is cleared."""
+    """Shows the size so far on a terminal, and frees the memory of past attempts now and then."""
     attempts = 0
 
     def tell(best: Failing) -> None:

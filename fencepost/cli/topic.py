@@ -11,7 +11,7 @@ from fencepost.cli.options import ANSWER_MS, DEFAULT, AsJson, Bootstrap, is_offs
 from fencepost.cli.output import counted, print_json, print_table
 from fencepost.cli.transactions import partition_of
 from fencepost.client.shells.sync import Admin
-from fencepost.protocol.terms import HIGH_WATERMARK, INT32_MAX, TopicPartition
+from fencepost.protocol.terms import HIGH_WATERMARK, INT32_MAX, INTERNAL_TOPICS, TopicPartition
 
 
 def create_topic(
@@ -27,34 +27,47 @@ def create_topic(
     Parameters
     ----------
     name
-        Up to 249 ASCII letters, digits, '.', '_' and '-'.
+        The name: up to 249 ASCII letters, digits, '.', '_' and '-'.
     partitions
-        How many partitions it has, for good.
+        Number of partitions; it cannot change later.
     config
-        A setting of the topic under Kafka's name, as name=value: max.message.bytes. May be given several
-        times.
+        A setting of the topic as name=value, under its name in Kafka: max.message.bytes. Repeatable.
     """
+    _refuse_internal(name, "created")
     settings = [_setting(given) for given in config]
     configs = dict(settings)
     if len(configs) < len(settings):
-        raise CommandFailed("--config names a setting twice", then="give each setting once", code=WRONG_USAGE)
+        raise CommandFailed(
+            "--config sets the same setting twice", then="give each setting once", code=WRONG_USAGE
+        )
     with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
         admin.create_topic(name, partitions=partitions, configs=configs)
     print(f"Created {name} with {counted(partitions, 'partition')}.")
 
 
+def _refuse_internal(name: str, what: str) -> None:
+    if name in INTERNAL_TOPICS:
+        raise CommandFailed(
+            f"{name} is an internal topic and cannot be {what}",
+            then="the broker creates its internal topics when it needs them",
+            code=WRONG_USAGE,
+        )
+
+
 def _setting(given: str) -> tuple[str, str]:
-    """`name=value`, taken apart."""
+    """The name and the value of `name=value`."""
     name, sign, value = given.partition("=")
     if not (name and sign):
         raise CommandFailed(
-            f"--config {given} is not name=value", then="as max.message.bytes=65536", code=WRONG_USAGE
+            f"--config {given} is not name=value",
+            then="for example --config max.message.bytes=65536",
+            code=WRONG_USAGE,
         )
     return name, value
 
 
 def list_topics(*, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False) -> None:
-    """List topics, internal ones too."""
+    """List all topics, including internal ones."""
     with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
         topics = sorted(admin.list_topics(), key=lambda topic: (topic.is_internal, topic.topic))
     rows = [
@@ -70,7 +83,10 @@ def list_topics(*, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False) -> N
 def describe_topic(name: str, /, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False) -> None:
     """Show the partitions of a topic: leaders, offsets, open transactions.
 
-    The stable end is where read_committed stops: the last stable offset. The end is the high watermark.
+    Parameters
+    ----------
+    name
+        The topic.
     """
     with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
         described = admin.describe_topic(name)
@@ -101,7 +117,14 @@ def describe_topic(name: str, /, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJ
 
 
 def delete_topic(name: str, /, *, bootstrap: Bootstrap = DEFAULT) -> None:
-    """Delete a topic with all its records."""
+    """Delete a topic and all its records.
+
+    Parameters
+    ----------
+    name
+        The topic.
+    """
+    _refuse_internal(name, "deleted")
     with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
         admin.delete_topic(name)
     print(f"Deleted {name}.")
@@ -110,19 +133,23 @@ def delete_topic(name: str, /, *, bootstrap: Bootstrap = DEFAULT) -> None:
 def delete_records(
     name: str, /, *, partition: int, before: str, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False
 ) -> None:
-    """Delete the records of a partition before an offset. The offsets of those that stay do not change.
+    """Delete the records of a partition before an offset. The remaining records keep their offsets.
 
     Parameters
     ----------
     name
         The topic.
     partition
-        Which of its partitions.
+        The partition of that topic.
     before
-        The first offset that stays; `end` deletes everything that is there now.
+        The first offset to keep; `end` deletes all current records.
     """
     if before != "end" and not is_offset(before):
-        raise CommandFailed(f"--before {before} is neither an offset nor end", code=WRONG_USAGE)
+        raise CommandFailed(
+            f"--before {before} is not an offset",
+            then="give the first offset to keep, or `end` to delete all records",
+            code=WRONG_USAGE,
+        )
     offset = HIGH_WATERMARK if before == "end" else int(before)
     with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
         where = partition_of(admin, name, partition)
@@ -130,4 +157,4 @@ def delete_records(
     if as_json:
         print_json({"topic": name, "partition": partition, "start": start})
     else:
-        print(f"{where} starts at offset {start}.")
+        print(f"{where} now starts at offset {start}.")

@@ -1,6 +1,6 @@
-"""`fencepost transactions` but for what hangs: what coordinators and partition leaders know, and fencing.
+"""`fencepost transactions`: what coordinators and partition leaders know, fencing, and hanging transactions.
 
-Rule: the columns and options of Kafka's kafka-transactions.sh, in Kafka's words (KIP-664, KIP-994, KIP-1152).
+Rule: commands, options and columns are those of kafka-transactions.sh (KIP-664, KIP-994, KIP-1152).
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ def list_transactions(
     Parameters
     ----------
     duration_filter
-        Only transactions that have been open for longer than so many milliseconds; below 0 all. Ids without
-        a start time are listed too, as in Kafka.
+        Only transactions that have been open for longer than this number of milliseconds; a negative number
+        lists all. Ids without a start time are always listed, as in Kafka.
     transactional_id_pattern
-        Only ids that this regular expression matches as a whole.
+        Only ids that match this regular expression as a whole.
     state
-        Only ids in this state. May be given several times.
+        Only ids in this state. Repeatable.
     producer_id
-        Only ids that own this producer id. May be given several times.
+        Only ids with this producer id. Repeatable.
     """
     states = tuple(STATES[name] for name in state)
     filters = (states, producer_id, duration_filter, transactional_id_pattern)
@@ -105,7 +105,13 @@ def list_transactions(
 def describe_transaction(
     transactional_id: str, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False
 ) -> None:
-    """Show where one transactional id stands: coordinator, producer, state, times, open partitions."""
+    """Show one transactional id: coordinator, producer, state, times, and the partitions of its transaction.
+
+    Parameters
+    ----------
+    transactional_id
+        The transactional id.
+    """
     with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
         found = admin.describe_transaction(transactional_id)
         coordinator_id = admin.find_coordinator(transactional_id)
@@ -118,7 +124,7 @@ def describe_transaction(
 
 
 def row_of(found: TransactionDescription, *, coordinator_id: int, now_ms: int) -> Row:
-    """A described transaction; start and duration are None while none is open."""
+    """A described transaction; start and duration are None if no transaction is open."""
     is_open = found.start_ms != NO_TIMESTAMP
     return {
         "coordinator_id": coordinator_id,
@@ -141,23 +147,25 @@ def describe_producers(
     bootstrap: Bootstrap = DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show the producers that a partition remembers, each with where its open transaction starts.
+    """Show the producer state of a partition, with the first offset of each open transaction.
 
     Parameters
     ----------
     topic
         The topic.
     partition
-        Which of its partitions.
+        The partition of that topic.
     broker_id
-        Ask this broker instead of whichever leads the partition.
+        Ask this broker instead of the leader of the partition.
     """
     with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
         where = partition_of(admin, topic, partition)
         leader = admin.describe_topic(topic).leaders[partition]
         if broker_id not in (None, leader):  # a partition has one replica
             raise CommandFailed(
-                f"broker {broker_id} has no {where}", then=f"broker {leader} leads it", code=WRONG_USAGE
+                f"broker {broker_id} has no replica of {where}",
+                then=f"its leader is broker {leader}",
+                code=WRONG_USAGE,
             )
         producers = admin.describe_producers(where, broker_id)
     print_rows(PRODUCERS, [row_of_producer(producer) for producer in producers], as_json=as_json)
@@ -166,21 +174,21 @@ def describe_producers(
 def force_terminate_transaction(
     transactional_id: Annotated[str, Parameter("--transactionalId")], *, bootstrap: Bootstrap = DEFAULT
 ) -> None:
-    """Fence whoever has a transactional id, and abort what it has open.
+    """Fence the producer of a transactional id and abort its open transaction.
 
     Parameters
     ----------
     transactional_id
-        The id. Its next owner goes on as after any other end.
+        The transactional id. A new producer can use it right away.
     """
     with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
-        admin.describe_transaction(transactional_id)  # an id with a typing error would be made
+        admin.describe_transaction(transactional_id)  # a mistyped id would be created
         admin.force_terminate_transaction(transactional_id)
     print(f"Fenced the producer of {transactional_id}.")
 
 
 def row_of_producer(producer: ProducerDescription) -> Row:
-    """One producer as Kafka's tool tells it; -1 stands for an unknown coordinator epoch or sequence."""
+    """One producer with the fields of Kafka's tool; -1 is an unknown coordinator epoch or sequence."""
     start = producer.open_since_offset
     return {
         "producer_id": producer.producer_id,
@@ -193,15 +201,23 @@ def row_of_producer(producer: ProducerDescription) -> Row:
 
 
 def partition_of(admin: Admin, topic: str, partition: int) -> TopicPartition:
-    """The partition if there is one; CommandFailed or RequestFailed at once, sooner than a client gives up
-    looking for its leader.
+    """The partition, if it exists; else CommandFailed or RequestFailed.
+
+    A client that asked for the leader of a missing partition would retry until its timeout.
     """
     count = len(admin.describe_topic(topic).leaders)
     if not 0 <= partition < count:
         raise CommandFailed(
-            f"topic {topic} has no partition {partition}", then=f"it has 0 to {count - 1}", code=WRONG_USAGE
+            f"topic {topic} has no partition {partition}",
+            then=f"its partitions are {in_range(count)}",
+            code=WRONG_USAGE,
         )
     return TopicPartition(topic, partition)
+
+
+def in_range(count: int) -> str:
+    """`0`, or `0 to 3`: the partition numbers of a topic with so many partitions."""
+    return "0" if count == 1 else f"0 to {count - 1}"
 
 
 def print_rows(columns: dict[str, str], rows: list[Row], *, as_json: bool) -> None:
@@ -213,11 +229,11 @@ def print_rows(columns: dict[str, str], rows: list[Row], *, as_json: bool) -> No
 
 
 def now_ms() -> int:
-    """Milliseconds since 1970, what start times and timestamps are measured against."""
+    """Milliseconds since 1970, as in start times and timestamps."""
     return time.time_ns() // 1_000_000
 
 
-MAX_TRANSACTION_TIMEOUT_MIN: Final = 15  # transaction.max.timeout.ms of a broker that nobody configured
+MAX_TRANSACTION_TIMEOUT_MIN: Final = 15  # Kafka's default of transaction.max.timeout.ms
 PRODUCERS_AT_ONCE: Final = 500  # as Kafka's tool asks
 
 HANGING: Final = {
@@ -235,7 +251,7 @@ Minutes = Annotated[int, Parameter(validator=validators.Number(gte=0))]
 
 @attrs.frozen
 class Opened:
-    """An open transaction as its partition knows it."""
+    """An open transaction, as its partition leader describes it."""
 
     partition: TopicPartition
     producer: ProducerDescription = attrs.field(kw_only=True)
@@ -254,6 +270,10 @@ class Opened:
         }
 
 
+# KIP-664: partitions are asked before coordinators. A transaction that begins between the two questions is
+# then unknown to the partition answer and cannot look like a hanging one.
+
+
 def find_hanging(
     *,
     broker_id: int | None = None,
@@ -263,23 +283,25 @@ def find_hanging(
     bootstrap: Bootstrap = DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Find open transactions that no coordinator knows: they hold back read_committed readers for ever.
+    """Find hanging transactions: open, but unknown to every coordinator, so they block read_committed
+    readers.
 
     Parameters
     ----------
     broker_id
-        Look at the partitions that this broker leads.
+        Search the partitions that this broker leads.
     topic
-        Look at this topic.
+        Search this topic.
     partition
-        Look at this partition of the topic alone.
+        Search only this partition of the topic.
     max_transaction_timeout
-        Transactions whose last record is younger than so many minutes may still be timed out.
+        Skip transactions whose last record is newer than this number of minutes: their coordinator may still
+        time them out.
     """
     if topic is None and (broker_id is None or partition is not None):
         raise CommandFailed(
             "find-hanging needs --topic or --broker-id, and --partition needs --topic",
-            then="fencepost transactions find-hanging --topic TOPIC",
+            then="for example: fencepost transactions find-hanging --topic TOPIC",
             code=WRONG_USAGE,
         )
     with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
@@ -302,17 +324,15 @@ def find_late(
     bootstrap: Bootstrap = DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show the oldest transaction of each partition where it is open for longer than any coordinator lets it.
-
-    Their number is Kafka's metric PartitionsWithLateTransactionsCount. It is above 0 when transactions hang,
-    or when coordinators do not get to end them.
+    """Show partitions whose oldest open transaction is past its maximum timeout.
 
     Parameters
     ----------
     broker_id
-        Look only at the partitions that this broker leads.
+        Only the partitions that this broker leads.
     max_transaction_timeout
-        The broker's transaction.max.timeout.ms, in minutes; five more are granted for the end itself.
+        The broker's transaction.max.timeout.ms in minutes; another five minutes are allowed for ending the
+        transaction.
     """
     with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
         searched = partitions_to_search(admin, broker_id, None, None)
@@ -324,7 +344,7 @@ def find_late(
 
 
 def oldest_of_each(opened: Iterable[Opened]) -> list[Opened]:
-    """The transaction that holds back the last stable offset of each partition."""
+    """The transaction of each partition that holds back its last stable offset."""
     first: dict[TopicPartition, Opened] = {}
     for each in opened:
         known = first.get(each.partition, each)
@@ -335,11 +355,11 @@ def oldest_of_each(opened: Iterable[Opened]) -> list[Opened]:
 def partitions_to_search(
     admin: Admin, broker_id: int | None, topic: str | None, partition: int | None
 ) -> list[TopicPartition]:
-    """Of one topic or of all, internal ones too, those that the broker leads."""
+    """The partitions of one topic, or of all topics including internal ones, that the broker leads."""
     if broker_id is not None and broker_id not in (brokers := admin.list_brokers()):
         raise CommandFailed(
-            f"there is no broker {broker_id}",
-            then=f"the cluster's brokers are: {', '.join(map(str, brokers))}",
+            f"broker {broker_id} does not exist",
+            then=f"the brokers of the cluster are: {', '.join(map(str, brokers))}",
             code=WRONG_USAGE,
         )
     if topic is not None and partition is not None:
@@ -356,7 +376,7 @@ def partitions_to_search(
 
 
 def open_transactions(admin: Admin, partitions: Iterable[TopicPartition]) -> Iterator[Opened]:
-    """Every transaction that one of the partitions has open."""
+    """The open transactions of the partitions."""
     for where in partitions:
         for producer in admin.describe_producers(where):
             if producer.open_since_offset != NO_OFFSET:
@@ -364,7 +384,7 @@ def open_transactions(admin: Admin, partitions: Iterable[TopicPartition]) -> Ite
 
 
 def known_transactions(admin: Admin, producer_ids: Sequence[int]) -> list[TransactionDescription]:
-    """What coordinators say of the ids that own these producer ids."""
+    """The transactional ids that own these producer ids, as their coordinators describe them."""
     found: list[TransactionDescription] = []
     for start in range(0, len(producer_ids), PRODUCERS_AT_ONCE):
         for listed in admin.list_transactions((), producer_ids[start : start + PRODUCERS_AT_ONCE]):
@@ -372,13 +392,13 @@ def known_transactions(admin: Admin, producer_ids: Sequence[int]) -> list[Transa
                 found.append(admin.describe_transaction(listed.transactional_id))
             except RequestFailed as problem:
                 if problem.error is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-                    raise  # an id that was forgotten since it was listed owns nothing
+                    raise  # an id that expired after it was listed owns nothing
     return found
 
 
 def hanging_among(candidates: Iterable[Opened], known: Iterable[TransactionDescription]) -> list[Opened]:
-    """Those of which no coordinator knows: nobody owns the producer id, or its owner's transaction is not in
-    this partition.
+    """Transactions without a coordinator: no transactional id owns the producer id, or the transaction of
+    the owner does not include this partition.
     """
     owned = {(entry.producer_id, part.key) for entry in known for part in entry.partitions}
     return [opened for opened in candidates if (opened.producer.producer_id, opened.partition) not in owned]
@@ -395,22 +415,22 @@ def abort_transaction(
     bootstrap: Bootstrap = DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Abort a hanging transaction in one partition by a marker. Its coordinator is not told.
+    """Abort a hanging transaction in one partition by writing a marker there, without its coordinator.
 
     Parameters
     ----------
     topic
-        The topic that it hangs in.
+        The topic with the hanging transaction.
     partition
-        The partition that it hangs in.
+        The partition with the hanging transaction.
     start_offset
-        Where it starts there, as find-hanging says.
+        First offset of the transaction, as find-hanging prints it.
     producer_id
-        Instead of --start-offset: whose transaction it is, with --producer-epoch and --coordinator-epoch.
+        Instead of --start-offset: the producer id, together with --producer-epoch and --coordinator-epoch.
     producer_epoch
-        The epoch that the marker carries.
+        The producer epoch of the marker.
     coordinator_epoch
-        The coordinator's epoch that the marker carries.
+        The coordinator epoch of the marker.
     """
     with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
         match (start_offset, producer_id, producer_epoch, coordinator_epoch):
@@ -425,9 +445,9 @@ def abort_transaction(
                 )
             case _:
                 raise CommandFailed(
-                    "abort needs --start-offset alone, or --producer-id, --producer-epoch and "
+                    "abort needs either --start-offset, or --producer-id, --producer-epoch and "
                     "--coordinator-epoch",
-                    then="`fencepost transactions find-hanging` shows them",
+                    then="`fencepost transactions find-hanging` prints these values",
                     code=WRONG_USAGE,
                 )
         admin.abort_transaction(spec)
@@ -435,22 +455,25 @@ def abort_transaction(
         print_json({"aborted": {**attrs.asdict(spec), "partition": str(spec.partition)}})
     else:
         print(
-            f"Wrote ABORT of producer {spec.producer_id} epoch {spec.producer_epoch} into {spec.partition}."
+            f"Wrote an ABORT marker for producer {spec.producer_id} epoch {spec.producer_epoch} "
+            f"to {spec.partition}."
         )
 
 
 def spec_at(admin: Admin, where: TopicPartition, start_offset: int) -> AbortSpec:
-    """The transaction that is open since an offset; CommandFailed when none is."""
+    """The open transaction that starts at this offset; CommandFailed if there is none."""
     for opened in open_transactions(admin, [where]):
         if opened.producer.open_since_offset == start_offset:
             return AbortSpec(
                 partition=where,
                 producer_id=opened.producer.producer_id,
                 producer_epoch=opened.producer.producer_epoch,
-                coordinator_epoch=max(opened.producer.coordinator_epoch, 0),  # -1: none was here yet
+                coordinator_epoch=max(
+                    opened.producer.coordinator_epoch, 0
+                ),  # -1: no marker was written here yet
             )
     raise CommandFailed(
-        f"no transaction in {where} is open since offset {start_offset}",
+        f"no open transaction in {where} starts at offset {start_offset}",
         then=f"`fencepost transactions describe-producers --topic {where.topic} "
-        f"--partition {where.partition}` shows the open ones",
+        f"--partition {where.partition}` shows the open transactions",
     )

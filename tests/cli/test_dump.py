@@ -32,7 +32,7 @@ def test_a_directory_in_words(tmp_path: Path, capsys: Output) -> None:
         "'pay' Ongoing (BEGIN), producer 7 epoch 0: orders-0",
         "'pay' PrepareCommit, producer 7 epoch 1: orders-0",
         "'pay' CompleteCommit, producer 7 epoch 1",
-        "group 'group' is at 5 of orders-0",
+        "group 'group' commits offset 5 of orders-0",
         "TopicCreated: topic orders",
     ):
         assert words in said
@@ -83,8 +83,8 @@ def test_what_stands_beside_a_segment(tmp_path: Path, capsys: Output) -> None:
     assert by_kind["manifest"]["content"] == {"format": 1}
     assert run(["dump", str(directory), "--indexes"]) == 0
     said = capsys.readouterr().out
-    assert "aborted: producer 7, its marker is 2" in said
-    assert "lies in the batch at byte 86" in said
+    assert "aborted: producer 7, ABORT marker at 2" in said
+    assert "is in the batch at byte 86" in said
     assert run(["dump", str(directory / f"{name}.txnindex")]) == 0
     assert "0-2" in capsys.readouterr().out
 
@@ -100,17 +100,17 @@ def test_damage_is_told(tmp_path: Path, capsys: Output) -> None:
     assert run(["dump", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "DAMAGED: the checksum does not match" in said
-    assert "DAMAGED or unfinished: 73 bytes" in said
+    assert "DAMAGED or incomplete: 73 bytes" in said
     assert said.count("DAMAGED") == 3
 
 
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("nothing", "there is no"),
-        ("empty", "is no data directory"),
-        ("stranger", "is no data directory"),
-        ("notes.txt", "is no file of a log"),
+        ("nothing", "no such file or directory"),
+        ("empty", "is not a data directory"),
+        ("stranger", "is not a data directory"),
+        ("notes.txt", "is not a log file"),
         ("demo", "demo/data"),
     ],
 )
@@ -183,8 +183,8 @@ def test_who_is_in_a_group(tmp_path: Path, capsys: Output) -> None:
     assert run(["dump", str(tmp_path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     for words in (
-        "group 'readers' generation 3: m1, m2 leads",
-        "group 'readers' generation 4: nobody",
-        "group 'readers' is forgotten",
+        "group 'readers' generation 3: m1, m2 (leader)",
+        "group 'readers' generation 4: no members",
+        "group 'readers' was deleted (tombstone)",
     ):
         assert words in said

@@ -36,10 +36,12 @@ def test_a_proof_says_how_many_states_it_took(capsys: Output) -> None:
     assert (proof["violation"], proof["steps"], proof["trace"], proof["complete"]) == (None, 0, [], True)
     assert proof["states"] > 1_000
     assert proof["states_per_second"] > 0
-    assert words.startswith(f"Nothing wrong in any state of this world: {proof['states']:,} states")
+    assert words.startswith(f"No violation in any reachable state: {proof['states']:,} states")
     reached = proof["reached"]
     assert all(reached.values()), "a world in which nothing comes late and nothing is decided proves nothing"
-    assert among == f"Among these steps: {', '.join(f'{count:,} {name}' for name, count in reached.items())}."
+    assert (
+        among == f"These steps include {', '.join(f'{count:,} {name}' for name, count in reached.items())}."
+    )
 
 
 def test_a_correction_that_there_is_not_is_refused(capsys: Output) -> None:
@@ -50,8 +52,9 @@ def test_a_correction_that_there_is_not_is_refused(capsys: Output) -> None:
 def test_a_search_that_is_cut_short_proves_nothing(capsys: Output) -> None:
     assert run(["explore", "--max-states", "100", "--json"]) == 1
     words, _, last = capsys.readouterr().out.splitlines()
-    assert words.startswith("Nothing wrong so far, but not all was looked at: ")
-    assert words.endswith(" --max-states lets it go on.")
+    assert words.startswith(
+        "No violation so far, but the search reached --max-states before it checked all states: "
+    )
     assert (json.loads(last)["complete"], json.loads(last)["violation"]) == (False, None)
 
 
@@ -83,7 +86,9 @@ def test_a_search_that_is_ended_tells_what_there_is(how: signal.Signals, code: i
             process.kill()
             os.close(ours)
     assert process.returncode == code
-    assert words.startswith("Nothing wrong so far, but it was interrupted before all was looked at: ")
+    assert words.startswith(
+        "No violation so far, but the search was interrupted before it checked all states: "
+    )
     assert words.endswith(" s."), "a limit that was not reached is no advice"
     assert json.loads(last)["states"] > 1_000
     assert not json.loads(last)["complete"]

@@ -75,9 +75,9 @@ def test_the_first_seed_that_breaks_a_rule_ends_the_search(capsys: Output, broke
     seed = found["seed"]
     assert counted["seeds"] == seed + 1 <= 60
     assert words[:3] == [
-        f"Seed {seed} breaks {found['rule']}: {found['evidence']}",
-        f"  again:  fencepost fuzz --first-seed {seed} --seeds 1 --break {broken}",
-        f"  small:  fencepost shrink --seed {seed} --break {broken}",
+        f"Seed {seed} violates {found['rule']}: {found['evidence']}",
+        f"  replay: fencepost fuzz --first-seed {seed} --seeds 1 --break {broken}",
+        f"  shrink: fencepost shrink --seed {seed} --break {broken}",
     ]
     again = words[1].split("fencepost fuzz ")[1].split()
     assert fuzz(capsys, *again, code=1)[1]["found"] == counted["found"]
@@ -115,9 +115,9 @@ def test_what_an_old_generation_does_by_design_is_told_and_no_violation(capsys: 
     (met,) = counted["met"]
     assert (counted["violations"], counted["partition_verification"]) == (0, False)
     assert (met["seeds"], met["first"]["seed"], met["ended_by"]) == (1, 107, "KIP-890 part 2, KIP-1228")
-    assert words[0].startswith("Not a violation in this generation")
+    assert words[0].startswith("Not violations: known anomalies")
     assert words[2].split("  ")[0] == met["behaviour"] == met["first"]["rule"]
-    assert words[3] == "  small:  fencepost shrink --seed 107 --transaction-version 0"
+    assert words[3] == "  shrink: fencepost shrink --seed 107 --transaction-version 0"
     _, verified = fuzz(capsys, "--first-seed", "107", *options, "--partition-verification")
     assert verified["partition_verification"] is True
     assert verified["digest"] != counted["digest"]
@@ -135,7 +135,7 @@ def test_what_was_come_through_is_told(capsys: Output) -> None:
     table = words[title + 1 : title + 1 + covered["reachable"] + len(covered["unreachable"])]
     assert f"{'Ongoing':16}{'commit':21}{commit['times']}" in "\n".join(table)
     assert all(any(line.endswith(reason) for line in table) for _, _, reason in covered["unreachable"])
-    assert words[-2].startswith(f"{len(cells)} of the coordinator's {covered['reachable']} cells")
+    assert words[-2].startswith(f"Coverage: {len(cells)} of {covered['reachable']} cells")
     assert all(f"{state} x {given}" in words[-2] for state, given in covered["missed"][:4])
 
 
@@ -150,7 +150,7 @@ def test_what_cannot_be_tried(capsys: Output, options: tuple[str, ...]) -> None:
 def test_an_option_that_there_is_not_names_all_that_hold_its_word(capsys: Output) -> None:
     assert run(["fuzz", "--seed", "3"]) == 2
     told = capsys.readouterr().err.splitlines()
-    assert told[0] == "fencepost: Unknown option: --seed. Did you mean --seeds? There is --first-seed, too."
+    assert told[0] == "fencepost: Unknown option: --seed. Did you mean --seeds? Or --first-seed?"
     assert len(told) == 2
 
 
@@ -166,7 +166,9 @@ def dying(choices: Choices) -> FuzzPlan:
 
 
 def test_a_worker_that_dies_is_told_with_its_seed() -> None:
-    with pytest.raises(CommandFailed, match=f"seed {DEADLY_SEED} died with exit code {DEADLY_CODE}") as told:
+    with pytest.raises(
+        CommandFailed, match=f"died with exit code {DEADLY_CODE} while it ran seed {DEADLY_SEED}"
+    ) as told:
         list(try_seeds(range(1, 9), dying, cores=2))
     assert told.value.then.endswith(f"`fencepost fuzz --first-seed {DEADLY_SEED} --seeds 1 --cores 1`")
 

@@ -84,12 +84,12 @@ def test_records_are_deleted_before_an_offset(tool: GroupTool) -> None:
         return tool("topic", "delete-records", "orders", "--partition", "0", "--before", before, code=code)
 
     assert "topic describe" in delete("4", code=1)
-    assert delete("2") == "orders-0 starts at offset 2.\n"
+    assert delete("2") == "orders-0 now starts at offset 2.\n"
     assert tool.json("topic", "describe", "orders")["partitions"][0]["start"] == 2
-    assert delete("end") == "orders-0 starts at offset 3.\n"
+    assert delete("end") == "orders-0 now starts at offset 3.\n"
     delete("-1", code=2)
     delete("now", code=2)
-    assert "is neither an offset nor end" in delete(str(2**63), code=2)
+    assert "is not an offset" in delete(str(2**63), code=2)
     assert "has no partition 7" in tool(
         "topic", "delete-records", "orders", "--partition", "7", "--before", "end", code=2
     )
@@ -104,7 +104,7 @@ def test_a_topic_takes_settings(tool: GroupTool) -> None:
     assert "max.message.bytes=BYTES" in tool("topic", "create", "u", "--config", "retention.ms=1", code=1)
     assert "is not name=value" in tool("topic", "create", "u", "--config", "small", code=2)
     twice = ("--config", "max.message.bytes=1000", "--config", "max.message.bytes=2000")
-    assert "names a setting twice" in tool("topic", "create", "u", *twice, code=2)
+    assert "sets the same setting twice" in tool("topic", "create", "u", *twice, code=2)
 
 
 @pytest.mark.parametrize(

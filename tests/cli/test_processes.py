@@ -98,8 +98,8 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     [
         (["nonsense"], 2, "nonsense"),
         (["serve", "--prot", "1"], 2, "--port"),
-        (["serve"], 2, "either a directory or --memory"),
-        (["serve", "here", "--memory"], 2, "either a directory or --memory"),
+        (["serve"], 2, "either a data directory or --memory"),
+        (["serve", "here", "--memory"], 2, "either a data directory or --memory"),
         (["serve", "--memory", "--port", "99999"], 2, "--port"),
         (["serve", "--memory", "--producer-id-expiration-ms", "0"], 2, "--producer-id-expiration-ms"),
         (["serve", "--memory", "--without-fix", "luck"], 2, "there are group_fencing, require_stable"),
@@ -109,7 +109,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
         (["produce", "fruit", "--records-per-transaction", "5"], 2, "--transactional-id"),
         (["demo", "--flights", "100", "--kills", "100"], 2, "need at least"),
         (["demo", "--flights", "1"], 2, "--flights"),
-        (["dump", "/no/such/directory"], 1, "there is no"),
+        (["dump", "/no/such/directory"], 1, "no such file or directory"),
     ],
 )
 def test_errors_say_what_to_do_and_how_they_differ(arguments: list[str], code: int, words: str) -> None:

@@ -48,7 +48,7 @@ def test_every_run_is_told_and_counted(capsys: Output, story: Path) -> None:
     assert "pass  lost acknowledgement\n" in out
     assert "pass  lost acknowledgement (sync all)\n" in out
     assert "fired:    drop (node 1 sends Produce reply to p)" in out
-    assert "2 of 2 runs of one scenario came out as expected" in out
+    assert "2 of 2 runs of one scenario met their expectations" in out
 
 
 def test_json_ends_with_the_counts(capsys: Output, story: Path) -> None:
@@ -80,7 +80,7 @@ def test_many_stories_are_a_line_each(capsys: Output, story: Path) -> None:
     assert run(["run", str(story), str(story), str(story)]) == 0
     *lines, summary = capsys.readouterr().out.splitlines()
     assert lines == ["pass  lost acknowledgement  (2 runs)"] * 3
-    assert summary.startswith("6 of 6 runs of 3 scenarios came out as expected")
+    assert summary.startswith("6 of 6 runs of 3 scenarios met their expectations")
     assert run(["run", str(story), str(story), str(story), "--verbose"]) == 0
     assert capsys.readouterr().out.count("fired:    drop") == 6
 
@@ -96,10 +96,10 @@ def test_what_fails_is_told_in_full_and_again_at_the_end(capsys: Output, story: 
         "FAIL  lost acknowledgement (sync all)",
         f"      {problem}",
     ]
-    assert f"      seen:     fencepost run {other} --text" in lines
+    assert f"      show:     fencepost run {other} --text" in lines
     assert lines[-2:] == ["pass  lost acknowledgement  (1 of 2 runs)", "pass  lost acknowledgement  (2 runs)"]
     assert again == f"FAIL  lost acknowledgement (sync all): {problem}"
-    assert summary.startswith("5 of 6 runs of 3 scenarios came out as expected")
+    assert summary.startswith("5 of 6 runs of 3 scenarios met their expectations")
 
 
 def test_a_story_that_comes_out_otherwise_fails(capsys: Output, story: Path) -> None:
@@ -120,7 +120,7 @@ def test_what_happened_is_printed_and_drawn(capsys: Output, story: Path, tmp_pat
 
 
 BAD: list[tuple[str, bytes | None, str]] = [
-    ("no file", None, "there is no file"),
+    ("no file", None, "no such file"),
     ("not UTF-8", b"\xff\xfe", "is not UTF-8"),
     ("not TOML", b"name = ", "is not TOML"),
     ("no story", b'name = "s"\n[[fault]]\nwhen = "p ends"\ndo = "hold"', 'there is no "p"'),
@@ -156,8 +156,8 @@ def test_without_a_file_the_shipped_stories_are_played() -> None:
 def test_a_picture_goes_where_it_can_and_over_pictures_alone(capsys: Output, story: Path) -> None:
     before, picture = story.read_bytes(), story.with_suffix(".svg")
     table: list[tuple[Path, str]] = [
-        (story, "is no SVG picture: it is not overwritten"),
-        (story.parent / "nowhere" / "p.svg", "cannot be written: No such file or directory"),
+        (story, "is not an SVG picture; refusing to overwrite it"),
+        (story.parent / "nowhere" / "p.svg", "p.svg: No such file or directory"),
     ]
     for target, words in table:
         assert run(["run", str(story), "--svg", str(target)]) == 2
@@ -170,4 +170,4 @@ def test_a_picture_goes_where_it_can_and_over_pictures_alone(capsys: Output, sto
         assert run(["run", str(story), "--svg", str(picture)]) == 0
     assert "<svg" in picture.read_text()
     assert run(["run", str(story), "--svg", "/dev/full"]) == 1
-    assert "/dev/full cannot be written: No space left on device" in capsys.readouterr().err
+    assert "cannot write /dev/full: No space left on device" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`fencepost shrink`: the file it writes plays the same failure, smaller; and what cannot be made small."""
+"""`fencepost shrink`: the file it writes shows the same failure in a smaller run; what cannot be shrunk."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_a_seed_becomes_a_small_scenario_that_breaks_the_same_rule(
     options = ["--seed", str(seed), "--break", broken, "--output", str(target), "--budget", str(BUDGET)]
     assert run(["shrink", *options, "--json"]) == 0
     words, small = last_json(capsys)
-    assert words[0].startswith(f"seed {seed} breaks {small['rule']}: ")
-    assert f"  again:  fencepost run {target}" in words
+    assert words[0].startswith(f"seed {seed} violates {small['rule']}: ")
+    assert f"  replay:   fencepost run {target}" in words
     assert small["file"] == str(target)
     assert small["events"] < small["events_before"]
     assert small["choices"] < small["choices_before"]
@@ -92,8 +92,8 @@ def test_what_is_small_can_be_made_smaller_from_its_file(
     assert shrink(begun, output=Path("smaller.toml"), budget=BUDGET, as_json=True) == 0
     words, small = last_json(capsys)
     assert small["events"] < small["events_before"]
-    assert "  more:   the budget ran out before all was tried; --budget 2 tries more" in words
-    assert f"  again:  fencepost run {begun}" in words
+    assert "  continue: add --budget 2 (the budget ran out before it had tried everything)" in words
+    assert f"  replay:   fencepost run {begun}" in words
     assert read(Path("smaller.toml")).expect == read(begun).expect
 
 
@@ -112,7 +112,7 @@ def long_search(directory: Path) -> Generator[tuple[subprocess.Popen[str], int]]
         os.close(theirs)
         try:
             assert process.stdout is not None
-            assert process.stdout.readline().startswith("seed 2 breaks ")
+            assert process.stdout.readline().startswith("seed 2 violates ")
             yield process, ours
         finally:
             process.kill()
@@ -129,8 +129,8 @@ def test_a_search_that_is_ended_keeps_what_it_had_found(
         *words, last = process.communicate(timeout=PATIENCE_S)[0].splitlines()
     assert process.returncode == code
     assert words[0].endswith(": seed-2.toml")
-    more = "interrupted before all was tried; fencepost shrink seed-2.toml goes on from there"
-    assert words[1] == f"  more:   {more}"
+    more = "fencepost shrink seed-2.toml (it was interrupted before it had tried everything)"
+    assert words[1] == f"  continue: {more}"
     small = json.loads(last)
     assert (small["cut_short"], small["file"]) == (True, "seed-2.toml")
     assert run(["run", str(tmp_path / "seed-2.toml"), "--json"]) == 0
@@ -169,7 +169,7 @@ def test_without_a_name_nothing_that_is_of_another_run_is_overwritten(
     Path("seed-2.toml").write_text(other)
     capsys.readouterr()
     assert run(seed) == 2
-    assert "is no scenario made of seed 2 --break fencing: it is not" in capsys.readouterr().err
+    assert "is not a scenario shrunk from seed 2 --break fencing; refusing" in capsys.readouterr().err
     assert Path("seed-2.toml").read_text() == other
 
 
@@ -181,19 +181,19 @@ def test_the_same_seed_becomes_the_same_file(tmp_path: Path) -> None:
     assert texts[0] == texts[1]
 
 
-def test_what_cannot_be_made_small_is_told_in_two_lines(capsys: Output, tmp_path: Path) -> None:
+def test_what_cannot_be_shrunk_fails_with_two_lines(capsys: Output, tmp_path: Path) -> None:
     story = tmp_path / "story.toml"
     story.write_text('name = "s"\n[[producer]]\nname = "p"\nscript = ["send t-0 a"]\n')
     table: list[tuple[list[str], int, str]] = [
-        (["--seed", "1", "--output", str(tmp_path / "none.toml")], 1, "seed 1 breaks no rule"),
-        ([str(story)], 2, "a story that somebody wrote"),
-        ([], 2, "that of a seed, or of a file"),
-        ([str(story), "--seed", "1"], 2, "that of a seed, or of a file"),
-        ([str(tmp_path / "nowhere.toml")], 2, "there is no file"),
+        (["--seed", "1", "--output", str(tmp_path / "none.toml")], 1, "seed 1 violates no invariant"),
+        ([str(story)], 2, "was written by hand"),
+        ([], 2, "needs either --seed or a scenario file"),
+        ([str(story), "--seed", "1"], 2, "needs either --seed or a scenario file"),
+        ([str(tmp_path / "nowhere.toml")], 2, "no such file"),
         ([str(tmp_path / "nowhere.toml")], 2, "fencepost shrink --seed"),
         ([str(tmp_path)], 2, "fencepost shrink --seed"),
-        ([str(story), "--transaction-version", "2"], 2, "says itself which protocol it is"),
-        ([str(story), "--break", "dedup"], 2, "go with --seed alone"),
+        ([str(story), "--transaction-version", "2"], 2, "already contains the protocol options"),
+        ([str(story), "--break", "dedup"], 2, "can only be given with --seed"),
         (["--seed", "-1"], 2, "Must be >= 0"),
     ]
     for options, code, words in table:
@@ -210,11 +210,11 @@ def test_where_nothing_can_be_written_nothing_is_searched(capsys: Output, tmp_pa
     occupied.write_text("mine")
     seed = failing_with("dedup")
     table: list[tuple[Path, str]] = [
-        (tmp_path / "nowhere" / "small.toml", "cannot be written: No such file or directory"),
-        (tmp_path, "cannot be written: Is a directory"),
-        (occupied / "small.toml", "cannot be written: Not a directory"),
-        (occupied, "is no scenario that a search has found: it is not overwritten"),
-        (story, "is no scenario that a search has found: it is not overwritten"),
+        (tmp_path / "nowhere" / "small.toml", "small.toml: No such file or directory"),
+        (tmp_path, ": Is a directory"),
+        (occupied / "small.toml", "small.toml: Not a directory"),
+        (occupied, "is not a generated scenario; refusing to overwrite it"),
+        (story, "is not a generated scenario; refusing to overwrite it"),
     ]
     kept = {path: path.read_bytes() for path in (story, occupied)}
     for target, words in table:
@@ -232,7 +232,7 @@ def test_what_cannot_be_kept_is_printed(capsys: Output, tmp_path: Path) -> None:
     options = ["shrink", "--seed", str(seed), "--break", "dedup", "--budget", "1", "--output"]
     assert run([*options, "/dev/full"]) == 1
     told = capsys.readouterr()
-    assert told.err.startswith("fencepost: /dev/full cannot be written: No space left on device")
+    assert told.err.startswith("fencepost: cannot write /dev/full: No space left on device")
     kept.write_text(told.out.partition("\n")[2])
     assert run(["run", str(kept)]) == 0
     assert run([*options, str(kept)]) == 0, "what a search has found gives way to what it finds next"

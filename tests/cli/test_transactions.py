@@ -116,7 +116,7 @@ def test_a_hanging_transaction_is_found_described_and_aborted(tool: TransactionT
     assert (late["topic"], late["start_offset"]) == ("orders", 2)
     assert tool.json("transactions", "late", "--max-transaction-timeout", str(late["duration_min"])) == []
 
-    assert "Wrote ABORT" in tool("transactions", "abort", *AT_ORDERS, "--start-offset", "2")
+    assert "Wrote an ABORT marker" in tool("transactions", "abort", *AT_ORDERS, "--start-offset", "2")
     assert tool.stable_end() == 4, "everything is decided, and the marker at offset 3 is the end"
     assert tool.json("transactions", "find-hanging", "--topic", "orders") == []
     assert tool.json("transactions", "late") == []
@@ -249,19 +249,23 @@ def test_abort_by_producer_is_fenced_by_newer_epochs(tool: TransactionTool) -> N
     [
         (("find-hanging",), 2, "--topic or --broker-id"),
         (("find-hanging", "--broker-id", "1", "--partition", "0"), 2, "--partition needs --topic"),
-        (("find-hanging", "--broker-id", "7"), 2, "there is no broker 7\n  the cluster's brokers are: 1"),
-        (("late", "--broker-id", "7"), 2, "there is no broker 7\n  the cluster's brokers are: 1"),
-        (("find-hanging", "--topic", "orders", "--partition", "9"), 2, "it has 0 to 1"),
+        (
+            ("find-hanging", "--broker-id", "7"),
+            2,
+            "broker 7 does not exist\n  the brokers of the cluster are: 1",
+        ),
+        (("late", "--broker-id", "7"), 2, "broker 7 does not exist\n  the brokers of the cluster are: 1"),
+        (("find-hanging", "--topic", "orders", "--partition", "9"), 2, "its partitions are 0 to 1"),
         (("find-hanging", "--topic", "nowhere"), 1, "UNKNOWN_TOPIC_OR_PARTITION"),
-        (("abort", *AT_ORDERS), 2, "--start-offset alone"),
-        (("abort", *AT_ORDERS, "--start-offset", "2", "--producer-id", "1"), 2, "--start-offset alone"),
+        (("abort", *AT_ORDERS), 2, "either --start-offset"),
+        (("abort", *AT_ORDERS, "--start-offset", "2", "--producer-id", "1"), 2, "either --start-offset"),
         (
             ("abort", *AT_ORDERS, "--start-offset", "1"),
             1,
-            "no transaction in orders-0 is open since offset 1",
+            "no open transaction in orders-0 starts at offset 1",
         ),
         (("describe-producers", "--topic", "orders", "--partition", "2"), 2, "has no partition 2"),
-        (("describe-producers", *AT_ORDERS, "--broker-id", "7"), 2, "broker 1 leads it"),
+        (("describe-producers", *AT_ORDERS, "--broker-id", "7"), 2, "its leader is broker 1"),
     ],
 )
 def test_questions_that_make_no_sense(

@@ -49,8 +49,8 @@ def without_times(lines: list[str]) -> list[str]:
 def test_the_seed_of_the_page_breaks_that_rule(capsys: Output) -> None:
     found, again, small, more = shown(PAGE, FOUND)
     assert more == MORE
-    assert printed(capsys, again.partition("again:")[2], code=1)[:3] == [found, again, small]
-    command = small.partition("small:")[2].strip()
+    assert printed(capsys, again.partition("replay:")[2], code=1)[:3] == [found, again, small]
+    command = small.partition("shrink:")[2].strip()
     assert shown(PAGE, command)[0] == f"s{found[1:]}", "the seed that was found is the one made small"
 
 
@@ -59,10 +59,10 @@ def test_the_scenario_of_the_page_is_what_its_seed_became() -> None:
     scenario = scenario_of(text, "docs/simulator.md")
     report = run_case(*cases(scenario))
     assert report.passed, report.problems
-    sizes = shown(PAGE, shown(PAGE, FOUND)[2].partition("small:")[2].strip())[1]
+    sizes = shown(PAGE, shown(PAGE, FOUND)[2].partition("shrink:")[2].strip())[1]
     choices = sum(1 for choice in scenario.choices if choice)
     assert f"-> {report.events:,} events and {choices:,} choices" in sizes
-    assert report.broken == (shown(PAGE, FOUND)[0].partition("breaks ")[2].partition(":")[0],)
+    assert report.broken == (shown(PAGE, FOUND)[0].partition("violates ")[2].partition(":")[0],)
 
 
 def test_both_pages_show_what_a_hundred_seeds_come_to(capsys: Output) -> None:
