@@ -64,7 +64,7 @@ def explore(
         Also print the result as JSON, as the last line.
     """
     from fencepost.broker.kafka_fixes import KafkaFixes
-    from fencepost.simulator.explore import ExploreConfig, Search
+    from fencepost.simulator.explore import ExploreConfig, StateSearch
 
     config = ExploreConfig(
         producers=producers,
@@ -78,7 +78,7 @@ def explore(
         max_states=max_states,
     )
     began = time.perf_counter()
-    search, code = Search(config), FAILED
+    search, code = StateSearch(config), FAILED
     try:
         explored = search.run(_tell_progress if sys.stderr.isatty() else None)
     except Ended as ended:

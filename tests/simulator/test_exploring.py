@@ -17,9 +17,8 @@ import pytest
 from fencepost.broker.settings import PROTECTIONS
 from fencepost.protocol.terms import TransactionResult
 from fencepost.simulator.explore import ExploreConfig, search
-from fencepost.simulator.explore.reached import REACHED
-from fencepost.simulator.explore.search import explore
-from fencepost.simulator.explore.worlds import Kind, Way, World, Worlds
+from fencepost.simulator.explore.search import REACHED, explore
+from fencepost.simulator.explore.worlds import Successor, TransitionKind, World, Worlds
 from fencepost.simulator.world.history import Appended, Arrived, Lost, Sent
 
 LATE_END = ExploreConfig(producers=1, transactions=2, retries=1, transaction_version=0)
@@ -99,7 +98,7 @@ def test_the_way_there_is_the_shortest() -> None:
 
 def _nearest_wrong_depth(config: ExploreConfig, *, at_most: int) -> int | None:
     """Depth first, with a bound: each world is looked at again when it is met with more steps left."""
-    one = search.Search(config)
+    one = search.StateSearch(config)
     best: dict[World, int] = {}
     todo: list[tuple[World, int]] = [(one.root, 0)]
     nearest: int | None = None
@@ -120,7 +119,7 @@ class Backwards(Worlds):
 
     __slots__ = ()
 
-    def after(self, world: World) -> Iterator[Way]:
+    def after(self, world: World) -> Iterator[Successor]:
         yield from reversed(list(super().after(world)))
 
 
@@ -161,7 +160,7 @@ def test_symmetry_hides_nothing() -> None:
     assert folded.violation == plain.violation == "duplicate"
     assert len(folded.trace) == len(plain.trace)
     assert folded.states < plain.states
-    assert len([step for step in folded.trace if step.kind is Kind.GIVE_UP]) == 1
+    assert len([step for step in folded.trace if step.kind is TransitionKind.GIVE_UP]) == 1
 
 
 def test_a_search_that_is_cut_short_proves_nothing() -> None:
@@ -228,7 +227,7 @@ def test_a_trace_is_a_history_to_draw() -> None:
     assert len(set(sent)) == len(sent)
     assert set(over) <= set(sent)
     arrived = sum(isinstance(event, Arrived) for event in history.events)
-    quiet = sum(step.kind in (Kind.WAKE, Kind.GIVE_UP) for step in found.trace)
+    quiet = sum(step.kind in (TransitionKind.WAKE, TransitionKind.GIVE_UP) for step in found.trace)
     assert arrived == len(found.trace) - quiet, "every other step delivers one message"
     appended = [event for event in history.events if isinstance(event, Appended)]
     markers = [event.label for event in appended if event.result is not None]

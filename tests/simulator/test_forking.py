@@ -6,7 +6,7 @@ import pytest
 
 from fencepost.protocol.states import fingerprint, fork
 from fencepost.simulator.explore import ExploreConfig, search
-from fencepost.simulator.explore.broker import Broker
+from fencepost.simulator.explore.broker import ExploredBroker
 from fencepost.simulator.explore.steps import BrokerMove, Steps
 
 WORLDS = [
@@ -20,7 +20,7 @@ WORLDS = [
 @pytest.mark.parametrize("config", WORLDS, ids=str)
 def test_a_step_of_a_fork_leaves_the_original_alone(config: ExploreConfig) -> None:
     """Every state was forked for each of its steps: none of them may have changed since it got its number."""
-    one = search.Search(config)
+    one = search.StateSearch(config)
     one.run(None)
     brokers, processes = one.steps.brokers, one.steps.processes
     assert [brokers.number(fingerprint(each), each) for each in brokers.values] == [*range(len(brokers))]
@@ -34,10 +34,10 @@ class Remembering(Steps):
 
     def __init__(self) -> None:
         super().__init__()
-        self.doubles: list[tuple[int, Broker]] = []
+        self.doubles: list[tuple[int, ExploredBroker]] = []
         self.asked: dict[int, dict[tuple[int, int], None]] = {}
 
-    def keep_broker(self, broker: Broker) -> int:
+    def keep_broker(self, broker: ExploredBroker) -> int:
         known = len(self.brokers)
         number = super().keep_broker(broker)
         if number < known:
@@ -55,7 +55,7 @@ def test_brokers_with_equal_fingerprints_act_alike(
 ) -> None:
     """The second broker with a fingerprint answers as the first one, and comes to an equal state again."""
     monkeypatch.setattr(search, "Steps", Remembering)
-    one = search.Search(config)
+    one = search.StateSearch(config)
     one.run(None)
     steps = one.steps
     assert isinstance(steps, Remembering)

@@ -1,7 +1,7 @@
-"""Every future of a small world, one state after the other: the proof that nothing in it can go wrong, or
-how.
+"""The explorer: visits every state of a small world, and proves that none is wrong or shows the shortest way
+there.
 """
 
-from fencepost.simulator.explore.search import ExploreConfig, Explored, Search, explore
+from fencepost.simulator.explore.search import ExploreConfig, Explored, StateSearch, explore
 
-__all__ = ["ExploreConfig", "Explored", "Search", "explore"]
+__all__ = ["ExploreConfig", "Explored", "StateSearch", "explore"]

@@ -1,9 +1,7 @@
-"""The broker of an explored world: one real node, and its logs, in a state that can be copied and known
-again.
+"""The broker of an explored world: one real node and its logs.
 
-Rule: a step takes one message and all that follows from it at once; what is appended is durable with it.
-What the node sends to itself, from one of its roles to another, is a message that may be delayed like any
-other.
+Rule: a step takes one message and everything that follows at once; appends are durable immediately. A message
+from the node to itself, from one of its roles to another, may be delayed like any other.
 """
 
 from __future__ import annotations
@@ -38,37 +36,38 @@ from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import CreateTopic, CreateTopics, ReplyBody, Request
 from fencepost.protocol.terms import INTERNAL_TOPICS, TopicPartition
 
-NOW: Final = 1_000_000  # the one time that a broker ever sees: how long things take decides nothing
-ANSWERS: Final = -3  # where what the node answers to itself goes; what it asks itself goes to NODE
+NOW: Final = 1_000_000  # the broker's clock stands still: durations decide nothing here
+ANSWERS: Final = -3  # the queue of replies from the node to itself; its requests to itself go to NODE
 
 
-class Question(NamedTuple):
-    """A request on its way, in Kafka's `version` of it; `slot` is the number that its answer will bear."""
+class RequestInFlight(NamedTuple):
+    """A request in flight, in Kafka's `version` of it; `slot` is the number that its reply will carry."""
 
     slot: int
     request: Request
     version: int
 
 
-class Answer(NamedTuple):
-    """What comes back for the question of that slot."""
+class ReplyInFlight(NamedTuple):
+    """The reply to the request of that slot."""
 
     slot: int
     error: ErrorCode
     body: ReplyBody | None
 
 
-Message = Question | Answer
+Message = RequestInFlight | ReplyInFlight
 Posted = tuple[int, Message]
-"""A message and where it goes: a client's connection, NODE or ANSWERS."""
+"""The destination of a message (a client's connection, NODE or ANSWERS) and the message."""
 
 
 @attrs.define(eq=False)
-class Broker:
-    """A node over logs that survive it. `slots` are the numbers under which others know what it asked.
+class ExploredBroker:
+    """A node and the logs that survive it. `slots` maps the node's tokens to the slots of its requests to
+    itself.
 
-    Where it may not die, nobody will ever read its internal logs again: none is kept, and states that
-    differ in the order of what they hold are one.
+    Internal logs are only read after a crash. In a world without crashes they are not kept, so states that
+    differ only in the order of internal records are equal.
     """
 
     node: Node
@@ -77,8 +76,8 @@ class Broker:
     slots: dict[Token, int] = attrs.Factory(dict[int, int])
 
     @classmethod
-    def started(cls, settings: NodeSettings, topic: str, partitions: int, *, may_die: bool) -> Broker:
-        """A broker with one topic, and nothing else in it."""
+    def started(cls, settings: NodeSettings, topic: str, partitions: int, *, may_die: bool) -> ExploredBroker:
+        """A broker that has one topic."""
         broker = cls(Node(settings), may_die)
         broker.settle(broker.restart())
         request = CreateTopics(topics=(CreateTopic(topic=topic, partition_count=partitions),))
@@ -86,37 +85,37 @@ class Broker:
         return broker
 
     def restart(self) -> list[Posted]:
-        """A new node over what the old one left in the logs."""
+        """Replace the node by a new one that recovers from the logs."""
         self.node, self.slots = Node(self.node.settings), {}
         epoch = max((header.leader_epoch for header, _ in self.batches(METADATA_PARTITION)), default=-1) + 1
         self.take(self._lead(METADATA_PARTITION, epoch))
         return self.take(Started(node_id=self.node.settings.node_id))
 
     def settle(self, posted: list[Posted]) -> list[Posted]:
-        """What the node sends to itself arrives at once, in order; what is left is for clients."""
+        """Deliver what the node sends to itself at once and in order; return what is for clients."""
         left: list[Posted] = []
         while posted:
             where, message = posted.pop(0)
-            if where == NODE and isinstance(message, Question):
+            if where == NODE and isinstance(message, RequestInFlight):
                 posted += self.receive(message, NODE)
-            elif where == ANSWERS and isinstance(message, Answer):
+            elif where == ANSWERS and isinstance(message, ReplyInFlight):
                 posted += self.hear(message)
             else:
                 left.append((where, message))
         return left
 
     def logs_of(self, topic: str) -> list[TopicPartition]:
-        """The partitions of a topic that something was written to."""
+        """The partitions of a topic that hold at least one batch."""
         return [key for key in self.logs if key.topic == topic]
 
     def batches(self, partition: TopicPartition) -> list[tuple[BatchHeader, bytes]]:
-        """What lies in the log of a partition."""
+        """The batches in the log of a partition."""
         return [(read_header(batch), batch) for batch in self.logs.get(partition, ())]
 
     # --- inputs
 
-    def receive(self, question: Question, connection: int) -> list[Posted]:
-        """A request arrives, on a client's connection or from the node itself."""
+    def receive(self, question: RequestInFlight, connection: int) -> list[Posted]:
+        """Receive a request on a client's connection or from the node itself."""
         return self.take(
             Received(
                 question.request,
@@ -126,15 +125,15 @@ class Broker:
             )
         )
 
-    def hear(self, answer: Answer) -> list[Posted]:
-        """The node hears what it answered to itself."""
+    def hear(self, answer: ReplyInFlight) -> list[Posted]:
+        """Receive a reply that the node sent to itself."""
         token = next(token for token, slot in self.slots.items() if slot == answer.slot)
         del self.slots[token]
         return self.take(Answered(token=token, error=answer.error, body=answer.body))
 
     def take(self, arrived: Input) -> list[Posted]:
-        """One input, and what has to follow at once: its appends are durable, partitions that it makes are
-        led.
+        """Take one input and what follows at once: appends become durable, and the node leads the partitions
+        that it creates.
         """
         posted: list[Posted] = []
         inputs = deque([arrived])
@@ -161,11 +160,11 @@ class Broker:
             case Send():
                 taken = set(self.slots.values())
                 slot = self.slots[effect.token] = next(n for n in range(len(taken) + 1) if n not in taken)
-                return [(NODE, Question(slot, effect.request, effect.version))]
+                return [(NODE, RequestInFlight(slot, effect.request, effect.version))]
             case Reply():
-                answer = Answer(effect.to.correlation_id, effect.error, effect.body)
+                answer = ReplyInFlight(effect.to.correlation_id, effect.error, effect.body)
                 return [(ANSWERS if effect.to.connection == NODE else effect.to.connection, answer)]
             case WakeMe():
-                return []  # what a node does at a time of its own is no part of this world
+                return []  # scans and timeouts of the broker are not part of these worlds
             case _:
-                raise AssertionError(f"an explored world has nothing that leads to {effect}")
+                raise AssertionError(f"an explored world cannot handle {effect}")

@@ -1,7 +1,7 @@
-"""The connections of one client to the broker, as values: what is on its way on each, in both directions.
+"""The connections of one client to the broker, as values: the messages in flight, in both directions.
 
-Rule: a connection is first in, first out. A client that gives one up goes on on a new one and never hears
-of the old one again; what it had sent there may still arrive, at any time after.
+Rule: a connection is first in, first out. A client that gives up a connection opens a new one and never hears
+from the old one again; requests that it sent there may still arrive, at any later time.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from fencepost.client.metadata import FIRST_BOOTSTRAP_NODE
 NODE_ID: Final = 1
 
 Numbers = tuple[int, ...]
-"""Messages by their numbers, oldest first."""
+"""Numbers of messages, oldest first."""
 
 
-class Line(NamedTuple):
-    """The connection that a client has now; `generation` counts those before it."""
+class ConnectionQueues(NamedTuple):
+    """The current connection of a client to a node: its messages in both directions. `generation` counts the
+    connections before it.
+    """
 
     generation: int = 0
     is_broken: bool = False
@@ -25,77 +27,81 @@ class Line(NamedTuple):
     incoming: Numbers = ()
 
 
-class Wires(NamedTuple):
-    """The lines of one client, one for each node that it knows, and what is left of those that it gave up."""
+class ClientConnections(NamedTuple):
+    """The connections of one client, one for each address it knows, and the requests left on those it gave
+    up.
+    """
 
-    lines: tuple[Line, ...]
+    lines: tuple[ConnectionQueues, ...]
     strays: tuple[Numbers, ...] = ()
 
-    def sent(self, messages: tuple[tuple[int, int], ...]) -> Wires:
-        """With more on its way to the broker: pairs of place and message."""
+    def sent(self, messages: tuple[tuple[int, int], ...]) -> ClientConnections:
+        """With these requests (place, message) sent to the broker."""
         lines = list(self.lines)
         for place, message in messages:
             line = lines[place]
             lines[place] = line._replace(outgoing=(*line.outgoing, message))
-        return Wires(tuple(lines), self.strays)
+        return ClientConnections(tuple(lines), self.strays)
 
-    def answered(self, place: int, generation: int, message: int) -> Wires:
-        """With an answer on its way to the client, if it still listens there."""
+    def answered(self, place: int, generation: int, message: int) -> ClientConnections:
+        """With a reply sent to the client, if that connection still exists."""
         line = self.lines[place]
         if line.generation != generation or line.is_broken:
             return self
         return self._with(place, line._replace(incoming=(*line.incoming, message)))
 
-    def delivered(self, place: int) -> Wires:
-        """The oldest request of a line has arrived."""
+    def delivered(self, place: int) -> ClientConnections:
+        """The oldest request of a connection has arrived."""
         line = self.lines[place]
         return self._with(place, line._replace(outgoing=line.outgoing[1:]))
 
-    def heard(self, place: int) -> Wires:
-        """The oldest answer of a line has arrived."""
+    def heard(self, place: int) -> ClientConnections:
+        """The oldest reply of a connection has arrived."""
         line = self.lines[place]
         return self._with(place, line._replace(incoming=line.incoming[1:]))
 
-    def strayed(self, index: int) -> Wires:
-        """The oldest request of a connection that was given up has arrived."""
+    def strayed(self, index: int) -> ClientConnections:
+        """The oldest request of an abandoned connection has arrived, late."""
         left = self.strays[index][1:]
         strays = (*self.strays[:index], *self.strays[index + 1 :], *((left,) if left else ()))
-        return Wires(self.lines, tuple(sorted(strays)))
+        return ClientConnections(self.lines, tuple(sorted(strays)))
 
-    def given_up(self, place: int) -> Wires:
-        """A new line; what was sent on the old one goes its own way, unless the broker itself is gone."""
+    def given_up(self, place: int) -> ClientConnections:
+        """A new connection; requests on the old one may still arrive, unless the broker crashed."""
         line = self.lines[place]
         strays = self.strays if not line.outgoing else tuple(sorted((*self.strays, line.outgoing)))
-        return self._with(place, Line(generation=line.generation + 1))._replace(strays=strays)
+        return self._with(place, ConnectionQueues(generation=line.generation + 1))._replace(strays=strays)
 
-    def broken(self) -> Wires:
-        """The broker is gone, and with it whatever was on its way; who waits has yet to learn of it."""
-        return Wires(tuple(Line(generation=line.generation, is_broken=True) for line in self.lines))
+    def broken(self) -> ClientConnections:
+        """The broker crashed: every message is lost, and the client has not noticed yet."""
+        return ClientConnections(
+            tuple(ConnectionQueues(generation=line.generation, is_broken=True) for line in self.lines)
+        )
 
-    def _with(self, place: int, line: Line) -> Wires:
-        return Wires((*self.lines[:place], line, *self.lines[place + 1 :]), self.strays)
+    def _with(self, place: int, line: ConnectionQueues) -> ClientConnections:
+        return ClientConnections((*self.lines[:place], line, *self.lines[place + 1 :]), self.strays)
 
 
-class Inner(NamedTuple):
-    """What the node has sent to itself and not received yet: what it asks, and what it answers to that."""
+class LoopbackQueues(NamedTuple):
+    """What the node has sent to itself and not received yet: requests, and replies to them."""
 
     questions: Numbers = ()
     answers: Numbers = ()
 
 
 PLACES: Final = (NODE_ID, FIRST_BOOTSTRAP_NODE)
-"""The nodes that a client knows: the one there is, and the address that it began with, which is the same."""
+"""The addresses that a client knows: the node's, and the bootstrap address, which leads to the same node."""
 
-NO_WIRES: Final = Wires(tuple(Line() for _ in PLACES))
+NO_WIRES: Final = ClientConnections(tuple(ConnectionQueues() for _ in PLACES))
 
 
 def connection_of(client: int, place: int, generation: int, clients: int) -> int:
-    """The broker's number for a connection of a client, from 1 on."""
+    """The broker's number for a connection, from 1 on."""
     return 1 + (generation * clients + client) * len(PLACES) + place
 
 
 def whose(connection: int, clients: int) -> tuple[int, int, int]:
-    """The client, the place and the generation of a connection."""
+    """The client, the place and the generation of a connection number."""
     rest, place = divmod(connection - 1, len(PLACES))
     generation, client = divmod(rest, clients)
     return client, place, generation

@@ -1,7 +1,7 @@
-"""A client process of an explored world: a real producer machine, and the script that uses it.
+"""A client of an explored world: a real producer machine and the script that uses it.
 
-Rule: a step takes one message, loss or pause that is over, and everything that the script then does until it
-has to wait. Where the script may decide one way or the other, a step leads to several processes.
+Rule: a step takes one message, one lost connection or one pause, and then runs the script until it has to
+wait. Where the script may commit or abort, the step leads to one client state for each.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import Produce, Request
 from fencepost.protocol.states import Clock, Shared, fork
 from fencepost.protocol.terms import TransactionResult
-from fencepost.simulator.explore.broker import NOW, Answer, Question
+from fencepost.simulator.explore.broker import NOW, ReplyInFlight, RequestInFlight
 
 TOPIC: Final = "t"
-PAUSE_MAX_MS: Final = (
-    RETRY_BACKOFF_MAX_MS  # what a client waits for longer than this is a timeout, not a pause
-)
+PAUSE_MAX_MS: Final = RETRY_BACKOFF_MAX_MS  # a longer wait is a timeout, not a pause
 
 
-class Outcome(Enum):
-    """What the client was told of its transaction."""
+class TransactionOutcome(Enum):
+    """What the client knows about its transaction."""
 
     OPEN = "open"
     COMMITTED = "committed"
@@ -37,8 +35,8 @@ class Outcome(Enum):
     UNKNOWN = "unknown"
 
 
-class Stage(Enum):
-    """Where a script stands."""
+class ScriptStage(Enum):
+    """The stage of a script."""
 
     STARTING = "starting"
     BETWEEN = "between transactions"
@@ -48,60 +46,60 @@ class Stage(Enum):
 
 
 @attrs.frozen(cache_hash=True)
-class Attempt:
-    """One transaction as its client sees it."""
+class AttemptedTransaction:
+    """One transaction as its client sees it: what it wrote, which result it requested, what it was told."""
 
     values: tuple[bytes, ...] = ()
-    wait: TransactionResult | None = attrs.field(kw_only=True, default=None)
-    outcome: Outcome = attrs.field(kw_only=True, default=Outcome.OPEN)
+    requested: TransactionResult | None = attrs.field(kw_only=True, default=None)
+    outcome: TransactionOutcome = attrs.field(kw_only=True, default=TransactionOutcome.OPEN)
 
 
 @attrs.frozen(kw_only=True)
-class Plan:
-    """What every script does: so many transactions, each with one value for each partition."""
+class ScriptPlan:
+    """What every script does: a number of transactions, each with one record per partition."""
 
     transactions: int
     partitions: int
     ends: tuple[TransactionResult, ...] = (TransactionResult.COMMIT, TransactionResult.ABORT)
 
 
-class Waiting(NamedTuple):
-    """What a token stands for: the node that was asked, and the number of the question."""
+class PendingReply(NamedTuple):
+    """What a token stands for: the node that was asked, and the slot of the request."""
 
     node: int
     slot: int
 
 
 @attrs.define(eq=False)
-class Process:
-    """A producer and its script. `sent` is what the last step sent, by node."""
+class ExploredClient:
+    """A producer and its script. `sent` holds what the last step sent, with its destination."""
 
     name: str
     machine: ProducerMachine
-    plan: Shared[Plan]
+    plan: Shared[ScriptPlan]
     retries: int
     now: Clock = NOW
-    stage: Stage = Stage.STARTING
-    attempts: tuple[Attempt, ...] = ()
-    waiting: dict[CallNumber, Waiting] = attrs.Factory(dict[int, Waiting])
-    sent: list[tuple[int, Question]] = attrs.Factory(list[tuple[int, Question]])
+    stage: ScriptStage = ScriptStage.STARTING
+    attempts: tuple[AttemptedTransaction, ...] = ()
+    waiting: dict[CallNumber, PendingReply] = attrs.Factory(dict[int, PendingReply])
+    sent: list[tuple[int, RequestInFlight]] = attrs.Factory(list[tuple[int, RequestInFlight]])
 
     # --- inputs
 
     def start(self) -> None:
-        """Before anything is explored: the identity, and where the topic's partitions are led."""
+        """Ask for a producer id and for the leaders of the topic."""
         self.machine.partition_count(TOPIC)
         self._perform(self.machine.init_transactions(self.now))
 
-    def hear(self, node: int, answer: Answer) -> list[Process]:
-        """An answer arrives."""
+    def hear(self, node: int, answer: ReplyInFlight) -> list[ExploredClient]:
+        """A reply arrives."""
         token = next(token for token, what in self.waiting.items() if what == (node, answer.slot))
         del self.waiting[token]
         self._perform(self.machine.on_reply(token, answer.error, answer.body, self.now))
         return self.go_on()
 
-    def lose(self, node: int) -> list[Process]:
-        """The connection to a node is gone, and with it the answers that were awaited on it."""
+    def lose(self, node: int) -> list[ExploredClient]:
+        """The connection to a node is gone, and with it the replies expected on it."""
         lost = [token for token, what in self.waiting.items() if what.node == node]
         for token in lost:
             del self.waiting[token]
@@ -109,37 +107,35 @@ class Process:
             self._perform(self.machine.on_reply(token, ErrorCode.NETWORK_EXCEPTION, None, self.now))
         return self.go_on()
 
-    def wake(self) -> list[Process]:
-        """Every pause is over: which ends first is not told apart, for how long they take is not known
-        here.
-        """
+    def wake(self) -> list[ExploredClient]:
+        """Every pause ends. Which would end first is not distinguished: durations are not known here."""
         self.now += PAUSE_MAX_MS
         self._perform(self.machine.wake(self.now))
         return self.go_on()
 
     @property
     def pauses(self) -> bool:
-        """Whether something waits for nothing but time."""
+        """Whether the client waits for time alone."""
         times = (self.machine.accumulator.wake_at(self.now), self.machine.calls.wake_at(self.now))
         return any(at is not None and at <= self.now + PAUSE_MAX_MS for at in times)
 
     def awaits(self, node: int) -> bool:
-        """Whether an answer of this node is awaited."""
+        """Whether a reply from this node is outstanding."""
         return any(what.node == node for what in self.waiting.values())
 
     # --- the script
 
-    def go_on(self) -> list[Process]:
-        """Everything that the script does before it has to wait: a process for each way to decide."""
+    def go_on(self) -> list[ExploredClient]:
+        """Run the script until it has to wait; one client state for each way it can decide."""
         while True:
             if self.machine.is_over:
-                self.stage = Stage.OVER
-            elif self.stage is Stage.BETWEEN and len(self.attempts) < self.plan.transactions:
+                self.stage = ScriptStage.OVER
+            elif self.stage is ScriptStage.BETWEEN and len(self.attempts) < self.plan.transactions:
                 self.machine.begin()
-                self.attempts = (*self.attempts, Attempt())
-                self.stage = Stage.SENDING
+                self.attempts = (*self.attempts, AttemptedTransaction())
+                self.stage = ScriptStage.SENDING
                 continue
-            elif self.stage is Stage.SENDING and not self.machine.accumulator.batches:
+            elif self.stage is ScriptStage.SENDING and not self.machine.accumulator.batches:
                 if self.machine.failure is not None:
                     self._end(TransactionResult.ABORT)
                 elif len(self.attempts[-1].values) < self.plan.partitions:
@@ -157,21 +153,21 @@ class Process:
         self._remember(attrs.evolve(attempt, values=(*attempt.values, value)))
         self._perform(self.machine.wake(self.now))
 
-    def _decide(self) -> list[Process]:
-        ways: list[Process] = []
-        for wait in self.plan.ends:
+    def _decide(self) -> list[ExploredClient]:
+        ways: list[ExploredClient] = []
+        for result in self.plan.ends:
             twin = fork(self)
-            twin._end(wait)
+            twin._end(result)
             ways += twin.go_on()
         return ways
 
-    def _end(self, wait: TransactionResult) -> None:
-        self._remember(attrs.evolve(self.attempts[-1], wait=wait))
-        self.stage = Stage.ENDING
-        end = self.machine.commit if wait is TransactionResult.COMMIT else self.machine.abort
+    def _end(self, result: TransactionResult) -> None:
+        self._remember(attrs.evolve(self.attempts[-1], requested=result))
+        self.stage = ScriptStage.ENDING
+        end = self.machine.commit if result is TransactionResult.COMMIT else self.machine.abort
         self._perform(end(self.now))
 
-    def _remember(self, attempt: Attempt) -> None:
+    def _remember(self, attempt: AttemptedTransaction) -> None:
         self.attempts = (*self.attempts[:-1], attempt)
 
     # --- what the machine wants
@@ -182,8 +178,8 @@ class Process:
                 case Send():
                     taken = {what.slot for what in self.waiting.values()}
                     slot = next(n for n in range(len(taken) + 1) if n not in taken)
-                    self.waiting[effect.token] = Waiting(effect.node_id, slot)
-                    question = Question(slot, _frozen(effect.request), effect.version)
+                    self.waiting[effect.token] = PendingReply(effect.node_id, slot)
+                    question = RequestInFlight(slot, _frozen(effect.request), effect.version)
                     self.sent.append((effect.node_id, question))
                 case Resolve():
                     self._resolved(effect)
@@ -193,23 +189,23 @@ class Process:
     def _resolved(self, effect: Resolve) -> None:
         match effect.operation, effect.failure:
             case Operation.INIT_TRANSACTIONS, None:
-                self.stage = Stage.BETWEEN
+                self.stage = ScriptStage.BETWEEN
             case Operation.COMMIT, None:
-                self._ended(Outcome.COMMITTED)
+                self._ended(TransactionOutcome.COMMITTED)
             case Operation.ABORT, None:
-                self._ended(Outcome.ABORTED)
+                self._ended(TransactionOutcome.ABORTED)
             case Operation.COMMIT, failure if failure.kind is TransactionAborted:
                 self._end(TransactionResult.ABORT)
             case _:
-                self._ended(Outcome.UNKNOWN)
+                self._ended(TransactionOutcome.UNKNOWN)
 
-    def _ended(self, outcome: Outcome) -> None:
+    def _ended(self, outcome: TransactionOutcome) -> None:
         self._remember(attrs.evolve(self.attempts[-1], outcome=outcome))
-        self.stage = Stage.BETWEEN
+        self.stage = ScriptStage.BETWEEN
 
 
 def _frozen(request: Request) -> Request:
-    """The request as it goes over the wire: its batches are the sender's no more."""
+    """The request as it travels: with a copy of its batches, which the producer may change later."""
     if not isinstance(request, Produce):
         return request
     parts = tuple(attrs.evolve(part, records=bytes(part.records)) for part in request.partitions)

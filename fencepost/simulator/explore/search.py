@@ -1,28 +1,234 @@
-"""`explore`: every world that a configuration can come to, breadth first, until one of them is wrong.
+"""`explore`: visits every state of a small world, breadth first, and stops at the first that is wrong.
 
-Rule: no chance and no clock. What is found first is reached by the fewest steps; what is not found in a
-complete search does not exist within the bounds of the configuration.
+Rule: no randomness and no clock. A violation is reached by the fewest steps; after a complete search that
+found none, there is none within the bounds of the configuration.
 """
+
+# Theory of operation
+#
+# A world is one broker, a few clients and their connections. Each is the real core (broker/dispatch.py,
+# client/producer.py) driven by a fixed script: begin, send one record per partition, commit or abort. The
+# explorer takes every step that could come next, from every state:
+#
+#        p0 ──requests──▶ ┌────────┐ ──to itself──┐     a request or a reply arrives   a client times out
+#        p0 ◀──replies─── │ broker │ ◀────────────┘     a broken connection is noticed  a pause is over
+#        p1 ──requests──▶ └────────┘                    a request of an old connection arrives, late
+#                                                       the broker crashes and restarts
+#
+# State. A world is a tuple of small integers (worlds.py): the numbers of the broker's state, of each client's
+# state and of its connections. A state gets its number by its fingerprint (protocol/states.py): tickets and
+# tokens are ranked, and times are reduced to due or not due. Otherwise no two paths would ever meet.
+#
+# Interning (steps.py). What an actor does depends on its own state and on what reaches it. So each pair of
+# state number and message number runs through the core once and is then looked up. A search with 8,000
+# transitions takes about 1,600 steps of a real core.
+#
+# Symmetry (symmetry.py). Clients with the same script are interchangeable: of the worlds that differ only in
+# which client is which, one stands for all.
+#
+# Soundness. Nothing is missed as long as equal fingerprints mean equal futures. This is tested, not assumed:
+# the tests step two brokers with equal fingerprints and compare, visit the same worlds in reverse order, and
+# search depth first for a shorter way (tests/simulator/test_forking.py, test_exploring.py). What these worlds
+# leave out: disk failures, more than one node, and every effect of how long something takes.
+#
+# Checks. In each world verdicts.py reads the logs and compares them with what the clients were told: G1a,
+# lost writes, torn transactions, duplicates, wrong bounds for readers; in a final world, a transaction that
+# is still open. A search that meets none of the dangerous steps proves nothing, so ExploredCoverage counts
+# them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Final
 
 import attrs
 
-from fencepost.simulator.explore.beginning import ExploreConfig, root
-from fencepost.simulator.explore.reached import Reached
+from fencepost.broker.kafka_fixes import ALL_FIXES, KafkaFixes
+from fencepost.broker.settings import NodeSettings
+from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
+from fencepost.client.producer import ProducerMachine
+from fencepost.client.settings import ProducerSettings
+from fencepost.client.transaction_versions import newest_dialect
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import EndTxn
+from fencepost.protocol.terms import TransactionResult
+from fencepost.simulator.explore.broker import ExploredBroker, ReplyInFlight, RequestInFlight
+from fencepost.simulator.explore.connections import NO_WIRES, LoopbackQueues
+from fencepost.simulator.explore.process import TOPIC, ExploredClient, ScriptPlan, ScriptStage
 from fencepost.simulator.explore.steps import Steps
 from fencepost.simulator.explore.symmetry import Symmetry
-from fencepost.simulator.explore.trace import TraceStep, tell
-from fencepost.simulator.explore.verdicts import Contents, Finding, Violation, contents_of, judge, shown_by
-from fencepost.simulator.explore.worlds import BROKER, FIRST_CLIENT, Action, World, Worlds
+from fencepost.simulator.explore.trace import TraceStep, client_changes, markers, tell
+from fencepost.simulator.explore.verdicts import (
+    Anomaly,
+    AnomalyKind,
+    DecidedRecords,
+    contents_of,
+    judge,
+    shown_by,
+)
+from fencepost.simulator.explore.worlds import BROKER, FIRST_CLIENT, Transition, TransitionKind, World, Worlds
+from fencepost.simulator.fuzz.plan import verifies
 from fencepost.simulator.world.history import History
 
+NEVER_MS: Final = 10**12  # delivery timeouts are not among the faults of these worlds
+INTRODUCTION_STEPS_MAX: Final = 100
+
+
+@attrs.frozen(kw_only=True)
+class ExploreConfig:
+    """The bounds of a world. `retries` is how often each client may time out and reconnect."""
+
+    producers: int = 1
+    transactions: int = 2
+    retries: int = 1
+    partitions: int = 1
+    transaction_version: int = 2
+    partition_verification: bool | None = None
+    """Whether partition leaders verify older clients' batches with the coordinator (KIP-890 part 1); None: in
+    every version but 0, which is KIP-98 as shipped.
+    """
+    crashes: int = 0
+    ends: tuple[TransactionResult, ...] = (TransactionResult.COMMIT, TransactionResult.ABORT)
+    broken: frozenset[str] = frozenset()
+    fixes: KafkaFixes = ALL_FIXES
+    symmetry: bool = True
+    """Count worlds that differ only in which producer is which as one."""
+    max_states: int = 1_000_000
+
+    @property
+    def verifies(self) -> bool:
+        """Whether partition leaders verify before they append."""
+        return verifies(self.transaction_version, self.partition_verification)
+
+
+def root(config: ExploreConfig, steps: Steps) -> World:
+    """The first world: the cores themselves created the topic and granted producer ids; each script has sent
+    its first requests.
+    """
+    settings = NodeSettings(
+        port=1,
+        generation=TRANSACTION_VERSIONS[config.transaction_version],
+        partition_verification=config.verifies,
+        broken=config.broken,
+        fixes=config.fixes,
+        transaction_state_log_num_partitions=1,
+        offsets_topic_num_partitions=1,
+    )
+    broker = ExploredBroker.started(settings, TOPIC, config.partitions, may_die=config.crashes > 0)
+    plan = ScriptPlan(transactions=config.transactions, partitions=config.partitions, ends=config.ends)
+    world: tuple[int, ...] = ()
+    for number in range(config.producers):
+        process = _process(f"p{number}", config, plan)
+        _introduce(broker, process)
+        [process] = process.go_on()
+        wires = NO_WIRES
+        state, sent = steps.keep_process(process)
+        wires = wires.sent(sent)
+        world += (state, steps.wires.number(wires, wires))
+    return (
+        steps.keep_broker(broker),
+        steps.inners.number(LoopbackQueues(), LoopbackQueues()),
+        config.crashes,
+        *world,
+    )
+
+
+def _process(name: str, config: ExploreConfig, plan: ScriptPlan) -> ExploredClient:
+    settings = ProducerSettings(
+        transactional_id=name,
+        linger_ms=0,
+        delivery_timeout_ms=NEVER_MS,
+        transaction_version=newest_dialect(config.transaction_version),
+    )
+    machine = ProducerMachine("127.0.0.1:1", settings)
+    return ExploredClient(name=name, machine=machine, plan=plan, retries=config.retries)
+
+
+def _introduce(broker: ExploredBroker, process: ExploredClient) -> None:
+    """Deliver messages at once and in order until the client has its producer id."""
+    process.start()
+    for _ in range(INTRODUCTION_STEPS_MAX):
+        if process.stage is not ScriptStage.STARTING:
+            return
+        if not process.sent:
+            process.wake()
+            continue
+        node, question = process.sent.pop(0)
+        for _, answer in broker.settle(broker.receive(question, 1)):
+            assert isinstance(answer, ReplyInFlight), "a client is asked nothing"
+            process.hear(node, answer)
+    raise AssertionError(f"{process.name} got no producer id within {INTRODUCTION_STEPS_MAX} steps")
+
+
+LATE: Final = "late requests"
+LATE_ENDS: Final = "late ends"
+LATE_ENDS_REFUSED: Final = "late ends refused"
+TOLD: Final = {"commit: ok": "commits", "abort: ok": "aborts"}
+MARKERS: Final = {TransactionResult.COMMIT: "commit markers", TransactionResult.ABORT: "abort markers"}
+REACHED: Final = (LATE, LATE_ENDS, LATE_ENDS_REFUSED, *TOLD.values(), *MARKERS.values())
+
+
+Words = Callable[[int, int], Iterable[str]]
+Times = defaultdict[tuple[int, int], int]
+"""How often an actor went from one state to another, or a message reached the broker in a state."""
+
+
+class ExploredCoverage:
+    """How often each of REACHED happened. Pairs of states are counted here, and compared once at the end."""
+
+    __slots__ = ("_appended", "_late", "_told", "steps")
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+        self._late: Times = defaultdict(int)
+        self._appended: Times = defaultdict(int)
+        self._told: Times = defaultdict(int)
+
+    def counts(self) -> dict[str, int]:
+        """By name, in the order of REACHED."""
+        counts = dict.fromkeys(REACHED, 0)
+        words: tuple[tuple[Times, Words], ...] = (
+            (self._late, self._late_words),
+            (self._appended, self._marker_words),
+            (self._told, self._told_words),
+        )
+        for times, words_of in words:
+            for pair, count in times.items():
+                for name in words_of(*pair):
+                    counts[name] += count
+        return counts
+
+    def count(self, before: World, action: Transition, after: World) -> None:
+        """Count one step."""
+        if action.kind is TransitionKind.STRAY:
+            self._late[before[BROKER], action.message] += 1
+        at = FIRST_CLIENT + 2 * action.client
+        if before[BROKER] != after[BROKER]:
+            self._appended[before[BROKER], after[BROKER]] += 1
+        elif action.client >= 0 and before[at] != after[at]:
+            self._told[before[at], after[at]] += 1
+
+    def _late_words(self, broker: int, message: int) -> Iterator[str]:
+        yield LATE
+        arrived = self.steps.messages[message]
+        if isinstance(arrived, RequestInFlight) and isinstance(arrived.request, EndTxn):
+            yield LATE_ENDS
+            if self.steps.late_answers.get((broker, message), ErrorCode.NONE) is not ErrorCode.NONE:
+                yield LATE_ENDS_REFUSED
+
+    def _marker_words(self, before: int, after: int) -> Iterator[str]:
+        ends = markers(self.steps.brokers[before], self.steps.brokers[after])
+        return (MARKERS[end] for end in ends)
+
+    def _told_words(self, before: int, after: int) -> Iterator[str]:
+        words = client_changes(self.steps.processes[before], self.steps.processes[after])
+        return (TOLD[word] for word in words if word in TOLD)
+
+
 Report = Callable[[int, int], None]
-"""Told from time to time how many states are known, and how many of them are still to be looked at."""
+"""Called now and then with the number of known states, and of those that are not expanded yet."""
 
 REPORT_EVERY: Final = 1_000
 NO_PARENT: Final = -1
@@ -30,26 +236,26 @@ NO_PARENT: Final = -1
 
 @attrs.frozen(kw_only=True)
 class Explored:
-    """What came of a search."""
+    """The result of a search."""
 
     violation: str | None
     because: str
     trace: tuple[TraceStep, ...]
-    """The shortest way there, when something was found."""
+    """The shortest way to the violation, when one was found."""
     history: History
     states: int
     transitions: int
     complete: bool
     core_steps: int
-    """How often a real core took a step; all else was looked up."""
+    """How many steps a real core took; all others were looked up."""
     ends: int
-    """Worlds in which every client is done and nothing is on its way."""
+    """Final worlds: every client is done and no message is in flight."""
     reached: dict[str, int]
-    """How many of the steps came through what: late requests, commits, markers (REACHED)."""
+    """How many steps did what: late requests, commits, markers (REACHED)."""
 
 
-class Search:
-    """One search: the worlds in the order in which they were met, and where each came from."""
+class StateSearch:
+    """One search: the worlds in the order of discovery, and the parent of each."""
 
     def __init__(self, config: ExploreConfig) -> None:
         self.config = config
@@ -59,17 +265,17 @@ class Search:
         self.symmetry = Symmetry(self.steps, config.producers if config.symmetry else 1, self.root)
         self.found: list[World] = []
         self.parents: dict[World, int] = {}
-        """Of every world that was found, which of them led to it first."""
+        """For every known world, the index of the world that first led to it."""
         self.transitions = 0
         self.ends = 0
-        self.reached = Reached(self.steps)
-        self._contents: dict[int, Contents] = {}
+        self.reached = ExploredCoverage(self.steps)
+        self._contents: dict[int, DecidedRecords] = {}
         self._read, self._judge = cache(contents_of), cache(judge)
         self._right: set[tuple[int, int]] = set()
-        """States of the broker and of a process that may be at the same time."""
+        """Pairs of broker state and client state that were checked and found right."""
 
     def run(self, report: Report | None) -> Explored:
-        """All of it, or as far as the bound or something wrong lets it come."""
+        """Search to the end, to the bound, or to the first violation."""
         at, wrong, wrong_at = 0, self._add(self.symmetry.canonical(self.root), NO_PARENT), 0
         while wrong is None and at < len(self.found) <= self.config.max_states:
             wrong, wrong_at = self._expand(at)
@@ -79,10 +285,10 @@ class Search:
         return self._explored(wrong, wrong_at, complete=wrong is None and at == len(self.found))
 
     def so_far(self) -> Explored:
-        """What there is to tell of a search that was ended from outside, while it ran."""
+        """The result so far, for a search that is interrupted."""
         return self._explored(None, 0, complete=False)
 
-    def _explored(self, wrong: Finding | None, wrong_at: int, *, complete: bool) -> Explored:
+    def _explored(self, wrong: Anomaly | None, wrong_at: int, *, complete: bool) -> Explored:
         telling = tell(self.worlds, self.root, [] if wrong is None else self._path(wrong_at))
         return Explored(
             violation=None if wrong is None else wrong.violation.value,
@@ -97,8 +303,8 @@ class Search:
             reached=self.reached.counts(),
         )
 
-    def wrong(self, world: World) -> Finding | None:
-        """What may not be, in this world alone."""
+    def wrong(self, world: World) -> Anomaly | None:
+        """The anomaly in this world, if there is one."""
         broker = world[BROKER]
         for process in world[FIRST_CLIENT::2]:
             if (broker, process) not in self._right:
@@ -109,18 +315,18 @@ class Search:
                 self._right.add((broker, process))
         return None
 
-    def _contents_of(self, broker: int) -> Contents:
+    def _contents_of(self, broker: int) -> DecidedRecords:
         if broker not in self._contents:
             self._contents[broker] = self._read(shown_by(self.steps.brokers[broker]))
         return self._contents[broker]
 
-    def _add(self, world: World, parent: int) -> Finding | None:
+    def _add(self, world: World, parent: int) -> Anomaly | None:
         self.found.append(world)
         self.parents[world] = parent
         return self.wrong(world)
 
-    def _expand(self, at: int) -> tuple[Finding | None, int]:
-        """Every world that this one leads to; what is wrong, and in which."""
+    def _expand(self, at: int) -> tuple[Anomaly | None, int]:
+        """Add every successor of a world; the first anomaly and the index of its world."""
         before = self.transitions
         here = self.found[at]
         for action, way in self.worlds.after(here):
@@ -136,21 +342,21 @@ class Search:
             return self._hanging(self.found[at]), at
         return None, at
 
-    def _hanging(self, world: World) -> Finding | None:
-        """Nothing can happen any more: no record may be left undecided."""
+    def _hanging(self, world: World) -> Anomaly | None:
+        """In a final world no record may be undecided."""
         if self._contents_of(world[BROKER]).is_open:
-            return Finding(Violation.HANGING, "nothing is left to happen, and a transaction is still open")
+            return Anomaly(AnomalyKind.HANGING, "no step is left, and a transaction is still open")
         return None
 
-    def _path(self, at: int) -> list[tuple[Action, World]]:
-        """From the root to this world, or to one of those that count as the same: only worlds were kept, so
-        the steps are taken once more.
+    def _path(self, at: int) -> list[tuple[Transition, World]]:
+        """The path from the root to this world or to its mirror image. Only worlds were kept, so the steps
+        are taken again.
         """
         chain: list[World] = []
         while (parent := self.parents[self.found[at]]) != NO_PARENT:
             chain.append(self.found[at])
             at = parent
-        path: list[tuple[Action, World]] = []
+        path: list[tuple[Transition, World]] = []
         here = self.root
         for target in reversed(chain):
             path.append(next(w for w in self.worlds.after(here) if self.symmetry.canonical(w[1]) == target))
@@ -159,5 +365,5 @@ class Search:
 
 
 def explore(config: ExploreConfig, *, report: Report | None = None) -> Explored:
-    """Searches every world of `config`, breadth first, and stops at the first that is wrong."""
-    return Search(config).run(report)
+    """Search every world of `config` breadth first, and stop at the first violation."""
+    return StateSearch(config).run(report)

@@ -1,20 +1,20 @@
-"""Worlds that differ only in which client is which count as one: clients of one script are interchangeable.
+"""Symmetry: worlds that differ only in which client is which count as one.
 
-Rule: nothing is renamed. What another client would have done in a client's place is found by letting the
-cores do that, too: each step is taken with its mirror image, and the results are images of each other.
+Rule: nothing is renamed. For each step the cores also take its mirror image, the same step with two
+neighbouring clients exchanged; the results are images of each other.
 """
 
 from __future__ import annotations
 
-from fencepost.simulator.explore.connections import Inner, Wires, connection_of, whose
-from fencepost.simulator.explore.steps import NO_MESSAGE, BrokerMove, Event, ProcessMove, Steps
+from fencepost.simulator.explore.connections import ClientConnections, LoopbackQueues, connection_of, whose
+from fencepost.simulator.explore.steps import NO_MESSAGE, BrokerMove, ClientInput, ProcessMove, Steps
 from fencepost.simulator.explore.worlds import BROKER, FIRST_CLIENT, INNER, World
 
 Pairs = dict[int, int]
 
 
 class Mirror:
-    """The images of everything when two neighbouring clients change places."""
+    """The images of states and messages when two neighbouring clients are exchanged."""
 
     def __init__(self, steps: Steps, clients: int, first: int, root: World) -> None:
         self.steps, self.clients, self.first = steps, clients, first
@@ -32,11 +32,11 @@ class Mirror:
                     _pair(self.messages, message, other)
 
     def client(self, client: int) -> int:
-        """Who stands in the client's place."""
+        """The client that takes this one's place."""
         return {self.first: self.first + 1, self.first + 1: self.first}.get(client, client)
 
     def connection(self, connection: int) -> int:
-        """The connection of the one in its owner's place; the node's own have no other."""
+        """The same connection of the client that takes the owner's place; the node's own stay."""
         if connection <= 0:
             return connection
         client, place, generation = whose(connection, self.clients)
@@ -46,7 +46,7 @@ class Mirror:
         """The image of a world."""
         at = FIRST_CLIENT + 2 * self.first
         one, its_wires, other, other_wires = world[at : at + 4]
-        # Neither knows of anybody else, so whoever keeps the place keeps the state.
+        # Other clients do not depend on these two, so their states stay.
         return (
             self.brokers[world[BROKER]],
             self._inner(world[INNER]),
@@ -61,25 +61,25 @@ class Mirror:
     # --- steps, each with its image
 
     def broker_moved(self, broker: int, connection: int, message: int, move: BrokerMove) -> None:
-        """The broker took a step: so did its image."""
+        """Take the image of a step of the broker."""
         image = self.steps.broker(self.brokers[broker], self.connection(connection), self.messages[message])
         _pair(self.brokers, move[0], image[0])
         for (where, posted), (image_where, other) in zip(move[1], image[1], strict=True):
-            assert self.connection(where) == image_where, "an image is sent to whoever stands in that place"
+            assert self.connection(where) == image_where, "a message's image goes to its destination's image"
             _pair(self.messages, posted, other)
 
     def process_moved(
-        self, process: int, event: Event, place: int, message: int, ways: tuple[ProcessMove, ...]
+        self, process: int, event: ClientInput, place: int, message: int, ways: tuple[ProcessMove, ...]
     ) -> None:
-        """A process took a step: so did its image."""
+        """Take the image of a step of a client."""
         images = self.steps.process(self.processes[process], event, place, self.messages[message])
         for (after, sent), (image_after, image_sent) in zip(ways, images, strict=True):
             _pair(self.processes, after, image_after)
             for (where, question), (image_where, other) in zip(sent, image_sent, strict=True):
-                assert where == image_where, "an image uses the same of its connections"
+                assert where == image_where, "the image of a request uses the same connection"
                 _pair(self.messages, question, other)
 
-    # --- what only holds messages
+    # --- connections, which only hold messages
 
     def _wire(self, number: int) -> int:
         image = self._wires.get(number)
@@ -89,7 +89,7 @@ class Mirror:
                 line._replace(outgoing=self._all(line.outgoing), incoming=self._all(line.incoming))
                 for line in wires.lines
             )
-            other = Wires(lines, tuple(sorted(self._all(stray) for stray in wires.strays)))
+            other = ClientConnections(lines, tuple(sorted(self._all(stray) for stray in wires.strays)))
             image = self._wires[number] = self.steps.wires.number(other, other)
         return image
 
@@ -97,7 +97,7 @@ class Mirror:
         image = self._inners.get(number)
         if image is None:
             inner = self.steps.inners[number]
-            other = Inner(self._all(inner.questions), self._all(inner.answers))
+            other = LoopbackQueues(self._all(inner.questions), self._all(inner.answers))
             image = self._inners[number] = self.steps.inners.number(other, other)
         return image
 
@@ -110,20 +110,20 @@ def _place(client: int) -> int:
 
 
 def _pair(pairs: Pairs, one: int, other: int) -> None:
-    """Each is the image of the other, and of nothing else: or the cores would treat clients differently."""
+    """Each is the image of the other and of nothing else; otherwise the cores treat clients differently."""
     assert pairs.setdefault(one, other) == other, "a state has one image"
     assert pairs.setdefault(other, one) == one, "a state has one image"
 
 
 class Symmetry:
-    """One world for all that differ only in which client is which."""
+    """Chooses one of the worlds that differ only in which client is which."""
 
     def __init__(self, steps: Steps, clients: int, root: World) -> None:
         self.mirrors = [Mirror(steps, clients, first, root) for first in range(clients - 1)]
         steps.mirrors.extend(self.mirrors)
 
     def canonical(self, world: World) -> World:
-        """The least of all the worlds that a change of places leads to."""
+        """The smallest of the worlds that exchanging clients leads to."""
         match self.mirrors:
             case []:
                 return world

@@ -1,6 +1,6 @@
-"""A world as a tuple of numbers, and every way in which it can go on.
+"""A world as a tuple of numbers, and every world that one step leads to.
 
-Rule: the order of the ways is part of a trace; nothing here depends on how anything is hashed.
+Rule: the order of successors is part of a trace, so nothing here depends on hashes.
 """
 
 from __future__ import annotations
@@ -13,11 +13,17 @@ import attrs
 
 from fencepost.broker.contract import NODE
 from fencepost.simulator.explore.broker import ANSWERS
-from fencepost.simulator.explore.connections import PLACES, Inner, Wires, connection_of, whose
-from fencepost.simulator.explore.steps import NO_MESSAGE, STRAY, Event, Routed, Steps
+from fencepost.simulator.explore.connections import (
+    PLACES,
+    ClientConnections,
+    LoopbackQueues,
+    connection_of,
+    whose,
+)
+from fencepost.simulator.explore.steps import NO_MESSAGE, STRAY, ClientInput, Routed, Steps
 
 World = tuple[int, ...]
-"""The broker, what it has sent to itself, the crashes left; then for each client its process and its wires.
+"""The broker, what it sent to itself, the crashes left; then for each client its state and its connections.
 """
 
 BROKER: Final = 0
@@ -26,8 +32,8 @@ CRASHES: Final = 2
 FIRST_CLIENT: Final = 3
 
 
-class Kind(Enum):
-    """What can happen next in a world."""
+class TransitionKind(Enum):
+    """The kinds of steps."""
 
     REQUEST = "a request arrives"
     STRAY = "a request of a connection that was given up arrives"
@@ -40,43 +46,43 @@ class Kind(Enum):
     CRASH = "the broker dies and starts again"
 
 
-class Action(NamedTuple):
-    """One step of a world: who, on which of its connections, which message, and which way it decided."""
+class Transition(NamedTuple):
+    """One step: the client, its connection, the message, and which way the script decided."""
 
-    kind: Kind
+    kind: TransitionKind
     client: int = -1
     place: int = 0
     message: int = NO_MESSAGE
     way: int = 0
 
 
-Way = tuple[Action, World]
+Successor = tuple[Transition, World]
 
 
 @attrs.frozen
-class ClientWays:
-    """What one client's part of a world leads to, whatever the rest of it is."""
+class ClientSuccessors:
+    """The steps that follow from one client's part of a world, whatever the rest is."""
 
-    own: tuple[tuple[Action, int, int], ...]
-    """Steps that it takes alone: the process and the wires after each."""
-    requests: tuple[tuple[Action, int, int, int], ...]
-    """Requests that reach the broker: the wires after each, the connection and the message."""
+    own: tuple[tuple[Transition, int, int], ...]
+    """Steps of the client alone: its state and its connections after each."""
+    requests: tuple[tuple[Transition, int, int, int], ...]
+    """Requests that reach the broker: the connections after each, the connection number and the message."""
 
 
 class Worlds:
-    """What follows from what. `clients` is how many there are."""
+    """The successors of worlds with this number of `clients`."""
 
     __slots__ = ("_inner", "_routes", "_ways", "clients", "steps")
 
     def __init__(self, steps: Steps, clients: int) -> None:
         self.steps = steps
         self.clients = clients
-        self._ways: dict[tuple[int, int, int], ClientWays] = {}
-        self._inner: dict[int, tuple[tuple[Action, int, int, int], ...]] = {}
+        self._ways: dict[tuple[int, int, int], ClientSuccessors] = {}
+        self._inner: dict[int, tuple[tuple[Transition, int, int, int], ...]] = {}
         self._routes: dict[tuple[int, int, int], int] = {}
 
-    def after(self, world: World) -> Iterator[Way]:
-        """Every world that one step leads to."""
+    def after(self, world: World) -> Iterator[Successor]:
+        """Every world that one step leads to, in a fixed order."""
         for client in range(self.clients):
             at = FIRST_CLIENT + 2 * client
             process, wires = world[at], world[at + 1]
@@ -94,68 +100,79 @@ class Worlds:
         for action, left, where, message in inner:
             yield action, self._to_broker([world[BROKER], left, *world[INNER + 1 :]], where, message)
         if world[CRASHES]:
-            yield Action(Kind.CRASH), self._crash(world)
+            yield Transition(TransitionKind.CRASH), self._crash(world)
 
-    def _ways_inside(self, number: int) -> Iterator[tuple[Action, int, int, int]]:
-        """The oldest of what the node asked itself, and the oldest answer to that."""
+    def _ways_inside(self, number: int) -> Iterator[tuple[Transition, int, int, int]]:
+        """The oldest request and the oldest reply of the node to itself."""
         inner = self.steps.inners[number]
         if inner.questions:
             message, left = inner.questions[0], inner._replace(questions=inner.questions[1:])
-            yield Action(Kind.ASK_SELF, message=message), self._number_of(left), NODE, message
+            yield Transition(TransitionKind.ASK_SELF, message=message), self._number_of(left), NODE, message
         if inner.answers:
             message, left = inner.answers[0], inner._replace(answers=inner.answers[1:])
-            yield Action(Kind.ANSWER_SELF, message=message), self._number_of(left), ANSWERS, message
+            yield (
+                Transition(TransitionKind.ANSWER_SELF, message=message),
+                self._number_of(left),
+                ANSWERS,
+                message,
+            )
 
     # --- one client
 
-    def _ways_of(self, client: int, process: int, number: int) -> ClientWays:
+    def _ways_of(self, client: int, process: int, number: int) -> ClientSuccessors:
         wires = self.steps.wires[number]
-        return ClientWays(
+        return ClientSuccessors(
             own=tuple(self._own_ways(client, process, wires)), requests=tuple(self._requests(client, wires))
         )
 
-    def _own_ways(self, client: int, number: int, wires: Wires) -> Iterator[tuple[Action, int, int]]:
+    def _own_ways(
+        self, client: int, number: int, wires: ClientConnections
+    ) -> Iterator[tuple[Transition, int, int]]:
         process = self.steps.processes[number]
         for place, line in enumerate(wires.lines):
             if line.incoming:
-                action = Action(Kind.ANSWER, client, place, line.incoming[0])
-                yield from self._react(action, number, Event.HEARS, wires.heard(place))
+                action = Transition(TransitionKind.ANSWER, client, place, line.incoming[0])
+                yield from self._react(action, number, ClientInput.HEARS, wires.heard(place))
             if line.is_broken:
                 left = wires.given_up(place)
-                yield from self._react(Action(Kind.BREAK, client, place), number, Event.LOSES, left)
+                yield from self._react(
+                    Transition(TransitionKind.BREAK, client, place), number, ClientInput.LOSES, left
+                )
             elif process.retries and process.awaits(PLACES[place]):
                 left = wires.given_up(place)
-                yield from self._react(Action(Kind.GIVE_UP, client, place), number, Event.GIVES_UP, left)
+                yield from self._react(
+                    Transition(TransitionKind.GIVE_UP, client, place), number, ClientInput.GIVES_UP, left
+                )
         if process.pauses:
-            yield from self._react(Action(Kind.WAKE, client), number, Event.WAKES, wires)
+            yield from self._react(Transition(TransitionKind.WAKE, client), number, ClientInput.WAKES, wires)
 
     def _react(
-        self, action: Action, process: int, event: Event, left: Wires
-    ) -> Iterator[tuple[Action, int, int]]:
+        self, action: Transition, process: int, event: ClientInput, left: ClientConnections
+    ) -> Iterator[tuple[Transition, int, int]]:
         for way, (after, sent) in enumerate(self.steps.process(process, event, action.place, action.message)):
             taken = action._replace(way=way) if way else action
             yield taken, after, self._number_of(left.sent(sent) if sent else left)
 
-    def _requests(self, client: int, wires: Wires) -> Iterator[tuple[Action, int, int, int]]:
+    def _requests(self, client: int, wires: ClientConnections) -> Iterator[tuple[Transition, int, int, int]]:
         for place, line in enumerate(wires.lines):
             if line.outgoing:
                 message, left = line.outgoing[0], self._number_of(wires.delivered(place))
                 connection = connection_of(client, place, line.generation, self.clients)
-                yield Action(Kind.REQUEST, client, place, message), left, connection, message
+                yield Transition(TransitionKind.REQUEST, client, place, message), left, connection, message
         for index, stray in enumerate(wires.strays):
             left = self._number_of(wires.strayed(index))
-            yield Action(Kind.STRAY, client, index, stray[0]), left, STRAY, stray[0]
+            yield Transition(TransitionKind.STRAY, client, index, stray[0]), left, STRAY, stray[0]
 
     # --- the broker
 
     def _to_broker(self, after: list[int], connection: int, message: int) -> World:
-        """A message leaves a world, of which this is what stays, and the broker takes its step."""
+        """Deliver a message to the broker; `after` is the world without that message."""
         after[BROKER], posted = self.steps.broker(after[BROKER], connection, message)
         self._post(after, posted)
         return tuple(after)
 
     def _post(self, after: list[int], posted: tuple[Routed, ...]) -> None:
-        """Messages of the broker leave for clients, or for the node itself."""
+        """Queue what the broker sent to clients and to itself."""
         for where, message in posted:
             at = INNER if where in (NODE, ANSWERS) else FIRST_CLIENT + 2 * whose(where, self.clients)[0] + 1
             key = (after[at], where, message)
@@ -176,13 +193,13 @@ class Worlds:
 
     def _crash(self, world: World) -> World:
         broker, posted = self.steps.broker(world[BROKER], STRAY, NO_MESSAGE)
-        after = [broker, self._number_of(Inner()), world[CRASHES] - 1, *world[FIRST_CLIENT:]]
+        after = [broker, self._number_of(LoopbackQueues()), world[CRASHES] - 1, *world[FIRST_CLIENT:]]
         for at in range(FIRST_CLIENT + 1, len(world), 2):
             after[at] = self._number_of(self.steps.wires[world[at]].broken())
         self._post(after, posted)
         return tuple(after)
 
-    def _number_of(self, what: Wires | Inner) -> int:
-        if isinstance(what, Wires):
+    def _number_of(self, what: ClientConnections | LoopbackQueues) -> int:
+        if isinstance(what, ClientConnections):
             return self.steps.wires.number(what, what)
         return self.steps.inners.number(what, what)
