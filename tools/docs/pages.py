@@ -17,6 +17,7 @@ import attrs
 
 from fencepost.broker.groups.tables import MEMBERSHIP
 from fencepost.broker.transactions.tables import END_VERSION_0, END_VERSION_2, MOVES
+from fencepost.client.group_member import MEMBER_STATES, MemberState
 from fencepost.client.producer_states import IDEMPOTENT, TRANSACTIONAL, ProducerState
 from fencepost.protocol import tables
 from fencepost.protocol.errors import ERRORS
@@ -131,6 +132,8 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "moves-table": lambda: tables.markdown(MOVES),
     "group-table": lambda: tables.markdown_turned(MEMBERSHIP),
     "group-diagram": lambda: _diagram(MEMBERSHIP, GroupState.EMPTY),
+    "member-table": lambda: tables.markdown_turned(MEMBER_STATES),
+    "member-diagram": lambda: _diagram(MEMBER_STATES, MemberState.UNJOINED),
     "coordinator-diagram": lambda: _diagram(coordinator_table(), TransactionState.EMPTY),
     "producer-table": lambda: tables.markdown(TRANSACTIONAL),
     "idempotent-producer-table": lambda: tables.markdown(IDEMPOTENT),

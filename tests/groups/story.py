@@ -1,0 +1,154 @@
+"""Two processes of the application share a topic; one is killed in a transaction, and one is added.
+
+Rule: nothing here knows what the processes do. What counts is what they wrote, which Spark reads afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from fencepost import Admin, Broker, Consumer, Producer, TopicPartition
+from fencepost.broker.settings import NodeSettings
+from fencepost.spark_bridge.session import session
+
+PARTITIONS: Final = 4
+RECORDS: Final = 4_000
+BATCH: Final = 100
+PATIENCE_TURNS: Final = 300
+GROUP: Final = "copiers"
+
+SETTINGS: Final = NodeSettings(
+    group_min_session_timeout_ms=500,
+    group_initial_rebalance_delay_ms=100,
+    transaction_abort_timed_out_transaction_cleanup_interval_ms=200,
+)
+
+
+@attrs.frozen(kw_only=True)
+class Told:
+    """What the processes said, by name; how many partitions each member had at the end; and how many records
+    are in `out`, those of aborted transactions included.
+    """
+
+    lines: dict[str, list[dict[str, Any]]]
+    shares: list[int]
+    uncommitted: int
+
+
+class Copier:
+    """A process of the application."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.lines: list[dict[str, Any]] = []
+
+    def hear(self, word: str) -> dict[str, Any]:
+        """Waits for it to say something."""
+        assert self.process.stdout is not None, "its output is ours"
+        for line in self.process.stdout:
+            self.lines.append(json.loads(line))
+            if word in self.lines[-1]:
+                return self.lines[-1]
+        raise AssertionError(f"it ended without saying {word!r}, but {self.lines}")
+
+    def end(self) -> None:
+        """Asks it to go, and hears the rest of what it has to say."""
+        self.process.terminate()
+        assert self.process.stdout is not None, "its output is ours"
+        self.lines += [json.loads(line) for line in self.process.stdout]
+        assert self.process.wait() == 0, self.lines
+
+
+@contextmanager
+def copier(address: str, name: str, hold_after: int | None = None) -> Generator[Copier]:
+    command = [sys.executable, "-m", "tests.groups.copier", address, name]
+    if hold_after is not None:
+        command.append(str(hold_after))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield Copier(process)
+        finally:
+            process.kill()
+
+
+def produce(address: str, numbers: range) -> None:
+    with Producer(address) as producer:
+        for first in numbers[::BATCH]:
+            batch = [b"%d" % number for number in range(first, first + BATCH)]
+            producer.send_many("in", batch, partition=first // BATCH % PARTITIONS)
+            producer.flush()  # a batch of its own
+
+
+def wait_for_output(
+    address: str, count: int, share: Callable[[], bool], isolation_level: str = "read_committed"
+) -> int:
+    """Reads until so many squares are there, and `share` is true; how many there are."""
+    with Consumer(address, isolation_level=isolation_level) as consumer:
+        consumer.assign([TopicPartition("out", number) for number in range(PARTITIONS)])
+        seen = 0
+        for _ in range(PATIENCE_TURNS):
+            if seen >= count and share():
+                return seen
+            seen += sum(map(len, consumer.poll(100)))
+    raise AssertionError(f"{seen} of {count} squares are there")
+
+
+def run(directory: Path) -> Told:
+    """The story, in a broker that keeps its logs in `directory`."""
+    with (
+        Broker(str(directory), node=SETTINGS) as broker,
+        Admin(broker.address) as admin,
+        ExitStack() as stack,
+    ):
+        for topic in ("in", "out"):
+            admin.create_topic(topic, PARTITIONS)
+
+        def shares() -> list[int]:
+            return sorted(len(member.partitions) for member in admin.describe_group(GROUP).members)
+
+        a = stack.enter_context(copier(broker.address, "a", hold_after=3))
+        b = stack.enter_context(copier(broker.address, "b"))
+        wait_for_output(broker.address, 0, lambda: shares() == [2, 2])
+        produce(broker.address, range(RECORDS // 2))
+        held = a.hear("held")["held"]
+        a.process.kill()  # in the middle of a transaction: its output is in the logs, and must never count
+        c = stack.enter_context(copier(broker.address, "c"))
+        produce(broker.address, range(RECORDS // 2, RECORDS))
+        wait_for_output(broker.address, RECORDS, lambda: shares() == [2, 2])
+        shared = shares()
+        uncommitted = wait_for_output(broker.address, RECORDS + held, lambda: True, "read_uncommitted")
+        for process in (b, c):
+            process.end()
+        lines = {"a": a.lines, "b": b.lines, "c": c.lines}
+        return Told(lines=lines, shares=shared, uncommitted=uncommitted)
+
+
+@attrs.frozen(kw_only=True)
+class Found:
+    """What Spark finds in `out`, in records."""
+
+    committed: int
+    distinct: int
+    wrong: int
+
+
+def read_by_spark(directory: Path) -> Found:
+    """Reads the broker's files, without the broker."""
+    with session("groups", master="local[2]") as spark:
+        out: Any = spark.read.format("fencepost").option("subscribe", "out").load(str(directory))
+        columns = out.select("key", "value").toArrow().to_pydict()
+    pairs = zip(columns["key"], columns["value"], strict=True)
+    squares = [(int(key), int(value)) for key, value in pairs]
+    return Found(
+        committed=len(squares),
+        distinct=len(set(squares)),
+        wrong=sum(value != key**2 for key, value in squares),
+    )
