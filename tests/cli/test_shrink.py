@@ -74,7 +74,7 @@ def test_what_an_old_generation_does_by_design_is_made_small_too(capsys: Output,
     ]
     assert run(["shrink", *options, "--json"]) == 0
     words, small = last_json(capsys)
-    assert words[0].startswith(f"seed 107 meets {small['rule']}: out-0: a marker of producer 1 ")
+    assert words[0].startswith(f"seed 107 shows {small['rule']}: out-0: a marker of producer 1 ")
     assert "partition_verification = false" in target.read_text()
 
     assert run(["run", str(target), "--json"]) == 0
@@ -148,7 +148,7 @@ def test_a_search_that_is_ended_at_once_says_that_it_wrote_nothing(
     monkeypatch.setattr(ShrinkSearch, "run", ended)
     assert run(["shrink", "--seed", "2", "--break", "fencing", "--json"]) == 130
     words, small = last_json(capsys)
-    assert words[1:] == ["It was interrupted before anything smaller was found: nothing was written."]
+    assert words[1:] == ["Interrupted before a smaller run was found; no file was written."]
     assert small["file"] is None
     assert not list(tmp_path.iterdir())
 
@@ -164,7 +164,7 @@ def test_without_a_name_nothing_that_is_of_another_run_is_overwritten(
     begun = mine.read_text()
     assert run(["shrink", "mine.toml", "--budget", "1"]) == 0
     assert (mine.read_text(), Path("mine-small.toml").is_file()) == (begun, True)
-    other = begun.replace("# seed 2 --break fencing, made", "# seed 2 --break dedup, made")
+    other = begun.replace("# seed 2 --break fencing, shrunk", "# seed 2 --break dedup, shrunk")
     assert other != begun
     Path("seed-2.toml").write_text(other)
     capsys.readouterr()
