@@ -14,7 +14,7 @@ from tests.house_rules import FACE, PACKAGE
 
 ROOT = Path(__file__).resolve().parent.parent
 
-CORES = frozenset({"protocol", "faults", "journal", "check", "broker", "client", "simulator"})
+CORES = frozenset({"protocol", "faults", "journal", "log_model", "check", "broker", "client", "simulator"})
 EDGES = frozenset({"spark_bridge", "kafka_bridge", "lab"})
 FACES = frozenset({FACE, "cli", "demo"})
 
@@ -23,10 +23,11 @@ ARROWS: dict[str, frozenset[str]] = {
     "protocol": frozenset(),
     "faults": frozenset({"protocol"}),
     "journal": frozenset({"protocol"}),
-    "check": frozenset({"protocol", "journal"}),
+    "log_model": frozenset({"protocol"}),
+    "check": frozenset({"protocol", "journal", "log_model"}),
     "broker": frozenset({"protocol", "journal", "faults"}),
     "client": frozenset({"protocol"}),
-    "simulator": frozenset({"protocol", "journal", "faults", "broker", "client"}),
+    "simulator": frozenset({"protocol", "journal", "log_model", "faults", "broker", "client"}),
     "spark_bridge": frozenset({"protocol", "journal"}),
     "kafka_bridge": frozenset({"protocol", "journal", "broker"}),
     "lab": frozenset({"protocol", "journal", "faults", "broker", "client", "simulator"}),

@@ -9,13 +9,19 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from fencepost.check.derived_files import (
+    INDEX_SUFFIXES,
+    check_checkpoint,
+    check_indexes,
+    check_manifest,
+    check_snapshots,
+    manifest_of,
+    snapshot_offsets,
+)
 from fencepost.check.findings import Findings
-from fencepost.check.index_files import INDEX_SUFFIXES, check_indexes
-from fencepost.check.manifest import check_checkpoint, check_manifest, manifest_of
-from fencepost.check.producers import track
+from fencepost.check.producers import follow_producers
 from fencepost.check.records import Internals
 from fencepost.check.scan import ScannedLog, offset_of, scan_log
-from fencepost.check.snapshot_files import check_snapshots, snapshot_offsets
 from fencepost.check.txn_consistency import Witness, check_histories, check_markers, check_open, witness_of
 from fencepost.journal.data_directory import check_data_directory, partitions_in
 from fencepost.journal.storage import TEMPORARY_SUFFIX, StorageReader
@@ -72,7 +78,7 @@ def _witness(
     offsets = set(snapshot_offsets(storage, log.directory))
     if manifest is not None:
         offsets.add(manifest["high_watermark"])
-    scanned = track(log, offsets, findings)
+    scanned = follow_producers(log, offsets, findings)
     check_indexes(storage, log, scanned, findings)
     check_snapshots(storage, log, scanned, findings)
     if manifest is not None:

@@ -1,17 +1,16 @@
 """What the records of each kind of log say: plain records, transactions, committed offsets, cluster metadata.
 
-Rule: every record is decoded, for one that cannot be read stops whoever needs it; what other checks compare
-is kept, the rest is let go.
+Every record is decoded, since one that cannot be read stops every reader. What the other checks compare is
+kept: the cluster's metadata and the history of each transactional id.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import attrs
 
 from fencepost.check.findings import Findings
-from fencepost.check.scan import Contents, Placed
+from fencepost.check.scan import RecordReader, ScannedBatch
+from fencepost.log_model.transactions import LoggedState
 from fencepost.protocol.metadata_log import (
     LeaderChanged,
     PartitionCreated,
@@ -29,15 +28,7 @@ from fencepost.protocol.terms import (
     TopicPartition,
     coordinator_partition,
 )
-from fencepost.protocol.transaction_log import TransactionRecord, read_transactions
-
-
-class Moment(NamedTuple):
-    """One record of the transaction log, and where it stands. None is a tombstone."""
-
-    file: str
-    offset: int
-    record: TransactionRecord | None
+from fencepost.protocol.transaction_log import read_transactions
 
 
 @attrs.define(eq=False)
@@ -50,7 +41,7 @@ class KnownTopic:
 
 
 @attrs.define(eq=False)
-class Cluster:
+class KnownCluster:
     """What `__cluster_metadata` says at its end."""
 
     topics: dict[bytes, KnownTopic] = attrs.Factory(dict[bytes, KnownTopic])
@@ -76,78 +67,79 @@ class Internals:
     """What the internal topics hold, read batch by batch."""
 
     findings: Findings
-    cluster: Cluster = attrs.Factory(Cluster)
-    histories: dict[str, list[Moment]] = attrs.Factory(dict[str, list[Moment]])
+    cluster: KnownCluster = attrs.Factory(KnownCluster)
+    histories: dict[str, list[LoggedState]] = attrs.Factory(dict[str, list[LoggedState]])
 
-    def contents(self, partition: TopicPartition) -> Contents:
+    def contents(self, partition: TopicPartition) -> RecordReader:
         """How to look into the batches of this partition."""
         match partition.topic:
             case topic if topic == CLUSTER_METADATA_TOPIC:
                 return self._cluster
             case topic if topic == TRANSACTION_STATE_TOPIC:
-                return lambda placed, batch: self._transactions(partition, placed, batch)
+                return lambda batch, data: self._transactions(partition, batch, data)
             case topic if topic == CONSUMER_OFFSETS_TOPIC:
-                return lambda placed, batch: self._offsets(partition, placed, batch)
+                return lambda batch, data: self._offsets(partition, batch, data)
             case _:
                 return _plain
 
-    def _cluster(self, placed: Placed, batch: bytes) -> None:
-        for record in read_cluster_records(batch, placed.header):
+    def _cluster(self, batch: ScannedBatch, data: bytes) -> None:
+        for record in read_cluster_records(data, batch.header):
             self.cluster.is_known = True
             match record:
                 case TopicCreated(topic, topic_id=topic_id):
-                    self.cluster.topics[topic_id] = KnownTopic(topic, placed.header.max_timestamp)
+                    self.cluster.topics[topic_id] = KnownTopic(topic, batch.header.max_timestamp)
                 case TopicRemoved(topic_id):
                     self.cluster.topics.pop(topic_id, None)
                 case PartitionCreated() | LeaderChanged():
-                    self._leads(placed, record)
+                    self._leads(batch, record)
                 case ProducerIdsAllocated():
                     self.cluster.next_producer_id = record.next_producer_id
                 case _:
                     pass
 
-    def _leads(self, placed: Placed, record: PartitionCreated | LeaderChanged) -> None:
+    def _leads(self, batch: ScannedBatch, record: PartitionCreated | LeaderChanged) -> None:
         topic = self.cluster.topics.get(record.topic_id)
         if topic is None:
             self.findings.problem(
-                placed.file,
+                batch.file,
                 f"partition {record.partition} of a topic that does not exist",
-                offset=placed.header.base_offset,
+                offset=batch.header.base_offset,
                 means="the metadata has lost the record that made the topic",
             )
             return
         before = topic.leader_epochs.get(record.partition, -1)
         if record.leader_epoch < before:
             self.findings.problem(
-                placed.file,
+                batch.file,
                 f"{topic.name}-{record.partition}: leader epoch {record.leader_epoch} after {before}",
-                offset=placed.header.base_offset,
+                offset=batch.header.base_offset,
                 means="a leader that was replaced could write again",
             )
         topic.leader_epochs[record.partition] = record.leader_epoch
 
-    def _transactions(self, partition: TopicPartition, placed: Placed, batch: bytes) -> None:
-        for name, record in read_transactions(batch, placed.header):
-            moment = Moment(placed.file, placed.header.base_offset, record)
-            self.histories.setdefault(name, []).append(moment)
-            self._check_home(partition, placed, f"transactional id {name!r}", name)
+    def _transactions(self, partition: TopicPartition, batch: ScannedBatch, data: bytes) -> None:
+        for name, record in read_transactions(data, batch.header):
+            header = batch.header
+            state = LoggedState(record, batch.file, header.base_offset, header.leader_epoch)
+            self.histories.setdefault(name, []).append(state)
+            self._check_home(partition, batch, f"transactional id {name!r}", name)
 
-    def _offsets(self, partition: TopicPartition, placed: Placed, batch: bytes) -> None:
-        for key, _record in read_offsets(batch, placed.header):
-            self._check_home(partition, placed, f"group {key.group_id!r}", key.group_id)
+    def _offsets(self, partition: TopicPartition, batch: ScannedBatch, data: bytes) -> None:
+        for key, _record in read_offsets(data, batch.header):
+            self._check_home(partition, batch, f"group {key.group_id!r}", key.group_id)
 
-    def _check_home(self, partition: TopicPartition, placed: Placed, what: str, name: str) -> None:
+    def _check_home(self, partition: TopicPartition, batch: ScannedBatch, what: str, name: str) -> None:
         """A coordinator finds only what lies in the partition that the name hashes to."""
         topic = self.cluster.named().get(partition.topic)
         home = None if topic is None else coordinator_partition(name, len(topic.leader_epochs))
         if home is not None and home != partition.partition:
             self.findings.problem(
-                placed.file,
+                batch.file,
                 f"{what} belongs to partition {home}",
-                offset=placed.header.base_offset,
+                offset=batch.header.base_offset,
                 means="its coordinator looks for it there, and does not find it",
             )
 
 
-def _plain(placed: Placed, batch: bytes) -> None:
-    read_columns(batch, placed.header)
+def _plain(batch: ScannedBatch, data: bytes) -> None:
+    read_columns(data, batch.header)

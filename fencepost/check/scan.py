@@ -27,11 +27,11 @@ LOG_SUFFIX: Final = ".log"
 OFFSET_DIGITS: Final = 20
 CUT: Final = "recovery would cut the log here, and lose what follows"
 
-Contents = Callable[["Placed", bytes], None]
+RecordReader = Callable[["ScannedBatch", bytes], None]
 """Looks into an intact data batch; ProtocolViolation when its records make no sense."""
 
 
-class Placed(NamedTuple):
+class ScannedBatch(NamedTuple):
     """A batch where it lies. `marker` is None for data, and for a control batch of another kind."""
 
     file: str
@@ -47,7 +47,7 @@ class ScannedSegment:
     base_offset: int
     file: str
     size: int
-    batches: list[Placed]
+    batches: list[ScannedBatch]
     is_final: bool
 
     @property
@@ -56,7 +56,7 @@ class ScannedSegment:
 
     @property
     def max_timestamp(self) -> int:
-        return max((placed.header.max_timestamp for placed in self.batches), default=-1)
+        return max((batch.header.max_timestamp for batch in self.batches), default=-1)
 
 
 @attrs.frozen(kw_only=True)
@@ -76,7 +76,7 @@ class ScannedLog:
     def end_offset(self) -> int:
         return self.segments[-1].end_offset if self.segments else 0
 
-    def batches(self) -> Iterator[Placed]:
+    def batches(self) -> Iterator[ScannedBatch]:
         """Every valid batch in order."""
         for segment in self.segments:
             yield from segment.batches
@@ -90,7 +90,7 @@ def offset_of(name: str, suffix: str) -> int | None:
 
 
 def scan_log(
-    storage: StorageReader, directory: str, *, was_closed: bool, contents: Contents, findings: Findings
+    storage: StorageReader, directory: str, *, was_closed: bool, contents: RecordReader, findings: Findings
 ) -> ScannedLog:
     """Reads all segments of a partition. `was_closed`: its broker stopped in order, so no end may be torn."""
     sizes = {
@@ -118,7 +118,7 @@ def scan_log(
 
 class _Scan:
     def __init__(
-        self, storage: StorageReader, directory: str, *, contents: Contents, findings: Findings
+        self, storage: StorageReader, directory: str, *, contents: RecordReader, findings: Findings
     ) -> None:
         self.storage = storage
         self.directory = directory
@@ -138,15 +138,15 @@ class _Scan:
         """The valid batches of one file, up to the first that is not."""
         file = self.name(base)
         opened = self.storage.open(file)
-        batches: list[Placed] = []
+        batches: list[ScannedBatch] = []
         position, expected = 0, base
         try:
             while position < size and self.is_whole:
-                placed = self.batch(opened, file, position, size, expected, is_final=is_final)
-                if placed is None:
+                batch = self.batch(opened, file, position, size, expected, is_final=is_final)
+                if batch is None:
                     break
-                batches.append(placed)
-                position, expected = position + placed.header.size, placed.header.next_offset
+                batches.append(batch)
+                position, expected = position + batch.header.size, batch.header.next_offset
         finally:
             opened.close()
         self.findings.batches += len(batches)
@@ -155,7 +155,7 @@ class _Scan:
 
     def batch(
         self, opened: StorageFile, file: str, position: int, size: int, expected: int, *, is_final: bool
-    ) -> Placed | None:
+    ) -> ScannedBatch | None:
         """The batch at a byte position; None at an end that a kill has torn, or at a fault."""
         left = size - position
         head = opened.read(position, HEADER_SIZE)
@@ -174,7 +174,7 @@ class _Scan:
             self.fail(file, expected, wrong)
             return None
         self.leader_epoch = header.leader_epoch
-        return self._looked_into(Placed(file, position, header, None), data)
+        return self._looked_into(ScannedBatch(file, position, header, None), data)
 
     def _torn(self, file: str, offset: int, left: int, *, is_final: bool) -> None:
         what = f"{left} bytes at the end are no whole batch"
@@ -194,17 +194,17 @@ class _Scan:
             return f"a batch of leader epoch {header.leader_epoch} after one of {self.leader_epoch}"
         return None
 
-    def _looked_into(self, placed: Placed, data: bytes) -> Placed:
+    def _looked_into(self, batch: ScannedBatch, data: bytes) -> ScannedBatch:
         try:
-            if placed.header.is_control:
-                return placed._replace(marker=read_marker(data))
-            self.contents(placed, data)
+            if batch.header.is_control:
+                return batch._replace(marker=read_marker(data))
+            self.contents(batch, data)
         except ProtocolViolation as violation:
-            what = "marker" if placed.header.is_control else "records"
+            what = "marker" if batch.header.is_control else "records"
             self.findings.problem(
-                placed.file,
+                batch.file,
                 f"unreadable {what}: {violation}",
-                offset=placed.header.base_offset,
+                offset=batch.header.base_offset,
                 means="the checksum matches, so it was written like this; readers will stop here",
             )
-        return placed
+        return batch

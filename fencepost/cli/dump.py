@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import attrs
 from cyclopts import Parameter
 
-from fencepost.cli.agreement import disagreements
+from fencepost.cli.agreement import contradictions
 from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
 from fencepost.cli.log_files import (
     StoredBatch,
@@ -151,7 +151,7 @@ def check_agreement(path: Path, *, as_json: bool) -> int:
             then=f"without --check: fencepost dump {path}",
             code=WRONG_USAGE,
         )
-    found = disagreements(path)
+    found = contradictions(path)
     if as_json:
         print_json({"agree": not found, "disagreements": found})
     else:

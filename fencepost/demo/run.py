@@ -13,7 +13,7 @@ from pathlib import Path
 import attrs
 import trio
 
-from fencepost.cli.agreement import disagreements, read_histories
+from fencepost.cli.agreement import contradictions, count_finished_after_restart, count_states, read_histories
 from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed, Stopped
 from fencepost.cli.output import print_json
 from fencepost.demo.dataset import flights_file
@@ -97,8 +97,8 @@ async def perform(the: DemoRun, place: Path) -> DemoResult:
         keeper, tally = await run_pipeline(the, family, reader)
         the.stage.tell("everything is stopped; from here on only the files count")
         histories = read_histories(the.data)
-        contradictions = disagreements(the.data)
-        for contradiction in contradictions[:5]:
+        contradicting = contradictions(the.data)
+        for contradiction in contradicting[:5]:
             the.stage.tell(contradiction)
         verdict, loaded = await verify(the, reader)
     return DemoResult(
@@ -115,14 +115,14 @@ async def perform(the: DemoRun, place: Path) -> DemoResult:
         worker_kills=tally.worker_kills,
         worker_kills_in_transaction=tally.worker_kills_in_transaction,
         broker_kills=keeper.kills,
-        broker_kills_between_prepare_and_complete=histories.finished_after_restart,
+        broker_kills_between_prepare_and_complete=count_finished_after_restart(histories),
         zombies=tally.frozen,
         zombies_fenced=tally.fenced,
-        committed_transactions=histories.count(TransactionState.COMPLETE_COMMIT),
-        aborted_transactions=histories.count(TransactionState.COMPLETE_ABORT),
+        committed_transactions=count_states(histories, TransactionState.COMPLETE_COMMIT),
+        aborted_transactions=count_states(histories, TransactionState.COMPLETE_ABORT),
         aborted_on_purpose=tally.aborted_on_purpose,
         lost_replies=keeper.lost_replies,
-        log_contradictions=len(contradictions),
+        log_contradictions=len(contradicting),
         seconds=round(the.stage.seconds, 1),
         planned_worker_kills=the.plan.count(Strike.KILL_WORKER),
         planned_broker_kills=the.plan.count(Strike.KILL_BROKER, Strike.KILL_BROKER_AT_PREPARE),

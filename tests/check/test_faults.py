@@ -177,7 +177,7 @@ INDEXES = [
         "an offset index is torn",
         lambda at: at.cut(f"{SECOND}.index", 3),
         f"{SECOND}.index",
-        "no whole entry",
+        "not a whole entry",
     ),
     Fault("an index is missing", lambda at: at.remove(f"{SECOND}.index"), f"{SECOND}.index", "missing"),
     Fault(
@@ -202,7 +202,7 @@ INDEXES = [
         "it begins too late",
         rewrite(f"{THIRD}.txnindex", patch(ABORTED_ENTRY, 0, 2, 11)),
         f"{THIRD}.txnindex",
-        "entry 0 is Aborted(producer_id=0, first_offset=11",
+        "entry 0 is LoggedAbort(producer_id=0, first_offset=11",
     ),
     Fault(
         "a lookup ends too early",
@@ -232,7 +232,7 @@ SNAPSHOTS = [
         "a snapshot is cut off",
         lambda at: at.put(at.last_snapshot("orders-1"), b"abc"),
         ".snapshot",
-        "3 bytes are no snapshot",
+        "3 bytes are not a snapshot",
     ),
     Fault(
         "a snapshot of another version",
@@ -304,10 +304,7 @@ SMALL_FILES = [
     ),
     Fault("a segment's size is wrong", adjust_segment(MANIFEST, 0, bytes=4), MANIFEST, "bytes is 4"),
     Fault(
-        "a segment is made up",
-        adjust_segment(MANIFEST, 0, base_offset=4),
-        MANIFEST,
-        "tells of a segment at 4",
+        "a segment is made up", adjust_segment(MANIFEST, 0, base_offset=4), MANIFEST, "lists a segment at 4"
     ),
     Fault(
         "the first segment is missing",
@@ -324,9 +321,14 @@ SMALL_FILES = [
         "orders-0/manifest.json",
         "its high watermark is 16, the log ends at 14",
     ),
-    Fault("a manifest is cut off", lambda at: at.cut(MANIFEST, 5), MANIFEST, "no JSON"),
-    Fault("a manifest is a list", lambda at: at.put(MANIFEST, b"[]"), MANIFEST, "no JSON object"),
-    Fault("a manifest lacks its offsets", lambda at: at.put(MANIFEST, b"{}"), MANIFEST, "no high_watermark"),
+    Fault("a manifest is cut off", lambda at: at.cut(MANIFEST, 5), MANIFEST, "not JSON"),
+    Fault("a manifest is a list", lambda at: at.put(MANIFEST, b"[]"), MANIFEST, "not a JSON object"),
+    Fault(
+        "a manifest lacks its offsets",
+        lambda at: at.put(MANIFEST, b"{}"),
+        MANIFEST,
+        "its high_watermark is missing or malformed",
+    ),
     Fault(
         "a checkpoint vouches for what is not so",
         adjust_segment(CHECKPOINT, 0, leader_epoch=4),
@@ -337,7 +339,7 @@ SMALL_FILES = [
         "a checkpoint makes no sense",
         adjust(CHECKPOINT, segments=[4]),
         CHECKPOINT,
-        "no segments that make sense",
+        "its segments are missing or malformed",
     ),
 ]
 
@@ -519,17 +521,17 @@ LEFT_BEHIND = [
         "the last index is torn",
         lambda at: at.cut(f"{THIRD}.txnindex", 3),
         f"{THIRD}.txnindex",
-        "no whole entry",
+        "not a whole entry",
         Severity.NOTE,
     ),
     Fault(
         "a snapshot is torn",
         lambda at: at.put(f"orders-0/{14:020d}.snapshot", b"\0"),
         ".snapshot",
-        "1 bytes are no snapshot",
+        "1 bytes are not a snapshot",
         Severity.NOTE,
     ),
-    Fault("a manifest is torn", lambda at: at.put(MANIFEST, b"\0" * 99), MANIFEST, "no JSON", Severity.NOTE),
+    Fault("a manifest is torn", lambda at: at.put(MANIFEST, b"\0" * 99), MANIFEST, "not JSON", Severity.NOTE),
     Fault(
         "an index outlived its log",
         lambda at: at.put(f"orders-1/{50:020d}.index", b""),

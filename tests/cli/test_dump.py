@@ -8,7 +8,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from fencepost.cli.agreement import disagreements, read_histories
+from fencepost.cli.agreement import contradictions, count_finished_after_restart, count_states, read_histories
 from fencepost.cli.application import run
 from fencepost.journal.indexes import AbortedRange, OffsetIndex, TimeIndex, TransactionIndex
 from fencepost.journal.snapshots import ProducerSnapshot, encode_snapshot
@@ -137,8 +137,8 @@ def test_a_log_that_tells_one_story(tmp_path: Path, capsys: Output) -> None:
 
 def test_a_decision_that_was_prepared_by_one_leader_and_completed_by_the_next(tmp_path: Path) -> None:
     histories = read_histories(build_story(tmp_path))
-    assert histories.finished_after_restart == 1
-    assert histories.count(TransactionState.COMPLETE_COMMIT) == 1
+    assert count_finished_after_restart(histories) == 1
+    assert count_states(histories, TransactionState.COMPLETE_COMMIT) == 1
 
 
 def test_a_missing_marker_is_a_contradiction(tmp_path: Path, capsys: Output) -> None:
@@ -146,14 +146,14 @@ def test_a_missing_marker_is_a_contradiction(tmp_path: Path, capsys: Output) -> 
     said = json.loads(capsys.readouterr().out)
     assert said["agree"] is False
     assert said["disagreements"] == [
-        "'pay' completed COMMIT of producer 7 epoch 1 in orders-0, and the marker is missing"
+        "orders-0: 'pay' completed COMMIT of producer 7 epoch 1, and its marker is missing"
     ]
 
 
 def test_the_opposite_marker_is_two_contradictions(tmp_path: Path) -> None:
-    found = disagreements(build_story(tmp_path, result=TransactionResult.ABORT))
+    found = contradictions(build_story(tmp_path, result=TransactionResult.ABORT))
     assert len(found) == 2
-    assert "nobody decided ABORT of producer 7 epoch 1 in orders-0" in found[1]
+    assert found[1] == "orders-0: ABORT of producer 7 epoch 1, and 'pay' decided COMMIT"
 
 
 def test_who_is_in_a_group(tmp_path: Path, capsys: Output) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.cli.agreement import disagreements, read_histories
+from fencepost.cli.agreement import contradictions, count_finished_after_restart, count_states, read_histories
 from fencepost.cli.application import run
 from fencepost.protocol.terms import TransactionState
 from tests.cli.processes import COMMAND, started
@@ -69,10 +69,10 @@ def the_log_tells_the_same_story(
     data: Path, said: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The directory that the run left: BEGIN, PREPARE, COMPLETE and markers agree, and dump shows them."""
-    assert disagreements(data) == []
+    assert contradictions(data) == []
     histories = read_histories(data)
-    assert histories.count(TransactionState.COMPLETE_ABORT) == said["aborted_transactions"]
-    assert histories.finished_after_restart == said["broker_kills_between_prepare_and_complete"]
+    assert count_states(histories, TransactionState.COMPLETE_ABORT) == said["aborted_transactions"]
+    assert count_finished_after_restart(histories) == said["broker_kills_between_prepare_and_complete"]
     assert run(["dump", str(data), "--topic", "__transaction_state", "--topic", "delays", "--json"]) == 0
     facts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     states = [fact["state"] for fact in facts if fact["kind"] == "transaction"]

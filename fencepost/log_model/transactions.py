@@ -1,0 +1,162 @@
+"""The records of `__transaction_state`: each transactional id's history, its decisions, and how they compare
+with the markers in the partitions.
+
+A transaction is decided by its PREPARE_* record: from then on each of the record's partitions must get a
+marker with the record's producer id, epoch and result. The COMPLETE_* record that follows says that all of
+them are written. Three things can be wrong, and each is a Disagreement:
+
+    decision   marker
+    COMMIT     -         completed, and a marker is missing: the transaction is torn
+    COMMIT     ABORT     committed in some partitions and aborted in others
+    -          COMMIT    nobody decided it (an ABORT like this may be an administrator's)
+
+A marker may be repeated: a coordinator that lost the answer sends it again, and the next coordinator sends
+the markers of every PREPARE_* that it finds. Before KIP-890 part 2 the transactions of a producer share one
+epoch, so decisions and markers are matched in the order in which they were written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from fencepost.log_model.partitions import LoggedMarker
+from fencepost.protocol.terms import TopicPartition, TransactionResult, TransactionState
+from fencepost.protocol.transaction_log import TransactionRecord
+
+_S = TransactionState
+_ENDS_IN_ABORT: Final = (_S.EMPTY, _S.ONGOING, _S.PREPARE_ABORT)
+
+FOLLOWERS: Final[Mapping[TransactionState, tuple[TransactionState, ...]]] = {
+    # An end without a beginning happens only as an abort: to raise the epoch of an owner that left.
+    _S.EMPTY: _ENDS_IN_ABORT,
+    _S.ONGOING: (_S.ONGOING, _S.PREPARE_COMMIT, _S.PREPARE_ABORT),
+    _S.PREPARE_COMMIT: (_S.COMPLETE_COMMIT,),
+    _S.PREPARE_ABORT: (_S.COMPLETE_ABORT,),
+    _S.COMPLETE_COMMIT: _ENDS_IN_ABORT,
+    _S.COMPLETE_ABORT: _ENDS_IN_ABORT,
+}
+"""Which state the next record of a transactional id may have: the checkers' own table, whatever the
+coordinator's says."""
+
+DECISIONS: Final = {_S.PREPARE_COMMIT: TransactionResult.COMMIT, _S.PREPARE_ABORT: TransactionResult.ABORT}
+COMPLETED: Final = frozenset({_S.COMPLETE_COMMIT, _S.COMPLETE_ABORT})
+
+_RENEWS_IDENTITY: Final = 2  # the transaction version (KIP-890) from which each end raises the epoch
+
+Identity = tuple[int, int]
+"""A producer id and its epoch."""
+
+
+class LoggedState(NamedTuple):
+    """One record of the transaction log where it stands; None is a tombstone."""
+
+    record: TransactionRecord | None
+    file: str
+    offset: int
+    leader_epoch: int
+
+
+Histories = Mapping[str, Sequence[LoggedState]]
+"""The records of each transactional id, in order."""
+
+
+class LoggedDecision(NamedTuple):
+    """What a PREPARE_* record decides for one partition."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    result: TransactionResult
+    is_complete: bool
+    """Whether a COMPLETE_* record follows: all markers were written before it."""
+    decided_by: LoggedState
+    decided_ms: int
+
+
+class Disagreement(NamedTuple):
+    """A decision without its marker (`marker` is None), a marker without its decision, or two that say
+    different things."""
+
+    decision: LoggedDecision | None
+    marker: LoggedMarker | None
+
+    def __str__(self) -> str:
+        decision, marker = self
+        if marker is None:
+            assert decision is not None, "one of the two is there"
+            return f"{decision.transactional_id!r} completed {_of(decision)}, and its marker is missing"
+        if decision is None:
+            return f"{_of(marker)}, and no coordinator decided so"
+        return f"{_of(marker)}, and {decision.transactional_id!r} decided {decision.result.name}"
+
+
+def _of(what: LoggedDecision | LoggedMarker) -> str:
+    return f"{what.result.name} of producer {what.producer_id} epoch {what.producer_epoch}"
+
+
+def lowest_epoch_after(before: TransactionRecord, record: TransactionRecord) -> int:
+    """The lowest epoch that `record` may have when it keeps the producer id of the record before it."""
+    is_renewed = record.state in DECISIONS and record.client_version >= _RENEWS_IDENTITY
+    return before.producer_epoch + is_renewed
+
+
+def decisions_of(histories: Histories) -> dict[TopicPartition, dict[Identity, list[LoggedDecision]]]:
+    """Return every decision, by the partition that must have its marker and by the identity that the marker
+    has.
+    """
+    found: dict[TopicPartition, dict[Identity, list[LoggedDecision]]] = {}
+    for name, history in histories.items():
+        for index, state in enumerate(history):
+            record = state.record
+            if record is None or record.state not in DECISIONS:
+                continue
+            after = history[index + 1].record if index + 1 < len(history) else None
+            decision = LoggedDecision(
+                name,
+                record.producer_id,
+                record.producer_epoch,
+                DECISIONS[record.state],
+                after is not None and after.state in COMPLETED,
+                state,
+                record.update_ms,
+            )
+            for partition in record.partitions:
+                here = found.setdefault(partition, {})
+                here.setdefault((record.producer_id, record.producer_epoch), []).append(decision)
+    return found
+
+
+def disagreements(
+    decisions: Mapping[Identity, Sequence[LoggedDecision]], markers: Iterable[LoggedMarker]
+) -> Iterator[Disagreement]:
+    """Yield what the decisions for one partition and the markers in it say differently. A decision that is
+    not complete may lack its marker: the coordinator is still writing it.
+    """
+    by_identity: dict[Identity, list[LoggedMarker]] = {}
+    for marker in markers:
+        by_identity.setdefault((marker.producer_id, marker.producer_epoch), []).append(marker)
+    for identity in dict.fromkeys([*decisions, *by_identity]):
+        yield from _match(decisions.get(identity, ()), by_identity.get(identity, ()))
+
+
+def _match(decisions: Sequence[LoggedDecision], markers: Sequence[LoggedMarker]) -> Iterator[Disagreement]:
+    """Each decision takes the next marker with its result; a marker that is left over must repeat one that
+    was taken.
+    """
+    at = 0
+    taken: set[int] = set()
+    missing: list[LoggedDecision] = []
+    for decision in decisions:
+        found = next((n for n in range(at, len(markers)) if markers[n].result is decision.result), None)
+        if found is None:
+            missing.append(decision)
+        else:
+            taken.add(found)
+            at = found + 1
+    yield from (Disagreement(decision, None) for decision in missing if decision.is_complete)
+    results = {markers[n].result for n in taken}
+    for n, marker in enumerate(markers):
+        if n not in taken and marker.result not in results:
+            against = next((decision for decision in missing if decision.result is not marker.result), None)
+            yield Disagreement(against, marker)
