@@ -81,7 +81,7 @@ def _seen_by(found: list[Part], *, modules: tuple[str, ...]) -> None:
     [
         (("fencepost.simulator.world.world", "fencepost.broker.node"), Part.BROKER),
         (("fencepost.broker.node", "fencepost.protocol.batches", "msgpack"), Part.BROKER),
-        (("fencepost.simulator.judges.invariants", "fencepost.protocol.batches"), Part.JUDGES),
+        (("fencepost.simulator.judges.white_box", "fencepost.protocol.batches"), Part.JUDGES),
         (("fencepost.simulator.judges",), Part.JUDGES),
         (("fencepost.simulator.judgings",), Part.WORLD),
         (("fencepost.simulator.world.world", ""), Part.WORLD),  # what attrs generates has no module

@@ -15,8 +15,8 @@ from fencepost.simulator.judges.operations import (
     Action,
     ClientOperation,
     OperationOutcome,
-    Placed,
     Poll,
+    PositionSet,
     Record,
     Write,
 )
@@ -93,7 +93,7 @@ class SerialLog:
                 self._keep(f"u{number}", self._poll(f"u{number}", partition, count))
             case "seek":
                 self.positions[f"c{number}", partition] = 0
-                self._keep(f"c{number}", Placed(partition))
+                self._keep(f"c{number}", PositionSet(partition))
             case "plain":
                 offset = self._append(partition, None)
                 outcome = OperationOutcome.INFO if count == 1 else OperationOutcome.OK

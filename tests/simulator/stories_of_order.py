@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fencepost.protocol.terms import IsolationLevel
-from fencepost.simulator.judges.operations import Placed
+from fencepost.simulator.judges.operations import PositionSet
 from tests.simulator.client_stories import (
     ABC,
     FAIL,
@@ -60,7 +60,7 @@ ORDER = [
         ABC,
         READS_ABC,
         plain("c", poll((0, "a"))),
-        plain("c", Placed(A)),
+        plain("c", PositionSet(A)),
         plain("c", poll((2, "c"))),
     ),
     case(
@@ -94,14 +94,14 @@ ORDER = [
         "",
         ABC,
         plain("c", poll((0, "a"), (1, "b"))),
-        plain("c", Placed(A), poll((1, "b"), (2, "c"))),
+        plain("c", PositionSet(A), poll((1, "b"), (2, "c"))),
     ),
     case(
         "... after that of another partition was set",
         "nonmonotonic-poll",
         ABC,
         plain("c", poll((0, "a"))),
-        plain("c", Placed(B), poll((0, "a"))),
+        plain("c", PositionSet(B), poll((0, "a"))),
     ),
     case(
         "a record is left out within an operation",
@@ -118,7 +118,7 @@ ORDER = [
         "",
         ABC,
         READS_ABC,
-        plain("c", poll((0, "a")), Placed(A), poll((2, "c"))),
+        plain("c", poll((0, "a")), PositionSet(A), poll((2, "c"))),
     ),
     case(
         "back within an operation",

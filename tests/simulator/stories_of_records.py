@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fencepost.protocol.terms import IsolationLevel
-from fencepost.simulator.judges.operations import Placed
+from fencepost.simulator.judges.operations import PositionSet
 from tests.simulator.client_stories import (
     ABC,
     FAIL,
@@ -38,7 +38,7 @@ RECORDS = [
         "",
         plain("p", write("a"), write("b"), outcome=INFO),
         plain("c", poll((0, "a"))),
-        plain("d", Placed(A), poll((1, "b"))),
+        plain("d", PositionSet(A), poll((1, "b"))),
     ),
     case(
         "an abort takes its offsets back with it",
@@ -178,18 +178,18 @@ MISSING = [
         plain("c", poll((3, "c"))),
     ),
     case("readers have not come so far", "", ABC, plain("c", poll((0, "a"), (1, "b")))),
-    case("others have left nothing unread", "", ABC, READS_ABC, plain("c", Placed(A), poll((2, "c")))),
+    case("others have left nothing unread", "", ABC, READS_ABC, plain("c", PositionSet(A), poll((2, "c")))),
     case(
         "what came before was left out on purpose",
         "",
         ABC,
-        plain("c", Placed(A, leaves_unread=True), poll((2, "c"))),
+        plain("c", PositionSet(A, leaves_unread=True), poll((2, "c"))),
     ),
     case(
         "... but not what came after",
         "lost-write",
         plain("p", write("a", 0), write("b", 1), write("c", 2), write("d", 3)),
-        plain("c", Placed(A, leaves_unread=True), poll((1, "b"), (3, "d"))),
+        plain("c", PositionSet(A, leaves_unread=True), poll((1, "b"), (3, "d"))),
     ),
     case(
         "aborted and unknown writes are not missed",

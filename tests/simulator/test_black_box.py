@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.simulator.judges.anomalies import RULES
 from fencepost.simulator.judges.black_box import check
-from fencepost.simulator.judges.operations import Placed
+from fencepost.simulator.judges.operations import PositionSet
+from fencepost.simulator.judges.rules import HISTORY_RULES
 from tests.simulator.client_stories import (
     ABC,
     FAIL,
@@ -38,8 +38,10 @@ def test_the_judge_finds_what_is_wrong_and_nothing_else(each: Case) -> None:
 
 def test_every_rule_has_its_case() -> None:
     told_elsewhere = {"missing-output", "doubled-output", "foreign-output"}
-    assert {name for each in CASES for name in each.wrong} | told_elsewhere == {rule.name for rule in RULES}
-    assert len({rule.name for rule in RULES}) == len(RULES)
+    assert {name for each in CASES for name in each.wrong} | told_elsewhere == {
+        rule.name for rule in HISTORY_RULES
+    }
+    assert len({rule.name for rule in HISTORY_RULES}) == len(HISTORY_RULES)
 
 
 def test_what_kafka_allows_is_told_and_no_violation() -> None:
@@ -66,7 +68,7 @@ def test_a_record_that_may_not_be_read_is_told_with_its_writer() -> None:
             transaction("p", write("a", 0), outcome=FAIL),
             transaction("q", write("b", 2), poll((2, "b"))),
             plain("c", poll((0, "a"), (1, "?"))),
-            plain("c", Placed(A), poll((2, "b"), (3, "b"))),
+            plain("c", PositionSet(A), poll((2, "b"), (3, "b"))),
         ]
     )
     assert list(map(str, verdict.violations)) == [
@@ -154,7 +156,7 @@ def test_where_nothing_was_read_all_is_clean_and_the_judge_was_idle() -> None:
     idle = check([transaction("p", write("a", 0), outcome=FAIL), plain("c", poll())], finally_read=(A,))
     for verdict in (check([], finally_read=(A,)), idle):
         assert verdict.anomalies == ()
-        assert not any(verdict.sometimes.values())
+        assert not any(verdict.exercised.values())
 
 
 def test_what_the_judge_looked_at_is_counted() -> None:
@@ -171,7 +173,7 @@ def test_what_the_judge_looked_at_is_counted() -> None:
         finally_read=(A, B),
     )
     assert verdict.anomalies == ()
-    assert {name: count for name, count in verdict.sometimes.items() if count} == {
+    assert {name: count for name, count in verdict.exercised.items() if count} == {
         "unknown-then-read": 1,
         "holes": 2,
         "inconsistent-offsets": 4,
@@ -209,6 +211,6 @@ def test_what_could_not_have_gone_wrong_is_not_counted() -> None:
     )
     assert verdict.anomalies == ()
     names = ("G1a", "torn-transaction", "lost-write", "unseen", "holes", "int-poll-skip", "poll-skip")
-    assert [verdict.sometimes[name] for name in names] == [1, 0, 3, 0, 0, 2, 0]
+    assert [verdict.exercised[name] for name in names] == [1, 0, 3, 0, 0, 2, 0]
     names = ("nonmonotonic-send", "int-nonmonotonic-send", "precommitted-read", "G1c", "G0")
-    assert [verdict.sometimes[name] for name in names] == [1, 2, 0, 0, 1]
+    assert [verdict.exercised[name] for name in names] == [1, 2, 0, 0, 1]

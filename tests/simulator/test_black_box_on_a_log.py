@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.simulator.judges.anomalies import RULES
 from fencepost.simulator.judges.black_box import check
 from fencepost.simulator.judges.operations import Action, ClientOperation, OperationOutcome, Poll, Write
+from fencepost.simulator.judges.rules import HISTORY_RULES
 from tests.simulator.serial_log import KINDS, PARTITIONS, SerialLog, Step
 
 STEPS = st.tuples(st.sampled_from(KINDS), st.integers(0, 2), st.integers(0, 1), st.integers(0, 4))
@@ -51,8 +51,8 @@ def test_every_rule_had_something_to_look_at() -> None:
     for seed in range(SEEDS):
         verdict = check(seeded(seed), finally_read=PARTITIONS)
         assert verdict.violations == (), f"seed {seed}"
-        sometimes.update(verdict.sometimes)
-    black_box = {rule.name for rule in RULES if not rule.name.endswith("-output")}
+        sometimes.update(verdict.exercised)
+    black_box = {rule.name for rule in HISTORY_RULES if not rule.name.endswith("-output")}
     assert {name for name, count in sometimes.items() if count} == black_box | {"holes", "unknown-then-read"}
 
 

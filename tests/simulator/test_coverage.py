@@ -11,16 +11,15 @@ from fencepost.broker.transactions.tables import CoordinatorInput, EndInput
 from fencepost.protocol.terms import TransactionState
 from fencepost.simulator.fuzz.plan import draw
 from fencepost.simulator.fuzz.trial import try_seed
-from fencepost.simulator.judges.anomalies import RULES
 from fencepost.simulator.judges.coverage import UNREACHABLE, Cell, Coverage, cells_of
-from fencepost.simulator.judges.step_rules import STEP_RULES
+from fencepost.simulator.judges.rules import STEP_RULES
 from fencepost.simulator.scenarios.files import scenario_of
 from fencepost.simulator.scenarios.model import cases
 from fencepost.simulator.scenarios.playing import stage
 from fencepost.simulator.scenarios.runner import finish
 
 COMMITTED: Cell = (2, TransactionState.ONGOING, EndInput.COMMIT)
-LOOKED = tuple(f"exercised: {rule.name}" for rule in (*STEP_RULES, *RULES))
+LOOKED = tuple(f"exercised: {rule.name}" for rule in (*STEP_RULES, *HISTORY_RULES))
 TIMED_OUT: Cell = (2, TransactionState.ONGOING, CoordinatorInput.TIMEOUT)
 
 

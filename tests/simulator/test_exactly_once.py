@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fencepost.protocol.terms import TopicPartition
-from fencepost.simulator.judges.exactly_once import exactly_once
+from fencepost.simulator.judges.black_box import exactly_once
 
 IN = TopicPartition("in", 0)
 OUT = TopicPartition("out", 0)
@@ -43,4 +43,4 @@ def test_exactly_once(
 ) -> None:
     verdict = exactly_once({IN: inputs}, outputs, shout)
     assert [str(anomaly) for anomaly in verdict.violations] == wrong
-    assert verdict.sometimes["foreign-output"] == sum(map(len, outputs.values()))
+    assert verdict.exercised["foreign-output"] == sum(map(len, outputs.values()))

@@ -11,7 +11,7 @@ from fencepost.broker.node import Log, Node
 from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.settings import NodeSettings
 from fencepost.journal.journal import JournalSettings
-from fencepost.protocol.batches import BatchHeader, build_marker, place, read_header
+from fencepost.protocol.batches import BatchHeader, build_marker, place, read_header, read_marker
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     AbortedTransaction,
@@ -33,13 +33,11 @@ from fencepost.protocol.terms import (
     TransactionState,
 )
 from fencepost.protocol.transaction_log import TransactionRecord
-from fencepost.simulator.judges.anomalies import Looks
 from fencepost.simulator.judges.answer_rules import AnswerRules
-from fencepost.simulator.judges.invariants import Invariants
-from fencepost.simulator.judges.partition_record import PartitionRecord
-from fencepost.simulator.judges.reading_rule import judge_fetched
-from fencepost.simulator.judges.transaction_record import TransactionBook
-from fencepost.simulator.judges.violation import Violation
+from fencepost.simulator.judges.partition_rules import PartitionRecord, judge_fetched
+from fencepost.simulator.judges.rules import Exercised, Violation
+from fencepost.simulator.judges.transaction_rules import TransactionBook
+from fencepost.simulator.judges.white_box import Invariants
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.journals import ClusterJournals, NodeJournals
 from fencepost.simulator.world.world import World, WorldSettings
@@ -55,7 +53,7 @@ PRODUCER = 7
 
 
 def record_of(key: TopicPartition = KEY) -> PartitionRecord:
-    return PartitionRecord(key, Looks(int))
+    return PartitionRecord(key, Exercised(int))
 
 
 def data(
@@ -69,13 +67,13 @@ def data(
         base_sequence=sequence,
         transactional=True,
     )
-    place(batch, base_offset=record.log_end_offset, leader_epoch=0)
+    place(batch, base_offset=record.end_offset, leader_epoch=0)
     return read_header(batch), batch
 
 
 def write(record: PartitionRecord, epoch: int, sequence: int, *, count: int = 1) -> bytes:
     header, batch = data(record, epoch, sequence, count=count)
-    record.judge_behind_marker(header)
+    record.judge_after_marker(header)
     record.judge_sequence(header, starts_at_zero=False)
     record.enter(header, None)
     return bytes(batch)
@@ -83,8 +81,8 @@ def write(record: PartitionRecord, epoch: int, sequence: int, *, count: int = 1)
 
 def mark(record: PartitionRecord, epoch: int, result: TransactionResult) -> bytes:
     batch = build_marker(result, producer_id=PRODUCER, producer_epoch=epoch, coordinator_epoch=0, timestamp=0)
-    place(batch, base_offset=record.log_end_offset, leader_epoch=0)
-    record.enter(read_header(batch), result)
+    place(batch, base_offset=record.end_offset, leader_epoch=0)
+    record.enter(read_header(batch), read_marker(batch))
     return bytes(batch)
 
 
@@ -132,7 +130,7 @@ def test_an_lso_that_goes_back_is_told() -> None:
     mark(record, 1, COMMIT)
     record.durable(2)
     record.judge_bounds(Partition(KEY, high_watermark=2, log_end_offset=2))
-    record.current_txn_first_offset[PRODUCER] = 0
+    record.model.open[PRODUCER] = 0
     state = Partition(KEY, high_watermark=2, log_end_offset=2)
     state.open_transactions[0] = PRODUCER
     with pytest.raises(Violation, match="I2 monotone"):
@@ -145,8 +143,8 @@ def test_what_a_log_lost_is_taken_back() -> None:
     mark(record, 1, ABORT)
     write(record, 1, 0)
     record.cut(1)
-    assert (record.log_end_offset, record.aborted, record.marked) == (1, [], {})
-    assert record.current_txn_first_offset == {PRODUCER: 0}
+    assert (record.end_offset, record.model.aborted, record.model.markers) == (1, [], {})
+    assert record.model.open == {PRODUCER: 0}
     mark(record, 1, COMMIT)
 
 
@@ -158,8 +156,8 @@ def test_a_marker_that_a_log_lost_says_nothing_of_what_came_in_its_place() -> No
     write(record, 0, 1)
     write(record, 0, 2)
     record.cut(2)
-    assert record.current_txn_first_offset == {PRODUCER: 0}
-    assert record.results == {}
+    assert record.model.open == {PRODUCER: 0}
+    assert record.model.markers == {}
 
 
 def test_a_replaced_leader_learns_of_nothing_new() -> None:
@@ -212,7 +210,7 @@ def test_a_fetch_names_exactly_the_aborted_transactions_that_it_meets() -> None:
             aborted=aborted,
             records=records,
         )
-        judge_fetched(part, record, Looks(int))
+        judge_fetched(part, record, Exercised(int))
 
     fetched(b"".join(bytes_of[:2]), named)
     fetched(bytes_of[1], named)
@@ -263,7 +261,7 @@ def coordinator() -> Coordinator:
         start_ms=0,
         client_version=2,
     )
-    made = Coordinator(TransactionBook(Looks(int), partitions), record)
+    made = Coordinator(TransactionBook(Exercised(int), partitions), record)
     made.says(STATE.EMPTY)
     made.says(STATE.ONGOING, partitions=(KEY, OTHER))
     return made
@@ -369,7 +367,7 @@ def test_nodes_that_number_what_they_ask_themselves_alike_are_told_apart() -> No
     world = World(WorldSettings(nodes=2, node_settings=NodeSettings()), Choices())
     world.start()
     partitions = {KEY: record_of(), OTHER: record_of(OTHER)}
-    rules = AnswerRules(Looks(int), partitions, TransactionBook(Looks(int), partitions))
+    rules = AnswerRules(Exercised(int), partitions, TransactionBook(Exercised(int), partitions))
     ticket = ReplyTo(NODE, 1)
     for node, key, producer_id in zip(world.nodes, partitions, (PRODUCER, 8), strict=True):
         names = (PartitionName(topic=key.topic, partition=key.partition),)

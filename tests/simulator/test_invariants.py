@@ -33,8 +33,7 @@ from fencepost.simulator.faults.kinds import FaultKind
 from fencepost.simulator.fuzz.plan import FuzzPlan, draw
 from fencepost.simulator.fuzz.simulation import Simulation
 from fencepost.simulator.fuzz.trial import Planner, try_seed
-from fencepost.simulator.judges.invariants import Invariants
-from fencepost.simulator.judges.step_rules import (
+from fencepost.simulator.judges.rules import (
     BOUNDS,
     CONVERGENCE,
     DURABLE_DECISION,
@@ -47,8 +46,9 @@ from fencepost.simulator.judges.step_rules import (
     SEQUENCE_ONCE,
     STEP_RULES,
     TIMEOUT,
+    Violation,
 )
-from fencepost.simulator.judges.violation import Violation
+from fencepost.simulator.judges.white_box import Invariants
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.world import World
 

@@ -8,17 +8,17 @@ import pytest
 from fencepost.protocol.batches import place, read_header
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import TopicPartition
-from fencepost.simulator.judges.anomalies import (
+from fencepost.simulator.judges.known_anomalies import known_kafka
+from fencepost.simulator.judges.operations import ClientOperation, OperationOutcome
+from fencepost.simulator.judges.partition_rules import PartitionRecord
+from fencepost.simulator.judges.rules import (
     DUPLICATE,
     LOST_WRITE,
     NONMONOTONIC_SEND,
     Anomaly,
-    Looks,
+    Exercised,
     Rule,
 )
-from fencepost.simulator.judges.known_kafka import known
-from fencepost.simulator.judges.operations import ClientOperation, OperationOutcome
-from fencepost.simulator.judges.partition_record import PartitionRecord
 
 KEY = TopicPartition("in", 0)
 OPERATION = ClientOperation("feeder", 0, OperationOutcome.OK, (), 0, 0)
@@ -44,11 +44,11 @@ CASES = (
 
 
 def log_of(words: str) -> PartitionRecord:
-    record = PartitionRecord(KEY, Looks(int))
+    record = PartitionRecord(KEY, Exercised(int))
     record.leader_epoch = 0
     for word in words.split():
         if word == "|":
-            record.taken_over_at.append(record.log_end_offset)
+            record.taken_over_at.append(record.end_offset)
             continue
         batch = build_data_batch(
             [b"v"],
@@ -58,7 +58,7 @@ def log_of(words: str) -> PartitionRecord:
             base_sequence=0,
             transactional=False,
         )
-        place(batch, base_offset=record.log_end_offset, leader_epoch=0)
+        place(batch, base_offset=record.end_offset, leader_epoch=0)
         record.enter(read_header(batch), None)
     return record
 
@@ -69,7 +69,7 @@ def test_an_excuse_needs_its_reason_in_the_log(
 ) -> None:
     records = tuple((offset, b"v") for offset in reversed(offsets))
     anomaly = Anomaly(rule, text="", partition=KEY, operations=(OPERATION,), records=records)
-    excuse = known(anomaly, {KEY: log_of(words)})
+    excuse = known_kafka(anomaly, {KEY: log_of(words)})
     assert (None if excuse is None else excuse.name) == name
 
 
@@ -79,5 +79,5 @@ def test_no_transaction_is_excused() -> None:
         DUPLICATE, text="", partition=KEY, operations=(transaction,), records=((0, b"v"), (2, b"v"))
     )
     log = log_of("A0 A0 | A1")
-    assert known(anomaly, {KEY: log}) is None
-    assert known(attrs.evolve(anomaly, operations=(OPERATION,)), {KEY: log}) is not None
+    assert known_kafka(anomaly, {KEY: log}) is None
+    assert known_kafka(attrs.evolve(anomaly, operations=(OPERATION,)), {KEY: log}) is not None

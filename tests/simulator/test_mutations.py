@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from fencepost.simulator.fuzz.trial import try_seed
-from fencepost.simulator.judges.violation import Violation
+from fencepost.simulator.judges.rules import Violation
 from tests.simulator.find_mutations import SEEDS_MAX
 from tests.simulator.mutations import MUTATIONS
 from tests.simulator.planting import Edit, Mutation, planted

@@ -33,9 +33,9 @@ from fencepost.simulator.faults.kinds import FaultKind
 from fencepost.simulator.fuzz.plan import FuzzPlan, TxnWriterPlan, draw
 from fencepost.simulator.fuzz.simulation import ALL_PARTITIONS, FINAL_READER, Simulation, partitions_of
 from fencepost.simulator.fuzz.trial import Trial, try_choices
-from fencepost.simulator.judges.anomalies import ABORTED_READ
 from fencepost.simulator.judges.operations import OperationOutcome as Known
 from fencepost.simulator.judges.operations import Poll
+from fencepost.simulator.judges.rules import ABORTED_READ
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.events import NodeKilled
 from fencepost.simulator.world.world import World

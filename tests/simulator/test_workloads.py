@@ -12,7 +12,7 @@ from fencepost.simulator.faults.kinds import FaultKind
 from fencepost.simulator.fuzz.plan import PROCESSORS, FuzzPlan, draw
 from fencepost.simulator.fuzz.simulation import Simulation
 from fencepost.simulator.fuzz.trial import try_choices, try_seed
-from fencepost.simulator.judges.anomalies import CIRCULAR_READS, DOUBLED_OUTPUT, PRECOMMITTED_READ
+from fencepost.simulator.judges.rules import CIRCULAR_READS, DOUBLED_OUTPUT, PRECOMMITTED_READ
 from fencepost.simulator.world.choices import Choices
 from tests.simulator.planting import Edit, Mutation, planted
 

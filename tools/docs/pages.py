@@ -24,11 +24,9 @@ from fencepost.protocol.errors import ERRORS
 from fencepost.protocol.messages import APIS, Api
 from fencepost.protocol.tables import Table
 from fencepost.protocol.terms import GroupState, TransactionState
-from fencepost.simulator.judges.anomalies import RULES
 from fencepost.simulator.judges.coverage import UNREACHABLE
-from fencepost.simulator.judges.known_anomalies import OLD_BEHAVIOURS
-from fencepost.simulator.judges.known_kafka import KNOWN
-from fencepost.simulator.judges.step_rules import STEP_RULES
+from fencepost.simulator.judges.known_anomalies import KNOWN, OLD_BEHAVIOURS
+from fencepost.simulator.judges.rules import HISTORY_RULES, STEP_RULES
 from tools.docs.fidelity import corrections_table, differences_table, values_table
 from tools.docs.slides import SLIDES
 
@@ -84,12 +82,15 @@ def _api_table() -> str:
 
 
 def _step_rule_table() -> str:
-    rows = [(rule.name, rule.meaning, rule.looks_at) for rule in STEP_RULES]
+    rows = [(rule.name, rule.meaning, rule.exercised_by) for rule in STEP_RULES]
     return tables.markdown_table(("rule", "what holds", "looks at"), rows)
 
 
 def _anomaly_table() -> str:
-    rows = [(f"`{rule.name}`", rule.meaning, rule.looks_at, rule.allowed_because or "-") for rule in RULES]
+    rows = [
+        (f"`{rule.name}`", rule.meaning, rule.exercised_by, rule.allowed_because or "-")
+        for rule in HISTORY_RULES
+    ]
     return tables.markdown_table(("rule", "broken when", "looks at", "allowed, because"), rows)
 
 

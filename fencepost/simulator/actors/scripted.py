@@ -24,7 +24,7 @@ from fencepost.simulator.actors.clients import (
     sender,
 )
 from fencepost.simulator.faults.protocol_events import ProtocolEvent, ProtocolEvents
-from fencepost.simulator.judges.operations import ClientOperation, OperationOutcome, Placed
+from fencepost.simulator.judges.operations import ClientOperation, OperationOutcome, PositionSet
 from fencepost.simulator.scenarios.model import ClusterShape, ConsumerPart, ProducerPart
 from fencepost.simulator.scenarios.scripts import ScriptLine, Verb
 from fencepost.simulator.world.events import CallBegan, RecordsRead
@@ -203,7 +203,7 @@ class ConsumerPlayer:
         self.positions = lambda: {
             where: reading.position or 0 for where, reading in consumer.machine.readings.items()
         }
-        placed = tuple(Placed(where) for where in part.reads)
+        placed = tuple(PositionSet(where) for where in part.reads)
         while True:
             invoked_at = world.now
             batches = yield from consumer.poll()

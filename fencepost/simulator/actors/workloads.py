@@ -35,7 +35,7 @@ from fencepost.simulator.actors.clients import (
     receiver,
     sender,
 )
-from fencepost.simulator.judges.operations import Action, ClientOperation, OperationOutcome, Placed
+from fencepost.simulator.judges.operations import Action, ClientOperation, OperationOutcome, PositionSet
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.processes import ClientProcess, Script
 from fencepost.simulator.world.world import World
@@ -286,7 +286,7 @@ def _copy(
     yield lambda: len(machine.positions) == len(inputs)
     own = dict(machine.positions)  # nobody else commits while this one does
     _raise(settled, own)
-    read: list[Action] = [Placed(where) for where in inputs]
+    read: list[Action] = [PositionSet(where) for where in inputs]
     while True:
         polls = yield from consumer.poll_some(runner.choices)
         if not polls:
@@ -311,7 +311,7 @@ def _copy(
             _raise(settled, own)
         else:
             consumer.seek(own)
-            read = [Placed(where) for where in inputs]
+            read = [PositionSet(where) for where in inputs]
 
 
 def _raise(settled: dict[TopicPartition, int], to: Mapping[TopicPartition, int]) -> None:

@@ -14,7 +14,7 @@ import attrs
 
 from fencepost.simulator.fuzz.trial import FAULT, Planner, Trial, try_seed
 from fencepost.simulator.judges.coverage import Coverage
-from fencepost.simulator.judges.violation import Violation
+from fencepost.simulator.judges.rules import Violation
 
 KNOWN_MARK = "known: "
 

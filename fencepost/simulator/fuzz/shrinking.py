@@ -14,7 +14,7 @@ from fencepost.simulator.fuzz.plan import FuzzPlan
 from fencepost.simulator.fuzz.smaller_choices import size_of, smaller, trimmed
 from fencepost.simulator.fuzz.smaller_plans import DIMENSIONS
 from fencepost.simulator.fuzz.trial import CORE_FAILED, NOT_LIVE, Planner, Trial, try_choices
-from fencepost.simulator.judges.violation import Violation
+from fencepost.simulator.judges.rules import Violation
 from fencepost.simulator.world.choices import Choices
 
 BUDGET: Final = 1_500_000

@@ -15,16 +15,14 @@ from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.actors.workloads import INPUT, OUTPUT, transform, without_mark
 from fencepost.simulator.fuzz.plan import FuzzPlan, draw
 from fencepost.simulator.fuzz.simulation import ALL_PARTITIONS, FINAL_READER, Simulation
-from fencepost.simulator.judges.black_box import check
+from fencepost.simulator.judges.black_box import check, exactly_once
 from fencepost.simulator.judges.coverage import Coverage
-from fencepost.simulator.judges.exactly_once import exactly_once
-from fencepost.simulator.judges.invariants import Invariants
-from fencepost.simulator.judges.known_anomalies import KnownAnomaly
-from fencepost.simulator.judges.known_kafka import known
+from fencepost.simulator.judges.known_anomalies import KnownAnomaly, known_kafka
 from fencepost.simulator.judges.late_messages import LateMessages
 from fencepost.simulator.judges.operations import ClientOperation, Poll
-from fencepost.simulator.judges.partition_record import PartitionRecord
-from fencepost.simulator.judges.violation import Violation
+from fencepost.simulator.judges.partition_rules import PartitionRecord
+from fencepost.simulator.judges.rules import Violation
+from fencepost.simulator.judges.white_box import Invariants
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.world import Disordered, World
 
@@ -79,7 +77,7 @@ def try_choices(choices: Choices, planner: Planner, watch: Watch | None = None) 
     invariants.attach()
     breach = _judge(simulation, invariants)
     met = breach if isinstance(breach, KnownAnomaly) else None
-    world.marks.update({f"exercised: {name}": count for name, count in invariants.sometimes.items()})
+    world.marks.update({f"exercised: {name}": count for name, count in invariants.exercised.items()})
     coverage = Coverage()
     invariants.cover(coverage, [mark.removeprefix(FAULT) for mark in world.marks if mark.startswith(FAULT)])
     return Trial(
@@ -156,7 +154,7 @@ def _judge_clients(
 ) -> None:
     """The black box, and what was copied; what the logs explain is no violation."""
     verdict = check(operations, finally_read=ALL_PARTITIONS)
-    marks.update({f"exercised: {name}": count for name, count in verdict.sometimes.items()})
+    marks.update({f"exercised: {name}": count for name, count in verdict.exercised.items()})
     final = _read(operations, FINAL_READER)
     inputs = {where: values for where, values in final.items() if where.topic == INPUT}
     outputs = {
@@ -167,9 +165,9 @@ def _judge_clients(
     copied = exactly_once(
         inputs, outputs, lambda where, value: [(TopicPartition(OUTPUT, where.partition), transform(value))]
     )
-    marks.update({f"exercised: {name}": count for name, count in copied.sometimes.items()})
+    marks.update({f"exercised: {name}": count for name, count in copied.exercised.items()})
     for anomaly in (*verdict.violations, *copied.violations):
-        excuse = known(anomaly, partitions)
+        excuse = known_kafka(anomaly, partitions)
         if excuse is None:
             raise Violation(anomaly.rule.name, anomaly.text)
         marks[f"known: {excuse.name}"] += 1

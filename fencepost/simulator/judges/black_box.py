@@ -1,25 +1,49 @@
-"""The black-box judge: a history of client operations against Jepsen's rules for Kafka, with ours for
-transactions.
-
-Rule: linear in what was written and read, and quick on small histories, since it judges every run of a
-search.
-"""
+"""DOC"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import attrs
 
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
-from fencepost.simulator.judges.anomalies import Anomaly, Verdict
-from fencepost.simulator.judges.cycle_rules import judge_mixed, judge_writes
-from fencepost.simulator.judges.log_order import observe
-from fencepost.simulator.judges.missing_rules import judge_missing
-from fencepost.simulator.judges.operations import ClientOperation
-from fencepost.simulator.judges.order_rules import judge_polls, judge_sends
-from fencepost.simulator.judges.record_rules import judge_places, judge_reads
+from fencepost.simulator.judges.cycles import components, shortest_cycle
+from fencepost.simulator.judges.observations import Observations, ObservedLog, Readings, observe
+from fencepost.simulator.judges.operations import ClientOperation, OperationOutcome, Poll, Record, Write
+from fencepost.simulator.judges.rules import (
+    ABORTED_READ,
+    CIRCULAR_READS,
+    CIRCULAR_WRITES,
+    DOUBLED_OUTPUT,
+    DUPLICATE,
+    FOREIGN_OUTPUT,
+    INCONSISTENT_OFFSETS,
+    INTERNAL_NONMONOTONIC_POLL,
+    INTERNAL_NONMONOTONIC_SEND,
+    INTERNAL_POLL_SKIP,
+    LOST_WRITE,
+    MISSING_OUTPUT,
+    NONMONOTONIC_POLL,
+    NONMONOTONIC_SEND,
+    PHANTOM,
+    POLL_SKIP,
+    PRECOMMITTED_READ,
+    TORN_TRANSACTION,
+    UNDECIDED_READ,
+    UNSEEN,
+    Anomaly,
+    HistoryVerdict,
+    Rule,
+)
 
 
-def check(operations: Sequence[ClientOperation], *, finally_read: Collection[TopicPartition] = ()) -> Verdict:
+def check(
+    operations: Sequence[ClientOperation], *, finally_read: Collection[TopicPartition] = ()
+) -> HistoryVerdict:
     """Judges a whole history, in the order in which its operations ended; ValueError for values that are
     not unique.
 
@@ -37,4 +61,438 @@ def check(operations: Sequence[ClientOperation], *, finally_read: Collection[Top
     anomalies += judge_missing(seen, frozenset(finally_read))
     anomalies += judge_mixed(seen)
     anomalies += judge_writes(seen)
-    return Verdict(tuple(anomalies), sometimes=seen.sometimes)
+    return HistoryVerdict(tuple(anomalies), exercised=seen.exercised)
+
+
+# --- single records -----------------------------------------------------------------------------------------
+
+_FAIL: Final = OperationOutcome.FAIL
+
+
+def judge_places(seen: Observations, log: ObservedLog) -> Iterator[Anomaly]:
+    """One value per offset, one offset per value."""
+    seen.exercised[INCONSISTENT_OFFSETS.name] += len(log.values)
+    seen.exercised[DUPLICATE.name] += len(log.places)
+    for offset, value in log.conflicts:
+        there, elsewhere = log.values[offset], log.places[value]
+        if there != value:
+            yield Anomaly(
+                INCONSISTENT_OFFSETS,
+                text=f"{log.partition} offset {offset} holds {there!r} and {value!r}",
+                partition=log.partition,
+                records=((offset, there), (offset, value)),
+            )
+        if elsewhere != offset:
+            write = log.writes.get(value)
+            yield Anomaly(
+                DUPLICATE,
+                text=f"{value!r} stands at {log.partition} offsets {elsewhere} and {offset}",
+                partition=log.partition,
+                operations=() if write is None else (seen.operations[write[0]],),
+                records=((elsewhere, value), (offset, value)),
+            )
+
+
+def judge_reads(seen: Observations, log: ObservedLog, isolation_level: IsolationLevel) -> Iterator[Anomaly]:
+    """Whether what this level's readers saw was written, had not failed, and could be decided by then.
+
+    Each record goes by its first reader, who saw it earliest.
+    """
+    operations, writes = seen.operations, log.writes
+    filtered = isolation_level is IsolationLevel.READ_COMMITTED
+    first_readers = log.readings(isolation_level).first_readers
+    seen.exercised[PHANTOM.name] += len(first_readers)
+    for record, position in first_readers.items():
+        write = writes.get(record[1])
+        if write is None:
+            yield _read(PHANTOM, log, record, reader=operations[position])
+            continue
+        writer = operations[write[0]]
+        if position == write[0]:
+            continue  # what a transaction reads of itself has a rule of its own
+        if writer.outcome is _FAIL:
+            if filtered or not writer.transactional:
+                yield _read(ABORTED_READ, log, record, reader=operations[position], writer=writer)
+        elif filtered and writer.commit_asked_at is not None:
+            seen.exercised[UNDECIDED_READ.name] += 1
+            if operations[position].completed_at < writer.commit_asked_at:
+                yield _read(UNDECIDED_READ, log, record, reader=operations[position], writer=writer)
+
+
+_OF_THE_WRITER = {
+    PHANTOM: "which nobody wrote there",
+    ABORTED_READ: "whose write had failed",
+    UNDECIDED_READ: "before its commit was asked for",
+}
+
+
+def _read(
+    rule: Rule,
+    log: ObservedLog,
+    record: Record,
+    *,
+    reader: ClientOperation,
+    writer: ClientOperation | None = None,
+) -> Anomaly:
+    offset, value = record
+    by = "" if writer is None else f" of {writer}"
+    return Anomaly(
+        rule,
+        text=f"{reader} read {value!r}{by} at {log.partition} offset {offset}, {_OF_THE_WRITER[rule]}",
+        partition=log.partition,
+        operations=(reader,) if writer is None else (reader, writer),
+        records=(record,),
+    )
+
+
+# --- missing records ----------------------------------------------------------------------------------------
+
+
+class Missed(NamedTuple):
+    """A write that nobody read who should have; `because` is LOST_WRITE or UNSEEN."""
+
+    because: Rule
+    partition: TopicPartition
+    value: bytes
+    offset: int | None
+
+
+@attrs.define(eq=False)
+class _Count:
+    """Of one operation: how many values it wrote, how many were read at read_committed, what is missed."""
+
+    written: int = 0
+    read: int = 0
+    missed: list[Missed] = attrs.field(factory=list[Missed])
+
+
+def judge_missing(seen: Observations, finally_read: Collection[TopicPartition]) -> Iterator[Anomaly]:
+    """Lost writes, unseen writes and torn transactions of the whole history."""
+    counts: dict[int, _Count] = {}
+    for log in seen.logs.values():
+        _count(seen, log, counts, finally_read=log.partition in finally_read)
+    for position, count in counts.items():
+        writer = seen.operations[position]
+        if writer.transactional and count.written > 1 and count.read:
+            seen.exercised[TORN_TRANSACTION.name] += 1
+        if not count.missed:
+            continue
+        # Nobody was told that a transaction of unknown outcome is committed: only its other half says so.
+        if writer.outcome is OperationOutcome.OK or not writer.transactional:
+            yield from (_missing(seen, position, missed) for missed in count.missed)
+        if writer.transactional and count.read:
+            yield _torn(seen, position, count)
+
+
+def _count(seen: Observations, log: ObservedLog, counts: dict[int, _Count], *, finally_read: bool) -> None:
+    """Goes through the writes of one partition."""
+    operations, exercised = seen.operations, seen.exercised
+    passages = _passages(seen, log)
+    highest = log.committed.highest
+    # At read_committed where anybody reads so: who is shown less decides whether it has arrived.
+    arrived = log.committed.values if log.committed.is_polled else log.uncommitted.values
+    for value, (position, acknowledged) in log.writes.items():
+        count = counts.get(position)
+        if count is None:
+            count = counts[position] = _Count()
+        count.written += 1
+        count.read += value in log.committed.values
+        offset = log.places.get(value, acknowledged)
+        if not seen.happened(position, value, log):
+            if (
+                offset is not None
+                and offset <= highest
+                and operations[position].outcome is OperationOutcome.FAIL
+            ):
+                exercised[ABORTED_READ.name] += 1
+            continue
+        met = (
+            []
+            if offset is None
+            else [passage for passage in passages if passage.low <= offset <= passage.high]
+        )
+        exercised[LOST_WRITE.name] += bool(met)
+        exercised[UNSEEN.name] += finally_read
+        if any(value not in passage.values for passage in met):
+            count.missed.append(Missed(LOST_WRITE, log.partition, value, offset))
+        elif finally_read and value not in arrived:
+            count.missed.append(Missed(UNSEEN, log.partition, value, offset))
+
+
+class Passage(NamedTuple):
+    """A stretch of offsets that readers of one isolation level went through, and the values they saw in
+    all.
+    """
+
+    low: int
+    high: int
+    values: Collection[bytes]
+
+
+def _passages(seen: Observations, log: ObservedLog) -> list[Passage]:
+    """What readers went past: everything below the highest offset that was read, since whoever began
+    further up went on from others; or, where some left records unread on purpose, no more than what each
+    went through.
+    """
+    if log.leaves_unread:
+        return _stretches(seen, log)
+    levels = (log.committed, log.uncommitted)
+    return [Passage(0, level.highest, level.values) for level in levels if level.first_readers]
+
+
+def _stretches(seen: Observations, log: ObservedLog) -> list[Passage]:
+    ended: list[Passage] = []
+    open_stretches: dict[str, Passage] = {}
+    for position, records in log.visits:
+        operation = seen.operations[position]
+        before = open_stretches.pop(operation.process, None)
+        if records is None:
+            ended += [] if before is None else [before]
+            continue
+        low = records[0][0] if before is None else before.low
+        values = log.readings(operation.isolation_level).values
+        open_stretches[operation.process] = Passage(low, records[-1][0], values)
+    return ended + list(open_stretches.values())
+
+
+def _missing(seen: Observations, position: int, missed: Missed) -> Anomaly:
+    writer = seen.operations[position]
+    where = missed.partition if missed.offset is None else f"{missed.partition} offset {missed.offset}"
+    fate = "readers went past it" if missed.because is LOST_WRITE else "the partition was read to its end"
+    return Anomaly(
+        missed.because,
+        text=f"{missed.value!r} of {writer} at {where} was never read, though {fate}",
+        partition=missed.partition,
+        operations=(writer,),
+        records=_records([missed]),
+    )
+
+
+def _torn(seen: Observations, position: int, count: _Count) -> Anomaly:
+    writer = seen.operations[position]
+    lacking = ", ".join(f"{missed.value!r} of {missed.partition}" for missed in count.missed)
+    return Anomaly(
+        TORN_TRANSACTION,
+        text=f"{count.read} of {count.written} writes of {writer} were read, but not {lacking}",
+        operations=(writer,),
+        records=_records(count.missed),
+    )
+
+
+def _records(missed: list[Missed]) -> tuple[Record, ...]:
+    return tuple((write.offset, write.value) for write in missed if write.offset is not None)
+
+
+# --- order --------------------------------------------------------------------------------------------------
+
+
+def judge_polls(seen: Observations, log: ObservedLog) -> Iterator[Anomaly]:
+    """Skips and steps back, within an operation and from one to the next of its process."""
+    last: dict[str, tuple[int, int]] = {}  # position in the history and offset, by process
+    within = across = 0
+    for position, records in log.visits:
+        operation = seen.operations[position]
+        before = last.get(operation.process)
+        if records is None:
+            last.pop(operation.process, None)
+            continue
+        offsets = [offset for offset, _ in records]
+        readings = log.readings(operation.isolation_level)
+        within += len(offsets) - 1
+        if before is not None:
+            within += before[0] == position
+            across += before[0] != position
+            offsets.insert(0, before[1])
+        last[operation.process] = (position, offsets[-1])
+        start = readings.index.get(offsets[0])
+        if start is None or readings.order[start : start + len(offsets)] != offsets:
+            since = position if before is None else before[0]
+            yield from _judge_steps(seen, log, readings, offsets, since=since, position=position)
+    seen.exercised[INTERNAL_POLL_SKIP.name] += within
+    seen.exercised[INTERNAL_NONMONOTONIC_POLL.name] += within
+    seen.exercised[POLL_SKIP.name] += across
+    seen.exercised[NONMONOTONIC_POLL.name] += across
+
+
+def _judge_steps(
+    seen: Observations, log: ObservedLog, readings: Readings, offsets: list[int], *, since: int, position: int
+) -> Iterator[Anomaly]:
+    """Step by step through offsets that are no part of the order as they stand; the first of them was read by
+    the operation at `since`, the others by the one at `position`.
+    """
+    operation = seen.operations[position]
+    for before, after in pairwise(offsets):
+        order = readings.order
+        skipped = order[bisect_right(order, before) : bisect_left(order, after)]
+        is_internal = since == position
+        if after <= before:
+            rule = INTERNAL_NONMONOTONIC_POLL if is_internal else NONMONOTONIC_POLL
+            what = f"went back from {log.partition} offset {before} to {after}"
+        elif skipped:
+            rule = INTERNAL_POLL_SKIP if is_internal else POLL_SKIP
+            what = f"went from {log.partition} offset {before} to {after} and left out {skipped[0]}"
+        else:
+            rule, what = None, ""
+        if rule is not None:
+            yield Anomaly(
+                rule,
+                text=f"{operation} {what}" + (f" and {len(skipped) - 1} more" if len(skipped) > 1 else ""),
+                partition=log.partition,
+                operations=(operation,) if is_internal else (seen.operations[since], operation),
+                records=tuple((offset, log.values[offset]) for offset in [before, *skipped, after]),
+            )
+        since = position
+
+
+def judge_sends(seen: Observations, log: ObservedLog) -> Iterator[Anomaly]:
+    """Whether the acknowledged offsets of each process's writes grow in the order in which it sent them."""
+    last: dict[str, tuple[int, int, bytes]] = {}  # position in the history, offset and value, by process
+    within = across = 0
+    for value, (position, offset) in log.writes.items():
+        if offset is None or not seen.is_committed[position]:
+            continue
+        operation = seen.operations[position]
+        before = last.get(operation.process)
+        last[operation.process] = (position, offset, value)
+        if before is None:
+            continue
+        is_internal = before[0] == position
+        within += is_internal
+        across += not is_internal
+        if offset < before[1]:
+            since = seen.operations[before[0]]
+            yield Anomaly(
+                INTERNAL_NONMONOTONIC_SEND if is_internal else NONMONOTONIC_SEND,
+                text=f"{operation} wrote {value!r} at {log.partition} offset {offset},"
+                f" after {before[2]!r} of {since} at {before[1]}",
+                partition=log.partition,
+                operations=(operation,) if is_internal else (since, operation),
+                records=((before[1], before[2]), (offset, value)),
+            )
+    seen.exercised[INTERNAL_NONMONOTONIC_SEND.name] += within
+    seen.exercised[NONMONOTONIC_SEND.name] += across
+
+
+# --- dependencies between transactions ----------------------------------------------------------------------
+
+# from writer to the one after it, and what shows it
+SHOWN_MAX = 8  # edges of a cycle that its text names; all of them are in its records
+
+Edges = dict[int, dict[int, tuple[ObservedLog, Record]]]
+
+
+def judge_mixed(seen: Observations) -> Iterator[Anomaly]:
+    """Transactions that read and write: their own writes are not theirs to read, nor may they read in a
+    cycle.
+    """
+    edges: Edges = {position: {} for position in seen.mixed if seen.is_committed[position]}
+    for position in seen.mixed:
+        actions = seen.operations[position].actions
+        polls = [action for action in actions if isinstance(action, Poll)]
+        written = {action.partition for action in actions if isinstance(action, Write)}
+        seen.exercised[PRECOMMITTED_READ.name] += any(poll.partition in written for poll in polls)
+        for poll in polls:
+            log = seen.logs[poll.partition]
+            for record in poll.records:
+                writer, _ = log.writes.get(record[1], (position, None))
+                if writer != position:
+                    if writer in edges and position in edges:
+                        edges[writer].setdefault(position, (log, record))
+                elif record[1] in log.writes:
+                    yield _own(seen, log, position, record)
+    seen.exercised[CIRCULAR_READS.name] += sum(map(len, edges.values()))
+    yield from _cycles(CIRCULAR_READS, seen, edges)
+
+
+def judge_writes(seen: Observations) -> Iterator[Anomaly]:
+    """Cycles of transactions that wrote before each other; only neighbours in a log need an edge."""
+    edges: Edges = {}
+    for log in seen.logs.values():
+        before: int | None = None
+        for offset in sorted(log.values):
+            value = log.values[offset]
+            write = log.writes.get(value)
+            if (
+                write is None
+                or not seen.is_committed[write[0]]
+                or not seen.operations[write[0]].transactional
+            ):
+                continue
+            if before is not None and before != write[0]:
+                edges.setdefault(before, {}).setdefault(write[0], (log, (offset, value)))
+            before = write[0]
+    seen.exercised[CIRCULAR_WRITES.name] += sum(map(len, edges.values()))
+    yield from _cycles(CIRCULAR_WRITES, seen, edges)
+
+
+def _own(seen: Observations, log: ObservedLog, position: int, record: Record) -> Anomaly:
+    operation = seen.operations[position]
+    return Anomaly(
+        PRECOMMITTED_READ,
+        text=f"{operation} read its own {record[1]!r} at {log.partition} offset {record[0]}",
+        partition=log.partition,
+        operations=(operation,),
+        records=(record,),
+    )
+
+
+def _cycles(rule: Rule, seen: Observations, edges: Edges) -> Iterator[Anomaly]:
+    if not any(edges.values()):
+        return
+    graph = {position: tuple(after) for position, after in edges.items()}
+    for component in components(graph):
+        cycle = shortest_cycle(graph, component)
+        steps = [(position, *edges[position][after]) for position, after in pairwise([*cycle, cycle[0]])]
+        shown = [
+            f"{seen.operations[position]} -> ({record[1]!r} of {log.partition})"
+            for position, log, record in steps[:SHOWN_MAX]
+        ]
+        left_out = f" -> {len(cycle) - SHOWN_MAX} more" if len(cycle) > SHOWN_MAX else ""
+        yield Anomaly(
+            rule,
+            text=f"{' -> '.join(shown)}{left_out} -> {seen.operations[cycle[0]]}, of {len(component)} in all",
+            operations=tuple(seen.operations[position] for position in cycle),
+            records=tuple(record for _, _, record in steps),
+        )
+
+
+# --- exactly once from end to end ---------------------------------------------------------------------------
+
+Values = Mapping[TopicPartition, Iterable[bytes]]
+Transform = Callable[[TopicPartition, bytes], Iterable[tuple[TopicPartition, bytes]]]
+
+
+def exactly_once(inputs: Values, outputs: Values, transform: Transform) -> HistoryVerdict:
+    """Compares what was read at read_committed, by partition, with what `transform` makes of every input.
+
+    Results need not be unique. Where a retry marks its values to keep them unique, the mark must be off by
+    here.
+    """
+    due = Counter(
+        result
+        for partition, values in inputs.items()
+        for value in values
+        for result in transform(partition, value)
+    )
+    found = Counter((partition, value) for partition, values in outputs.items() for value in values)
+    exercised = {
+        MISSING_OUTPUT.name: due.total(),
+        DOUBLED_OUTPUT.name: due.total(),
+        FOREIGN_OUTPUT.name: found.total(),
+    }
+    return HistoryVerdict(tuple(_differences(due, found)), exercised=exercised)
+
+
+def _differences(
+    due: Counter[tuple[TopicPartition, bytes]], found: Counter[tuple[TopicPartition, bytes]]
+) -> Iterator[Anomaly]:
+    for (partition, value), count in due.items():
+        there = found[partition, value]
+        if there != count:
+            rule: Rule = MISSING_OUTPUT if there < count else DOUBLED_OUTPUT
+            text = f"{value!r} stands {there} times in {partition}, not {count}"
+            yield Anomaly(rule, text=text, partition=partition)
+    for partition, value in found:
+        if (partition, value) not in due:
+            text = f"{value!r} stands in {partition} and is nothing that the inputs give"
+            yield Anomaly(FOREIGN_OUTPUT, text=text, partition=partition)

@@ -22,10 +22,11 @@ from fencepost.broker.transactions.tables import (
     served,
     spoken,
 )
+from fencepost.log_model.transactions import DECISIONS
 from fencepost.protocol.messages import AddOffsetsToTxn, AddPartitionsToTxn, EndTxn, InitProducerId
 from fencepost.protocol.terms import LAST_GRANTED_EPOCH, TransactionResult, TransactionState
 from fencepost.protocol.transaction_log import TransactionRecord
-from fencepost.simulator.judges.transaction_record import DECISIONS, TransactionBook
+from fencepost.simulator.judges.transaction_rules import TransactionBook
 
 COUNTED: Final = frozenset({EndTxn, InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn})
 """The requests that a coordinator's tables speak of."""

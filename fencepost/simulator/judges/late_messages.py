@@ -14,11 +14,11 @@ import attrs
 
 from fencepost.broker.contract import Append, Received
 from fencepost.broker.settings import NodeSettings
+from fencepost.log_model.transactions import DECISIONS
 from fencepost.protocol.batches import BatchHeader, read_header, read_marker
 from fencepost.protocol.messages import EndTxn, Produce, Request, TxnOffsetCommit, WriteTxnMarkers
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
-    NO_PRODUCER_EPOCH,
     NO_SEQUENCE,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
@@ -34,8 +34,8 @@ from fencepost.simulator.judges.known_anomalies import (
     KnownAnomaly,
     OldBehaviour,
 )
-from fencepost.simulator.judges.partition_record import PartitionRecord
-from fencepost.simulator.judges.transaction_record import DECISIONS, TransactionBook
+from fencepost.simulator.judges.partition_rules import PartitionRecord
+from fencepost.simulator.judges.transaction_rules import TransactionBook
 from fencepost.simulator.world.clock import NS_PER_MS
 from fencepost.simulator.world.events import MessageLost, MessageSent, NodeStepped
 from fencepost.simulator.world.network import RequestMessage
@@ -149,7 +149,7 @@ class LateMessages:
         newest = self.coordinator_epochs.get(place, _NO_COORDINATOR_EPOCH)
         began_at = self.began_at.get(self.transactions.owners.get(header.producer_id, ""), 0)
         if left_at < began_at and coordinator_epoch >= newest and not _is_outdated(header, record):
-            first = record.current_txn_first_offset.get(header.producer_id)
+            first = record.model.open.get(header.producer_id)
             decides = "nothing" if first is None else f"what was written from offset {first} on"
             self._meet(
                 LATE_MARKER,
@@ -189,7 +189,7 @@ class LateMessages:
 
 def _is_outdated(header: BatchHeader, record: PartitionRecord) -> bool:
     """Whether the partition knows a newer epoch: then it had to refuse."""
-    return header.producer_epoch < record.epochs.get(header.producer_id, NO_PRODUCER_EPOCH)
+    return header.producer_epoch < record.newest_epoch(header.producer_id)
 
 
 def _identity(record: TransactionRecord) -> tuple[int, int]:

@@ -39,7 +39,7 @@ class Poll(NamedTuple):
     records: tuple[Record, ...]
 
 
-class Placed(NamedTuple):
+class PositionSet(NamedTuple):
     """The consumer's position was set, by an assignment or a seek: whatever it reads next continues
     nothing.
 
@@ -52,7 +52,7 @@ class Placed(NamedTuple):
     leaves_unread: bool = False
 
 
-Action = Write | Poll | Placed
+Action = Write | Poll | PositionSet
 
 
 class ClientOperation(NamedTuple):

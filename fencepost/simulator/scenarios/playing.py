@@ -20,8 +20,8 @@ from fencepost.simulator.actors.scripted import ConsumerPlayer, ProducerPlayer, 
 from fencepost.simulator.actors.workloads import Runner, processor
 from fencepost.simulator.faults.injector import FaultInjector
 from fencepost.simulator.faults.protocol_events import SAME, Listener, ProtocolEvent, ProtocolEvents
-from fencepost.simulator.judges.invariants import Invariants
 from fencepost.simulator.judges.operations import ClientOperation
+from fencepost.simulator.judges.white_box import Invariants
 from fencepost.simulator.scenarios.model import (
     Case,
     ClusterShape,

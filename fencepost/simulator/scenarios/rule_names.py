@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from fencepost.simulator.judges.anomalies import RULES
-from fencepost.simulator.judges.step_rules import STEP_RULES
+from fencepost.simulator.judges.rules import HISTORY_RULES, STEP_RULES
 
 CONVERGES: Final = "converges"
 HANGING_TRANSACTION: Final = "hanging-transaction"
@@ -30,7 +29,7 @@ RULE_NAMES: Final = (
     CONVERGES,
     HANGING_TRANSACTION,
     EXACTLY_ONCE,
-    *(rule.name for rule in RULES if not rule.allowed_because),
+    *(rule.name for rule in HISTORY_RULES if not rule.allowed_because),
     *(rule.name for rule in STEP_RULES),
 )
 

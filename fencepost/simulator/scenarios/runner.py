@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import attrs
 
 from fencepost.simulator.fuzz.trial import NOT_LIVE, core_failure, digest_of, judge_failure
-from fencepost.simulator.judges.violation import Violation
+from fencepost.simulator.judges.rules import Violation
 from fencepost.simulator.scenarios import seeded_playing
 from fencepost.simulator.scenarios.model import Case, ProducerPart, Scenario, ScenarioExpectation, cases
 from fencepost.simulator.scenarios.playing import Play, stage

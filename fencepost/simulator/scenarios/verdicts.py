@@ -18,8 +18,7 @@ from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition, TransactionState
 from fencepost.protocol.transaction_log import read_transactions
 from fencepost.simulator.actors.workloads import transform, without_mark
-from fencepost.simulator.judges.black_box import check
-from fencepost.simulator.judges.exactly_once import exactly_once
+from fencepost.simulator.judges.black_box import check, exactly_once
 from fencepost.simulator.scenarios.model import ConsumerPart, ProcessorPart, ScenarioExpectation
 from fencepost.simulator.scenarios.playing import Play
 from fencepost.simulator.scenarios.rule_names import CONVERGES, EXACTLY_ONCE, HANGING_TRANSACTION, spelled_out
@@ -56,7 +55,7 @@ def judge(play: Play) -> Findings:
     visible = visible_values(play)
     verdict = check(play.operations, finally_read=_read_to_their_end(play))
     findings.breaches += [(anomaly.rule.name, anomaly.text) for anomaly in verdict.violations]
-    findings.exercised.update(verdict.sometimes)
+    findings.exercised.update(verdict.exercised)
     for part in play.case.scenario.parts:
         if isinstance(part, ProcessorPart):
             _judge_copies(part, visible, findings)
@@ -67,7 +66,7 @@ def judge(play: Play) -> Findings:
     breach = play.step_judge.breach
     if breach is not None:
         findings.breaches.append((breach.rule, breach.evidence))
-    findings.exercised.update(play.step_judge.inner.sometimes)
+    findings.exercised.update(play.step_judge.inner.exercised)
     _count_what_there_was(play, findings.exercised)
     return findings
 
@@ -128,7 +127,7 @@ def _judge_copies(part: ProcessorPart, visible: dict[TopicPartition, list[str]],
         lambda where, value: [(TopicPartition(part.writes, where.partition), transform(value))],
     )
     findings.breaches += [(anomaly.rule.name, anomaly.text) for anomaly in verdict.violations]
-    findings.exercised.update(verdict.sometimes)
+    findings.exercised.update(verdict.exercised)
 
 
 def _hanging(play: Play) -> list[str]:

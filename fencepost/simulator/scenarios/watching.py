@@ -11,8 +11,8 @@ from typing import Any
 
 import attrs
 
-from fencepost.simulator.judges.invariants import Invariants
-from fencepost.simulator.judges.violation import Violation
+from fencepost.simulator.judges.rules import Violation
+from fencepost.simulator.judges.white_box import Invariants
 from fencepost.simulator.world.world import World
 
 
@@ -25,7 +25,7 @@ class StepJudge:
 
     def attach(self, world: World) -> None:
         """From now on."""
-        for kind, look in self.inner.looks.items():
+        for kind, look in self.inner.subscriptions.items():
             world.events.subscribe(kind, self._guarded(look))
 
     def _guarded(self, look: Callable[[Any], None]) -> Callable[[Any], None]:

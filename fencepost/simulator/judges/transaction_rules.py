@@ -1,7 +1,14 @@
-"""The judge's own record of every transaction: what the coordinators' logs say, durable or not yet.
+"""The white box's own record of every transaction, and the rules of decisions, identities and fencing (I4 to
+I7, I13).
 
-Rule: a transaction is what lies between two ends of one transactional id; its identity, partitions and
-decision are read from the log's records, never from a coordinator's notes.
+It is read from the records of `__transaction_state`, never from a coordinator's memory. A record passes two
+points, and rules ask for different ones: it *enters* when the coordinator decides it, and it is *durable*
+when the log is replicated up to it. Markers may follow only a durable PREPARE_*, a batch may enter only where
+a durable ONGOING record has its partition, and a state may never follow another that the table FOLLOWERS does
+not name, durable or not.
+
+    record   ONGOING ─────────▶ PREPARE_COMMIT ─────────▶ COMPLETE_COMMIT
+    durable        ▲ batches enter          ▲ markers enter        ▲ only after every marker is durable
 """
 
 from __future__ import annotations
@@ -12,6 +19,7 @@ from typing import Final
 
 import attrs
 
+from fencepost.log_model.transactions import COMPLETED, DECISIONS, FOLLOWERS, Identity, lowest_epoch_after
 from fencepost.protocol.terms import (
     INT16_MAX,
     NO_PRODUCER_ID,
@@ -20,42 +28,30 @@ from fencepost.protocol.terms import (
     TransactionState,
 )
 from fencepost.protocol.transaction_log import TransactionRecord
-from fencepost.simulator.judges.anomalies import Looks, Rule
-from fencepost.simulator.judges.partition_record import PartitionRecord
-from fencepost.simulator.judges.step_rules import (
+from fencepost.simulator.judges.partition_rules import PartitionRecord
+from fencepost.simulator.judges.rules import (
     DURABLE_DECISION,
     FENCED,
     HANGING,
     IDENTITY_ONCE,
     ONE_DECISION,
+    Exercised,
+    Rule,
+    Violation,
 )
-from fencepost.simulator.judges.violation import Violation
 
-_S = TransactionState
-_EMPTY: Final = _S.EMPTY
-_ONGOING: Final = _S.ONGOING
-_ABORTS: Final = (_EMPTY, _ONGOING, _S.PREPARE_ABORT)
-FOLLOWERS: Final[dict[TransactionState, tuple[TransactionState, ...]]] = {
-    _EMPTY: _ABORTS,
-    _ONGOING: (_ONGOING, _S.PREPARE_COMMIT, _S.PREPARE_ABORT),
-    _S.PREPARE_COMMIT: (_S.COMPLETE_COMMIT,),
-    _S.PREPARE_ABORT: (_S.COMPLETE_ABORT,),
-    _S.COMPLETE_COMMIT: _ABORTS,
-    _S.COMPLETE_ABORT: _ABORTS,
-}
-"""What a log may say next of a transactional id: the judge's own table, whatever the coordinator's says."""
-
-DECISIONS: Final = {_S.PREPARE_COMMIT: TransactionResult.COMMIT, _S.PREPARE_ABORT: TransactionResult.ABORT}
-_COMPLETE: Final = (_S.COMPLETE_COMMIT, _S.COMPLETE_ABORT)
-RETIRED: Final = INT16_MAX + 1  # above every epoch of a producer id that gave way to another one
+_EMPTY: Final = TransactionState.EMPTY
+_ONGOING: Final = TransactionState.ONGOING
+_RENEWS_IDENTITY: Final = 2  # the client's transaction version from which each end raises the epoch (KIP-890)
+RETIRED: Final = INT16_MAX + 1  # above every epoch of a producer id that was replaced by another one
 
 
 Entry = tuple[int, str, TransactionRecord]
-"""One record of a coordinator's log: the offset behind it, the transactional id, and what it says of it."""
+"""One record of a coordinator's log: the offset after it, the transactional id, and the record."""
 
 
 @attrs.define(eq=False)
-class Transaction:
+class JudgedTransaction:
     """One transaction. `partitions`, `decision` and `is_prepared` count once they are durable."""
 
     name: str
@@ -69,23 +65,26 @@ class Transaction:
 
 @attrs.define(eq=False)
 class TransactionBook:
-    """Every transactional id. What a log lost is taken back by reading the rest again."""
+    """Every transactional id. When a log loses its tail, the rest of it is read again."""
 
-    marks: Looks
+    exercised: Exercised
     partitions: Mapping[TopicPartition, PartitionRecord]
     entries: defaultdict[TopicPartition, list[Entry]] = attrs.Factory(lambda: defaultdict(list[Entry]))
     waiting: defaultdict[TopicPartition, deque[Entry]] = attrs.Factory(lambda: defaultdict(deque[Entry]))
     latest: dict[str, TransactionRecord] = attrs.Factory(dict[str, TransactionRecord])
     durable_records: dict[str, TransactionRecord] = attrs.Factory(dict[str, TransactionRecord])
-    current: dict[str, Transaction] = attrs.Factory(dict[str, Transaction])
-    written_by: dict[int, Transaction] = attrs.Factory(dict[int, Transaction])  # the newest, by producer id
-    ended: dict[tuple[int, int], Transaction] = attrs.Factory(dict[tuple[int, int], Transaction])
-    marked_as: dict[tuple[int, int], Transaction] = attrs.Factory(dict[tuple[int, int], Transaction])
+    current: dict[str, JudgedTransaction] = attrs.Factory(dict[str, JudgedTransaction])
+    written_by: dict[int, JudgedTransaction] = attrs.Factory(dict[int, JudgedTransaction])
+    """The newest transaction, by producer id."""
+    ended: dict[Identity, JudgedTransaction] = attrs.Factory(dict[Identity, JudgedTransaction])
+    """By the identity that wrote it."""
+    marked_as: dict[Identity, JudgedTransaction] = attrs.Factory(dict[Identity, JudgedTransaction])
+    """By the identity that its markers have: the next epoch where each end raises it."""
     homes: dict[str, TopicPartition] = attrs.Factory(dict[str, TopicPartition])
     first_markers: dict[tuple[int, int], tuple[TopicPartition, TransactionResult]] = attrs.Factory(
         dict[tuple[int, int], tuple[TopicPartition, TransactionResult]]
     )
-    """What was first said of each identity's transaction, whatever its coordinator takes back."""
+    """The first marker of each identity's transaction, even if its coordinator loses the decision later."""
     owners: dict[int, str] = attrs.Factory(dict[int, str])  # of producer ids
     floors: dict[int, int] = attrs.Factory(dict[int, int])  # the oldest epoch that is not fenced
 
@@ -95,9 +94,9 @@ class TransactionBook:
         """A coordinator decided; its record entered the log."""
         _, name, record = entry
         before = self.latest.get(name)
-        self.marks[DURABLE_DECISION.name] += 1
+        self.exercised[DURABLE_DECISION.name] += 1
         if before is not None:
-            self._judge_move(name, before, record)
+            self._judge_step(name, before, record)
         self._judge_identity(name, before, record)
         self._note(key, entry)
 
@@ -114,8 +113,8 @@ class TransactionBook:
         state = record.state
         if state is _ONGOING:
             if before is None or before.state is not _ONGOING:
-                made = Transaction(
-                    name, record.producer_id, record.producer_epoch, record.client_version >= 2
+                made = JudgedTransaction(
+                    name, record.producer_id, record.producer_epoch, record.client_version >= _RENEWS_IDENTITY
                 )
                 self.current[name] = self.written_by[record.producer_id] = made
         elif state in DECISIONS:
@@ -124,7 +123,9 @@ class TransactionBook:
     def _decide(self, name: str, before: TransactionRecord | None, record: TransactionRecord) -> None:
         if before is None or before.state is not _ONGOING:  # an end of nothing, which raises the epoch
             epoch = record.producer_epoch if before is None else before.producer_epoch
-            self.current[name] = Transaction(name, record.producer_id, epoch, record.client_version >= 2)
+            self.current[name] = JudgedTransaction(
+                name, record.producer_id, epoch, record.client_version >= _RENEWS_IDENTITY
+            )
         transaction = self.current[name]
         transaction.decision = DECISIONS[record.state]
         self.ended[transaction.producer_id, transaction.producer_epoch] = transaction
@@ -150,7 +151,7 @@ class TransactionBook:
                 self.floors[before.producer_id] = RETIRED
 
     def cut(self, key: TopicPartition, end: int) -> None:
-        """The log ends at `end` now: whatever was behind it was never said."""
+        """The log ends at `end` now: records after it never were there."""
         entered = self.entries[key]
         kept = [entry for entry in entered if entry[0] <= end]
         if len(kept) < len(entered):
@@ -166,12 +167,12 @@ class TransactionBook:
 
     # --- rules of the coordinator's log ---------------------------------------------------------------------
 
-    def _judge_move(self, name: str, before: TransactionRecord, record: TransactionRecord) -> None:
+    def _judge_step(self, name: str, before: TransactionRecord, record: TransactionRecord) -> None:
         if record.state not in FOLLOWERS[before.state]:
             raise Violation(
                 DURABLE_DECISION.name, f"{name} went from {before.state.title} to {record.state.title}"
             )
-        if record.state not in _COMPLETE:
+        if record.state not in COMPLETED:
             return
         for where in before.partitions:
             log = self.partitions.get(where)
@@ -185,8 +186,7 @@ class TransactionBook:
     def _judge_identity(self, name: str, before: TransactionRecord | None, record: TransactionRecord) -> None:
         producer_id, epoch = record.producer_id, record.producer_epoch
         if before is not None and before.producer_id == producer_id:
-            renews = record.state in DECISIONS and record.client_version >= 2
-            if epoch < before.producer_epoch + renews:
+            if epoch < lowest_epoch_after(before, record):
                 raise Violation(
                     IDENTITY_ONCE.name,
                     f"{name}: epoch {before.producer_epoch} of producer {producer_id} was followed by "
@@ -199,7 +199,7 @@ class TransactionBook:
 
     def _judge_fresh(self, name: str, producer_id: int, before: TransactionRecord | None) -> None:
         """A producer id that is new here is new everywhere."""
-        self.marks[IDENTITY_ONCE.name] += 1
+        self.exercised[IDENTITY_ONCE.name] += 1
         promised = before is not None and before.next_producer_id == producer_id
         owner = self.owners.get(producer_id)
         if owner is not None and not promised:
@@ -209,9 +209,9 @@ class TransactionBook:
 
     # --- rules of other logs --------------------------------------------------------------------------------
 
-    def judge_write(self, where: TopicPartition, producer_id: int, producer_epoch: int) -> Transaction:
-        """Before a transactional batch enters: a marker will come for it. Returns its transaction."""
-        self.marks[HANGING.name] += 1
+    def judge_write(self, where: TopicPartition, producer_id: int, producer_epoch: int) -> JudgedTransaction:
+        """I4, before a transactional batch enters: a marker will come for it. Returns its transaction."""
+        self.exercised[HANGING.name] += 1
         transaction = self.written_by.get(producer_id)
         if transaction is None or (
             transaction.producer_epoch != producer_epoch or where not in transaction.partitions
@@ -223,7 +223,7 @@ class TransactionBook:
                 f"coordinator has no transaction of it there (has {held})",
             )
         record = self.latest[transaction.name]
-        if transaction.is_prepared and record.state in _COMPLETE:
+        if transaction.is_prepared and record.state in COMPLETED:
             raise Violation(
                 HANGING.name,
                 f"{where}: a batch of producer {producer_id} epoch {producer_epoch} entered, and "
@@ -232,11 +232,11 @@ class TransactionBook:
         return transaction
 
     def judge_fenced(self, where: TopicPartition, producer_id: int, producer_epoch: int) -> None:
-        """Before any batch enters: nobody newer was let in as the owner."""
+        """I13, before any batch enters: no newer owner of the transactional id was admitted."""
         floor = self.floors.get(producer_id)
         if floor is None:
             return
-        self.marks[FENCED.name] += 1
+        self.exercised[FENCED.name] += 1
         if producer_epoch < floor:
             raise Violation(
                 FENCED.name,
@@ -247,12 +247,14 @@ class TransactionBook:
     def judge_marker(
         self, where: TopicPartition, identity: tuple[int, int], result: TransactionResult
     ) -> None:
-        """Before a marker enters: others of its transaction say the same, and that is decided, durably."""
+        """I5 and I6, before a marker enters: the other markers of its transaction have the same result, and
+        so has a durable decision.
+        """
         first = self.first_markers.setdefault(identity, (where, result))
-        self.marks[ONE_DECISION.name] += first[0] != where
+        self.exercised[ONE_DECISION.name] += first[0] != where
         if first[1] is not result:
             raise _wrong(ONE_DECISION, where, identity, result, f"{first[0]} has {first[1].name}")
-        self.marks[DURABLE_DECISION.name] += 1
+        self.exercised[DURABLE_DECISION.name] += 1
         transaction = self.marked_as.get(identity)
         if transaction is None or not transaction.is_prepared:
             raise _wrong(DURABLE_DECISION, where, identity, result, "no durable decision")
@@ -265,20 +267,20 @@ class TransactionBook:
 def _wrong(
     rule: Rule, where: TopicPartition, identity: tuple[int, int], result: TransactionResult, found: str
 ) -> Violation:
-    """A marker that should not be there, and what speaks against it."""
+    """A marker that should not be there, and what contradicts it."""
     said = f"{where}: {result.name} marker of producer {identity[0]} epoch {identity[1]}"
     return Violation(rule.name, f"{said}, and {found}")
 
 
 def _is_marked(log: PartitionRecord, decided: TransactionRecord) -> bool:
-    """Whether the last marker of this producer is the one that was decided, and durable; one that came again,
-    as after a change of coordinators, need not be.
+    """Whether the producer's last marker is the one that was decided, and durable. A repetition of it, which
+    a new coordinator sends, need not be durable.
     """
-    marked = log.marked.get(decided.producer_id)
+    marker = log.model.last_marker(decided.producer_id)
     return (
-        marked is not None
-        and marked.offset < log.high_watermark
-        and marked.producer_epoch == decided.producer_epoch
-        and marked.result is DECISIONS[decided.state]
-        and decided.producer_id not in log.current_txn_first_offset
+        marker is not None
+        and marker.offset < log.high_watermark
+        and marker.producer_epoch == decided.producer_epoch
+        and marker.result is DECISIONS[decided.state]
+        and decided.producer_id not in log.model.open
     )

@@ -1,12 +1,32 @@
-"""The white-box judge: looks at each step of each node, before anything of it is written or sent.
+"""The white-box judge: it looks at each step of each node, before anything of the step is written or sent.
 
-Rule: it keeps its own record of every log and transaction, and looks only at what a step touched. Of the
-cores it reads what they show (bounds, offsets) to compare, never to know.
+Theory of operation. A world publishes every step (NodeStepped: a node, its input, the appends and effects
+that it decided). The judge keeps a second account of the whole cluster, made from the appends alone, and
+compares:
+
+    step ──▶ appends ──▶ PartitionRecord   log model of each partition, bounds, leaders     I1-I4, I11, I12
+        │           ├──▶ TransactionBook   records of each coordinator, durable or not      I4-I7, I13
+        │           └──▶ OffsetsRecord     committed and pending offsets of each group      I9
+        ├──▶ replies ──▶ AnswerRules       what clients and nodes are told                  I7, I13, I15
+        │           └──▶ RetryRule         retries of what was done                         I16
+        └──▶ after it    bounds that the leader shows, timeouts                             I1, I2, I14
+    the end of a run ──▶ judge_convergence                                                  I8
+
+Order matters within a step. The input comes first, since it may make a log durable or change its leader; then
+the appends in their order, each judged against the account *before* it enters; then the replies, which may
+speak of these appends only if they are durable; at last the bounds, which must fit everything before.
+
+The invariant: what the judge knows comes from log bytes. It reads the cores only to compare them (bounds,
+offsets, what a leader knows after recovery). A judge that believed a coordinator's memory would miss every
+bug where memory and log differ, and such a bug shows only after a failover.
+
+Speed matters too, since the judge runs in every step of every simulated world: an append costs one step of
+each fold, and a partition is looked at only when a step touched it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from fencepost.broker.contract import (
@@ -23,7 +43,9 @@ from fencepost.broker.contract import (
 from fencepost.broker.groups.state import Groups
 from fencepost.broker.host import Host
 from fencepost.broker.partitions.partition import Partition
-from fencepost.protocol.batches import BatchHeader
+from fencepost.broker.purgatory import AskedForNews, Log
+from fencepost.log_model.transactions import DECISIONS
+from fencepost.protocol.batches import BatchHeader, marker_of
 from fencepost.protocol.messages import EndTxn, InitProducerId, WriteTxnMarkers
 from fencepost.protocol.offsets_log import read_offsets
 from fencepost.protocol.terms import (
@@ -35,36 +57,36 @@ from fencepost.protocol.terms import (
     TransactionState,
 )
 from fencepost.protocol.transaction_log import read_transactions
-from fencepost.simulator.judges.anomalies import Looks
-from fencepost.simulator.judges.answer_rules import AnswerRules
-from fencepost.simulator.judges.convergence import is_settled, judge_convergence
+from fencepost.simulator.judges.answer_rules import AnswerRules, RetryRule
 from fencepost.simulator.judges.coverage import COUNTED, CellCounter, Coverage
-from fencepost.simulator.judges.offsets_record import OffsetsEntry, OffsetsRecord
-from fencepost.simulator.judges.partition_record import PartitionRecord, judge_order, marker_result
-from fencepost.simulator.judges.reading_rule import judge_fetched
-from fencepost.simulator.judges.recovery_rule import RecoveryRule
-from fencepost.simulator.judges.retry_rule import RetryRule
-from fencepost.simulator.judges.step_rules import CONVERGENCE, TIMEOUT
-from fencepost.simulator.judges.transaction_record import TransactionBook
-from fencepost.simulator.judges.violation import Violation
+from fencepost.simulator.judges.partition_rules import (
+    OffsetsBatch,
+    OffsetsRecord,
+    PartitionRecord,
+    RecoveryRule,
+    judge_fetched,
+    judge_order,
+)
+from fencepost.simulator.judges.rules import CONVERGENCE, TIMEOUT, Exercised, Violation
+from fencepost.simulator.judges.transaction_rules import TransactionBook
 from fencepost.simulator.world.events import FetchAnswered, NodeKilled, NodeStepped
 from fencepost.simulator.world.nodes import SimulatedNode
 from fencepost.simulator.world.world import World
 
 
 class Invariants:
-    """A judge of a world. `judge_end` when a healed run is over, `cover` in any case."""
+    """The white-box judge of one world. Call `judge_end` when a healed run is over, `cover` in any case."""
 
     def __init__(self, world: World) -> None:
         settings = world.settings
         self.world = world
-        self.sometimes = Looks(int)
+        self.exercised = Exercised(int)
         self.partitions: dict[TopicPartition, PartitionRecord] = {}
-        self.transactions = TransactionBook(self.sometimes, self.partitions)
+        self.transactions = TransactionBook(self.exercised, self.partitions)
         self.offsets: dict[TopicPartition, OffsetsRecord] = {}
-        self.answers = AnswerRules(self.sometimes, self.partitions, self.transactions)
-        self.retries = RetryRule(self.sometimes, self.partitions, self.transactions)
-        self.recovery = RecoveryRule(self.sometimes, settings.policy, world.journals)
+        self.answers = AnswerRules(self.exercised, self.partitions, self.transactions)
+        self.retries = RetryRule(self.exercised, self.partitions, self.transactions)
+        self.recovery = RecoveryRule(self.exercised, settings.policy, world.journals)
         self.moved: list[tuple[PartitionRecord, Partition]] = []  # in this step, by their newest leader
         self.cells = CellCounter(settings.node_settings.generation, self.transactions)
 
@@ -72,11 +94,11 @@ class Invariants:
 
     def attach(self) -> None:
         """From now on it looks at each step, and raises Violation in the middle of the first bad one."""
-        for kind, look in self.looks.items():
+        for kind, look in self.subscriptions.items():
             self.world.events.subscribe(kind, look)
 
     @property
-    def looks(self) -> dict[type, Callable[[Any], None]]:
+    def subscriptions(self) -> dict[type, Callable[[Any], None]]:
         """What it looks at, by the type of event."""
         return {NodeStepped: self.stepped, FetchAnswered: self.fetched, NodeKilled: self.killed}
 
@@ -84,7 +106,7 @@ class Invariants:
         """A node took one input; nothing of the outcome is written or sent yet."""
         node, arrived, outcome = step.node, step.arrived, step.outcome
         host = node.host
-        assert host is not None, "who takes an input lives"
+        assert host is not None, "only a live node takes an input"
         kind = type(arrived)
         look = _BEFORE_APPENDS.get(kind)
         if look is not None:
@@ -109,7 +131,7 @@ class Invariants:
         for part in answered.reply.partitions:
             if len(part.records):
                 judge_fetched(
-                    part, self.partitions[TopicPartition(part.topic, part.partition)], self.sometimes
+                    part, self.partitions[TopicPartition(part.topic, part.partition)], self.exercised
                 )
 
     def killed(self, killed: NodeKilled) -> None:
@@ -130,8 +152,8 @@ class Invariants:
         return is_settled(self.world, self.transactions)
 
     def judge_end(self) -> None:
-        """All faults are over, and all work: nothing may be left open."""
-        self.sometimes[CONVERGENCE.name] += 1
+        """All faults and all work are over: nothing may be left open."""
+        self.exercised[CONVERGENCE.name] += 1
         judge_convergence(self.world, self.transactions)
 
     def cover(self, coverage: Coverage, faults: Iterable[str]) -> None:
@@ -168,7 +190,7 @@ class Invariants:
         key = arrived.partition
         record = self.partitions.get(key)
         if record is None:
-            record = self.partitions[key] = PartitionRecord(key, self.sometimes)
+            record = self.partitions[key] = PartitionRecord(key, self.exercised)
         is_untouched = all(append.partition != key for append in outcome.appends)
         count = self.recovery.take_over(record, arrived, host.node, is_untouched=is_untouched)
         is_cut = count < len(record.headers)
@@ -177,9 +199,9 @@ class Invariants:
         record.taken_over(host, arrived.leader_epoch, is_cut=is_cut)
         self._moves(host, record)
         if key.topic == TRANSACTION_STATE_TOPIC:
-            self.transactions.cut(key, record.log_end_offset)
+            self.transactions.cut(key, record.end_offset)
         elif key in self.offsets:
-            self.offsets[key].cut(record.log_end_offset)
+            self.offsets[key].cut(record.end_offset)
             groups = host.node.logs[key].coordinator
             if is_untouched and isinstance(groups, Groups):
                 self.offsets[key].judge_all(groups)
@@ -196,53 +218,48 @@ class Invariants:
     # --- appends --------------------------------------------------------------------------------------------
 
     def _append(self, host: Host, arrived: Input, append: Append) -> None:
-        """What a leader who was replaced decides is never written, and never safe."""
         key, header = append.partition, append.header
         record = self.partitions.get(key)
+        # The journal refuses the batches of a leader that was replaced: they are never written.
         if record is None or record.host is not host or record.leader_epoch != append.leader_epoch:
             return
-        result = None
+        marker = None
         if header.producer_id != NO_PRODUCER_ID:
             if header.is_control:
-                result = marker_result(append.batch)
-                self.transactions.judge_marker(key, (header.producer_id, header.producer_epoch), result)
+                marker = marker_of(append.batch, 0, header)
+                identity = (header.producer_id, header.producer_epoch)
+                self.transactions.judge_marker(key, identity, marker.result)
                 self._moves(host, record)
             else:
                 self._judge_batch(record, header)
-        record.enter(header, result)
+        record.enter(header, marker)
         if key.topic == TRANSACTION_STATE_TOPIC:
             # Read from the batch, since a coordinator's memory may hold what its log does not.
-            (name, told), *_ = read_transactions(append.batch, header)
-            if told is not None:
-                self.cells.decided(name, told, is_tick=isinstance(arrived, Tick))
-                self.transactions.enter(key, (record.log_end_offset, name, told))
+            (name, decided), *_ = read_transactions(append.batch, header)
+            if decided is not None:
+                self.cells.decided(name, decided, is_tick=isinstance(arrived, Tick))
+                self.transactions.enter(key, (record.end_offset, name, decided))
         elif key.topic == CONSUMER_OFFSETS_TOPIC:
-            self._enter_offsets(host, append, result)
+            self._enter_offsets(host, append, None if marker is None else marker.result)
 
     def _judge_batch(self, record: PartitionRecord, header: BatchHeader) -> None:
         identity = (header.producer_id, header.producer_epoch)
         starts_at_zero = False
-        record.judge_behind_marker(header)
+        record.judge_after_marker(header)
         if header.is_transactional:
             self.transactions.judge_fenced(record.key, *identity)
             starts_at_zero = self.transactions.judge_write(record.key, *identity).renews_identity
         record.judge_sequence(header, starts_at_zero=starts_at_zero)
 
     def _enter_offsets(self, host: Host, append: Append, result: TransactionResult | None) -> None:
-        header, batch = append.header, append.batch
+        header = append.header
         offsets = self.offsets.get(append.partition)
         if offsets is None:
-            offsets = self.offsets[append.partition] = OffsetsRecord(self.sometimes)
-        entry = OffsetsEntry(
-            header.base_offset,
-            header.producer_id,
-            header.is_transactional,
-            result,
-            tuple(read_offsets(batch, header)) if result is None else (),
-        )
+            offsets = self.offsets[append.partition] = OffsetsRecord(self.exercised)
+        entries = tuple(read_offsets(append.batch, header)) if result is None else ()
         groups = host.node.logs[append.partition].coordinator
         assert isinstance(groups, Groups), "groups live on __consumer_offsets"
-        offsets.enter(entry, groups)
+        offsets.enter(OffsetsBatch(header, result, entries), groups)
 
     # --- after the step -------------------------------------------------------------------------------------
 
@@ -258,7 +275,7 @@ class Invariants:
                 and self._leads(host, book.homes[name])
                 and book.durable_records.get(name) is record
             ):
-                self.sometimes[TIMEOUT.name] += 1
+                self.exercised[TIMEOUT.name] += 1
                 if record.start_ms + record.timeout_ms < now:
                     raise Violation(
                         TIMEOUT.name,
@@ -275,3 +292,52 @@ _BEFORE_APPENDS: Final[dict[type[Any], Callable[[Invariants, Host, Any, Outcome]
     Received: Invariants.received,
     BecomeLeader: Invariants.led,
 }
+
+
+# --- I8 and the end of I14: convergence ---------------------------------------------------------------------
+
+
+def judge_convergence(world: World, transactions: TransactionBook) -> None:
+    """A healed run is over: raises what is still going on."""
+    for name, record in transactions.latest.items():
+        if record.state in DECISIONS:
+            raise Violation(CONVERGENCE.name, f"{name} is still {record.state.title}")
+        if record.state is TransactionState.ONGOING:
+            raise Violation(TIMEOUT.name, f"{name} is still open, since {record.start_ms} ms")
+    for node in world.nodes:
+        for problem in _unsettled(node):
+            raise Violation(CONVERGENCE.name, f"{node.participant}: {problem}")
+
+
+def is_settled(world: World, transactions: TransactionBook) -> bool:
+    """Whether the same would find nothing."""
+    decided = (TransactionState.ONGOING, *DECISIONS)
+    return not any(record.state in decided for record in transactions.latest.values()) and not any(
+        problem for node in world.nodes for problem in _unsettled(node)
+    )
+
+
+def _unsettled(node: SimulatedNode) -> Iterator[str]:
+    if node.host is None:
+        yield "is down"
+        return
+    core = node.host.node
+    for key, log in core.logs.items():
+        yield from (f"{key}: {problem}" for problem in _open_in(log))
+    if core.gatherings:
+        yield f"{len(core.gatherings)} answers lack a part"
+    if core.marker_retries or core.reelections:
+        yield f"retries are planned: {[*core.marker_retries, *core.reelections]}"
+    unanswered = [why for why in core.asked.values() if not isinstance(why, AskedForNews)]
+    if unanswered:
+        yield f"waits for an answer: {unanswered[0]}"
+
+
+def _open_in(log: Log) -> Iterator[str]:
+    state = log.partition
+    if log.waiting:
+        yield f"{len(log.waiting)} answers wait for offset {log.waiting[0][0]}"
+    if state.open_transactions:
+        yield f"transactions are open: {dict(state.open_transactions)}"
+    if state.last_stable_offset != state.log_end_offset:
+        yield f"LSO {state.last_stable_offset}, log end {state.log_end_offset}"

@@ -14,15 +14,15 @@ from typing import Final
 import attrs
 
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
-from fencepost.simulator.judges.anomalies import Looks
 from fencepost.simulator.judges.operations import (
     ClientOperation,
     OperationOutcome,
-    Placed,
     Poll,
+    PositionSet,
     Record,
     Write,
 )
+from fencepost.simulator.judges.rules import Exercised
 
 _READ_COMMITTED: Final = IsolationLevel.READ_COMMITTED
 _FAIL: Final = OperationOutcome.FAIL
@@ -57,7 +57,7 @@ class Readings:
 
 
 @attrs.define(eq=False)
-class PartitionLog:
+class ObservedLog:
     """One partition. `writes` are (position of the operation, acknowledged offset) by value; `visits` are
     polls in the order of the history, with None for records where a position was set.
 
@@ -89,12 +89,12 @@ class Observations:
     """
 
     operations: Sequence[ClientOperation]
-    logs: dict[TopicPartition, PartitionLog]
+    logs: dict[TopicPartition, ObservedLog]
     is_committed: list[bool]
     mixed: list[int]
-    sometimes: Looks
+    exercised: Exercised
 
-    def happened(self, position: int, value: bytes, log: PartitionLog) -> bool:
+    def happened(self, position: int, value: bytes, log: ObservedLog) -> bool:
         """Whether this write is known to be in its log for good: its operation is, or it stands alone and was
         acknowledged or read.
         """
@@ -108,7 +108,7 @@ class Observations:
 def observe(operations: Sequence[ClientOperation]) -> Observations:
     """Takes a history apart by partition; ValueError when a value was written twice to one."""
     seen = Observations(
-        operations, {}, [operation.outcome is _OK for operation in operations], [], Looks(int)
+        operations, {}, [operation.outcome is _OK for operation in operations], [], Exercised(int)
     )
     for position, operation in enumerate(operations):
         _take(seen, position, operation)
@@ -127,7 +127,7 @@ def _take(seen: Observations, position: int, operation: ClientOperation) -> None
         partition = action.partition
         log = logs.get(partition)
         if log is None:
-            log = logs[partition] = PartitionLog(partition)
+            log = logs[partition] = ObservedLog(partition)
         if isinstance(action, Poll):
             readings = log.committed if is_committed else log.uncommitted
             readings.is_polled = True
@@ -152,12 +152,12 @@ def _take(seen: Observations, position: int, operation: ClientOperation) -> None
         seen.mixed.append(position)
 
 
-def _take_placement(log: PartitionLog, position: int, placed: Placed) -> None:
+def _take_placement(log: ObservedLog, position: int, placed: PositionSet) -> None:
     log.visits.append((position, None))
     log.leaves_unread |= placed.leaves_unread
 
 
-def _learn_commits(seen: Observations, log: PartitionLog) -> None:
+def _learn_commits(seen: Observations, log: ObservedLog) -> None:
     """A transaction of unknown outcome is committed when somebody reads one of its writes at
     read_committed.
     """
@@ -169,10 +169,10 @@ def _learn_commits(seen: Observations, log: PartitionLog) -> None:
         writer = operations[write[0]]
         if writer.transactional and writer.outcome is OperationOutcome.INFO:
             is_committed[write[0]] = True
-            seen.sometimes[UNKNOWN_THEN_READ] += 1
+            seen.exercised[UNKNOWN_THEN_READ] += 1
 
 
-def _settle(seen: Observations, log: PartitionLog) -> None:
+def _settle(seen: Observations, log: ObservedLog) -> None:
     values, places, conflicts = log.values, log.places, log.conflicts
     for record in _known(seen, log):
         offset, value = record
@@ -185,13 +185,13 @@ def _settle(seen: Observations, log: PartitionLog) -> None:
             committed, [offset for offset, value in committed if _may_be_read(seen, log, value)]
         )
         order = log.committed.order
-        seen.sometimes[HOLES] += sum(after - before > 1 for before, after in pairwise(order))
+        seen.exercised[HOLES] += sum(after - before > 1 for before, after in pairwise(order))
     if log.uncommitted.first_readers:
         everything = log.committed.first_readers | log.uncommitted.first_readers
         log.uncommitted.settle(everything, [offset for offset, _ in everything])
 
 
-def _known(seen: Observations, log: PartitionLog) -> Iterator[Record]:
+def _known(seen: Observations, log: ObservedLog) -> Iterator[Record]:
     """Every record that stood in the log for certain: what was read first, so that a value which was read and
     acknowledged at different offsets counts as standing where it was read.
     """
@@ -208,6 +208,6 @@ def _known(seen: Observations, log: PartitionLog) -> Iterator[Record]:
             yield offset, value
 
 
-def _may_be_read(seen: Observations, log: PartitionLog, value: bytes) -> bool:
+def _may_be_read(seen: Observations, log: ObservedLog, value: bytes) -> bool:
     write = log.writes.get(value)
     return write is not None and seen.operations[write[0]].outcome is not _FAIL

@@ -1,0 +1,483 @@
+"""The white box's own record of each partition, and the rules that a partition alone can break.
+
+The record is a log model (fencepost/log_model) fed with every batch that the partition's newest leader
+decides, plus what the log alone does not say: how much of it is replicated, who leads it, and where leaders
+changed.
+
+    batches that the newest leader decided  ──▶ headers ──▶ model
+    0                                               high_watermark          end_offset
+    ├───────────────────────────────────────────────┼───────────────────────┤
+    │ replicated: must survive, may be acknowledged │ may still get lost    │
+
+I1 to I3 are judged when a batch enters or a bound moves, I11 when a fetch is answered, I12 when a new leader
+has read its log. A leader that was replaced may still decide; its batches never enter the record.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Collection
+from typing import Any, Final
+
+import attrs
+
+from fencepost.broker.contract import BecomeLeader
+from fencepost.broker.groups.state import Groups
+from fencepost.broker.host import Host, SyncPolicy
+from fencepost.broker.node import Node
+from fencepost.broker.partitions.partition import Partition, Producer
+from fencepost.journal.snapshots import ProducerSnapshot
+from fencepost.log_model.offsets import OffsetsModel
+from fencepost.log_model.partitions import LoggedMarker, PartitionModel
+from fencepost.protocol.batches import LENGTH_PREFIX_SIZE, BatchHeader, Buffer, Marker, checksum_matches
+from fencepost.protocol.messages import FetchedPartition
+from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord
+from fencepost.protocol.terms import (
+    CLUSTER_METADATA_TOPIC,
+    NO_OFFSET,
+    NO_PRODUCER_EPOCH,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+    TransactionResult,
+)
+from fencepost.simulator.judges.rules import (
+    BOUNDS,
+    HANGING,
+    MONOTONE,
+    OFFSETS_WITH_MARKER,
+    READ_COMMITTED,
+    RECOVERY,
+    SEEN_IS_SAFE,
+    SEQUENCE_ONCE,
+    Exercised,
+    Violation,
+)
+from fencepost.simulator.world.journals import ClusterJournals
+
+# --- the record ---------------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class PartitionRecord:
+    """What entered a log, as its newest leader (`host`, None when it has no leader) decided it; the tail may
+    not be written yet.
+    """
+
+    key: TopicPartition
+    exercised: Exercised
+    host: Host | None = None
+    leader_epoch: int = -1
+    begun_at: int = 0  # where the log ended when this leader took it over
+    taken_over_at: list[int] = attrs.Factory(list[int])  # the same of every leader but the first
+    headers: list[BatchHeader] = attrs.Factory(list[BatchHeader])
+    model: PartitionModel = attrs.Factory(PartitionModel)
+    high_watermark: int = 0
+    last_stable_offset: int = 0
+    unreplicated_txns: list[LoggedMarker] = attrs.Factory(list[LoggedMarker])
+    """Markers that ended a transaction and are not replicated yet: the transaction still counts as open."""
+
+    @property
+    def end_offset(self) -> int:
+        """Where the next batch goes."""
+        return self.model.end_offset
+
+    def newest_epoch(self, producer_id: int) -> int:
+        """The newest epoch of a producer that wrote here; NO_PRODUCER_EPOCH when none did."""
+        known = self.model.producers.get(producer_id)
+        return NO_PRODUCER_EPOCH if known is None else known.producer_epoch
+
+    # --- batches --------------------------------------------------------------------------------------------
+
+    def judge_sequence(self, header: BatchHeader, *, starts_at_zero: bool) -> None:
+        """I3, before a batch enters: it continues its producer's sequence in this epoch."""
+        if header.base_sequence < 0:
+            return
+        self.exercised[SEQUENCE_ONCE.name] += 1
+        expected = self.model.expected_sequence(header.producer_id, header.producer_epoch)
+        if expected is None:
+            if not starts_at_zero:
+                return  # since KIP-360 a producer that is unknown here may start at any sequence
+            expected = 0
+        if header.base_sequence != expected:
+            raise Violation(
+                SEQUENCE_ONCE.name,
+                f"{self.key}: {_writer(header)} entered with sequence {header.base_sequence} where "
+                f"{expected} was next",
+            )
+
+    def judge_after_marker(self, header: BatchHeader) -> None:
+        """I4, before a batch enters: no marker of a newer epoch is here."""
+        marker = self.model.last_marker(header.producer_id)
+        if marker is not None and header.producer_epoch < marker.producer_epoch:
+            raise Violation(
+                HANGING.name,
+                f"{self.key}: a batch of {_writer(header)} entered after the marker of epoch "
+                f"{marker.producer_epoch} at {marker.offset}",
+            )
+
+    def enter(self, header: BatchHeader, marker: Marker | None) -> None:
+        """The leader decided on a batch; `marker` is what it says if it is a control batch."""
+        if header.base_offset != self.model.end_offset:
+            raise Violation(
+                BOUNDS.name,
+                f"{self.key}: a batch entered at {header.base_offset}, the log ends at {self.end_offset}",
+            )
+        self.headers.append(header)
+        logged = self.model.apply(header, marker)
+        if logged is not None and logged.first_offset != NO_OFFSET:
+            self.unreplicated_txns.append(logged)
+
+    # --- bounds ---------------------------------------------------------------------------------------------
+
+    def durable(self, offset: int) -> None:
+        """The leader learned that the log is replicated up to `offset`."""
+        if offset > self.model.end_offset:
+            offset = self.model.end_offset
+        if offset > self.high_watermark:
+            self.high_watermark = offset
+            if self.unreplicated_txns:
+                self.unreplicated_txns = [ended for ended in self.unreplicated_txns if ended.offset >= offset]
+
+    def judge_replaced(self, offset: int) -> None:
+        """I15: a leader that was replaced learned that the log is replicated up to `offset`."""
+        if offset > self.begun_at:
+            raise Violation(
+                SEEN_IS_SAFE.name,
+                f"{self.key}: a replaced leader takes its log for safe up to {offset}, and leader "
+                f"{self.leader_epoch} found {self.begun_at}",
+            )
+
+    def first_undecided(self) -> int:
+        """Where the last stable offset must be."""
+        # The oldest open transaction is the first one: the model keeps them in the order of their offsets.
+        stable = min(self.high_watermark, self.model.last_stable_offset)
+        for ended in self.unreplicated_txns:
+            if ended.first_offset < stable:
+                stable = ended.first_offset
+        return stable
+
+    def judge_bounds(self, state: Partition) -> None:
+        """I1 and I2, after a step that moved the partition of the newest leader."""
+        self.exercised[BOUNDS.name] += 1
+        stable, high_watermark, end = state.last_stable_offset, state.high_watermark, state.log_end_offset
+        if (
+            high_watermark != self.high_watermark
+            or end != self.model.end_offset
+            or stable != self.first_undecided()
+            or not state.log_start_offset <= stable <= high_watermark <= end
+        ):
+            raise Violation(
+                BOUNDS.name,
+                f"{self.key}: log start {state.log_start_offset}, LSO {stable}, high watermark "
+                f"{high_watermark}, end {end}; by the log they are {self.first_undecided()}, "
+                f"{self.high_watermark}, {self.end_offset}",
+            )
+        if stable != self.last_stable_offset:
+            self.exercised[MONOTONE.name] += 1
+            if stable < self.last_stable_offset:
+                raise Violation(
+                    MONOTONE.name, f"{self.key}: the LSO went back from {self.last_stable_offset} to {stable}"
+                )
+            self.last_stable_offset = stable
+
+    # --- taking over ----------------------------------------------------------------------------------------
+
+    def cut(self, count: int) -> None:
+        """Only the first `count` batches are left."""
+        self.headers = self.headers[:count]
+        self.model, self.unreplicated_txns = self._model_of(self.headers), []
+
+    def as_of(self, offset: int) -> PartitionModel:
+        """The model of the batches before an offset alone."""
+        return self._model_of([header for header in self.headers if header.base_offset < offset])
+
+    def _model_of(self, headers: list[BatchHeader]) -> PartitionModel:
+        markers = {marker.offset: marker for marker in self.model.all_markers()}
+        model = PartitionModel()
+        for header in headers:
+            model.apply(header, markers.get(header.base_offset))
+        return model
+
+    def batch_at(self, offset: int) -> BatchHeader:
+        """The batch that holds this offset; LookupError when none does."""
+        place = bisect_right(self.headers, offset, key=_base_offset) - 1
+        if place < 0 or offset >= self.headers[place].next_offset:
+            raise LookupError(f"{self.key} holds no offset {offset}")
+        return self.headers[place]
+
+    def taken_over(self, host: Host, leader_epoch: int, *, is_cut: bool) -> None:
+        """A new leader begins; everything in the log counts as replicated for it."""
+        if self.leader_epoch >= 0:
+            self.taken_over_at.append(self.end_offset)
+        self.host, self.leader_epoch, self.begun_at = host, leader_epoch, self.end_offset
+        if is_cut:
+            self.high_watermark = self.last_stable_offset = 0
+        self.durable(self.end_offset)
+
+
+def judge_order(state: Partition) -> None:
+    """I1 of any leader, also of one that was replaced and does not know it yet."""
+    stable = state.last_stable_offset
+    if not state.log_start_offset <= stable <= state.high_watermark <= state.log_end_offset:
+        raise Violation(
+            BOUNDS.name,
+            f"{state.key}: log start {state.log_start_offset}, LSO {stable}, high watermark "
+            f"{state.high_watermark}, end {state.log_end_offset}",
+        )
+
+
+def _base_offset(header: BatchHeader) -> int:
+    return header.base_offset
+
+
+def _writer(header: BatchHeader) -> str:
+    return f"producer {header.producer_id} epoch {header.producer_epoch}"
+
+
+# --- I9: committed offsets ----------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class OffsetsBatch:
+    """One batch of `__consumer_offsets`: the offsets of one producer, or (with a result) its marker."""
+
+    header: BatchHeader
+    result: TransactionResult | None
+    offsets: tuple[tuple[OffsetKey, OffsetRecord | None], ...]
+
+    def apply_to(self, model: OffsetsModel) -> Collection[OffsetKey]:
+        """Feed it to the model; which keys it speaks of."""
+        header = self.header
+        if self.result is not None:
+            return model.apply_marker(header.producer_id, self.result)
+        return model.apply_offsets(
+            self.offsets,
+            base_offset=header.base_offset,
+            producer_id=header.producer_id,
+            is_transactional=header.is_transactional,
+        )
+
+
+@attrs.define(eq=False)
+class OffsetsRecord:
+    """One group coordinator's log: its batches, and the model of what they amount to."""
+
+    exercised: Exercised
+    batches: list[OffsetsBatch] = attrs.Factory(list[OffsetsBatch])
+    model: OffsetsModel = attrs.Factory(OffsetsModel)
+
+    def enter(self, batch: OffsetsBatch, groups: Groups) -> None:
+        """The batch entered the log and the broker applied it: log and broker must agree on its offsets."""
+        if batch.result is not None and batch.header.producer_id in self.model.pending:
+            self.exercised[OFFSETS_WITH_MARKER.name] += 1
+        self.batches.append(batch)
+        self._judge(batch.apply_to(self.model), groups)
+
+    def cut(self, end: int) -> None:
+        """The log ends at `end`: batches after it never were there."""
+        kept = [batch for batch in self.batches if batch.header.base_offset < end]
+        if len(kept) < len(self.batches):
+            self.batches, self.model = kept, OffsetsModel()
+            for batch in kept:
+                batch.apply_to(self.model)
+
+    def judge_all(self, groups: Groups) -> None:
+        """A coordinator that has just read its log knows every offset."""
+        self._judge(self.model.committed, groups)
+
+    def _judge(self, keys: Collection[OffsetKey], groups: Groups) -> None:
+        for key in keys:
+            offsets = groups.committed.get(key.group_id, {})
+            known = offsets.get(TopicPartition(key.topic, key.partition))
+            written = self.model.committed.get(key)
+            expected = None if written is None else written.offset
+            found = None if known is None else known.record.offset
+            if found != expected:
+                raise Violation(
+                    OFFSETS_WITH_MARKER.name,
+                    f"group {key.group_id} stands at {found} in {key.topic}-{key.partition}; its log says "
+                    f"{expected}",
+                )
+
+
+# --- I11: what a fetch holds --------------------------------------------------------------------------------
+
+_START: Final = struct.Struct(">qi")  # base offset, batch length
+_DELTA: Final = struct.Struct(">i")  # last offset delta
+_DELTA_AT: Final = 23
+
+
+def judge_fetched(part: FetchedPartition, record: PartitionRecord, exercised: Exercised) -> None:
+    """One partition of an answer that has records, judged as it leaves the node. The broker's index of
+    aborted transactions is not asked.
+    """
+    begin, end = _span(part.records)
+    if end > record.high_watermark:
+        raise Violation(
+            SEEN_IS_SAFE.name,
+            f"{record.key}: a fetch goes up to {end}, the log is safe up to {record.high_watermark}",
+        )
+    if part.aborted is None:
+        return
+    exercised[READ_COMMITTED.name] += 1
+    if end > record.last_stable_offset:
+        raise Violation(
+            READ_COMMITTED.name,
+            f"{record.key}: a fetch goes up to {end}, the LSO is {record.last_stable_offset}",
+        )
+    named = {(found.producer_id, found.first_offset): None for found in part.aborted}
+    aborted = record.model.aborted
+    for producer_id, first, last, _ in reversed(aborted):
+        if last >= begin and first < end and (producer_id, first) not in named:
+            raise Violation(
+                READ_COMMITTED.name,
+                f"{record.key}: a fetch of {begin} to {end} does not name the aborted transaction of "
+                f"producer {producer_id} from {first} to {last}",
+            )
+    if named:
+        real = {(each.producer_id, each.first_offset): None for each in aborted}
+        for producer_id, first in named:
+            if (producer_id, first) not in real:
+                raise Violation(
+                    READ_COMMITTED.name,
+                    f"{record.key}: a fetch says that producer {producer_id} aborted from {first} on",
+                )
+
+
+def _span(records: Buffer) -> tuple[int, int]:
+    """The first offset of a run of whole batches, and the offset after it."""
+    begin, length = _START.unpack_from(records)
+    at, base, size = 0, begin, len(records)
+    while True:
+        after = at + LENGTH_PREFIX_SIZE + length
+        if after >= size:
+            (delta,) = _DELTA.unpack_from(records, at + _DELTA_AT)
+            return begin, base + delta + 1
+        at = after
+        base, length = _START.unpack_from(records, at)
+
+
+# --- I12: recovery ------------------------------------------------------------------------------------------
+
+# Under --sync commit these logs are synced batch by batch: they hold decisions.
+_COORDINATION = frozenset({TRANSACTION_STATE_TOPIC, CLUSTER_METADATA_TOPIC})
+
+
+@attrs.define(eq=False)
+class RecoveryRule:
+    """A log that was taken over is read again from the disk: all that the sync policy promised must be in it,
+    and nothing else than was decided before.
+
+    `remembered` is what the last leader knew of a log that holds all that it decided; `powerless` are the
+    logs whose leader lost its power.
+    """
+
+    exercised: Exercised
+    policy: SyncPolicy
+    journals: ClusterJournals
+    remembered: dict[TopicPartition, tuple[Any, ...]] = attrs.Factory(dict[TopicPartition, tuple[Any, ...]])
+    powerless: dict[TopicPartition, None] = attrs.Factory(dict[TopicPartition, None])
+
+    def died(self, record: PartitionRecord, host: Host, *, power_is_lost: bool) -> None:
+        """The leader of this log died; its process can still be looked at."""
+        if power_is_lost:
+            self.powerless[record.key] = None
+            self.remembered.pop(record.key, None)
+        else:
+            self._remember(record, host.node)
+
+    def _remember(self, record: PartitionRecord, node: Node) -> None:
+        log, journal = node.logs.get(record.key), self.journals.opened.get(record.key)
+        if (
+            log is not None
+            and journal is not None
+            and log.partition.leader_epoch == record.leader_epoch
+            and log.partition.log_end_offset == journal.log_end_offset
+        ):
+            self.remembered[record.key] = _durable_knowledge(node, record.key)
+
+    def take_over(
+        self, record: PartitionRecord, order: BecomeLeader, node: Node, *, is_untouched: bool
+    ) -> int:
+        """A leader has just read this log. Returns how many of the decided batches are in it."""
+        key = record.key
+        self.exercised[RECOVERY.name] += 1
+        if record.host is not None:  # the last leader lives, and may not know yet
+            self._remember(record, record.host.node)
+        lost_power = self.powerless.pop(key, "no") is None
+        found = self._read(key, checked=lost_power)
+        known = record.headers[: len(found)]
+        if found != known:
+            at = next(
+                (mine.base_offset for mine, his in zip(found, known, strict=False) if mine != his), None
+            )
+            raise Violation(RECOVERY.name, f"{key}: the log holds at {at} what its leaders never decided")
+        end = found[-1].next_offset if found else 0
+        promised = self._promised(record, lost_power=lost_power)
+        if end < promised:
+            raise Violation(
+                RECOVERY.name, f"{key}: the log ends at {end}, and everything before {promised} was promised"
+            )
+        if order.snapshot is not None:
+            _judge_snapshot(record, *order.snapshot)
+        before = self.remembered.pop(key, None)
+        if before is not None and is_untouched and before != _durable_knowledge(node, key):
+            raise Violation(
+                RECOVERY.name, f"{key}: leader {order.leader_epoch} does not know what the last one knew"
+            )
+        return len(found)
+
+    def _read(self, key: TopicPartition, *, checked: bool) -> list[BatchHeader]:
+        if key not in self.journals.disks:
+            return []
+        journal = self.journals.journal(key)
+        found: list[BatchHeader] = []
+        for header, batch in journal.batches(journal.log_start_offset):
+            if checked and not checksum_matches(batch, 0, header):
+                raise Violation(RECOVERY.name, f"{key}: the batch at {header.base_offset} is torn and counts")
+            found.append(header)
+        return found
+
+    def _promised(self, record: PartitionRecord, *, lost_power: bool) -> int:
+        """Everything before this offset must be there."""
+        # A process that dies leaves its writes with the operating system: only power takes them away.
+        if not lost_power or self.policy is SyncPolicy.ALL:
+            return record.high_watermark
+        if self.policy is SyncPolicy.NONE:
+            return 0
+        all_of_it = record.key.topic in _COORDINATION
+        for header in reversed(record.headers):
+            if header.next_offset <= record.high_watermark and (all_of_it or header.is_transactional):
+                return header.next_offset
+        return 0
+
+
+def _judge_snapshot(record: PartitionRecord, offset: int, entries: tuple[ProducerSnapshot, ...]) -> None:
+    """The snapshot that a new leader starts from says what the log says up to there."""
+    said = {
+        entry.producer_id: (entry.producer_epoch, entry.first_offset, entry.last_sequence)
+        for entry in entries
+    }
+    for producer_id, known in record.as_of(offset).producers.items():
+        expected = (known.producer_epoch, known.first_offset, known.last_sequence)
+        found = said.get(producer_id)
+        if found != expected:
+            raise Violation(
+                RECOVERY.name,
+                f"{record.key}: the snapshot at {offset} says of producer {producer_id} {found}, the log "
+                f"{expected} (epoch, first open offset, last sequence)",
+            )
+
+
+def _durable_knowledge(node: Node, key: TopicPartition) -> tuple[Any, ...]:
+    """What a log determines, less what no snapshot holds: of each producer only the last batch survives, and
+    its time is that of whatever the producer wrote last.
+    """
+    (where, log_start, log_end, producers, opened), above = node.state_of(key)
+    known = tuple((number, found._replace(batches=()), _last_batch(found)) for number, found in producers)
+    return (where, log_start, log_end, known, opened, above)
+
+
+def _last_batch(producer: Producer) -> tuple[int, ...]:
+    return producer.batches[-1][:3] if producer.batches else ()

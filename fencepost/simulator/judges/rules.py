@@ -1,0 +1,301 @@
+"""The rules that a run may break, each with a stable name: scenarios and searches expect violations by name.
+
+Two judges, two lists. The *black box* sees what clients saw, once a run is over: its rules are named as
+Jepsen's where Jepsen has the rule (jepsen/src/jepsen/tests/kafka.clj), and a breach is an Anomaly. The *white
+box* sees every step of every node: its rules are I1 to I16, and a breach is a Violation, raised in the step
+that breaks it. I10, exactly once from end to end, is judged from outside (black_box.exactly_once).
+
+Each rule also counts how often it had something to look at (`Exercised`): a rule that never does proves
+nothing, and tests demand that every rule is exercised.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+import attrs
+
+from fencepost.protocol.terms import TopicPartition
+from fencepost.simulator.judges.operations import ClientOperation, Record
+
+
+@attrs.frozen
+class Rule:
+    """One thing that must not be seen; `exercised_by` is what is counted to show that the judge was not idle.
+
+    `allowed_because` is empty for a rule whose breach is a violation.
+    """
+
+    name: str
+    meaning: str = attrs.field(kw_only=True)
+    exercised_by: str = attrs.field(kw_only=True)
+    allowed_because: str = attrs.field(default="", kw_only=True)
+
+
+Exercised = defaultdict[str, int]
+"""How often each rule had something to look at, by its name. Not a Counter: its `__delitem__`, in Python,
+triples the cost of each assignment.
+"""
+
+
+class Violation(Exception):
+    """A rule of the white box was broken while a world ran: it ends the run. The name is stable, so that
+    shrinkers can tell one violation from another; the evidence is one line.
+    """
+
+    def __init__(self, rule: str, evidence: str) -> None:
+        super().__init__(f"{rule}: {evidence}")
+        self.rule = rule
+        self.evidence = evidence
+
+
+@attrs.frozen
+class Anomaly:
+    """A rule of the black box was broken: by which operations, where, and by which records."""
+
+    rule: Rule
+    text: str = attrs.field(kw_only=True)
+    partition: TopicPartition | None = attrs.field(default=None, kw_only=True)
+    operations: tuple[ClientOperation, ...] = attrs.field(default=(), kw_only=True)
+    records: tuple[Record, ...] = attrs.field(default=(), kw_only=True)
+
+    def __str__(self) -> str:
+        return f"{self.rule.name}: {self.text}"
+
+
+@attrs.frozen
+class HistoryVerdict:
+    """All anomalies of a history, allowed or not, and how often each rule had something to look at."""
+
+    anomalies: tuple[Anomaly, ...]
+    exercised: Mapping[str, int] = attrs.field(kw_only=True)
+
+    @property
+    def violations(self) -> tuple[Anomaly, ...]:
+        """The anomalies that Kafka does not allow."""
+        return tuple(anomaly for anomaly in self.anomalies if not anomaly.rule.allowed_because)
+
+
+# --- what clients see ---------------------------------------------------------------------------------------
+
+INCONSISTENT_OFFSETS = Rule(
+    "inconsistent-offsets",
+    meaning="Two values were seen at one offset of a partition.",
+    exercised_by="offsets of which a value is known",
+)
+DUPLICATE = Rule(
+    "duplicate",
+    meaning="One write was seen at two offsets, which idempotence rules out.",
+    exercised_by="values of which an offset is known",
+)
+PHANTOM = Rule(
+    "phantom",
+    meaning="A value was read that no client wrote to that partition.",
+    exercised_by="values that were read",
+)
+ABORTED_READ = Rule(
+    "G1a",
+    meaning="A value was read whose write definitely failed; of a transaction: at read_committed.",
+    exercised_by="failed writes at offsets that readers passed",
+)
+PRECOMMITTED_READ = Rule(
+    "precommitted-read",
+    meaning="A transaction read at read_committed what it wrote itself.",
+    exercised_by="transactions that read a partition to which they wrote",
+)
+UNDECIDED_READ = Rule(
+    "undecided-read",
+    meaning="A transaction's value was read at read_committed before its commit was asked for.",
+    exercised_by="values of transactions that were read, where the time of their commit is known",
+)
+LOST_WRITE = Rule(
+    "lost-write",
+    meaning="Readers passed the offset of an acknowledged write, and none of them ever read it.",
+    exercised_by="acknowledged writes that readers passed",
+)
+TORN_TRANSACTION = Rule(
+    "torn-transaction",
+    meaning="Some writes of a transaction were read at read_committed, so it is committed; others are lost.",
+    exercised_by="transactions of several writes of which one was read",
+)
+UNSEEN = Rule(
+    "unseen",
+    meaning="An acknowledged write was still unread when its partition had been read to the end.",
+    exercised_by="acknowledged writes to partitions that were read to the end",
+)
+POLL_SKIP = Rule(
+    "poll-skip",
+    meaning="Between two operations a reader skipped a record that others have read.",
+    exercised_by="partitions that a process went on reading in its next operation",
+)
+NONMONOTONIC_POLL = Rule(
+    "nonmonotonic-poll",
+    meaning="From one operation to the next a reader went back, though its position was not set.",
+    exercised_by="partitions that a process went on reading in its next operation",
+)
+INTERNAL_POLL_SKIP = Rule(
+    "int-poll-skip",
+    meaning="Within one operation a reader skipped a record that others have read.",
+    exercised_by="records read after another one of the same operation",
+)
+INTERNAL_NONMONOTONIC_POLL = Rule(
+    "int-nonmonotonic-poll",
+    meaning="Within one operation a reader went back.",
+    exercised_by="records read after another one of the same operation",
+)
+NONMONOTONIC_SEND = Rule(
+    "nonmonotonic-send",
+    meaning="A later operation of a process wrote at a lower offset than an earlier one.",
+    exercised_by="partitions that a process wrote to again in a later operation",
+)
+INTERNAL_NONMONOTONIC_SEND = Rule(
+    "int-nonmonotonic-send",
+    meaning="Within one operation a later send got a lower offset than an earlier one.",
+    exercised_by="writes after another one of the same operation to the same partition",
+)
+CIRCULAR_READS = Rule(
+    "G1c",
+    meaning="Transactions each read at read_committed what the next one wrote, in a cycle (pure wr edges).",
+    exercised_by="wr edges between transactions that read and write",
+)
+CIRCULAR_WRITES = Rule(
+    "G0",
+    meaning="Transactions wrote before each other in a cycle (ww edges between neighbours in a log).",
+    exercised_by="ww edges",
+    allowed_because="Kafka does not isolate writes: records of open transactions are interleaved in a log",
+)
+MISSING_OUTPUT = Rule(
+    "missing-output",
+    meaning="A result of an input is missing from the output.",
+    exercised_by="results that inputs have",
+)
+DOUBLED_OUTPUT = Rule(
+    "doubled-output",
+    meaning="A result is in the output more often than its inputs produce it.",
+    exercised_by="results that inputs have",
+)
+FOREIGN_OUTPUT = Rule(
+    "foreign-output",
+    meaning="The output holds a value that no input produces.",
+    exercised_by="results in the output",
+)
+
+HISTORY_RULES = (
+    INCONSISTENT_OFFSETS,
+    DUPLICATE,
+    PHANTOM,
+    ABORTED_READ,
+    PRECOMMITTED_READ,
+    UNDECIDED_READ,
+    LOST_WRITE,
+    TORN_TRANSACTION,
+    UNSEEN,
+    POLL_SKIP,
+    NONMONOTONIC_POLL,
+    INTERNAL_POLL_SKIP,
+    INTERNAL_NONMONOTONIC_POLL,
+    NONMONOTONIC_SEND,
+    INTERNAL_NONMONOTONIC_SEND,
+    CIRCULAR_READS,
+    CIRCULAR_WRITES,
+    MISSING_OUTPUT,
+    DOUBLED_OUTPUT,
+    FOREIGN_OUTPUT,
+)
+
+# --- what happens inside, step by step --------------------------------------------------------------------
+
+BOUNDS = Rule(
+    "I1 bounds",
+    meaning="log start <= LSO <= high watermark <= log end; the LSO is the first offset that is undecided.",
+    exercised_by="steps that moved a partition",
+)
+MONOTONE = Rule(
+    "I2 monotone",
+    meaning="The LSO never goes back, under any leader, unless power was lost.",
+    exercised_by="steps that moved an LSO",
+)
+SEQUENCE_ONCE = Rule(
+    "I3 sequence once",
+    meaning="Each producer id, epoch and sequence enters a log at most once, and without a gap.",
+    exercised_by="batches with a sequence",
+)
+HANGING = Rule(
+    "I4 hanging",
+    meaning="No batch of a transaction enters a log after its marker, or where no marker will come.",
+    exercised_by="transactional batches",
+)
+ONE_DECISION = Rule(
+    "I5 one decision",
+    meaning="The markers of one transaction say the same in every partition.",
+    exercised_by="markers of a transaction after its first one",
+)
+DURABLE_DECISION = Rule(
+    "I6 durable decision",
+    meaning="Markers follow a durable PREPARE_*, COMPLETE_* follows the markers, and nothing goes back.",
+    exercised_by="markers, and records of transactions",
+)
+IDENTITY_ONCE = Rule(
+    "I7 identity once",
+    meaning="Epochs never fall, no producer id is allocated twice, and an identity goes to one client only.",
+    exercised_by="identities that were granted",
+)
+CONVERGENCE = Rule(
+    "I8 convergence",
+    meaning="Once faults are healed, every decision is carried out and nothing waits for anything.",
+    exercised_by="runs that were healed",
+)
+OFFSETS_WITH_MARKER = Rule(
+    "I9 offsets with marker",
+    meaning="A transaction's offsets count from its commit marker on, and only then.",
+    exercised_by="markers that decide offsets",
+)
+READ_COMMITTED = Rule(
+    "I11 read committed",
+    meaning="A fetch ends below the LSO, and names exactly the aborted transactions that it meets.",
+    exercised_by="fetched batches at read_committed",
+)
+RECOVERY = Rule(
+    "I12 recovery",
+    meaning="The next leader finds everything that was promised, and knows what the last leader knew.",
+    exercised_by="logs that were taken over",
+)
+FENCED = Rule(
+    "I13 fenced",
+    meaning="Once a newer owner was admitted, writes and ends of the older one are refused.",
+    exercised_by="writes and ends of producers that had a predecessor",
+)
+TIMEOUT = Rule(
+    "I14 timeout",
+    meaning="No transaction stays open past its timeout and the next scan.",
+    exercised_by="scans that found transactions open",
+)
+SEEN_IS_SAFE = Rule(
+    "I15 seen is safe",
+    meaning="A write that a client was told about is below the high watermark.",
+    exercised_by="replies that confirm a write",
+)
+TOLD_AGAIN = Rule(
+    "I16 told again",
+    meaning="A retried EndTxn or InitProducerId succeeds until a newer owner is admitted.",
+    exercised_by="retries of EndTxn and InitProducerId",
+)
+
+STEP_RULES = (
+    BOUNDS,
+    MONOTONE,
+    SEQUENCE_ONCE,
+    HANGING,
+    ONE_DECISION,
+    DURABLE_DECISION,
+    IDENTITY_ONCE,
+    CONVERGENCE,
+    OFFSETS_WITH_MARKER,
+    READ_COMMITTED,
+    RECOVERY,
+    FENCED,
+    TIMEOUT,
+    SEEN_IS_SAFE,
+    TOLD_AGAIN,
+)
