@@ -12,7 +12,7 @@ from fencepost.protocol.terms import TransactionState
 from fencepost.simulator.fuzz.plan import draw
 from fencepost.simulator.fuzz.trial import try_seed
 from fencepost.simulator.judges.coverage import UNREACHABLE, Cell, Coverage, cells_of
-from fencepost.simulator.judges.rules import STEP_RULES
+from fencepost.simulator.judges.rules import HISTORY_RULES, STEP_RULES
 from fencepost.simulator.scenarios.files import scenario_of
 from fencepost.simulator.scenarios.model import cases
 from fencepost.simulator.scenarios.playing import stage
