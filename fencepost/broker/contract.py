@@ -6,7 +6,7 @@ Rule: cores take these and return these; only a shell makes them happen, appends
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import attrs
 
@@ -270,6 +270,22 @@ class Refused:
 
     error: ErrorCode
     because: str = ""
+
+
+Entry = TypeVar("Entry")
+
+
+@attrs.frozen(kw_only=True)
+class Decision(Generic[Entry]):
+    """What a coordinator decided; nothing has changed yet.
+
+    `entries` go into its log as one batch. `note` is what it remembers beside the log, until it dies.
+    `effects` happen once all that the decision saw is durable.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    note: Any = None
+    effects: tuple[Effect, ...] = ()
 
 
 @attrs.define

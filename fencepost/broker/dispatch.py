@@ -46,6 +46,7 @@ from fencepost.broker.purgatory import (
     AskedToRegister,
 )
 from fencepost.broker.transactions import handlers as transaction_handlers
+from fencepost.broker.transactions import markers
 from fencepost.broker.transactions.state import Transactions
 from fencepost.broker.transactions.tables import ClientVersion, spoken
 from fencepost.protocol.errors import ErrorCode
@@ -97,7 +98,7 @@ def step(node: Node, arrived: Input, now: int) -> Outcome:
     if node.news:
         follower.act_on_news(node, now)
     if node.marker_retries:
-        transaction_handlers.send_due_markers(node, now)
+        markers.send_due_markers(node, now)
     if node.movable:
         fetch.wake_readers(node)
     return outcome
@@ -116,7 +117,7 @@ REQUESTS: Final[dict[type[Any], Handler]] = {
     CreateTopics: cluster_handlers.create_topics,
     DeleteRecords: delete_records.delete_records,
     DeleteTopics: cluster_handlers.delete_topics,
-    WriteTxnMarkers: produce.write_markers,
+    WriteTxnMarkers: markers.write_markers,
     DescribeProducers: describe.describe_producers,
     DescribeTransactions: describe.describe_transactions,
     ListTransactions: describe.list_transactions,
@@ -173,7 +174,7 @@ def _answered(node: Node, arrived: Answered, now: int) -> None:
         case AskedToAddOffsets() as asked:
             offsets.answer_to_add(node, asked, arrived, now)
         case AskedMarkers() as asked:
-            transaction_handlers.answer_markers(node, asked, arrived, now)
+            markers.answer_markers(node, asked, arrived, now)
         case AskedForTopic() as asked:
             describe.answer_topic(node, asked, arrived)
         case AskedForProducerIds():
@@ -191,7 +192,7 @@ def _lead(node: Node, arrived: BecomeLeader, now: int) -> None:
     log = node.lead(arrived)
     expiration.start(node, log, now)
     if isinstance(log.coordinator, Transactions):
-        transaction_handlers.resume(node, log, now)
+        markers.resume(node, log, now)
     elif isinstance(log.coordinator, Groups):
         group_handlers.resume(node, log, now)
         offsets.forget_topics(node, log, node.cluster.removed, now)

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from typing import Final
 
 from fencepost.broker.contract import Warn
-from fencepost.broker.groups.offsets import groups_of
+from fencepost.broker.groups.offsets import forget_group, forget_offsets, groups_of
 from fencepost.broker.groups.retention import expired_offsets, is_over
-from fencepost.broker.groups.state import Groups, OffsetEntry
+from fencepost.broker.groups.state import Groups
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
 from fencepost.broker.purgatory import Log, Scan
 from fencepost.broker.settings import NodeSettings
+from fencepost.broker.transactions.handlers import write_record
 from fencepost.broker.transactions.state import COMPLETED, Transactions
-from fencepost.protocol.offsets_log import offsets_batch
 from fencepost.protocol.terms import (
     LATE_TRANSACTION_BUFFER_MS,
     MINUTE_MS,
@@ -56,7 +56,7 @@ def _expire_transactional_ids(node: Node, now: int) -> None:
     for log in list(node.logs.values()):
         if isinstance(log.coordinator, Transactions):
             for name in expired(log.coordinator, before_ms=before_ms):
-                node.append_transaction(log, name, None, now=now)
+                write_record(node, log, name, None, now)
 
 
 def expired(state: Transactions, *, before_ms: int) -> list[str]:
@@ -103,11 +103,9 @@ def _expire_offsets_of(node: Node, log: Log, group_id: str, *, before_ms: int, n
     assert group is not None, "a group with a record is there"
     keys = expired_offsets(state, group, before_ms=before_ms)
     if is_over(state, group, keys):
-        state.live.pop(group_id, None)
-        node.append_deleted_group(log, group_id, now=now)
+        forget_group(node, log, group_id, now)
     elif keys:
-        entries: list[OffsetEntry] = [(key, None) for key in keys]
-        node.append_offsets(log, offsets_batch(entries, timestamp=now), entries)
+        forget_offsets(node, log, keys, now)
 
 
 def partitions_with_late_transactions(node: Node, now: int) -> list[TopicPartition]:

@@ -8,8 +8,8 @@ it; a decision without appends waits just so for everything that it saw. Request
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, cast
 
 import attrs
 
@@ -29,7 +29,7 @@ from fencepost.broker.contract import (
 )
 from fencepost.broker.gathering import failed, gathered
 from fencepost.broker.groups import state as groups
-from fencepost.broker.groups.state import Groups, OffsetEntry
+from fencepost.broker.groups.state import GroupBatch, Groups
 from fencepost.broker.partitions import partition
 from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.purgatory import (
@@ -51,7 +51,8 @@ from fencepost.broker.purgatory import (
 )
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions import state as transactions
-from fencepost.broker.transactions.state import Transactions, WriteMarkers
+from fencepost.broker.transactions.state import Transactions
+from fencepost.journal.indexes import AbortedRange
 from fencepost.protocol.batches import BatchHeader, Buffer, place, read_header
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
@@ -62,17 +63,11 @@ from fencepost.protocol.messages import (
     Request,
     WriteTxnMarkersReply,
 )
-from fencepost.protocol.metadata_log import ClusterRecord, cluster_batch, read_cluster_records
-from fencepost.protocol.offsets_log import (
-    GroupRecord,
-    forgotten_group_batch,
-    group_batch,
-    read_groups,
-    read_offsets,
-)
+from fencepost.protocol.metadata_log import read_cluster_records
+from fencepost.protocol.offsets_log import read_groups, read_offsets
 from fencepost.protocol.states import Ignored, Ordered, Shared, log_state
 from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
-from fencepost.protocol.transaction_log import TransactionRecord, read_transactions, transaction_batch
+from fencepost.protocol.transaction_log import read_transactions
 
 # ProducerIdManager.PID_PREFETCH_THRESHOLD: the next block is asked for when nine tenths of this one are used.
 PREFETCH_BELOW: Final = controller.PRODUCER_ID_BLOCK_SIZE // 10
@@ -83,6 +78,8 @@ class Node:
     """State of one node; `step` in routing.py is what moves it."""
 
     settings: Shared[NodeSettings]
+    verifies_entries: Shared[bool] = attrs.field(kw_only=True, default=False)
+    """For tests and simulators: each batch is read again as it enters, and says what the node believes."""
     logs: dict[TopicPartition, Log] = attrs.Factory(dict[TopicPartition, Log])
     cluster: Controller = attrs.Factory(Controller)
     following: Following = attrs.Factory(Following)
@@ -136,12 +133,12 @@ class Node:
         state.guards_given = order.leader_epoch << partition.GUARD_BITS
         log = Log(state, self._coordinator_for(order))
         if order.snapshot is not None:
+            assert log.coordinator is None, "no snapshot holds the state of a coordinator"
             offset, entries = order.snapshot
             partition.restore(state, entries, at_offset=offset)
         for header, batch in order.batches:
             if header.base_offset >= state.log_end_offset:
-                partition.apply(state, header, batch)
-            self._apply_above(log, header, batch)
+                self.enter(log, header, batch)
         if order.is_restart:
             partition.keep_last_batches(state)
         partition.advance_high_watermark(state, state.log_end_offset)
@@ -160,79 +157,47 @@ class Node:
             case _:
                 return None
 
-    def _apply_above(self, log: Log, header: BatchHeader, batch: Buffer) -> None:
+    # --- the one way into the state
+
+    def enter(
+        self, log: Log, header: BatchHeader, batch: Buffer, entries: Entries | None = None
+    ) -> tuple[AbortedRange | None, list[Assign | Remove]]:
+        """The log holds this batch now, live or at recovery: partition and coordinator take it in.
+
+        A live caller hands along what the batch says, since it has just built it; recovery reads it from the
+        bytes. `verifies_entries` reads them in both cases: what a node believes has to be what its log says.
+        """
+        if entries is None or self.verifies_entries:
+            found = _entries_of(log.coordinator, header, batch)
+            assert entries is None or entries == found, (
+                f"{log.partition.key}: {entries} is written as {found}"
+            )
+            entries = found
+        aborted = partition.apply(log.partition, header, batch)
         match log.coordinator:
             case Transactions() as state:
-                transactions.apply(state, read_transactions(batch, header))
+                transactions.apply(state, entries)
             case Groups() as state:
-                if header.is_control:
-                    groups.apply(state, header, batch, ())
-                else:
-                    entries = read_offsets(batch, header)
-                    groups.apply(state, header, batch, entries, read_groups(batch, header))
+                groups.apply(state, header, batch, cast(GroupBatch, entries))
             case Controller() as state:
-                controller.apply(state, read_cluster_records(batch, header))
+                return aborted, controller.apply(state, entries)
             case None:
-                return
+                pass
+        return aborted, []
 
-    # --- appending
-
-    def append(self, log: Log, batch: Buffer) -> BatchHeader:
-        """Place a batch at the end of a log and let the partition see it; the coordinator on top is told by
-        the caller.
-        """
+    def append(self, log: Log, batch: Buffer, entries: Entries = ()) -> BatchHeader:
+        """Place a batch at the end of a log; `entries` are what it says to the coordinator on top."""
         state = log.partition
         writable = batch if isinstance(batch, bytearray) else _writable(batch)
         place(writable, base_offset=state.log_end_offset, leader_epoch=state.leader_epoch)
         header = read_header(writable)
-        aborted = partition.apply(state, header, writable)
+        aborted, consequences = self.enter(log, header, writable, entries)
         self.outcome.appends.append(
             Append(state.key, header=header, batch=writable, leader_epoch=state.leader_epoch, aborted=aborted)
         )
+        if consequences:
+            self.after(log, consequences)
         return header
-
-    def append_transaction(self, log: Log, name: str, record: TransactionRecord | None, *, now: int) -> None:
-        """A coordinator's decision enters its log, None to forget the id; until that is durable it is
-        pending.
-        """
-        state = log.coordinator
-        assert isinstance(state, Transactions), "transactions live on __transaction_state"
-        header = self.append(log, transaction_batch(name, record, timestamp=now))
-        transactions.apply(state, ((name, record),))
-        state.pending[name] = header.next_offset
-
-    def append_offsets(self, log: Log, batch: bytearray, entries: list[OffsetEntry]) -> None:
-        """Committed or pending offsets enter the group coordinator's log."""
-        assert isinstance(log.coordinator, Groups), "offsets live on __consumer_offsets"
-        groups.apply(log.coordinator, self.append(log, batch), batch, entries)
-
-    def append_group(self, log: Log, group_id: str, record: GroupRecord, *, now: int) -> None:
-        """Where a group stands now enters its coordinator's log."""
-        assert isinstance(log.coordinator, Groups), "groups live on __consumer_offsets"
-        batch = group_batch(group_id, record, timestamp=now)
-        groups.apply(log.coordinator, self.append(log, batch), batch, (), ((group_id, record),))
-
-    def append_deleted_group(self, log: Log, group_id: str, *, now: int) -> None:
-        """A group is forgotten, and every offset of it, decided or not."""
-        state = log.coordinator
-        assert isinstance(state, Groups), "groups live on __consumer_offsets"
-        keys = [key for key in groups.offset_keys(state) if key.group_id == group_id]
-        batch = forgotten_group_batch(group_id, keys, timestamp=now)
-        entries = [(key, None) for key in keys]
-        groups.apply(state, self.append(log, batch), batch, entries, ((group_id, None),))
-
-    def append_marker(self, log: Log, batch: bytearray) -> None:
-        """A transaction ends in this partition; on `__consumer_offsets` its offsets are decided with it."""
-        header = self.append(log, batch)
-        if isinstance(log.coordinator, Groups):
-            groups.apply(log.coordinator, header, batch, ())
-        self.moved(log.partition.key)
-
-    def append_cluster(self, log: Log, records: tuple[ClusterRecord, ...], *, now: int) -> None:
-        """The controller's decision enters the metadata log; what it means is done once that is durable."""
-        if records:
-            self.append(log, cluster_batch(records, timestamp=now))
-            self.after(log, controller.apply(self.cluster, records))
 
     # --- waiting until it is safe
 
@@ -260,9 +225,6 @@ class Node:
             match effect:
                 case Collect():
                     self.collect(effect)
-                case WriteMarkers():
-                    # Due at once, in this very step.
-                    self.marker_retries[log.partition.key, effect.transactional_id] = 0
                 case Behind():
                     self.after_all(effect.keys, effect.reply)
                 case Assign() | Remove():
@@ -274,11 +236,11 @@ class Node:
         """The log is safe up to `offset`: the high watermark moves, and what waited for it happens."""
         state = log.partition
         partition.advance_high_watermark(state, offset)
-        if isinstance(log.coordinator, Transactions):
-            pending = log.coordinator.pending
-            if pending:
-                for name in [name for name, end in pending.items() if end <= offset]:
-                    del pending[name]
+        if isinstance(log.coordinator, Transactions) and log.coordinator.pending:
+            # The first attempt to write markers is a retry that is due at once. So one path sends them all:
+            # after a decision, after a failed attempt, and after a failover (transactions/markers.py).
+            for name in transactions.became_durable(log.coordinator, offset):
+                self.marker_retries[state.key, name] = 0
         while log.waiting and log.waiting[0][0] <= offset:
             self.release(log, log.waiting.popleft()[1])
         self.moved(state.key)
@@ -353,19 +315,16 @@ class Node:
     # --- producer ids
 
     def fresh_producer_id(self) -> int | None:
-        """The id that the next producer would get, None while the controller is being asked for more."""
+        """The id that the next new producer gets; None while the controller is being asked for more."""
+        return None if self.producer_ids.is_empty else self.producer_ids.next_id
+
+    def use_producer_id(self) -> None:
+        """The fresh id is taken. The next block is asked for early, so that nobody waits for it."""
         ids = self.producer_ids
-        if ids.is_empty and ids.next_block is not None:
-            (ids.next_id, ids.end), ids.next_block = ids.next_block, None
+        ids.next_id += 1
+        ids.begin_next_block()
         if ids.next_block is None and ids.end - ids.next_id < PREFETCH_BELOW:
             self.ask_for_producer_ids()
-        return None if ids.is_empty else ids.next_id
-
-    def use_producer_id(self, record: TransactionRecord | None) -> None:
-        """The fresh id is used up when a decision took it."""
-        ids = self.producer_ids
-        if record is not None and ids.next_id in (record.producer_id, record.next_producer_id):
-            ids.next_id += 1
 
     def ask_for_producer_ids(self) -> None:
         """Ask the controller for a block, once at a time."""
@@ -376,9 +335,27 @@ class Node:
 
     def take_producer_ids(self, block: AllocateProducerIdsReply | None) -> None:
         """The controller's answer; without one the next request that needs an id asks again."""
-        self.producer_ids.is_asked = False
+        ids = self.producer_ids
+        ids.is_asked = False
         if block is not None:
-            self.producer_ids.next_block = (block.first_producer_id, block.first_producer_id + block.count)
+            ids.next_block = (block.first_producer_id, block.first_producer_id + block.count)
+            ids.begin_next_block()
+
+
+Entries = Sequence[Any]
+"""What a batch says to the coordinator on top of its log."""
+
+
+def _entries_of(coordinator: Coordinator | None, header: BatchHeader, batch: Buffer) -> Entries:
+    match coordinator:
+        case Transactions():
+            return tuple(read_transactions(batch, header))
+        case Groups() if not header.is_control:
+            return GroupBatch(tuple(read_offsets(batch, header)), tuple(read_groups(batch, header)))
+        case Controller():
+            return tuple(read_cluster_records(batch, header))
+        case _:
+            return ()
 
 
 def _writable(batch: Buffer) -> bytearray | memoryview:

@@ -16,7 +16,7 @@ from fencepost.broker.cluster.controller import Controller
 from fencepost.broker.contract import Effect, Reply, ReplyTo
 from fencepost.broker.groups.state import Groups
 from fencepost.broker.partitions.partition import Guard, Partition
-from fencepost.broker.transactions.state import Transactions, WriteMarkers
+from fencepost.broker.transactions.state import Transactions
 from fencepost.broker.transactions.tables import ClientVersion
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.messages import (
@@ -63,7 +63,7 @@ class Behind:
     reply: Reply
 
 
-Inner = Effect | WriteMarkers | Collect | Behind
+Inner = Effect | Collect | Behind
 
 
 @attrs.define(eq=False)
@@ -110,6 +110,11 @@ class ProducerIds:
     @property
     def is_empty(self) -> bool:
         return self.next_id >= self.end
+
+    def begin_next_block(self) -> None:
+        """Go on with the block that was asked for in time, once this one is used up."""
+        if self.is_empty and self.next_block is not None:
+            (self.next_id, self.end), self.next_block = self.next_block, None
 
 
 class Scan(Enum):

@@ -109,7 +109,7 @@ class Cluster:
         settings = attrs.evolve(
             self.settings, node_id=node_id, controller_id=CONTROLLER, host="node", port=node_id
         )
-        host = Host(Node(settings), self.directory, policy=self.policy)
+        host = Host(Node(settings, verifies_entries=True), self.directory, policy=self.policy)
         self.hosts[node_id] = host
         host.start(self.now)
 

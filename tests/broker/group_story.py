@@ -27,8 +27,9 @@ from fencepost.protocol.messages import (
 )
 from fencepost.protocol.offsets_log import GroupRecord, read_groups
 from fencepost.protocol.terms import GroupState
+from tests.broker.refusals import CarefulStory
 from tests.broker.requests import body_of
-from tests.broker.story import SETTINGS, Story, offsets_log_of
+from tests.broker.story import SETTINGS, offsets_log_of
 
 GROUP: Final = "readers"
 SESSION_MS: Final = 10_000
@@ -78,7 +79,7 @@ def sync_request(
     )
 
 
-class GroupStory(Story):
+class GroupStory(CarefulStory):
     """A node that coordinates one group, `readers`."""
 
     def __init__(self, *, settings: NodeSettings = SETTINGS, policy: SyncPolicy = SyncPolicy.NONE) -> None:

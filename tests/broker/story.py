@@ -154,7 +154,9 @@ class Story:
     def start(self) -> None:
         """A new process over what the storage holds."""
         directory = DataDirectory.open(self.storage, settings=self.journal)
-        self.host = Host(Node(self.settings), directory, policy=self.policy, watch=self.saw)
+        self.host = Host(
+            Node(self.settings, verifies_entries=True), directory, policy=self.policy, watch=self.saw
+        )
         self.host.start(self.now)
 
     def saw(self, arrived: Input, outcome: Outcome) -> None:

@@ -6,8 +6,11 @@ import attrs
 import pytest
 
 from fencepost.broker.contract import ResignLeader
-from fencepost.broker.groups.state import OFFSET_METADATA_BYTES_MAX, Groups, apply, offset_keys
+from fencepost.broker.groups.state import OFFSET_METADATA_BYTES_MAX, GroupBatch, Groups, apply, offset_keys
 from fencepost.broker.partitions import checks
+from fencepost.broker.partitions.checks import Written
+from fencepost.broker.partitions.partition import Partition
+from fencepost.broker.partitions.partition import Producer as PartitionProducer
 from fencepost.protocol.batches import place, read_header
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
@@ -189,6 +192,10 @@ def test_a_former_owners_offsets_are_refused_and_leave_nothing() -> None:
     assert story.commit_offset(new, "readers", 9) is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
+def _always(partition: Partition, written: Written, producer: PartitionProducer, guard: int) -> bool:
+    return True
+
+
 @pytest.mark.parametrize("table", ["BEFORE_ASKING", "OFFSET_CHECKS"])
 def test_offsets_in_a_transaction_meet_the_checks_of_the_partition(
     table: str, monkeypatch: pytest.MonkeyPatch
@@ -196,10 +203,7 @@ def test_offsets_in_a_transaction_meet_the_checks_of_the_partition(
     """The rows that refuse a producer's batch refuse its offsets: one table, also for brokers without it."""
     assert set(checks.OFFSET_CHECKS) < set(checks.CHECKS)
     everything_fails = checks.WriteCheck(
-        "is written on a holiday",
-        ErrorCode.INVALID_RECORD,
-        lambda partition, written, producer, guard: True,
-        source="nowhere",
+        "is written on a holiday", ErrorCode.INVALID_RECORD, _always, source="nowhere"
     )
     monkeypatch.setattr(checks, table, (everything_fails,))
     story = Story(
@@ -273,10 +277,10 @@ def entry(offset: int | None) -> tuple[OffsetKey, OffsetRecord | None]:
 
 
 def write(state: Groups, at: int, offset: int | None, producer_id: int = -1) -> None:
-    entries = [entry(offset)]
+    entries = (entry(offset),)
     batch = offsets_batch(entries, timestamp=NOON, producer_id=producer_id, transactional=producer_id >= 0)
     place(batch, base_offset=at, leader_epoch=0)
-    apply(state, read_header(batch), batch, entries)
+    apply(state, read_header(batch), batch, GroupBatch(entries))
 
 
 def test_a_tombstone_forgets_the_offset_and_what_is_pending_of_it() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from fencepost.broker.transactions import handlers
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import InitProducerId, InitProducerIdReply
-from tests.broker.requests import COMMIT, NOBODY, ORDERS, Identity, body_of, marker_request
+from fencepost.protocol.transaction_log import TransactionRecord
+from tests.broker.requests import COMMIT, NOBODY, ORDERS, OTHERS, Identity, body_of, marker_request
 from tests.broker.story import Story
 
 
@@ -51,3 +53,19 @@ def test_a_snapshot_tells_of_a_producer_what_the_log_does(*, stops_in_order: boo
     story.restart()
     assert story.host.node.state_of(ORDERS) == before
     assert story.check_recovery()
+
+
+def test_a_batch_that_does_not_say_what_the_node_believes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Live and at recovery a batch comes by the same way into the state, and what it says is compared."""
+    build = handlers.transaction_batch
+
+    def build_without_partitions(name: str, record: TransactionRecord | None, *, timestamp: int) -> bytearray:
+        forgetful = None if record is None else record._replace(partitions=record.partitions[:1])
+        return build(name, forgetful, timestamp=timestamp)
+
+    story = Story()
+    me = story.identity()
+    monkeypatch.setattr(handlers, "transaction_batch", build_without_partitions)
+    story.produce(me, "a")
+    with pytest.raises(AssertionError, match="is written as"):
+        story.produce(me, "b", key=OTHERS)

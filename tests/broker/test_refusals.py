@@ -13,6 +13,7 @@ from fencepost.protocol.batches import CONTROL_BIT, CRC_START
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     AddPartitionsToTxnReply,
+    Heartbeat,
     ProduceReply,
     TxnOffsetCommitReply,
     WriteTxnMarkersReply,
@@ -23,6 +24,7 @@ from fencepost.protocol.terms import (
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
 )
+from tests.broker.refusals import CarefulStory
 from tests.broker.requests import (
     ABORT,
     COMMIT,
@@ -35,10 +37,11 @@ from tests.broker.requests import (
     body_of,
     marker_request,
     offset_request,
+    plain_offset_request,
     produce_batches,
     produce_request,
 )
-from tests.broker.story import Story, offsets_log_of
+from tests.broker.story import offsets_log_of
 
 INTERNAL = [
     TopicPartition(TRANSACTION_STATE_TOPIC, 0),
@@ -100,7 +103,7 @@ BAD_BATCHES: list[tuple[Callable[[Identity], bytearray], ErrorCode]] = [
 def test_a_batch_that_breaks_a_rule_of_its_form_does_not_get_in(
     build: Callable[[Identity], bytearray], error: ErrorCode
 ) -> None:
-    story = Story()
+    story = CarefulStory()
     me = story.identity()
     story.produce(me, "first", key=ORDERS)
     reply = story.ask(produce_batches({OTHERS: build(me)}, name="pay"))
@@ -113,7 +116,7 @@ def test_a_batch_that_breaks_a_rule_of_its_form_does_not_get_in(
 
 def test_a_transactional_batch_of_nobody_is_in_no_transaction() -> None:
     """Kafka asks about producers only (ReplicaManager.handleProduceAppend), and tracks none here."""
-    story = Story()
+    story = CarefulStory()
     me = story.identity()
     reply = story.ask(produce_batches({ORDERS: of_nobody(me)}, name="pay"))
     assert body_of(reply, ProduceReply).partitions[0].error is ErrorCode.NONE
@@ -126,7 +129,7 @@ def test_a_transactional_batch_of_nobody_is_in_no_transaction() -> None:
 @pytest.mark.parametrize("key", INTERNAL)
 @pytest.mark.parametrize("name", [None, "pay"])
 def test_nobody_writes_into_the_logs_of_the_broker_itself(key: TopicPartition, name: str | None) -> None:
-    story = Story()
+    story = CarefulStory()
     me = story.identity()
     end = story.partition(key).log_end_offset
     reply = story.ask(produce_request(me if name else NOBODY, {key: "x"}, name=name))
@@ -138,7 +141,7 @@ def test_nobody_writes_into_the_logs_of_the_broker_itself(key: TopicPartition, n
 
 @pytest.mark.parametrize("key", [INTERNAL[0], INTERNAL[2]])
 def test_no_marker_gets_into_a_log_that_has_no_transactions(key: TopicPartition) -> None:
-    story = Story()
+    story = CarefulStory()
     me = story.identity()
     end = story.partition(key).log_end_offset
     reply = body_of(story.ask(marker_request(me, COMMIT, key)), WriteTxnMarkersReply)
@@ -151,7 +154,7 @@ def test_no_marker_gets_into_a_log_that_has_no_transactions(key: TopicPartition)
 @pytest.mark.parametrize("key", [MISSING, TopicPartition("orders", 2), INTERNAL[0], INTERNAL[2]])
 def test_what_is_no_topic_of_clients_is_not_added_to_a_transaction(key: TopicPartition) -> None:
     """The others of the same request are not attempted then (KafkaApis.handleAddPartitionsToTxnRequest)."""
-    story = Story()
+    story = CarefulStory()
     me = story.identity()
     reply = body_of(story.ask(add_request(me, ORDERS, key)), AddPartitionsToTxnReply)
     is_internal = key in INTERNAL
@@ -169,7 +172,7 @@ def test_what_is_no_topic_of_clients_is_not_added_to_a_transaction(key: TopicPar
 @pytest.mark.parametrize("what", ["data", "offsets"])
 def test_what_a_marker_overtakes_while_the_coordinator_is_asked_does_not_get_in(what: str) -> None:
     """KAFKA-14884: the coordinator has said yes, and before the append the transaction ends."""
-    story = Story()
+    story = CarefulStory()
     me = story.identity()
     key = ORDERS if what == "data" else offsets_log_of("readers")
     request = (
@@ -194,7 +197,7 @@ def test_what_a_marker_overtakes_while_the_coordinator_is_asked_does_not_get_in(
 @pytest.mark.parametrize("what", ["data", "offsets"])
 def test_a_former_owner_is_refused_before_the_coordinator_is_asked(what: str) -> None:
     """Recorded of Kafka 4.3.1: and no question of his is left behind."""
-    story = Story()
+    story = CarefulStory()
     old = story.identity()
     story.produce(old, "a")
     story.commit_offset(old, "readers", 1)
@@ -209,7 +212,7 @@ def test_a_former_owner_is_refused_before_the_coordinator_is_asked(what: str) ->
 
 def test_offsets_of_two_groups_may_be_sent_at_once() -> None:
     """Both ask the coordinator before either is appended; the second finds the transaction open."""
-    story = Story()
+    story = CarefulStory()
     me = story.identity()
     groups = [f"g{number}" for number in range(5) if offsets_log_of(f"g{number}") == offsets_log_of("g0")]
     assert len(groups) > 1
@@ -220,3 +223,13 @@ def test_offsets_of_two_groups_may_be_sent_at_once() -> None:
         assert [part.error for part in reply.partitions] == [ErrorCode.NONE]
     story.ended(me, COMMIT)
     assert [story.offset(group).offset for group in groups] == [5] * len(groups)
+
+
+def test_a_refused_member_leaves_a_group_that_was_just_loaded_as_it_is() -> None:
+    """After a restart an empty group is only in the log; a stranger's request leaves it there."""
+    story = CarefulStory()
+    story.ask(plain_offset_request("readers", {ORDERS: 5}))
+    story.restart()
+    heartbeat = Heartbeat(group_id="readers", generation_id=0, member_id="one", group_instance_id=None)
+    assert story.ask(heartbeat).error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert story.refused == 1

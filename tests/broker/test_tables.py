@@ -17,6 +17,7 @@ from fencepost.broker.transactions.tables import (
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import AddPartitionsToTxnReply
 from fencepost.protocol.terms import INT16_MAX, LAST_GRANTED_EPOCH, TransactionState
+from tests.broker.refusals import CarefulStory
 from tests.broker.requests import (
     ABORT,
     COMMIT,
@@ -45,7 +46,7 @@ IMPOSSIBLE = {
 
 def in_state(state: TransactionState, *, policy: SyncPolicy = SyncPolicy.NONE) -> tuple[Story, Identity]:
     """A story whose id is in this state, and its owner. PREPARE_* waits for its markers."""
-    story = Story(policy=policy)
+    story = CarefulStory(policy=policy)
     me = story.identity()
     if state is EMPTY:
         return story, me

@@ -331,7 +331,7 @@ def test_deciding_changes_nothing() -> None:
     decision = create_topics(state, create("a", 3), to=NO_ONE)
     assert log_state(state) == before
     copied = fork(state)
-    apply(state, decision.records)
+    apply(state, decision.entries)
     assert log_state(copied) == before != log_state(state)
     assert log_state(fork(state)) == log_state(state)
     assert state.leader(TopicPartition("a", 2)) is not None

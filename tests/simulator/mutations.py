@@ -12,35 +12,35 @@ from tests.simulator.planting import Edit, Mutation
 
 # What becomes of longer passages.
 _MARKERS_AT_ONCE: Final = """\
-for effect in decision.effects:
-        is_marker = isinstance(effect, transactions.WriteMarkers)
-        (node.release if is_marker else node.after)(log, (effect,))"""
+state.pending[name] = header.next_offset
+    if record is not None and record.state in transactions.PREPARED:
+        node.marker_retries[log.partition.key, name] = now"""
 
 _ANY_RETRY_ENDED_WELL: Final = """\
     if is_retry and record.state in COMPLETED:
         return record.state
     cell: Cell = """
 
-_APPENDS_DECISION: Final = "node.append_transaction(log, decision.transactional_id, record, now=now)"
+_APPENDS_RECORD: Final = "header = node.append("
 
 _ADDED_IN_MEMORY: Final = """\
-known = state.records.get(decision.transactional_id)
-        if known is not None and known.state is record.state is ONGOING:
-            transactions.apply(state, ((decision.transactional_id, record),))
-        else:
-            node.append_transaction(log, decision.transactional_id, record, now=now)"""
+known = state.records.get(name)
+    if known is not None and record is not None and known.state is record.state is ONGOING:
+        transactions.apply(state, entries)
+        return
+    header = node.append("""
 
 _ABORTED_AFTER_ALL: Final = """\
         if record.state in PREPARED:
-            aborted = transactions.PREPARE_ABORT
+            aborted = type(record.state).PREPARE_ABORT
             state.records[name] = record._replace(state=aborted)"""
 
 _EPOCH_KEPT: Final = """\
     )
     assert isinstance(decision, Decision)
-    assert decision.record is not None
-    kept = decision.record._replace(producer_epoch=record.producer_epoch)
-    return Decision(name, record=kept, last_epoch=decision.last_epoch, effects=decision.effects)"""
+    ((_, prepared),) = decision.entries
+    kept = prepared._replace(producer_epoch=record.producer_epoch)
+    return Decision(entries=((name, kept),), note=decision.note, effects=decision.effects)"""
 
 _GRANTED_ALL_THE_SAME: Final = """\
     if grant is Grant.ABORT_FIRST:
@@ -166,8 +166,8 @@ OF_COORDINATORS: Final = (
         breaks="Partitions learn of a decision that the coordinator's log may yet lose.",
         edits=(
             Edit(
-                "broker.transactions.handlers:_carry_out",
-                {"node.after(log, decision.effects)": _MARKERS_AT_ONCE},
+                "broker.transactions.handlers:write_record",
+                {"state.pending[name] = header.next_offset": _MARKERS_AT_ONCE},
             ),
         ),
     ),
@@ -233,7 +233,7 @@ OF_COORDINATORS: Final = (
         "added partitions live in memory only",
         breaks="A transaction's later partitions are not logged, so the next coordinator does not know them"
         " (Redpanda 6018).",
-        edits=(Edit("broker.transactions.handlers:_carry_out", {_APPENDS_DECISION: _ADDED_IN_MEMORY}),),
+        edits=(Edit("broker.transactions.handlers:write_record", {_APPENDS_RECORD: _ADDED_IN_MEMORY}),),
     ),
     Mutation(
         "a transaction is logged with its first partition only",
@@ -251,7 +251,7 @@ OF_COORDINATORS: Final = (
         breaks="After a failover PREPARE_COMMIT is carried out with ABORT markers.",
         edits=(
             Edit(
-                "broker.transactions.handlers:resume",
+                "broker.transactions.markers:resume",
                 {"        if record.state in PREPARED:": _ABORTED_AFTER_ALL},
             ),
         ),
@@ -259,14 +259,14 @@ OF_COORDINATORS: Final = (
     Mutation(
         "COMPLETE before all markers are written",
         breaks="A partition that could not take its marker is never asked again (KAFKA-9777).",
-        edits=(Edit("broker.transactions.handlers:answer_markers", {" if not error": ""}),),
+        edits=(Edit("broker.transactions.markers:answer_markers", {" if not error": ""}),),
     ),
     Mutation(
         "markers are never sent again",
         breaks="A transaction whose marker met a dead or new leader stays prepared for ever (KAFKA-8069).",
         edits=(
             Edit(
-                "broker.transactions.handlers:_retry_markers",
+                "broker.transactions.markers:_retry_markers",
                 {"node.marker_retries[log.partition.key, name] = due_ms": "pass"},
             ),
         ),
@@ -303,7 +303,9 @@ OF_OFFSETS: Final = (
         "offsets of a transaction are lost",
         breaks="They are answered and never written: who comes next copies again what was copied.",
         edits=(
-            Edit("broker.groups.offsets:_append", {"node.append_offsets(log, batch, entries)": "del batch"}),
+            Edit(
+                "broker.groups.offsets:_append", {"node.append(log, batch, GroupBatch(entries))": "del batch"}
+            ),
         ),
     ),
     Mutation(

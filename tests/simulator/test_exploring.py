@@ -76,7 +76,7 @@ def test_an_epoch_per_transaction_is_the_cure() -> None:
 
 @pytest.mark.parametrize(
     ("config", "states"),
-    [(ExploreConfig(transactions=1, retries=0), 18), (ExploreConfig(partitions=2), 3_834), (CRASHING, 3_816)],
+    [(ExploreConfig(transactions=1, retries=0), 18), (ExploreConfig(partitions=2), 3_834), (CRASHING, 3_492)],
 )
 def test_other_worlds_of_version_2(config: ExploreConfig, states: int) -> None:
     proof = explore(config)

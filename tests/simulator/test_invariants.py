@@ -7,28 +7,30 @@ the judge's own records (test_invariant_records.py).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import attrs
 import pytest
 
+from fencepost.broker.contract import Decision
 from fencepost.broker.groups import state as groups
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import checks as batch_checks
 from fencepost.broker.partitions.partition import Partition
-from fencepost.broker.purgatory import Inner, Log
-from fencepost.broker.transactions import end_txn
+from fencepost.broker.purgatory import Log
+from fencepost.broker.transactions import end_txn, markers
 from fencepost.broker.transactions import handlers as transaction_handlers
 from fencepost.broker.transactions import state as transactions
-from fencepost.broker.transactions.state import Decision, WriteMarkers
+from fencepost.broker.transactions.state import TransactionDecision
 from fencepost.journal.indexes import AbortedRange
 from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.simulated import SimulatedFile
 from fencepost.protocol.messages import InitProducerIdReply
 from fencepost.protocol.terms import IsolationLevel
+from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.simulator.faults.kinds import FaultKind
 from fencepost.simulator.fuzz.plan import FuzzPlan, draw
 from fencepost.simulator.fuzz.simulation import Simulation
@@ -122,18 +124,19 @@ def _no_check_of(*names: str) -> Plant:
     return plant
 
 
-def _effects_do_not_wait(of: type) -> Plant:
-    def plant(monkeypatch: pytest.MonkeyPatch) -> None:
-        after = Node.after
+def _effects_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Node, "after", Node.release)
 
-        def hasty(node: Node, log: Log, effects: Iterable[Inner]) -> None:
-            effects = tuple(effects)
-            node.release(log, [effect for effect in effects if isinstance(effect, of)])
-            after(node, log, tuple(effect for effect in effects if not isinstance(effect, of)))
 
-        monkeypatch.setattr(Node, "after", hasty)
+def _markers_do_not_wait_for_the_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = transaction_handlers.write_record
 
-    return plant
+    def hasty(node: Node, log: Log, name: str, record: TransactionRecord | None, now: int) -> None:
+        write(node, log, name, record, now)
+        if record is not None and record.state in transactions.PREPARED:
+            node.marker_retries[log.partition.key, name] = now
+
+    monkeypatch.setattr(transaction_handlers, "write_record", hasty)
 
 
 def _owners_are_given_the_epoch_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,12 +156,13 @@ def _owners_are_given_the_epoch_before(monkeypatch: pytest.MonkeyPatch) -> None:
 def _prepare_keeps_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     prepare = end_txn.prepare
 
-    def stale(name: str, record: Any, *arguments: Any, **more: Any) -> Decision:
+    def stale(name: str, record: Any, *arguments: Any, **more: Any) -> TransactionDecision:
         decision = prepare(name, record, *arguments, **more)
         assert isinstance(decision, Decision)
-        assert decision.record is not None
-        kept = decision.record._replace(producer_epoch=record.producer_epoch)
-        return attrs.evolve(decision, record=kept)
+        ((_, prepared),) = decision.entries
+        assert prepared is not None
+        kept = prepared._replace(producer_epoch=record.producer_epoch)
+        return attrs.evolve(decision, entries=((name, kept),))
 
     monkeypatch.setattr(end_txn, "prepare", stale)
 
@@ -193,16 +197,16 @@ def _nothing_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _complete_does_not_wait_for_markers(monkeypatch: pytest.MonkeyPatch) -> None:
-    send = transaction_handlers._send_markers  # pyright: ignore[reportPrivateUsage] the real one, and more
+    send = markers._send_markers  # pyright: ignore[reportPrivateUsage] the real one, and more
 
     def send_and_forget(node: Node, log: Log, name: str, now: int) -> None:
         send(node, log, name, now)
         state = transaction_handlers.transactions_of(log)
         if state.pending_markers.get(name):
             state.pending_markers[name].clear()
-            transaction_handlers._finish(node, log, name, now)  # pyright: ignore[reportPrivateUsage] the same
+            markers._finish(node, log, name, now)  # pyright: ignore[reportPrivateUsage] the same
 
-    monkeypatch.setattr(transaction_handlers, "_send_markers", send_and_forget)
+    monkeypatch.setattr(markers, "_send_markers", send_and_forget)
 
 
 def _syncs_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +238,7 @@ PLANTED: list[tuple[str, Plant, Planner]] = [
         CRASHES,
     ),
     (HANGING.name, _no_check_of("_has_older_epoch", "_is_overtaken"), _hasty),
-    (DURABLE_DECISION.name, _effects_do_not_wait(WriteMarkers), draw),
+    (DURABLE_DECISION.name, _markers_do_not_wait_for_the_decision, draw),
     (DURABLE_DECISION.name, _complete_does_not_wait_for_markers, draw),
     (IDENTITY_ONCE.name, _prepare_keeps_the_epoch, draw),
     (SEEN_IS_SAFE.name, _owners_are_given_the_epoch_before, draw),
@@ -244,7 +248,7 @@ PLANTED: list[tuple[str, Plant, Planner]] = [
     (RECOVERY.name, _leaders_forget_open_transactions, CRASHES),
     (RECOVERY.name, _syncs_do_nothing, POWER_LOSSES),
     (TIMEOUT.name, _nothing_times_out, _hasty),
-    (SEEN_IS_SAFE.name, _effects_do_not_wait(object), draw),
+    (SEEN_IS_SAFE.name, _effects_do_not_wait, draw),
 ]
 
 

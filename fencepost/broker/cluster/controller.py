@@ -12,7 +12,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.broker.contract import Assign, Effect, Refused, Remove, Reply, ReplyTo
+from fencepost.broker.contract import Assign, Decision, Refused, Remove, Reply, ReplyTo
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     AllocateProducerIdsReply,
@@ -73,6 +73,9 @@ class Topic:
     max_message_bytes: int | None = None
 
 
+ClusterDecision = Decision[ClusterRecord]
+
+
 @attrs.define(eq=False)
 class Controller:
     """State of the cluster; all of it comes from the log."""
@@ -99,17 +102,9 @@ class Controller:
         return partition.topic in self.removed
 
 
-@attrs.frozen(kw_only=True)
-class Decision:
-    """Records for the metadata log as one batch, and what happens when they are durable, besides what they
-    mean for nodes.
-    """
-
-    records: tuple[ClusterRecord, ...] = ()
-    effects: tuple[Effect, ...] = ()
-
-
-def register(state: Controller, node: NodeAddress, *, broker_epoch: int, to: ReplyTo | None) -> Decision:
+def register(
+    state: Controller, node: NodeAddress, *, broker_epoch: int, to: ReplyTo | None
+) -> ClusterDecision:
     """A node starts: its address is known from now on, and every partition of it gets the next leader
     epoch, so that what it did before is of the past. `to` is None for the controller's own node.
     """
@@ -121,10 +116,10 @@ def register(state: Controller, node: NodeAddress, *, broker_epoch: int, to: Rep
         if leader.node_id == node.node_id
     ]
     body = BrokerRegistrationReply(broker_epoch=broker_epoch)
-    return Decision(records=(registered, *changes), effects=() if to is None else (Reply(to, body=body),))
+    return Decision(entries=(registered, *changes), effects=() if to is None else (Reply(to, body=body),))
 
 
-def elect_again(state: Controller, request: ElectLeaders, *, node_id: int, to: ReplyTo) -> Decision:
+def elect_again(state: Controller, request: ElectLeaders, *, node_id: int, to: ReplyTo) -> ClusterDecision:
     """A leader lost its logs (a failed disk): it may lead again, from what they hold, under new epochs,
     unless somebody else leads by now.
     """
@@ -140,16 +135,16 @@ def elect_again(state: Controller, request: ElectLeaders, *, node_id: int, to: R
             records.append(_elect(state.topics[part.topic], part.partition, node_id))
         answers.append(PartitionError(topic=part.topic, partition=part.partition, error=error))
     reply = Reply(to, body=ElectLeadersReply(partitions=tuple(answers)))
-    return Decision(records=tuple(records), effects=(reply,))
+    return Decision(entries=tuple(records), effects=(reply,))
 
 
-def move(state: Controller, partition: TopicPartition, *, node_id: int) -> Decision | Refused:
+def move(state: Controller, partition: TopicPartition, *, node_id: int) -> ClusterDecision | Refused:
     """Another node, or the same one again, leads the partition from now on."""
     if state.leader(partition) is None:
         return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition} to move")
     if node_id not in state.brokers:
         return Refused(ErrorCode.INVALID_REQUEST, f"no node {node_id} is registered to lead {partition}")
-    return Decision(records=(_elect(state.topics[partition.topic], partition.partition, node_id),))
+    return Decision(entries=(_elect(state.topics[partition.topic], partition.partition, node_id),))
 
 
 def _elect(topic: Topic, number: int, node_id: int) -> LeaderChanged:
@@ -168,7 +163,7 @@ def create_topics(
     to: ReplyTo,
     internal: bool = False,
     leaving: Collection[str] = (),
-) -> Decision:
+) -> ClusterDecision:
     """Topics by name and number of partitions; each is made or refused on its own. `leaving` are names whose
     deletion is not durable yet.
     """
@@ -183,7 +178,7 @@ def create_topics(
         refused = problem or Refused(ErrorCode.NONE)
         answers.append(TopicError(topic=wanted.topic, error=refused.error, because=refused.because))
     return Decision(
-        records=tuple(records), effects=(Reply(to, body=CreateTopicsReply(topics=tuple(answers))),)
+        entries=tuple(records), effects=(Reply(to, body=CreateTopicsReply(topics=tuple(answers))),)
     )
 
 
@@ -230,7 +225,7 @@ def _is_size(value: str) -> bool:
     return is_short and value.isascii() and value.isdigit() and int(value) <= INT32_MAX
 
 
-def delete_topics(state: Controller, request: DeleteTopics, *, to: ReplyTo) -> Decision:
+def delete_topics(state: Controller, request: DeleteTopics, *, to: ReplyTo) -> ClusterDecision:
     """Topics by name, with their data; internal ones stay."""
     records: list[ClusterRecord] = []
     answers: list[TopicError] = []
@@ -248,19 +243,19 @@ def delete_topics(state: Controller, request: DeleteTopics, *, to: ReplyTo) -> D
             records.append(TopicRemoved(topic_id=topic.topic_id))
             answers.append(_topic_error(name, ErrorCode.NONE, ""))
     reply = Reply(to, body=DeleteTopicsReply(topics=tuple(answers)))
-    return Decision(records=tuple(records), effects=(reply,))
+    return Decision(entries=tuple(records), effects=(reply,))
 
 
 def _topic_error(name: str, error: ErrorCode, because: str) -> TopicError:
     return TopicError(topic=name, error=error, because=because)
 
 
-def allocate_producer_ids(state: Controller, *, node_id: int, to: ReplyTo) -> Decision:
+def allocate_producer_ids(state: Controller, *, node_id: int, to: ReplyTo) -> ClusterDecision:
     """The next block of producer ids; ids are never handed out twice, gaps are normal (KIP-730)."""
     first = state.next_producer_id
     record = ProducerIdsAllocated(node_id=node_id, next_producer_id=first + PRODUCER_ID_BLOCK_SIZE)
     body = AllocateProducerIdsReply(first_producer_id=first, count=PRODUCER_ID_BLOCK_SIZE)
-    return Decision(records=(record,), effects=(Reply(to, body=body),))
+    return Decision(entries=(record,), effects=(Reply(to, body=body),))
 
 
 def apply(state: Controller, records: Iterable[ClusterRecord]) -> list[Assign | Remove]:

@@ -6,9 +6,9 @@ Rule: each is one decision and one batch of the metadata log; without that log a
 from __future__ import annotations
 
 from fencepost.broker.cluster import controller
-from fencepost.broker.cluster.controller import METADATA_PARTITION, Decision
+from fencepost.broker.cluster.controller import METADATA_PARTITION, ClusterDecision
 from fencepost.broker.contract import Reassign, Received, Refused, ReplyTo, Warn
-from fencepost.broker.node import Node
+from fencepost.broker.node import Log, Node
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     AllocateProducerIds,
@@ -18,6 +18,7 @@ from fencepost.protocol.messages import (
     ElectLeaders,
     NodeAddress,
 )
+from fencepost.protocol.metadata_log import cluster_batch
 
 # --- from clients ----------------------------------------------------------------------------------------
 
@@ -75,7 +76,7 @@ def start(node: Node, now: int) -> None:
     settings = node.settings
     address = NodeAddress(node_id=settings.node_id, host=settings.host, port=settings.port)
     log = node.logs[METADATA_PARTITION]
-    node.append_cluster(log, _registered(node, address, None).records, now=now)
+    _write(node, log, _registered(node, address, None), now)
 
 
 def move(node: Node, arrived: Reassign, now: int) -> None:
@@ -87,10 +88,10 @@ def move(node: Node, arrived: Reassign, now: int) -> None:
     elif isinstance(decided, Refused):
         node.outcome.effects.append(Warn(decided.because))
     else:
-        node.append_cluster(log, decided.records, now=now)
+        _write(node, log, decided, now)
 
 
-def _registered(node: Node, address: NodeAddress, to: ReplyTo | None) -> Decision:
+def _registered(node: Node, address: NodeAddress, to: ReplyTo | None) -> ClusterDecision:
     log = node.logs.get(METADATA_PARTITION)
     broker_epoch = 0 if log is None else log.partition.log_end_offset
     return controller.register(node.cluster, address, broker_epoch=broker_epoch, to=to)
@@ -107,10 +108,16 @@ def _create(node: Node, request: CreateTopics, to: ReplyTo, now: int, *, interna
     _control(node, decision, to, now)
 
 
-def _control(node: Node, decision: Decision, to: ReplyTo, now: int) -> None:
+def _control(node: Node, decision: ClusterDecision, to: ReplyTo, now: int) -> None:
     log = node.logs.get(METADATA_PARTITION)
     if log is None:
         node.reply(to, Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         return
-    node.append_cluster(log, decision.records, now=now)
+    _write(node, log, decision, now)
+
+
+def _write(node: Node, log: Log, decision: ClusterDecision, now: int) -> None:
+    """What the records mean for nodes is done once they are durable, before the effects of the decision."""
+    if decision.entries:
+        node.append(log, cluster_batch(decision.entries, timestamp=now), decision.entries)
     node.after(log, decision.effects)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from fencepost.broker.contract import Refused, Reply, ReplyTo
 from fencepost.broker.groups.group import Group, is_subscribed
-from fencepost.broker.groups.offsets import NO_GROUP_ID, group_log, groups_of
-from fencepost.broker.groups.state import Groups, OffsetEntry, offset_keys
+from fencepost.broker.groups.offsets import NO_GROUP_ID, forget_group, forget_offsets, group_log, groups_of
+from fencepost.broker.groups.state import Groups, offset_keys
 from fencepost.broker.groups.tables import MEMBERSHIP, GroupInput
 from fencepost.broker.node import Node
 from fencepost.broker.purgatory import Log
@@ -28,7 +28,7 @@ from fencepost.protocol.messages import (
     OffsetDeleteReply,
     PartitionError,
 )
-from fencepost.protocol.offsets_log import OffsetKey, offsets_batch
+from fencepost.protocol.offsets_log import OffsetKey
 from fencepost.protocol.terms import CONSUMER_PROTOCOL, GroupState, TopicPartition
 
 
@@ -111,8 +111,7 @@ def _delete(node: Node, group_id: str, now: int) -> ErrorCode:
     cell = MEMBERSHIP[GroupState.DEAD if group is None else group.state][GroupInput.DELETE]
     if isinstance(cell, ErrorCode):
         return cell
-    state.live.pop(group_id, None)
-    node.append_deleted_group(log, group_id, now=now)
+    forget_group(node, log, group_id, now)
     return ErrorCode.NONE
 
 
@@ -147,7 +146,7 @@ def _offset_problem(node: Node, group: Group, key: TopicPartition) -> ErrorCode:
 
 def _forget(node: Node, log: Log, group: Group, parts: list[PartitionError], now: int) -> None:
     known = set(offset_keys(groups_of(log)))
-    keys = [OffsetKey(group.group_id, part.topic, part.partition) for part in parts]
-    entries: list[OffsetEntry] = [(key, None) for key in keys if key in known]
-    if entries:
-        node.append_offsets(log, offsets_batch(entries, timestamp=now), entries)
+    named = [OffsetKey(group.group_id, part.topic, part.partition) for part in parts]
+    keys = [key for key in named if key in known]
+    if keys:
+        forget_offsets(node, log, keys, now)

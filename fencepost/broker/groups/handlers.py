@@ -7,12 +7,11 @@ members is kept in the group, not here.
 from __future__ import annotations
 
 from fencepost.broker.contract import Refused, Reply, ReplyTo
-from fencepost.broker.groups import rebalance
 from fencepost.broker.groups import requests as group_requests
 from fencepost.broker.groups.group import NO_MEMBER, Group, loaded, record_of
 from fencepost.broker.groups.offsets import NO_GROUP_ID, group_log, groups_of
-from fencepost.broker.groups.rebalance import Turn, refused_join, refused_sync
-from fencepost.broker.groups.state import Groups
+from fencepost.broker.groups.rebalance import GroupDecision, Turn, refused_join, refused_sync
+from fencepost.broker.groups.state import GroupBatch, Groups
 from fencepost.broker.groups.tables import DEAD, MEMBERSHIP, GroupInput
 from fencepost.broker.node import Node
 from fencepost.broker.purgatory import Log
@@ -25,19 +24,21 @@ from fencepost.protocol.messages import (
     LeftMember,
     SyncGroup,
 )
+from fencepost.protocol.offsets_log import group_batch
 from fencepost.protocol.terms import GroupState
 
 
-def _carry_out(node: Node, log: Log, turn: Turn) -> None:
-    """What was decided is so now, and is said once it is safe. What is due at once happens with it."""
-    rebalance.expire(turn)
-    group = turn.group
-    groups_of(log).live[group.group_id] = group
-    if turn.record is not None:
-        node.append_group(log, group.group_id, turn.record, now=turn.now)
-    if turn.answers:
-        node.after(log, turn.answers)
-    _schedule(node, group)
+def _carry_out(node: Node, log: Log, decision: GroupDecision, now: int) -> None:
+    """Make a decision so: the group and its record now, its answers once the record is durable."""
+    if decision.note is not None:
+        groups_of(log).live[decision.note.group_id] = decision.note
+        _schedule(node, decision.note)
+    for group_id, record in decision.entries:
+        assert record is not None, "a member's request never deletes a group"
+        batch = group_batch(group_id, record, timestamp=now)
+        node.append(log, batch, GroupBatch(groups=((group_id, record),)))
+    if decision.effects:
+        node.after(log, decision.effects)
 
 
 def _find(node: Node, group_id: str, now: int) -> tuple[Log, Group | None] | Refused:
@@ -68,8 +69,11 @@ def join_group(node: Node, request: JoinGroup, to: ReplyTo, now: int) -> None:
     turn = Turn(group or _made(request.group_id), now, rules)
     if group is None:  # it is there from now on, even if nobody ever joins
         turn.record = record_of(turn.group)
-    group_requests.join(turn, request, to, _fresh_member_id(log, request))
-    _carry_out(node, log, turn)
+    fresh = _fresh_member_id(log, request)
+    group_requests.join(turn, request, to, fresh)
+    if turn.group.member(fresh) is not None or turn.group.is_pending(fresh):
+        groups_of(log).member_ids_given += 1
+    _carry_out(node, log, turn.decision(), now)
 
 
 def _made(group_id: str) -> Group:
@@ -82,10 +86,8 @@ def _fresh_member_id(log: Log, request: JoinGroup) -> str:
     """An id that this log's coordinators have never given: leaders differ in their epoch (Kafka draws a
     UUID).
     """
-    state = groups_of(log)
-    state.member_ids_given += 1
     prefix = request.group_instance_id or "member"
-    return f"{prefix}-{log.partition.leader_epoch}-{state.member_ids_given}"
+    return f"{prefix}-{log.partition.leader_epoch}-{groups_of(log).member_ids_given + 1}"
 
 
 def sync_group(node: Node, request: SyncGroup, to: ReplyTo, now: int) -> None:
@@ -100,7 +102,7 @@ def sync_group(node: Node, request: SyncGroup, to: ReplyTo, now: int) -> None:
         return
     turn = Turn(group, now, node.settings.group_rules)
     group_requests.sync(turn, request, to)
-    _carry_out(node, log, turn)
+    _carry_out(node, log, turn.decision(), now)
 
 
 def _refusal(happened: GroupInput) -> ErrorCode:
@@ -122,7 +124,7 @@ def heartbeat(node: Node, request: Heartbeat, to: ReplyTo, now: int) -> None:
         return
     turn = Turn(group, now, node.settings.group_rules)
     group_requests.heartbeat(turn, request, to)
-    _carry_out(node, log, turn)
+    _carry_out(node, log, turn.decision(), now)
 
 
 def leave_group(node: Node, request: LeaveGroup, to: ReplyTo, now: int) -> None:
@@ -145,7 +147,7 @@ def leave_group(node: Node, request: LeaveGroup, to: ReplyTo, now: int) -> None:
         return
     turn = Turn(group, now, node.settings.group_rules)
     group_requests.leave(turn, request, to)
-    _carry_out(node, log, turn)
+    _carry_out(node, log, turn.decision(), now)
 
 
 # --- time ------------------------------------------------------------------------------------------------
@@ -168,7 +170,7 @@ def expire(node: Node, now: int) -> None:
         if isinstance(log.coordinator, Groups):
             for group in list(log.coordinator.live.values()):
                 if min(group.deadlines(), default=now + 1) <= now:
-                    _carry_out(node, log, Turn(group, now, node.settings.group_rules))
+                    _carry_out(node, log, Turn(group, now, node.settings.group_rules).decision(), now)
                 else:
                     _schedule(node, group)
 

@@ -6,7 +6,7 @@ group last (KIP-447, KIP-890).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import attrs
@@ -15,7 +15,7 @@ from fencepost.broker.contract import Answered, Refused, Reply, ReplyTo
 from fencepost.broker.groups import rebalance
 from fencepost.broker.groups import state as groups
 from fencepost.broker.groups.group import NO_GENERATION, NO_MEMBER
-from fencepost.broker.groups.state import Groups, OffsetEntry
+from fencepost.broker.groups.state import GroupBatch, Groups
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
 from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, TransactionalOffsets, judge
@@ -34,7 +34,7 @@ from fencepost.protocol.messages import (
     TxnOffsetCommit,
     TxnOffsetCommitReply,
 )
-from fencepost.protocol.offsets_log import offsets_batch
+from fencepost.protocol.offsets_log import OffsetKey, forgotten_group_batch, offsets_batch
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     NO_SEQUENCE,
@@ -119,7 +119,7 @@ def commit(node: Node, request: OffsetCommit, to: ReplyTo, now: int) -> None:
     good = [offset for offset, error in zip(request.offsets, errors, strict=True) if error is ErrorCode.NONE]
     if good:
         entries = groups.entries_of(request, good, now=now)
-        node.append_offsets(log, offsets_batch(entries, timestamp=now), entries)
+        node.append(log, offsets_batch(entries, timestamp=now), GroupBatch(entries))
     node.after(log, (Reply(to, body=OffsetCommitReply(partitions=_answers(request, errors))),))
 
 
@@ -209,7 +209,7 @@ def _append(
             producer_epoch=request.producer_epoch,
             transactional=True,
         )
-        node.append_offsets(log, batch, entries)
+        node.append(log, batch, GroupBatch(entries))
     node.after(log, (Reply(to, body=TxnOffsetCommitReply(partitions=_answers(request, errors))),))
 
 
@@ -235,5 +235,19 @@ def forget_topics(node: Node, log: Log, topics: Collection[str], now: int) -> No
     """
     gone = [key for key in groups.offset_keys(groups_of(log)) if key.topic in topics]
     if gone:
-        entries: list[OffsetEntry] = [(key, None) for key in gone]
-        node.append_offsets(log, offsets_batch(entries, timestamp=now), entries)
+        forget_offsets(node, log, gone, now)
+
+
+def forget_offsets(node: Node, log: Log, keys: Iterable[OffsetKey], now: int) -> None:
+    """Write a tombstone for each of these offsets."""
+    entries = tuple([(key, None) for key in keys])
+    node.append(log, offsets_batch(entries, timestamp=now), GroupBatch(entries))
+
+
+def forget_group(node: Node, log: Log, group_id: str, now: int) -> None:
+    """Write tombstones for a group and for each of its offsets, pending or not."""
+    state = groups_of(log)
+    state.live.pop(group_id, None)
+    keys = [key for key in groups.offset_keys(state) if key.group_id == group_id]
+    entries = GroupBatch(tuple([(key, None) for key in keys]), ((group_id, None),))
+    node.append(log, forgotten_group_batch(group_id, keys, timestamp=now), entries)

@@ -10,7 +10,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.broker.contract import Reply, ReplyTo
+from fencepost.broker.contract import Decision, Reply, ReplyTo
 from fencepost.broker.groups.group import (
     NO_GENERATION,
     NO_MEMBER,
@@ -27,7 +27,7 @@ from fencepost.broker.groups.group import (
 from fencepost.broker.groups.tables import COMPLETING, MEMBERSHIP, PREPARING, STABLE, GroupInput
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import JoinedMember, JoinGroupReply, SyncGroupReply
-from fencepost.protocol.offsets_log import GroupRecord
+from fencepost.protocol.offsets_log import GroupEntry, GroupRecord
 from fencepost.protocol.terms import GroupState
 
 # A rebalance timeout of nothing would be over at once, again and again, until the last session ends.
@@ -45,6 +45,14 @@ class GroupRules:
     new_member_join_timeout_ms: int
 
 
+def _group_of(turn: Turn) -> Group:
+    return turn.group
+
+
+GroupDecision = Decision[GroupEntry]
+"""Its note is the group as it is from now on, None where nothing changes."""
+
+
 @attrs.define
 class Turn:
     """One decision in the making: the group as it will be, and what comes of it."""
@@ -52,8 +60,18 @@ class Turn:
     group: Group
     now: int
     rules: GroupRules
+    before: Group = attrs.field(init=False, default=attrs.Factory(_group_of, takes_self=True))
     answers: list[Reply] = attrs.Factory(list[Reply])
     record: GroupRecord | None = None
+
+    def decision(self) -> GroupDecision:
+        """What has been decided, once all that is due by now has happened, too."""
+        expire(self)
+        return Decision(
+            entries=() if self.record is None else ((self.group.group_id, self.record),),
+            note=None if self.group is self.before else self.group,
+            effects=tuple(self.answers),
+        )
 
     def keep(self, member: Member) -> None:
         """The member is as given now."""

@@ -48,7 +48,8 @@ def join(turn: Turn, request: JoinGroup, to: ReplyTo, fresh_member_id: str) -> N
     """A newcomer gets `fresh_member_id`; everybody who joins waits for the others."""
     group, member_id = turn.group, request.member_id
     if not _has_room(group, member_id, turn.rules.max_size):
-        turn.group = without(group, member_id)
+        if group.is_pending(member_id):  # the id was given out, and there is no place for it any more
+            turn.group = without(group, member_id)
         turn.answers.append(refused_join(to, ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER))
     elif not supports(group, request):
         turn.answers.append(refused_join(to, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))

@@ -43,6 +43,13 @@ Offsets = dict[TopicPartition, Committed]
 OffsetEntry = tuple[OffsetKey, OffsetRecord | None]
 
 
+class GroupBatch(NamedTuple):
+    """What one batch of `__consumer_offsets` says; None stands for a tombstone."""
+
+    offsets: tuple[OffsetEntry, ...] = ()
+    groups: tuple[GroupEntry, ...] = ()
+
+
 @attrs.define(eq=False)
 class Groups:
     """State of one group coordinator. Of `records`, None stands for a group that only offsets speak of."""
@@ -80,9 +87,9 @@ def offset_problem(offset: OffsetToCommit) -> ErrorCode:
 
 def entries_of(
     request: OffsetCommit | TxnOffsetCommit, good: Iterable[OffsetToCommit], *, now: int
-) -> list[OffsetEntry]:
+) -> tuple[OffsetEntry, ...]:
     """The log entries for the offsets of a request that have no problem."""
-    return [
+    return tuple(
         (
             OffsetKey(request.group_id, offset.topic, offset.partition),
             OffsetRecord(
@@ -93,7 +100,7 @@ def entries_of(
             ),
         )
         for offset in good
-    ]
+    )
 
 
 def fetch(state: Groups, request: OffsetFetch) -> tuple[FetchedOffset, ...]:
@@ -132,20 +139,14 @@ def _fetched(key: TopicPartition, found: Committed | None, is_unstable: bool) ->
 # --- Changing state --------------------------------------------------------------------------------------
 
 
-def apply(
-    state: Groups,
-    header: BatchHeader,
-    batch: Buffer,
-    entries: Iterable[OffsetEntry],
-    groups: Iterable[GroupEntry] = (),
-) -> None:
-    """The batch has entered the log: offsets (`entries`), records of groups, or the marker that decides a
-    producer's pending offsets.
+def apply(state: Groups, header: BatchHeader, batch: Buffer, entries: GroupBatch) -> None:
+    """The log holds this batch now: offsets, records of groups, or the marker that decides a producer's
+    pending offsets.
     """
     if header.is_control:
         _decide_pending(state, header.producer_id, marker_of(batch, 0, header).result)
         return
-    for delta, (key, record) in enumerate(entries):
+    for delta, (key, record) in enumerate(entries.offsets):
         if record is None:
             _forget(state, key)
             continue
@@ -155,7 +156,7 @@ def apply(
             pending[key] = Committed(record, header.base_offset + delta)
         else:
             _settle(state, key, Committed(record, header.base_offset + delta))
-    for group_id, record in groups:
+    for group_id, record in entries.groups:
         if record is None:
             state.records.pop(group_id, None)
         else:

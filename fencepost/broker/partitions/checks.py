@@ -38,6 +38,7 @@ from fencepost.protocol.batches import (
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.messages import Produce, TransactionMarker
 from fencepost.protocol.terms import (
+    CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
     NO_OFFSET,
     NO_PRODUCER_EPOCH,
@@ -382,6 +383,11 @@ def _duplicate(written: Written, producer: Producer) -> Duplicate:
 
 
 # --- a coordinator's marker ------------------------------------------------------------------------------
+
+
+def has_no_transactions(key: TopicPartition) -> bool:
+    """Of the internal topics only the one of offsets takes part in transactions."""
+    return key.topic in INTERNAL_TOPICS and key.topic != CONSUMER_OFFSETS_TOPIC
 
 
 def _is_stale(marker: TransactionMarker, producer: Producer) -> bool:

@@ -17,21 +17,16 @@ from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, Arriving, Du
 from fencepost.broker.purgatory import Asked, AskedToAdd, Collect, Incoming, Log
 from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.tables import ClientVersion
-from fencepost.protocol.batches import build_marker
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     AddPartitionsToTxn,
     AddPartitionsToTxnReply,
-    PartitionError,
     PartitionName,
     Produce,
     ProducedPartition,
     ProduceReply,
-    TransactionMarker,
-    WriteTxnMarkers,
-    WriteTxnMarkersReply,
 )
-from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, NO_OFFSET, TopicPartition
+from fencepost.protocol.terms import INTERNAL_TOPICS, NO_OFFSET, TopicPartition
 
 # What the coordinator's no means to a producer (AddPartitionsToTxnManager): whatever may pass is a retry
 # without a refresh.
@@ -45,11 +40,6 @@ ADD_ERRORS: Final = {
 }
 # Clients that add partitions themselves do not expect this one from a partition leader.
 VERIFY_ERRORS: Final = {**ADD_ERRORS, ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.NOT_ENOUGH_REPLICAS}
-
-
-INTERNAL: Final = Refused(
-    ErrorCode.INVALID_TOPIC_EXCEPTION, "only the broker itself writes into its internal topics"
-)
 
 
 def produce(node: Node, request: Produce, to: ReplyTo, now: int, asked: ClientVersion) -> None:
@@ -214,50 +204,3 @@ def _size_limit(node: Node, topic_name: str) -> int:
     topic = node.cluster.topics.get(topic_name)
     limit = None if topic is None else topic.max_message_bytes
     return node.settings.message_max_bytes if limit is None else limit
-
-
-# --- markers ---------------------------------------------------------------------------------------------
-
-
-def write_markers(node: Node, request: WriteTxnMarkers, to: ReplyTo, now: int) -> None:
-    """Append the markers that a coordinator sends; each partition answers for itself
-    (KafkaApis.handleWriteTxnMarkersRequest).
-    """
-    targets = [(marker, part.key) for marker in request.markers for part in marker.partitions]
-    ticket = node.gather(
-        to, WriteTxnMarkersReply, len(targets), tuple(marker.producer_id for marker, _ in targets)
-    )
-    for index, (marker, key) in enumerate(targets):
-        log = node.log_of(key)
-        if isinstance(log, Refused):
-            node.collect(_marker_part(ticket, index, key, log.error))
-            continue
-        refused = (
-            INTERNAL
-            if has_no_transactions(key)
-            else checks.judge_marker(log.partition, marker, checks=node.settings.marker_checks)
-        )
-        if refused is None:
-            node.append_marker(log, _marker_batch(marker, now))
-        node.after(log, (_marker_part(ticket, index, key, refused.error if refused else ErrorCode.NONE),))
-
-
-def has_no_transactions(key: TopicPartition) -> bool:
-    """Of the internal logs only that of offsets takes part in transactions."""
-    return key.topic in INTERNAL_TOPICS and key.topic != CONSUMER_OFFSETS_TOPIC
-
-
-def _marker_batch(marker: TransactionMarker, now: int) -> bytearray:
-    return build_marker(
-        marker.result,
-        producer_id=marker.producer_id,
-        producer_epoch=marker.producer_epoch,
-        coordinator_epoch=marker.coordinator_epoch,
-        timestamp=now,
-    )
-
-
-def _marker_part(ticket: int, index: int, key: TopicPartition, error: ErrorCode) -> Collect:
-    return Collect(
-        ticket, index=index, result=PartitionError(topic=key.topic, partition=key.partition, error=error)
-    )

@@ -6,13 +6,15 @@ table; by how much an end raises the epoch is one sum.
 
 from __future__ import annotations
 
-from fencepost.broker.contract import Effect, Refused, Reply, ReplyTo
+from attrs import evolve
+
+from fencepost.broker.contract import Decision, Effect, Refused, Reply, ReplyTo
 from fencepost.broker.transactions.state import (
     COMPLETED,
-    Decision,
+    LastEpoch,
     Rules,
+    TransactionDecision,
     Transactions,
-    WriteMarkers,
     check_identity,
     find,
     known_record,
@@ -48,7 +50,7 @@ def end_transaction(
     fresh_producer_id: int,
     rules: Rules,
     asked: TransactionVersion,
-) -> Decision | Refused:
+) -> TransactionDecision | Refused:
     """Decide the transaction: from PREPARE_* on it ends that way, whatever crashes (KIP-98; the table is that
     of the generation that the request asks in, or of the cluster's if that is older).
     """
@@ -61,16 +63,16 @@ def end_transaction(
     if isinstance(cell, Refused):
         return cell
     if cell is found.state:
-        return Decision(name, effects=(Reply(to, body=_identity(found, rules, generation)),))
+        return Decision(effects=(Reply(to, body=_identity(found, rules, generation)),))
     decision = prepare(
         name, found, cell, now=now, fresh_producer_id=fresh_producer_id, rules=rules, generation=generation,
         fences=False,
     )  # fmt: skip
     if isinstance(decision, Refused):
         return decision
-    assert decision.record is not None, "a transaction that ends writes its decision"
-    effects = (Reply(to, body=_identity(decision.record, rules, generation)), *decision.effects)
-    return Decision(name, record=decision.record, last_epoch=decision.last_epoch, effects=effects)
+    ((_, prepared),) = decision.entries
+    assert prepared is not None, "an end is a record, not a tombstone"
+    return evolve(decision, effects=(Reply(to, body=_identity(prepared, rules, generation)),))
 
 
 def _end_cell(
@@ -136,7 +138,7 @@ def prepare(
     generation: TransactionVersion,
     fences: bool = True,
     effects: tuple[Effect, ...] = (),
-) -> Decision | Refused:
+) -> TransactionDecision | Refused:
     """PREPARE_*, and its epoch, which the markers carry: the next one if identities are renewed or if this
     fences the owner. The last epoch of a producer id hands over to a fresh id when the transaction completes.
     """
@@ -155,11 +157,11 @@ def prepare(
         update_ms=now,
         client_version=generation.client_version,
     )
+    last_epoch = _last_epoch(record, generation, fences=fences, raised_by=raised_by)
     return Decision(
-        name,
-        record=prepared,
-        last_epoch=_last_epoch(record, generation, fences=fences, raised_by=raised_by),
-        effects=(*effects, WriteMarkers(name)),
+        entries=((name, prepared),),
+        note=None if last_epoch is None else LastEpoch(name, last_epoch),
+        effects=effects,
     )
 
 
@@ -178,7 +180,7 @@ def _last_epoch(
     return NO_PRODUCER_EPOCH if fences else None
 
 
-def complete(state: Transactions, name: str, *, now: int, rules: Rules) -> Decision:
+def complete(state: Transactions, name: str, *, now: int, rules: Rules) -> TransactionDecision:
     """All markers are written: the transaction is over, and a used-up producer id gives way to the next
     one.
     """
@@ -194,12 +196,12 @@ def complete(state: Transactions, name: str, *, now: int, rules: Rules) -> Decis
             previous_producer_id=record.producer_id,
             next_producer_id=NO_PRODUCER_ID,
         )
-    return Decision(name, record=done)
+    return Decision(entries=((name, done),))
 
 
 def abort_timed_out(
     state: Transactions, name: str, *, now: int, fresh_producer_id: int, rules: Rules
-) -> Decision | Refused:
+) -> TransactionDecision | Refused:
     """Abort on the coordinator's own account, under a new epoch (transaction.timeout.ms)."""
     record = known_record(state, name)
     assert record is not None, "only an id that is known has a deadline"

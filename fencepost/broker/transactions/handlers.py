@@ -11,15 +11,15 @@ from typing import Final
 import attrs
 
 from fencepost.broker.checks import first_refusal
-from fencepost.broker.contract import Answered, Refused, Reply, ReplyTo
+from fencepost.broker.contract import Decision, Refused, Reply, ReplyTo
 from fencepost.broker.node import Node
-from fencepost.broker.partitions.produce import has_no_transactions
-from fencepost.broker.purgatory import AskedMarkers, Log
+from fencepost.broker.partitions.checks import has_no_transactions
+from fencepost.broker.purgatory import Log
 from fencepost.broker.transactions import end_txn
 from fencepost.broker.transactions import init_producer_id as identities
 from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.identity_tables import HALF_AN_IDENTITY
-from fencepost.broker.transactions.state import PREPARED, RESULT_OF, Decision, Transactions
+from fencepost.broker.transactions.state import TransactionDecision, Transactions, Unwritable
 from fencepost.broker.transactions.tables import ONGOING, ClientVersion, TransactionVersion
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
@@ -32,26 +32,14 @@ from fencepost.protocol.messages import (
     InitProducerIdReply,
     PartitionError,
     PartitionName,
-    TransactionMarker,
-    WriteTxnMarkers,
-    WriteTxnMarkersReply,
 )
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
-    INT64_MAX,
     INTERNAL_TOPICS,
     TopicPartition,
     coordinator_partition,
 )
-from fencepost.protocol.transaction_log import TransactionRecord
-
-# A leader is not asked again that has written its marker, or says that a newer coordinator or a newer epoch
-# owns the transaction: this one gives up on it.
-MARKER_SETTLED: Final = frozenset(
-    {ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED}
-)
-
-NEVER_DURABLE: Final = INT64_MAX
+from fencepost.protocol.transaction_log import TransactionRecord, transaction_batch
 
 NO_PRODUCER_IDS: Final = Refused(
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the controller is being asked for producer ids"
@@ -72,29 +60,46 @@ def transactions_of(log: Log) -> Transactions:
     return log.coordinator
 
 
-def _carry_out(node: Node, log: Log, decision: Decision, now: int) -> None:
-    state = transactions_of(log)
-    if decision.last_epoch is not None:
-        state.last_epochs[decision.transactional_id] = decision.last_epoch
-    record = decision.record
-    if record is not None:
-        node.use_producer_id(record)
-        if not node.settings.rules.persists_other_ids:
-            record = transactions.without_other_ids(state, decision.transactional_id, record)
-        node.append_transaction(log, decision.transactional_id, record, now=now)
-        if record.state is ONGOING:
-            schedule_timeouts(node, state, now)
+def carry_out(node: Node, log: Log, decision: TransactionDecision, now: int) -> None:
+    """Make a decision so: its note and its record now, its effects once the record is durable."""
+    transactions.take_note(transactions_of(log), decision.note)
+    for name, record in decision.entries:
+        write_record(node, log, name, record, now)
     node.after(log, decision.effects)
 
 
+def write_record(node: Node, log: Log, name: str, record: TransactionRecord | None, now: int) -> None:
+    """The next record of an id, None to forget it; until it is durable the id is pending."""
+    state, ids = transactions_of(log), node.producer_ids
+    if record is not None:
+        if not ids.is_empty and ids.next_id in (record.producer_id, record.next_producer_id):
+            node.use_producer_id()
+        if not node.settings.rules.persists_other_ids:
+            transactions.remember_other_ids(state, name, record)
+            record = transactions.without_other_ids(record)
+    entries = ((name, record),)
+    header = node.append(log, transaction_batch(name, record, timestamp=now), entries)
+    state.pending[name] = header.next_offset
+    if record is not None and record.state is ONGOING:
+        schedule_timeouts(node, state, now)
+
+
 def _answer(
-    node: Node, log: Log, decided: Decision | Refused, to: ReplyTo, now: int, asked: ClientVersion
+    node: Node, log: Log, decided: TransactionDecision | Refused, to: ReplyTo, now: int, asked: ClientVersion
 ) -> None:
     """A refusal, too, waits until what it saw is durable."""
     if isinstance(decided, Refused):
         node.after(log, (Reply(to, error=asked.told(decided.error)),))
     else:
-        _carry_out(node, log, decided, now)
+        carry_out(node, log, decided, now)
+
+
+def _fresh_producer_id(node: Node) -> int | None:
+    """The id for a new producer. Without one the controller is asked, and the caller has to retry."""
+    fresh = node.fresh_producer_id()
+    if fresh is None:
+        node.ask_for_producer_ids()
+    return fresh
 
 
 # --- requests --------------------------------------------------------------------------------------------
@@ -104,13 +109,13 @@ def init_producer_id(
     node: Node, request: InitProducerId, to: ReplyTo, now: int, asked: ClientVersion
 ) -> None:
     """An identity: from the coordinator for a transactional id, else just a fresh one."""
-    fresh = node.fresh_producer_id()
+    fresh = _fresh_producer_id(node)
     if request.transactional_id is None:
         refused = first_refusal((HALF_AN_IDENTITY,), request, node.settings.rules)
         if refused is not None or fresh is None:
             node.reply(to, refused or NO_PRODUCER_IDS)
             return
-        node.producer_ids.next_id += 1
+        node.use_producer_id()
         body = InitProducerIdReply(producer_id=fresh, producer_epoch=0)
         node.outcome.effects.append(Reply(to, body=body))
         return
@@ -149,18 +154,19 @@ def add_partitions(
         decided = transactions.add_partitions(
             state, request, to=to, now=now, rules=rules, asked=asked.generation
         )
-        if isinstance(decided, Decision) and not _can_write(rules.generation, decided.record):
-            # Kafka has noted by then that a record is on its way: the id is busy until its coordinator moves.
-            state.pending[request.transactional_id] = NEVER_DURABLE
-            decided = Refused(ErrorCode.UNSUPPORTED_VERSION, "transaction.version 2 is not finalized here")
+        if isinstance(decided, Decision) and not _can_write(rules.generation, decided):
+            unsupported = Reply(to, error=ErrorCode.UNSUPPORTED_VERSION)
+            decided = Decision(note=Unwritable(request.transactional_id), effects=(unsupported,))
     _answer(node, log, decided, to, now, asked)
 
 
-def _can_write(cluster: TransactionVersion, record: TransactionRecord | None) -> bool:
+def _can_write(cluster: TransactionVersion, decision: TransactionDecision) -> bool:
     """Only the log of a newer cluster can say that a client speaks its generation; Kafka finds out as it
     writes the record, after every other check (TransactionLog.valueToBytes).
     """
-    return record is None or record.client_version <= cluster.client_version
+    return all(
+        record is None or record.client_version <= cluster.client_version for _, record in decision.entries
+    )
 
 
 def _add_problem(node: Node, key: TopicPartition, asked: TransactionVersion) -> ErrorCode:
@@ -196,7 +202,7 @@ def add_offsets(node: Node, request: AddOffsetsToTxn, to: ReplyTo, now: int, ask
 def end_transaction(node: Node, request: EndTxn, to: ReplyTo, now: int, asked: ClientVersion) -> None:
     """Commit or abort: answered once the decision is durable, before any marker is written."""
     log = coordinator_log(node, request.transactional_id)
-    fresh = node.fresh_producer_id()
+    fresh = _fresh_producer_id(node)
     if isinstance(log, Refused) or fresh is None:
         node.reply(to, log if isinstance(log, Refused) else NO_PRODUCER_IDS)
         return
@@ -205,107 +211,6 @@ def end_transaction(node: Node, request: EndTxn, to: ReplyTo, now: int, asked: C
         state, request, to=to, now=now, fresh_producer_id=fresh, rules=rules, asked=asked.generation
     )
     _answer(node, log, decided, to, now, asked)
-
-
-# --- markers ---------------------------------------------------------------------------------------------
-
-
-def resume(node: Node, log: Log, now: int) -> None:
-    """A coordinator has just loaded its log: what PREPARE_* decided is finished, with markers to every
-    partition.
-    """
-    state = transactions_of(log)
-    for name, record in state.records.items():
-        if record.state in PREPARED:
-            node.marker_retries[log.partition.key, name] = now
-    schedule_timeouts(node, state, now)
-
-
-def send_due_markers(node: Node, now: int) -> None:
-    """Markers of transactions that were decided in this step, or whose retry is due."""
-    for (key, name), due_ms in list(node.marker_retries.items()):
-        if due_ms <= now:
-            del node.marker_retries[key, name]
-            log = node.logs.get(key)
-            if log is not None:
-                _send_markers(node, log, name, now)
-
-
-def _send_markers(node: Node, log: Log, name: str, now: int) -> None:
-    state = transactions_of(log)
-    record = state.records.get(name)
-    if record is None or record.state not in PREPARED:
-        return
-    pending_markers = state.pending_markers.setdefault(name, set(record.partitions))
-    by_node: dict[int, list[TopicPartition]] = {}
-    for key in sorted(pending_markers):
-        leader = node.cluster.leader(key)
-        if leader is not None:
-            by_node.setdefault(leader.node_id, []).append(key)
-        elif node.cluster.is_gone(key):
-            # Nobody is left to tell (TransactionMarkerChannelManager, unknown partition).
-            pending_markers.discard(key)
-        else:
-            _retry_markers(node, log, name, now)
-    for node_id, keys in by_node.items():
-        why = AskedMarkers(
-            log_key=log.partition.key,
-            transactional_id=name,
-            producer_epoch=record.producer_epoch,
-            partitions=frozenset(keys),
-        )
-        node.ask(node_id, WriteTxnMarkers(markers=(_marker(state, record, keys),)), why)
-    _finish(node, log, name, now)
-
-
-def _marker(state: Transactions, record: TransactionRecord, keys: list[TopicPartition]) -> TransactionMarker:
-    return TransactionMarker(
-        producer_id=record.producer_id,
-        producer_epoch=record.producer_epoch,
-        result=RESULT_OF[record.state],
-        coordinator_epoch=state.coordinator_epoch,
-        transaction_version=record.client_version,
-        partitions=tuple(PartitionName(topic=key.topic, partition=key.partition) for key in keys),
-    )
-
-
-def answer_markers(node: Node, asked: AskedMarkers, answer: Answered, now: int) -> None:
-    """Leaders that wrote their marker are done; others are asked again later, unless they know a newer
-    owner.
-    """
-    log = node.logs.get(asked.log_key)
-    if log is None:
-        return
-    state = transactions_of(log)
-    name = asked.transactional_id
-    record, pending_markers = state.records.get(name), state.pending_markers.get(name)
-    if record is None or pending_markers is None or record.producer_epoch != asked.producer_epoch:
-        return  # the answer is to a question of the past
-    errors: dict[tuple[str, int], ErrorCode]
-    if isinstance(answer.body, WriteTxnMarkersReply):
-        parts = [part for marker in answer.body.markers for part in marker.partitions]
-        errors = {(part.topic, part.partition): part.error for part in parts}
-    else:
-        errors = dict.fromkeys(asked.partitions, answer.error)
-    pending_markers -= {key for key, error in errors.items() if not error}
-    if not MARKER_SETTLED.issuperset(errors.values()):
-        _retry_markers(node, log, name, now)
-    _finish(node, log, name, now)
-
-
-def _retry_markers(node: Node, log: Log, name: str, now: int) -> None:
-    due_ms = now + node.settings.marker_retry_backoff_ms
-    node.marker_retries[log.partition.key, name] = due_ms
-    node.wake_at(due_ms)
-
-
-def _finish(node: Node, log: Log, name: str, now: int) -> None:
-    """Nobody owes a marker any more: the transaction is complete."""
-    state = transactions_of(log)
-    if name in state.pending_markers and not state.pending_markers[name]:
-        del state.pending_markers[name]
-        decision = end_txn.complete(state, name, now=now, rules=node.settings.rules)
-        _carry_out(node, log, decision, now)
 
 
 # --- timeouts --------------------------------------------------------------------------------------------
@@ -330,9 +235,9 @@ def abort_timed_out(node: Node, now: int) -> None:
 
 
 def _abort_one(node: Node, log: Log, name: str, now: int) -> None:
-    fresh = node.fresh_producer_id()
+    fresh = _fresh_producer_id(node)
     if fresh is not None:
         state, rules = transactions_of(log), node.settings.rules
         decided = end_txn.abort_timed_out(state, name, now=now, fresh_producer_id=fresh, rules=rules)
         if isinstance(decided, Decision):
-            _carry_out(node, log, decided, now)
+            carry_out(node, log, decided, now)

@@ -12,7 +12,7 @@ from typing import Final
 import attrs
 
 from fencepost.broker.checks import first_refusal
-from fencepost.broker.contract import Refused, Reply, ReplyTo
+from fencepost.broker.contract import Decision, Refused, Reply, ReplyTo
 from fencepost.broker.transactions.end_txn import prepare
 from fencepost.broker.transactions.identity_tables import (
     GRANTS,
@@ -21,7 +21,14 @@ from fencepost.broker.transactions.identity_tables import (
     Grant,
     Standing,
 )
-from fencepost.broker.transactions.state import Decision, Rules, Transactions, busy, known_record
+from fencepost.broker.transactions.state import (
+    LastEpoch,
+    Rules,
+    TransactionDecision,
+    Transactions,
+    busy,
+    known_record,
+)
 from fencepost.broker.transactions.tables import Cell, CoordinatorInput
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import InitProducerId, InitProducerIdReply
@@ -64,7 +71,7 @@ def init_producer_id(
     now: int,
     fresh_producer_id: int,
     rules: Rules,
-) -> Decision | Refused:
+) -> TransactionDecision | Refused:
     """Grant an identity, or abort what the former owner left open and let the caller ask again (KIP-360's
     retry rules).
     """
@@ -129,7 +136,7 @@ def _expectation(state: Transactions, call: _Call, record: TransactionRecord) ->
     return Expectation.LAST if is_last else Expectation.PAST
 
 
-def _next_identity(call: _Call, record: TransactionRecord, grant: Grant) -> Decision:
+def _next_identity(call: _Call, record: TransactionRecord, grant: Grant) -> TransactionDecision:
     """What is in the log when the identity is granted, and by which epoch a repetition will be known
     (TransactionMetadata.prepareIncrementProducerEpoch).
     """
@@ -147,6 +154,10 @@ def _next_identity(call: _Call, record: TransactionRecord, grant: Grant) -> Deci
     return _granted(call, rotated, last_epoch=last_epoch)
 
 
-def _granted(call: _Call, record: TransactionRecord, *, last_epoch: int) -> Decision:
+def _granted(call: _Call, record: TransactionRecord, *, last_epoch: int) -> TransactionDecision:
     body = InitProducerIdReply(producer_id=record.producer_id, producer_epoch=record.producer_epoch)
-    return Decision(call.name, record=record, last_epoch=last_epoch, effects=(Reply(call.to, body=body),))
+    return Decision(
+        entries=((call.name, record),),
+        note=LastEpoch(call.name, last_epoch),
+        effects=(Reply(call.to, body=body),),
+    )

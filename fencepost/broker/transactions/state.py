@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import attrs
 from sortedcontainers import SortedSet
 
-from fencepost.broker.contract import Effect, Refused, Reply, ReplyTo
+from fencepost.broker.contract import Decision, Refused, Reply, ReplyTo
 from fencepost.broker.kafka_fixes import ALL_FIXES, KafkaFixes
 from fencepost.broker.transactions.tables import (
     COMPLETE_ABORT,
@@ -31,6 +31,7 @@ from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import AddPartitionsToTxn, AddPartitionsToTxnReply, PartitionError
 from fencepost.protocol.states import Ignored, Note
 from fencepost.protocol.terms import (
+    INT64_MAX,
     NO_PRODUCER_ID,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
@@ -38,10 +39,10 @@ from fencepost.protocol.terms import (
     coordinator_partition,
 )
 from fencepost.protocol.transaction_log import TransactionRecord
-from fencepost.protocol.values import value
 
 PREPARED: Final = frozenset({PREPARE_COMMIT, PREPARE_ABORT})
 COMPLETED: Final = frozenset({COMPLETE_COMMIT, COMPLETE_ABORT})
+NEVER_DURABLE: Final = INT64_MAX
 RESULT_OF: Final = {PREPARE_COMMIT: TransactionResult.COMMIT, PREPARE_ABORT: TransactionResult.ABORT}
 
 
@@ -51,23 +52,23 @@ def log_of(transactional_id: str, partition_count: int) -> TopicPartition:
     return TopicPartition(TRANSACTION_STATE_TOPIC, coordinator_partition(transactional_id, partition_count))
 
 
-@value
-class WriteMarkers:
-    """Effect inside the node: the transaction is decided and durable, so its partitions get their markers."""
+TransactionEntry = tuple[str, TransactionRecord | None]
+TransactionDecision = Decision[TransactionEntry]
+
+
+class LastEpoch(NamedTuple):
+    """Note: the epoch that a caller still carries whose answer was lost."""
 
     transactional_id: str
+    epoch: int
 
 
-@value
-class Decision:
-    """At most one record for the log, and what happens when it, and all that was seen, is durable."""
+class Unwritable(NamedTuple):
+    """Note: Kafka has reserved the id for a record that it then cannot write; it stays busy until its
+    coordinator moves.
+    """
 
     transactional_id: str
-    record: TransactionRecord | None = attrs.field(kw_only=True, default=None)
-    last_epoch: int | None = attrs.field(
-        kw_only=True, default=None
-    )  # note: the epoch that a lost reply still carries
-    effects: tuple[Effect | WriteMarkers, ...] = attrs.field(kw_only=True, default=())
 
 
 class OtherIds(NamedTuple):
@@ -123,7 +124,7 @@ def add_partitions(
     now: int,
     rules: Rules,
     asked: TransactionVersion,
-) -> Decision | Refused:
+) -> TransactionDecision | Refused:
     """Take partitions into the transaction, opening it at need."""
     name = request.transactional_id
     partitions = {partition.key for partition in request.partitions}
@@ -140,19 +141,19 @@ def add_partitions(
         return refused
     reply = Reply(to, body=_added(request))
     if found.state is ONGOING and partitions.issubset(found.partitions):
-        return Decision(name, effects=(reply,))
+        return Decision(effects=(reply,))
     joined = tuple(sorted(partitions.union(found.partitions)))
     start_ms = found.start_ms if found.state is ONGOING else now
     record = found._replace(
         state=cell, partitions=joined, start_ms=start_ms, update_ms=now,
         client_version=asked.client_version,
     )  # fmt: skip
-    return Decision(name, record=record, effects=(reply,))
+    return Decision(entries=((name, record),), effects=(reply,))
 
 
 def verify_partitions(
     state: Transactions, request: AddPartitionsToTxn, *, to: ReplyTo, rules: Rules
-) -> Decision | Refused:
+) -> TransactionDecision | Refused:
     """Say which partitions are in the transaction: a leader asks before it lets an older client's batch in
     (KIP-890 part 1).
     """
@@ -164,7 +165,7 @@ def verify_partitions(
         return refused
     if found.state in PREPARED:
         return busy(request.transactional_id)
-    return Decision(request.transactional_id, effects=(Reply(to, body=_verified(request, found)),))
+    return Decision(effects=(Reply(to, body=_verified(request, found)),))
 
 
 def find(state: Transactions, name: str) -> TransactionRecord | Refused:
@@ -218,14 +219,37 @@ def _verified(request: AddPartitionsToTxn, record: TransactionRecord) -> AddPart
 # --- notes and deadlines ----------------------------------------------------------------------------------
 
 
-def without_other_ids(state: Transactions, name: str, record: TransactionRecord) -> TransactionRecord:
-    """The record as a log of old holds it (TransactionLogValue version 0); what it leaves out becomes a
-    note.
-    """
+def without_other_ids(record: TransactionRecord) -> TransactionRecord:
+    """The record as TransactionLogValue version 0 holds it."""
+    return record._replace(previous_producer_id=NO_PRODUCER_ID, next_producer_id=NO_PRODUCER_ID)
+
+
+def remember_other_ids(state: Transactions, name: str, record: TransactionRecord) -> None:
+    """Note: what `without_other_ids` leaves out."""
     ids = OtherIds(record.previous_producer_id, record.next_producer_id)
     if ids != state.other_ids.get(name, NO_OTHER_IDS):
         state.other_ids[name] = ids
-    return record._replace(previous_producer_id=NO_PRODUCER_ID, next_producer_id=NO_PRODUCER_ID)
+
+
+def take_note(state: Transactions, note: LastEpoch | Unwritable | None) -> None:
+    """Remember what a decision adds to the log."""
+    match note:
+        case LastEpoch():
+            state.last_epochs[note.transactional_id] = note.epoch
+        case Unwritable():
+            state.pending[note.transactional_id] = NEVER_DURABLE
+        case None:
+            pass
+
+
+def became_durable(state: Transactions, offset: int) -> list[str]:
+    """Note: the log is durable up to `offset`. Returns the ids that are now decided for good, so that their
+    partitions get markers.
+    """
+    durable = [name for name, end in state.pending.items() if end <= offset]
+    for name in durable:
+        del state.pending[name]
+    return [name for name in durable if name in state.records and state.records[name].state in PREPARED]
 
 
 def known_record(state: Transactions, name: str) -> TransactionRecord | None:
@@ -251,7 +275,7 @@ def timed_out(state: Transactions, *, now: int) -> Iterator[str]:
 # --- Changing state --------------------------------------------------------------------------------------
 
 
-def apply(state: Transactions, entries: Iterable[tuple[str, TransactionRecord | None]]) -> None:
+def apply(state: Transactions, entries: Iterable[TransactionEntry]) -> None:
     """The log now holds these records, live and at recovery; None is a tombstone."""
     for name, record in entries:
         before = state.records.pop(name, None)

@@ -1,0 +1,193 @@
+"""Markers: how a decision of the transaction coordinator reaches every partition of the transaction
+(TransactionMarkerChannelManager).
+
+    coordinator                                               leader of a partition
+    PREPARE_* is durable
+      |  marker_retries[id] is due at once
+    send_due_markers ------------ WriteTxnMarkers ----------> write_markers
+      |  pending_markers: who has not answered                  MARKER_CHECKS, then the marker enters the log;
+    answer_markers  <------------ an error per partition -----   answered once it is durable: the LSO moves
+      |  a failed one is due again after marker_retry_backoff_ms
+    _finish: COMPLETE_* is written once, when none is pending
+
+From PREPARE_* on a transaction ends as decided. A coordinator that fails over finds PREPARE_* in its log and
+sends every marker again (`resume`); a leader that has the marker already takes it once more, which changes
+nothing. So a marker may be written twice, and never not at all.
+
+The first attempt is a retry that is due at once, for a step may only send what is left when its log is
+durable, and because the first attempt, a retry and a failover then are the same code.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fencepost.broker.contract import Answered, Refused, ReplyTo
+from fencepost.broker.node import Node
+from fencepost.broker.partitions.checks import has_no_transactions, judge_marker
+from fencepost.broker.purgatory import AskedMarkers, Collect, Log
+from fencepost.broker.transactions import end_txn
+from fencepost.broker.transactions.handlers import carry_out, schedule_timeouts, transactions_of
+from fencepost.broker.transactions.state import PREPARED, RESULT_OF, Transactions
+from fencepost.protocol.batches import build_marker
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.messages import (
+    PartitionError,
+    PartitionName,
+    TransactionMarker,
+    WriteTxnMarkers,
+    WriteTxnMarkersReply,
+)
+from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.transaction_log import TransactionRecord
+
+# A partition that answers so is not asked again: it has its marker, or a newer coordinator or a newer epoch
+# owns the transaction, and this coordinator gives up on it.
+MARKER_SETTLED: Final = frozenset(
+    {ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED}
+)
+
+_INTERNAL: Final = Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, "an internal topic has no transactions")
+
+
+# --- the coordinator ---------------------------------------------------------------------------------------
+
+
+def resume(node: Node, log: Log, now: int) -> None:
+    """A coordinator has just loaded its log: what PREPARE_* decided is finished, with markers to every
+    partition.
+    """
+    state = transactions_of(log)
+    for name, record in state.records.items():
+        if record.state in PREPARED:
+            node.marker_retries[log.partition.key, name] = now
+    schedule_timeouts(node, state, now)
+
+
+def send_due_markers(node: Node, now: int) -> None:
+    """Markers of transactions that were decided in this step, or whose retry is due."""
+    for (key, name), due_ms in list(node.marker_retries.items()):
+        if due_ms <= now:
+            del node.marker_retries[key, name]
+            log = node.logs.get(key)
+            if log is not None:
+                _send_markers(node, log, name, now)
+
+
+def _send_markers(node: Node, log: Log, name: str, now: int) -> None:
+    state = transactions_of(log)
+    record = state.records.get(name)
+    if record is None or record.state not in PREPARED:
+        return
+    pending_markers = state.pending_markers.setdefault(name, set(record.partitions))
+    by_node: dict[int, list[TopicPartition]] = {}
+    for key in sorted(pending_markers):
+        leader = node.cluster.leader(key)
+        if leader is not None:
+            by_node.setdefault(leader.node_id, []).append(key)
+        elif node.cluster.is_gone(key):
+            # Nobody is left to tell (TransactionMarkerChannelManager, unknown partition).
+            pending_markers.discard(key)
+        else:
+            _retry_markers(node, log, name, now)
+    for node_id, keys in by_node.items():
+        why = AskedMarkers(
+            log_key=log.partition.key,
+            transactional_id=name,
+            producer_epoch=record.producer_epoch,
+            partitions=frozenset(keys),
+        )
+        node.ask(node_id, WriteTxnMarkers(markers=(_marker(state, record, keys),)), why)
+    _finish(node, log, name, now)
+
+
+def _marker(state: Transactions, record: TransactionRecord, keys: list[TopicPartition]) -> TransactionMarker:
+    return TransactionMarker(
+        producer_id=record.producer_id,
+        producer_epoch=record.producer_epoch,
+        result=RESULT_OF[record.state],
+        coordinator_epoch=state.coordinator_epoch,
+        transaction_version=record.client_version,
+        partitions=tuple(PartitionName(topic=key.topic, partition=key.partition) for key in keys),
+    )
+
+
+def answer_markers(node: Node, asked: AskedMarkers, answer: Answered, now: int) -> None:
+    """Leaders that wrote their marker are done; others are asked again later, unless they know a newer
+    owner.
+    """
+    log = node.logs.get(asked.log_key)
+    if log is None:
+        return
+    state = transactions_of(log)
+    name = asked.transactional_id
+    record, pending_markers = state.records.get(name), state.pending_markers.get(name)
+    if record is None or pending_markers is None or record.producer_epoch != asked.producer_epoch:
+        return  # the answer is to a question of the past
+    errors: dict[tuple[str, int], ErrorCode]
+    if isinstance(answer.body, WriteTxnMarkersReply):
+        parts = [part for marker in answer.body.markers for part in marker.partitions]
+        errors = {(part.topic, part.partition): part.error for part in parts}
+    else:
+        errors = dict.fromkeys(asked.partitions, answer.error)
+    pending_markers -= {key for key, error in errors.items() if not error}
+    if not MARKER_SETTLED.issuperset(errors.values()):
+        _retry_markers(node, log, name, now)
+    _finish(node, log, name, now)
+
+
+def _retry_markers(node: Node, log: Log, name: str, now: int) -> None:
+    due_ms = now + node.settings.marker_retry_backoff_ms
+    node.marker_retries[log.partition.key, name] = due_ms
+    node.wake_at(due_ms)
+
+
+def _finish(node: Node, log: Log, name: str, now: int) -> None:
+    """Nobody owes a marker any more: the transaction is complete."""
+    state = transactions_of(log)
+    if name in state.pending_markers and not state.pending_markers[name]:
+        del state.pending_markers[name]
+        decision = end_txn.complete(state, name, now=now, rules=node.settings.rules)
+        carry_out(node, log, decision, now)
+
+
+# --- the leader of a partition -----------------------------------------------------------------------------
+
+
+def write_markers(node: Node, request: WriteTxnMarkers, to: ReplyTo, now: int) -> None:
+    """Append the markers that a coordinator sends; each partition answers for itself
+    (KafkaApis.handleWriteTxnMarkersRequest).
+    """
+    targets = [(marker, part.key) for marker in request.markers for part in marker.partitions]
+    ticket = node.gather(
+        to, WriteTxnMarkersReply, len(targets), tuple(marker.producer_id for marker, _ in targets)
+    )
+    for index, (marker, key) in enumerate(targets):
+        log = node.log_of(key)
+        if isinstance(log, Refused):
+            node.collect(_marker_part(ticket, index, key, log.error))
+            continue
+        refused = (
+            _INTERNAL
+            if has_no_transactions(key)
+            else judge_marker(log.partition, marker, checks=node.settings.marker_checks)
+        )
+        if refused is None:
+            node.append(log, _marker_batch(marker, now))
+        node.after(log, (_marker_part(ticket, index, key, refused.error if refused else ErrorCode.NONE),))
+
+
+def _marker_batch(marker: TransactionMarker, now: int) -> bytearray:
+    return build_marker(
+        marker.result,
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        coordinator_epoch=marker.coordinator_epoch,
+        timestamp=now,
+    )
+
+
+def _marker_part(ticket: int, index: int, key: TopicPartition, error: ErrorCode) -> Collect:
+    return Collect(
+        ticket, index=index, result=PartitionError(topic=key.topic, partition=key.partition, error=error)
+    )
