@@ -1,7 +1,16 @@
 """The three indexes beside a segment, byte for byte Kafka's: offsets, timestamps and aborted transactions.
 
-Rule: an index only says where to look; the log is the truth and any index can be built again from it.
+Rule: an index only says where to look. The log is the truth, and every index can be rebuilt from it.
 """
+
+#     .index      relative last offset (u32), byte position (u32)            of a batch, every 4096 bytes
+#     .timeindex  largest timestamp so far (i64), relative offset (u32)      of the batch that has it
+#     .txnindex   version, producer id, first offset, last offset, LSO       one entry per aborted transaction
+#
+# A read_committed fetch of [from, upper) needs every aborted transaction that overlaps it. An entry stands in
+# the segment of its marker, which may be far behind the data, so the search goes forward through later
+# segments. It may stop at the first entry whose last stable offset reaches `upper`: everything before that
+# offset was decided when the marker was written, so no later marker can abort records below it.
 
 from __future__ import annotations
 

@@ -1,8 +1,38 @@
-"""One partition's log: append, read by offset, roll, look up aborted transactions and timestamps, sync.
+"""One partition's log: append, read by offset, roll, find aborted transactions and timestamps, sync.
 
-Rule: batches lie end to end from `log_start_offset` to `log_end_offset`; a journal refuses a write from an
-older leader epoch, and after a failure of its disk it refuses every write.
+Rule: batches lie end to end from `oldest_offset` to `log_end_offset`. A journal refuses a write under an
+older leader epoch, and after a disk failure it refuses every write.
 """
+
+# Theory of operation
+#
+#     <topic>-<partition>/
+#         00000000000000000000.log  .index .timeindex .txnindex            a full segment, synced
+#         00000000000000004711.log  .index .timeindex .txnindex .snapshot  the active segment
+#         manifest.json  checkpoint.json  log-start-offset.json            manifest.py
+#
+# Append. The partition leader has placed the batch (base offset, leader epoch); the journal writes it with
+# one call at the end of the active segment and notes it in the indexes in memory. Nothing is synced here: the
+# host decides when (`--sync none | commit | all`) and calls `sync`, perhaps in a worker thread, for many
+# appends at once. An offset counts as durable only when `sync` has returned it.
+#
+# Roll. A full segment is never changed again. The leader writes a snapshot of its producers where the next
+# one begins, so that a restart reads producers from there instead of from the beginning of the log.
+#
+# Read. The offset index says where to start looking, the header of each batch where the next one is. A fetch
+# gets whole batches of one segment, as they lie on disk. The aborted transactions that overlap it come from
+# the transaction index of this segment and of later ones: an entry stands in the segment of its marker.
+#
+# Failure. When a write or a sync failed, no one knows what is on disk: after a failed fsync Linux marks pages
+# as clean that were never written, so a second sync that succeeds proves nothing. The journal refuses every
+# write from then on; its leader resigns, and whoever leads next recovers the log from the disk.
+#
+# Fencing. `lead` and `append` refuse an older leader epoch than the newest one seen. Two nodes of a simulated
+# cluster share a journal, and a node that was replaced must not write even when it has not heard of it yet.
+#
+# Order of writes. The index files, the manifest and the snapshots describe bytes that were written before
+# them. A crash between two of these writes leaves a description that says too little, never one that says too
+# much.
 
 from __future__ import annotations
 

@@ -1,8 +1,32 @@
-"""Recovery: the longest valid prefix of a log, and its indexes built again.
+"""Recovery: finds the longest valid prefix of a log, and rebuilds its indexes.
 
-Rule: a batch is valid when its checksum matches, it begins where the one before ends, and its leader epoch is
-not older; nothing after the first invalid byte is kept, and what was dropped is told in words.
+Rule: a batch is valid when its checksum matches, it begins where the batch before it ends, and its leader
+epoch is not older. Everything after the first invalid byte is dropped, and the journal reports what was
+dropped and why.
 """
+
+# Theory of operation
+#
+# A start must be fast after a clean shutdown, and correct after a crash at any moment. The files are used in
+# this order:
+#
+#     sweep        remove half-written `.tmp` files and indexes without a log; delete segments below the log
+#                  start that no one needs
+#     checkpoint   segments whose size and index checksums match are taken as they are, from the first one up
+#                  to the first that differs; the last segment only if the directory was closed in order
+#     replay       read every other segment batch by batch, check it, and rebuild its three indexes
+#     cut          truncate the log at the first invalid byte, and remove every later segment
+#     stale        remove snapshots and a manifest that speak of offsets beyond the new end
+#
+# Why the first invalid byte ends the log, and does not just cost one batch: offsets must be contiguous, and a
+# batch after a hole may belong to a transaction whose beginning is in the hole. After a crash, such a tail
+# was never acknowledged under a policy that promises durability.
+#
+# Why open transactions are followed during replay: an entry of the transaction index needs the first offset
+# of the transaction that a marker aborts, which may lie in an earlier segment. They come from the newest
+# snapshot at or below the first replayed offset, and from the batches between the two.
+#
+# The manifest is for readers without a broker. Recovery never reads it.
 
 from __future__ import annotations
 

@@ -1,9 +1,14 @@
-"""One segment: a run of batches in a `.log` file, the indexes beside it, and the walk over batches that
-everything else uses.
+"""One segment: batches in a `.log` file, the indexes beside it, and the walk over batches that everything
+else uses.
 
-Rule: what lies beyond `size` is not there; positions come from what was appended or recovered, never from the
-file system.
+Rule: bytes beyond `size` do not exist. Positions come from what was appended or recovered, never from the
+file system: after a failed write the file may be longer.
 """
+
+# The indexes are sparse: one entry for every 4096 bytes of log (index.interval.bytes). To find an offset,
+# bisect the index in memory and walk the headers from there: at most 4 KiB and one batch. Two positions are
+# remembered on top, the batch found last and the end of the last read, because most readers continue where
+# they stopped.
 
 from __future__ import annotations
 

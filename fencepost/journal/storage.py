@@ -1,9 +1,13 @@
-"""What a journal needs of a disk: files that grow at their end, small files replaced whole, and syncs that
-are told apart from writes.
+"""The interface between a journal and a disk: files that grow at the end, small files that are replaced
+whole, and syncs that are separate from writes.
 
-Rule: everything in journal/ speaks to this interface alone; every failure is a StorageError, and what was not
+Rule: everything in journal/ uses this interface alone. Every failure is a StorageError, and what was not
 synced may be lost.
 """
+
+# Three storages implement it: disk.py for real files, memory.py for brokers without a directory, and
+# simulated.py, which loses unsynced writes at a power failure and breaks on request. The simulator can
+# therefore test a journal against every promise that a disk makes, and against none that it does not make.
 
 from __future__ import annotations
 

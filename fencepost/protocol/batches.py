@@ -1,7 +1,32 @@
-"""The record batch from outside: Kafka's 61-byte header (v2), read, checked and patched without its records.
+"""The record batch seen from outside: Kafka's 61-byte header (v2), read, checked and patched without its
+records.
 
-Rule: the checksum covers attributes to end, so a leader sets base offset and leader epoch in place, uncopied.
+Rule: a leader writes base offset and leader epoch in place. The checksum does not cover them, so a batch
+travels from the producer to the disk and on to consumers without being decoded or copied.
 """
+
+# Theory of operation
+#
+#  byte  size  field                    written by
+#  ----  ----  -----------------------  --------------------------------------------------------------
+#     0     8  base offset              the leader, when it appends the batch
+#     8     4  batch length             the producer: the bytes after this field
+#    12     4  partition leader epoch   the leader, when it appends the batch
+#    16     1  magic                    the producer: 2 for Kafka's records, 109 for msgpack columns
+#    17     4  CRC-32C                  the producer, over everything below
+#    21     2  attributes               bits 0-2 compression, 4 transactional, 5 control
+#    23     4  last offset delta        offset of the last record, less the base offset
+#    27     8  base timestamp           ms
+#    35     8  max timestamp            ms
+#    43     8  producer id              who writes ...
+#    51     2  producer epoch           ... in which incarnation: an older one is fenced
+#    53     4  base sequence            sequence of the first record: how duplicates and gaps are recognised
+#    57     4  record count             less than last offset delta + 1 after a compaction
+#    61        records
+#
+# Length and magic lie where every version of Kafka's format has them, so a reader can tell what it has before
+# it understands it. A control batch holds one record, the transaction marker: 78 bytes in all. It
+# takes an offset like any record, which is why consumers see gaps.
 
 from __future__ import annotations
 

@@ -1,8 +1,15 @@
-"""Values to msgpack arrays and back, derived from the annotations of attrs classes: no message has own code.
+"""Messages to msgpack arrays and back, derived from the annotations of their classes: no message has code of
+its own.
 
-Rule: what is read is checked in full (type, range, length): the cores never meet a value of the wrong shape.
-Records never enter msgpack: the array holds their length, the bytes follow the header of the frame.
+Rule: everything read is checked in full (type, range, length), so the cores never meet a value of the wrong
+shape. Records never enter msgpack: the array holds their length, and the bytes follow the header of the
+frame.
 """
+
+# A pair of functions (encode, decode) is built for each annotation at its first use: `tuple[Int32, ...]`
+# becomes a loop over the pair for Int32. A field's width is part of its annotation (`Int16`), since msgpack
+# integers have none, and Kafka's protocol does: an epoch that does not fit 16 bits must fail here and not in
+# a struct.pack inside the broker.
 
 from __future__ import annotations
 

@@ -1,7 +1,13 @@
-"""The error table: Kafka's codes and names, what a client does about each, whether it surely had no effect.
+"""The error table: Kafka's codes and names, what a client does about each, and whether the request had no
+effect.
 
-Rule: nobody compares classes or keeps a ladder of codes: clients `match error.remedy`; docs print the table.
+Rule: clients `match error.remedy` instead of comparing codes, and docs print the table.
 """
+
+# `definite` says whether a refused request surely changed nothing. It decides what a lost commit is called:
+# after NETWORK_EXCEPTION the coordinator may have committed, so the outcome is unknown; after PRODUCER_FENCED
+# it has not. `error is NO_ERROR` is the test for success: a member of an IntEnum is looked up in Python until
+# 3.12, and one that is NONE is also falsy, which reads like a missing error.
 
 from __future__ import annotations
 

@@ -1,7 +1,26 @@
-"""Frames: what travels on a connection. u32 length, u32 header length, a msgpack array, raw record batches.
+"""Frames: the messages on a connection.
 
-Rule: a frame is bounded before it is read; what is not a message is a ProtocolViolation, never a crash.
+Rule: the size of a frame is checked before it is read. Bytes that are not a message raise ProtocolViolation,
+never another exception.
 """
+
+# Theory of operation
+#
+#     u32 length | u32 header length | msgpack array                          | record batches
+#                |                   | [key, version, correlation, client, body] of a request
+#                |                   | [correlation, error, body]              of a reply
+#
+# The body is an array of the message's fields in the order of its class (codec.py). A field of record batches
+# holds only their length. The batches themselves follow the header in the order of those lengths: neither
+# side copies records into msgpack, and the pieces of a frame go to sendmsg as they are.
+#
+# Kafka's API keys, versions and error codes are kept, its encoding is not: a broker in Python spends most of
+# its time in encoding, and msgpack does that in C. The correlation id says which request a reply answers; a
+# fetch that waits for data does not hold up the replies behind it.
+#
+# A broken frame closes its connection and nothing else, since there is no way to find the start of the next
+# one. A version that is not spoken here is different: the frame is intact, so it gets an answer
+# (UNSUPPORTED_VERSION).
 
 from __future__ import annotations
 

@@ -3,6 +3,12 @@
 Rule: Kafka's own tools can read every record written here; a record with a key of another kind is skipped.
 """
 
+# One record per transactional id is live at a time: the topic is compacted, and each change of state writes
+# the whole TransactionMetadata again. A transaction writes three: Ongoing at its first partition,
+# PrepareCommit when the outcome is decided, CompleteCommit when every marker is written. Fields that came
+# after version 0 (the producer ids around a rotation, the client's transaction version) are tagged fields
+# (KIP-482), which older readers skip.
+
 from __future__ import annotations
 
 import struct

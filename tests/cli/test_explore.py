@@ -25,7 +25,9 @@ def test_a_finding_is_told_step_by_step(capsys: Output) -> None:
     assert not found["complete"]
     assert words[0] == "   1  AddPartitionsToTxn t-0 of p0 reaches the coordinator"
     assert words[17].startswith("  18  WriteTxnMarkers commit")
-    assert words[18].startswith("G1a after 18 steps: p0.2.0 is committed, but its client requested an abort (")
+    assert words[18].startswith(
+        "G1a after 18 steps: p0.2.0 is committed, but its client requested an abort ("
+    )
 
 
 def test_a_proof_says_how_many_states_it_took(capsys: Output) -> None:
