@@ -16,7 +16,7 @@ from tests.broker.broker_mutations import MUTATIONS
 from tests.simulator.planting import Mutation, planted
 
 TestBrokerAndModel = BrokerAndModel.TestCase
-TestBrokerAndModel.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestBrokerAndModel.settings = settings(max_examples=25, stateful_step_count=30)
 
 # The same conversations each time, and no search for shorter ones.
 EXAMPLES: Final = 300  # at most: a search ends with what it looks for
@@ -25,7 +25,6 @@ PLANNED: Final = settings(
     stateful_step_count=30,
     derandomize=True,
     database=None,
-    deadline=None,
     phases=[Phase.generate],
     report_multiple_bugs=False,
     suppress_health_check=(HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large),

@@ -189,7 +189,7 @@ class Conversation(RuleBasedStateMachine):
 
 
 TestConversations = Conversation.TestCase
-TestConversations.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+TestConversations.settings = settings(max_examples=30, stateful_step_count=30)
 
 
 def test_members_of_the_conversation_can_come_to_terms() -> None:

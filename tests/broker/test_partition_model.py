@@ -121,4 +121,4 @@ class PartitionAndModel(RuleBasedStateMachine):
 
 
 TestPartitionAndModel = PartitionAndModel.TestCase
-TestPartitionAndModel.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestPartitionAndModel.settings = settings(max_examples=80, stateful_step_count=40)

@@ -215,7 +215,7 @@ def walk_end(data: bytes) -> int:
     return list(walk(data))[-1][1].next_offset
 
 
-MANY = settings(max_examples=150, stateful_step_count=40, deadline=None)
+MANY = settings(max_examples=150, stateful_step_count=40)
 TestJournalAgainstList = JournalAgainstList.TestCase
 TestJournalAgainstList.settings = MANY
 

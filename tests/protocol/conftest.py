@@ -2,5 +2,5 @@
 
 from hypothesis import settings
 
-settings.register_profile("bounded", deadline=None, max_examples=100, print_blob=True)
+settings.register_profile("bounded", max_examples=100, print_blob=True)
 settings.load_profile("bounded")

@@ -1,0 +1,77 @@
+"""Pages name real things: every file, function and class that a page shows as code exists.
+
+A page that sends its reader to a name that was renamed is worse than a page without names.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "fencepost"
+PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "scenarios" / "README.md"])
+
+CODE = re.compile(r"`([^`\n]+)`")
+FILE = re.compile(r"[\w./-]+\.(?:py|md)|[\w.-]+/[\w./-]+\.(?:toml|json)")
+DOTTED = re.compile(r"(\w+)\.(\w+)(?:\(.*\))?")
+CALL = re.compile(r"([a-z_]\w*)\(.*\)")
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+@cache
+def files() -> frozenset[str]:
+    """Every file of the repository, relative to its root."""
+    folders = (PACKAGE, *(ROOT / name for name in ("tests", "docs", "scenarios", "benchmarks", "tools")))
+    found = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    return frozenset(path.relative_to(ROOT).as_posix() for path in [*found, *ROOT.glob("*.*")])
+
+
+@cache
+def names_by_module() -> dict[str, set[str]]:
+    """What the modules of each name define: functions, classes, methods, attributes and constants."""
+    names: defaultdict[str, set[str]] = defaultdict(set)
+    for path in [*PACKAGE.rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                    names[path.stem].add(name)
+                case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name):
+                    names[path.stem].add(name)
+                case _:
+                    pass
+    return dict(names)
+
+
+def missing(page: str) -> list[str]:
+    """The names in the prose of a page that lead nowhere."""
+    known = names_by_module()
+    everything = set[str]().union(*known.values())
+    wrong: list[str] = []
+    for code in CODE.findall(FENCED.sub("", page)):
+        if FILE.fullmatch(code):
+            exists = any(f"/{file}".endswith(f"/{code}") for file in files())
+        elif (dotted := DOTTED.fullmatch(code)) and dotted[1] in known:
+            exists = dotted[2] in known[dotted[1]]
+        elif call := CALL.fullmatch(code):
+            exists = call[1] in everything
+        else:
+            continue
+        if not exists:
+            wrong.append(code)
+    return wrong
+
+
+@pytest.mark.parametrize("path", PAGES, ids=[path.relative_to(ROOT).as_posix() for path in PAGES])
+def test_what_a_page_names_exists(path: Path) -> None:
+    assert missing(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("code", ["broker/transaction.py", "tables.no_such_table", "no_such_function(state)"])
+def test_a_name_that_leads_nowhere_is_found(code: str) -> None:
+    assert missing(f"It ends in `{code}`.") == [code]
