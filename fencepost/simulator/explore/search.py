@@ -61,9 +61,9 @@ from fencepost.simulator.explore.steps import Steps
 from fencepost.simulator.explore.symmetry import Symmetry
 from fencepost.simulator.explore.trace import TraceStep, client_changes, markers, tell
 from fencepost.simulator.explore.verdicts import (
-    Anomaly,
     AnomalyKind,
     DecidedRecords,
+    ExploredAnomaly,
     contents_of,
     judge,
     shown_by,
@@ -288,7 +288,7 @@ class StateSearch:
         """The result so far, for a search that is interrupted."""
         return self._explored(None, 0, complete=False)
 
-    def _explored(self, wrong: Anomaly | None, wrong_at: int, *, complete: bool) -> Explored:
+    def _explored(self, wrong: ExploredAnomaly | None, wrong_at: int, *, complete: bool) -> Explored:
         telling = tell(self.worlds, self.root, [] if wrong is None else self._path(wrong_at))
         return Explored(
             violation=None if wrong is None else wrong.violation.value,
@@ -303,7 +303,7 @@ class StateSearch:
             reached=self.reached.counts(),
         )
 
-    def wrong(self, world: World) -> Anomaly | None:
+    def wrong(self, world: World) -> ExploredAnomaly | None:
         """The anomaly in this world, if there is one."""
         broker = world[BROKER]
         for process in world[FIRST_CLIENT::2]:
@@ -320,12 +320,12 @@ class StateSearch:
             self._contents[broker] = self._read(shown_by(self.steps.brokers[broker]))
         return self._contents[broker]
 
-    def _add(self, world: World, parent: int) -> Anomaly | None:
+    def _add(self, world: World, parent: int) -> ExploredAnomaly | None:
         self.found.append(world)
         self.parents[world] = parent
         return self.wrong(world)
 
-    def _expand(self, at: int) -> tuple[Anomaly | None, int]:
+    def _expand(self, at: int) -> tuple[ExploredAnomaly | None, int]:
         """Add every successor of a world; the first anomaly and the index of its world."""
         before = self.transitions
         here = self.found[at]
@@ -342,10 +342,10 @@ class StateSearch:
             return self._hanging(self.found[at]), at
         return None, at
 
-    def _hanging(self, world: World) -> Anomaly | None:
+    def _hanging(self, world: World) -> ExploredAnomaly | None:
         """In a final world no record may be undecided."""
         if self._contents_of(world[BROKER]).is_open:
-            return Anomaly(AnomalyKind.HANGING, "no step is left, and a transaction is still open")
+            return ExploredAnomaly(AnomalyKind.HANGING, "no step is left, and a transaction is still open")
         return None
 
     def _path(self, at: int) -> list[tuple[Transition, World]]:

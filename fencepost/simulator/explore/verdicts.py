@@ -6,12 +6,12 @@ not consulted, except for the bounds that it shows to readers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
 import attrs
 
+from fencepost.log_model.partitions import PartitionModel
 from fencepost.protocol.batches import BatchHeader, read_header, read_marker
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import TopicPartition, TransactionResult
@@ -33,7 +33,7 @@ class AnomalyKind(Enum):
 
 
 @attrs.frozen
-class Anomaly:
+class ExploredAnomaly:
     """An anomaly and its evidence."""
 
     violation: AnomalyKind
@@ -76,7 +76,7 @@ class DecidedRecords:
     """What the logs say: how each value was decided, None while it is not."""
 
     decided: dict[bytes, TransactionResult | None]
-    finding: Anomaly | None
+    finding: ExploredAnomaly | None
     is_open: bool
     """Whether a record is undecided."""
 
@@ -84,50 +84,44 @@ class DecidedRecords:
 def contents_of(shown: tuple[VisibleLog, ...]) -> DecidedRecords:
     """Read every log of the topic, and compare the bounds for readers with it."""
     decided: dict[bytes, TransactionResult | None] = {}
-    finding: Anomaly | None = None
+    finding: ExploredAnomaly | None = None
     for key, log, bounds in shown:
-        batches = [(read_header(batch), batch) for batch in log]
-        undecided: list[int] = []
-        for at, (header, batch) in enumerate(batches):
-            if header.is_control:
-                continue
-            result = _decision(batches[at + 1 :], header)
-            if result is None:
-                undecided.append(header.base_offset)
+        model = PartitionModel()
+        data: list[tuple[BatchHeader, bytes]] = []
+        for batch in log:
+            header = read_header(batch)
+            model.apply(header, read_marker(batch) if header.is_control else None)
+            if not header.is_control:
+                data.append((header, batch))
+        for header, batch in data:
+            result = model.result_of(header.producer_id, header.base_offset)
             for value in read_columns(batch, header).values:
                 assert value is not None, "every record of a script has a value"
                 if value in decided:
-                    finding = Anomaly(AnomalyKind.DUPLICATE, f"{_words(value)} is in the log twice")
+                    finding = ExploredAnomaly(AnomalyKind.DUPLICATE, f"{_words(value)} is in the log twice")
                 decided[bytes(value)] = result
-        finding = finding or (None if bounds is None else _judge_bounds(key, bounds, undecided))
+        finding = finding or (None if bounds is None else _judge_bounds(key, bounds, model))
     return DecidedRecords(decided, finding, None in decided.values())
 
 
-def _decision(after: Iterable[tuple[BatchHeader, bytes]], header: BatchHeader) -> TransactionResult | None:
-    for later, batch in after:
-        if later.is_control and later.producer_id == header.producer_id:
-            return read_marker(batch).result
-    return None
-
-
-def _judge_bounds(key: TopicPartition, bounds: ReaderBounds, undecided: list[int]) -> Anomaly | None:
+def _judge_bounds(key: TopicPartition, bounds: ReaderBounds, model: PartitionModel) -> ExploredAnomaly | None:
     """LSO <= HW <= LEO, and the LSO is the offset of the first undecided record."""
-    stable = min(undecided, default=bounds.log_end_offset)
+    stable = next(iter(model.open.values()), bounds.log_end_offset)  # oldest first
     if bounds.last_stable_offset == stable <= bounds.high_watermark <= bounds.log_end_offset:
         return None
     told = ", ".join(map(str, bounds))
-    return Anomaly(
+    return ExploredAnomaly(
         AnomalyKind.BOUNDS, f"{key}: LSO, HW and LEO are {told}; the first undecided record is at {stable}"
     )
 
 
-def judge(contents: DecidedRecords, attempts: tuple[AttemptedTransaction, ...]) -> Anomaly | None:
+def judge(contents: DecidedRecords, attempts: tuple[AttemptedTransaction, ...]) -> ExploredAnomaly | None:
     """The anomaly that one client can observe, if there is one."""
     for attempt in attempts:
         found = [contents.decided.get(value) for value in attempt.values]
         if attempt.requested is ABORT and COMMIT in found:
             value = attempt.values[found.index(COMMIT)]
-            return Anomaly(
+            return ExploredAnomaly(
                 AnomalyKind.G1A, f"{_words(value)} is committed, but its client requested an abort"
             )
         if COMMIT in found and ABORT in found:
@@ -135,13 +129,15 @@ def judge(contents: DecidedRecords, attempts: tuple[AttemptedTransaction, ...]) 
                 f"{_words(value)} {'is undecided' if result is None else f'has {result.name}'}"
                 for value, result in zip(attempt.values, found, strict=True)
             )
-            return Anomaly(AnomalyKind.TORN, f"one transaction was both committed and aborted: {parts}")
+            return ExploredAnomaly(
+                AnomalyKind.TORN, f"one transaction was both committed and aborted: {parts}"
+            )
         if attempt.outcome is TransactionOutcome.COMMITTED:
             for value, result in zip(attempt.values, found, strict=True):
                 if result is ABORT or value not in contents.decided:
                     end = "aborted" if result is ABORT else "not in the log"
                     because = f"{_words(value)} is {end}, but its client was told that it is committed"
-                    return Anomaly(AnomalyKind.LOST_WRITE, because)
+                    return ExploredAnomaly(AnomalyKind.LOST_WRITE, because)
     return None
 
 

@@ -1,4 +1,17 @@
-"""DOC"""
+"""The black-box judge: a history of client operations against Jepsen's rules for Kafka, with ours for
+transactions.
+
+It knows only what clients saw. `observe` takes the history apart by partition (who wrote which value, who
+read it where); then each group of rules looks at the same observations:
+
+    single records    one value per offset, one offset per value; nothing is read that failed or was not
+    written missing records   an acknowledged write that readers passed, half of a transaction, a write unread
+    at the end order             no reader skips or goes back, no writer's offsets fall dependencies      no
+    transaction reads its own writes, no cycle of reads (a cycle of writes is allowed) end to end        the
+    output holds what the inputs produce, each as often as it should
+
+It judges every run of a search, so it is linear in what was written and read, and quick on small histories.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +57,7 @@ from fencepost.simulator.judges.rules import (
 def check(
     operations: Sequence[ClientOperation], *, finally_read: Collection[TopicPartition] = ()
 ) -> HistoryVerdict:
-    """Judges a whole history, in the order in which its operations ended; ValueError for values that are
+    """Judge a whole history, in the order in which its operations ended; ValueError for values that are
     not unique.
 
     `finally_read` are the partitions that were read to their end when everything else was over: only of
@@ -149,7 +162,7 @@ def _read(
 
 
 class Missed(NamedTuple):
-    """A write that nobody read who should have; `because` is LOST_WRITE or UNSEEN."""
+    """A write that its readers did not read; `because` is LOST_WRITE or UNSEEN."""
 
     because: Rule
     partition: TopicPartition
@@ -159,7 +172,7 @@ class Missed(NamedTuple):
 
 @attrs.define(eq=False)
 class _Count:
-    """Of one operation: how many values it wrote, how many were read at read_committed, what is missed."""
+    """For one operation: how many values it wrote, how many were read at read_committed, which are missed."""
 
     written: int = 0
     read: int = 0
@@ -177,7 +190,7 @@ def judge_missing(seen: Observations, finally_read: Collection[TopicPartition]) 
             seen.exercised[TORN_TRANSACTION.name] += 1
         if not count.missed:
             continue
-        # Nobody was told that a transaction of unknown outcome is committed: only its other half says so.
+        # No client was told that a transaction of unknown outcome is committed: only its other half says so.
         if writer.outcome is OperationOutcome.OK or not writer.transactional:
             yield from (_missing(seen, position, missed) for missed in count.missed)
         if writer.transactional and count.read:
@@ -189,7 +202,7 @@ def _count(seen: Observations, log: ObservedLog, counts: dict[int, _Count], *, f
     operations, exercised = seen.operations, seen.exercised
     passages = _passages(seen, log)
     highest = log.committed.highest
-    # At read_committed where anybody reads so: who is shown less decides whether it has arrived.
+    # A value has arrived when readers of committed records saw it, where there are such readers.
     arrived = log.committed.values if log.committed.is_polled else log.uncommitted.values
     for value, (position, acknowledged) in log.writes.items():
         count = counts.get(position)
@@ -258,7 +271,7 @@ def _stretches(seen: Observations, log: ObservedLog) -> list[Passage]:
 def _missing(seen: Observations, position: int, missed: Missed) -> Anomaly:
     writer = seen.operations[position]
     where = missed.partition if missed.offset is None else f"{missed.partition} offset {missed.offset}"
-    fate = "readers went past it" if missed.because is LOST_WRITE else "the partition was read to its end"
+    fate = "readers passed it" if missed.because is LOST_WRITE else "the partition was read to its end"
     return Anomaly(
         missed.because,
         text=f"{missed.value!r} of {writer} at {where} was never read, though {fate}",

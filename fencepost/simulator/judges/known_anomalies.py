@@ -1,4 +1,11 @@
-"""DOC"""
+"""Anomalies that are known: breaches of a rule that Apache Kafka shows, too. They are counted by name and are
+not violations.
+
+Two kinds. An *old behaviour* is what brokers did before each transaction had an epoch of its own (KIP-890): a
+run that meets one ends there, so that nothing that follows from it needs an excuse. A *known behaviour* is
+what the newest brokers still do to producers without transactions. Every entry names its cure or its reason,
+and it counts only where the run bears it out: the log itself must hold what `needs` says.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +25,8 @@ from fencepost.simulator.judges.rules import DUPLICATE, NONMONOTONIC_SEND, Anoma
 
 @attrs.frozen(kw_only=True)
 class OldBehaviour:
-    """`cured_by` is what ended it; `needs` is what the run must show. One that partition leaders prevent by
-    asking the coordinator first is `despite_verification` no more.
+    """`cured_by` is what ended it; `needs` is what the run must show. It happens `despite_verification`
+    unless partition leaders prevent it by asking the coordinator first (KIP-890 part 1).
     """
 
     name: str
@@ -35,12 +42,12 @@ class OldBehaviour:
 
     @property
     def generations(self) -> str:
-        """Where it may be met, in words."""
+        """The transaction versions that show it, in words."""
         return "0 and 1" if self.despite_verification else "0 and 1 without verification"
 
 
 class KnownAnomaly(Violation):
-    """A run met what brokers of its generation do."""
+    """A run met what brokers of its generation do: it ends, and it is not a violation."""
 
     def __init__(self, behaviour: OldBehaviour, evidence: str) -> None:
         super().__init__(behaviour.name, evidence)
@@ -49,26 +56,26 @@ class KnownAnomaly(Violation):
 LATE_END: Final = OldBehaviour(
     name="a late EndTxn ends the next transaction",
     cured_by="KAFKA-17754, KIP-890 part 2",
-    why="An EndTxn that its sender has asked again since comes when the next transaction is open. Both "
-    "have one epoch, so it ends what it does not mean: records are committed that are aborted later, "
-    "or the other way round, and what follows belongs to no transaction.",
+    why="An EndTxn that its sender has retried since arrives when the next transaction is open. Both "
+    "have one epoch, so it ends the wrong one: records are committed that the client aborts later, "
+    "or the other way round, and the records that follow belong to no transaction.",
     needs="The coordinator's log holds the beginning of the transaction, written after the EndTxn that "
     "ended it had left its sender, under the same producer id and epoch.",
 )
 LATE_MARKER: Final = OldBehaviour(
     name="a late marker is taken for one of the next transaction",
     cured_by="KIP-890 part 2, KIP-1228",
-    why="The coordinator lost the answer to its markers and sent them again; the first ones come when "
-    "the next transaction has begun. A marker says an epoch, and both have the same: it decides what "
-    "the next one has written there so far. Where that is nothing, it stands in the log as a "
-    "decision that nobody took.",
+    why="The coordinator lost the answer to its markers and sent them again; the first ones arrive when "
+    "the next transaction has begun. A marker names only an epoch, and both have the same: it decides "
+    "what the next one has written there so far. Where that is nothing, the log holds a decision that "
+    "no coordinator took.",
     needs="The marker had left before the coordinator wrote the beginning of the newest transaction; the "
     "partition knows neither a newer epoch of the producer nor of the coordinator.",
 )
 LATE_WRITE: Final = OldBehaviour(
     name="a late write joins the next transaction",
     cured_by="KIP-890 part 2",
-    why="A batch or a commit of offsets comes when its transaction is over and the next one has the "
+    why="A batch or a commit of offsets arrives when its transaction is over and the next one has the "
     "partition, too. Verification asks whether the partition is in the transaction, and it is.",
     needs="Its producer's marker stands in the log, written after the batch had left; the coordinator's "
     "log holds the partition in an open transaction of the same producer id and epoch, and the "
@@ -77,8 +84,8 @@ LATE_WRITE: Final = OldBehaviour(
 LATE_WRITE_ALONE: Final = OldBehaviour(
     name="a late write opens a transaction that nobody ends",
     cured_by="KAFKA-14402, KIP-890 part 1",
-    why="The same where no transaction has the partition. Without verification nobody asks, and readers "
-    "of committed records wait behind it until a marker of the producer comes by chance.",
+    why="The same where no transaction has the partition. Without verification the leader accepts it, and "
+    "readers of committed records wait for a marker of the producer that may never come.",
     needs="Its producer's marker stands in the log, written after the batch had left, and the partition "
     "knows no newer epoch.",
     despite_verification=False,

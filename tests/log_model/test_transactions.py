@@ -1,0 +1,120 @@
+"""Decisions against markers, and offsets against their markers, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.log_model.offsets import OffsetsModel, WrittenOffset
+from fencepost.log_model.partitions import LoggedMarker
+from fencepost.log_model.transactions import LoggedState, decisions_of, disagreements, lowest_epoch_after
+from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord
+from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID, TopicPartition, TransactionResult
+from fencepost.protocol.terms import TransactionState as State
+from fencepost.protocol.transaction_log import TransactionRecord
+
+ORDERS = TopicPartition("orders", 0)
+COMMIT, ABORT = TransactionResult.COMMIT, TransactionResult.ABORT
+
+
+def record(state: State, epoch: int = 0, *, version: int = 2) -> TransactionRecord:
+    return TransactionRecord(
+        producer_id=7,
+        previous_producer_id=NO_PRODUCER_ID,
+        next_producer_id=NO_PRODUCER_ID,
+        producer_epoch=epoch,
+        timeout_ms=1_000,
+        state=state,
+        partitions=(ORDERS,),
+        update_ms=0,
+        start_ms=0,
+        client_version=version,
+    )
+
+
+def marker(result: TransactionResult, offset: int, epoch: int = 0) -> LoggedMarker:
+    return LoggedMarker(7, epoch, result, 0, offset, NO_OFFSET)
+
+
+def told(states: list[State], *markers: LoggedMarker) -> list[str]:
+    """What the log of `pay` and the markers in its partition say differently; all have one epoch."""
+    history = [LoggedState(record(state), "file", offset, 0) for offset, state in enumerate(states)]
+    decided = decisions_of({"pay": history})
+    return [str(found) for found in disagreements(decided.get(ORDERS, {}), markers)]
+
+
+COMMITTED = [State.ONGOING, State.PREPARE_COMMIT, State.COMPLETE_COMMIT]
+ABORTED = [State.ONGOING, State.PREPARE_ABORT, State.COMPLETE_ABORT]
+
+
+@pytest.mark.parametrize(
+    ("states", "markers", "expected"),
+    [
+        (COMMITTED, [marker(COMMIT, 1)], []),
+        (COMMITTED, [marker(COMMIT, 1), marker(COMMIT, 2)], []),
+        (COMMITTED[:2], [], []),
+        ([*COMMITTED, *ABORTED], [marker(COMMIT, 1), marker(ABORT, 3)], []),
+        (COMMITTED, [], ["'pay' completed COMMIT of producer 7 epoch 0, and its marker is missing"]),
+        ([], [marker(ABORT, 1)], ["ABORT of producer 7 epoch 0, and no coordinator decided so"]),
+        (COMMITTED[:2], [marker(ABORT, 1)], ["ABORT of producer 7 epoch 0, and 'pay' decided COMMIT"]),
+        (
+            [*COMMITTED, *ABORTED],
+            [marker(ABORT, 1), marker(COMMIT, 3)],
+            ["'pay' completed ABORT of producer 7 epoch 0, and its marker is missing",
+             "ABORT of producer 7 epoch 0, and no coordinator decided so"],
+        ),
+    ],
+)  # fmt: skip
+def test_what_decisions_and_markers_say_differently(
+    states: list[State], markers: list[LoggedMarker], expected: list[str]
+) -> None:
+    assert told(states, *markers) == expected
+
+
+def test_a_decision_raises_the_epoch_from_transaction_version_2_on() -> None:
+    before = record(State.ONGOING, 4)
+    assert lowest_epoch_after(before, record(State.ONGOING)) == 4
+    assert lowest_epoch_after(before, record(State.PREPARE_COMMIT)) == 5
+    assert lowest_epoch_after(before, record(State.PREPARE_ABORT, version=1)) == 4
+
+
+# --- offsets ------------------------------------------------------------------------------------------------
+
+KEY = OffsetKey("group", "orders", 0)
+
+
+def commit(model: OffsetsModel, offset: int | None, at: int, *, producer_id: int = NO_PRODUCER_ID) -> None:
+    said = None if offset is None else OffsetRecord(offset, leader_epoch=0, metadata="", commit_ms=0)
+    is_transactional = producer_id != NO_PRODUCER_ID
+    keys = model.apply_offsets(
+        [(KEY, said)], base_offset=at, producer_id=producer_id, is_transactional=is_transactional
+    )
+    assert list(keys) == [KEY]
+
+
+def test_an_offset_of_a_transaction_counts_from_its_commit_on() -> None:
+    model = OffsetsModel()
+    commit(model, 5, 0, producer_id=7)
+    assert model.committed == {}
+    assert list(model.apply_marker(7, COMMIT)) == [KEY]
+    assert model.committed == {KEY: WrittenOffset(5, 0)}
+    commit(model, 9, 2, producer_id=7)
+    model.apply_marker(7, ABORT)
+    assert model.committed == {KEY: WrittenOffset(5, 0)}
+    assert model.pending == {}
+
+
+def test_of_two_offsets_the_one_that_was_written_later_counts() -> None:
+    model = OffsetsModel()
+    commit(model, 5, 0, producer_id=7)
+    commit(model, 8, 1)
+    model.apply_marker(7, COMMIT)
+    assert model.committed == {KEY: WrittenOffset(8, 1)}
+
+
+def test_a_tombstone_forgets_pending_offsets_too() -> None:
+    model = OffsetsModel()
+    commit(model, 5, 0)
+    commit(model, 6, 1, producer_id=7)
+    commit(model, None, 2)
+    model.apply_marker(7, COMMIT)
+    assert model.committed == {}
