@@ -12,7 +12,7 @@ from fencepost.cli.errors import ADVICE, CommandFailed
 from fencepost.cli.options import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
 from fencepost.cli.output import Json, counted, print_json, print_table
 from fencepost.cli.transactions import Row, partition_of, print_rows
-from fencepost.client.group_admin import GroupDescription
+from fencepost.client.admin import GroupDescription
 from fencepost.client.shells.sync import Admin
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import GroupState, TopicPartition

@@ -18,8 +18,8 @@ from fencepost.cli.errors import WRONG_USAGE, CommandFailed
 from fencepost.cli.options import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
 from fencepost.cli.output import counted, print_json
 from fencepost.cli.transactions import partition_of
+from fencepost.client.settings import newest_dialect
 from fencepost.client.shells.sync import Admin, Producer, SendFuture
-from fencepost.client.transaction_versions import newest_dialect
 from fencepost.protocol.terms import INTERNAL_TOPICS
 
 Pair = tuple[bytes | None, bytes]  # key and value

@@ -9,13 +9,20 @@ from __future__ import annotations
 from collections import deque
 from zlib import crc32
 
-from fencepost.client.batch import NO_BATCH, RECORD_SIZE_MAX, Batch, Headers, PartitionQueue, record_size
+from fencepost.client.batch import (
+    NO_BATCH,
+    RECORD_SIZE_MAX,
+    Headers,
+    PartitionQueue,
+    ProducerBatch,
+    record_size,
+)
 from fencepost.client.errors import BufferFull, RecordTooLarge
 from fencepost.client.settings import ProducerSettings
 from fencepost.protocol.states import Ignored, Ordered, Shared
 from fencepost.protocol.terms import TopicPartition
 
-Place = tuple[Batch, int]
+Place = tuple[ProducerBatch, int]
 """A record's batch and its index there."""
 
 
@@ -52,7 +59,7 @@ class Accumulator:
     settings: Shared[ProducerSettings]
     _next: Ignored[int]
     _routes: Ordered[dict[str, Route]]
-    batches: Ordered[dict[int, Batch]]
+    batches: Ordered[dict[int, ProducerBatch]]
     """Without an outcome, oldest first."""
     queues: Ordered[dict[TopicPartition, PartitionQueue]]
     active: Ordered[dict[TopicPartition, PartitionQueue]]
@@ -67,7 +74,7 @@ class Accumulator:
         ] = {}  # what the hot path sees, always the same object: empty while sending is not allowed
         self._is_hot = False
         self.batches = {}
-        self.lingering: deque[Batch] = deque()  # oldest first; some were closed since
+        self.lingering: deque[ProducerBatch] = deque()  # oldest first; some were closed since
         self.queues = {}
         self.active = {}
         self.used = 0  # bytes of buffer_memory
@@ -115,7 +122,7 @@ class Accumulator:
             batch = self._open(route, partition, size, now=now, wall_ms=wall_ms)
         return batch, batch.add(value, key, timestamp_ms, headers)
 
-    def _open(self, route: Route, partition: int, size: int, *, now: int, wall_ms: int) -> Batch:
+    def _open(self, route: Route, partition: int, size: int, *, now: int, wall_ms: int) -> ProducerBatch:
         limit = self.settings.batch_size
         reserved = max(limit, size)
         if not self._fits(reserved):
@@ -123,7 +130,7 @@ class Accumulator:
                 f"{self.used} of {self.settings.buffer_memory} bytes of buffer_memory are in use"
             )
         where = TopicPartition(route.topic, partition)
-        batch = Batch(self._next, where, limit=limit, opened_at=now, timestamp=wall_ms)
+        batch = ProducerBatch(self._next, where, limit=limit, opened_at=now, timestamp=wall_ms)
         self._next += 1
         batch.reserved = reserved
         self.used += reserved
@@ -140,7 +147,7 @@ class Accumulator:
         """Whether a batch of the usual size can be opened."""
         return self._fits(self.settings.batch_size)
 
-    def close(self, batch: Batch) -> None:
+    def close(self, batch: ProducerBatch) -> None:
         """Takes no more records into a batch and queues it to be sent."""
         route = self._routes[batch.topic]
         route.open[batch.partition] = NO_BATCH
@@ -154,7 +161,7 @@ class Accumulator:
         queue.ready.append(batch)
         self.active[queue.partition] = queue
 
-    def is_open(self, batch: Batch) -> bool:
+    def is_open(self, batch: ProducerBatch) -> bool:
         """Whether records still go into it."""
         route = self._routes.get(batch.topic)
         return route is not None and route.open[batch.partition] is batch
@@ -175,7 +182,7 @@ class Accumulator:
         if not self.lingering:
             return False
         oldest_allowed = now - self.settings.linger_ms
-        kept: list[Batch] = []
+        kept: list[ProducerBatch] = []
         closed = False
         while self.lingering and self.lingering[0].opened_at <= oldest_allowed:
             batch = self.lingering.popleft()
@@ -189,7 +196,7 @@ class Accumulator:
         self.lingering.extendleft(reversed(kept))
         return closed
 
-    def _is_behind(self, batch: Batch) -> bool:
+    def _is_behind(self, batch: ProducerBatch) -> bool:
         queue = self.queues.get(batch.where)
         return queue is not None and bool(queue.ready)
 
@@ -200,7 +207,7 @@ class Accumulator:
             found = self.queues[partition] = PartitionQueue(partition)
         return found
 
-    def finish(self, batch: Batch) -> None:
+    def finish(self, batch: ProducerBatch) -> None:
         """Forgets a batch that has its outcome, and gives back its memory."""
         if self.is_open(batch):
             self.close(batch)
@@ -221,10 +228,10 @@ class Accumulator:
             for queue in self.queues.values()
         )
 
-    def expired(self, now: int) -> list[Batch]:
+    def expired(self, now: int) -> list[ProducerBatch]:
         """The batches past their delivery timeout: oldest first, so one look tells that there is none."""
         oldest_allowed = now - self.settings.delivery_timeout_ms
-        late: list[Batch] = []
+        late: list[ProducerBatch] = []
         for batch in self.batches.values():
             if batch.opened_at > oldest_allowed:
                 break

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fencepost.client.retries import CallNumber, Calls, CoordinatorOf
+from fencepost.client.retries import CallNumber, CoordinatorOf, PendingCalls
 from fencepost.protocol import messages as m
 from fencepost.protocol.terms import CoordinatorType, TopicPartition
 
 
-class Joining:
+class TransactionContents:
     """What the open transaction of one producer consists of, by the coordinator's word."""
 
     __slots__ = ("_asked", "_asked_group", "_call", "calls", "groups", "name", "partitions")
     _call: CallNumber | None
 
-    def __init__(self, calls: Calls, name: str) -> None:
+    def __init__(self, calls: PendingCalls, name: str) -> None:
         self.calls = calls
         self.name = name
         self.partitions: set[TopicPartition] = set()

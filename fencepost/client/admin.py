@@ -6,19 +6,23 @@ Rule: a question is a request, who must answer it, and a function from the reply
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import attrs
 
 from fencepost.client.retries import ANY_NODE, CONTROLLER, BrokerAt, CoordinatorOf, Target
 from fencepost.protocol import messages as m
+from fencepost.protocol.consumer_protocol import decode_assignment
+from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.messages import Request
 from fencepost.protocol.terms import (
+    CONSUMER_PROTOCOL,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     CoordinatorType,
+    GroupState,
     IsolationLevel,
     TopicPartition,
     TransactionResult,
@@ -37,7 +41,7 @@ DELETE_RECORDS_MS: Final = 30_000  # request.timeout.ms: what a leader of Kafka'
 
 
 @attrs.frozen
-class Question(Generic[ResultT]):
+class AdminRequest(Generic[ResultT]):
     """One thing to ask, and how to read the answer."""
 
     request: Request
@@ -75,52 +79,52 @@ class AbortSpec:
     coordinator_epoch: int
 
 
-def list_brokers() -> Question[list[int]]:
+def list_brokers() -> AdminRequest[list[int]]:
     """The ids of the brokers that are up."""
-    return Question(
+    return AdminRequest(
         m.Metadata(topics=()), target=ANY_NODE, read=lambda reply: [node.node_id for node in reply.nodes]
     )
 
 
-def transaction_version() -> Question[int]:
+def transaction_version() -> AdminRequest[int]:
     """The generation of transactions that is finalized in the cluster."""
-    return Question(m.ApiVersions(), target=ANY_NODE, read=lambda reply: reply.transaction_version)
+    return AdminRequest(m.ApiVersions(), target=ANY_NODE, read=lambda reply: reply.transaction_version)
 
 
-def create_topic(name: str, partitions: int, configs: Mapping[str, str]) -> Question[None]:
+def create_topic(name: str, partitions: int, configs: Mapping[str, str]) -> AdminRequest[None]:
     """Makes a topic; `configs` are its settings under Kafka's names."""
     settings = tuple(m.TopicConfig(name=setting, value=value) for setting, value in sorted(configs.items()))
     wanted = m.CreateTopic(topic=name, partition_count=partitions, configs=settings)
-    return Question(m.CreateTopics(topics=(wanted,)), target=CONTROLLER, read=nothing)
+    return AdminRequest(m.CreateTopics(topics=(wanted,)), target=CONTROLLER, read=nothing)
 
 
-def delete_topic(name: str) -> Question[None]:
+def delete_topic(name: str) -> AdminRequest[None]:
     """Removes a topic and its records."""
-    return Question(m.DeleteTopics(topics=(name,)), target=CONTROLLER, read=nothing)
+    return AdminRequest(m.DeleteTopics(topics=(name,)), target=CONTROLLER, read=nothing)
 
 
-def list_topics() -> Question[list[TopicDescription]]:
+def list_topics() -> AdminRequest[list[TopicDescription]]:
     """Every topic, internal ones too, by name."""
-    return Question(m.Metadata(topics=None), target=ANY_NODE, read=_topics)
+    return AdminRequest(m.Metadata(topics=None), target=ANY_NODE, read=_topics)
 
 
-def describe_topic(name: str) -> Question[TopicDescription]:
+def describe_topic(name: str) -> AdminRequest[TopicDescription]:
     """One topic."""
-    return Question(m.Metadata(topics=(name,)), target=ANY_NODE, read=lambda reply: _topics(reply)[0])
+    return AdminRequest(m.Metadata(topics=(name,)), target=ANY_NODE, read=lambda reply: _topics(reply)[0])
 
 
-def offset_of(partition: TopicPartition, timestamp: int, isolation: IsolationLevel) -> Question[int]:
+def offset_of(partition: TopicPartition, timestamp: int, isolation: IsolationLevel) -> AdminRequest[int]:
     """The offset for a timestamp, LATEST_TIMESTAMP or EARLIEST_TIMESTAMP; -1 when none is as late."""
     asked = m.ListOffsetsPartition(topic=partition.topic, partition=partition.partition, timestamp=timestamp)
     request = m.ListOffsets(isolation_level=isolation, partitions=(asked,))
-    return Question(request, target=partition, read=lambda reply: reply.partitions[0].offset)
+    return AdminRequest(request, target=partition, read=lambda reply: reply.partitions[0].offset)
 
 
-def delete_records(partition: TopicPartition, before: int) -> Question[int]:
+def delete_records(partition: TopicPartition, before: int) -> AdminRequest[int]:
     """Moves the start of a log to `before`, or with HIGH_WATERMARK to its end; where the log starts now."""
     part = m.DeleteRecordsPartition(topic=partition.topic, partition=partition.partition, offset=before)
     request = m.DeleteRecords(timeout_ms=DELETE_RECORDS_MS, partitions=(part,))
-    return Question(request, target=partition, read=lambda reply: reply.partitions[0].low_watermark)
+    return AdminRequest(request, target=partition, read=lambda reply: reply.partitions[0].low_watermark)
 
 
 def list_transactions(
@@ -129,7 +133,7 @@ def list_transactions(
     producer_ids: Sequence[int] = (),
     duration_ms: int = NO_TIMESTAMP,
     transactional_id_pattern: str | None = None,
-) -> Question[list[TransactionListing]]:
+) -> AdminRequest[list[TransactionListing]]:
     """The transactional ids that a broker coordinates, filtered as Kafka does (KIP-664, KIP-994, KIP-1152).
 
     The pattern is tried here and not in the broker, as Kafka does: Kafka has a matcher that takes linear
@@ -154,7 +158,7 @@ def list_transactions(
             if wanted.fullmatch(listed.transactional_id)
         ]
 
-    return Question(request, target=BrokerAt(broker_id), read=read)
+    return AdminRequest(request, target=BrokerAt(broker_id), read=read)
 
 
 def _pattern(given: str | None) -> re.Pattern[str]:
@@ -164,30 +168,30 @@ def _pattern(given: str | None) -> re.Pattern[str]:
         raise ValueError(f"{given!r} is no regular expression: {problem}") from problem
 
 
-def find_coordinator(transactional_id: str) -> Question[int]:
+def find_coordinator(transactional_id: str) -> AdminRequest[int]:
     """The broker that coordinates a transactional id, known or not."""
     request = m.FindCoordinator(kind=CoordinatorType.TRANSACTION, key=transactional_id)
-    return Question(request, target=ANY_NODE, read=lambda reply: reply.node_id)
+    return AdminRequest(request, target=ANY_NODE, read=lambda reply: reply.node_id)
 
 
-def describe_transaction(transactional_id: str) -> Question[m.TransactionDescription]:
+def describe_transaction(transactional_id: str) -> AdminRequest[m.TransactionDescription]:
     """One transactional id: its state, identity, timeout and open partitions."""
     target = CoordinatorOf(CoordinatorType.TRANSACTION, transactional_id)
     request = m.DescribeTransactions(transactional_ids=(transactional_id,))
-    return Question(request, target=target, read=lambda reply: reply.transactions[0])
+    return AdminRequest(request, target=target, read=lambda reply: reply.transactions[0])
 
 
 def describe_producers(
     partition: TopicPartition, broker_id: int | None
-) -> Question[list[m.ProducerDescription]]:
+) -> AdminRequest[list[m.ProducerDescription]]:
     """The producers that a partition remembers, as its leader or the broker named tells it."""
     name = m.PartitionName(topic=partition.topic, partition=partition.partition)
     request = m.DescribeProducers(partitions=(name,))
     target = partition if broker_id is None else BrokerAt(broker_id)
-    return Question(request, target=target, read=lambda reply: list(reply.partitions[0].producers))
+    return AdminRequest(request, target=target, read=lambda reply: list(reply.partitions[0].producers))
 
 
-def abort_transaction(spec: AbortSpec) -> Question[None]:
+def abort_transaction(spec: AbortSpec) -> AdminRequest[None]:
     """Writes an ABORT marker past the coordinator, which is not told (Kafka's Admin.abortTransaction)."""
     name = m.PartitionName(topic=spec.partition.topic, partition=spec.partition.partition)
     marker = m.TransactionMarker(
@@ -198,10 +202,10 @@ def abort_transaction(spec: AbortSpec) -> Question[None]:
         transaction_version=_ABORT_VERSION,
         partitions=(name,),
     )
-    return Question(m.WriteTxnMarkers(markers=(marker,)), target=spec.partition, read=nothing)
+    return AdminRequest(m.WriteTxnMarkers(markers=(marker,)), target=spec.partition, read=nothing)
 
 
-def force_terminate_transaction(transactional_id: str) -> Question[None]:
+def force_terminate_transaction(transactional_id: str) -> AdminRequest[None]:
     """Takes the id over from its producer, as the next owner would: what is open is aborted, and whoever
     had it is fenced (Kafka's Admin.forceTerminateTransaction, Admin.fenceProducers).
     """
@@ -212,7 +216,7 @@ def force_terminate_transaction(transactional_id: str) -> Question[None]:
         producer_epoch=NO_PRODUCER_EPOCH,
     )
     target = CoordinatorOf(CoordinatorType.TRANSACTION, transactional_id)
-    return Question(request, target=target, read=nothing)
+    return AdminRequest(request, target=target, read=nothing)
 
 
 def nothing(_reply: object) -> None:
@@ -229,3 +233,112 @@ def _topics(reply: m.MetadataReply) -> list[TopicDescription]:
         )
         for topic in sorted(reply.topics, key=lambda topic: topic.topic)
     ]
+
+
+# --- consumer groups ----------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class GroupListing:
+    """A consumer group, and the broker that coordinates it."""
+
+    group_id: str
+    coordinator_id: int
+    protocol_type: str
+    state: GroupState
+
+
+@attrs.frozen(kw_only=True)
+class GroupMember:
+    """A member and the partitions that it reads; none while the group rebalances or is not of consumers."""
+
+    member_id: str
+    group_instance_id: str | None
+    partitions: tuple[TopicPartition, ...]
+
+
+@attrs.frozen(kw_only=True)
+class GroupDescription:
+    """Where a group stands: Dead is one that never was. `protocol` is how a stable one assigns partitions."""
+
+    group_id: str
+    state: GroupState
+    protocol_type: str
+    protocol: str
+    members: tuple[GroupMember, ...]
+
+
+def list_groups(broker_id: int, states: Iterable[GroupState]) -> AdminRequest[list[GroupListing]]:
+    """The groups that a broker coordinates, in these states or, none named, in any."""
+
+    def read(reply: m.ListGroupsReply) -> list[GroupListing]:
+        return [
+            GroupListing(
+                group_id=listed.group_id,
+                coordinator_id=broker_id,
+                protocol_type=listed.protocol_type,
+                state=listed.state,
+            )
+            for listed in reply.groups
+        ]
+
+    return AdminRequest(m.ListGroups(states=tuple(states)), target=BrokerAt(broker_id), read=read)
+
+
+def describe_group(group_id: str) -> AdminRequest[GroupDescription]:
+    """One group with its members."""
+
+    def read(reply: m.DescribeGroupsReply) -> GroupDescription:
+        (found,) = reply.groups
+        return GroupDescription(
+            group_id=found.group_id,
+            state=found.state,
+            protocol_type=found.protocol_type,
+            protocol=found.protocol,
+            members=tuple(
+                GroupMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    partitions=_assigned(found.protocol_type, member.assignment),
+                )
+                for member in found.members
+            ),
+        )
+
+    return AdminRequest(m.DescribeGroups(groups=(group_id,)), target=_coordinator(group_id), read=read)
+
+
+def group_offsets(group_id: str, *, require_stable: bool) -> AdminRequest[dict[TopicPartition, int]]:
+    """Every committed offset of the group; with `require_stable` asked until no transaction moves one."""
+
+    def read(reply: m.OffsetFetchReply) -> dict[TopicPartition, int]:
+        return {TopicPartition(found.topic, found.partition): found.offset for found in reply.offsets}
+
+    request = m.OffsetFetch(group_id=group_id, partitions=None, require_stable=require_stable)
+    return AdminRequest(request, target=_coordinator(group_id), read=read)
+
+
+def delete_group(group_id: str) -> AdminRequest[None]:
+    """Forgets a group without members, and its offsets."""
+    return AdminRequest(m.DeleteGroups(groups=(group_id,)), target=_coordinator(group_id), read=nothing)
+
+
+def delete_group_offsets(group_id: str, partitions: Iterable[TopicPartition]) -> AdminRequest[None]:
+    """Forgets offsets of partitions that no member reads; one that was never committed is no error."""
+    names = tuple(m.PartitionName(topic=where.topic, partition=where.partition) for where in partitions)
+    request = m.OffsetDelete(group_id=group_id, partitions=names)
+    return AdminRequest(request, target=_coordinator(group_id), read=nothing)
+
+
+def _coordinator(group_id: str) -> CoordinatorOf:
+    return CoordinatorOf(CoordinatorType.GROUP, group_id)
+
+
+def _assigned(protocol_type: str, assignment: bytes) -> tuple[TopicPartition, ...]:
+    """The share of a member of the consumer protocol; members of other protocols have none."""
+    if protocol_type != CONSUMER_PROTOCOL:
+        return ()
+    try:
+        return decode_assignment(assignment)
+    except ProtocolViolation:
+        return ()  # the leader may have assigned anything: only members have to understand it

@@ -33,7 +33,7 @@ RECORD_OVERHEAD: Final = 6
 NO_ROOM: Final = -1
 
 
-class Batch:
+class ProducerBatch:
     """Records of one partition: first columns that grow, then bytes that are sent, then an outcome."""
 
     __slots__ = (
@@ -188,7 +188,7 @@ def record_size(value: bytes | None, key: bytes | None, headers: Headers | None 
     return size
 
 
-NO_BATCH: Final = constant(Batch(0, TopicPartition("", -1), limit=NO_ROOM, opened_at=0, timestamp=0))
+NO_BATCH: Final = constant(ProducerBatch(0, TopicPartition("", -1), limit=NO_ROOM, opened_at=0, timestamp=0))
 """Stands where no batch is open, so that the hot path needs no test of its own."""
 
 
@@ -208,8 +208,8 @@ class PartitionQueue:
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
-        self.ready: deque[Batch] = deque()
-        self.unacked: list[Batch] = []
+        self.ready: deque[ProducerBatch] = deque()
+        self.unacked: list[ProducerBatch] = []
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
         self.next_sequence = 0
@@ -218,7 +218,7 @@ class PartitionQueue:
         """A sequence is missing in the log, for good or perhaps: nothing new under this identity (KIP-360).
         """
 
-    def next_to_send(self, now: int) -> Batch | None:
+    def next_to_send(self, now: int) -> ProducerBatch | None:
         """The batch that may go now: while one waits for a retry, only the lowest sequence."""
         is_lowest = True
         for batch in self.unacked:
@@ -256,7 +256,7 @@ class PartitionQueue:
             )
             batch.is_refused = False
 
-    def number_next(self) -> Batch:
+    def number_next(self) -> ProducerBatch:
         """Gives the first batch that waits its sequence."""
         batch = self.ready.popleft()
         self._number(batch)
@@ -273,11 +273,11 @@ class PartitionQueue:
         """
         return self.numbered - self.unacked[0].ordinal + 1 if self.unacked else 0
 
-    def _number(self, batch: Batch) -> None:
+    def _number(self, batch: ProducerBatch) -> None:
         batch.base_sequence = self.next_sequence
         self.next_sequence = sequence_after(self.next_sequence, batch.record_count)
 
-    def discard(self, batch: Batch) -> None:
+    def discard(self, batch: ProducerBatch) -> None:
         """Takes out a batch that has its outcome."""
         if batch in self.unacked:
             self.unacked.remove(batch)

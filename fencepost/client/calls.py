@@ -35,11 +35,11 @@ from math import inf
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from fencepost.client.accumulator import Place, Route
-from fencepost.client.admin import Question
-from fencepost.client.batch import Batch, Headers
+from fencepost.client.admin import AdminRequest
+from fencepost.client.batch import Headers, ProducerBatch
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.consumer_records import ConsumedBatch
-from fencepost.client.effects import Answered, Effect, Operation
+from fencepost.client.effects import CallAnswered, Effect, TransactionCall
 from fencepost.client.errors import (
     BufferFull,
     ClientError,
@@ -51,7 +51,7 @@ from fencepost.client.errors import (
 from fencepost.client.group_offsets import ConsumerGroupMetadata
 from fencepost.client.network import ROOM
 from fencepost.client.producer import ProducerMachine
-from fencepost.client.requests import AskingMachine
+from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import CoordinatorOf, Target
 from fencepost.client.settings import ABORT_GRACE_MS, CLOSE_TIMEOUT_MS, UNKNOWN_TOPIC_PATIENCE_MS
 from fencepost.protocol import messages as m
@@ -96,10 +96,10 @@ class Driver(Protocol):
         ...
 
     @property
-    def resolved(self) -> dict[Operation, Failure | None]: ...
+    def resolved(self) -> dict[TransactionCall, Failure | None]: ...
 
     @property
-    def answers(self) -> dict[int, Answered]: ...
+    def answers(self) -> dict[int, CallAnswered]: ...
 
     def perform(self, effects: list[Effect]) -> None: ...
 
@@ -113,7 +113,7 @@ class ProducerCalls:
         self._machine = machine
         self._driver = driver
         self._max_block_ms = machine.settings.max_block_ms
-        self._unfinished: Operation | None = None  # timed out or cancelled for its caller, and goes on
+        self._unfinished: TransactionCall | None = None  # timed out or cancelled for its caller, and goes on
 
     # --- records --------------------------------------------------------------------------------------------
 
@@ -229,7 +229,7 @@ class ProducerCalls:
         self._driver.perform(self._machine.flush(self._driver.now))
         yield from self.wait_for(list(self._machine.accumulator.batches.values()), timeout_ms)
 
-    def wait_for(self, batches: Sequence[Batch], timeout_ms: float | None = None) -> CallScript[None]:
+    def wait_for(self, batches: Sequence[ProducerBatch], timeout_ms: float | None = None) -> CallScript[None]:
         """Waits until `batches` are done; RequestTimeout when `timeout_ms` passes first."""
         deadline = inf if timeout_ms is None else self._driver.now + timeout_ms
         for batch in batches:
@@ -242,7 +242,7 @@ class ProducerCalls:
 
     def init_transactions(self, timeout_ms: float | None = None) -> CallScript[None]:
         """Takes over the transactional id and fences its former owner."""
-        return self._operate(self._machine.init_transactions, Operation.INIT_TRANSACTIONS, timeout_ms)
+        return self._operate(self._machine.init_transactions, TransactionCall.INIT_TRANSACTIONS, timeout_ms)
 
     def begin_transaction(self) -> None:
         """Opens a transaction; only the machine knows of it so far."""
@@ -258,7 +258,7 @@ class ProducerCalls:
     def commit_transaction(self, timeout_ms: float | None = None) -> CallScript[None]:
         """Commits. A commit whose caller waits no longer is given up, and its outcome is unknown."""
         try:
-            yield from self._operate(self._machine.commit, Operation.COMMIT, timeout_ms)
+            yield from self._operate(self._machine.commit, TransactionCall.COMMIT, timeout_ms)
         except (ClientError, GeneratorExit):
             raise  # it is over; or the process is dead, and nobody is left who could learn anything
         except self._driver.cancelled as cancellation:
@@ -275,10 +275,10 @@ class ProducerCalls:
 
     def abort_transaction(self, timeout_ms: float | None = None) -> CallScript[None]:
         """Aborts; after RequestTimeout the same call waits on."""
-        return self._operate(self._machine.abort, Operation.ABORT, timeout_ms)
+        return self._operate(self._machine.abort, TransactionCall.ABORT, timeout_ms)
 
     def _operate(
-        self, start: Callable[[int], list[Effect]], operation: Operation, timeout_ms: float | None
+        self, start: Callable[[int], list[Effect]], operation: TransactionCall, timeout_ms: float | None
     ) -> CallScript[None]:
         driver = self._driver
         resolved = driver.resolved
@@ -289,7 +289,7 @@ class ProducerCalls:
         timeout_ms = self._max_block_ms if timeout_ms is None else timeout_ms
         yield Wait(lambda: operation in resolved, operation, driver.now + timeout_ms)
         if operation not in resolved:
-            if operation is not Operation.COMMIT:
+            if operation is not TransactionCall.COMMIT:
                 raise RequestTimeout(f"{operation.value}() was not done within {timeout_ms} ms")
             driver.perform(self._machine.give_up_commit(driver.now))
         self._unfinished = None
@@ -300,7 +300,7 @@ class ProducerCalls:
     def _give_up_commit(self) -> Failure | None:
         self._unfinished = None
         self._driver.perform(self._machine.give_up_commit(self._driver.now))
-        return self._driver.resolved.pop(Operation.COMMIT, None)
+        return self._driver.resolved.pop(TransactionCall.COMMIT, None)
 
     # --- blocks ---------------------------------------------------------------------------------------------
 
@@ -364,7 +364,7 @@ class RequestCalls:
 
     __slots__ = ("_api_timeout_ms", "_driver", "_machine")
 
-    def __init__(self, machine: AskingMachine, driver: Driver, *, api_timeout_ms: int) -> None:
+    def __init__(self, machine: RequestMachine, driver: Driver, *, api_timeout_ms: int) -> None:
         self._machine = machine
         self._driver = driver
         self._api_timeout_ms = api_timeout_ms
@@ -384,8 +384,8 @@ class RequestCalls:
             raise answer.failure.exception()
         return answer.reply
 
-    def answer_to(self, question: Question[ResultT]) -> CallScript[ResultT]:
-        """The answer to one of the questions of `admin` and `group_admin`."""
+    def answer_to(self, question: AdminRequest[ResultT]) -> CallScript[ResultT]:
+        """The answer to one of the requests in `admin`."""
         return question.read((yield from self.ask(question.request, question.target)))
 
     def _wake(self) -> None:

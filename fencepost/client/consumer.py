@@ -12,7 +12,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.client.consumer_records import RAW, ConsumedBatch, Decoding, Selection, select
+from fencepost.client.consumer_records import RAW, ConsumedBatch, RecordDecoder, Selection, select
 from fencepost.client.effects import Effect
 from fencepost.client.errors import (
     CorruptRecords,
@@ -25,9 +25,9 @@ from fencepost.client.errors import (
 )
 from fencepost.client.group_member import GroupMember, RebalanceCall
 from fencepost.client.group_offsets import ConsumerGroupMetadata, commit_request
-from fencepost.client.remedies import remedy_of
-from fencepost.client.requests import AskingMachine
-from fencepost.client.retries import CoordinatorOf, Finished, OnceAnswered
+from fencepost.client.reply_errors import remedy_of
+from fencepost.client.requests import RequestMachine
+from fencepost.client.retries import CoordinatorOf, FinishedCall, OnceAnswered
 from fencepost.client.settings import UNKNOWN_TOPIC_PATIENCE_MS, ConsumerSettings, backoff_ms
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation, Remedy
@@ -76,17 +76,17 @@ class Reading:
         self.fetched.clear()
 
 
-class ConsumerMachine(AskingMachine):
+class ConsumerMachine(RequestMachine):
     """One consumer. It reads the partitions that it is told to (`assign`), or its share of topics that a
     group reads (`subscribe`). `take` gives what was fetched; `wake` after it asks for more.
     """
 
     __slots__ = ("_decoding", "_group_metadata", "_unknown_since", "member", "readings", "settings")
     settings: Shared[ConsumerSettings]
-    _decoding: Shared[Decoding]
+    _decoding: Shared[RecordDecoder]
     readings: Ordered[dict[TopicPartition, Reading]]
 
-    def __init__(self, bootstrap: str, settings: ConsumerSettings, decoding: Decoding = RAW) -> None:
+    def __init__(self, bootstrap: str, settings: ConsumerSettings, decoding: RecordDecoder = RAW) -> None:
         super().__init__(bootstrap)
         self.settings = settings
         self._decoding = decoding
@@ -328,7 +328,7 @@ class ConsumerMachine(AskingMachine):
         if number is not None and all(other.lookup != number for other in self.readings.values()):
             self.calls.cancel(number)
 
-    def _finished(self, finished: Finished, now: int) -> None:
+    def _finished(self, finished: FinishedCall, now: int) -> None:
         if self.member is not None:
             if self.member.finished(finished, now):
                 return
@@ -346,7 +346,7 @@ class ConsumerMachine(AskingMachine):
             else:
                 reading.problem = finished.failure
 
-    def _explained(self, finished: Finished, member: GroupMember) -> Finished:
+    def _explained(self, finished: FinishedCall, member: GroupMember) -> FinishedCall:
         request = finished.call.request
         if finished.failure is None or not isinstance(request, m.OffsetCommit):
             return finished

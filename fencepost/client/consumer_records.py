@@ -39,14 +39,14 @@ class Record:
 
 
 @attrs.frozen(kw_only=True)
-class Decoding:
+class RecordDecoder:
     """How keys and values become what the program wants; None leaves the bytes."""
 
     key: Deserializer | None = None
     value: Deserializer | None = None
 
 
-RAW = Decoding()
+RAW = RecordDecoder()
 
 
 class ConsumedBatch:
@@ -62,7 +62,7 @@ class ConsumedBatch:
         "next_offset",
         "partition",
     )
-    _decoding: Shared[Decoding]
+    _decoding: Shared[RecordDecoder]
     _columns: Ignored[Columns | None]
     """Decoded at first use."""
 
@@ -74,7 +74,7 @@ class ConsumedBatch:
         at: int,
         header: BatchHeader,
         base_offset: int,
-        decoding: Decoding,
+        decoding: RecordDecoder,
     ) -> None:
         self.partition = partition
         self.base_offset = base_offset
@@ -213,7 +213,7 @@ def select(
     *,
     position: int,
     aborted: Sequence[AbortedTransaction] | None,
-    decoding: Decoding = RAW,
+    decoding: RecordDecoder = RAW,
 ) -> Selection:
     """The batches at and after `position` that are neither control batches nor aborted; checksums are
     checked.

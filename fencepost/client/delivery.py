@@ -10,11 +10,11 @@ from collections.abc import Container, Iterable
 from typing import Final, NamedTuple
 
 from fencepost.client.accumulator import Accumulator
-from fencepost.client.batch import Batch, PartitionQueue
+from fencepost.client.batch import PartitionQueue, ProducerBatch
 from fencepost.client.effects import BatchDone
 from fencepost.client.errors import Failure
-from fencepost.client.remedies import remedy_of
-from fencepost.client.retries import CallNumber, Calls, OnceAnswered
+from fencepost.client.reply_errors import remedy_of
+from fencepost.client.retries import CallNumber, OnceAnswered, PendingCalls
 from fencepost.client.settings import ProducerSettings, backoff_ms
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
@@ -34,7 +34,7 @@ ACKS_ALL: Final = -1
 class Refusal(NamedTuple):
     """A batch that will not be stored, and why."""
 
-    batch: Batch
+    batch: ProducerBatch
     error: ErrorCode
     remedy: Remedy
 
@@ -47,7 +47,7 @@ class Delivery:
     _requests: dict[CallNumber, tuple[int, tuple[int, ...]]]
     """By token: the node, and the numbers of the batches."""
 
-    def __init__(self, settings: ProducerSettings, accumulator: Accumulator, calls: Calls) -> None:
+    def __init__(self, settings: ProducerSettings, accumulator: Accumulator, calls: PendingCalls) -> None:
         self.settings = settings
         self.accumulator = accumulator
         self.calls = calls
@@ -82,9 +82,9 @@ class Delivery:
                 sent = True
         return sent
 
-    def _take(self, queues: Iterable[PartitionQueue], now: int) -> list[Batch]:
+    def _take(self, queues: Iterable[PartitionQueue], now: int) -> list[ProducerBatch]:
         """The next batch of each queue, as many as fit into a request."""
-        taken: list[Batch] = []
+        taken: list[ProducerBatch] = []
         size = 0
         for queue in queues:
             batch = queue.next_to_send(now)
@@ -105,7 +105,7 @@ class Delivery:
             size += batch.size
         return taken
 
-    def _send(self, node: int, batches: list[Batch]) -> None:
+    def _send(self, node: int, batches: list[ProducerBatch]) -> None:
         request = m.Produce(
             transactional_id=self.settings.transactional_id,
             acks=ACKS_ALL,
@@ -141,7 +141,7 @@ class Delivery:
                 refusals.append(refusal)
         return refusals
 
-    def _judge(self, batch: Batch, error: ErrorCode, base_offset: int, now: int) -> Refusal | None:
+    def _judge(self, batch: ProducerBatch, error: ErrorCode, base_offset: int, now: int) -> Refusal | None:
         queue = self.accumulator.queue(batch.where)
         remedy = remedy_of(m.Produce, error)
         if error in SEQUENCE_ERRORS:
@@ -165,7 +165,7 @@ class Delivery:
 
     # --- outcomes -------------------------------------------------------------------------------------------
 
-    def finish(self, batch: Batch, failure: Failure | None, base_offset: int = NO_OFFSET) -> None:
+    def finish(self, batch: ProducerBatch, failure: Failure | None, base_offset: int = NO_OFFSET) -> None:
         """Gives every record of a batch its outcome."""
         if failure is not None and batch.was_sent:
             self.accumulator.queue(batch.where).is_broken = True

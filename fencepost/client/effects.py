@@ -17,7 +17,7 @@ from fencepost.protocol.terms import NEWEST_VERSION
 from fencepost.protocol.values import value
 
 
-class Operation(Enum):
+class TransactionCall(Enum):
     """What a caller of a producer can wait for."""
 
     INIT_TRANSACTIONS = "init_transactions"
@@ -29,7 +29,7 @@ class Operation(Enum):
 
 
 @value
-class Send:
+class SendRequest:
     """Send `request`, in Kafka's `version` of it, to a node; its answer, or its loss, comes back under
     `token`, at most once. `timeout_ms` replaces the client's request timeout for this request.
     """
@@ -42,7 +42,7 @@ class Send:
 
 
 @value
-class WakeMe:
+class WakeAt:
     """Call `wake` at `at`, in milliseconds of the clock of the inputs; a later WakeMe replaces this one."""
 
     at: int
@@ -52,7 +52,7 @@ class WakeMe:
 class Resolve:
     """An operation ended: `failure` is None when it did what its name says."""
 
-    operation: Operation
+    operation: TransactionCall
     failure: Failure | None = attrs.field(default=None, kw_only=True)
 
 
@@ -69,7 +69,7 @@ class BatchDone:
 
 
 @value
-class Answered:
+class CallAnswered:
     """A question of a consumer or admin ended: its reply, or why there is none. `number` is from `ask`."""
 
     number: int
@@ -77,4 +77,4 @@ class Answered:
     failure: Failure | None = attrs.field(default=None, kw_only=True)
 
 
-Effect = Send | WakeMe | Resolve | BatchDone | Answered
+Effect = SendRequest | WakeAt | Resolve | BatchDone | CallAnswered

@@ -53,7 +53,7 @@ from fencepost.client.errors import (
     refused,
 )
 from fencepost.client.group_offsets import NO_MEMBER, ConsumerGroupMetadata
-from fencepost.client.retries import CallNumber, Calls, CoordinatorOf, Finished
+from fencepost.client.retries import CallNumber, CoordinatorOf, FinishedCall, PendingCalls
 from fencepost.client.settings import JOIN_GROUP_TIMEOUT_LAPSE_MS, LEAVE_TIMEOUT_MS, ConsumerSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.consumer_protocol import (
@@ -269,7 +269,9 @@ class GroupMember:
     _leave_call: CallNumber | None
     _beat_call: CallNumber | None
 
-    def __init__(self, calls: Calls, settings: ConsumerSettings, topics: Iterable[str], now: int) -> None:
+    def __init__(
+        self, calls: PendingCalls, settings: ConsumerSettings, topics: Iterable[str], now: int
+    ) -> None:
         assert settings.group_id is not None, "only a consumer with a group subscribes"
         self._calls = calls
         self._settings = settings
@@ -434,7 +436,7 @@ class GroupMember:
 
     # --- what happens ---------------------------------------------------------------------------------------
 
-    def finished(self, finished: Finished, now: int) -> bool:
+    def finished(self, finished: FinishedCall, now: int) -> bool:
         """Takes the end of a call; False when the call was not one of a member."""
         number = finished.call.number
         if number == self._beat_call:
@@ -455,7 +457,7 @@ class GroupMember:
             return False
         return True
 
-    def _refused(self, finished: Finished) -> None:
+    def _refused(self, finished: FinishedCall) -> None:
         failure = finished.failure
         assert failure is not None, "a call without failure is not refused"
         happening = REFUSALS.get(failure.error, _I.REFUSED)

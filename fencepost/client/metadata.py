@@ -40,7 +40,7 @@ def bootstrap_addresses(bootstrap: str) -> list[Address]:
 
 
 @attrs.define(eq=False)
-class Cluster:
+class ClusterMetadata:
     """Nodes, leaders and coordinators as last heard, and the topics that this client cares about."""
 
     bootstrap: tuple[Address, ...]

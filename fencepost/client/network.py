@@ -11,9 +11,17 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
-from fencepost.client.effects import Answered, BatchDone, Effect, Operation, Resolve, Send, WakeMe
+from fencepost.client.effects import (
+    BatchDone,
+    CallAnswered,
+    Effect,
+    Resolve,
+    SendRequest,
+    TransactionCall,
+    WakeAt,
+)
 from fencepost.client.errors import Failure
-from fencepost.client.metadata import Address, Cluster
+from fencepost.client.metadata import Address, ClusterMetadata
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.frames import FrameReader, decode_reply_of, encode_request
@@ -63,7 +71,7 @@ class ClientConnection:
             return expected.deadline
         return None
 
-    def send(self, effect: Send, now: int) -> None:
+    def send(self, effect: SendRequest, now: int) -> None:
         """Puts a request into the outbox and expects its answer."""
         correlation_id = self._next
         self._next = (correlation_id + 1) & INT32_MAX
@@ -108,7 +116,7 @@ class ClientConnection:
         return answers
 
 
-class Machine(Protocol):
+class ClientMachine(Protocol):
     """What a network connects: a producer, a consumer or an admin."""
 
     @property
@@ -122,7 +130,7 @@ class Machine(Protocol):
         ...
 
     @property
-    def cluster(self) -> Cluster: ...
+    def cluster(self) -> ClusterMetadata: ...
 
     def on_reply(self, token: int, error: ErrorCode, body: ReplyBody | None, now: int) -> list[Effect]: ...
 
@@ -146,7 +154,7 @@ class Network:
 
     def __init__(
         self,
-        machine: Machine,
+        machine: ClientMachine,
         *,
         client_id: str,
         request_timeout_ms: int,
@@ -160,8 +168,8 @@ class Network:
         self.connections: dict[int, ClientConnection] = {}
         self.to_open: list[int] = []
         """Nodes that the driver must connect to; it removes each."""
-        self.resolved: dict[Operation, Failure | None] = {}
-        self.answers: dict[int, Answered] = {}
+        self.resolved: dict[TransactionCall, Failure | None] = {}
+        self.answers: dict[int, CallAnswered] = {}
 
     def address(self, node_id: int) -> Address | None:
         """Where a node listens, if that is still known."""
@@ -170,9 +178,9 @@ class Network:
     def perform(self, effects: Iterable[Effect], now: int) -> None:
         """Performs effects of the machine: requests go to outboxes, results to those who wait."""
         for effect in effects:
-            if isinstance(effect, Send):
+            if isinstance(effect, SendRequest):
                 self._connection(effect.node_id).send(effect, now)
-            elif isinstance(effect, WakeMe):
+            elif isinstance(effect, WakeAt):
                 self._machine_wake = effect.at
             elif isinstance(effect, BatchDone):
                 self._notify(("batch", effect.number))

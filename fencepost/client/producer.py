@@ -1,36 +1,167 @@
-"""The producer: an idempotent or transactional sender as a
-machine over values (KIP-98, KIP-360, KIP-890 part 2).
+"""The producer: an idempotent or transactional sender as a machine over values (KIP-98, KIP-360, KIP-890).
 
-Rule: no clock, no socket, no waiting. Calls, answers and time go in; sends, outcomes and a time to be woken
-come out. A commit that was sent and not answered is never called failed: it is CommitOutcomeUnknown.
+Theory of operation
+-------------------
+
+Calls, replies and the time go in; requests, results and the next time to be woken come out. The machine never
+waits, reads a clock or touches a socket. What it does in between is in four parts:
+
+        append()                on_reply(), wake()            commit(), abort()
+           |                          |                             |
+           v                          v                             v
+      Accumulator  -- batches -->  Delivery  -- Produce -->  PendingCalls  -- EndTxn, InitProducerId, ... -->
+      open batches,                sequences,                retries, metadata,
+      memory, linger               order per partition       coordinators
+
+The state is one cell of the tables in `producer_states`: a call or an event moves it, or the table's error
+refuses. Every input ends in `_step`, which does whatever is possible now, in this order: expire batches,
+close those that lingered, send batches and offsets, end the transaction once nothing of it is open, collect
+the requests that are due. An input therefore only records what happened; no handler sends anything by itself.
+
+Two invariants carry exactly-once:
+
+* A batch keeps its producer id, epoch and sequence through every retry (`Delivery`). Only a batch that the
+  broker surely refused is numbered again. Otherwise a retry could be stored twice.
+* EndTxn is sent when every batch and every offset of the transaction has an answer, and only its first answer
+  is definite. When an answer was lost, a refusal of the retry may be the echo of our own success, so the
+  outcome of the commit is unknown, and is reported as CommitOutcomeUnknown, never as a failure.
+
+An error moves the machine by its remedy: RETRY and REFRESH stay in `PendingCalls`; ABORT makes the
+transaction abortable and keeps the producer; FATAL, which a fenced epoch is, ends the producer (KIP-588,
+KIP-1050).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
-from fencepost.client.accumulator import Place, Route
-from fencepost.client.batch import Headers, check_record
-from fencepost.client.effects import Effect, Operation
-from fencepost.client.errors import ClientClosed, Failure, TransactionAborted, UnknownTopic, refused
-from fencepost.client.group_offsets import ConsumerGroupMetadata
-from fencepost.client.metadata import Cluster
-from fencepost.client.producer_inside import ProducerInside
-from fencepost.client.producer_states import LAST_STATES, ProducerInput, ProducerState
-from fencepost.protocol.errors import ErrorCode, Remedy
+import attrs
+
+from fencepost.client.accumulator import Accumulator, Place, Route
+from fencepost.client.add_partitions import TransactionContents
+from fencepost.client.batch import Headers, ProducerBatch, check_record
+from fencepost.client.delivery import Delivery, Refusal
+from fencepost.client.effects import Effect, Resolve, TransactionCall, WakeAt
+from fencepost.client.errors import (
+    ClientClosed,
+    CommitOutcomeUnknown,
+    DeliveryFailed,
+    DeliveryTimeout,
+    Failure,
+    ProducerFailed,
+    ProducerFenced,
+    TransactionAborted,
+    UnknownTopic,
+    WrongState,
+    refused,
+)
+from fencepost.client.group_offsets import ConsumerGroupMetadata, commit_in_transaction
+from fencepost.client.metadata import ClusterMetadata, bootstrap_addresses
+from fencepost.client.producer_states import (
+    IDEMPOTENT,
+    LAST_STATES,
+    SENDING,
+    TRANSACTIONAL,
+    ProducerInput,
+    ProducerState,
+    ProducerTable,
+    refusal,
+)
+from fencepost.client.retries import ANY_NODE, CallNumber, CoordinatorOf, FinishedCall, PendingCalls
+from fencepost.client.settings import Dialect, ProducerSettings
+from fencepost.protocol import messages as m
+from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
 from fencepost.protocol.messages import ReplyBody
-from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.states import Ignored, Ordered, Shared
+from fencepost.protocol.terms import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    CoordinatorType,
+    TopicPartition,
+    TransactionResult,
+)
 
 _S, _I = ProducerState, ProducerInput
+_SEND: Final = _I.SEND  # a member is looked up in Python until 3.12, and this one at every move
+_FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+_RESULTS = {
+    _S.COMMITTING_TRANSACTION: TransactionResult.COMMIT,
+    _S.ABORTING_TRANSACTION: TransactionResult.ABORT,
+}
+_ABORTED: Final = Failure(TransactionAborted, because="aborted before this record was stored")
 
 
-class ProducerMachine(ProducerInside):
+class ProducerMachine:
     """One producer. Inputs return the effects that they cause, in order; illegal calls change nothing."""
 
-    __slots__ = ()
+    __slots__ = (
+        "_added",
+        "_dialect",
+        "_end_call",
+        "_init_call",
+        "_joining",
+        "_offset_calls",
+        "_offsets",
+        "_out",
+        "_table",
+        "_woken_at",
+        "accumulator",
+        "calls",
+        "delivery",
+        "failure",
+        "operation",
+        "producer_epoch",
+        "producer_id",
+        "settings",
+        "state",
+    )
+    settings: Shared[ProducerSettings]
+    _table: Shared[ProducerTable]
+    _dialect: Shared[Dialect]
+    _init_call: CallNumber | None
+    _end_call: CallNumber | None
+    _offset_calls: dict[CallNumber, str]
+    _offsets: Ordered[dict[ConsumerGroupMetadata, dict[TopicPartition, int]]]
+    """Not yet on their way."""
+    _woken_at: Ignored[int | None]
+    """What was announced last."""
+
+    def __init__(self, bootstrap: str, settings: ProducerSettings) -> None:
+        self.settings = settings
+        self._table = IDEMPOTENT if settings.transactional_id is None else TRANSACTIONAL
+        self.state = _S.UNINITIALIZED
+        self.producer_id, self.producer_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
+        self.failure: Failure | None = None
+        """Why the transaction or the producer is spoiled."""
+        self.operation: TransactionCall | None = None
+        """What a caller waits for."""
+        self.accumulator = Accumulator(settings)
+        self._dialect = settings.dialect
+        self.calls = PendingCalls(
+            ClusterMetadata(tuple(bootstrap_addresses(bootstrap))), self._dialect.versions
+        )
+        self.delivery = Delivery(settings, self.accumulator, self.calls)
+        self._joining: TransactionContents | None = None  # an older client's, in transactions
+        if settings.transactional_id is not None and self._dialect.asks_to_add:
+            self._joining = TransactionContents(self.calls, settings.transactional_id)
+        self._init_call = None
+        self._end_call = None
+        self._offset_calls = {}
+        self._offsets = {}
+        self._added = False  # something of this transaction went out, so the coordinator must hear its end
+        self._out: list[Effect] = []
+        self._woken_at = None
 
     @property
-    def cluster(self) -> Cluster:
+    def is_waiting(self) -> bool:
+        """Whether an answer other than to records is awaited."""
+        joining = None if self._joining is None else self._joining.call
+        is_adding = bool(self._offset_calls or self._offsets)
+        return is_adding or (self._init_call or self._end_call or joining) is not None
+
+    @property
+    def cluster(self) -> ClusterMetadata:
         """What it knows of the cluster."""
         return self.calls.cluster
 
@@ -59,7 +190,7 @@ class ProducerMachine(ProducerInside):
     def init_transactions(self, now: int) -> list[Effect]:
         """Takes over the transactional id: fences its former owner and ends what that left open."""
         self._call(_I.INIT)
-        self.operation = Operation.INIT_TRANSACTIONS
+        self.operation = TransactionCall.INIT_TRANSACTIONS
         self._ask_identity()
         return self._step(now)
 
@@ -142,14 +273,14 @@ class ProducerMachine(ProducerInside):
     def commit(self, now: int) -> list[Effect]:
         """Ends the transaction once everything in it is stored; Resolve(COMMIT) says how it went."""
         self._call(_I.COMMIT)
-        self.operation = Operation.COMMIT
+        self.operation = TransactionCall.COMMIT
         self.accumulator.close_all()
         return self._step(now)
 
     def abort(self, now: int) -> list[Effect]:
         """Ends the transaction; records that were not sent yet never are. Resolve(ABORT) says how it went."""
         self._call(_I.ABORT)
-        self.operation = Operation.ABORT
+        self.operation = TransactionCall.ABORT
         return self._step(now)
 
     def give_up_commit(self, now: int) -> list[Effect]:
@@ -187,3 +318,288 @@ class ProducerMachine(ProducerInside):
     def wake(self, now: int) -> list[Effect]:
         """Time went by."""
         return self._step(now)
+
+    # --- machinery ------------------------------------------------------------------------------------------
+
+    def _call(self, call: ProducerInput) -> None:
+        """A user's call: moves, or raises what the state says."""
+        cell = self._table[self.state][call]
+        if isinstance(cell, ProducerState):
+            self._enter(cell)
+            return
+        if self.failure is not None:
+            raise self.failure.exception()
+        if self.state is _S.CLOSED:
+            raise ClientClosed(f"{call.value}() of a closed producer")
+        if self._table is IDEMPOTENT:
+            raise WrongState(f"{call.value}() needs a producer with a transactional_id")
+        raise WrongState(refusal(call, self.state), cell)
+
+    def _move(self, happening: ProducerInput) -> None:
+        """Something happened: an absent cell is our own mistake."""
+        cell = self._table[self.state].get(happening)
+        assert isinstance(cell, ProducerState), f"{happening} cannot happen while {self.state}"
+        self._enter(cell)
+
+    def _enter(self, state: ProducerState) -> None:
+        if state is not self.state:
+            self.state = state
+            self.accumulator.allow(isinstance(self._table[state].get(_SEND), ProducerState))
+
+    def _step(self, now: int) -> list[Effect]:
+        """What can be done now is done; the effects so far are handed out."""
+        accumulator = self.accumulator
+        if accumulator.batches:
+            self._expire(now)
+        accumulator.close_lingered(now)
+        if self.state in SENDING:
+            if accumulator.active or self._offsets:
+                self._drain(now)
+                if accumulator.close_lingered(now):  # some had waited behind what went out just now
+                    self._drain(now)
+            if self._offsets:
+                self._submit_offsets()
+        elif self.state in (ProducerState.ABORTABLE_ERROR, ProducerState.ABORTING_TRANSACTION):
+            # Answers of what is in flight are awaited; what would go again, or never went, is given up.
+            self.delivery.fail(self.failure or _ABORTED, also_in_flight=False)
+            self._give_up_adding(also_in_flight=self._dialect.renews_identity)
+        self._end_if_done()
+        self._out += self.calls.due(now)
+        done = self.delivery.done
+        if done:
+            self._out[:0] = done
+            done.clear()
+        self._announce_wake(now)
+        effects, self._out = self._out, []
+        return effects
+
+    def _drain(self, now: int) -> None:
+        identity = (self.producer_id, self.producer_epoch)
+        joined = None
+        if self._joining is not None:
+            joined = self._joining.partitions
+            waiting = (queue.partition for queue in self.accumulator.active.values() if queue.ready)
+            groups = (group.group_id for group in self._offsets)
+            self._added |= self._joining.ask(identity, waiting, groups)
+        self._added |= self.delivery.drain(now, *identity, joined)
+
+    def _announce_wake(self, now: int) -> None:
+        at, of_calls = self.accumulator.wake_at(now), self.calls.wake_at(now)
+        if at is None or (of_calls is not None and of_calls < at):
+            at = of_calls
+        if at != self._woken_at:
+            self._woken_at = at
+            if at is not None:
+                self._out.append(WakeAt(at))
+
+    def _resolve(self, failure: Failure | None = None) -> None:
+        if self.operation is not None:
+            self._out.append(Resolve(self.operation, failure=failure))
+            self.operation = None
+
+    # --- identity -------------------------------------------------------------------------------------------
+
+    def _ask_identity(self) -> None:
+        """A first one, or the one after this: the expectation tells a retry from a stranger (KIP-360)."""
+        if self._init_call is not None:
+            return
+        name = self.settings.transactional_id
+        request = m.InitProducerId(
+            transactional_id=name,
+            transaction_timeout_ms=self.settings.transaction_timeout_ms,
+            producer_id=NO_PRODUCER_ID if name is None else self.producer_id,
+            producer_epoch=NO_PRODUCER_EPOCH if name is None else self.producer_epoch,
+        )
+        target = ANY_NODE if name is None else CoordinatorOf(CoordinatorType.TRANSACTION, name)
+        self._init_call = self.calls.submit(request, target)
+
+    def _finished(self, finished: FinishedCall) -> None:
+        number = finished.call.number
+        if number == self._init_call:
+            self._init_call = None
+            self._initialized(finished)
+        elif number == self._end_call:
+            self._end_call = None
+            self._ended(finished)
+        elif number in self._offset_calls:
+            del self._offset_calls[number]
+            self._added_answered(finished, "the offsets were refused")
+        elif self._joining is not None and number == self._joining.call:
+            self._joining.answered(is_in=finished.failure is None)
+            self._added_answered(finished, "the transaction was not extended")
+
+    def _adopt(self, granted: m.InitProducerIdReply | m.EndTxnReply) -> None:
+        self.producer_id, self.producer_epoch = granted.producer_id, granted.producer_epoch
+
+    def _initialized(self, finished: FinishedCall) -> None:
+        if isinstance(finished.body, m.InitProducerIdReply):
+            self._adopt(finished.body)
+            self.failure = None
+            self._move(_I.INITIALIZED)
+            self._resolve()
+        elif finished.remedy is Remedy.ABORT and self.settings.transactional_id is not None:
+            self._move(_I.FAILED)
+            self._resolve(finished.failure)
+        else:
+            self._fatal(_fatal_failure(finished))
+
+    # --- the end of a transaction ---------------------------------------------------------------------------
+
+    def _end_if_done(self) -> None:
+        """EndTxn goes out when all batches and offsets are answered, and not at all when none was sent."""
+        if self.state not in _RESULTS or self.accumulator.batches or self.is_waiting:
+            return
+        name = self.settings.transactional_id
+        if not self._added or name is None:
+            self._end_transaction()
+            return
+        request = m.EndTxn(
+            transactional_id=name,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            result=_RESULTS[self.state],
+        )
+        self._end_call = self.calls.submit(request, CoordinatorOf(CoordinatorType.TRANSACTION, name))
+
+    def _ended(self, finished: FinishedCall) -> None:
+        """Only a first answer is definite: after a lost one, a refusal may be the echo of our own success."""
+        committing = self.state is _S.COMMITTING_TRANSACTION
+        error = finished.failure.error if finished.failure else NO_ERROR
+        if isinstance(finished.body, m.EndTxnReply):
+            self._go_on_as(finished.body)
+        elif committing and finished.call.indefinite:
+            self._lose_commit(f"an answer was lost, and asked again the coordinator said {error.name}", error)
+        elif committing and finished.remedy is Remedy.ABORT:
+            self._fail(refused(TransactionAborted, error, "the coordinator refused the commit"))
+        else:
+            self._fatal(_fatal_failure(finished))
+
+    def _go_on_as(self, reply: m.EndTxnReply) -> None:
+        """Who it is from now on: an older client stays who it is, or asks anew if a sequence is missing."""
+        if self._dialect.renews_identity:
+            self._adopt(reply)
+        elif self.accumulator.has_lost(self.producer_id, self.producer_epoch):
+            self._ask_identity()
+            return
+        self._end_transaction()
+
+    def _end_transaction(self) -> None:
+        self.failure = None
+        self._move(_I.ENDED)
+        self._resolve()
+
+    def _lose_commit(self, why: str, error: ErrorCode = NO_ERROR) -> None:
+        self._drop_calls()
+        because = f"whether the transaction committed is unknown: {why}"
+        self.failure = Failure(CommitOutcomeUnknown, because=because, error=error)
+        self._move(_I.COMMIT_LOST)
+        self._resolve(self.failure)
+
+    def _submit_offsets(self) -> None:
+        """One TxnOffsetCommit per group at a time, so that earlier offsets cannot overtake later ones."""
+        name = self.settings.transactional_id
+        for group in list(self._offsets):
+            group_id = group.group_id
+            is_in = self._joining is None or group_id in self._joining.groups
+            if not is_in or group_id in self._offset_calls.values():
+                continue
+            assert name is not None, "only a transactional producer takes offsets"
+            request = commit_in_transaction(
+                self._offsets.pop(group),
+                group,
+                transactional_id=name,
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+            )
+            number = self.calls.submit(request, CoordinatorOf(CoordinatorType.GROUP, group_id))
+            self._offset_calls[number] = group_id
+            self._added = True
+
+    def _added_answered(self, finished: FinishedCall, because: str) -> None:
+        if finished.failure is None:
+            return
+        if finished.remedy is Remedy.FATAL:
+            self._fatal(_fatal_failure(finished))
+        else:
+            self._fail(refused(TransactionAborted, finished.failure.error, because))
+
+    # --- failures -------------------------------------------------------------------------------------------
+
+    def _expire(self, now: int) -> None:
+        for batch in self.accumulator.expired(now):
+            if batch.is_done:
+                continue  # it went with the transaction that an earlier one spoiled
+            because = f"{batch.where}: no acknowledgement within {self.settings.delivery_timeout_ms} ms"
+            failure = Failure(DeliveryTimeout, because=because)
+            self.delivery.finish(batch, failure)
+            self._lose_batch(batch, failure)
+
+    def _refused(self, refusal: Refusal) -> None:
+        batch, error, remedy = refusal
+        if remedy is Remedy.FATAL:
+            kind = ProducerFenced if error in _FENCED else ProducerFailed
+            self._fatal(refused(kind, error, f"produce to {batch.where}"))
+        elif batch.is_done:
+            return  # it went with the transaction that another batch of the same answer spoiled
+        elif batch.is_refused:
+            self._renew(batch)
+        else:
+            failure = refused(DeliveryFailed, error, f"produce to {batch.where}")
+            self.delivery.finish(batch, failure)
+            self._lose_batch(batch, failure)
+
+    def _lose_batch(self, batch: ProducerBatch, failure: Failure) -> None:
+        """A batch failed: it spoils its transaction; without one its sequence is missing, once it had one."""
+        if self.settings.transactional_id is not None:
+            because = f"a batch was lost ({failure.because})"
+            self._fail(Failure(TransactionAborted, because=because, error=failure.error))
+        elif batch.was_sent:
+            self._renew(batch)
+
+    def _renew(self, batch: ProducerBatch) -> None:
+        """Asks for a new identity; the partition waits for it, the others go on under the old one."""
+        self.accumulator.queue(batch.where).is_broken = True
+        self._move(_I.RENEW)
+        if self.state is _S.INITIALIZING:
+            self._ask_identity()
+
+    def _fail(self, failure: Failure) -> None:
+        """The transaction cannot commit; what was not sent never is."""
+        if self.state in LAST_STATES:
+            return
+        self.failure = self.failure or failure
+        self._move(_I.FAILED)
+        self.delivery.fail(self.failure, also_in_flight=False)
+        if self.operation is TransactionCall.COMMIT:
+            self._resolve(self.failure)
+
+    def _fatal(self, failure: Failure) -> None:
+        """The producer is done."""
+        if self.state in LAST_STATES:
+            return
+        self.failure = failure
+        self._drop_calls()
+        self._move(_I.FATAL)
+        self.delivery.fail(failure, also_in_flight=True)
+        self._resolve(failure)
+
+    def _give_up_adding(self, *, also_in_flight: bool) -> None:
+        """What is on its way is awaited, unless it carries the epoch of what ends: then it is harmless."""
+        self._offsets.clear()
+        drop = self.calls.cancel if also_in_flight else self.calls.withdraw
+        self._offset_calls = {number: g for number, g in self._offset_calls.items() if not drop(number)}
+        if self._joining is not None:
+            self._joining.give_up(also_in_flight=also_in_flight)
+
+    def _drop_calls(self) -> None:
+        self._give_up_adding(also_in_flight=True)
+        for number in (self._init_call, self._end_call):
+            if number is not None:
+                self.calls.cancel(number)
+        self._init_call = self._end_call = None
+
+
+def _fatal_failure(finished: FinishedCall) -> Failure:
+    assert finished.failure is not None, "only a failed call is fatal"
+    error = finished.failure.error
+    return attrs.evolve(finished.failure, kind=ProducerFenced if error in _FENCED else ProducerFailed)

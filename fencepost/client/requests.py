@@ -5,15 +5,15 @@ Rule: each question has a number, a deadline and exactly one Answered.
 
 from __future__ import annotations
 
-from fencepost.client.effects import Answered, Effect, WakeMe
-from fencepost.client.metadata import Cluster, bootstrap_addresses
-from fencepost.client.retries import Calls, Finished, OnceAnswered, Target
+from fencepost.client.effects import CallAnswered, Effect, WakeAt
+from fencepost.client.metadata import ClusterMetadata, bootstrap_addresses
+from fencepost.client.retries import FinishedCall, OnceAnswered, PendingCalls, Target
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import ReplyBody, Request
 from fencepost.protocol.states import Ignored
 
 
-class AskingMachine:
+class RequestMachine:
     """Questions of one client. Every input returns its effects in order."""
 
     __slots__ = ("_out", "_woken_at", "calls")
@@ -21,12 +21,12 @@ class AskingMachine:
     """What was announced last."""
 
     def __init__(self, bootstrap: str) -> None:
-        self.calls = Calls(Cluster(tuple(bootstrap_addresses(bootstrap))))
+        self.calls = PendingCalls(ClusterMetadata(tuple(bootstrap_addresses(bootstrap))))
         self._out: list[Effect] = []
         self._woken_at = None
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> ClusterMetadata:
         """What it knows of the cluster."""
         return self.calls.cluster
 
@@ -58,8 +58,8 @@ class AskingMachine:
         """Time went by."""
         return self._step(now)
 
-    def _finished(self, finished: Finished, now: int) -> None:
-        self._out.append(Answered(finished.call.number, reply=finished.body, failure=finished.failure))
+    def _finished(self, finished: FinishedCall, now: int) -> None:
+        self._out.append(CallAnswered(finished.call.number, reply=finished.body, failure=finished.failure))
 
     def _once_answered(self, answer: OnceAnswered, now: int) -> None:
         raise AssertionError(f"nothing is sent once at {now}, and yet there is {answer}")
@@ -72,7 +72,7 @@ class AskingMachine:
         if at != self._woken_at:
             self._woken_at = at
             if at is not None:
-                self._out.append(WakeMe(at))
+                self._out.append(WakeAt(at))
         effects, self._out = self._out, []
         return effects
 

@@ -12,11 +12,10 @@ from typing import Annotated, Final, Literal, NamedTuple, cast
 
 import attrs
 
-from fencepost.client.effects import Send
+from fencepost.client.effects import SendRequest
 from fencepost.client.errors import Failure, RequestFailed, RequestTimeout, refused
-from fencepost.client.metadata import Cluster, CoordinatorKey
-from fencepost.client.remedies import remedy_of
-from fencepost.client.reply_errors import worst_error
+from fencepost.client.metadata import ClusterMetadata, CoordinatorKey
+from fencepost.client.reply_errors import remedy_of, worst_error
 from fencepost.client.settings import backoff_ms
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
@@ -64,7 +63,7 @@ CallNumber = Annotated[int, Rank("call")]
 
 
 @attrs.define(eq=False)
-class Call:
+class PendingCall:
     """One request on its way to an answer. `indefinite`: an earlier try may have been carried out."""
 
     number: CallNumber
@@ -79,10 +78,10 @@ class Call:
     last_error: Ignored[ErrorCode] = attrs.field(default=NO_ERROR, kw_only=True)
 
 
-class Finished(NamedTuple):
+class FinishedCall(NamedTuple):
     """A call with its answer, or with the failure that ended it. A refused JoinGroup has both."""
 
-    call: Call
+    call: PendingCall
     body: ReplyBody | None
     failure: Failure | None
     remedy: Remedy
@@ -97,7 +96,7 @@ class OnceAnswered(NamedTuple):
     body: ReplyBody | None
 
 
-class Calls:
+class PendingCalls:
     """The calls of one client, with what it knows of the cluster; also asks for metadata and coordinators."""
 
     __slots__ = (
@@ -114,15 +113,15 @@ class Calls:
     _versions: Shared[Mapping[type[Request], int]]
     """Of the requests that do not go out in the newest."""
     _next: Ignored[int]
-    _waiting: Ordered[dict[CallNumber, Call]]
+    _waiting: Ordered[dict[CallNumber, PendingCall]]
     """Not in flight, by number."""
-    _tokens: Ordered[dict[CallNumber, Call | int]]
+    _tokens: Ordered[dict[CallNumber, PendingCall | int]]
     """In flight: the call, or the node of a request sent once."""
     _metadata_call: CallNumber | None
     _metadata_at: Due
     _looking_up: dict[CoordinatorKey, CallNumber]
 
-    def __init__(self, cluster: Cluster, versions: Mapping[type[Request], int] | None = None) -> None:
+    def __init__(self, cluster: ClusterMetadata, versions: Mapping[type[Request], int] | None = None) -> None:
         self.cluster = cluster
         self._versions = versions or {}
         self._next = 0
@@ -131,7 +130,7 @@ class Calls:
         self._metadata_call = None
         self._metadata_at = 0
         self._looking_up = {}
-        self._out: list[Send] = []
+        self._out: list[SendRequest] = []
 
     def submit(
         self, request: Request, target: Target, deadline: int | None = None, *, timeout_ms: int | None = None
@@ -140,7 +139,7 @@ class Calls:
         `timeout_ms` is how long each try may take, when that is not the client's request timeout.
         """
         number = self._number()
-        self._waiting[number] = Call(
+        self._waiting[number] = PendingCall(
             number, request=request, target=target, deadline=deadline, timeout_ms=timeout_ms
         )
         return number
@@ -156,12 +155,14 @@ class Calls:
         version = self._versions.get(type(request), NEWEST_VERSION)
         if isinstance(request, m.ListOffsets):
             request = self.cluster.with_leader_epochs(request)
-        self._out.append(Send(node_id, request=request, token=token, version=version, timeout_ms=timeout_ms))
+        self._out.append(
+            SendRequest(node_id, request=request, token=token, version=version, timeout_ms=timeout_ms)
+        )
 
-    def cancel(self, number: int) -> Call | None:
+    def cancel(self, number: int) -> PendingCall | None:
         """Stops asking; an answer that still comes is dropped. None when the call is over."""
         for token, call in self._tokens.items():
-            if isinstance(call, Call) and call.number == number:
+            if isinstance(call, PendingCall) and call.number == number:
                 self._tokens[token] = _CANCELLED
                 return call
         return self._waiting.pop(number, None)
@@ -178,7 +179,7 @@ class Calls:
 
     def answered(
         self, token: int, error: ErrorCode, body: ReplyBody | None, now: int
-    ) -> list[Finished] | OnceAnswered:
+    ) -> list[FinishedCall] | OnceAnswered:
         """Takes the answer to `token`: what ended by it, nothing when it is asked again or was cancelled."""
         call = self._tokens.pop(token, _CANCELLED)
         if error in _UNANSWERED:
@@ -202,9 +203,9 @@ class Calls:
             self._drop_lookup(call)
             self.cluster.learn_coordinator((CoordinatorType(request.kind), request.key), body)
             return []
-        return [Finished(call, body, None, _NO_REMEDY)]
+        return [FinishedCall(call, body, None, _NO_REMEDY)]
 
-    def _metadata_answered(self, call: Call, error: ErrorCode, now: int) -> None:
+    def _metadata_answered(self, call: PendingCall, error: ErrorCode, now: int) -> None:
         """Metadata is asked until every topic is known or impossible; what is known counts at once."""
         if error is NO_ERROR and not self.cluster.is_stale:
             self._metadata_call = None
@@ -214,8 +215,8 @@ class Calls:
         self._waiting[call.number] = call
 
     def _answered_badly(
-        self, call: Call, error: ErrorCode, because: str, body: ReplyBody | None, now: int
-    ) -> list[Finished]:
+        self, call: PendingCall, error: ErrorCode, because: str, body: ReplyBody | None, now: int
+    ) -> list[FinishedCall]:
         call.attempts += 1
         call.indefinite = call.indefinite or not error.definite
         call.last_error = error
@@ -233,9 +234,9 @@ class Calls:
                 failure = refused(RequestFailed, error, type(call.request).__name__, because)
                 # A refused JoinGroup names the member id to join with (KIP-394); no other refusal tells more.
                 told = body if isinstance(body, m.JoinGroupReply) else None
-                return [Finished(ended, told, failure, remedy) for ended in self._ended_with(call)]
+                return [FinishedCall(ended, told, failure, remedy) for ended in self._ended_with(call)]
 
-    def _ended_with(self, call: Call) -> list[Call]:
+    def _ended_with(self, call: PendingCall) -> list[PendingCall]:
         """The call, or all that waited for the coordinator that it asked for."""
         if call.number not in self._looking_up.values():
             return [call]
@@ -255,23 +256,23 @@ class Calls:
         elif target == CONTROLLER or isinstance(target, BrokerAt):
             self.cluster.is_stale = True
 
-    def _drop_lookup(self, call: Call) -> None:
+    def _drop_lookup(self, call: PendingCall) -> None:
         self._looking_up = {key: number for key, number in self._looking_up.items() if number != call.number}
 
-    def expired(self, now: int) -> list[Finished]:
+    def expired(self, now: int) -> list[FinishedCall]:
         """Ends the calls whose deadline is past, in flight or not."""
         late = [
             call
             for call in [*self._waiting.values(), *self._tokens.values()]
-            if isinstance(call, Call) and call.deadline is not None and call.deadline <= now
+            if isinstance(call, PendingCall) and call.deadline is not None and call.deadline <= now
         ]
         for call in late:
             self.cancel(call.number)
             self._drop_lookup(call)
             call.indefinite = call.indefinite or call.node is not None
-        return [Finished(call, None, self._timed_out(call), Remedy.RAISE) for call in late]
+        return [FinishedCall(call, None, self._timed_out(call), Remedy.RAISE) for call in late]
 
-    def _timed_out(self, call: Call) -> Failure:
+    def _timed_out(self, call: PendingCall) -> Failure:
         why = f"the last answer was {call.last_error.name}" if call.last_error else "no answer came"
         if not self.cluster.nodes and call.last_error in (NO_ERROR, *_UNANSWERED):
             asked = ", ".join(f"{host}:{port}" for host, port in self.cluster.bootstrap)
@@ -282,7 +283,7 @@ class Calls:
 
     # --- output ---------------------------------------------------------------------------------------------
 
-    def due(self, now: int) -> list[Send]:
+    def due(self, now: int) -> list[SendRequest]:
         """What to send now: calls whose pause is over and whose target is known, and lookups for others."""
         for call in list(self._waiting.values()):
             if call.retry_at <= now:
@@ -306,7 +307,7 @@ class Calls:
             )
         )
 
-    def _start(self, call: Call, node: int) -> None:
+    def _start(self, call: PendingCall, node: int) -> None:
         del self._waiting[call.number]
         if call.number == self._metadata_call:
             call.request = m.Metadata(topics=tuple(self.cluster.wanted))  # maybe more than at the last try

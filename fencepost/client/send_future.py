@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from fencepost.client.batch import Batch
+from fencepost.client.batch import ProducerBatch
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition
 
 OwnerT = TypeVar("OwnerT")
@@ -32,13 +32,13 @@ make_record_metadata: Callable[[tuple[str, int, int]], RecordMetadata] = partial
 )
 
 
-class PendingRecord(tuple[OwnerT, Batch, int], Generic[OwnerT]):
+class PendingRecord(tuple[OwnerT, ProducerBatch, int], Generic[OwnerT]):
     """One record that was sent: (client, batch, index)."""
 
     __slots__ = ()
 
     @property
-    def batch(self) -> Batch:
+    def batch(self) -> ProducerBatch:
         return self[1]
 
     def done(self) -> bool:
@@ -55,7 +55,7 @@ class PendingRecord(tuple[OwnerT, Batch, int], Generic[OwnerT]):
         return delivered(self[1], self[2])
 
 
-def delivered(batch: Batch, index: int) -> RecordMetadata:
+def delivered(batch: ProducerBatch, index: int) -> RecordMetadata:
     """The outcome of one record of a batch that is done."""
     base_offset = batch.base_offset
     if base_offset >= 0:
@@ -69,7 +69,7 @@ def delivered(batch: Batch, index: int) -> RecordMetadata:
 class Run(NamedTuple):
     """Records that lie one after the other in one batch."""
 
-    batch: Batch
+    batch: ProducerBatch
     first: int
     length: int
 
@@ -91,7 +91,7 @@ class PendingColumn(Generic[OwnerT]):
         return sum(run.length for run, _ in self._runs)
 
     @property
-    def batches(self) -> list[Batch]:
+    def batches(self) -> list[ProducerBatch]:
         """The batches that hold them, each once."""
         return list({run.batch.number: run.batch for run, _ in self._runs}.values())
 

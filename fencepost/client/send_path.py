@@ -7,20 +7,31 @@ thread that closes a batch in the middle of it is noticed afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 from zlib import crc32
 
-from fencepost.client.accumulator import Accumulator
-from fencepost.client.batch import RECORD_OVERHEAD, Batch, Headers
-from fencepost.client.columns import Share, fill
+from fencepost.client.accumulator import Accumulator, Route
+from fencepost.client.batch import RECORD_OVERHEAD, Headers, ProducerBatch
 from fencepost.client.send_future import Run
 from fencepost.client.serializers import Serializer
 
 OutcomeT = TypeVar("OutcomeT")
 
+_BYTES = frozenset({bytes})
+_KEYS = frozenset({bytes, type(None)})
 
-class Sending(Generic[OutcomeT]):
+
+class Share(NamedTuple):
+    """The part of the columns that goes to one partition (None: the one whose turn it is), in order."""
+
+    partition: int | None
+    values: Sequence[Any]
+    keys: Sequence[Any] | None
+    places: Sequence[int]
+
+
+class SendPath(Generic[OutcomeT]):
     """What a producer of either shell is made of, as far as records are concerned."""
 
     def __init__(
@@ -120,7 +131,13 @@ class Sending(Generic[OutcomeT]):
         return values, keys
 
     def _put_again(
-        self, batch: Batch, index: int, topic: str, value: bytes, key: bytes | None, partition: int | None
+        self,
+        batch: ProducerBatch,
+        index: int,
+        topic: str,
+        value: bytes,
+        key: bytes | None,
+        partition: int | None,
     ) -> OutcomeT:
         """The keeper closed the batch while a record went in: was it before the mark was set?"""
         if index < self._count_of(batch):
@@ -133,7 +150,7 @@ class Sending(Generic[OutcomeT]):
             value if self._value_serializer is None else self._value_serializer(value),
         )
 
-    def _count_of(self, batch: Batch) -> int:
+    def _count_of(self, batch: ProducerBatch) -> int:
         """How many records a closed batch holds; a shell with threads looks under its lock."""
         return batch.record_count
 
@@ -148,3 +165,59 @@ class Sending(Generic[OutcomeT]):
     ) -> OutcomeT:
         """What the hot path leaves to the shell: a batch to open, a topic to find, columns that are rare."""
         raise NotImplementedError
+
+
+# --- columns ------------------------------------------------------------------------------------------------
+
+
+def shares(
+    route: Route, values: Sequence[Any], keys: Sequence[Any] | None, partition: int | None
+) -> Iterator[Share]:
+    """Who gets what, by CRC-32 of the keys; order is kept within each partition."""
+    if keys is None or partition is not None:
+        yield Share(partition, values, keys, range(len(values)))
+        return
+    places: dict[int | None, list[int]] = {}
+    count = len(route.open)
+    for place, key in enumerate(keys):
+        places.setdefault(None if key is None else crc32(key) % count, []).append(place)
+    for where, chosen in places.items():
+        yield Share(where, [values[i] for i in chosen], [keys[i] for i in chosen], chosen)
+
+
+def fill(batch: ProducerBatch, share: Share, start: int) -> Run | None:
+    """Puts as many records from `start` on as there is room for into an open batch; None for not even one."""
+    values, keys = share.values, share.keys
+    if batch.room <= 0 or (keys is not None and batch.keys is None):
+        return None
+    count = _stretch(batch.room, values, keys, start)
+    if not count:
+        return None
+    chunk = values[start : start + count]
+    first = len(batch.values)
+    batch.room -= _size(chunk, None if keys is None else keys[start : start + count])
+    if batch.keys is not None:
+        batch.keys.extend([None] * count if keys is None else keys[start : start + count])
+    batch.values.extend(chunk)
+    return Run(batch, first, count)
+
+
+def _stretch(room: int, values: Sequence[Any], keys: Sequence[Any] | None, start: int) -> int:
+    """How many records from `start` on fit into `room` bytes; 0 when one of them needs the long way."""
+    smallest = RECORD_OVERHEAD + (len(values[start]) if type(values[start]) is bytes else 0)
+    count = min(len(values) - start, max(1, room // smallest))
+    while count:
+        chunk = values[start : start + count]
+        chunk_keys = None if keys is None else keys[start : start + count]
+        if not _BYTES.issuperset(map(type, chunk)) or not _KEYS.issuperset(map(type, chunk_keys or ())):
+            return 0
+        size = _size(chunk, chunk_keys)
+        if size <= room:
+            return count
+        count = min(count - 1, count * room // size)
+    return 0
+
+
+def _size(values: Sequence[bytes], keys: Sequence[bytes | None] | None) -> int:
+    size = RECORD_OVERHEAD * len(values) + sum(map(len, values))
+    return size if keys is None else size + sum(map(len, filter(None, keys)))

@@ -6,13 +6,15 @@ Rule: one frozen value per client; times are milliseconds, sizes are bytes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Literal
 
 import attrs
 
 from fencepost.client.assignors import ASSIGNORS
-from fencepost.client.transaction_versions import DIALECTS, Dialect
+from fencepost.protocol import messages as m
 from fencepost.protocol.compression import Compression
+from fencepost.protocol.messages import Request
 from fencepost.protocol.terms import IsolationLevel
 
 # Retries begin soon, for most refusals last a few milliseconds in one local broker, and back off to a second.
@@ -49,6 +51,36 @@ def _positive(_instance: object, attribute: attrs.Attribute[int], value: int) ->
 def _not_negative(_instance: object, attribute: attrs.Attribute[int], value: int) -> None:
     if value < 0:
         raise ValueError(f"{attribute.name} must not be below 0, but is {value}")
+
+
+@attrs.frozen(kw_only=True)
+class Dialect:
+    """How a producer speaks."""
+
+    versions: Mapping[type[Request], int]
+    """Of the requests that it sends in an older version than the newest."""
+    asks_to_add: bool
+    """It has the coordinator add partitions and groups before it writes to them (KIP-98)."""
+    renews_identity: bool
+    """EndTxn's reply says who it is in the next transaction (KIP-890 part 2)."""
+
+
+DIALECTS: Final = {
+    0: Dialect(
+        versions={m.Produce: 11, m.AddPartitionsToTxn: 3, m.EndTxn: 4, m.TxnOffsetCommit: 4},
+        asks_to_add=True,
+        renews_identity=False,
+    ),
+    2: Dialect(versions={}, asks_to_add=False, renews_identity=True),
+}
+"""By `transaction.version`."""
+
+
+def newest_dialect(transaction_version: int) -> int:
+    """The newest generation that a client speaks with a cluster of this `transaction.version`: 1 changed the
+    log alone, its clients speak as those of 0 do.
+    """
+    return max(version for version in DIALECTS if version <= transaction_version)
 
 
 @attrs.frozen(kw_only=True)

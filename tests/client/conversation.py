@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from fencepost.client.consumer import ConsumerMachine
-from fencepost.client.effects import BatchDone, Effect, Operation, Resolve, Send, WakeMe
+from fencepost.client.effects import BatchDone, Effect, Resolve, SendRequest, TransactionCall, WakeAt
 from fencepost.client.errors import Failure
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.settings import ProducerSettings
@@ -32,18 +32,18 @@ class Talk:
         self.machine = machine
         self.partitions = partitions
         self.now = 1_000
-        self.sent: list[Send] = []
+        self.sent: list[SendRequest] = []
         self.done: list[BatchDone] = []
-        self.resolved: dict[Operation, Failure | None] = {}
+        self.resolved: dict[TransactionCall, Failure | None] = {}
         self.wake_at: int | None = None
 
     def hear(self, effects: list[Effect]) -> None:
         """Takes what a machine wants; questions about the cluster are answered at once."""
         for effect in effects:
             match effect:
-                case Send():
+                case SendRequest():
                     self.sent.append(effect)
-                case WakeMe():
+                case WakeAt():
                     self.wake_at = effect.at
                 case BatchDone():
                     self.done.append(effect)
@@ -82,11 +82,11 @@ class Talk:
         """The requests of a kind that have no answer yet."""
         return [send.request for send in self.sent if isinstance(send.request, kind)]
 
-    def first(self, kind: type) -> Send:
+    def first(self, kind: type) -> SendRequest:
         """The oldest unanswered request of a kind."""
         return next(send for send in self.sent if isinstance(send.request, kind))
 
-    def reply(self, send: Send, body: ReplyBody | None, error: ErrorCode = ErrorCode.NONE) -> None:
+    def reply(self, send: SendRequest, body: ReplyBody | None, error: ErrorCode = ErrorCode.NONE) -> None:
         """Answers a request."""
         self.sent.remove(send)
         self.hear(self.machine.on_reply(send.token, error, body, self.now))

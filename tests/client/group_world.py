@@ -14,7 +14,7 @@ import attrs
 from fencepost.broker.contract import Disconnected, ReplyTo
 from fencepost.broker.settings import NodeSettings
 from fencepost.client.consumer import ConsumerMachine
-from fencepost.client.effects import Answered, Effect, Send, WakeMe
+from fencepost.client.effects import CallAnswered, Effect, SendRequest, WakeAt
 from fencepost.client.errors import ClientError
 from fencepost.client.group_member import MemberState
 from fencepost.client.retries import CoordinatorOf
@@ -52,7 +52,7 @@ class Application:
         self.told: list[str] = []
         """Callbacks and errors, as `revoked t0 t1`."""
         self.read: list[str] = []
-        self.answers: dict[int, Answered] = {}
+        self.answers: dict[int, CallAnswered] = {}
         self.inbox: list[Callable[[], list[Effect]]] = []
         self.sent: defaultdict[str, int] = defaultdict(int)
         self.is_polling = True
@@ -65,12 +65,12 @@ class Application:
     def perform(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Send():
+                case SendRequest():
                     self.sent[type(effect.request).__name__] += 1
                     self.world.ask(self, effect)
-                case WakeMe():
+                case WakeAt():
                     self.wake_at = effect.at
-                case Answered():
+                case CallAnswered():
                     self.answers[effect.number] = effect
                 case _:
                     raise AssertionError(effect)
@@ -185,7 +185,7 @@ class GroupWorld:
 
     # --- messages
 
-    def ask(self, app: Application, send: Send) -> None:
+    def ask(self, app: Application, send: SendRequest) -> None:
         to = self.story.offer(send.request, connection=app.number)
         self.asked[to] = (app, send.token)
 

@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from fencepost.broker.embedded import Broker
+from fencepost.client.admin import GroupMember
 from fencepost.client.errors import RequestFailed
-from fencepost.client.group_admin import GroupMember
 from fencepost.client.shells.aio import AsyncAdmin
 from fencepost.client.shells.sync import Admin, Consumer, Producer
 from fencepost.protocol.errors import ErrorCode

@@ -5,20 +5,19 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from fencepost.client.effects import Send
+from fencepost.client.effects import SendRequest
 from fencepost.client.errors import Failure, RequestFailed, RequestTimeout
-from fencepost.client.metadata import FIRST_BOOTSTRAP_NODE, Cluster, bootstrap_addresses
-from fencepost.client.remedies import REMEDIES, remedy_of
-from fencepost.client.reply_errors import worst_error
+from fencepost.client.metadata import FIRST_BOOTSTRAP_NODE, ClusterMetadata, bootstrap_addresses
+from fencepost.client.reply_errors import REMEDIES, remedy_of, worst_error
 from fencepost.client.retries import (
     ANY_NODE,
     CONTROLLER,
     METADATA_PAUSE_MS,
     BrokerAt,
-    Calls,
     CoordinatorOf,
-    Finished,
+    FinishedCall,
     OnceAnswered,
+    PendingCalls,
     Target,
 )
 from fencepost.client.settings import RETRY_BACKOFF_MAX_MS, backoff_ms
@@ -42,10 +41,10 @@ class Asking:
     """Calls, their time, and what they sent."""
 
     def __init__(self, bootstrap: str = "a:1,b:2") -> None:
-        self.calls = Calls(Cluster(tuple(bootstrap_addresses(bootstrap))))
+        self.calls = PendingCalls(ClusterMetadata(tuple(bootstrap_addresses(bootstrap))))
         self.now = 0
-        self.sent: list[Send] = []
-        self.finished: list[Finished] = []
+        self.sent: list[SendRequest] = []
+        self.finished: list[FinishedCall] = []
 
     def ask(self, request: Request, target: Target, deadline: int | None = None) -> int:
         number = self.calls.submit(request, target, deadline)

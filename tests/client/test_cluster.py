@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fencepost.client.metadata import Cluster
+from fencepost.client.metadata import ClusterMetadata
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import MetadataReply, NodeAddress, PartitionMetadata, TopicMetadata
 from fencepost.protocol.states import fingerprint, fork
@@ -22,9 +22,9 @@ def told(leader_id: int, leader_epoch: int) -> MetadataReply:
     )
 
 
-def cluster(*replies: MetadataReply) -> Cluster:
+def cluster(*replies: MetadataReply) -> ClusterMetadata:
     """A client's view after these."""
-    view = Cluster(bootstrap=(("h", 1),))
+    view = ClusterMetadata(bootstrap=(("h", 1),))
     for reply in replies:
         view.learn(reply, from_node=3)
     return view

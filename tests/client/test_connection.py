@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.client.effects import Send
+from fencepost.client.effects import SendRequest
 from fencepost.client.network import ClientConnection, Network, RequestResult
-from fencepost.client.requests import AskingMachine
+from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import ANY_NODE
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
@@ -38,7 +38,7 @@ def reply(correlation_id: int, body: ReplyBody | None = FOUND, error: ErrorCode 
 def test_answers_find_their_requests_in_any_order_and_in_any_pieces() -> None:
     link = connection()
     for token in (50, 60, 70):
-        link.send(Send(1, request=ASK, token=token), 0)
+        link.send(SendRequest(1, request=ASK, token=token), 0)
     data = written(link)
     assert decode_request(memoryview(data)[4 : len(data) // 3]).client_id == "me"
     stream = reply(2) + reply(0) + reply(1, None, ErrorCode.NOT_COORDINATOR)
@@ -62,7 +62,7 @@ STRANGE = [
 @pytest.mark.parametrize("data", STRANGE)
 def test_what_answers_nothing_that_was_asked_ends_the_connection(data: bytes) -> None:
     link = connection()
-    link.send(Send(1, request=ASK, token=50), 0)
+    link.send(SendRequest(1, request=ASK, token=50), 0)
     with pytest.raises(ProtocolViolation):
         list(link.receive(data))
     assert link.lost(1) == [RequestResult(50, ErrorCode.NETWORK_EXCEPTION, None)], (
@@ -73,19 +73,19 @@ def test_what_answers_nothing_that_was_asked_ends_the_connection(data: bytes) ->
 
 def test_good_answers_before_a_bad_one_count() -> None:
     link = connection()
-    link.send(Send(1, request=ASK, token=50), 0)
+    link.send(SendRequest(1, request=ASK, token=50), 0)
     got: list[RequestResult] = []
     with pytest.raises(ProtocolViolation):
         got.extend(link.receive(reply(0) + reply(9)))
-    link.send(Send(1, request=ASK, token=51), 0)
+    link.send(SendRequest(1, request=ASK, token=51), 0)
     answers = link.receive(reply(1) + reply(9))
     assert next(answers).token == 51
 
 
 def test_the_oldest_request_sets_the_time_limit() -> None:
     link = connection()
-    link.send(Send(1, request=ASK, token=1), 10)
-    link.send(Send(1, request=ASK, token=2), 50)
+    link.send(SendRequest(1, request=ASK, token=1), 10)
+    link.send(SendRequest(1, request=ASK, token=2), 50)
     assert link.deadline == 110
     assert link.lost(110) == [
         RequestResult(1, ErrorCode.REQUEST_TIMED_OUT, None),
@@ -97,7 +97,7 @@ def test_correlation_ids_wrap() -> None:
     link = connection()
     link._next = INT32_MAX  # pyright: ignore[reportPrivateUsage] - two thousand million requests take too long
     for token in (1, 2):
-        link.send(Send(1, request=ASK, token=token), 0)
+        link.send(SendRequest(1, request=ASK, token=token), 0)
     assert [answer.token for answer in link.receive(reply(INT32_MAX) + reply(0))] == [1, 2]
 
 
@@ -108,7 +108,7 @@ class Wire:
     """The network of an asking client; plays its driver."""
 
     def __init__(self, bootstrap: str = "a:1,b:2") -> None:
-        self.machine = AskingMachine(bootstrap)
+        self.machine = RequestMachine(bootstrap)
         self.network = Network(self.machine, client_id="", request_timeout_ms=100)
         self.number = self.machine.ask(ASK, ANY_NODE, deadline=10_000)
         self.network.perform(self.machine.wake(0), 0)

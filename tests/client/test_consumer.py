@@ -9,8 +9,8 @@ from typing import TypeVar
 import pytest
 
 from fencepost.client.consumer import ConsumerMachine
-from fencepost.client.consumer_records import AbortedFilter, ConsumedBatch, Decoding, select
-from fencepost.client.effects import Answered, Effect, Send, WakeMe
+from fencepost.client.consumer_records import AbortedFilter, ConsumedBatch, RecordDecoder, select
+from fencepost.client.effects import CallAnswered, Effect, SendRequest, WakeAt
 from fencepost.client.errors import ClientError, CorruptRecords, OffsetOutOfRange, UnknownTopic, WrongState
 from fencepost.client.serializers import json_deserializer, json_serializer, string_deserializer
 from fencepost.client.settings import ConsumerSettings, Reset
@@ -136,7 +136,7 @@ def test_a_batch_is_a_view_with_columns_and_records() -> None:
         producer_id=3,
     )
     place(batch, base_offset=40, leader_epoch=0)
-    decoding = Decoding(key=string_deserializer, value=json_deserializer)
+    decoding = RecordDecoder(key=string_deserializer, value=json_deserializer)
     (view,) = select(HERE, memoryview(batch), position=40, aborted=None, decoding=decoding).batches
     assert (view.base_offset, view.next_offset, view.producer_id, len(view)) == (40, 42, 3, 2)
     assert (view.keys, view.values, view.timestamps) == (["k", None], [{"n": 1}, None], [1_000, 1_007])
@@ -170,8 +170,8 @@ class Reader:
         self.machine = ConsumerMachine("h:1", settings)
         self.machine.assign(partitions or (HERE,))
         self.now = 1_000
-        self.sent: list[Send] = []
-        self.answered: list[Answered] = []
+        self.sent: list[SendRequest] = []
+        self.answered: list[CallAnswered] = []
         self.wake_at: int | None = None
         self.unknown: ErrorCode = ErrorCode.NONE
         self.wake()
@@ -182,16 +182,16 @@ class Reader:
     def hear(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Send(request=m.Metadata()):
+                case SendRequest(request=m.Metadata()):
                     self.hear(self.machine.on_reply(effect.token, ErrorCode.NONE, self.metadata(), self.now))
-                case Send(request=m.FindCoordinator()):
+                case SendRequest(request=m.FindCoordinator()):
                     found = m.FindCoordinatorReply(node_id=1, host="h", port=1)
                     self.hear(self.machine.on_reply(effect.token, ErrorCode.NONE, found, self.now))
-                case Send():
+                case SendRequest():
                     self.sent.append(effect)
-                case WakeMe():
+                case WakeAt():
                     self.wake_at = effect.at
-                case Answered():
+                case CallAnswered():
                     self.answered.append(effect)
                 case _:
                     raise AssertionError(effect)

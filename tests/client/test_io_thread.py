@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from fencepost.client.network import Network
-from fencepost.client.requests import AskingMachine
+from fencepost.client.requests import RequestMachine
 from fencepost.client.shells.sockets import monotonic_ms
 from fencepost.client.shells.sync_driver import IOThread, Sockets
 
@@ -15,7 +15,7 @@ WHILE_IT_LOOKS = "while it looks for work"
 
 def stop_at(moment: str) -> bool:
     """Stops a io_thread at a moment of its round; whether it ended."""
-    network = Network(AskingMachine("127.0.0.1:1"), client_id="", request_timeout_ms=1_000)
+    network = Network(RequestMachine("127.0.0.1:1"), client_id="", request_timeout_ms=1_000)
     sockets = Sockets(network, lock=threading.Lock(), clock=monotonic_ms)
     in_round = threading.Event()
 

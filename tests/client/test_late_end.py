@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
-from fencepost.client.effects import Effect, Operation, Resolve, Send
+from fencepost.client.effects import Effect, Resolve, SendRequest, TransactionCall
 from fencepost.client.errors import Failure
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.settings import ProducerSettings
@@ -31,19 +31,19 @@ class Pair:
             "h:1", ProducerSettings(transactional_id="pay", transaction_version=version)
         )
         self.holds = False
-        self.held: Send | None = None
-        self.resolved: dict[Operation, Failure | None] = {}
+        self.held: SendRequest | None = None
+        self.resolved: dict[TransactionCall, Failure | None] = {}
         self.hear(self.producer.init_transactions(self.story.now))
         self.settle()
 
     def hear(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Send(request=EndTxn()) if self.holds:
+                case SendRequest(request=EndTxn()) if self.holds:
                     self.holds, self.held = False, effect
                     timed_out = ErrorCode.REQUEST_TIMED_OUT
                     self.hear(self.producer.on_reply(effect.token, timed_out, None, self.story.now))
-                case Send():
+                case SendRequest():
                     error, body = self.deliver(effect)
                     self.hear(self.producer.on_reply(effect.token, error, body, self.story.now))
                 case Resolve():
@@ -51,7 +51,7 @@ class Pair:
                 case _:
                     pass
 
-    def deliver(self, send: Send) -> tuple[ErrorCode, ReplyBody | None]:
+    def deliver(self, send: SendRequest) -> tuple[ErrorCode, ReplyBody | None]:
         self.story.versions = {type(send.request): send.version}
         reply = self.story.ask(send.request)
         return reply.error, reply.body
@@ -78,7 +78,7 @@ class Pair:
         call = self.producer.commit if result is TransactionResult.COMMIT else self.producer.abort
         self.hear(call(self.story.now))
         self.settle()
-        assert self.resolved[Operation[result.name]] is None
+        assert self.resolved[TransactionCall[result.name]] is None
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fencepost.client.consumer import ConsumerMachine
-from fencepost.client.effects import Send
-from fencepost.client.metadata import FIRST_BOOTSTRAP_NODE, Cluster
+from fencepost.client.effects import SendRequest
+from fencepost.client.metadata import FIRST_BOOTSTRAP_NODE, ClusterMetadata
 from fencepost.client.retries import METADATA_PAUSE_MS
 from fencepost.client.settings import ConsumerSettings
 from fencepost.protocol import messages as m
@@ -38,9 +38,9 @@ def told(
     )
 
 
-def moved() -> Cluster:
+def moved() -> ClusterMetadata:
     """A client that has heard of the move from OLD to NEW."""
-    cluster = Cluster((("h", 9),))
+    cluster = ClusterMetadata((("h", 9),))
     cluster.want("t")
     cluster.learn(told((NEW, 1), (OLD, 0)), from_node=NEW)
     return cluster
@@ -73,7 +73,7 @@ def test_a_node_that_has_not_heard_of_the_topic_makes_nobody_forget_its_epochs()
 @pytest.mark.parametrize("from_node", [CONTROLLER, FIRST_BOOTSTRAP_NODE])
 def test_the_controller_may_have_lost_an_election_with_the_power_and_is_believed(from_node: int) -> None:
     """Epochs are its own: without this a client would wait for ever for what nobody knows any more."""
-    cluster = Cluster((("h", CONTROLLER),))
+    cluster = ClusterMetadata((("h", CONTROLLER),))
     cluster.learn(told((NEW, 5)), from_node=NEW)
     cluster.learn(told((OLD, 3)), from_node=from_node)
     assert cluster.leader(HERE) == OLD
@@ -95,7 +95,7 @@ def test_each_node_is_asked_in_its_turn_until_one_knows() -> None:
 
 
 def test_what_is_known_of_epochs_tells_clusters_apart_and_is_copied() -> None:
-    cluster, naive = moved(), Cluster((("h", 9),))
+    cluster, naive = moved(), ClusterMetadata((("h", 9),))
     naive.want("t")
     naive.learn(told((NEW, 0), (OLD, 0)), from_node=NEW)
     assert fingerprint(cluster) != fingerprint(naive)
@@ -125,7 +125,7 @@ class Reading(Talk):
     def metadata(self, request: m.Metadata) -> m.MetadataReply:
         return self.known
 
-    def reply(self, send: Send, body: ReplyBody | None, error: ErrorCode = ErrorCode.NONE) -> None:
+    def reply(self, send: SendRequest, body: ReplyBody | None, error: ErrorCode = ErrorCode.NONE) -> None:
         if isinstance(send.request, m.Metadata):
             self.asked.append(send.node_id)
             if send.node_id == CONTROLLER:  # it can be reached by nodes alone

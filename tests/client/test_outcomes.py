@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from fencepost.client.accumulator import Accumulator
-from fencepost.client.batch import Batch
+from fencepost.client.batch import ProducerBatch
 from fencepost.client.delivery import Delivery
 from fencepost.client.errors import DeliveryTimeout, Failure
-from fencepost.client.metadata import Cluster
-from fencepost.client.retries import Calls
+from fencepost.client.metadata import ClusterMetadata
+from fencepost.client.retries import PendingCalls
 from fencepost.client.send_future import RecordMetadata, delivered
 from fencepost.client.settings import ProducerSettings
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition
@@ -17,7 +17,7 @@ from fencepost.protocol.terms import NO_OFFSET, TopicPartition
 LOST = Failure(DeliveryTimeout, because="it took too long")
 
 
-class LookedAt(Batch):
+class LookedAt(ProducerBatch):
     """A batch that another thread looks at in the very moment in which it is done."""
 
     seen: tuple[int, Failure | None] | None = None
@@ -38,7 +38,7 @@ def _batch_on_its_way() -> tuple[Delivery, LookedAt]:
     batch = LookedAt(1, TopicPartition("t", 0), limit=100, opened_at=0, timestamp=0)
     accumulator.batches[1] = batch
     accumulator.route("t", 1).open[0] = batch
-    return Delivery(settings, accumulator, Calls(Cluster((("h", 1),)))), batch
+    return Delivery(settings, accumulator, PendingCalls(ClusterMetadata((("h", 1),)))), batch
 
 
 @pytest.mark.parametrize(("failure", "base_offset"), [(None, 7), (LOST, NO_OFFSET)])

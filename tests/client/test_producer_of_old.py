@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.client.effects import Operation
+from fencepost.client.effects import TransactionCall
 from fencepost.client.errors import ProducerFenced, TransactionAborted
 from fencepost.client.producer_states import ProducerState
-from fencepost.client.settings import ProducerSettings
-from fencepost.client.transaction_versions import DIALECTS
+from fencepost.client.settings import DIALECTS, ProducerSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.states import fingerprint, fork
@@ -99,7 +98,7 @@ def test_offsets_wait_until_their_group_is_added() -> None:
     assert not talk.waiting(m.EndTxn)
     talk.reply(talk.first(m.TxnOffsetCommit), m.TxnOffsetCommitReply(partitions=()))
     assert end(talk).result is TransactionResult.COMMIT
-    assert talk.resolved[Operation.COMMIT] is None
+    assert talk.resolved[TransactionCall.COMMIT] is None
 
 
 @pytest.mark.parametrize(
@@ -148,7 +147,7 @@ def test_an_abort_waits_for_what_is_being_added() -> None:
     assert not talk.batches(), "the batch was given up"
     assert not talk.waiting(m.AddOffsetsToTxn)
     assert end(talk).result is TransactionResult.ABORT
-    assert talk.resolved[Operation.ABORT] is None
+    assert talk.resolved[TransactionCall.ABORT] is None
 
 
 def test_an_abort_waits_for_offsets_that_are_on_their_way() -> None:
@@ -172,9 +171,9 @@ def test_who_lost_a_batch_asks_for_the_next_epoch() -> None:
     end(talk)
     (request,) = talk.waiting(m.InitProducerId)
     assert (request.producer_id, request.producer_epoch) == (PRODUCER_ID, 0)
-    assert Operation.ABORT not in talk.resolved
+    assert TransactionCall.ABORT not in talk.resolved
     talk.grant(epoch=1)
-    assert talk.resolved[Operation.ABORT] is None
+    assert talk.resolved[TransactionCall.ABORT] is None
     talk.machine.begin()
     talk.send(b"2")
     take_in(talk)
@@ -196,7 +195,7 @@ def test_what_was_lost_under_an_epoch_is_of_no_concern_to_the_next() -> None:
     talk.store()
     talk.commit()
     end(talk)
-    assert talk.resolved[Operation.COMMIT] is None
+    assert talk.resolved[TransactionCall.COMMIT] is None
     assert not talk.waiting(m.InitProducerId)
 
 
@@ -238,7 +237,7 @@ def test_an_empty_transaction_is_not_heard_of() -> None:
     talk = old()
     talk.commit()
     assert not talk.waiting(m.EndTxn)
-    assert talk.resolved[Operation.COMMIT] is None
+    assert talk.resolved[TransactionCall.COMMIT] is None
 
 
 def test_a_copy_goes_its_own_way() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.client.effects import BatchDone, Operation
+from fencepost.client.effects import BatchDone, TransactionCall
 from fencepost.client.errors import (
     ClientClosed,
     CommitOutcomeUnknown,
@@ -50,7 +50,7 @@ def test_a_transaction_by_hand() -> None:
         )
     ]
     talk.end(epoch=1)
-    assert talk.resolved == {Operation.INIT_TRANSACTIONS: None, Operation.COMMIT: None}
+    assert talk.resolved == {TransactionCall.INIT_TRANSACTIONS: None, TransactionCall.COMMIT: None}
     assert [(done.partition, done.base_offset) for done in talk.done] == [(0, 10), (1, 20)]
 
 
@@ -100,7 +100,7 @@ def test_abort_sends_nothing_more_and_waits_for_what_is_on_its_way() -> None:
     talk.store()
     assert [request.result for request in talk.waiting(m.EndTxn)] == [TransactionResult.ABORT]
     talk.end(epoch=1)
-    assert talk.resolved[Operation.ABORT] is None
+    assert talk.resolved[TransactionCall.ABORT] is None
 
 
 def test_what_would_go_again_in_a_spoiled_transaction_is_given_up() -> None:
@@ -130,7 +130,7 @@ def test_offsets_travel_with_the_batches_and_hold_the_commit() -> None:
     assert not talk.waiting(m.EndTxn)
     talk.reply(talk.first(m.TxnOffsetCommit), answered_offsets(ErrorCode.NONE))
     talk.end(epoch=1)
-    assert talk.resolved[Operation.COMMIT] is None
+    assert talk.resolved[TransactionCall.COMMIT] is None
 
 
 def test_later_offsets_of_a_group_do_not_overtake_earlier_ones() -> None:
@@ -166,7 +166,7 @@ def test_refused_offsets_show_at_commit(error: ErrorCode, kind: type) -> None:
     talk.hear(talk.machine.send_offsets({TopicPartition("in", 0): 1}, "group", talk.now))
     talk.commit()
     talk.reply(talk.first(m.TxnOffsetCommit), answered_offsets(error))
-    failure = talk.resolved[Operation.COMMIT]
+    failure = talk.resolved[TransactionCall.COMMIT]
     assert failure is not None
     assert (failure.kind, failure.error) == (kind, error)
 
@@ -192,7 +192,7 @@ def test_a_lost_answer_to_a_commit_is_asked_for_again_under_the_same_epoch() -> 
     (again,) = talk.waiting(m.EndTxn)
     assert (again.producer_epoch, again.result) == (0, TransactionResult.COMMIT)
     talk.end(epoch=1)
-    assert talk.resolved[Operation.COMMIT] is None
+    assert talk.resolved[TransactionCall.COMMIT] is None
     assert talk.machine.producer_epoch == 1
 
 
@@ -204,7 +204,7 @@ def test_a_refusal_after_a_lost_answer_decides_nothing(error: ErrorCode) -> None
     talk.lose(m.EndTxn)
     talk.after(1_000)
     talk.refuse(m.EndTxn, error)
-    failure = talk.resolved[Operation.COMMIT]
+    failure = talk.resolved[TransactionCall.COMMIT]
     assert failure is not None
     assert (failure.kind, failure.error) == (CommitOutcomeUnknown, error)
 
@@ -225,7 +225,7 @@ def test_a_first_refusal_of_a_commit_is_definite_if_its_error_is(
 ) -> None:
     talk = committing()
     talk.refuse(m.EndTxn, error)
-    failure = talk.resolved[Operation.COMMIT]
+    failure = talk.resolved[TransactionCall.COMMIT]
     assert failure is not None
     assert (failure.kind, talk.machine.state) == (kind, state)
 
@@ -246,7 +246,7 @@ def test_a_commit_is_sent_again_after_what_passes(error: ErrorCode) -> None:
     assert not talk.waiting(m.EndTxn)
     talk.after(1_000)
     talk.end(epoch=1)
-    assert talk.resolved[Operation.COMMIT] is None
+    assert talk.resolved[TransactionCall.COMMIT] is None
 
 
 def test_a_commit_that_is_given_up_is_unknown_and_leaves_only_close() -> None:
@@ -277,7 +277,7 @@ def test_a_commit_that_is_given_up_before_it_was_sent_is_surely_no_commit() -> N
     talk.send(b"x")
     talk.commit()
     talk.hear(talk.machine.give_up_commit(talk.now))
-    failure = talk.resolved[Operation.COMMIT]
+    failure = talk.resolved[TransactionCall.COMMIT]
     assert failure is not None
     assert failure.kind is TransactionAborted
     talk.abort()
@@ -324,7 +324,7 @@ def test_a_batch_that_fails_during_commit_fails_the_commit() -> None:
     talk.send(b"x")
     talk.commit()
     talk.store(error=ErrorCode.INVALID_RECORD)
-    failure = talk.resolved[Operation.COMMIT]
+    failure = talk.resolved[TransactionCall.COMMIT]
     assert failure is not None
     assert failure.kind is TransactionAborted
     assert not talk.waiting(m.EndTxn)
@@ -350,7 +350,7 @@ def test_a_batch_that_expired_after_it_was_sent_must_be_aborted() -> None:
     talk.commit()
     talk.after(5_000)
     assert [done.failure.kind for done in talk.done if done.failure] == [DeliveryTimeout]
-    failure = talk.resolved[Operation.COMMIT]
+    failure = talk.resolved[TransactionCall.COMMIT]
     assert failure is not None
     assert failure.kind is TransactionAborted
     talk.abort()
@@ -367,7 +367,7 @@ def test_an_abortable_failure_while_aborting_is_ignored() -> None:
     talk.abort()
     talk.store(error=ErrorCode.INVALID_RECORD)
     talk.end(epoch=1)
-    assert talk.resolved[Operation.ABORT] is None
+    assert talk.resolved[TransactionCall.ABORT] is None
 
 
 def test_a_connection_that_is_lost_while_aborting_sends_nothing_again() -> None:
@@ -395,7 +395,7 @@ def test_the_identity_is_asked_for_until_it_is_granted(error: ErrorCode) -> None
         talk.refuse(m.InitProducerId, error)
         talk.after(2_000)
     talk.grant(epoch=4)
-    assert talk.resolved == {Operation.INIT_TRANSACTIONS: None}
+    assert talk.resolved == {TransactionCall.INIT_TRANSACTIONS: None}
     assert talk.machine.producer_epoch == 4
 
 
@@ -412,7 +412,7 @@ def test_an_identity_that_is_refused_ends_the_producer(error: ErrorCode, kind: t
     talk = ProducerTalk(transactional().machine.settings)
     talk.hear(talk.machine.init_transactions(talk.now))
     talk.refuse(m.InitProducerId, error)
-    failure = talk.resolved[Operation.INIT_TRANSACTIONS]
+    failure = talk.resolved[TransactionCall.INIT_TRANSACTIONS]
     assert failure is not None
     assert failure.kind is kind
 

@@ -388,8 +388,7 @@ OF_CLIENTS: Final = (
         breaks="After a lost answer the producer says that the transaction failed, and goes on.",
         edits=(
             Edit(
-                "client.producer_inside:ProducerInside._ended",
-                {"committing and finished.call.indefinite": "False"},
+                "client.producer:ProducerMachine._ended", {"committing and finished.call.indefinite": "False"}
             ),
         ),
     ),

@@ -12,17 +12,22 @@ from types import TracebackType
 from typing import TypeVar
 
 from fencepost.client import admin as ask
-from fencepost.client import group_admin as ask_groups
-from fencepost.client.admin import AbortSpec, Question, TopicDescription, TransactionListing
+from fencepost.client.admin import (
+    AbortSpec,
+    AdminRequest,
+    GroupDescription,
+    GroupListing,
+    TopicDescription,
+    TransactionListing,
+)
 from fencepost.client.calls import ConsumerCalls, RequestCalls
 from fencepost.client.consumer import ConsumerMachine
-from fencepost.client.consumer_records import ConsumedBatch, Decoding
+from fencepost.client.consumer_records import ConsumedBatch, RecordDecoder
 from fencepost.client.errors import WrongState
-from fencepost.client.group_admin import GroupDescription, GroupListing
 from fencepost.client.group_member import RebalanceListener
 from fencepost.client.group_offsets import ConsumerGroupMetadata
 from fencepost.client.producer import ProducerMachine
-from fencepost.client.requests import AskingMachine
+from fencepost.client.requests import RequestMachine
 from fencepost.client.serializers import Deserializer, Serializer
 from fencepost.client.settings import (
     CLOSE_TIMEOUT_MS,
@@ -187,7 +192,7 @@ class AsyncRequestClient:
         self._driver = driver
         self._requests = calls
 
-    async def _question(self, question: Question[ResultT]) -> ResultT:
+    async def _question(self, question: AdminRequest[ResultT]) -> ResultT:
         return await self._driver.run(self._requests.answer_to(question))
 
     async def close(self) -> None:
@@ -246,7 +251,7 @@ class AsyncConsumer(AsyncRequestClient):
             client_id=client_id,
             filters_aborted=filters_aborted,
         )
-        decoding = Decoding(key=key_deserializer, value=value_deserializer)
+        decoding = RecordDecoder(key=key_deserializer, value=value_deserializer)
         self._machine = ConsumerMachine(bootstrap, self.settings, decoding)
         driver = AsyncDriver(
             self._machine, client_id=client_id, request_timeout_ms=request_timeout_ms, clock=clock
@@ -388,7 +393,7 @@ class AsyncAdmin(AsyncRequestClient):
         client_id: str = "",
         clock: Clock = monotonic_ms,
     ) -> None:
-        machine = AskingMachine(bootstrap)
+        machine = RequestMachine(bootstrap)
         driver = AsyncDriver(machine, client_id=client_id, request_timeout_ms=request_timeout_ms, clock=clock)
         super().__init__(driver, RequestCalls(machine, driver, api_timeout_ms=api_timeout_ms))
 
@@ -496,12 +501,12 @@ class AsyncAdmin(AsyncRequestClient):
         """The consumer groups that brokers coordinate, in these states or, none named, in any."""
         wanted = tuple(states)
         brokers = await self.list_brokers()
-        listed = [await self._question(ask_groups.list_groups(broker, wanted)) for broker in brokers]
+        listed = [await self._question(ask.list_groups(broker, wanted)) for broker in brokers]
         return [listing for of_broker in listed for listing in of_broker]
 
     async def describe_group(self, group_id: str) -> GroupDescription:
         """One consumer group with its members; Dead when there is none."""
-        return await self._question(ask_groups.describe_group(group_id))
+        return await self._question(ask.describe_group(group_id))
 
     async def group_offsets(
         self, group_id: str, *, require_stable: bool = False
@@ -509,17 +514,17 @@ class AsyncAdmin(AsyncRequestClient):
         """Every offset that the group has committed; with `require_stable` waits for transactions that move
         one.
         """
-        return await self._question(ask_groups.group_offsets(group_id, require_stable=require_stable))
+        return await self._question(ask.group_offsets(group_id, require_stable=require_stable))
 
     async def delete_group(self, group_id: str) -> None:
         """Forgets a group and its offsets; RequestFailed with NON_EMPTY_GROUP while it has members."""
-        await self._question(ask_groups.delete_group(group_id))
+        await self._question(ask.delete_group(group_id))
 
     async def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
         """Forgets committed offsets, of those partitions that no member reads; RequestFailed with
         GROUP_SUBSCRIBED_TO_TOPIC when a member reads one of the others.
         """
-        await self._question(ask_groups.delete_group_offsets(group_id, partitions))
+        await self._question(ask.delete_group_offsets(group_id, partitions))
 
     async def __aenter__(self) -> AsyncAdmin:
         await self._driver.start()

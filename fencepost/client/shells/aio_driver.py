@@ -17,15 +17,14 @@ from typing import Any, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from fencepost.client.batch import Batch, Headers
+from fencepost.client.batch import Headers, ProducerBatch
 from fencepost.client.calls import ANYTHING, CallScript, ProducerCalls, TopicNotLoaded, Wait
-from fencepost.client.columns import shares
-from fencepost.client.effects import Answered, Effect, Operation
+from fencepost.client.effects import CallAnswered, Effect, TransactionCall
 from fencepost.client.errors import BufferFull, Failure, WrongState
-from fencepost.client.network import ClientConnection, Machine, Network
+from fencepost.client.network import ClientConnection, ClientMachine, Network
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.send_future import PendingColumn, PendingRecord, RecordMetadata, Run
-from fencepost.client.send_path import Sending
+from fencepost.client.send_path import SendPath, shares
 from fencepost.client.serializers import Serializer
 from fencepost.client.shells.sockets import READ_SIZE, Clock, connecting_socket, wall_ms, write_some
 
@@ -39,7 +38,9 @@ class AsyncDriver:
     lock: AbstractContextManager[None] = nullcontext()
     """A task is not interrupted between two awaits, so there is nothing to lock."""
 
-    def __init__(self, machine: Machine, *, client_id: str, request_timeout_ms: int, clock: Clock) -> None:
+    def __init__(
+        self, machine: ClientMachine, *, client_id: str, request_timeout_ms: int, clock: Clock
+    ) -> None:
         self.network = Network(
             machine, client_id=client_id, request_timeout_ms=request_timeout_ms, notify=self._wake
         )
@@ -66,11 +67,11 @@ class AsyncDriver:
         return (anyio.get_cancelled_exc_class(),)
 
     @property
-    def resolved(self) -> dict[Operation, Failure | None]:
+    def resolved(self) -> dict[TransactionCall, Failure | None]:
         return self.network.resolved
 
     @property
-    def answers(self) -> dict[int, Answered]:
+    def answers(self) -> dict[int, CallAnswered]:
         return self.network.answers
 
     # --- life -----------------------------------------------------------------------------------------------
@@ -290,7 +291,7 @@ class AsyncSendFutures(PendingColumn["AsyncProducerRecords"]):
         return self.outcomes()
 
 
-class AsyncProducerRecords(Sending[AsyncSendFuture]):
+class AsyncProducerRecords(SendPath[AsyncSendFuture]):
     """The part of the async producer that takes records."""
 
     def __init__(
@@ -310,7 +311,7 @@ class AsyncProducerRecords(Sending[AsyncSendFuture]):
         self._driver = driver
         self._calls = ProducerCalls(machine, driver)
 
-    send_nowait = Sending[AsyncSendFuture].put
+    send_nowait = SendPath[AsyncSendFuture].put
 
     async def send(
         self,
@@ -358,7 +359,7 @@ class AsyncProducerRecords(Sending[AsyncSendFuture]):
                 start += run.length
         return futures
 
-    async def wait_for(self, batches: Sequence[Batch], timeout_ms: int | None = None) -> None:
+    async def wait_for(self, batches: Sequence[ProducerBatch], timeout_ms: int | None = None) -> None:
         """Waits until `batches` are done; RequestTimeout when `timeout_ms` passes first."""
         await self._driver.run(self._calls.wait_for(batches, timeout_ms))
 

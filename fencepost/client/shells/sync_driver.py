@@ -13,15 +13,14 @@ from collections.abc import Callable, Sequence
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, Final, TypeVar
 
-from fencepost.client.batch import Batch, Headers
+from fencepost.client.batch import Headers, ProducerBatch
 from fencepost.client.calls import CallScript, ProducerCalls, TopicNotLoaded, Wait
-from fencepost.client.columns import shares
-from fencepost.client.effects import Answered, Effect, Operation
+from fencepost.client.effects import CallAnswered, Effect, TransactionCall
 from fencepost.client.errors import BufferFull, Failure
-from fencepost.client.network import ClientConnection, Machine, Network
+from fencepost.client.network import ClientConnection, ClientMachine, Network
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.send_future import PendingColumn, PendingRecord, RecordMetadata, make_record_metadata
-from fencepost.client.send_path import Sending
+from fencepost.client.send_path import SendPath, shares
 from fencepost.client.serializers import Serializer
 from fencepost.client.shells.sockets import READ_SIZE, Clock, connecting_socket, wall_ms, write_some
 
@@ -201,7 +200,9 @@ class Driver:
     cancelled: tuple[type[BaseException], ...] = ()
     """Nothing cancels a thread; Ctrl-C goes on to whoever catches it."""
 
-    def __init__(self, machine: Machine, *, client_id: str, request_timeout_ms: int, clock: Clock) -> None:
+    def __init__(
+        self, machine: ClientMachine, *, client_id: str, request_timeout_ms: int, clock: Clock
+    ) -> None:
         self.lock = threading.Lock()
         self._clock = clock
         self._network = Network(machine, client_id=client_id, request_timeout_ms=request_timeout_ms)
@@ -219,11 +220,11 @@ class Driver:
         return wall_ms()
 
     @property
-    def resolved(self) -> dict[Operation, Failure | None]:
+    def resolved(self) -> dict[TransactionCall, Failure | None]:
         return self._network.resolved
 
     @property
-    def answers(self) -> dict[int, Answered]:
+    def answers(self) -> dict[int, CallAnswered]:
         return self._network.answers
 
     def check_running(self) -> None:
@@ -314,7 +315,7 @@ class SendFutures(PendingColumn["ProducerRecords"]):
         return self.outcomes()
 
 
-class ProducerRecords(Sending[SendFuture]):
+class ProducerRecords(SendPath[SendFuture]):
     """The part of the blocking producer that takes records."""
 
     def __init__(
@@ -331,7 +332,7 @@ class ProducerRecords(Sending[SendFuture]):
         self._driver = driver
         self._calls = ProducerCalls(machine, driver)
 
-    send = Sending["SendFuture"].put
+    send = SendPath["SendFuture"].put
 
     def send_nowait(
         self,
@@ -370,7 +371,7 @@ class ProducerRecords(Sending[SendFuture]):
                 start += run.length
         return futures
 
-    def wait_for(self, batches: Sequence[Batch], timeout_ms: int | None = None) -> None:
+    def wait_for(self, batches: Sequence[ProducerBatch], timeout_ms: int | None = None) -> None:
         """Waits until `batches` are done; RequestTimeout when `timeout_ms` passes first."""
         self._driver.run(self._calls.wait_for(batches, timeout_ms))
 
@@ -392,6 +393,6 @@ class ProducerRecords(Sending[SendFuture]):
         driver.read_answers()  # once per batch: memory is free before it is full, and futures are done early
         return SendFuture((self, *place))
 
-    def _count_of(self, batch: Batch) -> int:
+    def _count_of(self, batch: ProducerBatch) -> int:
         with self._driver.lock:
             return super()._count_of(batch)

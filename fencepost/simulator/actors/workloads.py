@@ -14,7 +14,7 @@ import attrs
 from fencepost.client.calls import RequestCalls
 from fencepost.client.consumer import Reading
 from fencepost.client.errors import ClientError, ProducerFenced
-from fencepost.client.requests import AskingMachine
+from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import CoordinatorOf
 from fencepost.client.settings import ConsumerSettings, ProducerSettings
 from fencepost.protocol.messages import InitProducerId, InitProducerIdReply
@@ -185,7 +185,7 @@ def epoch_bumper(runner: Runner, count: int) -> Script[None]:
     """Asks `count` times for its next identity, each time with the one that it has, as a producer does after
     an error that left it in doubt (KIP-360).
     """
-    machine = AskingMachine(runner.world.bootstrap)
+    machine = RequestMachine(runner.world.bootstrap)
     port = runner.process.port(machine, request_timeout_ms=REQUEST_TIMEOUT_MS)
     calls = RequestCalls(machine, port, api_timeout_ms=FOR_EVER_MS)
     name = runner.transactional_id

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import attrs
 
-from fencepost.client.effects import Effect, Operation, Resolve, Send
+from fencepost.client.effects import Effect, Resolve, SendRequest, TransactionCall
 from fencepost.client.errors import TransactionAborted
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.retries import CallNumber
@@ -175,7 +175,7 @@ class ExploredClient:
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Send():
+                case SendRequest():
                     taken = {what.slot for what in self.waiting.values()}
                     slot = next(n for n in range(len(taken) + 1) if n not in taken)
                     self.waiting[effect.token] = PendingReply(effect.node_id, slot)
@@ -188,13 +188,13 @@ class ExploredClient:
 
     def _resolved(self, effect: Resolve) -> None:
         match effect.operation, effect.failure:
-            case Operation.INIT_TRANSACTIONS, None:
+            case TransactionCall.INIT_TRANSACTIONS, None:
                 self.stage = ScriptStage.BETWEEN
-            case Operation.COMMIT, None:
+            case TransactionCall.COMMIT, None:
                 self._ended(TransactionOutcome.COMMITTED)
-            case Operation.ABORT, None:
+            case TransactionCall.ABORT, None:
                 self._ended(TransactionOutcome.ABORTED)
-            case Operation.COMMIT, failure if failure.kind is TransactionAborted:
+            case TransactionCall.COMMIT, failure if failure.kind is TransactionAborted:
                 self._end(TransactionResult.ABORT)
             case _:
                 self._ended(TransactionOutcome.UNKNOWN)

@@ -49,8 +49,7 @@ from fencepost.broker.kafka_fixes import ALL_FIXES, KafkaFixes
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.client.producer import ProducerMachine
-from fencepost.client.settings import ProducerSettings
-from fencepost.client.transaction_versions import newest_dialect
+from fencepost.client.settings import ProducerSettings, newest_dialect
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import EndTxn
 from fencepost.protocol.terms import TransactionResult

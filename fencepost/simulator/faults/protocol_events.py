@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, cast
 import attrs
 
 from fencepost.broker.contract import Append, BecomeLeader
-from fencepost.client.effects import Operation
+from fencepost.client.effects import TransactionCall
 from fencepost.client.errors import (
     ClientError,
     CommitOutcomeUnknown,
@@ -77,10 +77,10 @@ class Listener:
 
 
 _CALLS: Final = {
-    Operation.INIT_TRANSACTIONS: "init",
-    Operation.COMMIT: "commit",
-    Operation.ABORT: "abort",
-    Operation.FLUSH: "flush",
+    TransactionCall.INIT_TRANSACTIONS: "init",
+    TransactionCall.COMMIT: "commit",
+    TransactionCall.ABORT: "abort",
+    TransactionCall.FLUSH: "flush",
 }
 _OUTCOMES: Final[dict[type[ClientError], str]] = {
     CommitOutcomeUnknown: "unknown",

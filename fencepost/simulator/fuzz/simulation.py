@@ -12,7 +12,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.client.transaction_versions import newest_dialect
+from fencepost.client.settings import newest_dialect
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.simulator.actors.workloads import (
     INPUT,

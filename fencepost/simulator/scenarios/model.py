@@ -15,7 +15,7 @@ import attrs
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.kafka_fixes import FIX_NAMES
 from fencepost.broker.settings import PROTECTIONS, NodeSettings
-from fencepost.client.transaction_versions import newest_dialect
+from fencepost.client.settings import newest_dialect
 from fencepost.faults.grammar import NUMBER_MAX
 from fencepost.faults.phrases import Fault, Point, PointKind
 from fencepost.protocol.terms import IsolationLevel, TopicPartition

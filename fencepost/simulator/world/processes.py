@@ -14,10 +14,18 @@ from typing import Any, Final, Protocol, TypeVar
 import attrs
 
 from fencepost.client.calls import Wait
-from fencepost.client.effects import Answered, BatchDone, Effect, Operation, Resolve, Send, WakeMe
+from fencepost.client.effects import (
+    BatchDone,
+    CallAnswered,
+    Effect,
+    Resolve,
+    SendRequest,
+    TransactionCall,
+    WakeAt,
+)
 from fencepost.client.errors import Failure
 from fencepost.client.producer import ProducerMachine
-from fencepost.client.requests import AskingMachine
+from fencepost.client.requests import RequestMachine
 from fencepost.protocol.errors import ErrorCode
 from fencepost.simulator.world.clock import NS_PER_MS, SimulatedClock
 from fencepost.simulator.world.events import CallEnded, EventStream, Life, LifeChanged
@@ -31,7 +39,7 @@ from fencepost.simulator.world.network import (
     SimulatedConnection,
 )
 
-Machine = ProducerMachine | AskingMachine
+Machine = ProducerMachine | RequestMachine
 Result = TypeVar("Result")
 Waiting = Callable[[], bool] | int | Wait
 """What a script waits for: a condition, a number of milliseconds of its own clock, or what a client call
@@ -61,8 +69,8 @@ class Port:
     machine: Machine
     request_timeout_ms: int
     connections: dict[int, SimulatedConnection] = attrs.Factory(dict[int, SimulatedConnection])
-    resolved: dict[Operation, Failure | None] = attrs.Factory(dict[Operation, Failure | None])
-    answers: dict[int, Answered] = attrs.Factory(dict[int, Answered])
+    resolved: dict[TransactionCall, Failure | None] = attrs.Factory(dict[TransactionCall, Failure | None])
+    answers: dict[int, CallAnswered] = attrs.Factory(dict[int, CallAnswered])
     wakes_at_ms: int | None = None
 
     @property
@@ -97,16 +105,16 @@ class Port:
         """Do what the machine wants done."""
         for effect in effects:
             match effect:
-                case Send():
+                case SendRequest():
                     self._send(effect)
-                case WakeMe():
+                case WakeAt():
                     self._wake_at(effect.at)
                 case Resolve():
                     self.resolved[effect.operation] = effect.failure
                     self.process.world.events.publish(CallEnded(self.process, effect))
                 case BatchDone():
                     pass  # the batch itself says so to those who wait for it
-                case Answered():
+                case CallAnswered():
                     self.answers[effect.number] = effect
 
     def wake(self) -> None:
@@ -114,7 +122,7 @@ class Port:
 
     # --- connections ----------------------------------------------------------------------------------------
 
-    def _send(self, send: Send) -> None:
+    def _send(self, send: SendRequest) -> None:
         world = self.process.world
         connection = self.connections.get(send.node_id)
         if connection is None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from fencepost.client.calls import RequestCalls
-from fencepost.client.requests import AskingMachine
+from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import CONTROLLER
 from fencepost.protocol.messages import CreateTopic, CreateTopics
 from fencepost.simulator.world.processes import Script
@@ -21,7 +21,7 @@ PATIENCE_MS: Final = 60_000
 def create_topics(world: World, topics: Sequence[tuple[str, int]]) -> None:
     """Makes topics, each with its number of partitions, and returns when they are there."""
     process = world.process("admin")
-    machine = AskingMachine(world.bootstrap)
+    machine = RequestMachine(world.bootstrap)
     port = process.port(machine, request_timeout_ms=PATIENCE_MS)
     wanted = tuple(CreateTopic(topic=name, partition_count=count) for name, count in topics)
 
