@@ -167,8 +167,8 @@ DIFFERENCES: Final = (
         kafka="Authentication, encryption, ACLs and quotas.",
         here="None.",
         because="It is a local broker that listens on loopback by default.",
-        noticed="TRANSACTIONAL_ID_AUTHORIZATION_FAILED only means that a transactional batch came without its "
-        "transactional id.",
+        noticed="TRANSACTIONAL_ID_AUTHORIZATION_FAILED only means that a transactional batch came without its"
+        " transactional id.",
     ),
     Difference(
         what="retention and compaction",
