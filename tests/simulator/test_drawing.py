@@ -14,8 +14,7 @@ import pytest
 from rich.cells import cell_len
 
 from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition, TransactionState
-from fencepost.simulator.draw.logs import Fate, read_logs
-from fencepost.simulator.draw.messages import follow
+from fencepost.simulator.draw.fates import BatchFate, follow, read_logs
 from fencepost.simulator.draw.svg import draw
 from fencepost.simulator.draw.text import space_time
 from fencepost.simulator.draw.wording import note, sentence
@@ -223,7 +222,7 @@ def test_undecided_data_is_not_drawn_as_committed() -> None:
     told.append(ORDERS, 1, "b", producer_id=8)
     told.append(ORDERS, 2, result=ABORT)
     (aborted, undecided, _) = read_logs(told.events)[ORDERS].batches.values()
-    assert (aborted.fate, undecided.fate) == (Fate.ABORTED, Fate.OPEN)
+    assert (aborted.fate, undecided.fate) == (BatchFate.ABORTED, BatchFate.OPEN)
     picture = draw(told.history("two producers", NODE))
     assert len(kinds(picture, "undecided")) == 3  # its row, the foot, the legend
 

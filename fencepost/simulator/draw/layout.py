@@ -1,21 +1,24 @@
-"""Where everything stands in a picture: a row per event, a column per lane.
+"""Where everything stands in a picture (a row per event, a column per lane), and the scene that it is drawn
+from.
 
-Rule: each event has its row to itself, so what is written about two events never meets; time is printed, not
-measured. Of a long run the last part alone is laid out.
+Each event has a row to itself, so texts about two events never overlap; time is printed, not to scale. Of a
+long run only the last part is laid out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from textwrap import wrap
 
 import attrs
 
-from fencepost.protocol.terms import TopicPartition
-from fencepost.simulator.draw.logs import Log
-from fencepost.simulator.draw.marks import width_of
-from fencepost.simulator.draw.messages import Message
-from fencepost.simulator.draw.wording import note
-from fencepost.simulator.world.history import Bounded, Called, Coordinated, Event, Sent
+from fencepost.protocol.terms import NO_PRODUCER_ID, TopicPartition
+from fencepost.simulator.draw.canvas import PALETTE, tag, width_of, words
+from fencepost.simulator.draw.fates import DrawnLog, DrawnMessage, follow, read_logs
+from fencepost.simulator.draw.wording import note, sentence
+from fencepost.simulator.world.history import Appended, Bounded, Called, Coordinated, Event, History, Sent
+
+# --- rows and columns ---------------------------------------------------------------------------------------
 
 EVENTS_MAX = 2_000  # as many rows as a browser still scrolls with ease
 
@@ -81,8 +84,8 @@ def lay_out(
     events: Sequence[Event],
     lanes: Sequence[str],
     *,
-    messages: Mapping[int, Message],
-    logs: Mapping[TopicPartition, Log],
+    messages: Mapping[int, DrawnMessage],
+    logs: Mapping[TopicPartition, DrawnLog],
     lesson: Sequence[str] = (),
     broken: Sequence[str] = (),
     events_max: int = EVENTS_MAX,
@@ -134,7 +137,7 @@ def _half(event: Event) -> float:
     return width_of(event.label) / 2 + 10 if isinstance(event, Called) else 0.0
 
 
-def _log_lane(log: Log, *, x: float, first_place: int) -> LogLane:
+def _log_lane(log: DrawnLog, *, x: float, first_place: int) -> LogLane:
     """Offsets from the first that the drawn part speaks of to the end of the log."""
     shown = [batch for batch in log.batches.values() if batch.place >= first_place]
     offsets = [batch.appended.base_offset for batch in shown] + [
@@ -146,3 +149,69 @@ def _log_lane(log: Log, *, x: float, first_place: int) -> LogLane:
     first, end = min(offsets, default=0), max(ends, default=0)
     cell = min(max(_LOG_CELLS_WIDTH / max(end - first, 1), _CELL_MIN), _CELL_MAX)
     return LogLane(x=x, first=first, end=end, cell=cell)
+
+
+# --- the scene ----------------------------------------------------------------------------------------------
+
+_LINE_LENGTH = 120  # characters of running text
+
+
+@attrs.frozen(kw_only=True)
+class Scene:
+    """A run and its layout; `colours` are the places in the palette of the producer ids, `lesson` and
+    `broken` lines.
+    """
+
+    history: History
+    messages: Mapping[int, DrawnMessage]
+    logs: Mapping[TopicPartition, DrawnLog]
+    layout: Layout
+    colours: Mapping[int, int]
+    lesson: tuple[str, ...]
+    broken: tuple[str, ...]
+
+    @classmethod
+    def of(cls, history: History, *, events_max: int) -> Scene:
+        """Reads the run and lays out its last `events_max` events."""
+        messages, logs = follow(history.events), read_logs(history.events)
+        lesson = tuple(wrap(history.lesson, _LINE_LENGTH))
+        broken = tuple(line for evidence in history.broken for line in wrap(evidence, _LINE_LENGTH))
+        layout = lay_out(
+            history.events,
+            history.participants,
+            messages=messages,
+            logs=logs,
+            lesson=lesson,
+            broken=broken,
+            events_max=events_max,
+        )
+        return cls(
+            history=history,
+            messages=messages,
+            logs=logs,
+            layout=layout,
+            colours=_colours(history),
+            lesson=lesson,
+            broken=broken,
+        )
+
+    def drawn(self) -> Iterator[tuple[int, Event]]:
+        """The events that have a row, each with its place in the history."""
+        first = self.layout.first
+        return enumerate(self.history.events[first:], start=first)
+
+    def is_drawn(self, place: int | None) -> bool:
+        """Whether an event has a row; None is an event that did not happen yet."""
+        return place is not None and place >= self.layout.first
+
+    def told(self, place: int, *marks: str, kind: str = "event") -> str:
+        """The marks of one event, under its sentence."""
+        title = tag("title", words(sentence(self.history.events[place], self.messages)))
+        return tag("g", title, *marks, class_=kind)
+
+
+def _colours(history: History) -> dict[int, int]:
+    """A colour for each producer id, in the order of appearance."""
+    appended = [event for event in history.events if isinstance(event, Appended)]
+    ids = dict.fromkeys(event.producer_id for event in appended if event.producer_id != NO_PRODUCER_ID)
+    return {producer_id: place % len(PALETTE) for place, producer_id in enumerate(ids)}

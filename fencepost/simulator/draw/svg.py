@@ -8,11 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fencepost.simulator.draw import coordinator_lanes, log_lanes, message_lanes
-from fencepost.simulator.draw.layout import BROKEN_LINE, EVENTS_MAX, LESSON_LINE, TIME_WIDTH
-from fencepost.simulator.draw.marks import PALETTE, STYLE, box, cross, head, label, line, tag, width_of, words
-from fencepost.simulator.draw.message_paths import Way, ways
-from fencepost.simulator.draw.scene import Scene
+from fencepost.simulator.draw.canvas import (
+    PALETTE,
+    STYLE,
+    box,
+    cross,
+    head,
+    label,
+    line,
+    tag,
+    width_of,
+    words,
+)
+from fencepost.simulator.draw.lanes import (
+    MessagePath,
+    arrows,
+    bands,
+    bars,
+    coordinator_marks,
+    feet,
+    grounds,
+    hatches,
+    lifelines,
+    log_marks,
+    message_marks,
+    paths_of,
+)
+from fencepost.simulator.draw.layout import BROKEN_LINE, EVENTS_MAX, LESSON_LINE, TIME_WIDTH, Scene
 from fencepost.simulator.draw.wording import milliseconds
 from fencepost.simulator.world.history import Appended, Bounded, Coordinated, Event, History, Truncated
 
@@ -26,22 +48,22 @@ def draw(history: History, *, events_max: int = EVENTS_MAX) -> str:
     layout = scene.layout
     signs = list(_legend(layout.width, top=layout.bottom + _FEET_HEIGHT))
     width, height = layout.width, layout.bottom + _FEET_HEIGHT + _LEGEND_LINE * signs[-1][0]
-    lines = ways(scene)
+    lines = paths_of(scene)
     inside = [
         tag("title", words(history.title)),
         *([tag("desc", words(history.lesson))] if history.lesson else []),
         tag("style", words(STYLE)),
-        log_lanes.hatches(),
+        hatches(),
         box(0, 0, width, height, kind="paper"),
-        *message_lanes.bands(scene),
-        *message_lanes.lifelines(scene),
-        *log_lanes.grounds(scene),
-        *coordinator_lanes.bars(scene),
-        *message_lanes.arrows(scene, lines),
+        *bands(scene),
+        *lifelines(scene),
+        *grounds(scene),
+        *bars(scene),
+        *arrows(scene, lines),
         *_names(scene),
         *_rows(scene, lines),
         *_broken(scene),
-        *log_lanes.feet(scene),
+        *feet(scene),
         *(sign for _, sign in signs),
     ]
     return (
@@ -80,7 +102,7 @@ def _names(scene: Scene) -> Iterator[str]:
         yield label(lane.x, y, f"log {partition}", kind="halo name")
 
 
-def _rows(scene: Scene, lines: dict[int, Way]) -> Iterator[str]:
+def _rows(scene: Scene, lines: dict[int, MessagePath]) -> Iterator[str]:
     """Every event that is drawn, each with its time where that has moved on."""
     before = ""
     for place, event in scene.drawn():
@@ -107,14 +129,14 @@ def _broken(scene: Scene) -> Iterator[str]:
         yield tag("g", band, *sign, label(TIME_WIDTH - 10, y + 4, text, kind="broken"), class_="breach")
 
 
-def _marks(scene: Scene, place: int, event: Event, lines: dict[int, Way]) -> list[str]:
+def _marks(scene: Scene, place: int, event: Event, lines: dict[int, MessagePath]) -> list[str]:
     match event:
         case Appended() | Bounded() | Truncated():
-            return log_lanes.marks(scene, place, event)
+            return log_marks(scene, place, event)
         case Coordinated():
-            return coordinator_lanes.marks(scene, place, event)
+            return coordinator_marks(scene, place, event)
         case _:
-            return message_lanes.marks(scene, place, event, lines)
+            return message_marks(scene, place, event, lines)
 
 
 def _legend(width: float, *, top: float) -> Iterator[tuple[int, str]]:

@@ -14,7 +14,7 @@ import attrs
 from rich.cells import cell_len, set_cell_size
 
 from fencepost.protocol.terms import TransactionResult
-from fencepost.simulator.draw.messages import Message, follow
+from fencepost.simulator.draw.fates import DrawnMessage, follow
 from fencepost.simulator.draw.wording import SILENT_FROM, SPEAKS_FROM, fault_word, milliseconds, note
 from fencepost.simulator.world.history import (
     Appended,
@@ -106,7 +106,7 @@ def _fitted(line: str, width: int) -> str:
 class _Table:
     """The columns, and which lanes are silent at the line that is being written."""
 
-    messages: Mapping[int, Message]
+    messages: Mapping[int, DrawnMessage]
     columns: Mapping[str, int]  # lane -> the cell in which its lifeline stands
     lane_width: int
     time_width: int
@@ -203,12 +203,12 @@ class _Table:
     def _put_at(self, cells: list[str], column: int, glyph: str) -> None:
         cells[column : column + cell_len(glyph)] = [glyph, *[""] * (cell_len(glyph) - 1)]
 
-    def _way(self, message: Message) -> int:
+    def _way(self, message: DrawnMessage) -> int:
         """A cell beside the source, on the side of the target."""
         start = self.columns[message.source]
         return start + 3 if self.columns[message.target] >= start else start - 4
 
-    def _cross(self, cells: list[str], message: Message) -> None:
+    def _cross(self, cells: list[str], message: DrawnMessage) -> None:
         """The whole arrow, from lane to lane."""
         start, end = self.columns[message.source], self.columns[message.target]
         if start == end:
@@ -222,7 +222,7 @@ class _Table:
         number = str(message.number)
         self._write(cells, start + 1 if step > 0 else start - len(number), number)
 
-    def _leave(self, cells: list[str], message: Message) -> None:
+    def _leave(self, cells: list[str], message: DrawnMessage) -> None:
         """The end at the source: a dot, the number, and a line that breaks off."""
         start = self.columns[message.source]
         if self.columns[message.target] >= start:
@@ -231,7 +231,7 @@ class _Table:
             text = f"╷╌{message.number}●"
             self._write(cells, start - len(text) + 1, text)
 
-    def _come(self, cells: list[str], message: Message, *, line: str, heads: tuple[str, str]) -> None:
+    def _come(self, cells: list[str], message: DrawnMessage, *, line: str, heads: tuple[str, str]) -> None:
         """The end at the target: a line from nowhere, the number, and a head for its direction."""
         end = self.columns[message.target]
         if self.columns[message.source] < end:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fencepost.protocol.terms import NO_PRODUCER_ID
-from fencepost.simulator.draw.messages import Message
+from fencepost.simulator.draw.fates import DrawnMessage
 from fencepost.simulator.world.history import (
     Appended,
     Arrived,
@@ -63,13 +63,13 @@ def producer(event: Appended | Coordinated) -> str:
     return f"{event.producer_id}/{event.producer_epoch}"
 
 
-def overtakers(message: Message, messages: Mapping[int, Message]) -> str:
+def overtakers(message: DrawnMessage, messages: Mapping[int, DrawnMessage]) -> str:
     """What came before a late message, its own retry first: "after its retry 6"."""
     retry = next((n for n in message.overtaken_by if messages[n].repeats == message.number), None)
     return f"after {message.overtaken_by[0]}" if retry is None else f"after its retry {retry}"
 
 
-def note(event: Event, messages: Mapping[int, Message]) -> str:
+def note(event: Event, messages: Mapping[int, DrawnMessage]) -> str:
     """One event in the few words that stand beside its place in a lane."""
     match event:
         case Sent(number=number):
@@ -95,17 +95,17 @@ def note(event: Event, messages: Mapping[int, Message]) -> str:
             return event.label if number is None else f"{event.label} ({number})"
 
 
-def _marks(message: Message) -> str:
+def _marks(message: DrawnMessage) -> str:
     again = "" if message.repeats is None else f" AGAIN (as {message.repeats})"
     return f"{again} ⚡" if message.is_struck else again
 
 
-def sentence(event: Event, messages: Mapping[int, Message]) -> str:
+def sentence(event: Event, messages: Mapping[int, DrawnMessage]) -> str:
     """One event as a sentence that stands for itself, with its time."""
     return f"{milliseconds(event.at)} ms: {_told(event, messages)}"
 
 
-def _told(event: Event, messages: Mapping[int, Message]) -> str:
+def _told(event: Event, messages: Mapping[int, DrawnMessage]) -> str:
     brief = note(event, messages)
     match event:
         case Sent(source=source, target=target):

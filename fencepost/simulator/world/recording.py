@@ -13,7 +13,7 @@ from fencepost.protocol.messages import API_BY_REQUEST, Api
 from fencepost.protocol.offsets_log import read_offsets
 from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.protocol.transaction_log import read_transactions
-from fencepost.simulator.draw.logs import has_lane
+from fencepost.simulator.draw.fates import has_lane
 from fencepost.simulator.world.events import (
     ActBegins,
     ActDone,
