@@ -1,8 +1,7 @@
-"""The whole data directory: its one owner, the partitions in it, and the mark that says it was closed in
-order.
+"""The data directory of a broker: its owner, its partitions, and the mark of a clean shutdown.
 
-Rule: the mark is taken away before anything is written, and names only partitions that nobody touched since
-they were whole.
+Rule: the mark is removed before anything is written. It names only partitions that were closed whole and not
+opened since.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ META_VERSION: Final = 1
 CLEAN_FILE: Final = "clean-shutdown.json"
 CLEAN_VERSION: Final = 1
 DEFAULT_CLUSTER_ID: Final = "fencepost"
-# What may be there before a log: a fresh file system's own, and what a start left that was cut short.
+# What a directory may hold before the first start: of a new file system, and of a start that was interrupted.
 _EXPECTED: Final = frozenset({"lost+found", META_FILE + TEMPORARY_SUFFIX})
 
 
 class DataDirectory:
-    """All journals of one broker. Journals open when they are first asked for, and then stay open."""
+    """The journals of one broker. A journal is opened at its first use and stays open."""
 
     def __init__(
         self, storage: Storage, *, settings: JournalSettings, cluster_id: str, clean: set[str]
@@ -40,7 +39,7 @@ class DataDirectory:
         self.cluster_id = cluster_id
         self._storage = storage
         self._settings = settings
-        self._clean = clean  # directories of partitions that were closed in order and not opened since
+        self._clean = clean  # partitions that were closed in order and not opened since
         self._journals: dict[TopicPartition, Journal] = {}
 
     @classmethod
@@ -51,9 +50,9 @@ class DataDirectory:
         settings: JournalSettings | None = None,
         cluster_id: str = DEFAULT_CLUSTER_ID,
     ) -> DataDirectory:
-        """Locks the directory and reads its mark; a new one gets `cluster_id`.
+        """Lock the directory and read its mark; a new directory gets `cluster_id`.
 
-        DirectoryInUse when another broker has it, NotADataDirectory when it holds something else.
+        DirectoryInUse when another broker has locked it, NotADataDirectory when it holds something else.
         """
         _refuse_strangers(storage)
         storage.lock()
@@ -76,7 +75,7 @@ class DataDirectory:
         return partitions_in(self._storage)
 
     def journal(self, partition: TopicPartition) -> Journal:
-        """The log of a partition, recovered or made now if it is not open yet."""
+        """The log of a partition; opened and recovered, or created, at its first use."""
         journal = self._journals.get(partition)
         if journal is None:
             name = directory_name(partition)
@@ -93,29 +92,29 @@ class DataDirectory:
         return sorted(self._journals)
 
     def has(self, partition: TopicPartition) -> bool:
-        """Whether the partition has a log already; asking does not make one."""
+        """Whether the partition has a log; does not create one."""
         name = directory_name(partition)
         return partition in self._journals or name in self._storage.directories()
 
     def holds(self, journal: Journal) -> bool:
-        """Whether this is still the log of its partition: neither deleted nor given up."""
+        """Whether this is still the open log of its partition: neither deleted nor given up."""
         return self._journals.get(journal.partition) is journal
 
     def give_up(self, partition: TopicPartition) -> None:
-        """Lets go of a log whose disk failed: the next `journal` reads again what is there."""
+        """Drop a log whose disk failed; the next `journal` recovers it from the disk."""
         journal = self._journals.pop(partition, None)
         if journal is not None:
             journal.abandon()
 
     def delete(self, partition: TopicPartition) -> None:
-        """Removes a partition and all its records."""
+        """Delete a partition and its records."""
         self.journal(partition).delete()
         del self._journals[partition]
 
     def close(self) -> None:
-        """Closes every journal, leaves the mark for those that are whole, and lets the next owner in.
+        """Close every journal, write the mark for those that are whole, and release the lock.
 
-        The leader closes its journals itself before, with its manifest and snapshots.
+        A leader closes its own journals before, with manifest and snapshot.
         """
         try:
             for partition, journal in self._journals.items():
@@ -129,20 +128,20 @@ class DataDirectory:
             self.abandon()
 
     def abandon(self) -> None:
-        """Lets go of everything without a word to the disk, as a crash does."""
+        """Release everything without writing, as a crash does."""
         for journal in self._journals.values():
             journal.abandon()
         self._storage.unlock()
 
 
 def partitions_in(storage: StorageReader) -> list[TopicPartition]:
-    """The partitions of a data directory, sorted; NotADataDirectory when it is none."""
+    """The partitions in a data directory, sorted; NotADataDirectory when it does not exist."""
     parsed = (parse_directory_name(name) for name in storage.directories())
     return sorted(partition for partition in parsed if partition is not None)
 
 
 def check_data_directory(storage: StorageReader) -> str:
-    """The cluster id of a directory that a broker made; NotADataDirectory, with what to do, of any other."""
+    """The cluster id of a broker's data directory; NotADataDirectory for any other directory."""
     storage.directories()  # says so when there is no directory at all
     cluster_id = _cluster_id(storage)
     if cluster_id is None:

@@ -1,8 +1,6 @@
-"""The real disk: plain files under one directory, one write per append, reads by position, flock for the one
-owner.
+"""The real disk: files in one directory, one write per append, reads by position, flock for the owner.
 
-Rule: this is the only file of journal/ that touches the operating system, and every OSError leaves it as a
-StorageError.
+Rule: no other file of journal/ touches the operating system, and every OSError becomes a StorageError.
 """
 
 from __future__ import annotations
@@ -31,14 +29,15 @@ def _reported(doing: str) -> Generator[None]:
 
 def _sync(descriptor: int) -> None:
     if sys.platform == "darwin":
-        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)  # fsync there stops at the drive's own cache
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)  # on macOS, fsync does not flush the drive's cache
     else:
-        os.fdatasync(descriptor)  # file sizes are metadata that fdatasync does write
+        os.fdatasync(descriptor)  # fdatasync does write the file size, which reads need
 
 
 class DiskFile:
-    """An open descriptor; positions are given with every read, so readers and the writer do not disturb each
-    other."""
+    """An open descriptor. Every read names its position, so that readers and the writer share no file
+    position.
+    """
 
     __slots__ = ("_closing", "_descriptor", "_path", "_size")
 
@@ -48,7 +47,7 @@ class DiskFile:
             self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
             self._size = os.fstat(self._descriptor).st_size
         self._path = path
-        self._closing = threading.Lock()  # a worker may sync what the loop closes
+        self._closing = threading.Lock()  # a worker may sync the file while the event loop closes it
 
     @property
     def size(self) -> int:
@@ -57,7 +56,9 @@ class DiskFile:
     def append(self, data: Buffer) -> None:
         try:
             written = os.write(self._descriptor, data)
-            while written < len(data):  # a disk that fills up takes a part first and refuses the rest
+            while written < len(
+                data
+            ):  # a disk that fills up writes a part, and refuses the rest at the next call
                 written += os.write(self._descriptor, memoryview(data)[written:])
         except OSError as error:
             raise StorageError(f"cannot write {self._path}: {error.strerror or error}") from error
@@ -89,7 +90,7 @@ class DiskFile:
                 return
             descriptor = os.open(
                 self._path, os.O_RDWR | os.O_CLOEXEC
-            )  # closed meanwhile: its pages are still there
+            )  # closed meanwhile: a new descriptor syncs the same pages
             try:
                 _sync(descriptor)
             finally:
@@ -103,11 +104,10 @@ class DiskFile:
 
 
 class DiskStorage:
-    """A data directory on the real disk. Nothing is made before `lock`, so that looking at a wrong path
-    leaves no trace.
+    """A data directory on the real disk. Nothing is created before `lock`, so that a wrong path stays as it
+    is.
 
-    `read_only` is for those who look at somebody else's log: files are opened so that a read-only mount will
-    do.
+    `read_only` opens files for reading only, which works on a read-only mount, too.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, read_only: bool = False) -> None:
@@ -116,8 +116,9 @@ class DiskStorage:
         self._lock: int | None = None
 
     def lock(self) -> None:
-        """Makes the directory when it is missing; the lock belongs to this object, also within one
-        process."""
+        """Create the directory if it is missing, and lock it. The lock belongs to this object, also within
+        one process.
+        """
         with _reported(f"make the data directory {self.location}"):
             os.makedirs(self.location, exist_ok=True)
             descriptor = os.open(self._path(LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -126,11 +127,11 @@ class DiskStorage:
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def keep_out(self) -> None:
-        """Keeps brokers out while somebody only looks, until unlock; makes and writes nothing."""
+        """Lock brokers out while a tool reads the directory, until `unlock`; creates and writes nothing."""
         try:
             descriptor = os.open(self._path(LOCK_FILE), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return  # no broker was ever here
+            return  # no broker has started here
         except OSError as error:
             raise StorageError(f"cannot open {self._path(LOCK_FILE)}: {error.strerror or error}") from error
         self._own(descriptor, instead="")

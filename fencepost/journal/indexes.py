@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from fencepost.protocol.errors import FencepostError
 
-INDEX_INTERVAL_BYTES: Final = 4096  # Kafka's index.interval.bytes: one entry per this many bytes of log
+INDEX_INTERVAL_BYTES: Final = 4096  # Kafka's index.interval.bytes
 
 # Last offset of the batch, relative to the segment, and byte position of the batch.
 OFFSET_ENTRY: Final = struct.Struct(">II")
@@ -35,15 +35,15 @@ ABORTED_ENTRY_VERSION: Final = 0
 
 
 class CorruptIndex(FencepostError):
-    """An index that contradicts itself; it is built again from the log."""
+    """An index or another derived file is damaged; it is rebuilt from the log."""
 
 
 class AbortedRange(NamedTuple):
-    """One aborted transaction of one producer: its records lie at or after `first_offset`, its marker at
+    """One aborted transaction of one producer: its records start at `first_offset`, its marker is at
     `last_offset`.
 
-    `last_stable_offset`: no transaction that was open when the marker came begins before it, so a lookup up
-    to there is complete.
+    `last_stable_offset` is that of the moment after the marker: every transaction that began before it is
+    decided.
     """
 
     producer_id: int
@@ -53,8 +53,9 @@ class AbortedRange(NamedTuple):
 
 
 class OffsetIndex:
-    """Relative last offset and byte position of a batch, every 4096 bytes of log. Two arrays, for bisect runs
-    over them in C."""
+    """Relative last offset and byte position of one batch per 4096 bytes of log; two arrays, so that bisect
+    runs in C.
+    """
 
     __slots__ = ("offsets", "positions")
 
@@ -75,12 +76,14 @@ class OffsetIndex:
         self.positions.append(position)
 
     def position_before(self, relative_offset: int) -> int:
-        """Position of an indexed batch at or before the one that holds the offset; 0 when none is indexed."""
+        """The position of the last indexed batch at or before the one that holds the offset; 0 without
+        one.
+        """
         at = bisect_right(self.offsets, relative_offset) - 1
         return self.positions[at] if at >= 0 else 0
 
     def last_position_up_to(self, position: int) -> int:
-        """The last indexed batch start at or before `position`; 0 when none is indexed."""
+        """The last indexed batch start at or before `position`; 0 without one."""
         at = bisect_right(self.positions, position) - 1
         return self.positions[at] if at >= 0 else 0
 
@@ -91,7 +94,7 @@ class OffsetIndex:
         return self.offsets[at] if at < len(self.positions) else None
 
     def encoded(self, from_entry: int = 0) -> bytes:
-        """The bytes of the file, from an entry on."""
+        """The bytes of the file from an entry on."""
         words = array("I", bytes(OFFSET_ENTRY.size * (len(self.offsets) - from_entry)))
         words[0::2] = self.offsets[from_entry:]
         words[1::2] = self.positions[from_entry:]
@@ -101,8 +104,9 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """Pairs (timestamp, relative offset): every record with a larger timestamp comes after that offset. Both
-    strictly grow."""
+    """Pairs (timestamp, relative offset): records with a larger timestamp come after that offset. Both
+    columns ascend.
+    """
 
     __slots__ = ("offsets", "timestamps")
 
@@ -119,18 +123,18 @@ class TimeIndex:
         return len(self.offsets)
 
     def append(self, timestamp: int, relative_offset: int) -> None:
-        """Ignores what does not grow: an entry says nothing new then (TimeIndex.maybeAppend)."""
+        """Add an entry, unless its timestamp is not larger than the last one (TimeIndex.maybeAppend)."""
         if timestamp >= 0 and (not self.timestamps or timestamp > self.timestamps[-1]):
             self.timestamps.append(timestamp)
             self.offsets.append(relative_offset)
 
     @property
     def last_offset(self) -> int:
-        """Relative last offset of the batch with the largest timestamp; 0 when there is no entry."""
+        """The relative last offset of the batch with the largest timestamp; 0 without an entry."""
         return self.offsets[-1] if self.offsets else 0
 
     def offset_before(self, timestamp: int) -> int:
-        """A relative offset with nothing as new as `timestamp` before its batch; 0 when all may be."""
+        """A relative offset whose batch has no record as new as `timestamp` before it; 0 if unknown."""
         at = bisect_right(self.timestamps, timestamp) - 1
         return self.offsets[at] if at >= 0 else 0
 
@@ -140,8 +144,9 @@ class TimeIndex:
 
 
 class TransactionIndex:
-    """Aborted transactions whose marker lies in this segment, in the order of their markers. Kept as the
-    bytes of the file."""
+    """The aborted transactions whose marker is in this segment, in the order of the markers, as the bytes of
+    the file.
+    """
 
     __slots__ = ("data",)
 
@@ -162,8 +167,9 @@ class TransactionIndex:
         return AbortedRange._make(fields)
 
     def append(self, aborted: AbortedRange) -> bytes:
-        """The entry's bytes, for the file; CorruptIndex when its marker is not after the last one's
-        (AbortedTxn order)."""
+        """Add an entry, and return its bytes for the file; CorruptIndex when its marker is not after the last
+        one.
+        """
         if len(self) and aborted.last_offset <= self[len(self) - 1].last_offset:
             raise CorruptIndex(f"{aborted} is not after the last entry {self[len(self) - 1]}")
         entry = ABORTED_ENTRY.pack(ABORTED_ENTRY_VERSION, *aborted)
@@ -171,7 +177,7 @@ class TransactionIndex:
         return entry
 
     def collect(self, fetch_offset: int, *, upper: int) -> tuple[list[AbortedRange], bool]:
-        """Entries that overlap [fetch_offset, upper), and whether later segments can be left out.
+        """The entries that overlap [fetch_offset, upper), and whether later segments need not be searched.
 
         Complete once an entry's last stable offset reaches `upper` (TransactionIndex.collectAbortedTxns).
         """
@@ -189,11 +195,9 @@ class TransactionIndex:
 def collect_aborted(
     indexes: Sequence[TransactionIndex], fetch_offset: int, *, upper: int
 ) -> tuple[list[AbortedRange], bool]:
-    """Looks forward through the indexes of consecutive segments, the first of them the one that holds
-    `fetch_offset`.
+    """Search the indexes of consecutive segments; the first one is of the segment that holds `fetch_offset`.
 
-    An aborted transaction stands in the segment of its marker, so whoever looks into its own segment only
-    lets aborted records through.
+    Searching that segment alone would let aborted records through, since an entry stands where its marker is.
     """
     found: list[AbortedRange] = []
     for index in indexes:

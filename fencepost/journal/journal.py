@@ -65,20 +65,19 @@ from fencepost.protocol.terms import INT32_MAX, NO_OFFSET, TopicPartition
 SEGMENT_BYTES: Final = 1 << 30  # Kafka's segment.bytes
 SEGMENT_MS: Final = 7 * 24 * 3600 * 1000  # Kafka's segment.ms, measured in the timestamps of records
 SEGMENT_BYTES_MAX: Final = 1 << 30  # positions in an index are 32 bits wide, and one batch may come on top
-DELETED_DIRECTORY: Final = ".deleted"  # no topic has this name with a partition behind it
+DELETED_DIRECTORY: Final = ".deleted"  # not the name of a partition's directory
 
 _PLACED = struct.Struct(">qii")  # base offset, batch length, leader epoch
-_NOT_PLACED: Final = "a batch was given to the journal that does not lie at its end under its leader's epoch"
+_NOT_PLACED: Final = "the leader placed the batch at another offset or epoch than the end of the journal"
 
 
 class StaleLeader(FencepostError):
-    """A write came from a leader that has been replaced; it must stop leading this partition."""
+    """The write came from a leader that was replaced; it must stop leading this partition."""
 
 
 @attrs.frozen(kw_only=True)
 class JournalSettings:
-    """When a segment is full: at this many bytes, or when a batch is this many milliseconds newer than the
-    first."""
+    """When a new segment begins: at `segment_bytes`, or for a batch `segment_ms` newer than the first one."""
 
     segment_bytes: int = attrs.field(
         default=SEGMENT_BYTES,
@@ -88,8 +87,7 @@ class JournalSettings:
 
 
 class Journal:
-    """The log of one partition. One thread uses it, but for `sync`, which may run in another at the same
-    time."""
+    """The log of one partition. One thread uses it, except for `sync`, which may run in another thread."""
 
     def __init__(
         self, storage: Storage, partition: TopicPartition, *, settings: JournalSettings, trusted_clean: bool
@@ -100,7 +98,7 @@ class Journal:
         self._directory = directory_name(partition)
         storage.make_directory(self._directory)
         recovered = recover(storage, self._directory, trusted_clean=trusted_clean)
-        self.dropped = recovered.dropped  # what recovery took away, in words, or None
+        self.dropped = recovered.dropped  # what recovery dropped and why, or None
         self._segments = recovered.segments
         self._bases = [segment.base_offset for segment in self._segments]
         self._active = self._segments[-1]
@@ -112,13 +110,13 @@ class Journal:
         self._active.resume()
         self._end = self._active.end_offset
         self._leader_epoch = self._active.leader_epoch
-        self._durable_end = NO_OFFSET  # nothing is known of what this process did not sync itself
+        self._durable_end = NO_OFFSET  # only what this process synced itself is known to be durable
         self._names_changed = True
-        self.failed: str | None = None  # why this journal takes no more writes
-        self.is_fresh = True  # nobody led or wrote it since it was opened
+        self.failed: str | None = None  # why this journal refuses writes
+        self.is_fresh = True  # not led and not written since it was opened
         self.closed = False  # True after a close that made everything durable
         self.snapshot_due = (
-            False  # True after append opened a segment by itself: write_snapshot spares the next start work
+            False  # append opened a segment by itself: a snapshot now makes the next start faster
         )
 
     @classmethod
@@ -130,18 +128,19 @@ class Journal:
         settings: JournalSettings | None = None,
         trusted_clean: bool = False,
     ) -> Journal:
-        """Opens or makes a partition's log and recovers it; what was dropped is in `dropped`. StorageError
-        when the disk fails."""
+        """Open or create a partition's log and recover it; `dropped` says what was lost. StorageError when
+        the disk fails.
+        """
         return cls(storage, partition, settings=settings or JournalSettings(), trusted_clean=trusted_clean)
 
     @property
     def log_start_offset(self) -> int:
-        """Readers find nothing before it; the batch that holds it may begin earlier."""
+        """The first offset for readers; the batch that holds it may begin earlier."""
         return self._log_start_offset
 
     @property
     def oldest_offset(self) -> int:
-        """Where the oldest segment begins."""
+        """The base offset of the oldest segment."""
         return self._segments[0].base_offset
 
     @property
@@ -150,11 +149,13 @@ class Journal:
 
     @property
     def leader_epoch(self) -> int:
-        """The newest leader epoch seen; -1 when there was none."""
+        """The newest leader epoch seen; -1 before the first."""
         return self._leader_epoch
 
     def lead(self, leader_epoch: int) -> None:
-        """A new leader says so before it has anything to write; older ones are refused from now on."""
+        """A new leader takes over, before its first write; writes of older leaders are refused from now
+        on.
+        """
         self._check_leader(leader_epoch)
         self._leader_epoch = leader_epoch
         self.is_fresh = False
@@ -162,10 +163,10 @@ class Journal:
     def append(
         self, batch: Buffer, header: BatchHeader, *, leader_epoch: int, aborted: AbortedRange | None = None
     ) -> None:
-        """Writes a batch that was placed at `log_end_offset`; `aborted` when it is the marker that aborts
-        that transaction.
+        """Write a batch that was placed at `log_end_offset`; `aborted` is the transaction that it aborts, if
+        it is an ABORT marker.
 
-        StaleLeader when a newer leader was seen; StorageError when the disk fails now or failed before.
+        StaleLeader when a newer leader took over; StorageError when the disk fails or has failed before.
         """
         self._check_leader(leader_epoch)
         if self.failed is not None:
@@ -189,12 +190,11 @@ class Journal:
         self.is_fresh = False
 
     def _fail(self, error: StorageError) -> None:
-        self.failed = f"{self.partition} takes no more writes: {error}"
+        self.failed = f"{self.partition} refuses writes until it is recovered: {error}"
 
     @contextmanager
     def _writing(self) -> Generator[None]:
-        """A disk that failed once has left the files in doubt: nothing more is written to them before a
-        recovery."""
+        """A failed write leaves the files in doubt: nothing more is written before a recovery."""
         if self.failed is not None:
             raise StorageError(self.failed)
         try:
@@ -211,8 +211,9 @@ class Journal:
             )
 
     def _opens_segment(self, header: BatchHeader, last_offset: int) -> bool:
-        """Kafka's LogSegment.shouldRoll by timestamps and by the 32 bits of an index entry; size is
-        `is_full`, after the append."""
+        """Kafka's LogSegment.shouldRoll: by time, and by the 32 bits of an index entry. `is_full` covers the
+        size.
+        """
         active = self._active
         if not active.size:
             return False
@@ -221,13 +222,15 @@ class Journal:
 
     @property
     def is_full(self) -> bool:
-        """True when the last segment holds enough bytes; the leader then calls `roll` once its state stands
-        at the log end."""
+        """Whether the active segment holds enough bytes; the leader then calls `roll` when its state is at
+        the log end.
+        """
         return self._active.size >= self.settings.segment_bytes
 
     def roll(self, producers: Sequence[ProducerSnapshot]) -> None:
-        """Opens a new segment at the log end, with a snapshot of the producers there. Nothing when the last
-        one is empty."""
+        """Open a new segment at the log end, with a snapshot of the producers; no new segment when the last
+        is empty.
+        """
         with self._writing():
             if self._active.size:
                 self._start_segment()
@@ -241,16 +244,18 @@ class Journal:
         segment.leader_epoch = full.leader_epoch
         segment.create()
         self._names_changed = True
-        self._segments.append(segment)  # listed before it is active: `sync` in a worker relies on it
+        self._segments.append(
+            segment
+        )  # listed before it becomes active: `sync` in a worker relies on this order
         self._bases.append(segment.base_offset)
         self._active = segment
         full.release()
 
     def move_log_start(self, offset: int) -> int:
-        """Deletes the records before `offset`, for good: they are not read again, whatever crashes. Returns
-        the first offset of the batch that holds it.
+        """Delete the records before `offset`, durably. Returns the first offset of the batch that holds
+        it.
         """
-        assert offset <= self._end, "a log starts within itself"
+        assert offset <= self._end, "the log start cannot be beyond the log end"
         if offset > self._log_start_offset:
             with self._writing():
                 write_log_start(self._storage, self._directory, offset)
@@ -258,15 +263,15 @@ class Journal:
         return self.batch_start(offset)
 
     def batch_start(self, offset: int) -> int:
-        """The first offset of the batch that holds `offset`; `offset` itself where no batch does."""
+        """The first offset of the batch that holds `offset`, or `offset` when no batch does."""
         segment = self._segments[self._segment_at(offset)]
         self._look_into(segment)
         return segment.batch_start(offset)
 
     def read(self, offset: int, *, max_bytes: int, before: int) -> bytes:
-        """Whole batches from the one that holds `offset`, all below offset `before`, of one segment at most.
+        """Whole batches of one segment, from the one that holds `offset` on, all below offset `before`.
 
-        At least one batch if there is one, else b"". The caller has checked that `offset` is in the log.
+        Returns at least one batch if there is one, however large, else b"". The caller has checked `offset`.
         """
         for segment in self._segments[self._segment_at(offset) :]:
             if segment.base_offset >= before:
@@ -278,27 +283,27 @@ class Journal:
         return b""
 
     def _segment_at(self, offset: int) -> int:
-        """Which segment holds an offset; the first for what lies before the log."""
+        """The index of the segment that holds an offset; the first one for earlier offsets."""
         return max(0, bisect_right(self._bases, offset) - 1)
 
     def _look_into(self, segment: Segment) -> None:
-        """At most one old segment is open for reading, so that a partition costs two descriptors however long
-        it is."""
+        """Keep at most one old segment open for reading: a partition costs two descriptors, however long it
+        is.
+        """
         if segment is not self._reading:
             if self._reading is not None and self._reading is not self._active:
                 self._reading.release()
             self._reading = segment
 
     def batches(self, from_offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """(header, bytes) of each batch from the one that holds `from_offset` to the log end of now."""
+        """(header, bytes) of each batch, from the one that holds `from_offset` to the current log end."""
         end = self._end
         for segment in self._segments[self._segment_at(from_offset) :]:
             if segment.base_offset < end:
                 yield from segment.batches(from_offset, before=end)
 
     def aborted_between(self, fetch_offset: int, *, upper: int) -> list[AbortedRange]:
-        """Aborted transactions that overlap [fetch_offset, upper), looked for forward until no later one
-        can."""
+        """The aborted transactions that overlap [fetch_offset, upper)."""
         segments = self._segments[self._segment_at(fetch_offset) :]
         indexes = [segment.transaction_index for segment in segments]
         return collect_aborted(indexes, fetch_offset, upper=upper)[0]
@@ -315,8 +320,9 @@ class Journal:
         return self._bases[at + 1] if at + 1 < len(self._bases) else self._end
 
     def offset_for_timestamp(self, timestamp: int, from_offset: int | None = None) -> tuple[int, int] | None:
-        """(timestamp, offset) of the first record at least as new as `timestamp` (ms) from an offset on, else
-        from the log start; None when none is. Markers count."""
+        """(timestamp, offset) of the first record at least as new as `timestamp` (ms), from an offset or the
+        log start on. None when there is none. Markers count as records.
+        """
         first = self._log_start_offset if from_offset is None else from_offset
         for segment in self._segments:
             if segment.max_timestamp >= timestamp:
@@ -327,12 +333,13 @@ class Journal:
         return None
 
     def newest_record(self) -> tuple[int, int] | None:
-        """(timestamp, offset) of the newest record by its timestamp, the first of several, deleted or not."""
+        """(timestamp, offset) of the record with the largest timestamp, the first of several; deleted records
+        count.
+        """
         return self.offset_for_timestamp(max(segment.max_timestamp for segment in self._segments), 0)
 
     def newest_snapshot(self, at_most: int) -> tuple[int, list[ProducerSnapshot]] | None:
-        """The newest readable snapshot at or before an offset, with its offset; corrupt ones are dropped on
-        the way."""
+        """The newest valid snapshot at or before an offset, with its offset; corrupt ones are removed."""
         for offset in [offset for offset in reversed(self._snapshots) if offset <= at_most]:
             producers = read_snapshot(self._storage, self._directory, offset)
             if producers is not None:
@@ -341,8 +348,9 @@ class Journal:
         return None
 
     def write_snapshot(self, producers: Sequence[ProducerSnapshot], *, durable: bool = False) -> None:
-        """Keeps what the leader remembers of each producer at the log end. Older ones stay where a segment
-        begins."""
+        """Write what the leader remembers of each producer at the log end. Older snapshots stay only at
+        segment bases.
+        """
         with self._writing():
             self._storage.replace(self._snapshot_path(self._end), encode_snapshot(producers), durable=durable)
             kept = [offset for offset in self._snapshots if offset in self._bases and offset != self._end]
@@ -355,9 +363,11 @@ class Journal:
         return f"{self._directory}/{file_name(offset, SNAPSHOT)}"
 
     def write_manifest(self, state: ManifestState) -> None:
-        """Tells readers how far they may go. What it describes was written before, synced or not."""
+        """Publish the bounds for readers without a broker. Everything it describes was written before, synced
+        or not.
+        """
         promised = state.last_stable_offset <= state.high_watermark <= self._end
-        assert promised, f"{state} promises more than {self._end} offsets"
+        assert promised, f"{state} goes beyond the log end {self._end}"
         segments = [segment.summary for segment in self._segments]
         data = encode_manifest(state, log_start_offset=self.log_start_offset, segments=segments)
         with self._writing():
@@ -365,11 +375,11 @@ class Journal:
             self._storage.replace(f"{self._directory}/{MANIFEST_FILE}", data, durable=False)
 
     def sync(self, *, rolled_only: bool = False) -> int:
-        """Returns the offset up to which the log now survives a loss of power. May run in a worker thread
-        while others append.
+        """Make the log durable, and return the offset below which it survives a power failure. May run in a
+        worker thread while another thread appends.
 
-        `rolled_only` leaves the last segment alone: it spares the next start reading the full ones. After a
-        failure the journal takes no more writes, since nobody can tell what a second sync would have written.
+        `rolled_only` syncs the full segments alone, so that the next start need not read them. After a
+        failure the journal refuses every write: a second sync that succeeds would prove nothing.
         """
         with self._writing():
             # The end is taken first, and the last segment before the list: what comes meanwhile is not
@@ -398,10 +408,9 @@ class Journal:
     def close(
         self, state: ManifestState | None = None, producers: Sequence[ProducerSnapshot] | None = None
     ) -> None:
-        """Syncs and closes; with the leader's state at the log end, the next start need not read the log at
-        all.
+        """Sync and close. With the leader's state at the log end, the next start does not read the log.
 
-        StorageError when something cannot be made durable: then the next start recovers, as after a crash.
+        StorageError when something cannot be made durable; the next start then recovers, as after a crash.
         """
         if self.failed is None:
             with self._writing():
@@ -420,13 +429,15 @@ class Journal:
         self.abandon()
 
     def abandon(self) -> None:
-        """Gives the files back and writes nothing more, as a crash would."""
+        """Close the files without writing, as a crash would."""
         self.failed = self.failed or f"{self.partition} was abandoned"
         for segment in self._segments:
             segment.release()
 
     def delete(self) -> None:
-        """Removes the partition's files: at once for whoever looks, also when a crash comes between."""
+        """Remove the partition's files. The rename makes them disappear at once, even if a crash interrupts
+        the rest.
+        """
         self.failed = f"{self.partition} is deleted"
         self.abandon()
         self._storage.remove_directory(DELETED_DIRECTORY)

@@ -1,7 +1,8 @@
-"""The manifest: what a reader without a broker may rely on, as JSON beside the segments.
+"""The JSON files of a partition: the manifest, the checkpoint of synced segments, and the log start offset.
 
-Rule: it is replaced at once or not at all, after the bytes that it describes, so it is a lower bound;
-recovery never trusts it.
+Rule: each is replaced atomically, after the bytes that it describes. The manifest is therefore a lower bound
+for readers without a broker; recovery never reads it. The checkpoint only saves work. The log start only
+moves forward.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MANIFEST_VERSION: Final = 1
 
 @attrs.frozen
 class SegmentSummary:
-    """What a manifest says of one segment."""
+    """A manifest's entry for one segment."""
 
     base_offset: int
     end_offset: int = attrs.field(kw_only=True)
@@ -32,8 +33,7 @@ class SegmentSummary:
 
 @attrs.frozen(kw_only=True)
 class ManifestState:
-    """What the partition leader knows and the journal does not. Everything here lies at or below the end of
-    the log."""
+    """What the partition leader knows and the journal does not; no offset is beyond the log end."""
 
     last_stable_offset: int
     high_watermark: int
@@ -42,8 +42,9 @@ class ManifestState:
 
 @attrs.frozen(kw_only=True)
 class Manifest:
-    """One partition as it was when this was written. Batches may have been added since; nothing here is ever
-    taken back."""
+    """One partition as of the last write of its manifest. Batches may have been added since; none were
+    removed.
+    """
 
     log_start_offset: int
     last_stable_offset: int
@@ -73,8 +74,7 @@ def encode_manifest(
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """What `encode_manifest` wrote; CorruptIndex when it is cut off, altered beyond sense, or of another
-    version."""
+    """What `encode_manifest` wrote; CorruptIndex when it is truncated, damaged, or of another version."""
     content = decode_json(data, name="manifest", version=MANIFEST_VERSION)
     try:
         return Manifest(
@@ -88,7 +88,7 @@ def decode_manifest(data: bytes) -> Manifest:
             segments=tuple(_decode_summary(segment) for segment in content["segments"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise CorruptIndex(f"a manifest without sense: {error!r}") from error
+        raise CorruptIndex(f"the manifest has a missing or invalid field: {error!r}") from error
 
 
 def _decode_summary(content: dict[str, Any]) -> SegmentSummary:
@@ -108,7 +108,7 @@ CHECKPOINT_VERSION: Final = 1
 
 @attrs.frozen(kw_only=True)
 class SyncedSegment:
-    """A segment as it was when its last byte was synced. Checksums are CRC-32C of the whole index file."""
+    """A segment as of its last sync. The three index fields are the CRC-32C of each whole index file."""
 
     base_offset: int
     end_offset: int
@@ -131,12 +131,12 @@ def encode_checkpoint(segments: list[SyncedSegment]) -> bytes:
 
 
 def decode_checkpoint(data: bytes) -> list[SyncedSegment]:
-    """What `encode_checkpoint` wrote; CorruptIndex when it makes no sense."""
+    """What `encode_checkpoint` wrote; CorruptIndex when it is damaged."""
     content = decode_json(data, name="checkpoint", version=CHECKPOINT_VERSION)
     try:
         return [_segment(entry) for entry in content["segments"]]
     except (KeyError, TypeError, ValueError) as error:
-        raise CorruptIndex(f"a checkpoint without sense: {error!r}") from error
+        raise CorruptIndex(f"the checkpoint has a missing or invalid field: {error!r}") from error
 
 
 def _segment(entry: dict[str, Any]) -> SyncedSegment:
@@ -150,7 +150,7 @@ LOG_START_VERSION: Final = 1
 
 
 def read_log_start(storage: Storage, directory: str) -> int:
-    """The log start that was written last, 0 when none was or it cannot be read."""
+    """The last log start that was written; 0 when there is none or it cannot be read."""
     data = storage.read_file(f"{directory}/{LOG_START_FILE}")
     try:
         content = (
@@ -162,14 +162,14 @@ def read_log_start(storage: Storage, directory: str) -> int:
 
 
 def write_log_start(storage: Storage, directory: str, offset: int) -> None:
-    """Makes a log start durable."""
+    """Write a log start, durably: records below it must never be readable again."""
     content = encode_json({"format": LOG_START_VERSION, "log_start_offset": offset})
     storage.replace(f"{directory}/{LOG_START_FILE}", content, durable=True)
 
 
 def deletable(bases: Sequence[int], log_start_offset: int, *, snapshots: Sequence[int]) -> list[int]:
-    """Which of the segments that begin at `bases` nobody needs: those before the last one that begins with
-    a snapshot at or below the log start.
+    """The segments (by base offset) that are no longer needed: those before the last segment that begins at
+    or below the log start and has a snapshot. Without a snapshot, the producers in them would be forgotten.
     """
     needed = max((base for base in bases if base <= log_start_offset and base in snapshots), default=0)
     return [base for base in bases if base < needed]
@@ -179,7 +179,9 @@ def deletable(bases: Sequence[int], log_start_offset: int, *, snapshots: Sequenc
 
 
 def encode_json(content: dict[str, Any]) -> bytes:
-    """One object, one field a line at the top: people look into these files. A prefix of it never parses."""
+    """One JSON object with one field per line, for people who open the file. A prefix of it is never valid
+    JSON.
+    """
     fields = (
         f"  {json.dumps(name)}: {json.dumps(value, separators=(',', ':'))}" for name, value in content.items()
     )
@@ -187,14 +189,14 @@ def encode_json(content: dict[str, Any]) -> bytes:
 
 
 def decode_json(data: bytes, *, name: str, version: int) -> dict[str, Any]:
-    """The object of a file of `encode_json`; CorruptIndex when it is none or of another version."""
+    """The object in a file of `encode_json`; CorruptIndex when it is not one, or of another version."""
     try:
         content: Any = json.loads(data)
     except ValueError as error:
-        raise CorruptIndex(f"a {name} that is no JSON: {error}") from error
+        raise CorruptIndex(f"the {name} is not JSON: {error}") from error
     if not isinstance(content, dict):
-        raise CorruptIndex(f"a {name} that is no JSON object")
+        raise CorruptIndex(f"the {name} is not a JSON object")
     fields = cast("dict[str, Any]", content)
     if fields.get("format") != version:
-        raise CorruptIndex(f"a {name} of another version than {version}")
+        raise CorruptIndex(f"the {name} has format {fields.get('format')}; this build reads format {version}")
     return fields

@@ -1,7 +1,6 @@
-"""A storage in memory: brokers without a directory, and tests that are done before a disk has turned.
+"""A storage in memory, for brokers without a directory and for tests.
 
-Rule: it behaves as the disk does, except that nothing in it survives its process, so a sync has nothing to
-do.
+Rule: it behaves like the disk, except that nothing survives the process, so a sync does nothing.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ class MemoryFile:
         del self._content[size:]
 
     def sync(self) -> None:
-        """Memory has nothing slower behind it."""
+        """Nothing survives the process, synced or not."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is no handle to release."""
 
 
 class MemoryStorage:
@@ -97,7 +96,7 @@ class MemoryStorage:
         self._directories.get(directory, {}).pop(name, None)
 
     def sync_directory(self, directory: str) -> None:
-        """Memory has nothing slower behind it."""
+        """Nothing survives the process, synced or not."""
 
     @staticmethod
     def _split(path: str) -> tuple[str, str]:

@@ -62,26 +62,26 @@ from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET
 
 @attrs.frozen(kw_only=True)
 class Recovered:
-    """A log that is valid to its last byte, and what was taken away to make it so."""
+    """A log that is valid to its last byte, and what was dropped to make it so."""
 
     segments: list[Segment]  # at least one; the last takes appends
-    synced: list[SyncedSegment]  # what the checkpoint says of the first of them
+    synced: list[SyncedSegment]  # the checkpoint's entries for the first of them
     snapshots: list[int]  # offsets, ascending
     log_start_offset: int
     dropped: str | None
 
 
 def recover(storage: Storage, directory: str, *, trusted_clean: bool) -> Recovered:
-    """Opens the segments of one partition, making the first one where there is none.
+    """Open the segments of one partition, and create the first one if there is none.
 
-    Segments that the checkpoint vouches for are taken as they are, the last of them only after a clean
-    shutdown (`trusted_clean`).
+    Segments that the checkpoint covers are not read; the last segment only after a clean shutdown
+    (`trusted_clean`).
     """
     return _Recovery(storage, directory).run(trusted_clean=trusted_clean)
 
 
 def read_snapshot(storage: Storage, directory: str, offset: int) -> list[ProducerSnapshot] | None:
-    """The snapshot taken at `offset`; None when it is missing or corrupt, and a corrupt one is removed."""
+    """The snapshot taken at `offset`; None when it is missing or corrupt. A corrupt one is removed."""
     path = f"{directory}/{offset:020d}.{SNAPSHOT}"
     data = storage.read_file(path)
     if data is None:
@@ -126,7 +126,7 @@ class _Recovery:
         return f"{self._directory}/{name}"
 
     def _sweep(self) -> dict[int, int]:
-        """Removes what a crash left half done; base offset and size in bytes of each log file, ascending."""
+        """Remove half-written files; return the base offset and size in bytes of each log file, ascending."""
         files = self._storage.files(self._directory)
         parsed = [(name, *parse_file_name(name)) for name in files]
         sizes = {offset: files[name] for name, offset, kind in parsed if kind == LOG}
@@ -140,7 +140,7 @@ class _Recovery:
         return self._without_deleted(sizes)
 
     def _without_deleted(self, sizes: dict[int, int]) -> dict[int, int]:
-        """Segments below the log start go, the oldest first, so that a crash leaves no gap."""
+        """Delete the segments below the log start, oldest first, so that a crash leaves no gap."""
         readable = [
             offset
             for offset in self._snapshots
@@ -154,30 +154,31 @@ class _Recovery:
         return {base: size for base, size in sizes.items() if base not in gone}
 
     def _log_start(self) -> int:
-        """Never before the oldest segment, nor beyond the end of a log that lost what it had."""
+        """The stored log start, clipped to the log that is left."""
         return min(max(self._log_start_offset, self._segments[0].base_offset), self._segments[-1].end_offset)
 
     def _read_checkpoint(self) -> list[SyncedSegment]:
         data = self._storage.read_file(self._path(CHECKPOINT_FILE))
         try:
             return [] if data is None else decode_checkpoint(data)
-        except CorruptIndex:  # it only spares work
+        except CorruptIndex:  # without it, more of the log is read
             return []
 
     def _take_over(self, vouched: list[SyncedSegment]) -> list[SyncedSegment]:
-        """Opens segments by their indexes alone, up to the first with one that is missing or altered; which
-        ones."""
+        """Open segments by their indexes alone, up to the first with a missing or altered index; return their
+        entries.
+        """
         for entry in vouched:
             segment = Segment(self._storage, self._directory, entry.base_offset)
             try:
                 segment.load(entry)
-            except CorruptIndex:  # this one and what follows are read from the log
+            except CorruptIndex:  # this segment and later ones are read from the log
                 break
             self._segments.append(segment)
         return vouched[: len(self._segments)]
 
     def _replay(self, sizes: dict[int, int]) -> None:
-        """Checks the segments that nobody vouches for; the first invalid byte ends the log."""
+        """Read and check the other segments; the first invalid byte ends the log."""
         if not sizes:
             return
         transactions = self._open_transactions_at(min(sizes))
@@ -202,7 +203,9 @@ class _Recovery:
             self._segments.append(segment)
 
     def _open_transactions_at(self, offset: int) -> OpenTransactions:
-        """From the newest readable snapshot at or before `offset`, then over the batches in between."""
+        """The open transactions at `offset`: from the newest valid snapshot at or before it and the batches
+        in between.
+        """
         start, transactions = 0, OpenTransactions()
         for taken_at in [taken_at for taken_at in reversed(self._snapshots) if taken_at <= offset]:
             producers = read_snapshot(self._storage, self._directory, taken_at)
@@ -219,7 +222,7 @@ class _Recovery:
         return transactions
 
     def _remove_stale(self) -> None:
-        """Snapshots and a manifest that speak of what is no longer there."""
+        """Remove snapshots beyond the log end, and the manifest of a log that was cut."""
         end = self._segments[-1].end_offset
         for offset in [offset for offset in self._snapshots if offset > end]:
             self._snapshots.remove(offset)
@@ -237,8 +240,7 @@ class _Recovery:
 def _vouched(
     sizes: dict[int, int], listed: list[SyncedSegment], *, trusted_clean: bool
 ) -> list[SyncedSegment]:
-    """The entries of a checkpoint that fit the files that are there, from the first segment on without a
-    gap."""
+    """The entries of a checkpoint that match the files, from the first segment on without a gap."""
     vouched: list[SyncedSegment] = []
     for base, entry in zip(sizes, listed, strict=False):
         is_last = base == max(sizes)
@@ -257,8 +259,7 @@ def _vouched(
 def _replay_segment(
     segment: Segment, size: int, transactions: OpenTransactions, *, leader_epoch: int = NO_LEADER_EPOCH
 ) -> str | None:
-    """Takes the valid batches of a log file into `segment`; why it stopped before byte `size`, None when it
-    did not."""
+    """Note the valid batches of a log file in `segment`; why it stopped before byte `size`, or None."""
     segment.leader_epoch = leader_epoch
     try:
         for _, header, batch in walk_batches(segment.file, 0, size):

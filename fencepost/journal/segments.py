@@ -33,9 +33,9 @@ from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP
 
 LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX, SNAPSHOT = "log", "index", "timeindex", "txnindex", "snapshot"
 INDEX_KINDS: Final = (INDEX, TIME_INDEX, TRANSACTION_INDEX)
-WALK_BYTES: Final = 1 << 20  # read at a time when whole batches are wanted
-HOP_BYTES: Final = 8192  # read at a time when headers alone are: an index interval and one header fit
-BATCH_SIZE_MAX: Final = 1 << 27  # a length above it is damage: no frame carries such a batch
+WALK_BYTES: Final = 1 << 20  # read at a time for whole batches
+HOP_BYTES: Final = 8192  # read at a time for headers alone: an index interval and one header fit
+BATCH_SIZE_MAX: Final = 1 << 27  # a larger length is damage: no frame carries such a batch
 
 
 def file_name(offset: int, kind: str) -> str:
@@ -54,11 +54,10 @@ def parse_file_name(name: str) -> tuple[int, str]:
 def walk_batches(
     file: StorageFile, start: int, end: int, *, check: bool = True, chunk_bytes: int = WALK_BYTES
 ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """(position, header, bytes) of each batch between two byte positions, holding one chunk or one batch at a
+    """(position, header, bytes) of each batch between two byte positions; holds one chunk or one batch at a
     time.
 
-    ProtocolViolation at the first batch that is cut off, impossible, or (with `check`) not what its checksum
-    says.
+    ProtocolViolation at the first batch that is cut off, invalid, or (with `check`) fails its checksum.
     """
     position, window, window_start = start, memoryview(b""), start
     while position < end:
@@ -101,8 +100,7 @@ def walk_headers(file: StorageFile, start: int, end: int) -> Iterator[tuple[int,
 
 
 class Segment:
-    """The batches from `base_offset` to `end_offset`. Files open when they are needed; `release` closes them
-    again."""
+    """The batches from `base_offset` to `end_offset`. Files are opened on demand; `release` closes them."""
 
     __slots__ = (
         "_directory",
@@ -129,8 +127,8 @@ class Segment:
         self._storage = storage
         self._directory = directory
         self._file: StorageFile | None = None
-        self._located = (base_offset, 0)  # the batch found last, which is asked for again,
-        self._read_to = (base_offset, 0)  # and where the last read ended: most readers go on from there
+        self._located = (base_offset, 0)  # the batch found last, which is often asked for again,
+        self._read_to = (base_offset, 0)  # and the end of the last read, where most readers continue
         self.base_offset = base_offset
         self.end_offset = base_offset
         self.size = 0
@@ -161,24 +159,26 @@ class Segment:
         return self._file
 
     def path(self, kind: str) -> str:
-        """Where one of this segment's files lies in the storage."""
+        """The path of one of this segment's files."""
         return f"{self._directory}/{file_name(self.base_offset, kind)}"
 
     def create(self) -> None:
-        """Makes the files of a new segment. An index that is missing later is damage, never an index without
-        entries."""
+        """Create the files of a new segment. An index file that is missing later is damage, not an empty
+        index.
+        """
         self._file = self._storage.open(self.path(LOG), create=True)
         for kind in INDEX_KINDS:
             self._storage.open(self.path(kind), create=True).close()
 
     def append(self, batch: Buffer, header: BatchHeader, *, last_offset: int, leader_epoch: int) -> None:
-        """One write of the batch as it is, then the entries that are due."""
+        """Write the batch, then note it in the indexes."""
         self.file.append(batch)
         self.note(header, last_offset=last_offset, leader_epoch=leader_epoch)
 
     def note(self, header: BatchHeader, *, last_offset: int, leader_epoch: int) -> None:
-        """Counts a batch that lies at the end of the log file: live after its write, at recovery after its
-        check."""
+        """Account for a batch at the end of the log file: live after its write, at recovery after its
+        check.
+        """
         if self.size == 0:
             self.first_timestamp = header.max_timestamp
         if header.max_timestamp > self.max_timestamp:
@@ -195,7 +195,7 @@ class Segment:
         self.leader_epoch = leader_epoch
 
     def synced(self) -> SyncedSegment:
-        """What the checkpoint says of this segment once it is synced."""
+        """The checkpoint's entry for this segment, once it is synced."""
         return SyncedSegment(
             base_offset=self.base_offset,
             end_offset=self.end_offset,
@@ -208,8 +208,9 @@ class Segment:
         )
 
     def load(self, synced: SyncedSegment) -> None:
-        """Takes over what a checkpoint says; CorruptIndex when an index is missing or is not the one it
-        speaks of."""
+        """Take the segment as its checkpoint entry describes it; CorruptIndex when an index is missing or
+        altered.
+        """
         offsets, times, aborted = (
             self._checked(kind, checksum)
             for kind, checksum in (
@@ -233,7 +234,7 @@ class Segment:
         return data
 
     def write_indexes(self) -> None:
-        """Puts the indexes in memory in place of the files, where these differ."""
+        """Replace the index files that differ from the indexes in memory."""
         for kind, data in (
             (INDEX, self.offset_index.encoded()),
             (TIME_INDEX, self.time_index.encoded()),
@@ -244,11 +245,11 @@ class Segment:
         self._saved_offsets, self._saved_times = len(self.offset_index), len(self.time_index)
 
     def complete_time_index(self) -> None:
-        """The entry that tells the segment's largest timestamp, when nothing more will be appended."""
+        """Add the entry of the segment's largest timestamp, when the segment is complete."""
         self.time_index.append(self.max_timestamp, self._max_timestamp_offset - self.base_offset)
 
     def save_indexes(self) -> None:
-        """Writes the entries that are only in memory yet. They may be lost: recovery builds them again."""
+        """Write the entries that are only in memory. They may be lost: recovery rebuilds them."""
         for kind, index, saved in (
             (INDEX, self.offset_index, self._saved_offsets),
             (TIME_INDEX, self.time_index, self._saved_times),
@@ -259,7 +260,7 @@ class Segment:
         self._saved_times = len(self.time_index)
 
     def append_aborted(self, entry: bytes) -> None:
-        """Writes an entry that the transaction index already took."""
+        """Write an entry that the transaction index in memory already holds."""
         self._append_to(TRANSACTION_INDEX, entry)
 
     def _append_to(self, kind: str, data: bytes) -> None:
@@ -270,8 +271,9 @@ class Segment:
             file.close()
 
     def locate(self, offset: int) -> int:
-        """Byte position of the first batch whose last offset is `offset` or more; the segment's size when
-        there is none."""
+        """The byte position of the first batch whose last offset is `offset` or more, else the segment's
+        size.
+        """
         if offset >= self.end_offset:
             return self.size
         start = self.offset_index.position_before(max(0, offset - self.base_offset))
@@ -285,8 +287,9 @@ class Segment:
         return self.size
 
     def read(self, offset: int, *, max_bytes: int, before: int) -> bytes:
-        """Whole batches from the one that holds `offset` up to `max_bytes`, at least one, all of them below
-        offset `before`."""
+        """Whole batches from the one that holds `offset`, up to `max_bytes` but at least one, all below
+        `before`.
+        """
         start = self.locate(offset)
         limit = self.size if before >= self.end_offset else self.locate(before)
         if start >= limit:
@@ -297,25 +300,26 @@ class Segment:
         return self.file.read(start, end - start)
 
     def _boundary(self, start: int, target: int) -> int:
-        """Where the last batch that ends at or before byte `target` ends, or else the batch at `start`."""
+        """The end of the last batch that ends at or before byte `target`, or of the batch at `start`."""
         for position, header in self.headers(max(start, self.offset_index.last_position_up_to(target))):
             if position + header.size > target:
                 return position if position > start else position + header.size
         return self.size
 
     def headers(self, start: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) of each batch from a batch start on; StorageError when the log has been
-        damaged."""
+        """(position, header) of each batch, from the start of one on; StorageError when the log is
+        damaged.
+        """
         try:
             yield from walk_headers(self.file, start, self.size)
         except ProtocolViolation as violation:
             raise StorageError(f"{self.path(LOG)} is damaged: {violation}") from violation
 
     def batches(self, from_offset: int, *, before: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """(header, bytes) of the batches from the one that holds `from_offset` to the last below offset
-        `before`, over a handle of its own.
+        """(header, bytes) of the batches from the one that holds `from_offset` to the last below `before`,
+        through a file handle of its own.
 
-        Checksums are not looked at: they were when the batches came.
+        Checksums are not verified: they were when the batches arrived or were recovered.
         """
         start, end = self.locate(from_offset), self.locate(before)
         file = self._storage.open(self.path(LOG))
@@ -333,8 +337,8 @@ class Segment:
         return offset if holder is None else min(offset, holder[1].base_offset)
 
     def find_timestamp(self, timestamp: int, *, from_offset: int = 0) -> tuple[int, int] | None:
-        """(timestamp, offset) of the first record from an offset on that is at least as new, None when there
-        is none.
+        """(timestamp, offset) of the first record at or after an offset that is at least as new; None when
+        there is none.
         """
         start = self.locate(self.base_offset + self.time_index.offset_before(timestamp))
         for position, header in self.headers(start):
@@ -346,13 +350,14 @@ class Segment:
         return None
 
     def resume(self) -> None:
-        """Makes ready for appends after a start."""
+        """Prepare for appends after a start."""
         if self.size:
             self.first_timestamp = next(self.headers())[1].max_timestamp
 
     def sync(self, *, indexes: bool) -> None:
-        """Makes the log durable, and the index files with it. May run in another thread than appends and
-        `release`."""
+        """Make the log durable, and with `indexes` the index files. May run in another thread than appends
+        and `release`.
+        """
         self._sync_file(LOG, self._file)
         for kind in INDEX_KINDS if indexes else ():
             self._sync_file(kind, None)
@@ -368,14 +373,13 @@ class Segment:
             file.close()
 
     def release(self) -> None:
-        """Closes the log file until it is needed again."""
+        """Close the log file until it is needed again."""
         file, self._file = self._file, None
         if file is not None:
             file.close()
 
     def remove(self) -> None:
-        """Deletes the segment's files, the log first: an index without its log is swept up when a journal
-        opens."""
+        """Delete the segment's files, the log first: the next start removes an index without a log."""
         self.release()
         for kind in (LOG, *INDEX_KINDS):
             self._storage.remove(self.path(kind))

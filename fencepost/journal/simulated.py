@@ -1,8 +1,8 @@
-"""A storage that forgets: after a loss of power only what was synced is sure to be there, and the last write
-may be torn.
+"""A simulated disk: after a power failure only synced data is certain to be there, and the last write may be
+torn.
 
-Rule: every choice of what survives comes from the chooser that was handed in, asked in a fixed order, so a
-run can be replayed.
+Rule: every choice of what survives comes from the chooser that it was given, in a fixed order, so a run can
+be replayed.
 """
 
 from __future__ import annotations
@@ -14,22 +14,20 @@ from fencepost.journal.storage import DirectoryInUse, StorageError
 from fencepost.protocol.batches import Buffer
 
 Choose = Callable[[int], int]  # n -> one of 0 .. n
-Breaks = Callable[
-    [str, str], bool
-]  # (operation, path) -> whether it fails this time; operations are those below
+Breaks = Callable[[str, str], bool]  # (operation, path) -> whether it fails this time; APPEND or SYNC
 APPEND: Final = "append"
 SYNC: Final = "sync"
 
 
 class _Node:
-    """What a file holds, what of it is synced, and what was done to it since."""
+    """A file: its content, its synced content, and the changes since."""
 
     __slots__ = ("content", "since", "synced")
 
     def __init__(self) -> None:
         self.content = bytearray()
         self.synced = b""
-        self.since: list[bytes | int] = []  # bytes: appended; a number: cut to that size
+        self.since: list[bytes | int] = []  # bytes: appended; a number: truncated to that size
 
     def append(self, data: Buffer) -> None:
         self.content += data
@@ -44,8 +42,9 @@ class _Node:
         self.since.clear()
 
     def lose_power(self, choose: Choose) -> None:
-        """Keeps some of the first unsynced writes; of the next one a part may be there: as it was, as zeros,
-        or with zeros behind it up to where it should end."""
+        """Keep some of the first unsynced writes. A part of the next one may be there, too: its bytes, zeros
+        of that length, or its bytes and then zeros up to its full length, as file systems leave them.
+        """
         kept = choose(len(self.since))
         torn = self.since[kept] if kept < len(self.since) else 0
         self.content = bytearray(self.synced)
@@ -62,8 +61,9 @@ class _Node:
 
 
 class _Directory:
-    """Names and what they name, which names are synced, and which were given (or taken: None) since, together
-    or not at all."""
+    """A directory: its entries, its synced entries, and the changes since (None: removed), each of them
+    atomic.
+    """
 
     __slots__ = ("names", "since", "synced")
 
@@ -81,8 +81,7 @@ class _Directory:
         self.since.clear()
 
     def lose_power(self, choose: Choose) -> None:
-        """Keeps some of the first unsynced changes of names, as a file system that logs them in order
-        does."""
+        """Keep some of the first unsynced changes of entries, as a journaling file system does."""
         kept = choose(len(self.since))
         self.names = self.synced
         for changes in self.since[:kept]:
@@ -101,7 +100,7 @@ def _rename(names: dict[str, _Node | _Directory], changes: dict[str, _Node | _Di
 
 
 class SimulatedFile:
-    """A handle that dies with the process that opened it."""
+    """A handle; it is invalid once the process that opened it is dead."""
 
     __slots__ = ("_generation", "_node", "_path", "_storage")
 
@@ -137,7 +136,7 @@ class SimulatedFile:
         self._node.sync()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is no handle to release."""
 
     def _check(self) -> None:
         if self._generation != self._storage.generation:
@@ -145,8 +144,9 @@ class SimulatedFile:
 
 
 class SimulatedStorage:
-    """A data directory in memory that keeps a disk's promises and no others. `kill` ends a process,
-    `lose_power` the machine."""
+    """A data directory in memory that keeps a disk's promises and no others. `kill` ends the process,
+    `lose_power` stops the machine.
+    """
 
     def __init__(self, choose: Choose, *, breaks: Breaks | None = None, location: str = "simulated") -> None:
         self.location = location
@@ -157,12 +157,12 @@ class SimulatedStorage:
         self._top = _Directory()
 
     def kill(self) -> None:
-        """The process is gone, and its lock and handles with it; what it wrote is there."""
+        """The process dies: its lock and handles are gone, its writes stay."""
         self.generation += 1
         self._locked = False
 
     def lose_power(self) -> None:
-        """The process is gone, and of what was not synced only what the chooser keeps is left."""
+        """The machine stops: of what was not synced, only what the chooser keeps is left."""
         self.kill()
         self._top.lose_power(self.choose)
 

@@ -1,8 +1,8 @@
 """The `.snapshot` file: what a partition leader remembers of each producer, in Kafka's layout
 (ProducerStateManager, version 1).
 
-Rule: a snapshot is a shortcut through the log; one that does not match its checksum is dropped and the next
-older one taken.
+Rule: a snapshot only saves reading the log. One whose checksum is wrong is removed, and the next older one is
+used.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _ENTRY = struct.Struct(">qhiqiqiq")
 
 
 class ProducerSnapshot(NamedTuple):
-    """One producer: only its last batch survives a restart, so duplicates are recognised one batch deep right
-    after one.
+    """One producer. Only its last batch is kept, so right after a restart only that one is recognised as a
+    duplicate.
 
-    `last_sequence` and `last_offset` are -1 when only a marker was seen, `first_offset` is -1 when no
+    `last_sequence` and `last_offset` are -1 when only a marker was seen; `first_offset` is -1 when no
     transaction is open.
     """
 
@@ -46,9 +46,9 @@ def encode_snapshot(producers: Sequence[ProducerSnapshot]) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> list[ProducerSnapshot]:
-    """The producers of a snapshot file; CorruptIndex when it is cut off, altered or of another version."""
+    """The producers in a snapshot file; CorruptIndex when it is truncated, damaged or of another version."""
     if len(data) < _HEAD.size + _COUNT.size:
-        raise CorruptIndex(f"a snapshot of {len(data)} bytes is cut off")
+        raise CorruptIndex(f"a snapshot of {len(data)} bytes is truncated")
     version, checksum = _HEAD.unpack_from(data)
     if version != SNAPSHOT_VERSION:
         raise CorruptIndex(f"a snapshot of version {version}; this build reads {SNAPSHOT_VERSION}")

@@ -19,19 +19,19 @@ from fencepost.protocol.terms import TopicPartition, topic_name_problem
 
 
 class StorageError(FencepostError):
-    """The disk failed or holds what it cannot hold. Whoever wrote gives up leadership; nothing is retried."""
+    """The disk failed, or its content is damaged. The leader that was writing resigns; nothing is retried."""
 
 
 class DirectoryInUse(StorageError):
-    """Another broker holds the lock of this data directory."""
+    """Another broker has locked this data directory."""
 
 
 class NotADataDirectory(StorageError):
-    """The directory holds no Fencepost log (or one of another format); the message says what to do."""
+    """The directory is not a Fencepost data directory, or of another format; the message says what to do."""
 
 
 class StorageFile(Protocol):
-    """One open file that only grows, except when recovery cuts it."""
+    """One open file. It only grows, except when recovery truncates it."""
 
     @property
     def size(self) -> int:
@@ -39,8 +39,7 @@ class StorageFile(Protocol):
         ...
 
     def append(self, data: Buffer) -> None:
-        """One write at the end; all of it or StorageError, after which the tail of the file may be
-        garbage."""
+        """Write at the end: everything, or StorageError, after which the file may end in garbage."""
         ...
 
     def read(self, position: int, size: int) -> bytes:
@@ -48,33 +47,34 @@ class StorageFile(Protocol):
         ...
 
     def truncate(self, size: int) -> None:
-        """Cuts the file to its first `size` bytes."""
+        """Truncate the file to its first `size` bytes."""
         ...
 
     def sync(self) -> None:
-        """Returns when all that was written before the call survives a loss of power. May run in another
-        thread than append."""
+        """Return when everything written before the call survives a power failure. May run in another thread
+        than append.
+        """
         ...
 
     def close(self) -> None:
-        """Gives the handle back; does not sync."""
+        """Close the handle, without a sync."""
         ...
 
 
 class StorageReader(Protocol):
-    """The half that looks without a lock. Paths are `name` or `directory/name`; "" is the top."""
+    """The part that needs no lock. Paths are `name` or `directory/name`; "" is the data directory itself."""
 
     @property
     def location(self) -> str:
-        """Where this is, for messages."""
+        """The location, for messages."""
         ...
 
     def exists(self) -> bool:
-        """Whether there is a top; `lock` makes it when there is none."""
+        """Whether the data directory exists; `lock` creates it."""
         ...
 
     def directories(self) -> list[str]:
-        """Names of the directories at the top, sorted; NotADataDirectory when there is no top."""
+        """The names of the directories in it, sorted; NotADataDirectory when it does not exist."""
         ...
 
     def files(self, directory: str) -> dict[str, int]:
@@ -83,7 +83,7 @@ class StorageReader(Protocol):
         ...
 
     def read_file(self, path: str) -> bytes | None:
-        """All of a file, or None when there is none."""
+        """The whole content of a file; None when it does not exist."""
         ...
 
     def open(self, path: str, *, create: bool = False) -> StorageFile:
@@ -95,44 +95,45 @@ class Storage(StorageReader, Protocol):
     """A data directory that can be written."""
 
     def lock(self) -> None:
-        """Makes this the only owner until unlock; DirectoryInUse when there is one."""
+        """Become the only owner until `unlock`; DirectoryInUse when another broker is."""
         ...
 
     def unlock(self) -> None:
-        """Lets the next owner in."""
+        """Release the lock."""
         ...
 
     def make_directory(self, name: str) -> None:
-        """Makes a directory at the top; nothing when it exists."""
+        """Create a directory, if it does not exist."""
         ...
 
     def rename_directory(self, name: str, new_name: str) -> None:
-        """Renames a directory at the top, at once or not at all."""
+        """Rename a directory, atomically."""
         ...
 
     def remove_directory(self, name: str) -> None:
-        """Removes a directory and the files in it; nothing when it does not exist."""
+        """Remove a directory and its files, if it exists."""
         ...
 
     def replace(self, path: str, data: Buffer, *, durable: bool) -> None:
-        """Puts `data` in place of the file: a reader sees the old or the new, never a mix. Survives power
-        loss only if `durable`."""
+        """Replace a file atomically: a reader sees the old content or the new. Survives a power failure only
+        if `durable`.
+        """
         ...
 
     def remove(self, path: str) -> None:
-        """Removes a file; nothing when it does not exist."""
+        """Remove a file, if it exists."""
         ...
 
     def sync_directory(self, directory: str) -> None:
-        """Returns when the names created, replaced and removed in a directory survive a loss of power."""
+        """Return when files created, replaced and removed in a directory stay so after a power failure."""
         ...
 
 
-TEMPORARY_SUFFIX = ".tmp"  # what `replace` writes before it renames; strays are removed when a journal opens
+TEMPORARY_SUFFIX = ".tmp"  # `replace` writes this file and renames it; a start removes what a crash left
 
 
 def directory_name(partition: TopicPartition) -> str:
-    """The directory of a partition. The name was checked when the topic was made."""
+    """The directory of a partition. The controller checked the topic's name when it created the topic."""
     problem = topic_name_problem(partition.topic)
     assert problem is None, f"a journal for topic {partition.topic!r}: {problem}"
     assert partition.partition >= 0, f"a journal for partition {partition.partition}"
@@ -140,8 +141,9 @@ def directory_name(partition: TopicPartition) -> str:
 
 
 def parse_directory_name(name: str) -> TopicPartition | None:
-    """The partition that a directory holds, None when it holds none. Topics may contain '-': the last one
-    counts."""
+    """The partition that a directory belongs to, or None. A topic may contain '-'; the last one separates the
+    number.
+    """
     topic, dash, digits = name.rpartition("-")
     if not dash or topic_name_problem(topic) is not None or not (digits.isascii() and digits.isdigit()):
         return None

@@ -117,7 +117,7 @@ def test_after_a_failed_sync_a_journal_takes_nothing_more(operation: str) -> Non
         lambda: journal.write_snapshot([]),
         lambda: journal.write_manifest(ManifestState(last_stable_offset=0, high_watermark=0)),
     ):
-        with pytest.raises(StorageError, match="orders-0 takes no more writes: cannot sync"):
+        with pytest.raises(StorageError, match="orders-0 refuses writes until it is recovered: cannot sync"):
             use()
     journal.close()
     assert not journal.closed
@@ -135,7 +135,7 @@ def test_after_a_failed_write_a_journal_takes_nothing_more_and_shows_nothing_of_
     disk.broken.clear()
     journal = disk.writer.journal
     assert (journal.log_end_offset, offsets(journal), journal.failed is None) == (1, [0], False)
-    with pytest.raises(StorageError, match="takes no more writes"):
+    with pytest.raises(StorageError, match="refuses writes until it is recovered"):
         disk.writer.plain()
     disk.storage.kill()
     again = open_journal(disk.storage)
