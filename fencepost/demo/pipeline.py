@@ -27,7 +27,7 @@ SILENCE_S = 30.0  # without a word from the worker mean that it hangs
 
 
 class PipelineFailed(FencepostError):
-    """The worker cannot get to the end, however often it is started."""
+    """The worker cannot finish, no matter how often it is restarted."""
 
 
 @attrs.define
@@ -102,7 +102,7 @@ class Pipeline:
         if code not in (FENCED, COMMIT_UNKNOWN, -signal.SIGKILL):
             because = str(worker.failure())
         self.tally.unplanned_ends += 1
-        self._stage.tell(f"worker gave up, another one goes on: {because}")
+        self._stage.tell(f"worker failed, a replacement takes over: {because}")
         self._rounds = self._keeper.rounds
         return False
 
@@ -146,7 +146,7 @@ class Pipeline:
     ) -> bool:
         """Does what the plan says; True when the worker lives on."""
         if event.strike is Strike.KILL_BROKER:
-            await self._keeper.kill(f"the worker stood at: {point.value}")
+            await self._keeper.kill(f"worker at: {point.value}")
             await worker.tell("on")
             return True
         self._rounds = self._keeper.rounds
@@ -155,12 +155,12 @@ class Pipeline:
             is_open = await self._transaction_is_open()
             self.tally.worker_kills += 1
             self.tally.worker_kills_in_transaction += is_open
-            state = "its transaction is open" if is_open else "no transaction open"
+            state = "transaction open" if is_open else "no open transaction"
             self._stage.tell(f"worker killed: {point.value} ({state})")
         else:
             worker.send(signal.SIGSTOP)
             self.tally.frozen += 1
-            self._stage.tell(f"worker frozen: {point.value}; an heir takes over")
+            self._stage.tell(f"worker frozen: {point.value}; a replacement takes over")
             alarm = trio.Event()
             self._sleepers.append((self._commits + HEIR_ROUNDS, alarm))
             nursery.start_soon(self._wake_up, worker, alarm)
@@ -176,7 +176,7 @@ class Pipeline:
             last_words.append(str(said.get("because", said["event"])))
         if await zombie.wait() == FENCED:
             self.tally.fenced += 1
-            self._stage.tell("frozen worker woke up, tried to go on, and was fenced")
+            self._stage.tell("frozen worker woke up, continued, and was fenced")
         else:
             self._stage.tell(f"frozen worker woke up and was NOT fenced: {', '.join(last_words)}")
 

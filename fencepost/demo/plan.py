@@ -18,12 +18,12 @@ ABORTS = 4  # about so many at least in a short one
 class WorkerPoint(Enum):
     """Points of progress in one round of the worker, in order."""
 
-    READ = "input read, no transaction yet"
-    BEGUN = "transaction begun, nothing sent yet"
+    READ = "input read, no transaction"
+    BEGUN = "transaction begun, nothing sent"
     HALF = "half of the records written"
     PRODUCED = "all records written"
-    OFFSETS = "offsets handed to the transaction"
-    COMMITTED = "transaction committed, answer received"
+    OFFSETS = "offsets added to the transaction"
+    COMMITTED = "transaction committed, response received"
 
     @property
     def is_inside(self) -> bool:
@@ -41,7 +41,7 @@ class Strike(Enum):
     KILL_WORKER = "SIGKILL to the worker"
     KILL_BROKER = "SIGKILL to the broker"
     KILL_BROKER_AT_PREPARE = "SIGKILL to the broker between PREPARE and COMPLETE"
-    FREEZE_WORKER = "SIGSTOP to the worker, an heir takes over, then SIGCONT"
+    FREEZE_WORKER = "SIGSTOP to the worker, a replacement takes over, then SIGCONT"
 
 
 @attrs.frozen

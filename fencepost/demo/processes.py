@@ -26,7 +26,7 @@ LAST_WORDS = 2_000  # of a process's stderr are shown when it failed
 
 
 class ChildFailed(FencepostError):
-    """A process of the demonstration ended in a way that nobody planned."""
+    """A process of the demonstration ended unexpectedly."""
 
 
 class ChildProcess:
@@ -75,9 +75,11 @@ class ChildProcess:
         return await self._process.wait()
 
     def failure(self) -> ChildFailed:
-        """The end that nobody planned, with its last words."""
+        """The error for an unexpected end, with the end of its stderr."""
         words = self._errors.read_text(errors="replace").strip()[-LAST_WORDS:]
-        return ChildFailed(f"the {self.name} ended with {self._process.returncode}\n{words}")
+        return ChildFailed(
+            f"the {self.name} process ended with exit code {self._process.returncode}:\n{words}"
+        )
 
 
 class ChildProcesses:
@@ -157,7 +159,7 @@ class BrokerProcess:
             self.lost_replies += said is not None and "lost_reply" in said
             if said is not None and "held" in said:
                 self.holds.popleft()
-                await self.kill(f"{said['held']} is in the log, and nothing after it yet")
+                await self.kill(f"{said['held']} is the last record of the log")
             elif said is None:
                 async with self._lock:
                     if child is self._child:

@@ -100,48 +100,48 @@ class DemoResult:
         """(what, how many, what it means, whether it is damage)."""
         isolation = "read_uncommitted" if self.broken == "isolation" else "read_committed"
         return [
-            ("flights in", self.flights, "rows of the CSV", False),
+            ("flights in", self.flights, "rows of the CSV file", False),
             ("  loaded", self.flights_loaded, "records of the input topic `flights`",
              self.flights_loaded != self.flights),
-            ("records out", self.delays_committed, f"visible in `delays` to {isolation}",
+            ("records out", self.delays_committed, f"visible in `delays` with {isolation}",
              self.delays_committed != self.flights),
             ("duplicates", self.duplicates, "flights counted more than once", self.duplicates > 0),
-            ("lost", self.lost, "flights that never came out", self.lost > 0),
-            ("wrong", self.wrong, "flights whose delay is not the CSV's", self.wrong > 0),
-            ("totals are right", self.totals_match, "running totals per carrier equal the CSV's sums",
+            ("lost", self.lost, "flights missing from the output", self.lost > 0),
+            ("wrong", self.wrong, "flights whose delay differs from the CSV file", self.wrong > 0),
+            ("totals are right", self.totals_match, "the totals per carrier equal the sums of the CSV file",
              not self.totals_match),
-            ("workers killed", self.worker_kills, "SIGKILL; the next has the same transactional id", False),
-            ("  in an open transaction", self.worker_kills_in_transaction, "the next one had it aborted",
+            ("workers killed", self.worker_kills, "SIGKILL; the next one has the same transactional id", False),
+            ("  in an open transaction", self.worker_kills_in_transaction, "the next one aborted it",
              False),
-            ("brokers killed", self.broker_kills, "SIGKILL; the next runs on the same directory", False),
+            ("brokers killed", self.broker_kills, "SIGKILL; the next one uses the same directory", False),
             ("  between PREPARE and COMPLETE", self.broker_kills_between_prepare_and_complete,
-             "the next one finished what was decided", False),
-            ("workers frozen, then thawed", self.zombies, "zombies: each had an heir by then", False),
-            ("  fenced", self.zombies_fenced, "zombies that were told to stop",
+             "the next one finished the decided transaction", False),
+            ("workers frozen, then thawed", self.zombies, "zombies: each was replaced meanwhile", False),
+            ("  fenced", self.zombies_fenced, "zombies whose next request was refused",
              self.zombies_fenced != self.zombies),
-            ("answers lost", self.lost_replies, "each time the producer sent its batch again", False),
+            ("responses lost", self.lost_replies, "the producer retried its batch each time", False),
             ("transactions committed", self.committed_transactions, "", False),
             ("transactions aborted", self.aborted_transactions,
-             f"{self.aborted_on_purpose} on purpose, the others were left open", False),
-            ("read_uncommitted would show", self.uncommitted_visible, "more records, all aborted", False),
-            ("contradictions in the log", self.log_contradictions, "coordinator against markers",
+             f"{self.aborted_on_purpose} on purpose, the others were cut off", False),
+            ("read_uncommitted would show", self.uncommitted_visible, "additional records, all aborted", False),
+            ("contradictions in the log", self.log_contradictions, "transaction log against markers",
              self.log_contradictions > 0),
         ]  # fmt: skip
 
     def sentence(self) -> str:
-        """The outcome in one breath."""
+        """The outcome in one sentence."""
         if self.ok:
-            return "Exactly once: every flight is in the output, none twice, whatever was killed."
+            return "Exactly once: every flight is in the output once, despite all kills."
         if not self.output_is_right:
-            cause = f" That is what {BREAKS[self.broken]} is for." if self.broken else ""
+            cause = f" This is what {BREAKS[self.broken]} prevents." if self.broken else ""
             return f"NOT exactly once: see the numbers above.{cause}"
-        return "The output is right, but the kills did not fall as planned: this run proves nothing."
+        return "The output is right, but the kills did not happen as planned, so this run proves nothing."
 
 
 BREAKS = {
-    "fencing": "fencing (refusing a former owner of a transactional id)",
-    "dedup": "deduplication (recognising a batch that is sent again)",
-    "isolation": "read_committed (leaving out what was aborted)",
+    "fencing": "fencing (refusing the former owner of a transactional id)",
+    "dedup": "deduplication (recognising a retried batch)",
+    "isolation": "read_committed (skipping aborted records)",
 }
 
 

@@ -48,7 +48,11 @@ def run_demo(
             str(problem), then="ask for fewer kills or more flights", code=WRONG_USAGE
         ) from problem
     if directory is not None and directory.exists() and any(directory.iterdir()):
-        raise CommandFailed(f"{directory} is not empty", then="name a new directory", code=WRONG_USAGE)
+        raise CommandFailed(
+            f"{directory} is not empty",
+            then="give a new or empty directory with --directory",
+            code=WRONG_USAGE,
+        )
     require_spark()
     stage = StoryLog()
     with (
@@ -61,7 +65,7 @@ def run_demo(
         the = DemoRun(plan=plan, data=data, source=source, broken=broken, stage=stage)
         report = trio.run(perform_unless_stopped, the, Path(place))
         if directory is not None:
-            stage.tell(f"the log stays in {data}: look at it with `fencepost dump {data}`")
+            stage.tell(f"the log is in {data}; read it with `fencepost dump {data}`")
     stage.console.print(report.to_table())
     stage.console.print(report.sentence(), style="green" if report.ok else "red", markup=False)
     if as_json:
@@ -95,7 +99,7 @@ async def perform(the: DemoRun, place: Path) -> DemoResult:
     async with children(place / "processes") as family:
         reader = await start_reader(the, family)  # Spark takes its time: it starts beside the pipeline
         keeper, tally = await run_pipeline(the, family, reader)
-        the.stage.tell("everything is stopped; from here on only the files count")
+        the.stage.tell("all processes stopped; the check reads only the files")
         histories = read_histories(the.data)
         contradicting = contradictions(the.data)
         for contradiction in contradicting[:5]:

@@ -14,9 +14,9 @@ from fencepost.demo.report import DemoResult
 @pytest.mark.parametrize(
     ("broken", "label"),
     [
-        (None, "visible in `delays` to read_committed"),
-        ("fencing", "visible in `delays` to read_committed"),
-        ("isolation", "visible in `delays` to read_uncommitted"),
+        (None, "visible in `delays` with read_committed"),
+        ("fencing", "visible in `delays` with read_committed"),
+        ("isolation", "visible in `delays` with read_uncommitted"),
     ],
 )
 def test_the_table_names_the_isolation_that_was_read_under(broken: str | None, label: str) -> None:
