@@ -1,91 +1,91 @@
-"""Faults of a real server, anchored at points of the protocol: lose the n-th reply, or hold everything at
-the n-th decision.
+"""Faults of a real server, in the phrases of scenarios: "when node 1 sends Produce reply do drop every 50
+times".
 
-Rule: a rule counts what it matches and says when it fired; a server without rules runs none of this.
+Rule: a fault counts the moments of its point and strikes at the right ones; a server without faults runs none
+of this. A server plays the kinds in `SUPPORTED` and refuses the others when it starts. A new kind is a class
+with `strikes`, a row there, and the place in `server.py` that asks it.
 """
 
 from __future__ import annotations
 
-from enum import Enum
+from collections.abc import Iterable
 from typing import Final
 
 import attrs
 
 from fencepost.broker.contract import Append
-from fencepost.protocol.messages import API_BY_REQUEST, Request
+from fencepost.faults.grammar import BadPhrase, quoted
+from fencepost.faults.phrases import FAULTS, ActionKind, FaultLine, PointKind
+from fencepost.protocol.messages import APIS, Request
 from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TransactionState
 from fencepost.protocol.transaction_log import read_transactions
 
-API_NAMES: Final = {api.name: api.request for api in API_BY_REQUEST.values()}
-
-
-class Point(Enum):
-    """A record of the transaction log that a rule can wait for."""
-
-    ONGOING = "ongoing"
-    PREPARE = "prepare"
-    COMPLETE = "complete"
-
-    def matches(self, state: TransactionState) -> bool:
-        return state.name.startswith(self.name)
+API_NAMES: Final = {api.request: api.name for api in APIS}
 
 
 @attrs.define
-class HoldAt:
-    """After the n-th such record is in the log, the node does nothing more until it is killed."""
+class DropReply:
+    """The reply to a request is lost with its connection; the request has had its effect."""
 
-    point: Point
-    count: int = attrs.field(validator=attrs.validators.gt(0))
+    fault: FaultLine
+    seen: int = 0
+    struck: int = 0
+
+    def strikes(self, request: Request) -> bool:
+        """Whether this request's reply is to be lost."""
+        if API_NAMES[type(request)] != self.fault.when.what:
+            return False
+        self.seen += 1
+        strikes = self.fault.strikes_at(self.seen)
+        self.struck += strikes
+        return strikes
+
+
+@attrs.define
+class PauseAfterAppend:
+    """The node stops after a record of its transaction log, before everything that follows, until a kill."""
+
+    fault: FaultLine
     seen: int = 0
 
-    @classmethod
-    def parse(cls, text: str) -> HoldAt:
-        """From `prepare:3`; ValueError says what is possible."""
-        name, _, count = text.partition(":")
-        names = [point.value for point in Point]
-        if name not in names or not count.isdecimal() or int(count) < 1:
-            raise ValueError(f"{text!r} is not POINT:N with one of {', '.join(names)} and N from 1")
-        return cls(Point(name), int(count))
-
-    def fires(self, append: Append) -> TransactionState | None:
+    def strikes(self, append: Append) -> TransactionState | None:
         """The state that was written, when this append is the one to stop after."""
         if append.partition.topic != TRANSACTION_STATE_TOPIC:
             return None
-        for _, record in read_transactions(append.batch, append.header):
-            if record is not None and self.point.matches(record.state):
-                self.seen += 1
-                if self.seen == self.count:
-                    return record.state
+        when = self.fault.when
+        for name, record in read_transactions(append.batch, append.header):
+            if record is None or when.who != f"coordinator of {name}" or not when.means(record.state.name):
+                continue
+            self.seen += 1
+            if self.fault.strikes_at(self.seen):
+                return record.state
         return None
 
 
-@attrs.define
-class LoseReply:
-    """The reply to every n-th request of a kind is lost, with its connection; the request has had its
-    effect.
-    """
+ServerFault = DropReply | PauseAfterAppend
+SUPPORTED: Final[dict[tuple[PointKind, ActionKind], type[ServerFault]]] = {
+    (PointKind.SENDS_REPLY, ActionKind.DROP): DropReply,
+    (PointKind.DECIDES, ActionKind.PAUSE): PauseAfterAppend,
+}
+"""What a server can do at which point."""
 
-    request: type[Request]
-    every: int = attrs.field(validator=attrs.validators.gt(0))
-    seen: int = 0
-    fired: int = 0
 
-    @classmethod
-    def parse(cls, text: str) -> LoseReply:
-        """From `Produce:50`; ValueError says what is possible."""
-        name, _, every = text.partition(":")
-        if name not in API_NAMES or not every.isdecimal() or int(every) < 1:
-            raise ValueError(
-                f"{text!r} is not REQUEST:N with one of {', '.join(sorted(API_NAMES))} and N from 1"
-            )
-        return cls(API_NAMES[name], int(every))
+def server_faults(texts: Iterable[str], *, node_id: int) -> list[ServerFault]:
+    """The faults that these texts name, for this node. BadPhrase when a server cannot play one of them."""
+    return [_server_fault(FAULTS.read(text), f"node {node_id}") for text in texts]
 
-    def fires(self, request: Request) -> bool:
-        """Whether this request's reply is to be lost."""
-        if type(request) is not self.request:
-            return False
-        self.seen += 1
-        if self.seen % self.every:
-            return False
-        self.fired += 1
-        return True
+
+def _server_fault(fault: FaultLine, node: str) -> ServerFault:
+    when, do = fault.when, fault.do
+    made = SUPPORTED.get((when.kind, do.kind))
+    if made is None:
+        possible = [f"when {point.value.shown} do {action.value.shown}" for point, action in SUPPORTED]
+        raise BadPhrase(f"a server cannot do {quoted(str(do))} when {quoted(str(when))}", possible=possible)
+    if when.kind is PointKind.SENDS_REPLY and (when.who != node or when.whom):
+        because = "a server sees its own replies, and does not know its clients by name"
+        raise BadPhrase(f"{quoted(str(when))}: {because}", possible=[f"{node} sends {when.what} reply"])
+    if do.who not in ("", node, when.who):
+        raise BadPhrase(f"{quoted(str(do))}: a server pauses itself", possible=[f"pause {node}"])
+    if when.is_before or fault.until is not None:
+        raise BadPhrase(f"{quoted(str(fault))}: a server knows neither `before` nor `until`")
+    return made(fault)

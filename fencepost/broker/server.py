@@ -25,7 +25,7 @@ import trio
 
 from fencepost.broker.connection import UNSENT_BYTES_MAX, Connection
 from fencepost.broker.contract import Append, Disconnected, Received, Reply, ReplyTo
-from fencepost.broker.faults import HoldAt, LoseReply
+from fencepost.broker.faults import DropReply, PauseAfterAppend, server_faults
 from fencepost.broker.host import MANIFEST_INTERVAL_MS, Host, SyncPolicy
 from fencepost.broker.node import Node
 from fencepost.broker.settings import NodeSettings
@@ -62,8 +62,7 @@ class BrokerSettings:
     sync: SyncPolicy = SyncPolicy.NONE
     node: NodeSettings = attrs.Factory(NodeSettings)
     journal: JournalSettings = attrs.Factory(JournalSettings)
-    hold_at: str | None = None
-    lose_reply: str | None = None
+    faults: tuple[str, ...] = ()
 
 
 @attrs.frozen
@@ -93,8 +92,9 @@ class Server:
         self.connections: dict[int, Connection] = {}
         self.connections_made = 0
         self.is_held = False
-        self.hold_at = None if settings.hold_at is None else HoldAt.parse(settings.hold_at)
-        self.lose_reply = None if settings.lose_reply is None else LoseReply.parse(settings.lose_reply)
+        faults = server_faults(settings.faults, node_id=settings.node.node_id)
+        self.pauses = [fault for fault in faults if isinstance(fault, PauseAfterAppend)]
+        self.drops = [fault for fault in faults if isinstance(fault, DropReply)]
         self.lost: set[ReplyTo] = set()
         # One buffer serves every connection: what came is copied into frames before anybody else receives.
         self._received = memoryview(bytearray(RECEIVE_SIZE))
@@ -111,7 +111,7 @@ class Server:
             return
         host, now = self.host, now_ms()
         host.tick(now)
-        if self.hold_at is None:
+        if not self.pauses:
             while not host.is_idle:
                 host.work(now)
                 # Answers leave together, but before the node goes on with work that no client waits for.
@@ -134,16 +134,17 @@ class Server:
             print(trouble, file=sys.stderr, flush=True)
 
     def _work_until_held(self, now: int) -> None:
-        """Thing by thing, so that the rule can stop between an append and its effects."""
-        assert self.hold_at is not None, "without a rule there is nothing to hold at"
+        """One thing after another, so that a fault can stop the node between an append and its effects."""
         while not self.host.is_idle:
             ahead = self.host.to_do[0] if self.host.to_do else None
             self.host.work(now)
-            state = self.hold_at.fires(ahead) if isinstance(ahead, Append) else None
-            if state is not None:
-                self.is_held = True
-                print(json.dumps({"held": state.name, "pid": os.getpid()}), flush=True)
-                return
+            if isinstance(ahead, Append):
+                # Every fault counts every append, so no shortcut: a list, not a generator.
+                states = list(filter(None, [pause.strikes(ahead) for pause in self.pauses]))
+                if states:
+                    self.is_held = True
+                    print(json.dumps({"held": states[0].name, "pid": os.getpid()}), flush=True)
+                    return
 
     def _send_answers(self) -> None:
         answers, self.host.answers = self.host.answers, []
@@ -238,8 +239,9 @@ class Server:
         to = ReplyTo(connection.number, arrived.correlation_id)
         if type(arrived.request) is Fetch:
             connection.fetches += 1
-        if self.lose_reply is not None and self.lose_reply.fires(arrived.request):
-            self.lost.add(to)
+        for drop in self.drops:
+            if drop.strikes(arrived.request):
+                self.lost.add(to)
         self.host.offer(Received(arrived.request, to=to, version=arrived.version))
 
     # --- what happens by itself

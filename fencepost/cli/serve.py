@@ -48,8 +48,7 @@ def serve(
     partition_verification: bool = True,
     without_fixes: WithoutFixes = (),
     break_: Annotated[tuple[Literal["fencing", "dedup"], ...], Parameter("--break", show=False)] = (),
-    hold_at: Annotated[str | None, _Hidden] = None,
-    lose_reply: Annotated[str | None, _Hidden] = None,
+    fault: Annotated[tuple[str, ...], Parameter(negative="")] = (),
     with_parent: Annotated[bool, _Hidden] = False,
 ) -> int:
     """Run a broker until Ctrl-C or SIGTERM.
@@ -87,6 +86,10 @@ def serve(
         Whether partition leaders verify transactions of older clients with the coordinator (KIP-890).
     without_fixes
         Switch off one of Kafka's later fixes, by its name in docs/fidelity.md. Repeatable.
+    fault
+        Inject a fault for your own tests, in the phrases of scenarios (scenarios/README.md). Repeatable.
+        "when node 1 sends Produce reply #3 do drop",
+        "when coordinator of app appends PREPARE_COMMIT do pause node 1".
     """
     if memory == (directory is not None):
         raise CommandFailed(
@@ -97,6 +100,7 @@ def serve(
     import attrs
     import trio
 
+    _check_faults(fault)
     from fencepost.broker.host import SyncPolicy
     from fencepost.broker.server import BrokerSettings, serve_until_signalled
 
@@ -119,8 +123,7 @@ def serve(
         port=port,
         sync=SyncPolicy(sync),
         node=attrs.evolve(node, **durations),
-        hold_at=hold_at,
-        lose_reply=lose_reply,
+        faults=fault,
     )
     tell = partial(_tell_ready, settings, with_parent=with_parent)
     trio.run(partial(serve_until_signalled, settings, on_ready=tell))
@@ -144,6 +147,19 @@ def _generation(
         fixes=KafkaFixes.without(without_fixes),
         broken=frozenset(broken),
     )
+
+
+def _check_faults(texts: tuple[str, ...]) -> None:
+    """Refuse a fault that the server cannot play before anything starts."""
+    from fencepost.broker.faults import server_faults
+    from fencepost.broker.settings import NodeSettings
+    from fencepost.faults.grammar import BadPhrase
+
+    try:
+        server_faults(texts, node_id=NodeSettings().node_id)
+    except BadPhrase as problem:
+        possible = "; ".join(problem.possible) or "scenarios/README.md lists the phrases"
+        raise CommandFailed(f"--fault: {problem}", then=possible, code=WRONG_USAGE) from problem
 
 
 def _tell_ready(settings: BrokerSettings, ready: Ready, *, with_parent: bool) -> None:

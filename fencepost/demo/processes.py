@@ -18,6 +18,7 @@ from typing import Any
 
 import trio
 
+from fencepost.demo.messages import TRANSACTIONAL_ID
 from fencepost.demo.report import StoryLog
 from fencepost.protocol.errors import FencepostError
 
@@ -183,11 +184,14 @@ class BrokerProcess:
 
     async def _start(self) -> None:
         arguments = ["fencepost", "serve", str(self._data), "--port", str(self._port)]
-        arguments += ["--lose-reply", f"Produce:{self._lose_every}", "--with-parent"]
+        drop = f"when node 1 sends Produce reply do drop every {self._lose_every} times"
+        arguments += ["--fault", drop, "--with-parent"]
         if self._broken is not None:
             arguments += ["--break", self._broken]
         if self.holds:
-            arguments += ["--hold-at", f"prepare:{max(1, self.holds[0] - self.rounds)}"]
+            number = max(1, self.holds[0] - self.rounds)
+            decision = f"coordinator of {TRANSACTIONAL_ID} appends PREPARE #{number}"
+            arguments += ["--fault", f"when {decision} do pause node 1"]
         child = await self._children.start("broker", *arguments)
         ready = await child.hear()
         if ready is None:

@@ -239,3 +239,45 @@ class Fault:
     do: Action
     until: Point | None = None
     times: int = 1
+
+
+# --- a fault in one line ------------------------------------------------------------------------------------
+
+
+class FaultPhrase(Enum):
+    """A fault as one text, for the command line."""
+
+    FAULT = Phrase(
+        "when {when:POINT} do {do:ACTION} [until {until:POINT}] [every {every:N} times]",
+        "one fault; `every 3 times` strikes at every third such moment, without end",
+    )
+
+
+@attrs.frozen(kw_only=True)
+class FaultLine:
+    """A fault that was written in one line. `every` 0 strikes once, at the `when.number`-th such moment."""
+
+    phrase: FaultPhrase = FaultPhrase.FAULT
+    when: Point
+    do: Action
+    until: Point | None = None
+    every: int = 0
+
+    def __str__(self) -> str:
+        return FAULTS.write(self)
+
+    def strikes_at(self, count: int) -> bool:
+        """Whether it strikes at the `count`-th moment of its point."""
+        return count % self.every == 0 if self.every else count == self.when.number
+
+
+FAULTS: Final = Grammar(
+    "a fault",
+    FaultPhrase,
+    FaultLine,
+    BLANKS
+    | {
+        "POINT": Blank("a protocol point", pattern=".+?", read=POINTS.read),
+        "ACTION": Blank("what the fault does", pattern=".+?", read=ACTIONS.read),
+    },
+)

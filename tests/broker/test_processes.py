@@ -168,7 +168,9 @@ async def test_a_broker_that_is_killed_goes_on_where_it_was(tmp_path: Path, poli
 
 async def test_a_decision_that_a_kill_interrupted_is_carried_out(tmp_path: Path) -> None:
     """Held just after PREPARE_COMMIT was written: neither answer nor marker has left."""
-    async with started(tmp_path, "--hold-at", "prepare:1") as broker:
+    async with started(
+        tmp_path, "--fault", "when coordinator of pay appends PREPARE do pause node 1"
+    ) as broker:
         wire = await broker.wires.open()
         await wire.prepare()
         me = await wire.identity()

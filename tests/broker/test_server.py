@@ -14,6 +14,7 @@ import trio
 from fencepost.broker.connection import UNSENT_BYTES_MAX
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.server import FETCHES_MAX, BrokerSettings, Server
+from fencepost.faults.grammar import BadPhrase
 from fencepost.journal.memory import MemoryFile, MemoryStorage
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.frames import FRAME_SIZE_MAX, encode_request
@@ -309,7 +310,10 @@ async def test_a_late_sync_of_a_deleted_topic_says_nothing_of_the_next_one() -> 
 
 
 async def test_a_lost_reply_takes_its_connection_along_and_the_request_has_happened() -> None:
-    async with serving(BrokerSettings(lose_reply="Produce:3")) as (server, wires):
+    async with serving(BrokerSettings(faults=("when node 1 sends Produce reply do drop every 3 times",))) as (
+        server,
+        wires,
+    ):
         wire = await wires.open()
         await wire.prepare()
         for _ in range(2):
@@ -320,12 +324,13 @@ async def test_a_lost_reply_takes_its_connection_along_and_the_request_has_happe
         again = await wires.open()
         values = visible_values(fetched(await again.ask(fetch_request(ORDERS))))
         assert values == ["a", "a", "lost"]
-        assert server.lose_reply is not None
-        assert server.lose_reply.fired == 1
+        assert [drop.struck for drop in server.drops] == [1]
 
 
 async def test_a_broker_holds_at_the_decision_it_was_told(capsys: pytest.CaptureFixture[str]) -> None:
-    async with serving(BrokerSettings(hold_at="prepare:2")) as (server, wires):
+    async with serving(
+        BrokerSettings(faults=("when coordinator of pay appends PREPARE_COMMIT #2 do pause node 1",))
+    ) as (server, wires):
         wire = await wires.open()
         await wire.prepare()
         me = await wire.identity()
@@ -348,17 +353,25 @@ async def test_a_broker_holds_at_the_decision_it_was_told(capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    "rule",
+    ("fault", "because"),
     [
-        BrokerSettings(hold_at="prepare"),
-        BrokerSettings(hold_at="prepare:0"),
-        BrokerSettings(hold_at="never:1"),
-        BrokerSettings(lose_reply="Produce"),
-        BrokerSettings(lose_reply="Nothing:2"),
-        BrokerSettings(lose_reply="Produce:-1"),
+        ("drop", "is not a fault"),
+        ("when node 1 sends Prodce reply do drop", '"Prodce" is not a REQUEST; did you mean "Produce"?'),
+        ("when node 1 sends Produce reply #0 do drop", "is not a protocol point"),
+        ("when node 1 crashes do drop", 'a server cannot do "drop" when "node 1 crashes"'),
+        ("when node 1 sends Produce reply do crash node 1", 'a server cannot do "crash node 1"'),
+        ("when node 2 sends Produce reply do drop", "a server sees its own replies"),
+        ("when node 1 sends Produce reply to p do drop", "does not know its clients by name"),
+        ("when before coordinator of pay appends EMPTY do pause node 1", "knows neither `before` nor"),
+        ("when coordinator of pay appends EMPTY do pause p", "a server pauses itself"),
     ],
 )
-async def test_a_rule_that_says_nothing_is_refused(rule: BrokerSettings) -> None:
-    with pytest.raises(ValueError, match="is not"):
-        async with serving(rule):
-            raise AssertionError("it was taken")
+async def test_a_fault_that_a_server_cannot_play_is_refused(fault: str, because: str) -> None:
+    with pytest.raises(BadPhrase, match=because) as found:
+        async with serving(BrokerSettings(faults=(fault,))):
+            raise AssertionError("it was accepted")
+    if because.startswith("a server cannot"):
+        assert found.value.possible == (
+            "when WHO sends REQUEST reply [to WHO] [#N] do drop",
+            "when [before] coordinator of ID appends STATE [#N] do pause WHO",
+        )
