@@ -118,13 +118,11 @@ class Grammar(Generic[ValueT]):
 
     def __attrs_post_init__(self) -> None:
         self.patterns = {kind: kind.value.pattern(self.blanks) for kind in self.phrases}
-        words = {
-            word
-            for kind in self.phrases
-            for word in re.findall(r"[a-z_]+", _BLANK.sub("", kind.value.template))
-        }
         used = {blank for kind in self.phrases for blank in kind.value.blanks.values()}
-        self.vocabulary = tuple(sorted(words.union(*(self.blanks[blank].words for blank in used))))
+        fixed = {word for kind in self.phrases for word in re.findall(r"[a-z_]+", kind.value.shown)}
+        # Names have fixed words, too: without "coordinator" the nearest word would be FindCoordinator.
+        named = {word for blank in used for word in re.findall("[a-z]{4,}", self.blanks[blank].pattern)}
+        self.vocabulary = tuple(sorted(fixed.union(named, *(self.blanks[blank].words for blank in used))))
 
     def read(self, text: str) -> ValueT:
         """The value that a text names. BadPhrase, with what is possible, when it names none."""

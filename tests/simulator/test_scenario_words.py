@@ -6,9 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from fencepost.faults.grammar import BadPhrase, Blank, Grammar
 from fencepost.faults.phrases import ACTIONS as ACTION_PHRASES
 from fencepost.faults.phrases import POINTS as POINT_PHRASES
 from fencepost.faults.phrases import ActionKind, PointKind
@@ -143,19 +147,86 @@ def test_every_point_is_reached() -> None:
 LINES = [str(found) for part in everybody().scenario().parts for found in getattr(part, "script", ())]
 
 
-@pytest.mark.parametrize("words", [*POINTS, "at 2 min", "after 3 s", "before t-0 appends data #7"])
-def test_a_point_is_written_as_it_is_read(words: str) -> None:
-    assert str(POINT_PHRASES.read(words)) == words
+GRAMMARS = (LINE_PHRASES, POINT_PHRASES, ACTION_PHRASES)
 
 
-@pytest.mark.parametrize("words", sorted({what for _, what in ACTIONS}))
-def test_an_action_is_written_as_it_is_read(words: str) -> None:
-    assert str(ACTION_PHRASES.read(words)) == words
+def phrase_tables() -> str:
+    """The tables of scenarios/README.md: every phrase, and every blank in it."""
+    titles = ("Script of a producer", "Point", "What a fault does")
+    text, used = "", dict[str, Blank]()
+    for title, grammar in zip(titles, GRAMMARS, strict=True):
+        text += f"| {title} | |\n|---|---|\n"
+        for kind in grammar.phrases:
+            text += f"| `{kind.value.shown}` | {kind.value.help} |\n"
+            used |= {name: grammar.blanks[name] for name in kind.value.blanks.values()}
+        text += "\n"
+    text += "| Blank | |\n|---|---|\n"
+    for name, blank in sorted(used.items()):
+        listed = f": {', '.join(blank.words)}" if 0 < len(blank.words) < 10 else ""
+        text += f"| `{name}` | {blank.help}{listed} |\n"
+    return text
 
 
-@pytest.mark.parametrize("words", sorted(set(LINES)))
-def test_a_line_is_written_as_it_is_read(words: str) -> None:
-    assert str(LINE_PHRASES.read(words)) == words
+def test_every_phrase_is_documented() -> None:
+    assert phrase_tables() in (ROOT / "scenarios" / "README.md").read_text()
+
+
+WORDS = {
+    "WHO": st.sampled_from(["p", "node 1", "coordinator of app", "leader of t-0"]),
+    "NODE": st.sampled_from(["node 2", "coordinator of app", "leader of t-0"]),
+    "PROCESS": st.just("p"),
+    "PARTITION": st.just("t-0"),
+    "PARTITION or coordinator of ID": st.sampled_from(["t-1", "coordinator of app"]),
+    "coordinator of ID": st.just("coordinator of app"),
+    "ID": st.just("app"),
+    "VALUE": st.sampled_from(["a", "a b"]),
+    "TIME": st.sampled_from(["300 ms", "3 s", "2 min"]),
+    "JUMP": st.sampled_from(["+3 s", "-20 ms"]),
+    "N": st.integers(2, 99).map(str),
+    "before": st.just("before"),
+    "TOPIC-N": st.just("t-0"),
+    "TEXT": st.sampled_from(["a", "a b"]),
+    "GROUP": st.just("g"),
+    "OFFSET": st.integers(0, 99).map(str),
+    "POINT": st.sampled_from(["p ends", "node 1 sends EndTxn reply to p #2"]),
+}
+
+
+@given(st.data())
+@pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: grammar.name)
+def test_what_is_written_is_read_again(grammar: Grammar[Any], data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(list(grammar.phrases)))
+    text = "".join(
+        part for part, is_optional in kind.value.parts() if not is_optional or data.draw(st.booleans())
+    )
+    for field, name in kind.value.blanks.items():
+        words = grammar.blanks[name].words
+        word = data.draw(st.sampled_from(words) if words else WORDS[name])
+        text = text.replace(f"{{{field}:{name}}}", word)
+    assert str(grammar.read(text)) == text
+
+
+@given(st.data())
+@pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: grammar.name)
+def test_a_misspelled_word_is_answered_by_a_suggestion(grammar: Grammar[Any], data: st.DataObject) -> None:
+    phrases = [text for text in [*POINTS, *LINES, *(what for _, what in ACTIONS)] if _is_of(grammar, text)]
+    text = data.draw(st.sampled_from(phrases))
+    words = text.split(" ")
+    at = data.draw(st.sampled_from([at for at, word in enumerate(words) if word in grammar.vocabulary]))
+    if len(words[at]) >= 5:
+        wrong = " ".join([*words[:at], words[at][:-2] + words[at][-1], *words[at + 1 :]])
+        if not _is_of(grammar, wrong):
+            with pytest.raises(BadPhrase, match="did you mean") as found:
+                grammar.read(wrong)
+            assert found.value.possible
+
+
+def _is_of(grammar: Grammar[Any], text: str) -> bool:
+    try:
+        grammar.read(text)
+    except BadPhrase:
+        return False
+    return True
 
 
 def test_a_picture_shows_an_append_before_the_crash_that_waited_for_it() -> None:
