@@ -72,8 +72,8 @@ _CRC = struct.Struct(">I")
 
 @value
 class BatchHeader:
-    """The header of one batch, field for field as on disk, and what follows from them: whoever reads one asks
-    for that several times.
+    """The header of one batch, field for field as on disk, and values that follow from them: they are needed
+    several times per batch.
     """
 
     base_offset: int
@@ -95,12 +95,12 @@ class BatchHeader:
     last_offset: int = attrs.field(init=False, eq=False, repr=False)
     """Offset of the last record that the batch was built with."""
     next_offset: int = attrs.field(init=False, eq=False, repr=False)
-    """Where a reader goes on: one past the batch, also when compaction emptied it."""
+    """One past the last offset, where a reader continues, also when compaction emptied the batch."""
     is_transactional: bool = attrs.field(init=False, eq=False, repr=False)
     is_control: bool = attrs.field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        made: Any = self  # still in the making; from here on nobody changes it
+        made: Any = self  # not finished yet; no one changes it after this
         made.size = LENGTH_PREFIX_SIZE + self.batch_length
         made.last_offset = last_offset = self.base_offset + self.last_offset_delta
         made.next_offset = last_offset + 1
@@ -109,7 +109,7 @@ class BatchHeader:
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record, NO_SEQUENCE when the batch has none."""
+        """The sequence of the last record; NO_SEQUENCE when the batch has none."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return sequence_after(self.base_sequence, self.last_offset_delta)
@@ -120,16 +120,20 @@ class BatchHeader:
 
 
 def read_header(data: Buffer, at: int = 0) -> BatchHeader:
-    """The header at byte `at`; ProtocolViolation when it is cut off or impossible. Checks no checksum."""
+    """The header at byte `at`; ProtocolViolation when it is truncated or invalid. Does not verify the
+    checksum.
+    """
     header = read_framing(data, at)
     if header.last_offset_delta < 0 or header.record_count < 0:
-        raise ProtocolViolation("a batch with a negative count")
+        raise ProtocolViolation(
+            f"a batch with {header.record_count} records and last offset delta {header.last_offset_delta}"
+        )
     return header
 
 
 def read_framing(data: Buffer, at: int = 0) -> BatchHeader:
-    """The same for a batch that a client sends: its magic and its length are right, and nothing else is
-    checked.
+    """The same for a batch from a client: only magic and length are checked here, the partition leader checks
+    the rest.
     """
     if len(data) - at < HEADER_SIZE:
         raise ProtocolViolation(f"a batch header is cut off after {max(0, len(data) - at)} bytes")
@@ -142,7 +146,9 @@ def read_framing(data: Buffer, at: int = 0) -> BatchHeader:
 
 
 def read_batch(data: Buffer, at: int = 0) -> BatchHeader:
-    """The header of a batch that lies whole at byte `at` with the right checksum, else ProtocolViolation."""
+    """The header of the batch at byte `at`; ProtocolViolation unless all of it is there with the right
+    checksum.
+    """
     header = read_header(data, at)
     if len(data) - at < header.size:
         raise ProtocolViolation(f"a batch of {header.size} bytes is cut off after {len(data) - at}")
@@ -151,18 +157,18 @@ def read_batch(data: Buffer, at: int = 0) -> BatchHeader:
 
 
 def check(data: Buffer, at: int, header: BatchHeader) -> None:
-    """ProtocolViolation when the checksum of the whole batch at byte `at` is not the one in its header."""
+    """ProtocolViolation unless the checksum of the batch at byte `at` matches its header."""
     if not checksum_matches(data, at, header):
         raise ProtocolViolation("the checksum of a batch does not match its bytes")
 
 
 def checksum_matches(data: Buffer, at: int, header: BatchHeader) -> bool:
-    """True when CRC-32C from attributes to the end equals the header's."""
+    """Whether the CRC-32C from the attributes to the end equals the header's."""
     return crc32c(memoryview(data)[at + CRC_START : at + header.size]) == header.crc
 
 
 def walk(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each whole batch in a run; ends quietly before one that is cut off at the end."""
+    """(position, header) of each whole batch in a run; stops before a truncated batch at the end."""
     at, end = 0, len(data)
     while end - at >= HEADER_SIZE:
         header = read_header(data, at)
@@ -188,7 +194,9 @@ def build_batch(
     base_offset: int = 0,
     leader_epoch: int = 0,
 ) -> bytearray:
-    """A whole batch around encoded records, with its checksum; mutable, for `place` to set its offset."""
+    """A batch around encoded records, with its checksum. It is mutable, so that `place` can set its
+    offset.
+    """
     covered = _COVERED.pack(
         attributes, last_offset_delta, base_timestamp, max_timestamp,
         producer_id, producer_epoch, base_sequence, record_count,
@@ -202,13 +210,15 @@ def build_batch(
 
 
 def place(batch: bytearray | memoryview, *, base_offset: int, leader_epoch: int) -> None:
-    """Sets where the batch lies and who led; neither is under the checksum."""
+    """Set base offset and leader epoch, which the checksum does not cover."""
     _BASE_OFFSET.pack_into(batch, 0, base_offset)
     _LEADER_EPOCH.pack_into(batch, 12, leader_epoch)
 
 
 def renumber(batch: bytearray, *, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-    """Gives a batch that was never acknowledged another producer identity; the checksum is made anew."""
+    """Give a batch that the broker surely refused another identity and sequence; computes the checksum
+    again.
+    """
     struct.pack_into(">qhi", batch, 43, producer_id, producer_epoch, base_sequence)
     _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
 
@@ -221,7 +231,7 @@ _CONTROL_VALUE = struct.Struct(">hi")
 
 
 class Marker(NamedTuple):
-    """What a control batch says: how the transaction ended and under which coordinator epoch."""
+    """The content of a control batch: the result of the transaction, and the epoch of its coordinator."""
 
     result: TransactionResult
     coordinator_epoch: int
@@ -252,34 +262,34 @@ def build_marker(
 
 
 def read_marker(batch: Buffer, at: int = 0) -> Marker:
-    """The marker in the control batch at byte `at`; ProtocolViolation when it is of another kind."""
+    """The marker in the control batch at byte `at`; ProtocolViolation when it holds something else."""
     return marker_of(batch, at, read_header(batch, at))
 
 
 def marker_of(batch: Buffer, at: int, header: BatchHeader) -> Marker:
-    """The same for whoever has read the header. A later version counts as a longer form of version 0, as for
-    Kafka's readers.
+    """The same with a header that was read before. A later version is read as a longer form of version 0, as
+    Kafka does.
     """
     if header.magic != MAGIC_KAFKA or not header.is_control or header.record_count != 1:
-        raise ProtocolViolation("this is no control batch")
+        raise ProtocolViolation("not a control batch: a marker is one Kafka record in a control batch")
     return _marker_of(bytes(memoryview(batch)[at + HEADER_SIZE : at + header.size]))
 
 
-@lru_cache(maxsize=64)  # it says no more than the result and the coordinator's epoch, again and again
+@lru_cache(maxsize=64)  # few different records: result and coordinator epoch
 def _marker_of(record: bytes) -> Marker:
     key, value = _key_and_value(record)
     key_version, kind = _CONTROL_KEY.unpack_from(key)
     value_version, coordinator_epoch = _CONTROL_VALUE.unpack_from(value)
     if key_version < 0 or value_version < 0 or kind not in (0, 1):
-        raise ProtocolViolation(f"no transaction marker: control record of type {kind}")
+        raise ProtocolViolation(f"not a transaction marker: a control record of type {kind}")
     return Marker(TransactionResult(kind), coordinator_epoch)
 
 
 def _key_and_value(record: bytes) -> tuple[bytes, bytes]:
-    """Of the one control record that fills `record`, each at least as long as a marker's."""
+    """Key and value of the control record that fills `record`, each at least as long as a marker's."""
     size, at = read_varint(record, 0)
     if size != len(record) - at:
-        raise ProtocolViolation("no transaction marker: the record does not fill its batch")
+        raise ProtocolViolation("not a transaction marker: the record does not fill its batch")
     _, at = read_varint(record, at + 1)  # attributes, timestamp delta
     _, at = read_varint(record, at)  # offset delta
     key_size, at = read_varint(record, at)
@@ -287,5 +297,5 @@ def _key_and_value(record: bytes) -> tuple[bytes, bytes]:
     value_size, at = read_varint(record, at)
     value = record[at : at + max(value_size, 0)]
     if len(key) < _CONTROL_KEY.size or len(value) < _CONTROL_VALUE.size:
-        raise ProtocolViolation("no transaction marker: its key or value is too short")
+        raise ProtocolViolation("not a transaction marker: its key or value is too short")
     return key, value

@@ -33,7 +33,7 @@ Int16 = Annotated[int, 16]
 Int32 = Annotated[int, 32]
 Int64 = Annotated[int, 64]
 Records = Annotated[Buffer, "records"]
-"""Whole record batches, one after the other, as they lie in the log."""
+"""Whole record batches, one after the other, as in the log."""
 
 T = TypeVar("T")
 Encode = Callable[[Any, list[Buffer]], Any]
@@ -41,7 +41,7 @@ Decode = Callable[[Any, "Payload"], Any]
 
 
 class Payload:
-    """The raw bytes behind a frame's header, handed out piece by piece in the order of the body's lengths."""
+    """The raw bytes after a frame's header, taken piece by piece in the order of the lengths in the body."""
 
     __slots__ = ("at", "data")
 
@@ -67,12 +67,12 @@ class Payload:
 
 
 def encode(message: object, payload: list[Buffer]) -> Any:
-    """The msgpack-ready form of an attrs value; its record batches are added to `payload` in order."""
+    """The attrs value in a form for msgpack; appends its record batches to `payload` in order."""
     return _codec(type(message))[0](message, payload)
 
 
 def decode(kind: type[T], value: Any, payload: Payload) -> T:
-    """The attrs value of class `kind` from its msgpack form, or ProtocolViolation."""
+    """The value of class `kind` from its msgpack form; else ProtocolViolation."""
     return _codec(kind)[1](value, payload)
 
 
@@ -87,7 +87,7 @@ def _codec(kind: Any) -> tuple[Encode, Decode]:
 
 
 def _build(kind: Any) -> tuple[Encode, Decode]:
-    """One (encode, decode) pair per annotation, built at first use."""
+    """The (encode, decode) pair of an annotation."""
     origin = get_origin(kind)
     if origin is Annotated:
         mark = get_args(kind)[1]
@@ -116,7 +116,7 @@ def _decode_str(value: Any, _payload: Payload) -> str:
 
 
 def _encoded_length(text: str) -> int:
-    """Bytes in UTF-8, which is what the stored STRING counts."""
+    """The length in UTF-8 bytes, which Kafka's STRING counts."""
     return len(text) if text.isascii() else len(text.encode())
 
 
@@ -224,7 +224,7 @@ def _structure(kind: Any) -> tuple[Encode, Decode]:
 
 
 def _short(value: Any) -> str:
-    """What was sent instead, never much of it: a repr of nested arrays could be long and deep."""
+    """A short description of a value for an error: the repr of nested arrays could be long and deep."""
     match value:
         case list():
             return f"an array of {len(cast('list[Any]', value))}"

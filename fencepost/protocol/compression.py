@@ -1,6 +1,6 @@
 """Compression of the records in a batch: Kafka's numbers, and the formats Kafka's clients write under them.
 
-Rule: what comes out is bounded before it is made, so a few bytes from a stranger never fill the memory.
+Rule: the decompressed size is limited before decompressing, so that a small batch cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import zstandard
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import ProtocolViolation
 
-# Sixty-four times Kafka's default max.message.bytes: records that compress better than that are an attack.
+# 64 times Kafka's default max.message.bytes; records that compress better than that are treated as an attack.
 DECOMPRESSED_SIZE_MAX: Final = 64 * 1024 * 1024
 
 _GZIP_WINDOW_BITS: Final = 31  # 15 bits of window, plus 16 for gzip's own header and trailer
@@ -27,7 +27,7 @@ class Compression(IntEnum):
 
     NONE = 0
     GZIP = 1
-    SNAPPY = 2  # known by name, refused: no well-kept package speaks Kafka's framing of it
+    SNAPPY = 2  # refused: no well-maintained package implements Kafka's framing of it
     LZ4 = 3
     ZSTD = 4
 
@@ -36,7 +36,7 @@ _NONE: Final = Compression.NONE
 
 
 class UnsupportedCompression(ProtocolViolation):
-    """Records are compressed, or should be, in a way that Fencepost does not speak."""
+    """The compression is not supported, for reading or for writing."""
 
     def __init__(self, compression: int) -> None:
         known = {member.value: member.name.lower() for member in Compression}
@@ -46,7 +46,7 @@ class UnsupportedCompression(ProtocolViolation):
 
 
 def compress(data: Buffer, compression: Compression) -> Buffer:
-    """`data` at the format's default level; the same for NONE, UnsupportedCompression for SNAPPY."""
+    """Compress at the format's default level; NONE returns `data`, SNAPPY raises UnsupportedCompression."""
     if compression is _NONE:
         return data
     if compression not in _CODECS:
@@ -55,9 +55,9 @@ def compress(data: Buffer, compression: Compression) -> Buffer:
 
 
 def decompress(data: Buffer, compression: int, *, limit: int = DECOMPRESSED_SIZE_MAX) -> Buffer:
-    """The bytes that `compress` was given, at most `limit` of them; ProtocolViolation when damaged or larger.
+    """Decompress at most `limit` bytes; ProtocolViolation when the data is damaged or larger.
 
-    `compression` is the number from the batch; one that is not spoken raises UnsupportedCompression.
+    `compression` is the number in the batch's attributes; UnsupportedCompression when it is not supported.
     """
     if compression == _NONE:
         return data
@@ -67,7 +67,7 @@ def decompress(data: Buffer, compression: int, *, limit: int = DECOMPRESSED_SIZE
 
 
 def _too_large(limit: int) -> ProtocolViolation:
-    return ProtocolViolation(f"compressed records unfold to more than {limit} bytes")
+    return ProtocolViolation(f"the records decompress to more than {limit} bytes")
 
 
 def _damaged(name: str, problem: object) -> ProtocolViolation:

@@ -18,14 +18,14 @@ import attrs
 
 
 class Remedy(Enum):
-    """What the one who asked does next."""
+    """What the caller does next."""
 
-    NONE = "nothing: it worked"
+    NONE = "nothing: it succeeded"
     RETRY = "send it again after a pause"
     REFRESH = "find the leader or coordinator again, then send it again"
     ABORT = "abort this transaction; the producer can go on"
     FATAL = "this producer is done: close it"
-    RAISE = "tell the caller: asking again will not help"
+    RAISE = "report it to the caller: a retry will not help"
 
 
 class ErrorCode(IntEnum):
@@ -89,12 +89,12 @@ class ErrorCode(IntEnum):
 
     @property
     def remedy(self) -> Remedy:
-        """What the one who asked does next."""
+        """What the caller does next."""
         return ERRORS[self].remedy
 
     @property
     def definite(self) -> bool:
-        """True when the request surely had no effect; False when it may have had one."""
+        """True when the request had no effect; False when it may have had one."""
         return ERRORS[self].definite
 
     @property
@@ -178,8 +178,7 @@ ERRORS: dict[ErrorCode, ErrorRow] = {
 }
 
 
-# By a name of its own: until Python 3.12 a member of an enum is looked up in Python, and this one is asked
-# for at every step.
+# A module constant, since enum members are looked up in Python until 3.12, and this one at every step.
 NO_ERROR: Final = ErrorCode.NONE
 
 
@@ -188,7 +187,9 @@ class FencepostError(Exception):
 
 
 class ProtocolViolation(FencepostError):
-    """Bytes that are no message, frame or batch of this protocol; the connection that sent them is closed."""
+    """The bytes are not a message, frame or batch of this protocol; the connection that sent them is
+    closed.
+    """
 
 
 class BrokerError(FencepostError):

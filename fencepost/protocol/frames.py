@@ -33,7 +33,7 @@ import msgpack
 
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.codec import ARRAY_LENGTH_MAX, Payload, decode, encode
-from fencepost.protocol.errors import ErrorCode, ProtocolViolation
+from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
 from fencepost.protocol.messages import API_BY_KEY, API_BY_REQUEST, Api, ReplyBody, Request
 from fencepost.protocol.terms import NEWEST_VERSION
 
@@ -48,7 +48,7 @@ _LENGTH_SIZE = 4
 
 @attrs.frozen
 class RequestFrame:
-    """A request with what the answer needs: the correlation id that it repeats and the version to speak."""
+    """A request, and what its reply needs: the correlation id to repeat, and the version to answer in."""
 
     request: Request
     correlation_id: int = attrs.field(kw_only=True)
@@ -58,7 +58,7 @@ class RequestFrame:
 
 @attrs.frozen
 class ReplyFrame:
-    """An answer: an error for the whole request, or a body."""
+    """A reply: an error for the whole request, or a body."""
 
     correlation_id: int
     error: ErrorCode = attrs.field(kw_only=True)
@@ -66,10 +66,12 @@ class ReplyFrame:
 
 
 class UnsupportedVersion(ProtocolViolation):
-    """A well-formed request in a version that is not spoken here; it is answered, not punished."""
+    """A well-formed request in an unsupported version; it gets a reply, and the connection stays open."""
 
     def __init__(self, api_key: int, version: int, correlation_id: int) -> None:
-        super().__init__(f"API {api_key} version {version} is not supported")
+        super().__init__(
+            f"API {api_key} version {version} is not supported: ask ApiVersions for the supported range"
+        )
         self.correlation_id = correlation_id
 
 
@@ -93,12 +95,14 @@ def encode_reply(reply: ReplyFrame) -> list[Buffer]:
 def _frame(header: list[Any], payload: list[Buffer]) -> list[Buffer]:
     packed = msgpack.packb(header)
     length = _LENGTH_SIZE + len(packed) + sum(map(len, payload))
-    assert length <= FRAME_SIZE_MAX, f"we built a frame of {length} bytes, more than anybody accepts"
+    assert length <= FRAME_SIZE_MAX, f"built a frame of {length} bytes; the limit is {FRAME_SIZE_MAX}"
     return [_PREFIX.pack(length, len(packed)) + packed, *payload]
 
 
 def decode_request(frame: Buffer) -> RequestFrame:
-    """The request in a frame (bytes after the length), or ProtocolViolation. Records are views of `frame`."""
+    """The request in a frame (the bytes after the length); else ProtocolViolation. Records are views of
+    `frame`.
+    """
     fields, payload = _open(frame, field_count=5)
     api_key, version, correlation_id, client_id, body = fields
     _check_correlation_id(correlation_id)
@@ -115,27 +119,27 @@ def decode_request(frame: Buffer) -> RequestFrame:
 
 
 def reply_correlation_id(frame: Buffer) -> int:
-    """Which request a reply frame answers, so that its class is known before its body is read."""
+    """The correlation id of a reply frame, which tells the class of its body before that is read."""
     fields, _ = _open(frame, field_count=3)
     _check_correlation_id(fields[0])
     return fields[0]
 
 
 def decode_reply(frame: Buffer, api: Api) -> ReplyFrame:
-    """The reply in a frame (its bytes after the length) to a request of `api`, or ProtocolViolation."""
+    """The reply in a frame (the bytes after the length) to a request of `api`; else ProtocolViolation."""
     return decode_reply_of(frame, lambda _: api)
 
 
 def decode_reply_of(frame: Buffer, api_of: Callable[[int], Api]) -> ReplyFrame:
-    """The same, with the API of the request of that correlation id; `api_of` may raise ProtocolViolation."""
+    """The same, where `api_of` names the API for a correlation id; it may raise ProtocolViolation."""
     fields, payload = _open(frame, field_count=3)
     correlation_id, error, body = fields
     _check_correlation_id(correlation_id)
     api = api_of(correlation_id)
     code = decode(ErrorCode, error, payload)
     decoded = None if body is None else decode(api.reply, body, payload)
-    if decoded is None and code is ErrorCode.NONE:
-        raise ProtocolViolation("a reply with neither error nor body")
+    if decoded is None and code is NO_ERROR:
+        raise ProtocolViolation("a reply has neither an error nor a body")
     payload.finish()
     return ReplyFrame(correlation_id, error=code, body=decoded)
 
@@ -146,16 +150,16 @@ def _check_correlation_id(value: Any) -> None:
 
 
 def _open(frame: Buffer, *, field_count: int) -> tuple[list[Any], Payload]:
-    """The header's fields and the record bytes behind it."""
+    """The fields of the header, and the record bytes after it."""
     view = memoryview(frame)
     if len(view) < _LENGTH_SIZE:
-        raise ProtocolViolation("a frame shorter than its header length")
+        raise ProtocolViolation("the frame is too short to hold its header length")
     header_end = _LENGTH_SIZE + int.from_bytes(view[:_LENGTH_SIZE], "big")
     if header_end > len(view):
         raise ProtocolViolation(f"a header of {header_end} bytes in a frame of {len(view)}")
     header = view[_LENGTH_SIZE:header_end]
     try:
-        # A message holds no maps, and an array of more entries than there are bytes cannot be whole.
+        # Messages hold no maps, and an array cannot have more entries than there are bytes.
         entries_max = min(len(header), ARRAY_LENGTH_MAX)
         fields = msgpack.unpackb(header, max_array_len=entries_max, max_map_len=0, max_ext_len=0)
     except (ValueError, msgpack.UnpackException) as problem:
@@ -166,7 +170,7 @@ def _open(frame: Buffer, *, field_count: int) -> tuple[list[Any], Payload]:
 
 
 class FrameReader:
-    """Bytes in, whole frames out; one per connection. Fed chunks may be reused by the caller at once."""
+    """Takes bytes and returns whole frames; one per connection. The caller may reuse a chunk at once."""
 
     __slots__ = ("_buffer", "frame_size_max")
 
@@ -181,10 +185,11 @@ class FrameReader:
         while len(data) - at >= _LENGTH_SIZE:
             length = int.from_bytes(data[at : at + _LENGTH_SIZE], "big")
             if not _LENGTH_SIZE <= length <= self.frame_size_max:
-                raise ProtocolViolation(f"a frame of {length} bytes; {self.frame_size_max} are allowed")
+                raise ProtocolViolation(f"a frame of {length} bytes; the limit is {self.frame_size_max}")
             if len(data) - at < _LENGTH_SIZE + length:
                 break
-            # Frames are views of the buffer, so that records are never copied; the buffer is left to them.
+            # Frames are views of the buffer, so records are not copied; the reader continues with a new
+            # buffer.
             frames.append(memoryview(data)[at + _LENGTH_SIZE : at + _LENGTH_SIZE + length])
             at += _LENGTH_SIZE + length
         if frames:

@@ -39,7 +39,7 @@ def build_kafka_batch(
     transactional: bool = False,
     base_sequence: int = NO_SEQUENCE,
 ) -> bytearray:
-    """A whole uncompressed batch; offsets are dense (each record's own `offset_delta` is not looked at)."""
+    """An uncompressed batch with dense offsets; the records' own `offset_delta` is ignored."""
     payload = bytearray()
     timestamp_deltas: list[int] = []
     for offset_delta, record in enumerate(records):
@@ -79,7 +79,7 @@ def _sized(data: bytes | None) -> bytes:
 
 
 def read_kafka_records(payload: bytes, record_count: int) -> list[KafkaRecord]:
-    """The `record_count` records that fill `payload` (uncompressed) exactly, else ProtocolViolation."""
+    """The `record_count` records that fill `payload` (uncompressed) exactly; else ProtocolViolation."""
     if record_count * _RECORD_SIZE_MIN > len(payload):
         raise ProtocolViolation(f"{record_count} records do not fit into {len(payload)} bytes")
     records: list[KafkaRecord] = []
@@ -88,10 +88,10 @@ def read_kafka_records(payload: bytes, record_count: int) -> list[KafkaRecord]:
         size, at = read_varint(payload, at)
         end = at + size
         if size < 0 or end > len(payload):
-            raise ProtocolViolation(f"a record of {size} bytes with {len(payload) - at} left")
+            raise ProtocolViolation(f"a record announces {size} bytes, {len(payload) - at} are left")
         record, at = _read_record(payload, at)
         if at != end:
-            raise ProtocolViolation("a record whose length differs from its content")
+            raise ProtocolViolation("the length of a record differs from its content")
         records.append(record)
     if at != len(payload):
         raise ProtocolViolation(f"{len(payload) - at} bytes follow the last record")
@@ -107,7 +107,7 @@ def _read_record(payload: bytes, at: int) -> tuple[KafkaRecord, int]:
     if not header_count:
         return KafkaRecord(key, value, (), timestamp_delta, offset_delta), at
     if not 0 <= header_count <= len(payload) - at:
-        raise ProtocolViolation(f"a record with {header_count} headers in {len(payload) - at} bytes")
+        raise ProtocolViolation(f"a record announces {header_count} headers in {len(payload) - at} bytes")
     headers: list[Header] = []
     for _ in range(header_count):
         name, at = _bytes(payload, at)
@@ -118,7 +118,7 @@ def _read_record(payload: bytes, at: int) -> tuple[KafkaRecord, int]:
 
 def _header_name(name: bytes | None) -> str:
     if name is None:
-        raise ProtocolViolation("a header without a name")
+        raise ProtocolViolation("a header has no name")
     try:
         return str(name, "utf-8")
     except UnicodeDecodeError:

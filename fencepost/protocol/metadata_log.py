@@ -1,8 +1,8 @@
-"""What `__cluster_metadata` holds: nodes, topics, leaders, blocks of producer ids, in KRaft's framing and
-schemas.
+"""The records of `__cluster_metadata`: nodes, topics, leaders and blocks of producer ids, in KRaft's framing
+and schemas.
 
 Rule: a record is frame version 1, API key and version as unsigned varints, then the flexible message
-(MetadataRecordSerde.java); kinds that Fencepost does not keep are passed over, as KRaft's own records are.
+(MetadataRecordSerde.java); records of other kinds are skipped.
 """
 
 from __future__ import annotations
@@ -200,11 +200,11 @@ def _broker_content(record: BrokerRegistered) -> bytes:
 
 
 def read_cluster_records(batch: Buffer, header: BatchHeader) -> list[ClusterRecord]:
-    """What a batch of `__cluster_metadata` says; ProtocolViolation when a known kind is malformed."""
+    """The records in a batch of `__cluster_metadata`; ProtocolViolation when a known kind is malformed."""
     found: list[ClusterRecord] = []
     for _, value in read_keys_and_values(batch, header):
         if value is None:
-            raise ProtocolViolation("a record of cluster metadata without a value")
+            raise ProtocolViolation("a record of cluster metadata has no value")
         record = _read(Fields(value, name="cluster metadata record"))
         if record is not None:
             found.append(record)
@@ -236,7 +236,7 @@ def _read_config(fields: Fields) -> ClusterRecord | None:
     (resource,) = fields.take(1)
     topic, name, value = fields.compact_string(), fields.compact_string(), fields.compact_nullable_string()
     fields.tagged_fields()
-    if resource != _TOPIC_RESOURCE or value is None:  # of a node, or a setting that is taken back
+    if resource != _TOPIC_RESOURCE or value is None:  # a setting of a node, or one that is removed
         return None
     return TopicConfigured(topic, name=name, value=value)
 
@@ -261,7 +261,7 @@ def _read_partition_change(fields: Fields) -> ClusterRecord:
     tags = fields.tagged_fields()
     leader_id = fields.tagged_int(tags, _TAG_LEADER, INT32, default=_NO_LEADER_CHANGE)
     if leader_id == _NO_LEADER_CHANGE or _TAG_LEADER_EPOCH not in tags:
-        fields.fail("a change of a partition that names no leader with its epoch")
+        fields.fail("a partition change names no leader with its epoch")
     leader_epoch = fields.tagged_int(tags, _TAG_LEADER_EPOCH, INT32, default=NO_LEADER_EPOCH)
     return LeaderChanged(topic_id, partition=partition, leader_id=leader_id, leader_epoch=leader_epoch)
 
@@ -284,7 +284,7 @@ def _read_broker(fields: Fields) -> ClusterRecord:
     fields.take(_FENCED_SIZE)
     fields.tagged_fields()
     if not addresses:
-        fields.fail("a broker without an endpoint")
+        fields.fail("a broker has no endpoint")
     host, port = addresses[0]
     return BrokerRegistered(node_id, broker_epoch=broker_epoch, host=host, port=port)
 

@@ -23,7 +23,7 @@ from fencepost.protocol.terms import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 
 class OffsetKey(NamedTuple):
-    """Whose offset of which partition (OffsetCommitKey)."""
+    """The group and partition of a committed offset (OffsetCommitKey)."""
 
     group_id: str
     topic: str
@@ -32,7 +32,7 @@ class OffsetKey(NamedTuple):
 
 @attrs.frozen
 class OffsetRecord:
-    """A committed offset (OffsetCommitValue): where the group reads on, and when it said so (ms)."""
+    """A committed offset (OffsetCommitValue): where the group continues, and when it committed (ms)."""
 
     offset: int
     leader_epoch: int = attrs.field(kw_only=True)
@@ -53,7 +53,7 @@ def offsets_batch(
     producer_epoch: int = NO_PRODUCER_EPOCH,
     transactional: bool = False,
 ) -> bytearray:
-    """One batch of committed offsets, None for one that is forgotten; the producer's when transactional."""
+    """One batch of committed offsets, None for a tombstone; a transactional batch belongs to its producer."""
     records = [KafkaRecord(_offset_key(key), record and _offset_value(record)) for key, record in entries]
     return build_kafka_batch(
         records,
@@ -80,7 +80,9 @@ def _offset_value(record: OffsetRecord) -> bytes:
 
 
 def read_offsets(batch: Buffer, header: BatchHeader) -> list[tuple[OffsetKey, OffsetRecord | None]]:
-    """What a batch of `__consumer_offsets` says, None for a tombstone; records of groups are passed over."""
+    """The committed offsets in a batch of `__consumer_offsets`, None for a tombstone; skips records of
+    groups.
+    """
     found: list[tuple[OffsetKey, OffsetRecord | None]] = []
     for data, value in read_keys_and_values(batch, header):
         fields = Fields(data or b"", name="offset commit key")
@@ -112,7 +114,7 @@ _TIMEOUTS = struct.Struct(">ii")  # rebalance timeout, session timeout
 
 @attrs.frozen(kw_only=True)
 class MemberRecord:
-    """One member of a stable group (MemberMetadata). Client id and host are left empty: nobody asks."""
+    """One member of a stable group (MemberMetadata). Client id and host are written empty."""
 
     member_id: str
     group_instance_id: str | None
@@ -124,7 +126,7 @@ class MemberRecord:
 
 @attrs.frozen(kw_only=True)
 class GroupRecord:
-    """A generation whose partitions are assigned, or (without members) the one after the last member left."""
+    """A generation with its assignments, or (without members) the one after the last member left."""
 
     protocol_type: str
     generation_id: int
@@ -135,22 +137,22 @@ class GroupRecord:
 
 
 GroupEntry = tuple[str, GroupRecord | None]
-"""A group's id and record, None for a group that is forgotten."""
+"""A group's id and its record, None for a tombstone."""
 
 
 def group_batch(group_id: str, record: GroupRecord, *, timestamp: int) -> bytearray:
-    """One batch that says where the group stands."""
+    """One batch with the current record of a group."""
     return build_kafka_batch([KafkaRecord(_group_key(group_id), _group_value(record))], timestamp=timestamp)
 
 
 def forgotten_group_batch(group_id: str, offsets: Sequence[OffsetKey], *, timestamp: int) -> bytearray:
-    """One batch that forgets a group and its offsets, all or nothing."""
+    """One batch of tombstones for a group and its offsets: all or nothing."""
     records = [KafkaRecord(_offset_key(key), None) for key in offsets]
     return build_kafka_batch([*records, KafkaRecord(_group_key(group_id), None)], timestamp=timestamp)
 
 
 def read_groups(batch: Buffer, header: BatchHeader) -> list[GroupEntry]:
-    """What a batch of `__consumer_offsets` says of groups; committed offsets are passed over."""
+    """The groups in a batch of `__consumer_offsets`; skips committed offsets."""
     found: list[GroupEntry] = []
     for key, value in read_keys_and_values(batch, header):
         fields = Fields(key or b"", name="group metadata key")

@@ -1,6 +1,6 @@
 """Kafka's primitive types, as its internal topics lay them out: varints, strings, arrays, tagged fields.
 
-Rule: every length is checked against the bytes that are there before anything is made of it (Kafka's protocol
+Rule: every length is checked against the remaining bytes before it is used (Kafka's protocol
 guide, "Protocol Primitive Types"; KIP-482 for the compact ones).
 """
 
@@ -29,7 +29,7 @@ def put_unsigned_varint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
-@lru_cache(maxsize=1024)  # of lengths and deltas, the same few again and again
+@lru_cache(maxsize=1024)  # lengths and deltas: few different values
 def varint(value: int) -> bytes:
     """Zig-zag: small negatives stay short (ByteUtils.writeVarint, writeVarlong)."""
     out = bytearray()
@@ -38,7 +38,7 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """A zig-zag varint and where it ends; ProtocolViolation when it does not end within ten bytes."""
+    """A zig-zag varint and the position after it; ProtocolViolation when it is longer than ten bytes."""
     if at < len(data) and (first := data[at]) < 0x80:  # nearly every varint of a record is one byte
         return (first >> 1) ^ -(first & 1), at + 1
     value = shift = 0
@@ -47,7 +47,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
         if byte < 0x80:
             return (value >> 1) ^ -(value & 1), at + shift // 7
-    raise ProtocolViolation("a varint that does not end")
+    raise ProtocolViolation("a varint does not end within ten bytes or the record")
 
 
 def put_string(out: bytearray, text: str) -> None:
@@ -71,7 +71,7 @@ def put_compact_int32s(out: bytearray, values: tuple[int, ...]) -> None:
 
 
 def put_tagged_fields(out: bytearray, fields: list[tuple[int, bytes]]) -> None:
-    """KIP-482: how many, then tag, size and bytes of each, in ascending order of tags."""
+    """Tagged fields (KIP-482): the count, then tag, size and bytes of each, in ascending order of tags."""
     put_unsigned_varint(out, len(fields))
     for tag, content in fields:
         put_unsigned_varint(out, tag)
@@ -80,7 +80,7 @@ def put_tagged_fields(out: bytearray, fields: list[tuple[int, bytes]]) -> None:
 
 
 class Fields:
-    """Reads one field after the other; ProtocolViolation as soon as one does not fit."""
+    """Reads fields in order; ProtocolViolation at the first one that does not fit."""
 
     __slots__ = ("at", "data", "name")
 
@@ -102,7 +102,7 @@ class Fields:
         raise ProtocolViolation(f"{self.name}: {because}")
 
     def fixed(self, layout: struct.Struct) -> tuple[Any, ...]:
-        """Neighbours of fixed size, all at once."""
+        """Several fields of fixed size at once."""
         return layout.unpack(self.take(layout.size))
 
     def int16(self) -> int:
@@ -130,7 +130,7 @@ class Fields:
                 return value
             shift += 7
             if shift > _SHIFT_MAX:
-                self.fail("a varint of more than ten bytes")
+                self.fail("a varint is longer than ten bytes")
 
     def string(self) -> str:
         return self._text(self.int16())
@@ -147,11 +147,11 @@ class Fields:
         return self._text(size - 1) if size else None
 
     def array_length(self) -> int:
-        """Entries of an ARRAY, -1 for null; each entry takes at least one byte, which bounds it."""
+        """The length of an ARRAY, -1 for null. An entry takes at least one byte, which bounds it."""
         return self._count(self.int32())
 
     def compact_array_length(self) -> int:
-        """Entries of a COMPACT_ARRAY, -1 for null."""
+        """The length of a COMPACT_ARRAY, -1 for null."""
         return self._count(self.unsigned_varint() - 1)
 
     def int32s(self, count: int) -> tuple[int, ...]:
@@ -159,7 +159,7 @@ class Fields:
         return struct.unpack(f">{max(count, 0)}i", self.take(4 * max(count, 0)))
 
     def tagged_int(self, tags: dict[int, bytes], tag: int, kind: struct.Struct, *, default: int) -> int:
-        """The one integer in a tagged field, or its default when it was left out."""
+        """The integer in a tagged field, or the default when the tag is absent."""
         content = tags.get(tag)
         if content is None:
             return default
@@ -168,20 +168,20 @@ class Fields:
         return kind.unpack(content)[0]
 
     def tagged_fields(self) -> dict[int, bytes]:
-        """KIP-482: content by tag; unknown tags are the caller's to ignore."""
+        """Tagged fields (KIP-482) by tag; the caller ignores unknown tags."""
         fields: dict[int, bytes] = {}
         count = self._count(self.unsigned_varint())
         previous = -1
         for _ in range(count):
             tag = self.unsigned_varint()
             if tag <= previous:
-                self.fail("tagged fields that are not in ascending order")
+                self.fail("tagged fields are not in ascending order")
             fields[tag] = self.take(self.unsigned_varint())
             previous = tag
         return fields
 
     def finish(self) -> None:
-        """ProtocolViolation when bytes are left over."""
+        """ProtocolViolation when bytes are left."""
         if self.at != len(self.data):
             self.fail(f"{len(self.data) - self.at} bytes too many")
 
@@ -193,5 +193,5 @@ class Fields:
 
     def _count(self, count: int) -> int:
         if not -1 <= count <= len(self.data) - self.at:
-            self.fail(f"an array of {count} entries in {len(self.data) - self.at} bytes")
+            self.fail(f"an array announces {count} entries in {len(self.data) - self.at} bytes")
         return count

@@ -60,9 +60,9 @@ _LIST_OR_NULL: Final = frozenset({list, type(None)})
 
 @attrs.define(kw_only=True)
 class Columns:
-    """What a batch holds: per column a list with an entry per record, or None for the usual values.
+    """The records of a batch: a list per column with an entry per record, or None for the usual values.
 
-    Not frozen: readers make one per batch, and it is theirs alone.
+    Not frozen: a reader makes one per batch and owns it.
     """
 
     offset_deltas: list[int] | None
@@ -93,10 +93,11 @@ def build_data_batch(
     transactional: bool = False,
     checked: bool = False,
 ) -> bytearray:
-    """A whole batch of msgpack columns. Times in ms; TypeError or ValueError when nobody could read it back.
+    """A batch of msgpack columns. Times are in ms; TypeError or ValueError for records that could not be read
+    back.
 
-    `max_timestamp` is worked out when not given. `last_offset_delta` is for compaction, which keeps it.
-    `checked` says that keys and values are surely bytes or None, looked at one by one when they came.
+    `max_timestamp` is computed when it is not given. `last_offset_delta` is for compaction, which keeps it.
+    With `checked` the caller guarantees that keys and values are bytes or None.
     """
     _check_lengths(len(values), keys, timestamp_deltas, headers, offset_deltas)
     if not checked:
@@ -127,7 +128,7 @@ def _check_lengths(record_count: int, *columns: Sequence[Any] | None) -> None:
         raise ValueError("a batch holds at least one record")
     for column in columns:
         if column is not None and len(column) != record_count:
-            raise ValueError(f"a column of {len(column)} entries beside {record_count} values")
+            raise ValueError(f"a column has {len(column)} entries for {record_count} values")
 
 
 def _check_bytes(column: Sequence[Buffer | None]) -> None:
@@ -151,7 +152,7 @@ def _latest(timestamp_deltas: Sequence[int], base_timestamp: int) -> int:
 
 def _check_headers(column: Sequence[Sequence[tuple[str, Buffer | None]] | None]) -> None:
     for pair in chain.from_iterable(filter(None, column)):
-        # The annotations say so already; a batch that nobody can read must not be left to them.
+        # The annotations say so, but a batch that cannot be read back must not depend on a type checker.
         if len(pair) != 2 or type(pair[0]) is not str or type(pair[1]) not in _PACKED_AS_BYTES:
             raise TypeError(f"a header is a string and bytes or None, not {pair!r}")
 
@@ -159,7 +160,7 @@ def _check_headers(column: Sequence[Sequence[tuple[str, Buffer | None]] | None])
 def read_columns(batch: Buffer, header: BatchHeader, at: int = 0) -> Columns:
     """The records of the batch at byte `at`, of either magic; ProtocolViolation when they are malformed.
 
-    The checksum is the business of `read_batch`. A batch that compaction emptied gives empty columns.
+    Does not verify the checksum (`read_batch` does). A batch that compaction emptied gives empty columns.
     """
     payload = _payload(batch, header, at)
     if not header.record_count and not payload:
@@ -173,9 +174,9 @@ def read_columns(batch: Buffer, header: BatchHeader, at: int = 0) -> Columns:
 
 
 def read_keys_and_values(batch: Buffer, header: BatchHeader) -> list[tuple[bytes | None, bytes | None]]:
-    """What the internal topics are read for, of a batch of Kafka's records; else ProtocolViolation."""
+    """Keys and values of a batch of an internal topic, which must be magic 2; else ProtocolViolation."""
     if header.magic != MAGIC_KAFKA:
-        raise ProtocolViolation("internal topics hold Kafka's own records")
+        raise ProtocolViolation("a batch of an internal topic must hold Kafka's own records (magic 2)")
     records = read_kafka_records(bytes(_payload(batch, header, 0)), header.record_count)
     return [(record.key, record.value) for record in records]
 
@@ -226,7 +227,7 @@ def _check_column(name: str, column: Any, record_count: int, kinds: frozenset[ty
 
 
 def _read_headers(column: list[list[Any] | None]) -> list[list[Header] | None]:
-    """Pairs of name and value as tuples."""
+    """The headers of each record, as tuples of name and value."""
     pairs = list(chain.from_iterable(filter(None, column)))
     if not (_ONLY_LIST.issuperset(map(type, pairs)) and _PAIRS.issuperset(map(len, pairs))):
         raise ProtocolViolation("a header is a name and a value")
@@ -237,7 +238,7 @@ def _read_headers(column: list[list[Any] | None]) -> list[list[Header] | None]:
 
 
 def _transpose(records: list[KafkaRecord]) -> Columns:
-    """Kafka's records as columns; a column that says nothing becomes None, as the other layout has it."""
+    """Kafka's records as columns; a column with only usual values becomes None, as in magic 109."""
     offset_deltas = [record.offset_delta for record in records]
     timestamp_deltas = [record.timestamp_delta for record in records]
     keys = [record.key for record in records]
@@ -257,7 +258,7 @@ def _check_deltas(columns: Columns, header: BatchHeader) -> None:
         if columns.values and header.last_offset_delta != header.record_count - 1:
             raise ProtocolViolation(f"{header.record_count} records, last delta {header.last_offset_delta}")
     elif offsets and not _ascend(offsets, last=header.last_offset_delta):
-        raise ProtocolViolation("offsets of records that do not ascend within their batch")
+        raise ProtocolViolation("the offsets of the records do not ascend within their batch")
     times = columns.timestamp_deltas
     if times and not _fits(*_span(times, header.base_timestamp)):
         raise ProtocolViolation("the timestamp of a record does not fit into 64 bits")

@@ -1,7 +1,7 @@
-"""State tables as pictures: Markdown to read, Mermaid to look at, and the gaps to argue about.
+"""State tables as Markdown and Mermaid, and the gaps in them.
 
-Rule: a machine is a table {state: {input: next state, or the error that refuses}}; what is drawn is the
-live table.
+Rule: a machine is a table {state: {input: next state, or the error that refuses it}}. Docs draw the table
+that runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Table = Mapping[Any, Mapping[Any, Enum]]
 
 
 def title(member: Enum) -> str:
-    """How a state or input is written: by its title, else by its words, else by its name."""
+    """The text for a state or input: its title, else its value if that is a string, else its name."""
     named = getattr(member, "title", None)
     if isinstance(named, str):
         return named
@@ -31,14 +31,14 @@ def states_of(table: Table) -> list[Enum]:
 
 
 def inputs_of(table: Table) -> list[Enum]:
-    """The inputs that occur, in the order of their class."""
+    """The inputs that occur, in the order of their classes."""
     found = {happened for row in table.values() for happened in row}
     kinds = cast("list[type[Enum]]", list(dict.fromkeys(map(type, chain(*table.values())))))
     return [member for kind in kinds for member in kind if member in found]
 
 
 def gaps(table: Table) -> list[tuple[Enum, Enum]]:
-    """State and input pairs without a cell: each cannot happen, or is a mistake."""
+    """The pairs of state and input without a cell: each cannot happen, or is a mistake."""
     inputs = inputs_of(table)
     return [(state, happened) for state in table for happened in inputs if happened not in table[state]]
 
@@ -62,7 +62,7 @@ def markdown(table: Table, *, corner: str = "state") -> str:
 
 
 def markdown_turned(table: Table) -> str:
-    """The same with one line per input, for a table that is wider than a page."""
+    """The same table with one line per input, for a table that is wider than a page."""
     states = states_of(table)
     rows = [
         [title(happened), *(_cell(table, state, happened) for state in states)]
@@ -81,7 +81,7 @@ def _cell(table: Table, state: Enum, happened: Enum) -> str:
 
 
 def mermaid(table: Table, *, start: Enum, label: Callable[[Enum], str] = title) -> str:
-    """A Mermaid state diagram of the moves; refusals and cells that stay are left to the table."""
+    """A Mermaid state diagram of the moves, without refusals and cells that stay."""
     arrows: dict[tuple[Enum, Enum], list[str]] = {}
     for state, row in table.items():
         for happened, target in row.items():

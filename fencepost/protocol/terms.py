@@ -1,6 +1,7 @@
-"""The words everybody uses: partitions, isolation levels, transaction states, the numbers that mean "none".
+"""The terms that all parts share: partitions, isolation levels, transaction states, the numbers that mean
+"none".
 
-Rule: a name means the same in broker, client, log and docs, and is Kafka's own where Kafka has one.
+Rule: a name means the same in broker, client, log and docs, and it is Kafka's where Kafka has one.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ INT64_MAX: Final = 2**63 - 1
 # One epoch is held back so that the coordinator can always fence (TransactionMetadata.isEpochExhausted).
 LAST_GRANTED_EPOCH: Final = INT16_MAX - 1
 
-NEWEST_VERSION: Final = INT16_MAX  # of a request: the newest that there is, whichever that be
+NEWEST_VERSION: Final = INT16_MAX  # of a request: the newest version of its API
 
 LATEST_TIMESTAMP: Final = -1  # ListOffsets: the end that the isolation level allows
 EARLIEST_TIMESTAMP: Final = -2  # ListOffsets: the log start offset
 EARLIEST_LOCAL_TIMESTAMP: Final = -4  # ListOffsets: the same where nothing is tiered (KIP-405)
 LATEST_TIERED_TIMESTAMP: Final = -5  # ListOffsets: none where nothing is (KIP-1005)
 MAX_TIMESTAMP: Final = -3  # ListOffsets: the newest record by its timestamp (KIP-734)
-HIGH_WATERMARK: Final = -1  # DeleteRecords: everything that readers of uncommitted data may see
+HIGH_WATERMARK: Final = -1  # DeleteRecords: everything up to the high watermark
 MAX_MESSAGE_BYTES: Final = "max.message.bytes"  # the topic's own message.max.bytes
 
 MINUTE_MS: Final = 60_000
@@ -60,14 +61,14 @@ class TopicPartition(NamedTuple):
 
 
 class IsolationLevel(IntEnum):
-    """Which end a reader is bounded by (Kafka's `isolation.level`)."""
+    """Which offset bounds a reader (Kafka's `isolation.level`)."""
 
     READ_UNCOMMITTED = 0  # bounded by the high watermark
     READ_COMMITTED = 1  # bounded by the last stable offset; aborted transactions are filtered
 
 
 class TransactionResult(IntEnum):
-    """What a transaction ends in; the numbers are those of control records (KIP-98)."""
+    """The result of a transaction, with the numbers of control records (KIP-98)."""
 
     ABORT = 0
     COMMIT = 1
@@ -80,7 +81,7 @@ def _title(state: Enum) -> str:
 class TransactionState(Enum):
     """Coordinator states with Kafka's numbers (TransactionState.java). BEGIN is called Ongoing there."""
 
-    __hash__ = object.__hash__  # each is itself alone; Enum's own hashes the name, in Python
+    __hash__ = object.__hash__  # by identity; Enum's own hash is computed in Python
 
     EMPTY = 0
     ONGOING = 1
@@ -91,24 +92,24 @@ class TransactionState(Enum):
 
     @property
     def title(self) -> str:
-        """As Kafka's tools print it: `PrepareCommit`."""
+        """The name that Kafka's tools print: `PrepareCommit`."""
         return _title(self)
 
 
 class GroupState(Enum):
-    """Where a consumer group of the classic protocol stands (ClassicGroupState.java)."""
+    """The state of a consumer group of the classic protocol (ClassicGroupState.java)."""
 
-    __hash__ = object.__hash__  # each is itself alone; Enum's own hashes the name, in Python
+    __hash__ = object.__hash__  # by identity; Enum's own hash is computed in Python
 
     EMPTY = 0
     PREPARING_REBALANCE = 1
     COMPLETING_REBALANCE = 2
     STABLE = 3
-    DEAD = 4  # there is no such group
+    DEAD = 4  # the group does not exist
 
     @property
     def title(self) -> str:
-        """As Kafka's tools print it: `PreparingRebalance`."""
+        """The name that Kafka's tools print: `PreparingRebalance`."""
         return _title(self)
 
 
@@ -133,7 +134,7 @@ def java_hash(text: str) -> int:
     return code - 2**32 if code >= 2**31 else code
 
 
-@lru_cache(maxsize=1024)  # asked several times per transaction, and the hash costs a step per character
+@lru_cache(maxsize=1024)  # used several times per transaction, and the hash takes a step per character
 def coordinator_partition(key: str, partition_count: int) -> int:
     """The partition of `__transaction_state` or `__consumer_offsets` that owns an id or group (Utils.abs)."""
     code = java_hash(key)
@@ -141,7 +142,7 @@ def coordinator_partition(key: str, partition_count: int) -> int:
 
 
 def topic_name_problem(name: str) -> str | None:
-    """Why a topic cannot have this name, or None (Topic.validate). Asked before a directory is ever made."""
+    """Why a topic cannot have this name, or None (Topic.validate). Checked before a directory is created."""
     if not name:
         return "the name is empty"
     if name in (".", ".."):

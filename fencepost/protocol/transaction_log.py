@@ -41,9 +41,9 @@ _TAG_CLIENT_VERSION: Final = 2
 
 
 class TransactionRecord(NamedTuple):
-    """The state of one transactional id (TransactionLogValue). Times in ms; -1 stands for none everywhere.
+    """The state of one transactional id (TransactionLogValue). Times are in ms; -1 means none.
 
-    A tuple, as each transaction changes one three times.
+    A tuple, since each transaction makes three of them.
     """
 
     producer_id: int
@@ -63,7 +63,7 @@ class TransactionRecord(NamedTuple):
 def transaction_batch(
     transactional_id: str, record: TransactionRecord | None, *, timestamp: int
 ) -> bytearray:
-    """One batch that says where `transactional_id` stands; None is the tombstone that forgets it."""
+    """One batch with the state of a transactional id; None writes its tombstone."""
     value = None if record is None else _transaction_value(record)
     return build_kafka_batch([KafkaRecord(_transaction_key(transactional_id), value)], timestamp=timestamp)
 
@@ -137,7 +137,7 @@ def _by_topic(partitions: tuple[TopicPartition, ...]) -> Iterator[tuple[str, Ite
 
 
 def read_transactions(batch: Buffer, header: BatchHeader) -> list[tuple[str, TransactionRecord | None]]:
-    """What a batch of `__transaction_state` says, None for a tombstone; reads value versions 0 and 1."""
+    """The records in a batch of `__transaction_state`, None for a tombstone; reads value versions 0 and 1."""
     found: list[tuple[str, TransactionRecord | None]] = []
     for key, value in read_keys_and_values(batch, header):
         fields = Fields(key or b"", name="transaction log key")

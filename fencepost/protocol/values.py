@@ -1,7 +1,7 @@
-"""Values that are made for every request and every batch: messages, inputs, effects.
+"""The decorator for values that are made for every request and batch: messages, inputs, effects.
 
-Rule: nobody changes a value. The type checker holds everybody to it; at run time nothing does, for attrs'
-own guard makes a value three times as dear, and one transaction takes seventy of them.
+Rule: a value is never changed. The type checker enforces it; at run time nothing does, since attrs' frozen
+check triples the cost of construction, and one transaction constructs about seventy values.
 """
 
 from __future__ import annotations
@@ -27,6 +27,6 @@ def value(*, kw_only: bool) -> Callable[[type[Kind]], type[Kind]]: ...
 def value(
     kind: type[Kind] | None = None, /, *, kw_only: bool = False
 ) -> type[Kind] | Callable[[type[Kind]], type[Kind]]:
-    """Makes a class as `attrs.frozen` does, equal and hashed by its fields, with slots."""
+    """Make a class as `attrs.frozen` does: with slots, compared and hashed by its fields."""
     decorate = attrs.define(unsafe_hash=True, kw_only=kw_only)
     return decorate if kind is None else decorate(kind)

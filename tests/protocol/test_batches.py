@@ -129,15 +129,15 @@ def test_a_marker_equals_the_same_record_built_by_the_general_writer(
 @pytest.mark.parametrize(
     ("at", "value", "because"),
     [
-        (16, MAGIC_COLUMNS, "no control batch"),
-        (22, 0x10, "no control batch"),
-        (60, 2, "no control batch"),
-        (61, 0x40, "no transaction marker"),
-        (65, 0x0A, "no transaction marker"),
-        (66, 0xFF, "no transaction marker"),
-        (69, 0x02, "no transaction marker"),
-        (70, 0x02, "no transaction marker"),
-        (71, 0x80, "no transaction marker"),
+        (16, MAGIC_COLUMNS, "not a control batch"),
+        (22, 0x10, "not a control batch"),
+        (60, 2, "not a control batch"),
+        (61, 0x40, "not a transaction marker"),
+        (65, 0x0A, "not a transaction marker"),
+        (66, 0xFF, "not a transaction marker"),
+        (69, 0x02, "not a transaction marker"),
+        (70, 0x02, "not a transaction marker"),
+        (71, 0x80, "not a transaction marker"),
     ],
     ids=[
         "columns",
@@ -245,8 +245,8 @@ def test_renumbering_gives_another_identity_and_a_checksum_that_fits() -> None:
         (16, b"\x01", "magic"),
         (8, (48).to_bytes(4), "shorter than a header"),
         (8, b"\xff\xff\xff\xff", "shorter than a header"),
-        (23, b"\xff\xff\xff\xff", "negative count"),
-        (57, b"\xff\xff\xff\xff", "negative count"),
+        (23, b"\xff\xff\xff\xff", "last offset delta"),
+        (57, b"\xff\xff\xff\xff", "last offset delta"),
     ],
 )
 def test_impossible_headers_are_refused(at: int, raw: bytes, because: str) -> None:

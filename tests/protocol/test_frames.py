@@ -82,7 +82,7 @@ def test_a_reply_comes_back_as_it_was_sent(api: Api, data: st.DataObject) -> Non
 def test_a_reply_that_is_an_error_needs_no_body() -> None:
     reply = ReplyFrame(7, error=ErrorCode.NOT_COORDINATOR, body=None)
     assert decode_reply(after_length(encode_reply(reply)), END_TXN) == reply
-    with pytest.raises(ProtocolViolation, match="neither error nor body"):
+    with pytest.raises(ProtocolViolation, match="neither an error"):
         decode_reply(frame([7, 0, None]), END_TXN)
 
 
@@ -285,7 +285,7 @@ def test_a_frame_larger_than_anybody_accepts_is_never_built() -> None:
     records = memoryview(bytes(1)).cast("B")
     huge = ProducePartition(topic="t", partition=0, records=bytes(FRAME_SIZE_MAX))
     request = Produce(transactional_id=None, acks=-1, timeout_ms=1, partitions=(huge,))
-    with pytest.raises(AssertionError, match="more than anybody accepts"):
+    with pytest.raises(AssertionError, match="the limit is"):
         encode_request(request, correlation_id=1)
     small = attrs.evolve(request, partitions=(attrs.evolve(huge, records=records),))
     assert len(joined(encode_request(small, correlation_id=1))) > PREFIX_SIZE

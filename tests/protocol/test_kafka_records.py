@@ -94,15 +94,15 @@ def test_kafka_records_that_compaction_thinned_keep_their_offsets() -> None:
 @pytest.mark.parametrize(
     ("payload", "because"),
     [
-        pytest.param("0e 00 00 00 01 01 00", "a record of 7", id="longer than what is left"),
+        pytest.param("0e 00 00 00 01 01 00", "announces 7 bytes", id="longer than what is left"),
         pytest.param("0a 00 00 00 01 01 00", "differs", id="shorter than its content"),
         pytest.param("0c 00 00 00 01 01 00 00", "follow", id="a byte behind the last"),
-        pytest.param("01 00 00 00 01 01 00", "a record of -1", id="a negative length"),
+        pytest.param("01 00 00 00 01 01 00", "announces -1 bytes", id="a negative length"),
         pytest.param("0c 00 00 00 03 01 00", "-2 bytes are announced", id="a key of -2 bytes"),
         pytest.param("0c 00 00 00 7e 01 00", "63 bytes are announced", id="a key beyond the end"),
         pytest.param("0c 00 00 00 01 01 7e", "63 headers", id="more headers than bytes"),
         pytest.param("0c 00 00 00 01 01 01", "-1 headers", id="fewer headers than none"),
-        pytest.param("10 00 00 00 01 01 02 01 01", "without a name", id="a header without name"),
+        pytest.param("10 00 00 00 01 01 02 01 01", "has no name", id="a header without name"),
         pytest.param("12 00 00 00 01 01 02 02 ff 01", "UTF-8", id="a name that is not UTF-8"),
         pytest.param("80 80 80 80 80 80 80 80 80 80 80", "does not end", id="an endless varint"),
         pytest.param("0a 00 00 00 01", "do not fit", id="less than a record"),

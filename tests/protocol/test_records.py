@@ -125,7 +125,7 @@ def test_columns_of_different_lengths_are_refused_at_once() -> None:
         {"offset_deltas": [0]},
     ]
     for columns in wrong:
-        with pytest.raises(ValueError, match="beside 2 values"):
+        with pytest.raises(ValueError, match="for 2 values"):
             build_data_batch([b"a", b"b"], base_timestamp=0, **columns)
 
 
