@@ -1,7 +1,15 @@
-"""The whole data directory: each partition by itself, then all of them against each other.
+"""`fencepost check`: a whole data directory, each partition by itself and then all of them against each
+other.
 
-Rule: reads and never writes; metadata first, since it says what the others should be, then coordinators'
-logs, then data. A log with a fault of its own is left out of every comparison.
+    scan           every batch of every log: framing, checksum, order          ──▶ faults that end a log
+    producers      the log model, fed with each batch: epochs and sequences
+    derived files  indexes, snapshots, manifest, checkpoint against the model
+    records        what internal topics say: metadata, transactions, offsets
+    txn_consistency   decisions against markers, open transactions against coordinators
+
+It reads and never writes. Metadata comes first, since it says what the others should be, then the
+coordinators' logs, then data. A log with a fault of its own is left out of every comparison: one fault is
+reported once.
 """
 
 from __future__ import annotations
@@ -72,7 +80,7 @@ def _closed(storage: StorageReader) -> frozenset[str]:
 def _witness(
     storage: StorageReader, partition: TopicPartition, log: ScannedLog, findings: Findings
 ) -> Witness:
-    """What stands beside the log, against the log."""
+    """Compare the files beside a log with it."""
     _check_strays(storage, log, findings)
     manifest = manifest_of(storage, log, findings)
     offsets = set(snapshot_offsets(storage, log.directory))
@@ -144,7 +152,7 @@ def _check_producer_ids(witness: Witness, next_producer_id: int, findings: Findi
             newest.file,
             f"producer {newest.header.producer_id}, and ids below {next_producer_id} were handed out",
             offset=newest.header.base_offset,
-            means="the metadata has lost its end: the id may be given to somebody else",
+            means="the metadata has lost its end: the id may be allocated twice",
         )
 
 

@@ -1,7 +1,7 @@
-"""What a check finds: where, what, and what it means to whoever owns the data.
+"""What a check finds: where, what, and what it means for the data.
 
-Rule: a problem is a promise that the files break; a note is what a broker that was killed leaves behind and
-sets right at its next start, or what an administrator did.
+A problem is a promise that the files break. A note is what a killed broker leaves and repairs at its next
+start, or what an administrator did.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class ScannedState:
     """No entry for an offset inside a batch."""
 
     def stable_at(self, high_watermark: int) -> int | None:
-        """The last stable offset at a high watermark; None when it lies inside a batch."""
+        """The last stable offset at a high watermark; None when it is inside a batch."""
         producers = self.producers_at.get(high_watermark)
         if producers is None:
             return None

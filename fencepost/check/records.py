@@ -54,7 +54,7 @@ class KnownCluster:
         return {topic.name: topic for topic in self.topics.values()}
 
     def partitions(self) -> set[TopicPartition]:
-        """Every partition; one that nobody has written to need not have a directory."""
+        """Every partition; one without records need not have a directory."""
         return {
             TopicPartition(topic.name, number)
             for topic in self.topics.values()
@@ -129,7 +129,7 @@ class Internals:
             self._check_home(partition, batch, f"group {key.group_id!r}", key.group_id)
 
     def _check_home(self, partition: TopicPartition, batch: ScannedBatch, what: str, name: str) -> None:
-        """A coordinator finds only what lies in the partition that the name hashes to."""
+        """A coordinator finds only what is in the partition that the name hashes to."""
         topic = self.cluster.named().get(partition.topic)
         home = None if topic is None else coordinator_partition(name, len(topic.leader_epochs))
         if home is not None and home != partition.partition:
@@ -137,7 +137,7 @@ class Internals:
                 batch.file,
                 f"{what} belongs to partition {home}",
                 offset=batch.header.base_offset,
-                means="its coordinator looks for it there, and does not find it",
+                means="its coordinator looks for it there and does not find it",
             )
 
 

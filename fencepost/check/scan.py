@@ -1,7 +1,7 @@
 """Every batch of one partition, read and checked one by one: the full scan that all else is compared with.
 
 Rule: shares with the journal nothing but the batch format. Like recovery it stops at the first batch that
-cannot be there, so that one fault is told once.
+cannot be there, so that one fault is reported once.
 """
 
 from __future__ import annotations

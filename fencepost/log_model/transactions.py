@@ -8,7 +8,7 @@ them are written. Three things can be wrong, and each is a Disagreement:
     decision   marker
     COMMIT     -         completed, and a marker is missing: the transaction is torn
     COMMIT     ABORT     committed in some partitions and aborted in others
-    -          COMMIT    nobody decided it (an ABORT like this may be an administrator's)
+    -          COMMIT    no coordinator decided it; an ABORT may be an administrator's
 
 A marker may be repeated: a coordinator that lost the answer sends it again, and the next coordinator sends
 the markers of every PREPARE_* that it finds. Before KIP-890 part 2 the transactions of a producer share one

@@ -72,9 +72,9 @@ def test_a_record_that_may_not_be_read_is_told_with_its_writer() -> None:
         ]
     )
     assert list(map(str, verdict.violations)) == [
-        "duplicate: b'b' stands at a-0 offsets 2 and 3",
+        "duplicate: b'b' is at a-0 offsets 2 and 3",
         "G1a: c#0 read b'a' of p#0 at a-0 offset 0, whose write had failed",
-        "phantom: c#0 read b'?' at a-0 offset 1, which nobody wrote there",
+        "phantom: c#0 read b'?' at a-0 offset 1, which no client wrote there",
         "precommitted-read: q#0 read its own b'b' at a-0 offset 2",
     ]
     assert [len(anomaly.operations) for anomaly in verdict.violations] == [1, 2, 1, 1]
@@ -118,7 +118,7 @@ def test_a_missing_record_is_told_with_where_it_should_be() -> None:
     ]
     lost = check([ABC, plain("c", poll((1, "b"), (2, "c")))])
     assert list(map(str, lost.violations)) == [
-        "lost-write: b'a' of p#0 at a-0 offset 0 was never read, though readers went past it"
+        "lost-write: b'a' of p#0 at a-0 offset 0 was never read, though readers passed it"
     ]
     unseen = check([plain("p", write("a"))], finally_read=(A,))
     assert list(map(str, unseen.violations)) == [

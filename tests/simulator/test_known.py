@@ -24,7 +24,7 @@ KEY = TopicPartition("in", 0)
 OPERATION = ClientOperation("feeder", 0, OperationOutcome.OK, (), 0, 0)
 UNKNOWN = "an unknown producer may start anywhere"
 FORGOTTEN = "one batch per producer survives a leader"
-AGAIN = "a batch that is sent again comes behind newer ones"
+AGAIN = "a batch that is sent again lands after newer ones"
 
 CASES = (
     (DUPLICATE, "A0 A0 | A1", (0, 2), FORGOTTEN),

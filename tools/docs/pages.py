@@ -83,7 +83,7 @@ def _api_table() -> str:
 
 def _step_rule_table() -> str:
     rows = [(rule.name, rule.meaning, rule.exercised_by) for rule in STEP_RULES]
-    return tables.markdown_table(("rule", "what holds", "looks at"), rows)
+    return tables.markdown_table(("rule", "what holds", "exercised by"), rows)
 
 
 def _anomaly_table() -> str:
@@ -91,7 +91,7 @@ def _anomaly_table() -> str:
         (f"`{rule.name}`", rule.meaning, rule.exercised_by, rule.allowed_because or "-")
         for rule in HISTORY_RULES
     ]
-    return tables.markdown_table(("rule", "broken when", "looks at", "allowed, because"), rows)
+    return tables.markdown_table(("rule", "broken when", "exercised by", "allowed, because"), rows)
 
 
 def _known_table() -> str:

@@ -1,12 +1,12 @@
 """What stands in the lanes of a picture, from left to right:
 
 messages      a lifeline per participant, and the messages between them, slanted as they travelled. A late
-              message is the thickest line and says LATE where it arrives; a lost one is dashed and ends in a
-              cross; one under way at the end is grey, since nothing went wrong with it
+              message is the thickest line and says LATE where it arrives; a lost one is dashed and ends
+              in a cross; one under way at the end is grey, since nothing went wrong with it
 coordinators  a bar per transactional id with the state of its transaction over time
-logs          a lane per partition, offsets to the right and time downwards. A batch stands in the row of its
-              append, at its offsets, and looks as it ended: aborted data is hatched. Between last stable
-              offset and high watermark the ground is tinted: data that read_committed readers may not see yet
+logs          a lane per partition, offsets to the right, time downwards. A batch is in the row of its
+              append, at its offsets, and looks as it ended: aborted data is hatched. The ground between
+              last stable offset and high watermark is tinted: read_committed readers may not see it yet
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ def _room(scene: Scene, x: float, side: int) -> float:
 
 
 def _arrival(scene: Scene, message: DrawnMessage, y: float) -> list[str]:
-    """The number behind the arrowhead, with the label when it left long ago, and the badge of a late one."""
+    """The number after the arrowhead, with the label when it left long ago, and the badge of a late one."""
     x = scene.layout.lanes[message.target]
     came_from_left = scene.layout.lanes[message.source] < x
     side = 1 if came_from_left else -1
@@ -348,7 +348,7 @@ def _state_name(event: Coordinated) -> str:
 _BOX = 14
 _LETTER_MIN = 9.0  # a narrower cell holds no letter
 _WORDS_MAX = 23
-_NOBODYS = "#8c959f"  # data without a producer id
+_WITHOUT_PRODUCER = "#8c959f"  # data without a producer id
 _MARKER_SIGNS = {BatchFate.COMMIT_MARKER: ("commit", "C"), BatchFate.ABORT_MARKER: ("abort", "A")}
 
 
@@ -453,7 +453,7 @@ def _drawn(scene: Scene, batch: DrawnBatch, lane: LogLane, y: float) -> list[str
         letters = [label(x + width / 2, y + 4, letter, kind=f"{kind}-letter", anchor="middle")]
         return [box(*where, kind=f"{kind}-marker"), *(letters if width >= _LETTER_MIN else []), *gone]
     place = scene.colours.get(event.producer_id)
-    colour = _NOBODYS if place is None else PALETTE[place]
+    colour = _WITHOUT_PRODUCER if place is None else PALETTE[place]
     more = {"fill": f"url(#hatch-{place})" if batch.fate is BatchFate.ABORTED else colour, "stroke": colour}
     kind = {BatchFate.OPEN: "undecided", BatchFate.PLAIN: "outside"}.get(batch.fate, "decided")
     return [box(*where, kind="paper"), box(*where, kind=kind, **more), *gone]

@@ -37,7 +37,7 @@ _COORDINATOR_WIDTH = 165
 _LOG_CELLS_WIDTH = 260  # what a long log is squeezed into
 _CELL_MIN = 3.0
 _CELL_MAX = 18.0
-LOG_WORDS_WIDTH = 160  # room for "12-15 a b c d 1000/0" behind the last offset
+LOG_WORDS_WIDTH = 160  # room for "12-15 a b c d 1000/0" after the last offset
 
 
 @attrs.frozen(kw_only=True)

@@ -4,13 +4,13 @@ transactions.
 It knows only what clients saw. `observe` takes the history apart by partition (who wrote which value, who
 read it where); then each group of rules looks at the same observations:
 
-    single records    one value per offset, one offset per value; nothing is read that failed or was not
-    written missing records   an acknowledged write that readers passed, half of a transaction, a write unread
-    at the end order             no reader skips or goes back, no writer's offsets fall dependencies      no
-    transaction reads its own writes, no cycle of reads (a cycle of writes is allowed) end to end        the
-    output holds what the inputs produce, each as often as it should
+    single records    one value per offset, one offset per value; no failed or unwritten value is read
+    missing records   an acknowledged write that readers passed, half of a transaction, an unread end
+    order             no reader skips or goes back, no writer's offsets fall
+    dependencies      no transaction reads its own writes; no cycle of reads (one of writes is allowed)
+    end to end        the output holds what the inputs produce, each as often as it should
 
-It judges every run of a search, so it is linear in what was written and read, and quick on small histories.
+It judges every run of a search, so it is linear in the number of writes and reads.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def judge_places(seen: Observations, log: ObservedLog) -> Iterator[Anomaly]:
             write = log.writes.get(value)
             yield Anomaly(
                 DUPLICATE,
-                text=f"{value!r} stands at {log.partition} offsets {elsewhere} and {offset}",
+                text=f"{value!r} is at {log.partition} offsets {elsewhere} and {offset}",
                 partition=log.partition,
                 operations=() if write is None else (seen.operations[write[0]],),
                 records=((elsewhere, value), (offset, value)),
@@ -109,7 +109,7 @@ def judge_places(seen: Observations, log: ObservedLog) -> Iterator[Anomaly]:
 def judge_reads(seen: Observations, log: ObservedLog, isolation_level: IsolationLevel) -> Iterator[Anomaly]:
     """Whether what this level's readers saw was written, had not failed, and could be decided by then.
 
-    Each record goes by its first reader, who saw it earliest.
+    Each record is judged by its first reader, which saw it earliest.
     """
     operations, writes = seen.operations, log.writes
     filtered = isolation_level is IsolationLevel.READ_COMMITTED
@@ -133,7 +133,7 @@ def judge_reads(seen: Observations, log: ObservedLog, isolation_level: Isolation
 
 
 _OF_THE_WRITER = {
-    PHANTOM: "which nobody wrote there",
+    PHANTOM: "which no client wrote there",
     ABORTED_READ: "whose write had failed",
     UNDECIDED_READ: "before its commit was asked for",
 }
@@ -243,7 +243,7 @@ class Passage(NamedTuple):
 
 
 def _passages(seen: Observations, log: ObservedLog) -> list[Passage]:
-    """What readers went past: everything below the highest offset that was read, since whoever began
+    """What readers passed: everything below the highest offset that was read, since a reader that began
     further up went on from others; or, where some left records unread on purpose, no more than what each
     went through.
     """
@@ -476,7 +476,7 @@ Transform = Callable[[TopicPartition, bytes], Iterable[tuple[TopicPartition, byt
 
 
 def exactly_once(inputs: Values, outputs: Values, transform: Transform) -> HistoryVerdict:
-    """Compares what was read at read_committed, by partition, with what `transform` makes of every input.
+    """Compare what was read at read_committed, by partition, with what `transform` makes of every input.
 
     Results need not be unique. Where a retry marks its values to keep them unique, the mark must be off by
     here.
@@ -503,9 +503,9 @@ def _differences(
         there = found[partition, value]
         if there != count:
             rule: Rule = MISSING_OUTPUT if there < count else DOUBLED_OUTPUT
-            text = f"{value!r} stands {there} times in {partition}, not {count}"
+            text = f"{value!r} is {there} times in {partition}, not {count}"
             yield Anomaly(rule, text=text, partition=partition)
     for partition, value in found:
         if (partition, value) not in due:
-            text = f"{value!r} stands in {partition} and is nothing that the inputs give"
+            text = f"{value!r} is in {partition}, and no input produces it"
             yield Anomaly(FOREIGN_OUTPUT, text=text, partition=partition)

@@ -1,4 +1,5 @@
-"""Which cells of the coordinator's tables a run came through, and with which faults: state x input x fault.
+"""Coverage: which cells of the coordinator's tables a run reached, and with which faults (state x input x
+fault).
 
 Rule: counted by what reached a coordinator and by what its log said then, not by what its code looked up; a
 cell that cannot be reached has its reason here.
@@ -29,10 +30,10 @@ from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.simulator.judges.transaction_rules import TransactionBook
 
 COUNTED: Final = frozenset({EndTxn, InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn})
-"""The requests that a coordinator's tables speak of."""
+"""The requests that have a column in the coordinator's tables."""
 
 Cell = tuple[int, TransactionState, EndInput | CoordinatorInput]
-"""Of which generation's tables, the state before, and what came."""
+"""The transaction version whose table it is, the state before, and the input."""
 
 _DECIDED: Final = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 _ADD: Final = CoordinatorInput.ADD
@@ -57,18 +58,18 @@ def cells_of(transaction_version: int) -> tuple[Cell, ...]:
 
 
 def _brought_by(generation: TransactionVersion) -> int:
-    """The first generation that had this table of ends: whoever speaks to it is served by that one."""
+    """The first generation that had this table of ends: its requests are served by that one."""
     return min(number for number, other in TRANSACTION_VERSIONS.items() if other.end is generation.end)
 
 
 _NOTHING_TO_COMMIT: Final = (
-    "whoever commits had a batch acknowledged under this very epoch, so that the transaction is open"
+    "a producer that commits had a batch acknowledged under this epoch, so the transaction is open"
 )
-_TWO_BEHIND: Final = (
-    "who wrote under the epoch before has been aborted since, and each of abort and InitProducerId raised it"
+_TWO_EPOCHS_OLD: Final = (
+    "a producer of the epoch before was aborted since, and both abort and InitProducerId raised the epoch"
 )
 _NO_TURNING_BACK: Final = "a producer that asked to commit never asks to abort the same transaction"
-_NEW_OWNER: Final = "an owner who has just come has written nothing that he could commit"
+_NEW_OWNER: Final = "a new owner has written nothing that it could commit"
 
 
 def _unreachable() -> dict[Cell, str]:
@@ -76,7 +77,7 @@ def _unreachable() -> dict[Cell, str]:
     found: dict[Cell, str] = {
         (2, state, EndInput.COMMIT): _NOTHING_TO_COMMIT for state in states if state is not states.ONGOING
     }
-    found[2, states.EMPTY, EndInput.COMMIT_RETRY] = _TWO_BEHIND
+    found[2, states.EMPTY, EndInput.COMMIT_RETRY] = _TWO_EPOCHS_OLD
     found[2, states.PREPARE_COMMIT, EndInput.ABORT_RETRY] = _NO_TURNING_BACK
     found[2, states.COMPLETE_COMMIT, EndInput.ABORT_RETRY] = _NO_TURNING_BACK
     found[0, states.EMPTY, EndInput.COMMIT] = _NEW_OWNER
@@ -84,12 +85,14 @@ def _unreachable() -> dict[Cell, str]:
 
 
 UNREACHABLE: Final[Mapping[Cell, str]] = _unreachable()
-"""Cells that only a client other than ours could ask for, and why."""
+"""Cells that only another client than ours could reach, and why."""
 
 
 @attrs.define(eq=False)
 class CellCounter:
-    """The cells of one run. Only what comes to the coordinator counts, while its last record is durable."""
+    """The cells of one run. A request counts only if it reaches the coordinator while its last record is
+    durable.
+    """
 
     generation: TransactionVersion
     transactions: TransactionBook
@@ -132,7 +135,7 @@ class CellCounter:
 
 
 def _end_input(record: TransactionRecord, request: EndTxn, generation: TransactionVersion) -> EndInput | None:
-    """Which column of the table this EndTxn is; None for somebody who is neither the owner nor was it just
+    """Which column of the table this EndTxn is; None for a producer that is neither the owner nor was it just
     before.
     """
     asker = (request.producer_id, request.producer_epoch)
@@ -146,9 +149,7 @@ def _end_input(record: TransactionRecord, request: EndTxn, generation: Transacti
 
 @attrs.frozen(kw_only=True)
 class Row:
-    """A cell for people: how often it was come through, in all and in runs with each fault; or why it cannot
-    be.
-    """
+    """A cell for people: how often it was reached, in all and with each fault, or why it cannot be."""
 
     state: str
     given: str
@@ -159,7 +160,7 @@ class Row:
 
 @attrs.define
 class Coverage:
-    """How often each cell was come through, in all and in runs with each kind of fault."""
+    """How often each cell was reached, in all and in runs with each kind of fault."""
 
     cells: Counter[Cell] = attrs.Factory(Counter[Cell])
     with_faults: Counter[tuple[Cell, str]] = attrs.Factory(Counter[tuple[Cell, str]])
@@ -171,7 +172,7 @@ class Coverage:
             self.with_faults.update({(cell, fault): count for cell, count in cells.items()})
 
     def merge(self, other: Coverage) -> None:
-        """What other runs came through, too."""
+        """Add the coverage of other runs."""
         self.cells.update(other.cells)
         self.with_faults.update(other.with_faults)
 

@@ -77,7 +77,7 @@ LATE_WRITE: Final = OldBehaviour(
     cured_by="KIP-890 part 2",
     why="A batch or a commit of offsets arrives when its transaction is over and the next one has the "
     "partition, too. Verification asks whether the partition is in the transaction, and it is.",
-    needs="Its producer's marker stands in the log, written after the batch had left; the coordinator's "
+    needs="Its producer's marker is in the log, written after the batch had left; the coordinator's "
     "log holds the partition in an open transaction of the same producer id and epoch, and the "
     "partition knows no newer epoch.",
 )
@@ -86,7 +86,7 @@ LATE_WRITE_ALONE: Final = OldBehaviour(
     cured_by="KAFKA-14402, KIP-890 part 1",
     why="The same where no transaction has the partition. Without verification the leader accepts it, and "
     "readers of committed records wait for a marker of the producer that may never come.",
-    needs="Its producer's marker stands in the log, written after the batch had left, and the partition "
+    needs="Its producer's marker is in the log, written after the batch had left, and the partition "
     "knows no newer epoch.",
     despite_verification=False,
 )
@@ -119,7 +119,7 @@ def _was_unknown(log: PartitionRecord, first: int, _second: int) -> bool:
 
 
 def _was_forgotten(log: PartitionRecord, first: int, second: int) -> bool:
-    """It came again under a new identity, when a new leader found newer batches of the old one."""
+    """It was sent again under a new identity, when a new leader found newer batches of the old one."""
     before, again = log.batch_at(first), log.batch_at(second)
     identity = _identity(before)
     newer = [
@@ -133,7 +133,7 @@ def _was_forgotten(log: PartitionRecord, first: int, second: int) -> bool:
 
 
 def _was_sent_again(log: PartitionRecord, first: int, second: int) -> bool:
-    """It stands behind a later one because it came again under a new identity, after a change of leaders."""
+    """It is after a later one because it was sent again under a new identity, after a change of leaders."""
     is_another = _identity(log.batch_at(first)) != _identity(log.batch_at(second))
     return is_another and any(first < taken_over <= second for taken_over in log.taken_over_at)
 
@@ -162,7 +162,7 @@ KNOWN: Final = (
         explains=_was_forgotten,
     ),
     KnownBehaviour(
-        name="a batch that is sent again comes behind newer ones",
+        name="a batch that is sent again lands after newer ones",
         rule=NONMONOTONIC_SEND,
         why="The same, where the newer batches had been acknowledged.",
         needs="Between the two a leader took over, and the later one has another identity.",

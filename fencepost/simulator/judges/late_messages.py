@@ -150,7 +150,7 @@ class LateMessages:
         began_at = self.began_at.get(self.transactions.owners.get(header.producer_id, ""), 0)
         if left_at < began_at and coordinator_epoch >= newest and not _is_outdated(header, record):
             first = record.model.open.get(header.producer_id)
-            decides = "nothing" if first is None else f"what was written from offset {first} on"
+            decides = "nothing" if first is None else f"the records from offset {first} on"
             self._meet(
                 LATE_MARKER,
                 f"{record.key}: a marker of producer {header.producer_id} epoch {header.producer_epoch} left "
@@ -175,7 +175,7 @@ class LateMessages:
         self._meet(
             LATE_WRITE if joins else LATE_WRITE_ALONE,
             f"{record.key}: a batch of producer {header.producer_id} epoch {header.producer_epoch} left at "
-            f"{_ms(left_at)}, and entered behind its producer's marker of {_ms(marked_at)}",
+            f"{_ms(left_at)}, and entered after its producer's marker of {_ms(marked_at)}",
         )
 
     def _meet(self, behaviour: OldBehaviour, evidence: str) -> None:

@@ -38,7 +38,7 @@ class Readings:
 
     `first_readers` are positions in the history by record. `values` and `highest` are what was seen; at
     read_uncommitted that includes what readers of committed records saw. `order` are the offsets in turn,
-    and `index` where each stands in it.
+    and `index` is the place of each in it.
     """
 
     first_readers: dict[Record, int] = attrs.field(factory=dict[Record, int])
@@ -158,7 +158,7 @@ def _take_placement(log: ObservedLog, position: int, placed: PositionSet) -> Non
 
 
 def _learn_commits(seen: Observations, log: ObservedLog) -> None:
-    """A transaction of unknown outcome is committed when somebody reads one of its writes at
+    """A transaction of unknown outcome is committed when a reader sees one of its writes at
     read_committed.
     """
     operations, is_committed, writes = seen.operations, seen.is_committed, log.writes
@@ -180,7 +180,7 @@ def _settle(seen: Observations, log: ObservedLog) -> None:
         if there != value or elsewhere != offset:
             conflicts[record] = None
     if committed := log.committed.first_readers:
-        # What should not have been read is no reproach to those who did not read it.
+        # A reader is not wrong to leave out what should not have been read.
         log.committed.settle(
             committed, [offset for offset, value in committed if _may_be_read(seen, log, value)]
         )
@@ -192,7 +192,7 @@ def _settle(seen: Observations, log: ObservedLog) -> None:
 
 
 def _known(seen: Observations, log: ObservedLog) -> Iterator[Record]:
-    """Every record that stood in the log for certain: what was read first, so that a value which was read and
+    """Every record that was in the log for certain: what was read first, so that a value which was read and
     acknowledged at different offsets counts as standing where it was read.
     """
     yield from log.committed.first_readers

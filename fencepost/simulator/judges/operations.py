@@ -2,7 +2,7 @@
 ended.
 
 Rule: nothing in here knows of logs, markers or brokers: the black-box rules go by what a client can see.
-Values are unique per partition, so that whoever reads one knows who wrote it. Tuples, since a run builds
+Values are unique per partition, so that a value that was read names its writer. Tuples, since a run builds
 them by the thousand.
 """
 
@@ -43,7 +43,7 @@ class PositionSet(NamedTuple):
     """The consumer's position was set, by an assignment or a seek: whatever it reads next continues
     nothing.
 
-    `leaves_unread` says that records which nobody had read were left out on purpose (seek_to_end,
+    `leaves_unread` says that unread records were left out on purpose (seek_to_end,
     auto.offset.reset=latest): none of that partition is called lost only because it lies before what was
     read.
     """
