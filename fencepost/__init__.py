@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from fencepost.protocol.terms import TopicPartition as TopicPartition
     from fencepost.protocol.terms import TransactionState as TransactionState
     from fencepost.simulator.fuzz.simulate import simulate as simulate
-    from fencepost.simulator.fuzz.trial import Trial as Trial
+    from fencepost.simulator.run import RunResult as RunResult
 
 __version__ = "0.1.0"
 
@@ -98,7 +98,7 @@ _HOMES = {
     "TopicPartition": "fencepost.protocol.terms",
     "TransactionAborted": "fencepost.client.errors",
     "TransactionState": "fencepost.protocol.terms",
-    "Trial": "fencepost.simulator.fuzz.trial",
+    "RunResult": "fencepost.simulator.run",
     "UnknownTopic": "fencepost.client.errors",
     "WrongState": "fencepost.client.errors",
 }

@@ -23,7 +23,7 @@ from fencepost.cli.output import Json, counted, print_json, print_table
 if TYPE_CHECKING:
     from fencepost.cli.fuzz_workers import Timed
     from fencepost.simulator.fuzz.seeds import SeedFinding, SeedTally
-    from fencepost.simulator.fuzz.trial import Planner
+    from fencepost.simulator.fuzz.worlds import Planner
     from fencepost.simulator.judges.coverage import Coverage, Row
 
 

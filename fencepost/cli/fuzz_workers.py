@@ -20,7 +20,7 @@ import attrs
 
 from fencepost.cli.errors import CommandFailed
 from fencepost.simulator.fuzz.seeds import Tried, try_one
-from fencepost.simulator.fuzz.trial import Planner
+from fencepost.simulator.fuzz.worlds import Planner
 
 AHEAD: Final = 4  # seeds queued in a worker, so that it never waits for the next one
 GLANCE_SECONDS: Final = 0.2  # how long to wait for a result before the caller updates its progress bar

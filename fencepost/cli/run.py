@@ -17,8 +17,8 @@ from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
 from fencepost.cli.output import Json, Target, print_json
 
 if TYPE_CHECKING:
+    from fencepost.simulator.run import RunResult
     from fencepost.simulator.scenarios.model import Case, Scenario
-    from fencepost.simulator.scenarios.runner import Report
     from fencepost.simulator.world.history import History
 
 NS_PER_MS = 1_000_000
@@ -58,9 +58,9 @@ def run(
         _picture(svg).prove()
     scenarios = [(path, read(path)) for path in (files or shipped())]
     told = _Told(is_full=verbose or text or 0 < len(files) <= FEW, is_json=as_json)
-    reports: list[Report] = []
+    reports: list[RunResult] = []
     for path, scenario in scenarios:
-        runs: list[Report] = []
+        runs: list[RunResult] = []
         for case in cases(scenario):
             runs.append(_play(case, text=text, svg=svg, number=len(reports) + len(runs) + 1))
             told.run(runs[-1], path)
@@ -123,12 +123,13 @@ def shipped() -> list[Path]:
     return [*stories, *sorted(path for folder in found for path in folder.glob("found/*.toml"))]
 
 
-def _play(case: Case, *, text: bool, svg: Path | None, number: int) -> Report:
+def _play(case: Case, *, text: bool, svg: Path | None, number: int) -> RunResult:
     from fencepost.simulator.scenarios.runner import record_case, run_case
 
     if not text and svg is None:
         return run_case(case)
-    report, history = record_case(case)
+    recorded = record_case(case)
+    report, history = recorded.result, recorded.history
     _show(history, text=text, svg=svg, number=number)
     return report
 
@@ -140,7 +141,7 @@ class _Told:
     is_full: bool
     is_json: bool
 
-    def run(self, report: Report, path: Path) -> None:
+    def run(self, report: RunResult, path: Path) -> None:
         """Prints one finished run of the scenario in this file."""
         if self.is_json:
             print_json(_as_json(report))
@@ -149,14 +150,14 @@ class _Told:
             if not report.passed:
                 print(f"      show:     fencepost run {path} --text")
 
-    def story(self, name: str, runs: list[Report]) -> None:
+    def story(self, name: str, runs: list[RunResult]) -> None:
         """Prints the line of a scenario whose runs are all finished."""
         passed = sum(report.passed for report in runs)
         if passed and not self.is_full and not self.is_json:
             count = f"{passed}" if passed == len(runs) else f"{passed} of {len(runs)}"
             print(f"pass  {name}  ({count} {'run' if len(runs) == 1 else 'runs'})")
 
-    def again(self, failed: list[Report]) -> None:
+    def again(self, failed: list[RunResult]) -> None:
         """Repeats the failures at the end of the output, where a reader looks first."""
         for report in failed:
             print(f"FAIL  {report.name}: {report.problems[0]}")
@@ -182,7 +183,7 @@ def _picture(path: Path) -> Target:
     return Target(path=path, option="--svg", kind="an SVG picture", is_kind=lambda text: "<svg" in text)
 
 
-def _as_json(report: Report) -> dict[str, Json]:
+def _as_json(report: RunResult) -> dict[str, Json]:
     return {
         "scenario": report.name,
         "passed": report.passed,
@@ -198,7 +199,7 @@ def _as_json(report: Report) -> dict[str, Json]:
     }
 
 
-def _print(report: Report) -> None:
+def _print(report: RunResult) -> None:
     print(f"{'pass' if report.passed else 'FAIL'}  {report.name}")
     for heading, lines in (
         ("", report.problems),

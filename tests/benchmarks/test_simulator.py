@@ -21,7 +21,7 @@ from benchmarks.simulated import Simulated, SimulatorScale, Subject, calm_plan, 
 from benchmarks.simulator_pages import simulator_conditions, simulator_grids
 from benchmarks.simulator_rounds import UNITS, Figure, SimulatorReport, figures, simulator_as_json
 from benchmarks.tables import markdown
-from fencepost.simulator.fuzz.trial import try_seed
+from fencepost.simulator.fuzz.worlds import try_seed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TINY = SimulatorScale(calm_worlds=1, seeds=2)

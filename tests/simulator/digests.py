@@ -17,8 +17,8 @@ from typing import Final
 
 from fencepost.simulator.explore import ExploreConfig, explore
 from fencepost.simulator.fuzz.plan import draw
-from fencepost.simulator.fuzz.simulation import Simulation
-from fencepost.simulator.fuzz.trial import try_choices
+from fencepost.simulator.fuzz.worlds import try_choices
+from fencepost.simulator.run import Run
 from fencepost.simulator.world.choices import Choices
 from tests.simulator.planting import Edit, Mutation, planted
 
@@ -65,7 +65,7 @@ def digests() -> Iterator[str]:
     """What must be equal everywhere."""
     for seed in SEEDS:
         for version in (0, 2):
-            watched: list[Simulation] = []
+            watched: list[Run] = []
             trial = try_choices(Choices(seed), partial(draw, transaction_version=version), watched.append)
             seen = hashlib.blake2b(repr(watched[0].operations).encode(), digest_size=8).hexdigest()
             yield f"seed {seed} version {version}: {trial.digest} {seen} {trial.violation}"

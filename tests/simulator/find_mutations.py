@@ -14,7 +14,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.simulator.fuzz.trial import try_seed
+from fencepost.simulator.fuzz.worlds import try_seed
 from tests.simulator.mutations import MUTATIONS
 from tests.simulator.planting import Mutation, planted
 from tools.docs.pages import PLANTED_BUGS, PlantedBug

@@ -10,13 +10,12 @@ import pytest
 from fencepost.broker.transactions.tables import CoordinatorInput, EndInput
 from fencepost.protocol.terms import TransactionState
 from fencepost.simulator.fuzz.plan import draw
-from fencepost.simulator.fuzz.trial import try_seed
+from fencepost.simulator.fuzz.worlds import try_seed
 from fencepost.simulator.judges.coverage import UNREACHABLE, Cell, Coverage, cells_of
 from fencepost.simulator.judges.rules import HISTORY_RULES, STEP_RULES
 from fencepost.simulator.scenarios.files import scenario_of
 from fencepost.simulator.scenarios.model import cases
-from fencepost.simulator.scenarios.playing import stage
-from fencepost.simulator.scenarios.runner import finish
+from fencepost.simulator.scenarios.runner import run_case
 
 COMMITTED: Cell = (2, TransactionState.ONGOING, EndInput.COMMIT)
 LOOKED = tuple(f"exercised: {rule.name}" for rule in (*STEP_RULES, *HISTORY_RULES))
@@ -85,10 +84,9 @@ def late_commits(transaction_version: int) -> Coverage:
     for until in MOMENTS:
         text = LATE_COMMIT.format(version=transaction_version, until=until)
         for case in cases(scenario_of(text, "a late commit")):
-            play = stage(case)
-            report = finish(play)
-            assert report.fired
-            play.step_judge.inner.cover(coverage, ())
+            result = run_case(case)
+            assert result.fired
+            coverage.merge(result.coverage)
     return coverage
 
 

@@ -33,8 +33,7 @@ from fencepost.protocol.terms import IsolationLevel
 from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.simulator.faults.kinds import FaultKind
 from fencepost.simulator.fuzz.plan import FuzzPlan, draw
-from fencepost.simulator.fuzz.simulation import Simulation
-from fencepost.simulator.fuzz.trial import Planner, try_seed
+from fencepost.simulator.fuzz.worlds import Planner, spec_of, try_seed
 from fencepost.simulator.judges.rules import (
     BOUNDS,
     CONVERGENCE,
@@ -50,9 +49,8 @@ from fencepost.simulator.judges.rules import (
     TIMEOUT,
     Violation,
 )
-from fencepost.simulator.judges.white_box import Invariants
+from fencepost.simulator.run import run_of
 from fencepost.simulator.world.choices import Choices
-from fencepost.simulator.world.world import World
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -73,9 +71,8 @@ def test_a_run_that_is_not_over_is_not_settled() -> None:
     """I8: a coordinator has decided, and its markers are still on their way."""
     choices = Choices(seed=1)
     plan = attrs.evolve(draw(choices), kinds=(), strikes=0)
-    world = World(plan.world, choices)
-    invariants = Invariants(world)
-    invariants.attach()
+    run = run_of(spec_of(plan), choices)
+    world, invariants = run.world, run.invariants
     problems: list[Violation] = []
 
     def look(_: object) -> None:
@@ -86,9 +83,7 @@ def test_a_run_that_is_not_over_is_not_settled() -> None:
 
     for microseconds in range(0, 400_000, 200):
         world.at(microseconds * 1_000, look)
-    Simulation(plan, world).run()
-    world.run_until(lambda: invariants.is_settled)
-    invariants.judge_end()
+    run.play()
     texts = [problem.evidence for problem in problems if problem.rule == CONVERGENCE.name]
     assert any("PrepareCommit" in text for text in texts)
     assert {problem.rule for problem in problems} <= {CONVERGENCE.name, TIMEOUT.name}

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from fencepost.simulator.fuzz.trial import try_seed
+from fencepost.simulator.fuzz.worlds import try_seed
 from fencepost.simulator.judges.rules import Violation
 from tests.simulator.find_mutations import SEEDS_MAX
 from tests.simulator.mutations import MUTATIONS

@@ -11,8 +11,8 @@ from fencepost.broker.settings import NodeSettings
 from fencepost.simulator.faults.kinds import ENDS, FaultKind
 from fencepost.simulator.faults.random_faults import Nemesis
 from fencepost.simulator.fuzz.plan import FuzzPlan, draw
-from fencepost.simulator.fuzz.simulation import Simulation
-from fencepost.simulator.fuzz.trial import try_choices
+from fencepost.simulator.fuzz.worlds import try_choices
+from fencepost.simulator.run import Run
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.clock import NS_PER_MS
 from fencepost.simulator.world.events import (
@@ -49,9 +49,9 @@ def only(kind: FaultKind) -> FuzzPlan:
 
 def test_an_answer_gets_lost() -> None:
     lost = Lost()
-    begun: list[Simulation] = []
+    begun: list[Run] = []
 
-    def watch(simulation: Simulation) -> None:
+    def watch(simulation: Run) -> None:
         simulation.world.events.subscribe(MessageLost, lost.hear)
         begun.append(simulation)
 
@@ -112,7 +112,7 @@ def test_a_fault_is_told_before_what_comes_of_it(kind: FaultKind) -> None:
     """Whoever draws a run writes the fault above all that it leads to."""
     lived: list[bool] = []
 
-    def watch(simulation: Simulation) -> None:
+    def watch(simulation: Run) -> None:
         def hear(struck: FaultStruck) -> None:
             world = simulation.world
             up = [node.participant for node in world.nodes if node.host is not None]
@@ -133,7 +133,7 @@ def test_what_lasts_is_told_when_it_ends(kind: FaultKind) -> None:
     """Once each, after it struck, and at the latest when all is healed."""
     struck, ended = list[FaultStruck](), list[FaultEnded]()
 
-    def watch(simulation: Simulation) -> None:
+    def watch(simulation: Run) -> None:
         simulation.world.events.subscribe(FaultStruck, struck.append)
         simulation.world.events.subscribe(FaultEnded, ended.append)
 
@@ -162,7 +162,7 @@ def deaths(kind: FaultKind) -> Deaths:
     """Everybody who died in a few seeds, each of them by a strike."""
     plan, seen, struck = only(kind), Deaths(), list[str]()
 
-    def watch(simulation: Simulation) -> None:
+    def watch(simulation: Run) -> None:
         events = simulation.world.events
         events.subscribe(NodeKilled, seen.hear)
         events.subscribe(FaultStruck, lambda strike: struck.append(strike.label.partition(": ")[2]))

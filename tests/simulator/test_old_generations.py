@@ -20,9 +20,10 @@ from fencepost.simulator.judges.known_anomalies import (
     OldBehaviour,
 )
 from fencepost.simulator.judges.late_messages import LateMessages
+from fencepost.simulator.run import Run
 from fencepost.simulator.scenarios.files import scenario_of
 from fencepost.simulator.scenarios.model import Case, cases
-from fencepost.simulator.scenarios.playing import stage
+from fencepost.simulator.scenarios.runner import stage
 from tests.simulator.old_mutations import OLD_MUTATIONS, OldMutation
 from tests.simulator.planting import Edit, Mutation, planted
 
@@ -51,11 +52,11 @@ def test_a_seed_that_meets_what_its_brokers_do_breaks_no_rule(
     behaviour: OldBehaviour, version: int, verified: bool, seed: int, rule: str
 ) -> None:
     trial = simulate(seed, transaction_version=version, partition_verification=verified)
-    assert (trial.violation, trial.met and trial.met.rule) == (None, behaviour.name)
-    assert trial.breach is trial.met
+    assert (trial.violation, trial.known_anomaly and trial.known_anomaly.rule) == (None, behaviour.name)
+    assert trial.breach is trial.known_anomaly
     with planted(NOTHING_IS_KNOWN):
         judged = simulate(seed, transaction_version=version, partition_verification=verified)
-    assert judged.met is None
+    assert judged.known_anomaly is None
     assert judged.violation is not None
     assert judged.violation.rule == rule
 
@@ -77,10 +78,10 @@ def runs_of(story: str) -> tuple[Case, ...]:
 
 
 def play_with_lateness(case: Case) -> None:
-    play = stage(case)
-    inner = play.step_judge.inner
-    LateMessages(play.world, inner.transactions, inner.partitions).attach()
-    play.run()
+    def watch(run: Run) -> None:
+        LateMessages(run.world, run.invariants.transactions, run.invariants.partitions).attach()
+
+    stage(case, watch).play()
 
 
 @pytest.mark.parametrize("story", TOLD)

@@ -90,7 +90,8 @@ ACTIONS = [
 @pytest.mark.parametrize(("when", "what"), ACTIONS)
 def test_an_action_is_done_and_undone(when: str, what: str) -> None:
     (case,) = cases(everybody().when(when).do(what).scenario())
-    report, history = record_case(case)
+    recorded = record_case(case)
+    report, history = recorded.result, recorded.history
     assert report.problems == ()
     assert f"{what} ({when})" in report.fired
     assert any(isinstance(event, Struck) for event in history.events), "a picture shows it"
@@ -138,7 +139,8 @@ def test_every_point_is_reached() -> None:
         .scenario()
     )
     (case,) = cases(story)
-    report, _ = record_case(case)
+    recorded = record_case(case)
+    report = recorded.result
     assert report.problems == ()
     times = {PointKind.AT, PointKind.LATER}
     assert {POINT_PHRASES.read(text).kind for text in POINTS} | times == set(PointKind)
@@ -232,7 +234,8 @@ def _is_of(grammar: Grammar[Any], text: str) -> bool:
 def test_a_picture_shows_an_append_before_the_crash_that_waited_for_it() -> None:
     story = everybody().when("t-1 appends data").do("crash leader of t-1").scenario()
     (case,) = cases(story)
-    _, history = record_case(case)
+    recorded = record_case(case)
+    history = recorded.history
     crash = next(at for at, event in enumerate(history.events) if getattr(event, "label", "") == "crash")
     before = history.events[crash - 1]
     assert isinstance(before, Appended)

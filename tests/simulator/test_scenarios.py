@@ -7,11 +7,12 @@ from pathlib import Path
 import attrs
 import pytest
 
+from fencepost.simulator.run import RunResult
 from fencepost.simulator.scenarios.builder import Builder, scenario
 from fencepost.simulator.scenarios.files import scenario_of, text_of
 from fencepost.simulator.scenarios.model import Case, cases
 from fencepost.simulator.scenarios.rule_names import RULE_NAMES
-from fencepost.simulator.scenarios.runner import Report, record_case, run, run_case
+from fencepost.simulator.scenarios.runner import record_case, run, run_case
 from fencepost.simulator.world.history import Arrived, History, Lost, Sent, Struck
 from tests.simulator.planting import Edit, Mutation, planted
 
@@ -63,7 +64,7 @@ def held() -> Builder:
     return scenario("held").producer("p", "send t-0 a", "flush").when("p sends Produce").do("hold")
 
 
-def only(builder: Builder) -> Report:
+def only(builder: Builder) -> RunResult:
     """The report of a scenario that has one case."""
     (report,) = run(builder.scenario())
     return report
@@ -77,7 +78,8 @@ def test_the_same_story_is_the_same_run() -> None:
 
 def test_who_looks_on_changes_nothing() -> None:
     (case,) = cases(zombie().scenario())
-    report, history = record_case(case)
+    recorded = record_case(case)
+    report, history = recorded.result, recorded.history
     assert report == run_case(case)
     assert history.participants == ("old", "new", "node 1")
 
@@ -91,7 +93,8 @@ def test_a_case_says_in_words_how_it_differs() -> None:
 
 def test_a_node_is_back_before_it_does_anything() -> None:
     case = next(case for case in SHIPPED if case.name == "marker twice")
-    _, history = record_case(case)
+    recorded = record_case(case)
+    history = recorded.history
     crashed, restarted = (at for at, event in enumerate(history.events) if isinstance(event, Struck))
     sent_between = [event for event in history.events[crashed:restarted] if isinstance(event, Sent)]
     assert sent_between == []
@@ -99,7 +102,8 @@ def test_a_node_is_back_before_it_does_anything() -> None:
 
 def test_a_process_is_told_to_be_awake_before_it_acts() -> None:
     (case,) = cases(zombie().scenario())
-    _, history = record_case(case)
+    recorded = record_case(case)
+    history = recorded.history
     struck = {event.label: at for at, event in enumerate(history.events) if isinstance(event, Struck)}
     sent = [
         at for at, event in enumerate(history.events) if isinstance(event, Sent) and event.source == "old"
@@ -118,7 +122,8 @@ def _arrives_at(history: History, at: int) -> str:
 
 def test_a_late_request_is_seen_to_be_refused_though_nobody_waits() -> None:
     case = next(case for case in SHIPPED if case.name == "late EndTxn (transaction_version 2)")
-    _, history = record_case(case)
+    recorded = record_case(case)
+    history = recorded.history
     late = next(event.number for event in history.events if isinstance(event, Struck) and event.number)
     came = history.events.index(
         next(e for e in history.events if isinstance(e, Arrived) and e.number == late)
@@ -143,7 +148,7 @@ def test_choices_are_followed() -> None:
 
 
 def test_whoever_waits_for_a_slow_disk_waits_long() -> None:
-    def committed(fault: str) -> Report:
+    def committed(fault: str) -> RunResult:
         builder = (
             scenario("slow")
             .cluster(sync="commit")
@@ -297,7 +302,7 @@ FAILING = Mutation(
 def test_a_core_that_fails_is_a_problem_of_its_story() -> None:
     (case,) = cases(lost_ack().scenario())
     with planted(FAILING):
-        report, recorded = run_case(case), record_case(case)[0]
+        report, recorded = run_case(case), record_case(case).result
     (problem,) = report.problems
     assert problem.startswith("a core failed: AssertionError in ")
     assert report.broken == ("a core failed",)
@@ -308,7 +313,9 @@ STUMBLING = Mutation(
     "a judge that did not think of something",
     breaks="Whatever clients saw fails an assertion.",
     edits=(
-        Edit("simulator.scenarios.verdicts:judge", {"findings = Findings()": "assert False, 'what is this'"}),
+        Edit(
+            "simulator.scenarios.verdicts:judge", {"hanging = _hanging(run)": "assert False, 'what is this'"}
+        ),
     ),
 )
 
@@ -316,7 +323,7 @@ STUMBLING = Mutation(
 def test_a_judge_that_fails_is_a_problem_of_its_story() -> None:
     (case,) = cases(lost_ack().scenario())
     with planted(STUMBLING):
-        report, recorded = run_case(case), record_case(case)[0]
+        report, recorded = run_case(case), record_case(case).result
     (problem,) = report.problems
     assert problem.startswith("a judge failed: AssertionError in ")
     assert problem.endswith("what is this")

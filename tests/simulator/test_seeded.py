@@ -102,7 +102,8 @@ def test_what_broke_a_rule_is_drawn_though_the_world_was_stopped_there() -> None
         choices=failed.choices,
     )
     (case,) = cases(story)
-    report, fixes = record_case(case)
+    recorded = record_case(case)
+    report, fixes = recorded.result, recorded.history
     assert report.evidence == fixes.broken == (str(failed.violation),)
     appended = [event for event in fixes.events if isinstance(event, Appended)]
     assert fixes.events.index(appended[-1]) >= len(fixes.events) - 2, "its answer may stand below"

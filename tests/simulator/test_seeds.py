@@ -31,11 +31,11 @@ from fencepost.simulator.actors.workloads import (
 )
 from fencepost.simulator.faults.kinds import FaultKind
 from fencepost.simulator.fuzz.plan import FuzzPlan, TxnWriterPlan, draw
-from fencepost.simulator.fuzz.simulation import ALL_PARTITIONS, FINAL_READER, Simulation, partitions_of
-from fencepost.simulator.fuzz.trial import Trial, try_choices
+from fencepost.simulator.fuzz.worlds import ALL_PARTITIONS, FINAL_READER, partitions_of, try_choices
 from fencepost.simulator.judges.operations import OperationOutcome as Known
 from fencepost.simulator.judges.operations import Poll
 from fencepost.simulator.judges.rules import ABORTED_READ
+from fencepost.simulator.run import Run, RunResult
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.events import NodeKilled
 from fencepost.simulator.world.world import World
@@ -109,15 +109,15 @@ class Deaths:
 class Ended:
     """A seed that was tried, and its world as it stands at the end."""
 
-    trial: Trial
-    simulation: Simulation
+    trial: RunResult
+    simulation: Run
 
 
 def run(seed: int, planner: Callable[[Choices], FuzzPlan], marks: Counter[str] | None = None) -> Ended:
     """Try a seed; whoever counts marks has its deaths looked into."""
-    begun: list[Simulation] = []
+    begun: list[Run] = []
 
-    def watch(simulation: Simulation) -> None:
+    def watch(simulation: Run) -> None:
         begun.append(simulation)
         if marks is not None:
             deaths = Deaths(simulation.world, marks)
@@ -129,7 +129,7 @@ def run(seed: int, planner: Callable[[Choices], FuzzPlan], marks: Counter[str] |
     return Ended(trial, begun[0])
 
 
-def check_logs(simulation: Simulation) -> None:
+def check_logs(simulation: Run) -> None:
     """What the logs say at the end, by their own words."""
     world = simulation.world
     logs = {where: read_log(world, where) for where in ALL_PARTITIONS}
@@ -145,7 +145,7 @@ def check_logs(simulation: Simulation) -> None:
     assert set(states_of(recovered(world, world.nodes[0].settings))) <= DONE
 
 
-def finally_read(simulation: Simulation) -> dict[TopicPartition, list[bytes | None]]:
+def finally_read(simulation: Run) -> dict[TopicPartition, list[bytes | None]]:
     """What the last reader of committed records got of each partition."""
     values: dict[TopicPartition, list[bytes | None]] = {}
     for operation in simulation.operations:

@@ -20,7 +20,6 @@ from fencepost.simulator.fuzz.shrinking import (
 )
 from fencepost.simulator.fuzz.smaller_choices import smaller, trimmed
 from fencepost.simulator.fuzz.smaller_plans import DIMENSIONS
-from fencepost.simulator.fuzz.trial import try_seed
 from fencepost.simulator.world.choices import Choices
 
 UNPROTECTED = partial(draw, node_settings=NodeSettings(broken=frozenset({"dedup"})))
@@ -124,5 +123,4 @@ def test_a_budget_of_nothing_changes_nothing() -> None:
 
 def test_a_run_that_keeps_every_rule_is_no_failing_one() -> None:
     assert failing_seed(1, draw) is None
-    trial = try_seed(1)
-    assert failing_run(trial.plan, ()) is None
+    assert failing_run(draw(Choices(1)), ()) is None

@@ -10,7 +10,9 @@ import pytest
 
 import fencepost
 from fencepost.simulator.fuzz.plan import draw
-from fencepost.simulator.fuzz.trial import try_seed
+from fencepost.simulator.fuzz.simulate import planner_of
+from fencepost.simulator.fuzz.worlds import try_seed
+from fencepost.simulator.world.choices import Choices
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
@@ -29,10 +31,7 @@ def test_a_seed_is_the_same_world_as_on_the_command_line() -> None:
 
 
 def test_partition_leaders_ask_unless_it_is_version_0() -> None:
-    verified = {
-        version: fencepost.simulate(3, transaction_version=version).plan.world.node_settings
-        for version in (0, 1, 2)
-    }
+    verified = {version: planner_of(version, (), ())(Choices(3)).world.node_settings for version in (0, 1, 2)}
     assert {version: settings.partition_verification for version, settings in verified.items()} == {
         0: False,
         1: True,

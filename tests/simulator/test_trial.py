@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fencepost.simulator.fuzz.trial import CORE_FAILED, try_seed
+from fencepost.simulator.fuzz.worlds import try_seed
+from fencepost.simulator.run import CORE_FAILED
 from tests.simulator.planting import Edit, Mutation, planted
 
 

@@ -10,9 +10,9 @@ from fencepost.simulator.actors.clients import MID_BATCH
 from fencepost.simulator.actors.workloads import TAKEN_BACK
 from fencepost.simulator.faults.kinds import FaultKind
 from fencepost.simulator.fuzz.plan import PROCESSORS, FuzzPlan, draw
-from fencepost.simulator.fuzz.simulation import Simulation
-from fencepost.simulator.fuzz.trial import try_choices, try_seed
+from fencepost.simulator.fuzz.worlds import try_choices, try_seed
 from fencepost.simulator.judges.rules import CIRCULAR_READS, DOUBLED_OUTPUT, PRECOMMITTED_READ
+from fencepost.simulator.run import Run
 from fencepost.simulator.world.choices import Choices
 from tests.simulator.planting import Edit, Mutation, planted
 
@@ -44,7 +44,7 @@ def deadly(choices: Choices) -> FuzzPlan:
 def test_processors_die_while_they_copy() -> None:
     struck = Counter[FaultKind]()
     for seed in range(12):
-        begun: list[Simulation] = []
+        begun: list[Run] = []
         assert try_choices(Choices(seed), deadly, begun.append).violation is None, f"seed {seed}"
         struck.update(strike.kind for strike in begun[0].nemesis.struck if "copier" in strike.whom)
     assert struck[FaultKind.KILL] > 12

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import attrs
 
+from fencepost.client.consumer import Reading
 from fencepost.client.settings import ConsumerSettings, ProducerSettings
 from fencepost.faults.phrases import Point
 from fencepost.protocol.terms import TopicPartition
@@ -25,7 +26,7 @@ from fencepost.simulator.actors.clients import (
 )
 from fencepost.simulator.faults.protocol_events import ProtocolEvent, ProtocolEvents
 from fencepost.simulator.judges.operations import ClientOperation, OperationOutcome, PositionSet
-from fencepost.simulator.scenarios.model import ClusterShape, ConsumerPart, ProducerPart
+from fencepost.simulator.scenarios.model import ConsumerPart, ProducerPart
 from fencepost.simulator.scenarios.scripts import ScriptLine, Verb
 from fencepost.simulator.world.events import CallBegan, RecordsRead
 from fencepost.simulator.world.processes import ClientProcess, Script
@@ -35,19 +36,15 @@ INIT_AGAIN_MS = 20  # before an init that failed for now is tried again
 
 
 @attrs.define(eq=False)
-class Stage:
-    """What everybody in a scenario shares."""
+class ProducerPlayer:
+    """A producer with its script, in the newest version of transactions that the cluster speaks.
+
+    `transactions` is everything that it tried, for the judges.
+    """
 
     world: World
-    cluster: ClusterShape
     protocol_events: ProtocolEvents
-
-
-@attrs.define(eq=False)
-class ProducerPlayer:
-    """A producer with its script. `transactions` is everything that it tried, for the judges."""
-
-    stage: Stage
+    transaction_version: int
     part: ProducerPart
     process: ClientProcess
     transactions: list[AttemptedTransaction] = attrs.Factory(list[AttemptedTransaction])
@@ -72,7 +69,7 @@ class ProducerPlayer:
             if line.verb is Verb.WAIT and line.point is not None:
                 self._look_out_for(line.point)
         for line in self.part.script:
-            self.stage.world.events.publish(CallBegan(self.process.participant, str(line)))
+            self.world.events.publish(CallBegan(self.process.participant, str(line)))
             yield from verbs[line.verb](line)
         yield from self._flush()
 
@@ -81,6 +78,10 @@ class ProducerPlayer:
         name = self.process.participant
         return [transaction.operation(name, at, now=now) for at, transaction in enumerate(self.transactions)]
 
+    def positions(self) -> dict[TopicPartition, int]:
+        """It reads nothing."""
+        return {}
+
     # --- lines ----------------------------------------------------------------------------------------------
 
     def _made(self) -> Sender:
@@ -88,14 +89,14 @@ class ProducerPlayer:
         settings = ProducerSettings(
             transactional_id=part.transactional_id,
             transaction_timeout_ms=part.transaction_timeout_ms,
-            transaction_version=self.stage.cluster.dialect,
+            transaction_version=self.transaction_version,
             linger_ms=0,
             batch_size=BATCH_BYTES,
             request_timeout_ms=part.request_timeout_ms,
             delivery_timeout_ms=part.delivery_timeout_ms,
             max_in_flight=part.max_in_flight,
         )
-        return sender(self.process, settings, self.stage.world.bootstrap, self.transactions)
+        return sender(self.process, settings, self.world.bootstrap, self.transactions)
 
     def _usable(self) -> Sender | None:
         """The producer, if it can do anything; one without transactions needs no init."""
@@ -124,7 +125,7 @@ class ProducerPlayer:
         if sender is None or (transaction is None and self.part.transactional_id is not None):
             return
         if transaction is None:
-            transaction = AttemptedTransaction(self.stage.world.now, is_transactional=False)
+            transaction = AttemptedTransaction(self.world.now, is_transactional=False)
             transaction.outcome = OperationOutcome.INFO
             self.transactions.append(transaction)
         yield from sender.send(transaction, line.partition, line.value.encode())
@@ -171,9 +172,9 @@ class ProducerPlayer:
     def _look_out_for(self, point: Point) -> None:
         def reached(_: ProtocolEvent) -> None:
             self.reached.add(point)
-            self.stage.world.next(lambda _: self.process.advance())
+            self.world.next(lambda _: self.process.advance())
 
-        self.stage.protocol_events.listen(point, reached)
+        self.protocol_events.listen(point, reached)
 
     def _wait(self, line: ScriptLine) -> Script[None]:
         point = line.point
@@ -183,26 +184,23 @@ class ProducerPlayer:
 
 @attrs.define(eq=False)
 class ConsumerPlayer:
-    """Somebody who reads, an operation per poll, until the run is over. `values` is what was read where."""
+    """A consumer that reads, an operation per poll, until the run is over."""
 
-    stage: Stage
+    world: World
     part: ConsumerPart
     process: ClientProcess
     seen: list[ClientOperation] = attrs.Factory(list[ClientOperation])
-    values: dict[TopicPartition, list[str]] = attrs.Factory(dict[TopicPartition, list[str]])
-    positions: Callable[[], dict[TopicPartition, int]] = dict[TopicPartition, int]
+    readings: dict[TopicPartition, Reading] = attrs.Factory(dict[TopicPartition, Reading])
 
     def script(self) -> Script[None]:
         """Reads on and on."""
-        part, world = self.part, self.stage.world
+        part, world = self.part, self.world
         settings = ConsumerSettings(
             group_id=part.group, isolation_level=part.isolation_level, request_timeout_ms=REQUEST_TIMEOUT_MS
         )
         consumer = receiver(self.process, settings, world.bootstrap)
         consumer.assign(part.reads)
-        self.positions = lambda: {
-            where: reading.position or 0 for where, reading in consumer.machine.readings.items()
-        }
+        self.readings = consumer.machine.readings
         placed = tuple(PositionSet(where) for where in part.reads)
         while True:
             invoked_at = world.now
@@ -222,12 +220,13 @@ class ConsumerPlayer:
             )
             placed = ()
             for batch in batches:
-                self._read(batch.partition, [value.decode() for value in batch.values])
+                values = tuple(value.decode() for value in batch.values)
+                world.events.publish(RecordsRead(self.process.participant, str(batch.partition), values))
 
-    def _read(self, where: TopicPartition, values: list[str]) -> None:
-        self.values.setdefault(where, []).extend(values)
-        self.stage.world.events.publish(RecordsRead(self.process.participant, str(where), tuple(values)))
+    def positions(self) -> dict[TopicPartition, int]:
+        """How far it read."""
+        return {where: reading.position or 0 for where, reading in self.readings.items()}
 
-    def all_operations(self, _: int) -> list[ClientOperation]:
+    def all_operations(self, now: int) -> list[ClientOperation]:
         """What it read, for the judges."""
         return self.seen

@@ -79,6 +79,10 @@ class Runner:
         ended = [transaction.operation(name, at, now=now) for at, transaction in enumerate(self.transactions)]
         return [*ended, *self.operations]
 
+    def positions(self) -> dict[TopicPartition, int]:
+        """How far it read."""
+        return {where: reading.position or 0 for where, reading in self.readings.items()}
+
     def sender(self) -> Sender:
         settings = ProducerSettings(
             transactional_id=self.transactional_id,

@@ -102,16 +102,13 @@ class FaultInjector:
         return all(strike.is_over for strike in self.strikes)
 
     def heal(self) -> None:
-        """No fault strikes any more, and whatever is broken is mended."""
+        """No fault strikes any more, and every effect is undone."""
         for listener in self.waiting:
             listener.is_over = True
         for strike in self.strikes:
             while strike.undos:
                 strike.never_ended = strike.never_ended or not (strike.fault.until or _AT_LEISURE).is_time
                 strike.undos[0]()
-        for node in self.world.nodes:
-            if node.host is None:
-                node.start()
 
     # --- striking -------------------------------------------------------------------------------------------
 

@@ -128,14 +128,12 @@ class Nemesis:
         undo()
 
     def heal(self) -> None:
-        """No more strikes, and whatever is broken is mended: from now on everything must come to its end."""
+        """No more strikes, and every effect is undone."""
         self.strikes_left, self.is_over = 0, True
         while self.undos:
             self._undo(next(iter(self.undos)))
         for node in self.world.nodes:
             node.dies_in = None
-            if node.host is None:
-                node.start()
         self.doomed.clear()
 
 

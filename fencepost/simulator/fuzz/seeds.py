@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from fencepost.simulator.fuzz.trial import FAULT, Planner, Trial, try_seed
+from fencepost.simulator.fuzz.worlds import Planner, try_seed
 from fencepost.simulator.judges.coverage import Coverage
 from fencepost.simulator.judges.rules import Violation
+from fencepost.simulator.run import FAULT, RunResult
 
 KNOWN_MARK = "known: "
 
@@ -49,17 +50,17 @@ def try_one(seed: int, planner: Planner) -> Tried:
     return _kept(seed, try_seed(seed, planner))
 
 
-def _kept(seed: int, trial: Trial) -> Tried:
+def _kept(seed: int, result: RunResult) -> Tried:
     return Tried(
         seed=seed,
-        digest=trial.digest,
-        finding=_finding(seed, trial.violation),
-        met=_finding(seed, trial.met),
-        marks=dict(trial.marks),
-        transactions=trial.transactions,
-        events=trial.events,
-        elapsed=trial.elapsed,
-        coverage=trial.coverage,
+        digest=result.digest,
+        finding=_finding(seed, result.violation),
+        met=_finding(seed, result.known_anomaly),
+        marks=dict(result.marks),
+        transactions=result.transactions,
+        events=result.events,
+        elapsed=result.elapsed,
+        coverage=result.coverage,
     )
 
 

@@ -13,8 +13,9 @@ import attrs
 from fencepost.simulator.fuzz.plan import FuzzPlan
 from fencepost.simulator.fuzz.smaller_choices import size_of, smaller, trimmed
 from fencepost.simulator.fuzz.smaller_plans import DIMENSIONS
-from fencepost.simulator.fuzz.trial import CORE_FAILED, NOT_LIVE, Planner, Trial, try_choices
+from fencepost.simulator.fuzz.worlds import Planner, try_choices
 from fencepost.simulator.judges.rules import Violation
+from fencepost.simulator.run import CORE_FAILED, NOT_LIVE, RunResult
 from fencepost.simulator.world.choices import Choices
 
 BUDGET: Final = 1_500_000
@@ -46,21 +47,21 @@ class Failing:
 def failing_seed(seed: int, planner: Planner) -> Failing | None:
     """What a seed breaks or meets; None when it comes to its end."""
     drawn = Choices(seed)
-    planner(drawn)
-    trial = try_choices(Choices(seed), planner)
-    return _failing(trial, trial.choices[len(drawn.taken) :])
+    plan = planner(drawn)
+    result = try_choices(Choices(seed), planner)
+    return _failing(plan, result, result.choices[len(drawn.taken) :])
 
 
 def failing_run(plan: FuzzPlan, choices: Sequence[int]) -> Failing | None:
     """What a plan with these choices breaks or meets; None when it comes to its end."""
-    trial = try_choices(Choices(recorded=choices), lambda _: plan)
-    return _failing(trial, trial.choices)
+    result = try_choices(Choices(recorded=choices), lambda _: plan)
+    return _failing(plan, result, result.choices)
 
 
-def _failing(trial: Trial, choices: Sequence[int]) -> Failing | None:
-    if trial.breach is None:
+def _failing(plan: FuzzPlan, result: RunResult, choices: Sequence[int]) -> Failing | None:
+    if result.breach is None:
         return None
-    return Failing(plan=trial.plan, choices=trimmed(choices), violation=trial.breach, events=trial.events)
+    return Failing(plan=plan, choices=trimmed(choices), violation=result.breach, events=result.events)
 
 
 @attrs.frozen
@@ -144,17 +145,17 @@ class ShrinkSearch:
         if self.is_spent:
             self.is_cut_short = True
             return None
-        trial = self._run(plan, choices)
-        self.budget -= trial.events
+        result = self._run(plan, choices)
+        self.budget -= result.events
         if self.tell is not None:
             self.tell(self.best)
-        if trial.breach is None or _kind(trial.breach) != _kind(self.best.violation):
+        if result.breach is None or _kind(result.breach) != _kind(self.best.violation):
             return None
-        if trial.events > self.events_max:
+        if result.events > self.events_max:
             return None
-        return _failing(attrs.evolve(trial, plan=plan), trial.choices)
+        return _failing(plan, result, result.choices)
 
-    def _run(self, plan: FuzzPlan, choices: Choices) -> Trial:
+    def _run(self, plan: FuzzPlan, choices: Choices) -> RunResult:
         events_max = plan.world.events_max
         if self.best.violation.rule != NOT_LIVE:
             events_max = min(events_max, self.events_max)

@@ -12,7 +12,8 @@ from fencepost.broker.kafka_fixes import KafkaFixes
 from fencepost.broker.settings import PROTECTIONS, NodeSettings
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.simulator.fuzz.plan import draw, verifies
-from fencepost.simulator.fuzz.trial import Planner, Trial, try_seed
+from fencepost.simulator.fuzz.worlds import Planner, try_seed
+from fencepost.simulator.run import RunResult
 
 
 def simulate(
@@ -22,11 +23,11 @@ def simulate(
     partition_verification: bool | None = None,
     broken: Iterable[str] = (),
     without_fixes: Iterable[str] = (),
-) -> Trial:
+) -> RunResult:
     """Run one world at random: brokers and clients under virtual time, with faults, before every judge.
 
-    The trial's `violation` is None, or says which rule was broken and by what; `met` is the same of what
-    brokers of an old generation do by design; `digest` is equal for equal histories. Without
+    The result's `violation` is None, or says which rule was broken and by what; `known_anomaly` is the same
+    of what brokers of an old generation do by design; `digest` is equal for equal histories. Without
     `partition_verification` it is as that version was shipped: off in 0. `broken` are protections of the
     broker to turn off: "fencing", "dedup"; `without_fixes` are Kafka's later fixes to turn off
     (broker.history). ValueError for a seed, a version or a name that there is not.

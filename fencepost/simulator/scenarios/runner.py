@@ -1,156 +1,119 @@
-"""Runs scenarios and reports: what was expected, what was reached, which faults struck, and what is wrong.
+"""Runs scenarios: each case goes through the run engine and is held against what the scenario expects.
 
-Rule: a report says everything that a reader needs to believe it; the same case gives the same report.
+Rule: a result says everything that a reader needs to believe it; the same case gives the same result,
+recorded or not. A case with a `[seeded]` table is a world that a search found: it ends at its first
+breach, as it did there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import attrs
 
-from fencepost.simulator.fuzz.trial import NOT_LIVE, core_failure, digest_of, judge_failure
+from fencepost.simulator.fuzz import worlds
 from fencepost.simulator.judges.rules import Violation
-from fencepost.simulator.scenarios import seeded_playing
-from fencepost.simulator.scenarios.model import Case, ProducerPart, Scenario, ScenarioExpectation, cases
-from fencepost.simulator.scenarios.playing import Play, stage
-from fencepost.simulator.scenarios.seeded_playing import SeededPlay
-from fencepost.simulator.scenarios.validation import FINAL_READER
-from fencepost.simulator.scenarios.verdicts import hints, judge, problems
+from fencepost.simulator.run import NOT_LIVE, Run, RunResult, core_failure, judge_failure, run_of
+from fencepost.simulator.scenarios.model import Case, Scenario, ScenarioExpectation, cases
+from fencepost.simulator.scenarios.playing import spec_of
+from fencepost.simulator.scenarios.verdicts import hints, judge, problems, problems_of_seed
+from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.history import History
+from fencepost.simulator.world.noted_choices import NotedChoices
 from fencepost.simulator.world.recording import Recorder
-from fencepost.simulator.world.world import Disordered, World
+from fencepost.simulator.world.world import Disordered
+
+Watch = Callable[[Run], None]
 
 
-@attrs.frozen(kw_only=True)
-class Report:
-    """How one case went. `problems` is empty for one that passed; `digest` is equal for equal runs;
-    `evidence` says of each rule in `broken` what broke it; `elapsed` is virtual nanoseconds.
-    """
-
-    name: str
-    problems: tuple[str, ...]
-    expected: tuple[str, ...]
-    reached: tuple[str, ...]
-    fired: tuple[str, ...]
-    broken: tuple[str, ...]
-    evidence: tuple[str, ...]
-    digest: str
-    events: int
-    elapsed: int
-
-    @property
-    def passed(self) -> bool:
-        return not self.problems
-
-
-def run(scenario: Scenario) -> Iterator[Report]:
+def run(scenario: Scenario) -> Iterator[RunResult]:
     """Every case of a scenario, one after the other."""
     return map(run_case, cases(scenario))
 
 
-def run_case(case: Case) -> Report:
+def run_case(case: Case) -> RunResult:
     """One case, from the first node's start to the verdict."""
-    if case.scenario.seeded is not None:
-        return _report_of_seed(case, seeded_playing.play(case.scenario))
-    return finish(stage(case))
+    return finish(case, stage(case))
 
 
-def record_case(case: Case) -> tuple[Report, History]:
-    """The same, with everything that happened."""
-    if case.scenario.seeded is not None:
-        seeded = seeded_playing.record(case.scenario)
-        report = _report_of_seed(case, seeded)
-        return report, _told(case, report, seeded.history(case.name))
+@attrs.frozen(kw_only=True)
+class RecordedRun:
+    """A run with everything that happened, and what each of its choices decided."""
+
+    run: Run
+    result: RunResult
+    history: History
+    choices: NotedChoices
+
+
+def record_case(case: Case) -> RecordedRun:
+    """The same, recorded."""
     recorders: list[Recorder] = []
+    choices = NotedChoices(case.scenario.choices)
 
-    def watch(world: World) -> None:
-        recorders.append(Recorder(world, unseen=("admin", FINAL_READER)))
+    def watch(run: Run) -> None:
+        choices.clock = run.world
+        recorders.append(Recorder(run.world, unseen=("admin", run.spec.final.name)))
         recorders[0].attach()
 
-    play = stage(case, watch)
-    report = finish(play)
-    return report, _told(case, report, recorders[0].history(case.name, _participants(play)))
-
-
-def _told(case: Case, report: Report, history: History) -> History:
-    """With what it teaches, unless that is what it broke, and what it broke."""
+    run = stage(case, watch, choices)
+    result = finish(case, run)
+    if result.breach is not None and not run.spec.keeps_going:
+        recorders[0].stopped()
+    history = recorders[0].history(case.name, run.participants())
     lesson = case.scenario.lesson
-    return attrs.evolve(history, lesson="" if lesson in report.evidence else lesson, broken=report.evidence)
+    # A lesson that is what broke would be said twice.
+    history = attrs.evolve(
+        history, lesson="" if lesson in result.evidence else lesson, broken=result.evidence
+    )
+    return RecordedRun(run=run, result=result, history=history, choices=choices)
 
 
-def _participants(play: Play) -> tuple[str, ...]:
-    """Who writes, then the nodes, then who reads."""
-    writers = [process.participant for part, process, _ in play.cast if isinstance(part, ProducerPart)]
-    readers = [
-        process.participant
-        for part, process, _ in play.cast
-        if not isinstance(part, ProducerPart) and part.name != FINAL_READER
-    ]
-    return (*writers, *(node.participant for node in play.world.nodes), *readers)
+def stage(case: Case, watch: Watch | None = None, choices: Choices | None = None) -> Run:
+    """The run of a case in which nothing has happened; `watch` may subscribe to its world first of all."""
+    seeded = case.scenario.seeded
+    spec = spec_of(case) if seeded is None else worlds.spec_of(seeded.plan)
+    return run_of(spec, choices or Choices(recorded=case.scenario.choices), watch)
 
 
-def finish(play: Play) -> Report:
-    """Runs what is on stage, and says what it came to."""
-    failure = _failure(play)
-    if failure is None:
-        broken, wrong, evidence = _judged(play)
+def finish(case: Case, run: Run) -> RunResult:
+    """Plays it to its end, judges it, and says in what it was not as expected."""
+    if case.scenario.seeded is not None:
+        run.end_at_first_breach()
+        wrong = problems_of_seed(case, run)
+        fired = tuple(f"{struck.kind.value}: {struck.whom}" for struck in run.nemesis.struck)
     else:
-        broken, wrong, evidence = (failure.rule,), [str(failure)], (str(failure),)
-    case, world = play.case, play.world
-    strikes = play.injector.strikes
-    return Report(
+        wrong = _play_and_judge(case, run)
+        strikes = [strike for strike in run.injector.strikes if strike.struck]
+        fired = tuple(f"{strike.fault.do} ({strike.fault.when[0]})" for strike in strikes)
+    return run.result(
         name=case.name,
-        problems=(*wrong, *(hints(play) if wrong else ())),
+        problems=tuple(wrong),
         expected=tuple(_in_words(case.expect)),
-        reached=tuple(str(heard.point) for heard in play.reached if heard.is_over),
-        fired=tuple(f"{strike.fault.do} ({strike.fault.when[0]})" for strike in strikes if strike.struck),
-        broken=broken,
-        evidence=evidence,
-        digest=digest_of(world),
-        events=world.happened,
-        elapsed=world.now,
+        reached=tuple(str(listener.point) for listener in run.reached if listener.is_over),
+        fired=fired,
     )
 
 
-def _judged(play: Play) -> tuple[tuple[str, ...], list[str], tuple[str, ...]]:
-    """The rules that are broken, what is wrong, and the evidence; a judge that fails has found something."""
+def _play_and_judge(case: Case, run: Run) -> list[str]:
+    """What is wrong. A core that fails, or a cluster that is never ready, keeps a run from being judged."""
     try:
-        findings = judge(play)
-        evidence = tuple(f"{name}: {findings.evidence(name)}" for name in findings.broken)
-        return findings.broken, problems(play, findings), evidence
-    except Exception as problem:  # noqa: BLE001 - what a judge may stumble over is not known beforehand
-        failure = judge_failure(problem)
-        return (failure.rule,), [str(failure)], (str(failure),)
-
-
-def _failure(play: Play) -> Violation | None:
-    """Runs it; what kept it from its end, and from being judged: a core that failed, or a cluster that never
-    got ready.
-    """
-    try:
-        play.run()
+        run.play()
     except Disordered as problem:
-        return Violation(NOT_LIVE, str(problem))
+        return _only(run, Violation(NOT_LIVE, str(problem)))
     except Exception as problem:  # noqa: BLE001 - what a core may raise is not known beforehand
-        return core_failure(problem)
-    return None
+        return _only(run, core_failure(problem))
+    try:
+        judge(case, run)
+        found = problems(case, run)
+    except Exception as problem:  # noqa: BLE001 - what a judge may stumble over is not known beforehand
+        return _only(run, judge_failure(problem))
+    return [*found, *(hints(case, run) if found else ())]
 
 
-def _report_of_seed(case: Case, play: SeededPlay) -> Report:
-    trial = play.trial
-    return Report(
-        name=case.name,
-        problems=tuple(play.problems(case.expect)),
-        expected=tuple(_in_words(case.expect)),
-        reached=(),
-        fired=tuple(f"{struck.kind.value}: {struck.whom}" for struck in play.struck),
-        broken=() if trial.breach is None else (trial.breach.rule,),
-        evidence=() if trial.breach is None else (str(trial.breach),),
-        digest=trial.digest,
-        events=trial.events,
-        elapsed=trial.elapsed,
-    )
+def _only(run: Run, failure: Violation) -> list[str]:
+    run.breaches[:] = [failure]
+    return [str(failure)]
 
 
 def _in_words(expect: ScenarioExpectation) -> Iterator[str]:

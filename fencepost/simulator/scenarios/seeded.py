@@ -19,8 +19,8 @@ from fencepost.faults.grammar import NUMBER_MAX, quoted
 from fencepost.journal.journal import JournalSettings
 from fencepost.simulator.faults.kinds import FaultKind, Struck
 from fencepost.simulator.fuzz.plan import FuzzPlan, TxnWriterPlan, draw, hurried
-from fencepost.simulator.fuzz.trial import CORE_FAILED, NOT_LIVE
 from fencepost.simulator.judges.known_anomalies import OLD_BEHAVIOURS
+from fencepost.simulator.run import CORE_FAILED, NOT_LIVE
 from fencepost.simulator.scenarios.codec import Between, OneOf, Table, read_table, written
 from fencepost.simulator.scenarios.model import (
     Fixes,

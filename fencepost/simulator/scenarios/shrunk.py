@@ -13,9 +13,8 @@ from fencepost.simulator.draw.text import LEGEND, space_time
 from fencepost.simulator.fuzz.shrinking import Failing
 from fencepost.simulator.scenarios.files import scenario_of
 from fencepost.simulator.scenarios.model import Scenario, ScenarioExpectation, SeededRun, cases
-from fencepost.simulator.scenarios.runner import run_case
+from fencepost.simulator.scenarios.runner import record_case, run_case
 from fencepost.simulator.scenarios.seeded import Commentary, seeded_text
-from fencepost.simulator.scenarios.seeded_playing import record
 
 WIDTH: Final = 108  # a comment has its own two characters
 LINES_MAX: Final = 30
@@ -30,12 +29,13 @@ def scenario_text(name: str, failing: Failing, found: str) -> str:
         seeded=SeededRun(plan=failing.plan),
         choices=failing.choices,
     )
-    played = record(scenario)
-    history = attrs.evolve(played.history(name), broken=(str(failing.violation),))
+    (case,) = cases(scenario)
+    played = record_case(case)
+    history = attrs.evolve(played.history, title=name, lesson="", broken=(str(failing.violation),))
     commentary = Commentary(
         found=found,
-        struck=played.struck,
-        notes=played.notes,
+        struck=tuple(played.run.nemesis.struck),
+        notes=played.choices.notes,
         ending=tuple(_ending(space_time(history, width=WIDTH))),
     )
     text = seeded_text(scenario, commentary)

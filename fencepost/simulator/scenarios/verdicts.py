@@ -6,10 +6,7 @@ was to be put to the test must have been.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Final
-
-import attrs
 
 from fencepost.broker.host import SyncPolicy
 from fencepost.faults.phrases import ActionKind
@@ -17,10 +14,10 @@ from fencepost.protocol.batches import read_marker
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition, TransactionState
 from fencepost.protocol.transaction_log import read_transactions
-from fencepost.simulator.actors.workloads import transform, without_mark
-from fencepost.simulator.judges.black_box import check, exactly_once
-from fencepost.simulator.scenarios.model import ConsumerPart, ProcessorPart, ScenarioExpectation
-from fencepost.simulator.scenarios.playing import Play
+from fencepost.simulator.actors.workloads import without_mark
+from fencepost.simulator.judges.rules import Violation
+from fencepost.simulator.run import CORE_FAILED, NOT_LIVE, Run, Task
+from fencepost.simulator.scenarios.model import Case, ScenarioExpectation
 from fencepost.simulator.scenarios.rule_names import CONVERGES, EXACTLY_ONCE, HANGING_TRANSACTION, spelled_out
 
 # Without these, nobody exercised at exactly-once; the rest of it depends on what went wrong.
@@ -32,60 +29,34 @@ _NO_SYNC: Final = (
 )
 
 
-@attrs.define(eq=False)
-class Findings:
-    """What the judges of a run say: breaches by rule, and how often each rule had something to look at."""
-
-    breaches: list[tuple[str, str]] = attrs.Factory(list[tuple[str, str]])
-    exercised: Counter[str] = attrs.Factory(Counter[str])
-
-    @property
-    def broken(self) -> tuple[str, ...]:
-        """The names of the rules that were broken, once each."""
-        return tuple(dict.fromkeys(name for name, _ in self.breaches))
-
-    def evidence(self, name: str) -> str:
-        """The first breach of a rule."""
-        return next(text for found, text in self.breaches if found == name)
+def judge(case: Case, run: Run) -> None:
+    """Asks every judge. All that is broken is in the run's `breaches`, clients first, steps last."""
+    of_steps, run.breaches[:] = list(run.breaches), []
+    run.breaches += [Violation(anomaly.rule.name, anomaly.text) for anomaly in run.judge_clients()]
+    hanging = _hanging(run)
+    run.breaches += [Violation(HANGING_TRANSACTION, text) for text in hanging]
+    if run.stuck and not hanging:
+        run.breaches.append(Violation(CONVERGES, run.stuck[0]))
+    run.breaches += of_steps
+    run.exercised.update(run.invariants.exercised)
+    _count_what_there_was(run)
 
 
-def judge(play: Play) -> Findings:
-    """Asks every judge."""
-    findings = Findings()
-    visible = visible_values(play)
-    verdict = check(play.operations, finally_read=_read_to_their_end(play))
-    findings.breaches += [(anomaly.rule.name, anomaly.text) for anomaly in verdict.violations]
-    findings.exercised.update(verdict.exercised)
-    for part in play.case.scenario.parts:
-        if isinstance(part, ProcessorPart):
-            _judge_copies(part, visible, findings)
-    hanging = _hanging(play)
-    findings.breaches += [(HANGING_TRANSACTION, text) for text in hanging]
-    if play.stuck and not hanging:
-        findings.breaches.append((CONVERGES, play.stuck[0]))
-    breach = play.step_judge.breach
-    if breach is not None:
-        findings.breaches.append((breach.rule, breach.evidence))
-    findings.exercised.update(play.step_judge.inner.exercised)
-    _count_what_there_was(play, findings.exercised)
-    return findings
-
-
-def _count_what_there_was(play: Play, exercised: Counter[str]) -> None:
-    """For the rules about whole runs: who had to come to his end, which transactions could have hung, and
-    how many records could have been there twice or not at all.
+def _count_what_there_was(run: Run) -> None:
+    """For the rules about whole runs: which roles had to end, which transactions could have hung, and how
+    many records could have been there twice or not at all.
     """
-    exercised[CONVERGES] = sum(not isinstance(part, ConsumerPart) for part, _, _ in play.cast)
-    exercised[HANGING_TRANSACTION] = _transactions_in_logs(play)
-    copies = any(isinstance(part, ProcessorPart) for part in play.case.scenario.parts)
-    exercised[EXACTLY_ONCE] = min(
-        exercised[name] for name in (*_TWICE_OR_NEVER, *(_OF_COPIES if copies else ()))
-    )
+    exercised = run.exercised
+    exercised[CONVERGES] = sum(each.role.task is not Task.READ for each in run.cast)
+    exercised[HANGING_TRANSACTION] = _transactions_in_logs(run)
+    copies = any(role.task is Task.COPY for role in run.spec.roles)
+    needed = (*_TWICE_OR_NEVER, *(_OF_COPIES if copies else ()))
+    exercised[EXACTLY_ONCE] = min(exercised[name] for name in needed)
 
 
-def _transactions_in_logs(play: Play) -> int:
+def _transactions_in_logs(run: Run) -> int:
     """How many batches are of transactions, and how often a coordinator decided on one."""
-    journals, found = play.world.journals, 0
+    journals, found = run.world.journals, 0
     for where in sorted(journals.disks):
         for header, batch in journals.journal(where).batches(0):
             if where.topic == TRANSACTION_STATE_TOPIC:
@@ -96,48 +67,14 @@ def _transactions_in_logs(play: Play) -> int:
     return found
 
 
-def visible_values(play: Play) -> dict[TopicPartition, list[str]]:
-    """What read_committed saw at the end; of a copy only what an application would have written."""
-    assert play.final is not None, "a run is judged when it is over"
-    return {
-        where: [without_mark(value.encode()).decode() for value in values]
-        for where, values in play.final.values.items()
-    }
-
-
-def _read_to_their_end(play: Play) -> list[TopicPartition]:
-    assert play.final is not None, "a run is judged when it is over"
-    positions = play.final.positions()
-    return [
-        where
-        for where in play.case.cluster.partitions
-        if positions.get(where, 0) >= play.world.journals.journal(where).log_end_offset
-    ]
-
-
-def _judge_copies(part: ProcessorPart, visible: dict[TopicPartition, list[str]], findings: Findings) -> None:
-    inputs = {where: [value.encode() for value in visible.get(where, ())] for where in part.reads}
-    outputs = {
-        target: [value.encode() for value in visible.get(target, ())]
-        for target in (TopicPartition(part.writes, where.partition) for where in part.reads)
-    }
-    verdict = exactly_once(
-        inputs,
-        outputs,
-        lambda where, value: [(TopicPartition(part.writes, where.partition), transform(value))],
-    )
-    findings.breaches += [(anomaly.rule.name, anomaly.text) for anomaly in verdict.violations]
-    findings.exercised.update(verdict.exercised)
-
-
-def _hanging(play: Play) -> list[str]:
+def _hanging(run: Run) -> list[str]:
     """Transactions that are open at a partition though nobody will ever end them: the coordinator knows
     nothing of it.
     """
     found: list[str] = []
-    known = play.open_at_coordinators()
-    for where in play.case.cluster.partitions:
-        log = play.led(where)
+    known = run.open_at_coordinators()
+    for where in run.spec.partitions:
+        log = run.led(where)
         if log is not None:
             found += [
                 f"{where} waits from offset {offset} on for the end of a transaction of producer "
@@ -148,10 +85,10 @@ def _hanging(play: Play) -> list[str]:
     return found
 
 
-def log_words(play: Play, where: TopicPartition) -> list[str]:
+def log_words(run: Run, where: TopicPartition) -> list[str]:
     """What stands in a partition's log: values, and the names of markers."""
     words: list[str] = []
-    for header, batch in play.world.journals.journal(where).batches(0):
+    for header, batch in run.world.journals.journal(where).batches(0):
         if header.is_control:
             words.append(read_marker(batch).result.name)
         else:
@@ -160,48 +97,73 @@ def log_words(play: Play, where: TopicPartition) -> list[str]:
     return words
 
 
-def problems(play: Play, findings: Findings) -> list[str]:
+def problems(case: Case, run: Run) -> list[str]:
     """Everything in which a run was not as expected; empty for one that passed."""
-    expect = play.case.expect
     return [
-        *_unexpected(expect, findings),
-        *_of_faults(play),
-        *(f"was never reached: {heard.point}" for heard in play.reached if not heard.is_over),
-        *_of_values(play),
+        *_unexpected(case.expect, run),
+        *_of_faults(run),
+        *(f"was never reached: {listener.point}" for listener in run.reached if not listener.is_over),
+        *_of_values(case.expect, run),
     ]
 
 
-def hints(play: Play) -> list[str]:
-    """What to look at first, for whoever did not get what he expected."""
+def problems_of_seed(case: Case, run: Run) -> list[str]:
+    """The same of a world that a search found."""
+    expect, breach = case.expect, run.breaches[0] if run.breaches else None
+    broken = None if breach is None else breach.rule
+    found = [f"was expected to break {name}, and keeps it" for name in expect.violates if name != broken]
+    found += [f"never puts {name} to the test" for name in expect.holds if not _puts_to_test(run, name)]
+    if breach is None:
+        struck = {each.kind for each in run.nemesis.struck}
+        kinds = run.spec.random_faults.kinds
+        found += [f"fault never struck: {kind.value}" for kind in kinds if kind not in struck]
+    elif broken not in expect.violates:
+        found.append(f"breaks {breach}")
+    return found
+
+
+def _puts_to_test(run: Run, rule: str) -> bool:
+    if rule in (
+        NOT_LIVE,
+        CORE_FAILED,
+    ):  # a role that works asks something of the cores, and must come to its end
+        return any(each.role.task is not Task.READ for each in run.cast)
+    return bool(run.exercised[rule] or run.invariants.exercised[rule])
+
+
+def hints(case: Case, run: Run) -> list[str]:
+    """What to look at first when a run was not as expected."""
     power_was_cut = any(
-        strike.struck and strike.fault.do.kind is ActionKind.CUT_POWER for strike in play.injector.strikes
+        strike.struck and strike.fault.do.kind is ActionKind.CUT_POWER for strike in run.injector.strikes
     )
-    return [_NO_SYNC] if power_was_cut and play.case.cluster.sync is SyncPolicy.NONE else []
+    return [_NO_SYNC] if power_was_cut and case.cluster.sync is SyncPolicy.NONE else []
 
 
-def _unexpected(expect: ScenarioExpectation, findings: Findings) -> list[str]:
+def _unexpected(expect: ScenarioExpectation, run: Run) -> list[str]:
     allowed, kept = spelled_out(expect.violates), spelled_out(expect.holds)
+    first = {breach.rule: breach.evidence for breach in reversed(run.breaches)}
+    broken = list(dict.fromkeys(breach.rule for breach in run.breaches))
     found = [
-        f"{'was expected to keep' if name in kept else 'breaks'} {name}: {findings.evidence(name)}"
-        for name in findings.broken
+        f"{'was expected to keep' if name in kept else 'breaks'} {name}: {first[name]}"
+        for name in broken
         if name in kept or name not in allowed
     ]
     found += [
         f"was expected to break {name}, and keeps it"
         for name in expect.violates
-        if not set(spelled_out([name])).intersection(findings.broken)
+        if not set(spelled_out([name])).intersection(broken)
     ]
     found += [
         f"says nothing about {name}: there was nothing to look at"
         for name in expect.holds
-        if not findings.exercised[name]
+        if not run.exercised[name]
     ]
     return found
 
 
-def _of_faults(play: Play) -> list[str]:
+def _of_faults(run: Run) -> list[str]:
     found: list[str] = []
-    for strike in play.injector.strikes:
+    for strike in run.injector.strikes:
         (when,) = strike.fault.when
         named = f"{strike.fault.do} ({when})"
         if strike.struck < strike.fault.times:
@@ -211,16 +173,15 @@ def _of_faults(play: Play) -> list[str]:
     return found
 
 
-def _of_values(play: Play) -> list[str]:
-    visible = visible_values(play)
-    expect = play.case.expect
+def _of_values(expect: ScenarioExpectation, run: Run) -> list[str]:
+    visible = {where: [value.decode() for value in values] for where, values in run.visible().items()}
     found = [
         f"{where} shows {_list(visible.get(where, []))} to read_committed, not {_list(wanted)}"
         for where, wanted in expect.visible
         if tuple(visible.get(where, ())) != wanted
     ]
     for where, wanted in expect.logs:
-        words = log_words(play, where)
+        words = log_words(run, where)
         if tuple(words) != wanted:
             found.append(f"the log of {where} holds {_list(words)}, not {_list(wanted)}")
     return found

@@ -1,0 +1,642 @@
+"""One run of a world: start it, let actors act and faults strike, heal it, let it converge, read all,
+judge.
+
+Theory of operation. A fuzzed world, a scenario, a shrunk scenario and `fencepost.simulate()` are values
+of one class, `RunSpec`: a cast of roles, faults at points of the protocol, faults drawn by chance, and
+what must be reached. `Run` plays any of them through the same phases:
+
+    start      nodes start, topics are created, roles enter as client processes
+    act        scripts run; faults strike, at their points or when chance says so
+    heal       every effect of a fault is undone, every node runs
+    converge   scripts end, everything is copied, no transaction stays open (LSO = log end everywhere)
+    read all   one last read_committed consumer reads every partition to its end
+    settle     markers are complete, and the white-box judge sees nothing that still goes on
+    judge      the black box looks at what clients saw, and at what was copied
+
+The order matters. Healing comes before converging because only a healed cluster owes progress: with a
+broken one a transaction may rightly stay open. Reading comes after converging because a record is lost
+only when nothing can bring it back. The judges of steps look on from the first event (world/events.py);
+without them a run that ends well could have been wrong in between.
+
+A run ends in one of three ways: at the first breach (`keeps_going` is False: a search wants the first
+cause); at its end, with every breach collected (a scenario may expect one and still say what comes of
+it); or it does not come to its end, which is a breach of liveness. The world's choices decide everything
+else, so the same spec with the same choices is the same run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from typing import Any, Final, Protocol
+
+import attrs
+
+from fencepost.broker.purgatory import Log
+from fencepost.broker.transactions.state import COMPLETED, PREPARED, Transactions
+from fencepost.faults.phrases import Fault, Point
+from fencepost.protocol.terms import TopicPartition
+from fencepost.simulator.actors.workloads import transform, without_mark
+from fencepost.simulator.faults.injector import FaultInjector
+from fencepost.simulator.faults.kinds import FaultKind
+from fencepost.simulator.faults.protocol_events import SAME, Listener, ProtocolEvent, ProtocolEvents
+from fencepost.simulator.faults.random_faults import Nemesis
+from fencepost.simulator.judges.black_box import check, exactly_once
+from fencepost.simulator.judges.coverage import Coverage
+from fencepost.simulator.judges.known_anomalies import KnownAnomaly, known_kafka
+from fencepost.simulator.judges.late_messages import LateMessages
+from fencepost.simulator.judges.operations import ClientOperation, Poll
+from fencepost.simulator.judges.rules import Anomaly, Violation
+from fencepost.simulator.judges.white_box import Invariants
+from fencepost.simulator.world.choices import Choices
+from fencepost.simulator.world.clock import NS_PER_MS
+from fencepost.simulator.world.events import CallBegan
+from fencepost.simulator.world.processes import ClientProcess, Script
+from fencepost.simulator.world.topics import create_topics
+from fencepost.simulator.world.world import Disordered, World, WorldSettings
+
+CORE_FAILED: Final = "a core failed"
+JUDGE_FAILED: Final = "a judge failed"
+NOT_LIVE: Final = "liveness"
+FAULT: Final = "fault: "  # begins the mark of each kind of fault
+ENDED: Final = ("commit: ok", "abort: ok")  # marks of transactions that their process saw the end of
+PERIODS: Final = 8  # the pauses of random faults within which a participant may become the slowest
+SLOWEST: Final = 400  # times the usual latency, whose worst case is 250: all others overtake this participant
+
+
+# --- what a run is given ------------------------------------------------------------------------------------
+
+
+class Actor(Protocol):
+    """A role while it is played: it says what its client saw, and how far it read."""
+
+    def all_operations(self, now: int) -> list[ClientOperation]: ...
+
+    def positions(self) -> Mapping[TopicPartition, int]: ...
+
+
+class Task(Enum):
+    """What a role is for, which says when a run is over."""
+
+    WORK = "work"  # ends by itself, and the run waits for that
+    COPY = "copy"  # goes on until everything is copied
+    READ = "read"  # goes on as long as the run does
+
+
+@attrs.frozen(kw_only=True)
+class Role:
+    """A client process. When it is killed, another process takes the role, unless `is_replaced` is False.
+
+    `reads` and `writes` are the inputs and the output topic of a COPY.
+    """
+
+    name: str
+    task: Task
+    act: Callable[[Run, ClientProcess], tuple[Actor, Script[None]]]
+    transactional_id: str | None = None
+    reads: tuple[TopicPartition, ...] = ()
+    writes: str = ""
+    waits_for_fault: bool = False  # a fault starts it
+    is_replaced: bool = True
+
+
+@attrs.frozen(kw_only=True)
+class RandomFaults:
+    """Faults that chance draws while the run lasts: of these kinds, so many, about every `pause` ns."""
+
+    kinds: tuple[FaultKind, ...] = ()
+    strikes: int = 0
+    pause: int = NS_PER_MS
+    slow_participants: int = 0  # PCT: so many times one becomes the slowest
+
+
+@attrs.frozen(kw_only=True)
+class RunSpec:
+    """Everything about a run but its choices. `final` reads everything at the end."""
+
+    world: WorldSettings
+    topics: tuple[tuple[str, int], ...]
+    roles: tuple[Role, ...]
+    final: Role
+    random_faults: RandomFaults = RandomFaults()
+    faults: tuple[Fault, ...] = ()
+    reaches: tuple[Point, ...] = ()
+    drifts_ppm: tuple[int, ...] = ()
+    keeps_going: bool = False  # after a breach
+    patience_ms: int = 0  # for each phase of a run that keeps going
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """Every partition of every topic."""
+        return tuple(TopicPartition(topic, number) for topic, count in self.topics for number in range(count))
+
+
+# --- a run --------------------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Member:
+    """One process that plays, or played, a role."""
+
+    role: Role
+    process: ClientProcess
+    actor: Actor
+
+
+@attrs.define(eq=False)
+class Run:
+    """A run in the making. `settled` is how far copies are known to be committed, `breaches` what was broken,
+    `stuck` what did not come to its end.
+    """
+
+    spec: RunSpec
+    world: World
+    invariants: Invariants = attrs.field(init=False)
+    protocol_events: ProtocolEvents = attrs.field(init=False)
+    injector: FaultInjector = attrs.field(init=False)
+    nemesis: Nemesis = attrs.field(init=False)
+    cast: list[Member] = attrs.Factory(list[Member])
+    copiers: list[Member] = attrs.Factory(list[Member])
+    working: list[ClientProcess] = attrs.Factory(list[ClientProcess])
+    settled: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
+    reached: list[Listener] = attrs.Factory(list[Listener])
+    exercised: Counter[str] = attrs.Factory(Counter[str])
+    breaches: list[Violation] = attrs.Factory(list[Violation])
+    stuck: list[str] = attrs.Factory(list[str])
+    judge_trusted: bool = True
+
+    def __attrs_post_init__(self) -> None:
+        spec, world = self.spec, self.world
+        settings = world.settings.node_settings
+        self.invariants = Invariants(world)
+        self.protocol_events = ProtocolEvents(world, settings.transaction_state_log_num_partitions)
+        self.injector = FaultInjector(world, self.protocol_events, self.call, self.replace)
+        chance = spec.random_faults
+        self.nemesis = Nemesis(world, chance.kinds, chance.strikes, chance.pause, self.replace)
+        self.nemesis.hunted = self._copying
+
+    def attach(self) -> None:
+        """The judges of steps look on from now on; whatever records the run has subscribed before."""
+        world = self.world
+        if self.spec.keeps_going:
+            self.protocol_events.attach()
+            for kind, look in self.invariants.subscriptions.items():
+                world.events.subscribe(kind, self._guarded(look))
+            for node in world.nodes:
+                node.sends_at_once = True
+            return
+        if not world.settings.node_settings.generation.renews_identity:
+            LateMessages(world, self.invariants.transactions, self.invariants.partitions).attach()
+        self.invariants.attach()
+
+    def _guarded(self, look: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Keeps the first breach and lets the run go on. After it the judge's own record can no longer be
+        trusted, so it looks no further.
+        """
+
+        def guarded(event: object) -> None:
+            if self.judge_trusted:
+                try:
+                    look(event)
+                except Violation as breach:
+                    self.judge_trusted = False
+                    self.breaches.append(breach)
+
+        return guarded
+
+    # --- phases ---------------------------------------------------------------------------------------------
+
+    def play(self) -> None:
+        """Every phase up to the judges of clients. Violation or Disordered at once, unless it keeps going."""
+        spec, world = self.spec, self.world
+        for node, drift_ppm in zip(world.nodes, spec.drifts_ppm, strict=False):
+            node.clock.drift_ppm = drift_ppm
+        world.start()
+        create_topics(world, spec.topics)
+        self.reached += [self.protocol_events.listen(point, _heard) for point in spec.reaches]
+        self.injector.plan(spec.faults)
+        for role in spec.roles:
+            if not role.waits_for_fault:
+                self.enter(role)
+        self.nemesis.start()
+        self._slow_down()
+        self._until(self._has_struck)
+        self._heal()
+        is_at_rest = self._until(self._is_at_rest)
+        self._read_all()
+        if is_at_rest:
+            self._until(self._has_settled)
+        self._note_what_is_stuck()
+        if not self.stuck:
+            self._judge_end()
+
+    def _judge_end(self) -> None:
+        if self.spec.keeps_going:
+            self._guarded(lambda _: self.invariants.judge_end())(None)
+        else:
+            self.invariants.judge_end()
+
+    def _heal(self) -> None:
+        """No fault strikes any more, every effect is undone, and every node runs."""
+        self.nemesis.heal()
+        self.injector.heal()
+        for node in self.world.nodes:
+            if node.host is None:
+                node.start()
+        self.world.speeds.clear()
+
+    def _until(self, is_over: Callable[[], bool]) -> bool:
+        """Whether this became true before the patience of a run that keeps going was over."""
+        world = self.world
+        if not self.spec.keeps_going:
+            world.run_until(is_over)
+            return True
+        end = world.now + self.spec.patience_ms * NS_PER_MS
+        try:
+            world.run_until(lambda: world.now >= end or is_over())
+        except Disordered as problem:
+            if world.queue:  # with an empty queue it is at rest, for better or worse
+                self.stuck.append(str(problem))
+        return is_over()
+
+    def _slow_down(self) -> None:
+        """Priorities that change a few times (PCT): the slowest lets all others overtake it."""
+        world, chance = self.world, self.spec.random_faults
+        for _ in range(chance.slow_participants):
+            world.at(world.now + chance.pause * world.choices.below(2 * PERIODS) // 2, self._slow_one)
+
+    def _slow_one(self, _: object) -> None:
+        world = self.world
+        if self.nemesis.strikes_left:
+            everyone = [each.participant for each in (*world.nodes, *world.processes)]
+            world.speeds[world.choices.one_of(everyone)] = SLOWEST
+
+    # --- when a phase is over -------------------------------------------------------------------------------
+
+    def _has_struck(self) -> bool:
+        """Faults are over; those that chance draws are, too, when there is nothing left to disturb."""
+        return (self.nemesis.is_over or (self._is_worked() and self._is_copied())) and self.injector.is_over
+
+    def _is_worked(self) -> bool:
+        working = self.working
+        while working and working[-1].is_over:
+            working.pop()
+        return not working
+
+    def _is_copied(self) -> bool:
+        """Whether all inputs are copied; where all processors of an id are gone, another one begins."""
+        for role in self.spec.roles:
+            if role.task is Task.COPY:
+                rivals = [
+                    each for each in self.copiers if each.role.transactional_id == role.transactional_id
+                ]
+                if rivals and all(each.process.is_over for each in rivals):
+                    self.enter(role)
+                    return False
+                if any(self.settled.get(where, 0) < self._end(where) for where in role.reads):
+                    return False
+        return True
+
+    def _copying(self) -> list[ClientProcess]:
+        return [each.process for each in self.copiers if not each.process.is_over]
+
+    def _is_at_rest(self) -> bool:
+        """Scripts and copies are over, points are reached, and all that is written may be read."""
+        return (
+            self._is_worked()
+            and self._is_copied()
+            and self._is_readable()
+            and all(listener.is_over for listener in self.reached)
+        )
+
+    def _is_readable(self) -> bool:
+        """Every partition is led, and no transaction is open in it."""
+        led: set[TopicPartition] = set()
+        for node in self.world.nodes:
+            if node.host is not None:
+                for key, log in node.host.node.logs.items():
+                    led.add(key)
+                    if log.partition.last_stable_offset != log.partition.log_end_offset:
+                        return False
+        return all(where in led for where in self.spec.partitions)
+
+    def _has_settled(self) -> bool:
+        return (not self.judge_trusted or self.invariants.is_settled) and not self.unsettled()
+
+    def unsettled(self) -> list[str]:
+        """What keeps the cluster from being at rest, in words."""
+        found: list[str] = []
+        led: set[TopicPartition] = set()
+        for node in self.world.nodes:
+            for where, log in () if node.host is None else node.host.node.logs.items():
+                led.add(where)
+                partition, coordinator = log.partition, log.coordinator
+                if partition.last_stable_offset != partition.log_end_offset:
+                    found.append(
+                        f"{where}: nothing from offset {partition.last_stable_offset} on may be read"
+                    )
+                if isinstance(coordinator, Transactions):
+                    found += [
+                        f"{name} stays in {record.state.title}"
+                        for name, record in coordinator.records.items()
+                        if record.state in PREPARED
+                    ]
+        return [*found, *(f"{where} has no leader" for where in self.spec.partitions if where not in led)]
+
+    def _note_what_is_stuck(self) -> None:
+        """In a run that keeps going: what did not come to its end."""
+        if self.spec.keeps_going:
+            self.stuck += [
+                f"{each.process.participant} never comes to its end"
+                for each in self.cast
+                if each.role.task is Task.WORK and not each.process.is_over
+            ]
+            self.stuck += [
+                f"{role.name} never copies everything"
+                for role in self.spec.roles
+                if any(self.settled.get(where, 0) < self._end(where) for where in role.reads)
+            ]
+            self.stuck += self.unsettled()
+
+    # --- the cast -------------------------------------------------------------------------------------------
+
+    def enter(self, role: Role) -> Member:
+        """A process takes this role, from its beginning or from a process that died."""
+        taken = sum(1 for each in self.cast if each.role.name == role.name)
+        process = self.world.process(f"{role.name}{SAME}{taken + 1}" if taken else role.name)
+        actor, script = role.act(self, process)
+        member = Member(role, process, actor)
+        self.cast.append(member)
+        if role.task is Task.WORK:
+            self.working.append(process)
+        elif role.task is Task.COPY:
+            self.copiers.append(member)
+        if role.waits_for_fault:
+            self.world.events.publish(CallBegan(process.participant, "starts"))
+        process.start(script)
+        return member
+
+    def call(self, name: str) -> None:
+        """A fault starts this role."""
+        self.enter(self._role(name))
+
+    def replace(self, name: str) -> None:
+        """Another process goes on where a dead one stood, if the role allows it."""
+        role = self._role(name.partition(SAME)[0])
+        if role.is_replaced:
+            self.enter(role)
+
+    def _role(self, name: str) -> Role:
+        return next(role for role in self.spec.roles if role.name == name)
+
+    def participants(self) -> tuple[str, ...]:
+        """Writers, then nodes, then readers, as pictures show them; not the last reader."""
+        shown = [each for each in self.cast if each.role is not self.spec.final]
+        readers = [each for each in shown if each.role.task is Task.READ]
+        writers = [each for each in shown if each.role.task is not Task.READ]
+        return (
+            *(each.process.participant for each in writers),
+            *(node.participant for node in self.world.nodes),
+            *(each.process.participant for each in readers),
+        )
+
+    # --- the end --------------------------------------------------------------------------------------------
+
+    def _read_all(self) -> None:
+        """The last reader reads from the beginning to the end of what may be read."""
+        ends = {where: self._stable_end(where) for where in self.spec.partitions}
+        actor = self.enter(self.spec.final).actor
+
+        def has_read() -> bool:
+            positions = actor.positions()
+            return all(positions.get(where, 0) >= end for where, end in ends.items())
+
+        self._until(has_read)
+
+    def _end(self, where: TopicPartition) -> int:
+        return self.world.journals.journal(where).log_end_offset
+
+    def _stable_end(self, where: TopicPartition) -> int:
+        log = self.led(where)
+        return 0 if log is None else log.partition.last_stable_offset
+
+    def led(self, where: TopicPartition) -> Log | None:
+        """A partition's log at the node that leads it by the newest epoch; None while no node does."""
+        logs = [node.host.node.logs.get(where) for node in self.world.nodes if node.host is not None]
+        return max(
+            (log for log in logs if log is not None), key=lambda log: log.partition.leader_epoch, default=None
+        )
+
+    def open_at_coordinators(self) -> set[tuple[int, TopicPartition]]:
+        """Producer ids and partitions of the transactions that coordinators know as not yet ended."""
+        return {
+            (record.producer_id, where)
+            for node in self.world.nodes
+            if node.host is not None
+            for log in node.host.node.logs.values()
+            if isinstance(log.coordinator, Transactions)
+            for record in log.coordinator.records.values()
+            for where in record.partitions
+            if record.state not in COMPLETED
+        }
+
+    @property
+    def operations(self) -> list[ClientOperation]:
+        """What all clients saw, in the order in which it ended."""
+        now = self.world.now
+        seen = [operation for each in self.cast for operation in each.actor.all_operations(now)]
+        return sorted(seen, key=lambda operation: operation.completed_at)
+
+    def visible(self) -> dict[TopicPartition, list[bytes]]:
+        """What the last reader saw; of a copy only what an application would have written."""
+        values: dict[TopicPartition, list[bytes]] = {}
+        for each in self.cast:
+            if each.role is self.spec.final:
+                for operation in each.actor.all_operations(self.world.now):
+                    for action in operation.actions:
+                        if isinstance(action, Poll):
+                            read = values.setdefault(action.partition, [])
+                            read += [without_mark(value) for _, value in action.records]
+        return values
+
+    def _read_to_their_end(self) -> list[TopicPartition]:
+        positions = dict(self.cast[-1].actor.positions()) if self.cast[-1].role is self.spec.final else {}
+        return [where for where in self.spec.partitions if positions.get(where, 0) >= self._end(where)]
+
+    # --- the judges of clients ------------------------------------------------------------------------------
+
+    def judge_clients(self) -> Iterator[Anomaly]:
+        """Every anomaly in what clients saw and in what was copied; `exercised` counts what was looked at."""
+        verdict = check(self.operations, finally_read=self._read_to_their_end())
+        self.exercised.update(verdict.exercised)
+        yield from verdict.violations
+        visible = self.visible()
+        copies = dict.fromkeys(
+            (role.reads, role.writes) for role in self.spec.roles if role.task is Task.COPY
+        )
+        for reads, writes in copies:
+            targets = [TopicPartition(writes, where.partition) for where in reads]
+            copied = exactly_once(
+                {where: visible.get(where, []) for where in reads},
+                {where: visible.get(where, []) for where in targets},
+                lambda where, value, writes=writes: [
+                    (TopicPartition(writes, where.partition), transform(value))
+                ],
+            )
+            self.exercised.update(copied.exercised)
+            yield from copied.violations
+
+    def end_at_first_breach(self) -> None:
+        """Plays and judges until something is broken: a rule at some step, progress, or what clients saw."""
+        breach = self._first_breach()
+        if breach is not None:
+            self.breaches.append(breach)
+
+    def _first_breach(self) -> Violation | None:
+        """An anomaly that Apache Kafka has as well is counted and is not a breach."""
+        marks = self.world.marks
+        try:
+            self.play()
+            for anomaly in self.judge_clients():
+                excuse = known_kafka(anomaly, self.invariants.partitions)
+                if excuse is None:
+                    return Violation(anomaly.rule.name, anomaly.text)
+                marks[f"known: {excuse.name}"] += 1
+        except Violation as violation:
+            return violation
+        except Disordered as problem:
+            return self._what_hangs(problem)
+        except Exception as problem:  # noqa: BLE001 - what a core may raise is not known beforehand
+            return core_failure(problem)
+        return None
+
+    def _what_hangs(self, problem: Disordered) -> Violation:
+        """Why a run does not come to its end: by the rule for healed ones, if that sees it."""
+        try:
+            self.invariants.judge_end()
+        except Violation as violation:
+            return Violation(violation.rule, f"{violation.evidence}: {problem}")
+        return Violation(NOT_LIVE, str(problem))
+
+    # --- the result -----------------------------------------------------------------------------------------
+
+    def result(self, **more: Any) -> RunResult:
+        """What the run came to; `more` are the fields that only a fuzzed world, or only a scenario, has."""
+        world, invariants = self.world, self.invariants
+        self.exercised.update(invariants.exercised)
+        world.marks.update({f"exercised: {name}": count for name, count in self.exercised.items()})
+        coverage = Coverage()
+        kinds = [mark.removeprefix(FAULT) for mark in world.marks if mark.startswith(FAULT)]
+        invariants.cover(coverage, kinds)
+        known_anomaly = next((each for each in self.breaches if isinstance(each, KnownAnomaly)), None)
+        return RunResult(
+            choices=tuple(world.choices.taken),
+            breaches=tuple(self.breaches),
+            known_anomaly=known_anomaly,
+            digest=digest_of(world),
+            marks=world.marks,
+            transactions=sum(world.marks[ended] for ended in ENDED),
+            events=world.happened,
+            elapsed=world.now,
+            coverage=coverage,
+            **more,
+        )
+
+
+def _words(breaches: tuple[Violation, ...]) -> tuple[str, ...]:
+    """What makes breaches equal: two exceptions never are."""
+    return tuple(map(str, breaches))
+
+
+@attrs.frozen(kw_only=True)
+class RunResult:
+    """How a run went, whatever it was given. `choices` replay it; `digest` is equal for equal runs, in any
+    process; `elapsed` is virtual nanoseconds; `coverage` counts cells of the coordinator's tables by the
+    kinds of fault that struck.
+
+    `known_anomaly` is what brokers of an old generation do by design: where a fuzzed world met it, it ended.
+    `name`, `problems`, `expected`, `reached` and `fired` belong to scenarios; `problems` is empty for one
+    that passed.
+    """
+
+    choices: tuple[int, ...]
+    breaches: tuple[Violation, ...] = attrs.field(eq=_words)
+    known_anomaly: KnownAnomaly | None = attrs.field(eq=str)
+    digest: str
+    marks: Mapping[str, int]
+    transactions: int
+    events: int
+    elapsed: int
+    coverage: Coverage
+    name: str = ""
+    problems: tuple[str, ...] = ()
+    expected: tuple[str, ...] = ()
+    reached: tuple[str, ...] = ()
+    fired: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        return not self.problems
+
+    @property
+    def violation(self) -> Violation | None:
+        """The first rule that was broken, with its evidence; None for a known anomaly."""
+        return next((each for each in self.breaches if not isinstance(each, KnownAnomaly)), None)
+
+    @property
+    def breach(self) -> Violation | None:
+        """The first breach, be it known of its generation or not."""
+        return self.breaches[0] if self.breaches else None
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """The names of the rules that were broken, once each."""
+        return tuple(dict.fromkeys(each.rule for each in self.breaches))
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """The first breach of each broken rule, in words."""
+        return tuple(str(next(each for each in self.breaches if each.rule == name)) for name in self.broken)
+
+
+def run_of(spec: RunSpec, choices: Choices, watch: Callable[[Run], None] | None = None) -> Run:
+    """A run in which nothing has happened; `watch` may subscribe to its world before all others do."""
+    run = Run(spec, World(spec.world, choices))
+    if watch is not None:
+        watch(run)
+    run.attach()
+    return run
+
+
+def core_failure(problem: Exception) -> Violation:
+    """The cores hold their own assumptions by assertion: a broken one is a finding as any other."""
+    return Violation(CORE_FAILED, f"{type(problem).__name__} in {_place(problem)}: {problem}")
+
+
+def judge_failure(problem: Exception) -> Violation:
+    """The judges hold theirs, too: something that they thought impossible has happened, or they are wrong."""
+    return Violation(JUDGE_FAILED, f"{type(problem).__name__} in {_place(problem)}: {problem}")
+
+
+def _place(problem: BaseException) -> str:
+    trace = problem.__traceback__
+    assert trace is not None, "what was raised has a traceback"
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    code = trace.tb_frame.f_code
+    return f"{code.co_qualname}, line {trace.tb_lineno}"
+
+
+def digest_of(world: World) -> str:
+    """What happened when and by which choices, and what it left in the logs."""
+    digest = hashlib.blake2b(world.digest.encode(), digest_size=16)
+    for path, content in world.journals.contents():
+        digest.update(f"{path} {len(content)} ".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _heard(_: ProtocolEvent) -> None:
+    """A point that is only counted."""
