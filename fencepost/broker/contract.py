@@ -13,7 +13,7 @@ import attrs
 from fencepost.journal.indexes import AbortedRange
 from fencepost.journal.snapshots import ProducerSnapshot
 from fencepost.protocol.batches import BatchHeader, Buffer
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import ReplyBody, Request
 from fencepost.protocol.terms import NEWEST_VERSION, IsolationLevel, TopicPartition
 from fencepost.protocol.values import value
@@ -165,7 +165,7 @@ class Reply:
     """Answer a request: an error for all of it, or a body."""
 
     to: ReplyTo
-    error: ErrorCode = attrs.field(kw_only=True, default=ErrorCode.NONE)
+    error: ErrorCode = attrs.field(kw_only=True, default=NO_ERROR)
     body: ReplyBody | None = attrs.field(kw_only=True, default=None)
 
 

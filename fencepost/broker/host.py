@@ -46,7 +46,7 @@ from fencepost.broker.node import Node
 from fencepost.broker.partitions import fetch, partition
 from fencepost.journal.journal import Journal, StaleLeader
 from fencepost.journal.storage import StorageError
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
     NO_OFFSET,
@@ -261,7 +261,7 @@ class Host:
         key, error, batch_start = order.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER, NO_OFFSET
         if self._still_writes(key):
             try:
-                batch_start, error = self.held[key].journal.move_log_start(order.offset), ErrorCode.NONE
+                batch_start, error = self.held[key].journal.move_log_start(order.offset), NO_ERROR
                 self.changed.add(key)
             except StorageError as problem:
                 self._lose(key, problem)

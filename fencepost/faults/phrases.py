@@ -12,7 +12,7 @@ from typing import Final
 import attrs
 
 from fencepost.faults.grammar import BadPhrase, Blank, Grammar, Phrase, milliseconds, quoted, time_text
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import APIS
 from fencepost.protocol.terms import TopicPartition, TransactionState
 
@@ -67,7 +67,7 @@ BLANKS: Final = {
     "ERROR": Blank(
         "the name of an error code",
         pattern=r"\w+",
-        words=tuple(code.name for code in ErrorCode if code is not ErrorCode.NONE),
+        words=tuple(code.name for code in ErrorCode if code is not NO_ERROR),
     ),
     "STATE": Blank(
         "a state in the transaction log; PREPARE and COMPLETE stand for either outcome",

@@ -159,8 +159,8 @@ OF_COORDINATORS: Final = (
     _one(
         "everything is verified",
         "broker.transactions.state:_verified",
-        "ErrorCode.NONE if key in record.partitions else ErrorCode.TRANSACTION_ABORTABLE",
-        "ErrorCode.NONE",
+        "NO_ERROR if key in record.partitions else ErrorCode.TRANSACTION_ABORTABLE",
+        "NO_ERROR",
         breaks="A batch hangs in a partition that was never added.",
     ),
     _one(

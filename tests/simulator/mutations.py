@@ -259,7 +259,7 @@ OF_COORDINATORS: Final = (
     Mutation(
         "COMPLETE before all markers are written",
         breaks="A partition that could not take its marker is never asked again (KAFKA-9777).",
-        edits=(Edit("broker.transactions.markers:answer_markers", {" if not error": ""}),),
+        edits=(Edit("broker.transactions.markers:answer_markers", {" if error is NO_ERROR": ""}),),
     ),
     Mutation(
         "markers are never sent again",

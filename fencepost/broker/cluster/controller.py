@@ -13,7 +13,7 @@ from typing import Final
 import attrs
 
 from fencepost.broker.contract import Assign, Decision, Refused, Remove, Reply, ReplyTo
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
     AllocateProducerIdsReply,
     BrokerRegistrationReply,
@@ -126,7 +126,7 @@ def elect_again(state: Controller, request: ElectLeaders, *, node_id: int, to: R
     records: list[ClusterRecord] = []
     answers: list[PartitionError] = []
     for part in request.partitions:
-        leader, error = state.leader(part.key), ErrorCode.NONE
+        leader, error = state.leader(part.key), NO_ERROR
         if leader is None:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         elif leader.node_id != node_id:
@@ -175,7 +175,7 @@ def create_topics(
         if problem is None:
             records.extend(_new_topic(state, wanted, at=state.topics_made + len(made)))
             made.add(wanted.topic)
-        refused = problem or Refused(ErrorCode.NONE)
+        refused = problem or Refused(NO_ERROR)
         answers.append(TopicError(topic=wanted.topic, error=refused.error, because=refused.because))
     return Decision(
         entries=tuple(records), effects=(Reply(to, body=CreateTopicsReply(topics=tuple(answers))),)
@@ -241,7 +241,7 @@ def delete_topics(state: Controller, request: DeleteTopics, *, to: ReplyTo) -> C
             )
         else:
             records.append(TopicRemoved(topic_id=topic.topic_id))
-            answers.append(_topic_error(name, ErrorCode.NONE, ""))
+            answers.append(_topic_error(name, NO_ERROR, ""))
     reply = Reply(to, body=DeleteTopicsReply(topics=tuple(answers)))
     return Decision(entries=tuple(records), effects=(reply,))
 

@@ -15,7 +15,7 @@ from fencepost.broker.partitions.partition import Producer
 from fencepost.broker.purgatory import AskedForTopic
 from fencepost.broker.transactions.handlers import coordinator_log, transactions_of
 from fencepost.broker.transactions.state import PREPARED, Transactions
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
     APIS,
     ApiVersionRange,
@@ -87,7 +87,7 @@ def _topic(name: str, topic: Topic | None) -> TopicMetadata:
     leaders = {} if topic is None else topic.leaders
     return TopicMetadata(
         topic=name,
-        error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic is None else ErrorCode.NONE,
+        error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic is None else NO_ERROR,
         is_internal=name in INTERNAL_TOPICS,
         partitions=tuple(
             PartitionMetadata(partition=number, leader_id=leader.node_id, leader_epoch=leader.leader_epoch)
@@ -159,7 +159,7 @@ def _producers(node: Node, key: TopicPartition) -> DescribedProducers:
     return DescribedProducers(
         topic=key.topic,
         partition=key.partition,
-        error=ErrorCode.NONE,
+        error=NO_ERROR,
         producers=tuple(_producer(producer_id, producer) for producer_id, producer in found),
     )
 
@@ -195,7 +195,7 @@ def _transaction(node: Node, name: str) -> TransactionDescription:
         partitions = tuple(sorted(state.pending_markers.get(name, partitions)))
     return TransactionDescription(
         transactional_id=name,
-        error=ErrorCode.NONE,
+        error=NO_ERROR,
         state=record.state,
         timeout_ms=record.timeout_ms,
         start_ms=record.start_ms,

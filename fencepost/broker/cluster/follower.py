@@ -17,7 +17,7 @@ from fencepost.broker.groups.state import Groups
 from fencepost.broker.node import Node
 from fencepost.broker.purgatory import AskedForNews, AskedToElect, AskedToRegister, Following
 from fencepost.protocol.batches import walk
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
     BrokerRegistration,
     BrokerRegistrationReply,
@@ -36,7 +36,7 @@ NEWS_BYTES_MAX: Final = 8 * 1024 * 1024  # KafkaRaftClient.MAX_FETCH_SIZE_BYTES
 
 # The controller knows better who leads: there is nothing to ask for.
 _NO_ELECTION: Final = frozenset(
-    {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    {NO_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
 )
 
 
@@ -79,7 +79,7 @@ def _ask_for_news(node: Node) -> None:
 def answer_news(node: Node, answer: Answered, now: int) -> None:
     """What the log holds is known now; news of this node's own partitions are acted upon as the step ends."""
     found = answer.body.partitions[0] if isinstance(answer.body, FetchReply) else None
-    if found is not None and found.error is ErrorCode.NONE:
+    if found is not None and found.error is NO_ERROR:
         _learn(node, found)
         _ask_for_news(node)
     elif found is not None and found.error is ErrorCode.OFFSET_OUT_OF_RANGE:

@@ -12,7 +12,7 @@ from fencepost.broker.groups.state import Groups, offset_keys
 from fencepost.broker.groups.tables import MEMBERSHIP, GroupInput
 from fencepost.broker.node import Node
 from fencepost.broker.purgatory import Log
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
     DeleteGroups,
     DeleteGroupsReply,
@@ -47,10 +47,10 @@ def _described(node: Node, group_id: str, now: int) -> DescribedGroup:
     log = group_log(node, group_id)
     group = None if isinstance(log, Refused) else groups_of(log).group(group_id, now=now)
     if group is None:
-        error = log.error if isinstance(log, Refused) else ErrorCode.NONE
+        error = log.error if isinstance(log, Refused) else NO_ERROR
         group = Group(group_id=group_id, state=GroupState.DEAD)
     else:
-        error = ErrorCode.NONE
+        error = NO_ERROR
     is_stable = group.state is GroupState.STABLE
     return DescribedGroup(
         group_id=group_id,
@@ -112,7 +112,7 @@ def _delete(node: Node, group_id: str, now: int) -> ErrorCode:
     if isinstance(cell, ErrorCode):
         return cell
     forget_group(node, log, group_id, now)
-    return ErrorCode.NONE
+    return NO_ERROR
 
 
 def delete_offsets(node: Node, request: OffsetDelete, to: ReplyTo, now: int) -> None:
@@ -134,14 +134,14 @@ def delete_offsets(node: Node, request: OffsetDelete, to: ReplyTo, now: int) -> 
         )
         for part in request.partitions
     )
-    _forget(node, log, group, [part for part in answers if part.error is ErrorCode.NONE], now)
+    _forget(node, log, group, [part for part in answers if part.error is NO_ERROR], now)
     node.after(log, (Reply(to, body=OffsetDeleteReply(partitions=answers)),))
 
 
 def _offset_problem(node: Node, group: Group, key: TopicPartition) -> ErrorCode:
     if node.cluster.leader(key) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_subscribed(group, key.topic) else ErrorCode.NONE
+    return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_subscribed(group, key.topic) else NO_ERROR
 
 
 def _forget(node: Node, log: Log, group: Group, parts: list[PartitionError], now: int) -> None:

@@ -14,7 +14,7 @@ import attrs
 
 from fencepost.broker.contract import ReplyTo
 from fencepost.protocol.consumer_protocol import subscribed_topics
-from fencepost.protocol.errors import ErrorCode, ProtocolViolation
+from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
 from fencepost.protocol.messages import GroupProtocol, JoinedMember, JoinGroup
 from fencepost.protocol.offsets_log import GroupRecord, MemberRecord
 from fencepost.protocol.terms import CONSUMER_PROTOCOL, NO_TIMESTAMP, GroupState
@@ -161,7 +161,7 @@ def check_member(group: Group, member_id: str, instance_id: str | None) -> Error
             return ErrorCode.UNKNOWN_MEMBER_ID
         if known.member_id != member_id:
             return ErrorCode.FENCED_INSTANCE_ID
-    return ErrorCode.NONE if group.member(member_id) is not None else ErrorCode.UNKNOWN_MEMBER_ID
+    return NO_ERROR if group.member(member_id) is not None else ErrorCode.UNKNOWN_MEMBER_ID
 
 
 # --- protocols ------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, Transactiona
 from fencepost.broker.partitions.produce import add_request, ask_coordinator
 from fencepost.broker.purgatory import AskedToAddOffsets, Log
 from fencepost.broker.transactions.tables import ClientVersion, TransactionVersion
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
     AddPartitionsToTxnReply,
     OffsetCommit,
@@ -88,7 +88,7 @@ def _check_member(node: Node, log: Log, request: OffsetCommit | TxnOffsetCommit,
     if in_transaction and not node.settings.fixes.group_fencing:
         identity = NOBODY  # before KIP-447 a TxnOffsetCommit did not say whose it is
     error = rebalance.check_commit(group, *identity, in_transaction=in_transaction)
-    if error:
+    if error is not NO_ERROR:
         return Refused(error)
     if group is not None and group.members and not in_transaction:
         turn = rebalance.Turn(group, now, node.settings.group_rules)
@@ -116,7 +116,7 @@ def commit(node: Node, request: OffsetCommit, to: ReplyTo, now: int) -> None:
         node.outcome.effects.append(Reply(to, body=body))
         return
     errors = _errors(node, request, _check_member(node, log, request, now))
-    good = [offset for offset, error in zip(request.offsets, errors, strict=True) if error is ErrorCode.NONE]
+    good = [offset for offset, error in zip(request.offsets, errors, strict=True) if error is NO_ERROR]
     if good:
         entries = groups.entries_of(request, good, now=now)
         node.append(log, offsets_batch(entries, timestamp=now), GroupBatch(entries))
@@ -182,10 +182,10 @@ def answer_to_add(node: Node, asked: AskedToAddOffsets, answer: Answered, now: i
     if isinstance(answer.body, AddPartitionsToTxnReply):
         error = answer.body.partitions[0].error
     log = group_log(node, asked.request.group_id)
-    if error is ErrorCode.NONE and isinstance(log, Log) and log.partition.gave(asked.guard):
+    if error is NO_ERROR and isinstance(log, Log) and log.partition.gave(asked.guard):
         _append(node, log, asked.request, asked.to, now, guard=asked.guard, asked=asked.spoken)
         return
-    if error is ErrorCode.NONE:
+    if error is NO_ERROR:
         error = ErrorCode.NOT_COORDINATOR
     _refuse(node, asked.request, asked.to, asked.spoken.told(ADD_ERRORS.get(error, error)))
 
@@ -199,7 +199,7 @@ def _append(
         _refuse(node, request, to, asked.told(verdict.error))
         return
     errors = _errors(node, request, _check_member(node, log, request, now))
-    good = [offset for offset, error in zip(request.offsets, errors, strict=True) if error is ErrorCode.NONE]
+    good = [offset for offset, error in zip(request.offsets, errors, strict=True) if error is NO_ERROR]
     if good:
         entries = groups.entries_of(request, good, now=now)
         batch = offsets_batch(

@@ -25,7 +25,7 @@ from fencepost.broker.groups.group import (
     without,
 )
 from fencepost.broker.groups.tables import COMPLETING, MEMBERSHIP, PREPARING, STABLE, GroupInput
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import JoinedMember, JoinGroupReply, SyncGroupReply
 from fencepost.protocol.offsets_log import GroupEntry, GroupRecord
 from fencepost.protocol.terms import GroupState
@@ -292,7 +292,7 @@ def check_commit(
         if generation_id != group.generation_id:
             return ErrorCode.ILLEGAL_GENERATION
     cell = MEMBERSHIP[state][simple if is_simple else member]
-    return cell if isinstance(cell, ErrorCode) else ErrorCode.NONE
+    return cell if isinstance(cell, ErrorCode) else NO_ERROR
 
 
 def touch(turn: Turn, member_id: str) -> None:

@@ -28,7 +28,7 @@ from fencepost.broker.groups.rebalance import (
     synced,
 )
 from fencepost.broker.groups.tables import PREPARING, STABLE, GroupInput
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
     Heartbeat,
     HeartbeatReply,
@@ -207,7 +207,7 @@ def _sync_problem(group: Group, request: SyncGroup) -> ErrorCode:
     said = ((request.protocol_type, group.protocol_type), (request.protocol_name, group.protocol_name))
     if any(asked is not None and known is not None and asked != known for asked, known in said):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    return ErrorCode.NONE
+    return NO_ERROR
 
 
 def _assign(turn: Turn, request: SyncGroup) -> None:
@@ -229,14 +229,14 @@ def heartbeat(turn: Turn, request: Heartbeat, to: ReplyTo) -> None:
     """The session goes on, even when the answer is that the group rebalances."""
     group = turn.group
     error = check_member(group, request.member_id, request.group_instance_id)
-    if not error and request.generation_id != group.generation_id:
+    if error is NO_ERROR and request.generation_id != group.generation_id:
         error = ErrorCode.ILLEGAL_GENERATION
     member = group.member(request.member_id)
-    if not error and member is not None:
+    if error is NO_ERROR and member is not None:
         cell = turn.cell(GroupInput.HEARTBEAT)
-        error = cell if isinstance(cell, ErrorCode) else ErrorCode.NONE
+        error = cell if isinstance(cell, ErrorCode) else NO_ERROR
         turn.keep(turn.live_on(member))
-    body = None if error else HeartbeatReply()
+    body = HeartbeatReply() if error is NO_ERROR else None
     turn.answers.append(Reply(to, error=error, body=body))
 
 
@@ -246,22 +246,22 @@ def leave(turn: Turn, request: LeaveGroup, to: ReplyTo) -> None:
     turn.answers.append(Reply(to, body=LeaveGroupReply(members=left)))
     # A group without members may have lost a newcomer that had an id and had not joined yet.
     has_members = turn.group.state is not GroupState.EMPTY
-    if has_members and any(member.error is ErrorCode.NONE for member in left):
+    if has_members and any(member.error is NO_ERROR for member in left):
         rebalance(turn, GroupInput.GONE)
 
 
 def _left(turn: Turn, leaving: LeavingMember) -> LeftMember:
     group, member_id = turn.group, leaving.member_id
-    error = ErrorCode.NONE
+    error = NO_ERROR
     if member_id == NO_MEMBER:
         # An administrator removes a static member, whatever id it goes by today (KIP-345).
         member = group.static_member(leaving.group_instance_id)
-        error = ErrorCode.UNKNOWN_MEMBER_ID if member is None else ErrorCode.NONE
+        error = ErrorCode.UNKNOWN_MEMBER_ID if member is None else NO_ERROR
     elif group.is_pending(member_id):
         turn.group, member = without(group, member_id), None
     else:
         error = check_member(group, member_id, leaving.group_instance_id)
-        member = None if error else group.member(member_id)
+        member = group.member(member_id) if error is NO_ERROR else None
     if member is not None:
         remove(turn, member)
     return LeftMember(member_id=member_id, group_instance_id=leaving.group_instance_id, error=error)

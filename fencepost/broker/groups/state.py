@@ -14,7 +14,7 @@ import attrs
 
 from fencepost.broker.groups.group import Group, loaded
 from fencepost.protocol.batches import BatchHeader, Buffer, marker_of
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
     FetchedOffset,
     OffsetCommit,
@@ -82,7 +82,7 @@ def offset_problem(offset: OffsetToCommit) -> ErrorCode:
     """Why this one offset cannot be committed, or NONE."""
     if len(offset.metadata.encode()) > OFFSET_METADATA_BYTES_MAX:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
-    return ErrorCode.NONE
+    return NO_ERROR
 
 
 def entries_of(
@@ -125,10 +125,10 @@ def fetch(state: Groups, request: OffsetFetch) -> tuple[FetchedOffset, ...]:
 
 def _fetched(key: TopicPartition, found: Committed | None, is_unstable: bool) -> FetchedOffset:
     if found is None or is_unstable:
-        error = ErrorCode.UNSTABLE_OFFSET_COMMIT if is_unstable else ErrorCode.NONE
+        error = ErrorCode.UNSTABLE_OFFSET_COMMIT if is_unstable else NO_ERROR
         offset, leader_epoch, metadata = NO_OFFSET, NO_LEADER_EPOCH, ""
     else:
-        error = ErrorCode.NONE
+        error = NO_ERROR
         offset, leader_epoch, metadata = found.record.offset, found.record.leader_epoch, found.record.metadata
     return FetchedOffset(
         topic=key.topic, partition=key.partition, error=error, offset=offset, leader_epoch=leader_epoch,

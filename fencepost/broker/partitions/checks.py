@@ -35,7 +35,7 @@ from fencepost.protocol.batches import (
     checksum_matches,
     read_framing,
 )
-from fencepost.protocol.errors import ErrorCode, ProtocolViolation
+from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
 from fencepost.protocol.messages import Produce, TransactionMarker
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
@@ -318,7 +318,7 @@ OFFSET_CHECKS: Final = (_OLDER_EPOCH, _OVERTAKEN)
 CHECKS: Final = (
     WriteCheck(
         "is one of the producer's last five batches",
-        ErrorCode.NONE,  # no error: the retry gets the offset of the first attempt
+        NO_ERROR,  # no error: the retry gets the offset of the first attempt
         _is_repeated,
         source="KIP-98; before fencing",
         protection="dedup",

@@ -10,7 +10,7 @@ from fencepost.broker.contract import LogStartMoved, MoveLogStart, Refused, Repl
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
 from fencepost.broker.purgatory import Collect, Log
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
     DeletedRecords,
     DeleteRecords,
@@ -31,7 +31,7 @@ def delete_records(node: Node, request: DeleteRecords, to: ReplyTo, now: int) ->
             continue
         log, offset = found
         if offset <= log.partition.log_start_offset:
-            node.collect(_part(ticket, index, key, ErrorCode.NONE, log.partition.log_start_offset))
+            node.collect(_part(ticket, index, key, NO_ERROR, log.partition.log_start_offset))
             continue
         node.outcome.effects.append(MoveLogStart(partition=key, offset=offset, ticket=ticket, index=index))
 
@@ -60,7 +60,7 @@ def moved(node: Node, arrived: LogStartMoved, now: int) -> None:
     """The journal starts there now, or could not do it."""
     order = arrived.order
     log, start = node.logs.get(order.partition), NO_OFFSET
-    if arrived.error is ErrorCode.NONE:
+    if arrived.error is NO_ERROR:
         start = order.offset
         if log is not None:
             partition.move_log_start(log.partition, start, batch_start=arrived.batch_start)

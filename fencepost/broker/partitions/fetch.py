@@ -17,7 +17,7 @@ from fencepost.broker.purgatory import ParkedFetch
 from fencepost.journal.journal import Journal
 from fencepost.journal.storage import StorageError
 from fencepost.protocol.batches import Buffer, read_header
-from fencepost.protocol.errors import ErrorCode, FencepostError, ProtocolViolation
+from fencepost.protocol.errors import NO_ERROR, ErrorCode, FencepostError, ProtocolViolation
 from fencepost.protocol.messages import (
     AbortedTransaction,
     Fetch,
@@ -89,7 +89,7 @@ def _plan_fetch(node: Node, part: FetchPartition, isolation_level: IsolationLeve
         return _refused(part, key, ErrorCode.OFFSET_OUT_OF_RANGE)
     return FetchPlan(
         partition=key,
-        error=ErrorCode.NONE,
+        error=NO_ERROR,
         fetch_offset=part.fetch_offset,
         before=state.end_for(isolation_level),
         max_bytes=part.max_bytes,
@@ -165,7 +165,7 @@ def list_offsets(node: Node, request: ListOffsets, to: ReplyTo, now: int) -> Non
 def _plan_offset(node: Node, part: ListOffsetsPartition, isolation_level: IsolationLevel) -> OffsetPlan:
     key = TopicPartition(part.topic, part.partition)
     log = _led(node, key, part.current_leader_epoch)
-    error, offset, before = ErrorCode.NONE, NO_OFFSET, NO_OFFSET
+    error, offset, before = NO_ERROR, NO_OFFSET, NO_OFFSET
     is_lookup = part.timestamp >= 0 or part.timestamp == MAX_TIMESTAMP
     if isinstance(log, ErrorCode):
         error, is_lookup = log, False
@@ -202,7 +202,7 @@ def complete_fetch(reply: ReplyFetched, journal: OpenJournal) -> FetchReply:
     for plan in reply.plans:
         error, records, aborted = plan.error, b"", None
         try:
-            if error:
+            if error is not NO_ERROR:
                 if error is ErrorCode.OFFSET_OUT_OF_RANGE and _has_offset(journal(plan.partition), plan):
                     error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # whoever leads now has written it
             else:

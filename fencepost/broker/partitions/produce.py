@@ -17,7 +17,7 @@ from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, Arriving, Du
 from fencepost.broker.purgatory import Asked, AskedToAdd, Collect, Incoming, Log
 from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.tables import ClientVersion
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
     AddPartitionsToTxn,
     AddPartitionsToTxnReply,
@@ -171,11 +171,11 @@ def answer_to_add(node: Node, asked: AskedToAdd, answer: Answered) -> None:
         error = answer.error or errors.get(incoming.key, ErrorCode.UNKNOWN_SERVER_ERROR)
         log = node.logs.get(incoming.key)
         # A leader that lost the log in the meantime, and has it again, does not know what came in between.
-        if not error and log is not None and log.partition.gave(guard):
+        if error is NO_ERROR and log is not None and log.partition.gave(guard):
             _append(node, log, incoming, guard)
         else:
             meanings = ADD_ERRORS if asked.spoken.generation.adds_implicitly else VERIFY_ERRORS
-            error = meanings.get(error, error) if error else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER if error is NO_ERROR else meanings.get(error, error)
             node.collect(_part(incoming.ticket, incoming.index, incoming.key, asked.spoken.told(error)))
 
 
@@ -193,10 +193,10 @@ def _append(node: Node, log: Log, incoming: Incoming, guard: int) -> None:
         case Refused():
             part = _part(incoming.ticket, incoming.index, incoming.key, verdict.error)
         case Duplicate():
-            part = _part(incoming.ticket, incoming.index, incoming.key, ErrorCode.NONE, verdict.base_offset)
+            part = _part(incoming.ticket, incoming.index, incoming.key, NO_ERROR, verdict.base_offset)
         case None:
             header = node.append(log, incoming.records)
-            part = _part(incoming.ticket, incoming.index, incoming.key, ErrorCode.NONE, header.base_offset)
+            part = _part(incoming.ticket, incoming.index, incoming.key, NO_ERROR, header.base_offset)
     node.after(log, (part,))
 
 

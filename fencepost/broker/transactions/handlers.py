@@ -21,7 +21,7 @@ from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.identity_tables import HALF_AN_IDENTITY
 from fencepost.broker.transactions.state import TransactionDecision, Transactions, Unwritable
 from fencepost.broker.transactions.tables import ONGOING, ClientVersion, TransactionVersion
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
     AddOffsetsToTxn,
     AddOffsetsToTxnReply,
@@ -174,7 +174,7 @@ def _add_problem(node: Node, key: TopicPartition, asked: TransactionVersion) -> 
     if key.topic in INTERNAL_TOPICS and (has_no_transactions(key) or not asked.adds_implicitly):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     known = node.cluster.leader(key) is not None
-    return ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return NO_ERROR if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def add_offsets(node: Node, request: AddOffsetsToTxn, to: ReplyTo, now: int, asked: ClientVersion) -> None:

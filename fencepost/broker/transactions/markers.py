@@ -30,7 +30,7 @@ from fencepost.broker.transactions import end_txn
 from fencepost.broker.transactions.handlers import carry_out, schedule_timeouts, transactions_of
 from fencepost.broker.transactions.state import PREPARED, RESULT_OF, Transactions
 from fencepost.protocol.batches import build_marker
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
     PartitionError,
     PartitionName,
@@ -44,7 +44,7 @@ from fencepost.protocol.transaction_log import TransactionRecord
 # A partition that answers so is not asked again: it has its marker, or a newer coordinator or a newer epoch
 # owns the transaction, and this coordinator gives up on it.
 MARKER_SETTLED: Final = frozenset(
-    {ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED}
+    {NO_ERROR, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED}
 )
 
 _INTERNAL: Final = Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, "an internal topic has no transactions")
@@ -130,7 +130,7 @@ def answer_markers(node: Node, asked: AskedMarkers, answer: Answered, now: int) 
         errors = {(part.topic, part.partition): part.error for part in parts}
     else:
         errors = dict.fromkeys(asked.partitions, answer.error)
-    pending_markers -= {key for key, error in errors.items() if not error}
+    pending_markers -= {key for key, error in errors.items() if error is NO_ERROR}
     if not MARKER_SETTLED.issuperset(errors.values()):
         _retry_markers(node, log, name, now)
     _finish(node, log, name, now)
@@ -174,7 +174,7 @@ def write_markers(node: Node, request: WriteTxnMarkers, to: ReplyTo, now: int) -
         )
         if refused is None:
             node.append(log, _marker_batch(marker, now))
-        node.after(log, (_marker_part(ticket, index, key, refused.error if refused else ErrorCode.NONE),))
+        node.after(log, (_marker_part(ticket, index, key, refused.error if refused else NO_ERROR),))
 
 
 def _marker_batch(marker: TransactionMarker, now: int) -> bytearray:

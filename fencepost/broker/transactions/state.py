@@ -27,7 +27,7 @@ from fencepost.broker.transactions.tables import (
     CoordinatorInput,
     TransactionVersion,
 )
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import AddPartitionsToTxn, AddPartitionsToTxnReply, PartitionError
 from fencepost.protocol.states import Ignored, Note
 from fencepost.protocol.terms import (
@@ -198,15 +198,14 @@ def check_identity(
 def _added(request: AddPartitionsToTxn) -> AddPartitionsToTxnReply:
     return AddPartitionsToTxnReply(
         partitions=tuple(
-            PartitionError(topic=p.topic, partition=p.partition, error=ErrorCode.NONE)
-            for p in request.partitions
+            PartitionError(topic=p.topic, partition=p.partition, error=NO_ERROR) for p in request.partitions
         )
     )
 
 
 def _verified(request: AddPartitionsToTxn, record: TransactionRecord) -> AddPartitionsToTxnReply:
     def error(key: TopicPartition) -> ErrorCode:
-        return ErrorCode.NONE if key in record.partitions else ErrorCode.TRANSACTION_ABORTABLE
+        return NO_ERROR if key in record.partitions else ErrorCode.TRANSACTION_ABORTABLE
 
     return AddPartitionsToTxnReply(
         partitions=tuple(

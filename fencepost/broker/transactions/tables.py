@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import attrs
 
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
     AddOffsetsToTxn,
     AddPartitionsToTxn,
@@ -212,7 +212,7 @@ class ClientVersion:
     generation: TransactionVersion
     """OLDEST, too, where no version says more."""
     unknown: ErrorCode | None = attrs.field(kw_only=True, default=None)
-    instead: ErrorCode = attrs.field(kw_only=True, default=ErrorCode.NONE)
+    instead: ErrorCode = attrs.field(kw_only=True, default=NO_ERROR)
 
     def told(self, error: ErrorCode) -> ErrorCode:
         """The error in words that the client knows."""

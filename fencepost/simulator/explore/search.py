@@ -50,7 +50,7 @@ from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.settings import ProducerSettings, newest_dialect
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import NO_ERROR
 from fencepost.protocol.messages import EndTxn
 from fencepost.protocol.terms import TransactionResult
 from fencepost.simulator.explore.broker import ExploredBroker, ReplyInFlight, RequestInFlight
@@ -214,7 +214,7 @@ class ExploredCoverage:
         arrived = self.steps.messages[message]
         if isinstance(arrived, RequestInFlight) and isinstance(arrived.request, EndTxn):
             yield LATE_ENDS
-            if self.steps.late_answers.get((broker, message), ErrorCode.NONE) is not ErrorCode.NONE:
+            if self.steps.late_answers.get((broker, message), NO_ERROR) is not NO_ERROR:
                 yield LATE_ENDS_REFUSED
 
     def _marker_words(self, before: int, after: int) -> Iterator[str]:

@@ -15,7 +15,7 @@ import attrs
 from fencepost.broker.contract import NODE
 from fencepost.broker.transactions.state import Transactions
 from fencepost.protocol.batches import read_header, read_marker
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
     AddPartitionsToTxn,
     AddPartitionsToTxnReply,
@@ -98,7 +98,7 @@ def answer_words(error: ErrorCode, body: ReplyBody | None) -> str:
 
 
 def _worst(error: ErrorCode, errors: list[ErrorCode]) -> str:
-    return next((found.name for found in (error, *errors) if found), ErrorCode.NONE.name)
+    return next((found.name for found in (error, *errors) if found is not NO_ERROR), NO_ERROR.name)
 
 
 def role_of(request: Request) -> str:

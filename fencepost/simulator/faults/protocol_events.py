@@ -22,7 +22,7 @@ from fencepost.client.errors import (
 )
 from fencepost.faults.phrases import Point, PointKind, partition_named
 from fencepost.protocol.batches import read_marker
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import API_BY_REQUEST
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
@@ -266,7 +266,7 @@ def api_of(channel: Channel, message: Message) -> str | None:
 def errors_in(answer: ReplyMessage) -> list[str]:
     """The names of all errors that an answer carries, for all of it or for a partition, once each."""
     found = [answer.error, *_errors_of(answer.body)]
-    return list(dict.fromkeys(code.name for code in found if code is not ErrorCode.NONE))
+    return list(dict.fromkeys(code.name for code in found if code is not NO_ERROR))
 
 
 def _errors_of(body: object) -> Iterator[ErrorCode]:

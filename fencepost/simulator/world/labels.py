@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from fencepost.protocol.batches import Buffer, read_header, walk
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
     AddOffsetsToTxn,
     AddPartitionsToTxn,
@@ -47,7 +47,7 @@ def request_label(request: Request) -> str:
 
 def reply_label(api: Api, error: ErrorCode, body: ReplyBody | None) -> str:
     """A reply in a few words: its error, or what it grants."""
-    if error is not ErrorCode.NONE:
+    if error is not NO_ERROR:
         return f"{api.name} {error.name}"
     return " ".join(filter(None, (api.name, *_of_reply(body))))
 
@@ -121,5 +121,5 @@ def _of_reply(body: ReplyBody | None) -> Iterator[str]:
 
 def _errors(found: Iterable[ErrorCode]) -> str:
     """Every error once; NONE when there is no other."""
-    names = list(dict.fromkeys(error.name for error in found if error is not ErrorCode.NONE))
-    return " ".join(names) or ErrorCode.NONE.name
+    names = list(dict.fromkeys(error.name for error in found if error is not NO_ERROR))
+    return " ".join(names) or NO_ERROR.name
