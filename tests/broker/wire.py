@@ -23,7 +23,7 @@ from fencepost.protocol.terms import NEWEST_VERSION, CoordinatorType
 from tests.broker.requests import Identity, identity_of, init_request
 from tests.broker.story import SETTINGS
 
-PATIENCE_S = 20.0  # longer than anything takes on a busy machine; only a failing test waits so long
+PATIENCE_S = 60.0  # longer than anything takes on a busy machine; only a failing test waits so long
 RECEIVE_SIZE = 1 << 16
 BUSY = frozenset(
     {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}

@@ -43,6 +43,8 @@ class Proxy:
         self._faults = {(kind, count): fault for kind, count, fault in faults}
         self._seen: Counter[type[Any]] = Counter()
         self.struck: list[tuple[type[Any], int]] = []
+        self.withheld = threading.Event()
+        """Set once an answer is held: the broker has carried out the request."""
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
@@ -62,18 +64,22 @@ class Proxy:
     ) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        with self._lock:
-            open_sockets = list(self._sockets)
-        for link in open_sockets:
-            end(link)
+        self.cut()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
         for link in self._sockets:
             link.close()
 
     def seen(self, kind: type[Any]) -> int:
         """How many requests of a kind came by."""
         return self._seen[kind]
+
+    def cut(self) -> None:
+        """Ends every connection, so that a client sends again what has no answer."""
+        with self._lock:
+            open_sockets = list(self._sockets)
+        for link in open_sockets:
+            end(link)
 
     def _start(self, work: Any, *arguments: Any) -> None:
         thread = threading.Thread(target=work, args=arguments, daemon=True)
@@ -122,6 +128,7 @@ class Proxy:
             if fault is Fault.LOSE_REPLY:
                 break
             if fault is Fault.HOLD_REPLY:
+                self.withheld.set()
                 continue
             reply = self._with_our_address(decode_reply(frame, api))
             if not put(pair.client, b"".join(bytes(piece) for piece in encode_reply(reply))):

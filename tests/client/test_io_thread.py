@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import threading
+from typing import cast
 
 from fencepost.client.network import Network
 from fencepost.client.requests import RequestMachine
 from fencepost.client.shells.sockets import monotonic_ms
 from fencepost.client.shells.sync_driver import IOThread, Sockets
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 WHILE_IT_LOOKS = "while it looks for work"
 
 
+class WatchedLock:
+    """A lock that shows when a thread has to wait for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.is_awaited = threading.Event()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self.is_awaited.set()
+            self._lock.acquire()
+
+    def __exit__(self, *problem: object) -> None:
+        self._lock.release()
+
+
 def stop_at(moment: str) -> bool:
-    """Stops a io_thread at a moment of its round; whether it ended."""
+    """Stop an IO thread at a moment of its round; return whether it ended."""
     network = Network(RequestMachine("127.0.0.1:1"), client_id="", request_timeout_ms=1_000)
-    sockets = Sockets(network, lock=threading.Lock(), clock=monotonic_ms)
+    lock = WatchedLock()
+    sockets = Sockets(network, lock=cast("threading.Lock", lock), clock=monotonic_ms)
     in_round = threading.Event()
 
     def has_work() -> bool:
@@ -24,7 +42,8 @@ def stop_at(moment: str) -> bool:
             return False
         if moment == WHILE_IT_LOOKS:
             stopper.start()
-            stopper.join(0.2)  # as far as stop() gets while the io_thread is here
+            # stop() gets as far as the lock, which the IO thread holds while it looks.
+            assert lock.is_awaited.wait(PATIENCE_S)
         in_round.set()
         return False
 
