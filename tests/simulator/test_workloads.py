@@ -58,7 +58,7 @@ def test_a_processor_that_forgets_its_offsets_copies_twice() -> None:
         edits=(
             Edit(
                 "simulator.actors.clients:Sender.send_offsets",
-                {"self.calls.send_offsets_to_transaction(offsets, group_id)": "pass"},
+                {"self.calls.send_offsets_to_transaction(offsets, group)": "pass"},
             ),
         ),
     )

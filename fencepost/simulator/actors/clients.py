@@ -16,6 +16,8 @@ from fencepost.client.calls import CallScript, ConsumerCalls, ProducerCalls
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.consumer_records import ConsumedBatch
 from fencepost.client.errors import ClientError, Failure, ProducerFenced, TransactionAborted, WrongState
+from fencepost.client.group_member import RebalanceEvent
+from fencepost.client.group_offsets import ConsumerGroupMetadata
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.settings import ConsumerSettings, ProducerSettings
 from fencepost.protocol.terms import TopicPartition
@@ -127,9 +129,9 @@ class Sender:
             yield from self.calls.route(topic, inf)
         return (yield from self.calls.append(topic, value, partition=number, timeout_ms=inf))
 
-    def send_offsets(self, offsets: Mapping[TopicPartition, int], group_id: str) -> None:
+    def send_offsets(self, offsets: Mapping[TopicPartition, int], group: ConsumerGroupMetadata | str) -> None:
         """Commits a group's offsets with the transaction."""
-        self.calls.send_offsets_to_transaction(offsets, group_id)
+        self.calls.send_offsets_to_transaction(offsets, group)
 
     def commit(self, transaction: AttemptedTransaction) -> Script[Failure | None]:
         """Ends the transaction; until its outcome is known, a kill leaves it unknown."""
@@ -186,6 +188,12 @@ class Receiver:
     port: Port
     machine: ConsumerMachine
     calls: ConsumerCalls
+    assigned: list[TopicPartition] = attrs.Factory(list[TopicPartition])
+    """What the group has added since this was looked at."""
+
+    def subscribe(self, topics: tuple[str, ...]) -> None:
+        """Reads the share that the group gives to it."""
+        self.calls.subscribe(topics)
 
     def assign(self, partitions: tuple[TopicPartition, ...]) -> None:
         """Reads these partitions, from where the group or the log begins."""
@@ -201,7 +209,14 @@ class Receiver:
     def poll(self) -> Script[list[ConsumedBatch]]:
         """Waits for records, and takes what is there; a consumer that asks too early gets nothing."""
         try:
-            return (yield from self.calls.poll(inf))
+            batches = yield from self.calls.poll(inf)
+            while (call := self.machine.rebalance_call) is not None:
+                self.process.world.marks[call.event.value] += 1
+                if call.event is RebalanceEvent.ASSIGNED:
+                    self.assigned += call.partitions
+                self.calls.returned()
+                batches = yield from self.calls.poll(inf)
+            return batches
         except ClientError as problem:
             self._failed(problem)
         yield AFTER_A_PROBLEM_MS

@@ -6,7 +6,7 @@ Rule: every value is written once and by one process, so that a judge can tell w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import attrs
@@ -32,10 +32,11 @@ from fencepost.simulator.actors.clients import (
     Receiver,
     Sender,
     can_go_on,
+    polls_of,
     receiver,
     sender,
 )
-from fencepost.simulator.judges.operations import Action, ClientOperation, OperationOutcome, PositionSet
+from fencepost.simulator.judges.operations import Action, ClientOperation, OperationOutcome, Poll, PositionSet
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.processes import ClientProcess, Script
 from fencepost.simulator.world.world import World
@@ -53,6 +54,10 @@ FOR_EVER_MS: Final = 10**9
 NO_IDENTITY: Final = InitProducerIdReply(producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH)
 TAKING_BACK_MS: Final = (1_000, 300, 50)
 TAKEN_BACK: Final = "copier took its id back"
+# A member that stalls is replaced soon; a broker allows no shorter sessions.
+SESSION_TIMEOUT_MS: Final = 6_000
+HEARTBEAT_INTERVAL_MS: Final = 1_000
+MAX_POLL_INTERVAL_MS: Final = 20_000
 PATIENCE_MS: Final = 20  # what a process waits at most between two things that it does
 
 
@@ -94,9 +99,15 @@ class Runner:
         )
         return sender(self.process, settings, self.world.bootstrap, self.transactions)
 
-    def receiver(self, *, isolation_level: IsolationLevel, group_id: str | None = None) -> Receiver:
+    def receiver(
+        self, *, isolation_level: IsolationLevel, group_id: str | None = None, strategy: str = "range"
+    ) -> Receiver:
         settings = ConsumerSettings(
             group_id=group_id,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
+            max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
+            partition_assignment_strategy=(strategy,),
             isolation_level=isolation_level,
             max_wait_ms=FETCH_WAIT_MS,
             request_timeout_ms=2 * FETCH_WAIT_MS,
@@ -300,12 +311,7 @@ def _copy(
         transaction = made.begin()
         transaction.read += [*read, *polls]
         read = []
-        read_now = [(poll.partition, value) for poll in polls for _, value in poll.records]
-        for at, (where, value) in enumerate(read_now):
-            copy = _marked(transform(value), runner, len(runner.transactions), at)
-            if not (yield from made.send(transaction, TopicPartition(output, where.partition), copy)):
-                break
-            yield from runner.rests()
+        yield from _write_copies(runner, made, transaction, polls, output=output)
         if not made.machine.is_over and made.machine.failure is None:
             made.send_offsets(machine.positions, group)
         if not (yield from _end(runner, made, transaction)):
@@ -316,6 +322,63 @@ def _copy(
         else:
             consumer.seek(own)
             read = [PositionSet(where) for where in inputs]
+
+
+def _write_copies(
+    runner: Runner, made: Sender, transaction: AttemptedTransaction, polls: Iterable[Poll], *, output: str
+) -> Script[None]:
+    """What was read, transformed, into the same partitions of the output."""
+    read_now = [(poll.partition, value) for poll in polls for _, value in poll.records]
+    for at, (where, value) in enumerate(read_now):
+        copy = _marked(transform(value), runner, len(runner.transactions), at)
+        if not (yield from made.send(transaction, TopicPartition(output, where.partition), copy)):
+            return
+        yield from runner.rests()
+
+
+def group_processor(
+    runner: Runner,
+    topics: tuple[str, ...],
+    settled: dict[TopicPartition, int],
+    *,
+    output: str,
+    group: str,
+    strategy: str,
+) -> Script[None]:
+    """Copies as `processor` does, but the group says which partitions, and the transaction carries the
+    membership, so that a member that was replaced cannot commit (KIP-447).
+    """
+    made = yield from _own(runner)
+    if made is None:
+        return
+    consumer = runner.receiver(
+        isolation_level=IsolationLevel.READ_COMMITTED, group_id=group, strategy=strategy
+    )
+    consumer.subscribe(topics)
+    machine = consumer.machine
+    again: dict[TopicPartition, int] = {}  # where an aborted transaction had begun
+    while True:
+        polls = polls_of((yield from consumer.poll()))
+        placed = [*map(PositionSet, consumer.assigned), *(PositionSet(where) for where in again)]
+        consumer.assigned.clear()
+        if not polls:
+            _raise(settled, machine.positions)
+            continue
+        transaction = made.begin()
+        transaction.read += [*placed, *polls]
+        yield from _write_copies(runner, made, transaction, polls, output=output)
+        offsets = {poll.partition: machine.positions[poll.partition] for poll in polls}
+        if made.is_usable:
+            made.send_offsets(offsets, machine.group_metadata())
+        if not (yield from _end(runner, made, transaction)):
+            return
+        again = {}
+        if transaction.outcome is OperationOutcome.OK:
+            _raise(settled, offsets)
+        else:
+            for poll in polls:
+                again.setdefault(poll.partition, poll.records[0][0])
+            consumer.seek({where: at for where, at in again.items() if where in machine.readings})
 
 
 def _raise(settled: dict[TopicPartition, int], to: Mapping[TopicPartition, int]) -> None:

@@ -15,6 +15,7 @@ import attrs
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.kafka_fixes import FIX_NAMES
 from fencepost.broker.settings import PROTECTIONS, NodeSettings
+from fencepost.client.assignors import ASSIGNORS
 from fencepost.client.settings import newest_dialect
 from fencepost.faults.grammar import NUMBER_MAX
 from fencepost.faults.phrases import Fault, Point, PointKind
@@ -97,15 +98,23 @@ class ConsumerPart:
 @attrs.frozen(kw_only=True)
 class ProcessorPart:
     """A process that consumes, transforms (to upper case) and produces, with its offsets in the transaction,
-    until everything is processed: from `reads` to the same partitions of the topic `writes`.
+    until everything is processed: from `reads` to the same partitions of the topic `writes`. One that
+    `subscribes` to topics instead is a member of its group, which gives it partitions by `assignor`.
     """
 
     name: str
     transactional_id: str = attrs.Factory(lambda self: self.name, takes_self=True)
     group: str = "processors"
     is_called: IsCalled = False
-    reads: tuple[TopicPartition, ...]
+    assignor: Annotated[str, OneOf(tuple(ASSIGNORS))] = "range"
+    subscribes: tuple[str, ...] = ()
+    reads: tuple[TopicPartition, ...] = ()
     writes: str
+
+    def inputs(self, cluster: ClusterShape) -> tuple[TopicPartition, ...]:
+        """What it copies, alone or with the other members of its group."""
+        shared = (where for where in cluster.partitions if where.topic in self.subscribes)
+        return (*self.reads, *shared)
 
 
 Part = ProducerPart | ConsumerPart | ProcessorPart

@@ -12,7 +12,7 @@ from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.journal.journal import JournalSettings
 from fencepost.simulator.actors.scripted import ConsumerPlayer, ProducerPlayer
-from fencepost.simulator.actors.workloads import Runner, processor
+from fencepost.simulator.actors.workloads import Runner, group_processor, processor
 from fencepost.simulator.run import Actor, Role, Run, RunSpec, Task
 from fencepost.simulator.scenarios.model import (
     Case,
@@ -61,8 +61,7 @@ def _role(cluster: ClusterShape, part: Part) -> Role:
                     transactional_id=part.transactional_id,
                     transaction_version=cluster.dialect,
                 )
-                script = processor(runner, part.reads, run.settled, output=part.writes, group=part.group)
-                return runner, script
+                return runner, _copying(runner, run, part)
 
     is_processor = isinstance(part, ProcessorPart)
     return Role(
@@ -70,10 +69,18 @@ def _role(cluster: ClusterShape, part: Part) -> Role:
         task=_TASKS[type(part)],
         act=act,
         transactional_id=None if isinstance(part, ConsumerPart) else part.transactional_id,
-        reads=part.reads if is_processor else (),
+        reads=part.inputs(cluster) if is_processor else (),
         writes=part.writes if is_processor else "",
         waits_for_fault=part.is_called,
         is_replaced=not isinstance(part, ProducerPart),  # a new process does not know how far a script came
+    )
+
+
+def _copying(runner: Runner, run: Run, part: ProcessorPart) -> Script[None]:
+    if not part.subscribes:
+        return processor(runner, part.reads, run.settled, output=part.writes, group=part.group)
+    return group_processor(
+        runner, part.subscribes, run.settled, output=part.writes, group=part.group, strategy=part.assignor
     )
 
 

@@ -154,9 +154,16 @@ def _check_names(scenario: Scenario) -> None:
 
 
 def _check_reads(scenario: Scenario, place: str, part: ConsumerPart | ProcessorPart) -> None:
-    if not part.reads:
+    inputs = part.reads
+    if isinstance(part, ProcessorPart):
+        if part.reads and part.subscribes:
+            raise Inconsistent(place, "subscribes", 'the group says what a member reads: leave out "reads"')
+        for topic in part.subscribes:
+            _Names(scenario, place, "subscribes").check(topic, [name for name, _ in scenario.cluster.topics])
+        inputs = part.inputs(scenario.cluster)
+    if not inputs:
         raise Inconsistent(place, "reads", "is empty: there is nothing to read")
-    for where in part.reads:
+    for where in inputs:
         _Names(scenario, place, "reads").check_topic_partition(where)
         if isinstance(part, ProcessorPart):
             target = TopicPartition(part.writes, where.partition)

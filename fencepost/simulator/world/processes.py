@@ -72,6 +72,8 @@ class Port:
     resolved: dict[TransactionCall, Failure | None] = attrs.Factory(dict[TransactionCall, Failure | None])
     answers: dict[int, CallAnswered] = attrs.Factory(dict[int, CallAnswered])
     wakes_at_ms: int | None = None
+    timed: set[int] = attrs.Factory(set[int])
+    """The tokens of requests that have a timeout of their own."""
 
     @property
     def participant(self) -> str:
@@ -132,7 +134,10 @@ class Port:
                 world.at(world.now, self._nobody, send.token)
                 return
             connection = self.connections[send.node_id] = world.network.connect(self, server)
-        if not connection.is_timed:
+        if send.timeout_ms is not None:
+            self.timed.add(send.token)
+            world.at(world.now + send.timeout_ms * NS_PER_MS, self._time_out_one, (connection, send.token))
+        elif not connection.is_timed:
             self._time(connection, world.now)
         world.network.ask(connection, RequestMessage(send.token, send.request, send.version))
 
@@ -149,13 +154,19 @@ class Port:
 
     def _time_out(self, connection: SimulatedConnection) -> None:
         connection.is_timed = False
-        oldest = next(iter(connection.in_flight.values()), None)
-        if oldest is None or self.process.is_over:
+        usual = (at for token, (_, at) in connection.in_flight.items() if token not in self.timed)
+        asked_at = next(usual, None)
+        if asked_at is None or self.process.is_over:
             return
-        asked_at = oldest[1]
         if asked_at + self.request_timeout_ms * NS_PER_MS > self.process.world.now:
             self._time(connection, asked_at)
         else:
+            self.give_up(connection)
+
+    def _time_out_one(self, request: tuple[SimulatedConnection, int]) -> None:
+        connection, token = request
+        self.timed.discard(token)
+        if token in connection.in_flight and not self.process.is_over:
             self.give_up(connection)
 
     def give_up(self, connection: SimulatedConnection) -> None:
