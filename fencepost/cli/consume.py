@@ -56,8 +56,8 @@ def consume(
     """
     left = max_
     with (
-        Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin,
-        Consumer(bootstrap, isolation_level=isolation, api_timeout_ms=ANSWER_MS) as consumer,
+        Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin,
+        Consumer(bootstrap, isolation_level=isolation, default_api_timeout_ms=ANSWER_MS) as consumer,
     ):
         partitions = partitions_to_read(admin, topic, partition)
         ends = admin.end_offsets(partitions, isolation_level=isolation)

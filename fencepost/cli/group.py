@@ -46,8 +46,10 @@ def list_groups(
     state
         Only groups in this state. Repeatable.
     """
-    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
-        listed = sorted(admin.list_groups(STATES[name] for name in state), key=lambda entry: entry.group_id)
+    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
+        listed = sorted(
+            admin.list_consumer_groups(STATES[name] for name in state), key=lambda entry: entry.group_id
+        )
     rows: list[Row] = [
         {
             "group": entry.group_id,
@@ -68,11 +70,11 @@ def describe_group(name: str, /, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJ
     name
         The group.
     """
-    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
-        found = admin.describe_group(name)
+    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
+        found = admin.describe_consumer_group(name)
         if found.state is GroupState.DEAD:
             raise CommandFailed(f"group {name} does not exist", then=ADVICE[ErrorCode.GROUP_ID_NOT_FOUND])
-        offsets = admin.group_offsets(name)
+        offsets = admin.list_consumer_group_offsets(name)
         topics = {topic.topic for topic in admin.list_topics()}
         read = sorted({*offsets, *(where for member in found.members for where in member.partitions)})
         ends = admin.end_offsets([where for where in read if where.topic in topics], "read_uncommitted")
@@ -129,8 +131,8 @@ def delete_group(name: str, /, *, bootstrap: Bootstrap = DEFAULT) -> None:
     name
         The group.
     """
-    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
-        admin.delete_group(name)
+    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
+        admin.delete_consumer_group(name)
     print(f"Deleted group {name}.")
 
 
@@ -148,8 +150,8 @@ def delete_offsets(
     partition
         Only this partition of the topic. Repeatable.
     """
-    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
         numbers = partition or range(len(admin.describe_topic(topic).leaders))
         parts = [partition_of(admin, topic, number) for number in numbers]
-        admin.delete_group_offsets(name, parts)
+        admin.delete_consumer_group_offsets(name, parts)
     print(f"Deleted the offsets of group {name} for {', '.join(map(str, parts))}.")

@@ -94,7 +94,7 @@ def produce(
         )
     written = Written()
     records = split_lines(read_lines(file), separator=separator)
-    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
         if topic in INTERNAL_TOPICS:
             raise CommandFailed(
                 f"{topic} is an internal topic: only the broker writes to it",
@@ -107,7 +107,7 @@ def produce(
     with Producer(
         bootstrap,
         transactional_id=transactional_id,
-        compression=compression,
+        compression_type=compression,
         max_block_ms=ANSWER_MS,
         transaction_version=spoken,
     ) as producer:

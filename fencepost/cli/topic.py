@@ -40,7 +40,7 @@ def create_topic(
         raise CommandFailed(
             "--config sets the same setting twice", then="give each setting once", code=WRONG_USAGE
         )
-    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
         admin.create_topic(name, partitions=partitions, configs=configs)
     print(f"Created {name} with {counted(partitions, 'partition')}.")
 
@@ -68,7 +68,7 @@ def _setting(given: str) -> tuple[str, str]:
 
 def list_topics(*, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False) -> None:
     """List all topics, including internal ones."""
-    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
         topics = sorted(admin.list_topics(), key=lambda topic: (topic.is_internal, topic.topic))
     rows = [
         {"topic": topic.topic, "partitions": len(topic.leaders), "internal": topic.is_internal}
@@ -88,7 +88,7 @@ def describe_topic(name: str, /, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJ
     name
         The topic.
     """
-    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
         described = admin.describe_topic(name)
         partitions = [TopicPartition(name, number) for number in range(len(described.leaders))]
         starts = admin.beginning_offsets(partitions)
@@ -125,7 +125,7 @@ def delete_topic(name: str, /, *, bootstrap: Bootstrap = DEFAULT) -> None:
         The topic.
     """
     _refuse_internal(name, "deleted")
-    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
         admin.delete_topic(name)
     print(f"Deleted {name}.")
 
@@ -151,7 +151,7 @@ def delete_records(
             code=WRONG_USAGE,
         )
     offset = HIGH_WATERMARK if before == "end" else int(before)
-    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
         where = partition_of(admin, name, partition)
         start = admin.delete_records({where: offset})[where]
     if as_json:

@@ -85,7 +85,7 @@ def list_transactions(
     """
     states = tuple(STATES[name] for name in state)
     filters = (states, producer_id, duration_filter, transactional_id_pattern)
-    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
         try:
             listed = sorted(admin.list_transactions(*filters), key=lambda entry: entry.transactional_id)
         except ValueError as problem:
@@ -112,7 +112,7 @@ def describe_transaction(
     transactional_id
         The transactional id.
     """
-    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
         found = admin.describe_transaction(transactional_id)
         coordinator_id = admin.find_coordinator(transactional_id)
     row = row_of(found, coordinator_id=coordinator_id, now_ms=now_ms())
@@ -158,7 +158,7 @@ def describe_producers(
     broker_id
         Ask this broker instead of the leader of the partition.
     """
-    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
         where = partition_of(admin, topic, partition)
         leader = admin.describe_topic(topic).leaders[partition]
         if broker_id not in (None, leader):  # a partition has one replica
@@ -181,7 +181,7 @@ def force_terminate_transaction(
     transactional_id
         The transactional id. A new producer can use it right away.
     """
-    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
         admin.describe_transaction(transactional_id)  # a mistyped id would be created
         admin.force_terminate_transaction(transactional_id)
     print(f"Fenced the producer of {transactional_id}.")
@@ -304,7 +304,7 @@ def find_hanging(
             then="for example: fencepost transactions find-hanging --topic TOPIC",
             code=WRONG_USAGE,
         )
-    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
         searched = partitions_to_search(admin, broker_id, topic, partition)
         now = now_ms()
         candidates = [
@@ -334,7 +334,7 @@ def find_late(
         The broker's transaction.max.timeout.ms in minutes; another five minutes are allowed for ending the
         transaction.
     """
-    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
         searched = partitions_to_search(admin, broker_id, None, None)
         now = now_ms()
         before_ms = now - max_transaction_timeout * MINUTE_MS - LATE_TRANSACTION_BUFFER_MS
@@ -432,7 +432,7 @@ def abort_transaction(
     coordinator_epoch
         The coordinator epoch of the marker.
     """
-    with Admin(reach(bootstrap), api_timeout_ms=ANSWER_MS) as admin:
+    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
         match (start_offset, producer_id, producer_epoch, coordinator_epoch):
             case (int(offset), None, None, None):
                 spec = spec_at(admin, partition_of(admin, topic, partition), offset)

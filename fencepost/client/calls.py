@@ -398,7 +398,7 @@ class ConsumerCalls(RequestCalls):
     __slots__ = ("_consumer",)
 
     def __init__(self, machine: ConsumerMachine, driver: Driver) -> None:
-        super().__init__(machine, driver, api_timeout_ms=machine.settings.api_timeout_ms)
+        super().__init__(machine, driver, api_timeout_ms=machine.settings.default_api_timeout_ms)
         self._consumer = machine
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:

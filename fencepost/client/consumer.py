@@ -444,7 +444,7 @@ class ConsumerMachine(RequestMachine):
 
     def _fetch_request(self, readings: list[Reading]) -> m.Fetch:
         return m.Fetch(
-            max_wait_ms=self.settings.max_wait_ms,
+            max_wait_ms=self.settings.fetch_max_wait_ms,
             min_bytes=FETCH_BYTES_MIN,
             max_bytes=self.settings.fetch_max_bytes,
             isolation_level=self.settings.isolation_level,

@@ -74,7 +74,7 @@ class Delivery:
         sent = False
         for node, queues in by_node.items():
             busy = [at for at, _ in self._requests.values()].count(node)
-            for _ in range(self.settings.max_in_flight - busy):
+            for _ in range(self.settings.max_in_flight_requests_per_connection - busy):
                 batches = self._take(queues, now)
                 if not batches:
                     break
@@ -90,7 +90,7 @@ class Delivery:
             batch = queue.next_to_send(now)
             if batch is None or (taken and size + batch.size > REQUEST_SIZE_MAX):
                 continue
-            if batch.data is None and queue.window >= self.settings.max_in_flight:
+            if batch.data is None and queue.window >= self.settings.max_in_flight_requests_per_connection:
                 continue  # the broker remembers five batches of a producer, also when the leader moved
             if batch.data is None:
                 queue.number_next()
@@ -98,7 +98,7 @@ class Delivery:
                     producer_id=queue.producer_id,
                     producer_epoch=queue.producer_epoch,
                     transactional=self.settings.transactional_id is not None,
-                    compression=self.settings.compression,
+                    compression=self.settings.compression_type,
                 )
             batch.in_flight = batch.was_sent = True
             taken.append(batch)

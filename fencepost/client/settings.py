@@ -94,9 +94,9 @@ class ProducerSettings:
     buffer_memory: int = attrs.field(default=33_554_432, validator=_positive)
     delivery_timeout_ms: int = attrs.field(default=120_000, validator=_positive)
     request_timeout_ms: int = attrs.field(default=30_000, validator=_positive)
-    max_in_flight: int = attrs.field(default=5)
+    max_in_flight_requests_per_connection: int = attrs.field(default=5)
     max_block_ms: int = attrs.field(default=60_000, validator=_positive)
-    compression: Compression = Compression.NONE
+    compression_type: Compression = Compression.NONE
     client_id: str = ""
     transaction_version: int = attrs.field(default=2, validator=attrs.validators.in_(DIALECTS))
     """The generation to speak, 2 or 0: Kafka's client learns it from the features that ApiVersions tells."""
@@ -104,9 +104,10 @@ class ProducerSettings:
     def __attrs_post_init__(self) -> None:
         if self.transactional_id == "":
             raise ValueError("a transactional_id is a name, or None for a producer without transactions")
-        if not 1 <= self.max_in_flight <= 5:
+        if not 1 <= self.max_in_flight_requests_per_connection <= 5:
             # The broker recognises a producer's last five batches (ProducerStateEntry.NUM_BATCHES_TO_RETAIN).
-            raise ValueError(f"max_in_flight is 1 to 5, not {self.max_in_flight}")
+            asked = self.max_in_flight_requests_per_connection
+            raise ValueError(f"max_in_flight_requests_per_connection must be 1 to 5, not {asked}")
         if self.buffer_memory < self.batch_size:
             raise ValueError("buffer_memory must hold at least one batch_size")
 
@@ -140,10 +141,10 @@ class ConsumerSettings:
     """How old a group leader's knowledge of its topics may be before it looks for new partitions."""
     isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
     fetch_max_bytes: int = attrs.field(default=1_048_576, validator=_positive)
-    max_wait_ms: int = attrs.field(default=500, validator=_not_negative)
+    fetch_max_wait_ms: int = attrs.field(default=500, validator=_not_negative)
     auto_offset_reset: Reset = "earliest"
     request_timeout_ms: int = attrs.field(default=30_000, validator=_positive)
-    api_timeout_ms: int = attrs.field(default=60_000, validator=_positive)
+    default_api_timeout_ms: int = attrs.field(default=60_000, validator=_positive)
     client_id: str = ""
     filters_aborted: bool = True
 
@@ -176,7 +177,7 @@ _COMPRESSIONS: Final = ("none", "gzip", "lz4", "zstd")
 def compression_named(name: str) -> Compression:
     """The compression called "none", "gzip", "lz4" or "zstd"."""
     if name not in _COMPRESSIONS:
-        raise ValueError(f"compression is none, gzip, lz4 or zstd, not {name!r}")
+        raise ValueError(f"compression_type is none, gzip, lz4 or zstd, not {name!r}")
     return Compression[name.upper()]
 
 

@@ -88,21 +88,21 @@ def test_records_that_cannot_be_deleted(broker: Broker, admin: Admin) -> None:
 
 
 def test_a_group_that_only_commits(broker: Broker, admin: Admin) -> None:
-    assert admin.list_groups() == []
-    assert admin.group_offsets("billing") == {}
+    assert admin.list_consumer_groups() == []
+    assert admin.list_consumer_group_offsets("billing") == {}
     commit(broker.address, "billing", {HERE: 3, THERE: 4})
-    (listed,) = admin.list_groups()
+    (listed,) = admin.list_consumer_groups()
     assert (listed.group_id, listed.protocol_type, listed.state) == ("billing", "", GroupState.EMPTY)
     assert [listed.coordinator_id] == admin.list_brokers()
-    assert admin.list_groups([GroupState.STABLE]) == []
-    assert admin.describe_group("billing").members == ()
-    assert admin.group_offsets("billing", require_stable=True) == {HERE: 3, THERE: 4}
-    admin.delete_group_offsets("billing", [THERE])
-    assert admin.group_offsets("billing") == {HERE: 3}
-    admin.delete_group("billing")
-    assert admin.describe_group("billing").state is GroupState.DEAD
-    refused(ErrorCode.GROUP_ID_NOT_FOUND, lambda: admin.delete_group("billing"))
-    refused(ErrorCode.GROUP_ID_NOT_FOUND, lambda: admin.delete_group_offsets("billing", [HERE]))
+    assert admin.list_consumer_groups([GroupState.STABLE]) == []
+    assert admin.describe_consumer_group("billing").members == ()
+    assert admin.list_consumer_group_offsets("billing", require_stable=True) == {HERE: 3, THERE: 4}
+    admin.delete_consumer_group_offsets("billing", [THERE])
+    assert admin.list_consumer_group_offsets("billing") == {HERE: 3}
+    admin.delete_consumer_group("billing")
+    assert admin.describe_consumer_group("billing").state is GroupState.DEAD
+    refused(ErrorCode.GROUP_ID_NOT_FOUND, lambda: admin.delete_consumer_group("billing"))
+    refused(ErrorCode.GROUP_ID_NOT_FOUND, lambda: admin.delete_consumer_group_offsets("billing", [HERE]))
 
 
 def test_an_offset_that_a_transaction_moves_is_not_stable_yet(broker: Broker, admin: Admin) -> None:
@@ -111,23 +111,28 @@ def test_an_offset_that_a_transaction_moves_is_not_stable_yet(broker: Broker, ad
         producer.begin_transaction()
         producer.send_offsets_to_transaction({HERE: 7}, "billing")
         producer.send("t", b"x").result()
-        assert admin.group_offsets("billing") == {}
+        assert admin.list_consumer_group_offsets("billing") == {}
         producer.commit_transaction()
-    assert admin.group_offsets("billing", require_stable=True) == {HERE: 7}
+    assert admin.list_consumer_group_offsets("billing", require_stable=True) == {HERE: 7}
 
 
 def test_members_are_shown_and_protect_what_they_read(broker: Broker, admin: Admin) -> None:
     member_id = become_member(broker.address, "readers", assignment("t", [1, 0]), "t")
-    found = admin.describe_group("readers")
+    found = admin.describe_consumer_group("readers")
     assert (found.state, found.protocol_type, found.protocol) == (GroupState.STABLE, "consumer", "range")
     assert found.members == (
         GroupMember(member_id=member_id, group_instance_id="i", partitions=(HERE, THERE)),
     )
-    refused(ErrorCode.NON_EMPTY_GROUP, lambda: admin.delete_group("readers"))
-    refused(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, lambda: admin.delete_group_offsets("readers", [HERE]))
-    refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, lambda: admin.delete_group_offsets("readers", [NOWHERE]))
+    refused(ErrorCode.NON_EMPTY_GROUP, lambda: admin.delete_consumer_group("readers"))
+    refused(
+        ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, lambda: admin.delete_consumer_group_offsets("readers", [HERE])
+    )
+    refused(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        lambda: admin.delete_consumer_group_offsets("readers", [NOWHERE]),
+    )
     leave(broker.address, "readers", member_id)
-    admin.delete_group("readers")
+    admin.delete_consumer_group("readers")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +149,7 @@ def test_an_assignment_that_is_not_a_consumer_s_says_nothing(
     broker: Broker, admin: Admin, kind: str, assigned: bytes
 ) -> None:
     become_member(broker.address, "readers", assigned, "t", kind=kind)
-    (member,) = admin.describe_group("readers").members
+    (member,) = admin.describe_consumer_group("readers").members
     assert member.partitions == ()
 
 
@@ -156,13 +161,13 @@ def test_the_same_with_await(broker: Broker, backend: str) -> None:
             assert await admin.transaction_version() == 2
             assert await admin.delete_records({HERE: HIGH_WATERMARK}) == {HERE: 0}
             commit(broker.address, "billing", {HERE: 3, THERE: 4})
-            (listed,) = await admin.list_groups([GroupState.EMPTY])
+            (listed,) = await admin.list_consumer_groups([GroupState.EMPTY])
             assert listed.group_id == "billing"
-            assert (await admin.describe_group("billing")).state is GroupState.EMPTY
-            await admin.delete_group_offsets("billing", [THERE])
-            assert await admin.group_offsets("billing", require_stable=True) == {HERE: 3}
-            await admin.delete_group("billing")
-            assert await admin.list_groups() == []
+            assert (await admin.describe_consumer_group("billing")).state is GroupState.EMPTY
+            await admin.delete_consumer_group_offsets("billing", [THERE])
+            assert await admin.list_consumer_group_offsets("billing", require_stable=True) == {HERE: 3}
+            await admin.delete_consumer_group("billing")
+            assert await admin.list_consumer_groups() == []
             await admin.force_terminate_transaction("pay")
             (known,) = await admin.list_transactions(transactional_id_pattern="p.*")
             assert known.state is TransactionState.EMPTY

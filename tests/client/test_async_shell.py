@@ -348,7 +348,7 @@ def test_unknown_topics_and_absent_brokers_are_told(tell: Callable[[Story], None
         async with AsyncProducer(address) as producer:
             with pytest.raises(UnknownTopic, match="'nowhere'"):
                 await producer.send("nowhere", b"x")
-        async with AsyncAdmin("127.0.0.1:9", api_timeout_ms=200) as admin:
+        async with AsyncAdmin("127.0.0.1:9", default_api_timeout_ms=200) as admin:
             with pytest.raises(RequestTimeout, match="Check that the broker runs"):
                 await admin.list_topics()
 

@@ -34,7 +34,7 @@ QUICK: Final[dict[str, Any]] = {
     "session_timeout_ms": 60_000,
     "heartbeat_interval_ms": 50,
     "group_id": GROUP,
-    "max_wait_ms": 20,
+    "fetch_max_wait_ms": 20,
 }
 
 

@@ -70,7 +70,7 @@ def test_no_batch_goes_so_far_ahead_that_the_oldest_unanswered_one_would_be_forg
 
 
 def test_one_request_carries_the_batches_of_several_partitions() -> None:
-    talk = started(max_in_flight=1)
+    talk = started(max_in_flight_requests_per_connection=1)
     talk.send(b"x")
     for partition in (0, 1):
         talk.send(b"y", partition=partition)
@@ -199,7 +199,7 @@ def test_a_batch_that_expired_after_it_was_sent_leaves_its_sequence_unresolved()
 
 
 def test_a_batch_that_expired_before_it_was_sent_leaves_no_gap() -> None:
-    talk = started(delivery_timeout_ms=5_000, max_in_flight=1)
+    talk = started(delivery_timeout_ms=5_000, max_in_flight_requests_per_connection=1)
     talk.send(b"x")
     talk.after(4_999)
     talk.store()
@@ -261,7 +261,7 @@ def test_records_wait_for_company_and_no_longer() -> None:
 
 
 def test_records_gather_while_no_more_may_be_in_flight() -> None:
-    talk = started(linger_ms=0, max_in_flight=1)
+    talk = started(linger_ms=0, max_in_flight_requests_per_connection=1)
     for value in (b"a", b"b", b"c", b"d"):
         append(talk, value, partition=0)
     assert values_on_the_wire(talk) == [[b"a"]]
@@ -407,7 +407,7 @@ def test_closing_gives_every_record_an_outcome() -> None:
 
 
 def test_a_spoiled_transaction_gives_every_record_an_outcome() -> None:
-    talk = transactional(max_in_flight=1)
+    talk = transactional(max_in_flight_requests_per_connection=1)
     talk.machine.begin()
     for _ in range(3):
         talk.send(b"x")

@@ -88,7 +88,7 @@ def test_the_end_of_a_transaction_to_which_nothing_was_added_is_not_sent(end: ob
 
 
 def test_abort_sends_nothing_more_and_waits_for_what_is_on_its_way() -> None:
-    talk = transactional(max_in_flight=1)
+    talk = transactional(max_in_flight_requests_per_connection=1)
     talk.machine.begin()
     talk.send(b"on its way")
     talk.send(b"not sent")

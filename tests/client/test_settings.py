@@ -12,8 +12,8 @@ from fencepost.client.settings import ConsumerSettings, ProducerSettings, compre
 
 WRONG: list[tuple[type[Any], dict[str, Any], str]] = [
     (ProducerSettings, {"transactional_id": ""}, "a name, or None"),
-    (ProducerSettings, {"max_in_flight": 6}, "1 to 5"),
-    (ProducerSettings, {"max_in_flight": 0}, "1 to 5"),
+    (ProducerSettings, {"max_in_flight_requests_per_connection": 6}, "1 to 5"),
+    (ProducerSettings, {"max_in_flight_requests_per_connection": 0}, "1 to 5"),
     (ProducerSettings, {"batch_size": 0}, "above 0"),
     (ProducerSettings, {"linger_ms": -1}, "not be below 0"),
     (ProducerSettings, {"buffer_memory": 10}, "at least one batch_size"),

@@ -334,7 +334,7 @@ def test_the_client_finds_a_broker_that_was_restarted(tmp_path: Path) -> None:
 def test_no_broker_is_told_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-    with Admin(address, api_timeout_ms=200) as admin:
+    with Admin(address, default_api_timeout_ms=200) as admin:
         with pytest.raises(RequestTimeout, match="Check that the broker runs"):
             admin.list_topics()
     with Producer(address, max_block_ms=200) as producer:
@@ -355,7 +355,7 @@ def test_a_stranger_that_answers_nonsense_is_left(broker: Broker) -> None:
         stranger = threading.Thread(target=babble, daemon=True)
         stranger.start()
         port = listener.getsockname()[1]
-        with Admin(f"127.0.0.1:{port},{broker.address}", api_timeout_ms=20_000) as admin:
+        with Admin(f"127.0.0.1:{port},{broker.address}", default_api_timeout_ms=20_000) as admin:
             assert any(topic.topic == "t" for topic in admin.list_topics())
 
 
@@ -411,7 +411,7 @@ def test_a_request_times_out_by_the_clock_it_was_given() -> None:
             now[0] += 1_000
             return now[0]
 
-        with Admin(address, api_timeout_ms=30_000, clock=clock) as admin:
+        with Admin(address, default_api_timeout_ms=30_000, clock=clock) as admin:
             with pytest.raises(RequestTimeout):
                 admin.list_topics()
         assert now[0] >= 30_000

@@ -112,7 +112,7 @@ def run(directory: Path) -> Told:
             admin.create_topic(topic, PARTITIONS)
 
         def shares() -> list[int]:
-            return sorted(len(member.partitions) for member in admin.describe_group(GROUP).members)
+            return sorted(len(member.partitions) for member in admin.describe_consumer_group(GROUP).members)
 
         a = stack.enter_context(copier(broker.address, "a", hold_after=3))
         b = stack.enter_context(copier(broker.address, "b"))

@@ -66,7 +66,7 @@ class AsyncProducer(AsyncProducerRecords):
 
     def __init__(
         self,
-        bootstrap: str,
+        bootstrap_servers: str,
         *,
         transactional_id: str | None = None,
         transaction_timeout_ms: int = 60_000,
@@ -75,9 +75,9 @@ class AsyncProducer(AsyncProducerRecords):
         buffer_memory: int = 33_554_432,
         delivery_timeout_ms: int = 120_000,
         request_timeout_ms: int = 30_000,
-        max_in_flight: int = 5,
+        max_in_flight_requests_per_connection: int = 5,
         max_block_ms: int = 60_000,
-        compression: str = "none",
+        compression_type: str = "none",
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
         client_id: str = "",
@@ -92,13 +92,13 @@ class AsyncProducer(AsyncProducerRecords):
             buffer_memory=buffer_memory,
             delivery_timeout_ms=delivery_timeout_ms,
             request_timeout_ms=request_timeout_ms,
-            max_in_flight=max_in_flight,
+            max_in_flight_requests_per_connection=max_in_flight_requests_per_connection,
             max_block_ms=max_block_ms,
-            compression=compression_named(compression),
+            compression_type=compression_named(compression_type),
             client_id=client_id,
             transaction_version=transaction_version,
         )
-        machine = ProducerMachine(bootstrap, self.settings)
+        machine = ProducerMachine(bootstrap_servers, self.settings)
         super().__init__(
             machine,
             AsyncDriver(machine, client_id=client_id, request_timeout_ms=request_timeout_ms, clock=clock),
@@ -213,7 +213,7 @@ class AsyncConsumer(AsyncRequestClient):
 
     def __init__(
         self,
-        bootstrap: str,
+        bootstrap_servers: str,
         *,
         group_id: str | None = None,
         group_instance_id: str | None = None,
@@ -225,11 +225,11 @@ class AsyncConsumer(AsyncRequestClient):
         key_deserializer: Deserializer | None = None,
         value_deserializer: Deserializer | None = None,
         fetch_max_bytes: int = 1_048_576,
-        max_wait_ms: int = 500,
+        fetch_max_wait_ms: int = 500,
         auto_offset_reset: Reset = "earliest",
         metadata_max_age_ms: int = 300_000,
         request_timeout_ms: int = 30_000,
-        api_timeout_ms: int = 60_000,
+        default_api_timeout_ms: int = 60_000,
         client_id: str = "",
         filters_aborted: bool = True,
         clock: Clock = monotonic_ms,
@@ -243,16 +243,16 @@ class AsyncConsumer(AsyncRequestClient):
             partition_assignment_strategy=tuple(partition_assignment_strategy),
             isolation_level=isolation_named(isolation_level),
             fetch_max_bytes=fetch_max_bytes,
-            max_wait_ms=max_wait_ms,
+            fetch_max_wait_ms=fetch_max_wait_ms,
             auto_offset_reset=auto_offset_reset,
             metadata_max_age_ms=metadata_max_age_ms,
             request_timeout_ms=request_timeout_ms,
-            api_timeout_ms=api_timeout_ms,
+            default_api_timeout_ms=default_api_timeout_ms,
             client_id=client_id,
             filters_aborted=filters_aborted,
         )
         decoding = RecordDecoder(key=key_deserializer, value=value_deserializer)
-        self._machine = ConsumerMachine(bootstrap, self.settings, decoding)
+        self._machine = ConsumerMachine(bootstrap_servers, self.settings, decoding)
         driver = AsyncDriver(
             self._machine, client_id=client_id, request_timeout_ms=request_timeout_ms, clock=clock
         )
@@ -386,16 +386,16 @@ class AsyncAdmin(AsyncRequestClient):
 
     def __init__(
         self,
-        bootstrap: str,
+        bootstrap_servers: str,
         *,
         request_timeout_ms: int = 30_000,
-        api_timeout_ms: int = 60_000,
+        default_api_timeout_ms: int = 60_000,
         client_id: str = "",
         clock: Clock = monotonic_ms,
     ) -> None:
-        machine = RequestMachine(bootstrap)
+        machine = RequestMachine(bootstrap_servers)
         driver = AsyncDriver(machine, client_id=client_id, request_timeout_ms=request_timeout_ms, clock=clock)
-        super().__init__(driver, RequestCalls(machine, driver, api_timeout_ms=api_timeout_ms))
+        super().__init__(driver, RequestCalls(machine, driver, api_timeout_ms=default_api_timeout_ms))
 
     async def create_topic(
         self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
@@ -497,18 +497,18 @@ class AsyncAdmin(AsyncRequestClient):
         """
         await self._question(ask.abort_transaction(spec))
 
-    async def list_groups(self, states: Iterable[GroupState] = ()) -> list[GroupListing]:
+    async def list_consumer_groups(self, states: Iterable[GroupState] = ()) -> list[GroupListing]:
         """The consumer groups that brokers coordinate, in these states or, none named, in any."""
         wanted = tuple(states)
         brokers = await self.list_brokers()
         listed = [await self._question(ask.list_groups(broker, wanted)) for broker in brokers]
         return [listing for of_broker in listed for listing in of_broker]
 
-    async def describe_group(self, group_id: str) -> GroupDescription:
+    async def describe_consumer_group(self, group_id: str) -> GroupDescription:
         """One consumer group with its members; Dead when there is none."""
         return await self._question(ask.describe_group(group_id))
 
-    async def group_offsets(
+    async def list_consumer_group_offsets(
         self, group_id: str, *, require_stable: bool = False
     ) -> dict[TopicPartition, int]:
         """Every offset that the group has committed; with `require_stable` waits for transactions that move
@@ -516,11 +516,13 @@ class AsyncAdmin(AsyncRequestClient):
         """
         return await self._question(ask.group_offsets(group_id, require_stable=require_stable))
 
-    async def delete_group(self, group_id: str) -> None:
+    async def delete_consumer_group(self, group_id: str) -> None:
         """Forgets a group and its offsets; RequestFailed with NON_EMPTY_GROUP while it has members."""
         await self._question(ask.delete_group(group_id))
 
-    async def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+    async def delete_consumer_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition]
+    ) -> None:
         """Forgets committed offsets, of those partitions that no member reads; RequestFailed with
         GROUP_SUBSCRIBED_TO_TOPIC when a member reads one of the others.
         """

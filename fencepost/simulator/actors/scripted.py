@@ -94,7 +94,7 @@ class ProducerPlayer:
             batch_size=BATCH_BYTES,
             request_timeout_ms=part.request_timeout_ms,
             delivery_timeout_ms=part.delivery_timeout_ms,
-            max_in_flight=part.max_in_flight,
+            max_in_flight_requests_per_connection=part.max_in_flight,
         )
         return sender(self.process, settings, self.world.bootstrap, self.transactions)
 

@@ -109,7 +109,7 @@ class Runner:
             max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
             partition_assignment_strategy=(strategy,),
             isolation_level=isolation_level,
-            max_wait_ms=FETCH_WAIT_MS,
+            fetch_max_wait_ms=FETCH_WAIT_MS,
             request_timeout_ms=2 * FETCH_WAIT_MS,
         )
         return receiver(self.process, settings, self.world.bootstrap)
