@@ -13,8 +13,7 @@ def test_whatever_a_core_raises_is_a_finding() -> None:
         breaks="nothing that anybody foresaw.",
         edits=(
             Edit(
-                "broker.transactions.handlers:_finish",
-                {"state = transactions_of(log)": "raise OSError(name)"},
+                "broker.transactions.markers:_finish", {"state = transactions_of(log)": "raise OSError(name)"}
             ),
         ),
     )
