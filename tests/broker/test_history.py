@@ -57,9 +57,7 @@ def test_one_knob_is_turned_off_by_its_name(name: str) -> None:
 
 
 def test_a_knob_that_there_is_not_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(
-        ValueError, match="there is no correction luck; there are group_fencing, require_stable"
-    ):
+    with pytest.raises(ValueError, match="unknown fix luck; the fixes are group_fencing, require_stable"):
         KafkaFixes.without(["require_stable", "luck"])
 
 

@@ -48,7 +48,7 @@ def test_a_proof_says_how_many_states_it_took(capsys: Output) -> None:
 
 def test_a_correction_that_there_is_not_is_refused(capsys: Output) -> None:
     assert run(["explore", "--without-fix", "luck"]) == 2
-    assert "there is no correction luck; there are group_fencing, " in capsys.readouterr().err
+    assert "unknown fix luck; the fixes are group_fencing, " in capsys.readouterr().err
 
 
 def test_a_search_that_is_cut_short_proves_nothing(capsys: Output) -> None:

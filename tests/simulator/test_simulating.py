@@ -51,7 +51,7 @@ def test_what_there_is_not_is_a_value_error() -> None:
         fencepost.simulate(1, transaction_version=3)
     with pytest.raises(ValueError, match=r"broken is \['luck'\], and may be of \['dedup', 'fencing'\]"):
         fencepost.simulate(1, broken=["luck"])
-    with pytest.raises(ValueError, match="there is no correction luck; there are group_fencing, "):
+    with pytest.raises(ValueError, match="unknown fix luck; the fixes are group_fencing, "):
         fencepost.simulate(1, without_fixes=["luck"])
 
 

@@ -1,4 +1,4 @@
-"""`python -m tools.docs`: write the generated parts of every page anew."""
+"""`python -m tools.docs`: regenerate the generated sections of every page."""
 
 import sys
 

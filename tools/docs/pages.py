@@ -1,5 +1,5 @@
-"""The generated parts of the docs: `python -m tools.docs` writes them, a test compares them with the
-live tables.
+"""The generated sections of the docs: `python -m tools.docs` writes them, and a test compares them with the
+code.
 
 Rule: a section between `<!-- generated: NAME -->` and `<!-- end -->` is never edited by hand.
 """
@@ -40,9 +40,7 @@ PLANTED_BUGS: Final = DOCS / "mutations.json"
 
 @attrs.frozen(kw_only=True)
 class PlantedBug:
-    """A mistake that was made in the cores on purpose, and the first seed of the default configuration that
-    finds it.
-    """
+    """A bug planted in the cores, and the first seed of the default configuration that finds it."""
 
     mutation: str
     breaks: str
@@ -51,7 +49,7 @@ class PlantedBug:
 
 
 def planted_bugs() -> list[PlantedBug]:
-    """What the last search for planted bugs found, in the order of their list."""
+    """The result of the last search for planted bugs, in the order of their list."""
     return [PlantedBug(**entry) for entry in json.loads(PLANTED_BUGS.read_text())]
 
 
@@ -71,19 +69,19 @@ def _error_table() -> str:
         )
         for code, row in sorted(ERRORS.items())
     ]
-    return tables.markdown_table(("code", "name", "remedy", "surely without effect", "meaning"), rows)
+    return tables.markdown_table(("code", "name", "remedy", "definite (no effect)", "meaning"), rows)
 
 
 def _api_table() -> str:
     rows = [
         (str(api.key), api.name, _versions(api), (api.request.__doc__ or "").split("\n")[0]) for api in APIS
     ]
-    return tables.markdown_table(("key", "request", "version", "what it says"), rows)
+    return tables.markdown_table(("key", "request", "versions", "purpose"), rows)
 
 
 def _step_rule_table() -> str:
     rows = [(rule.name, rule.meaning, rule.exercised_by) for rule in STEP_RULES]
-    return tables.markdown_table(("rule", "what holds", "exercised by"), rows)
+    return tables.markdown_table(("rule", "invariant", "exercised by"), rows)
 
 
 def _anomaly_table() -> str:
@@ -96,12 +94,14 @@ def _anomaly_table() -> str:
 
 def _known_table() -> str:
     rows = [(entry.name, f"`{entry.rule.name}`", entry.why, entry.needs) for entry in KNOWN]
-    return tables.markdown_table(("name", "rule", "why", "what the log must hold"), rows)
+    return tables.markdown_table(("name", "rule", "why", "evidence in the log"), rows)
 
 
 def _old_behaviours_table() -> str:
     rows = [(each.name, each.generations, each.why, each.needs, each.cured_by) for each in OLD_BEHAVIOURS]
-    return tables.markdown_table(("name", "generations", "why", "what the run must show", "ended by"), rows)
+    return tables.markdown_table(
+        ("name", "transaction versions", "why", "evidence in the run", "fixed by"), rows
+    )
 
 
 def _unreachable_table() -> str:
@@ -111,12 +111,12 @@ def _unreachable_table() -> str:
             UNREACHABLE.items(), key=lambda item: (item[0][0], item[0][1].value)
         )
     ]
-    return tables.markdown_table(("generation", "state", "what comes", "never, because"), rows)
+    return tables.markdown_table(("transaction version", "state", "input", "unreachable because"), rows)
 
 
 def _planted_bugs_table() -> str:
     rows = [(bug.mutation, bug.breaks, str(bug.seed), bug.rule) for bug in planted_bugs()]
-    return tables.markdown_table(("planted bug", "what it breaks", "first seed", "found by"), rows)
+    return tables.markdown_table(("planted bug", "broken behaviour", "first seed", "found by"), rows)
 
 
 def _versions(api: Api) -> str:
@@ -155,12 +155,12 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
 
 
 def refreshed(page: str) -> str:
-    """A page with every generated section made anew. KeyError for a section that nobody generates."""
+    """Returns the page with every generated section updated. KeyError for an unknown section."""
     return _SECTION.sub(lambda found: f"{found[1]}{SECTIONS[found[2]]()}\n{found[3]}", page)
 
 
 def main() -> int:
-    """Writes what is out of date; says what it wrote."""
+    """Rewrites every page that is out of date and prints its name."""
     for path in sorted(DOCS.glob("*.md")):
         page = path.read_text()
         fresh = refreshed(page)

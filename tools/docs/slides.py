@@ -1,6 +1,7 @@
-"""The tables of docs/slides.md: what EndTxn, InitProducerId and Produce meet, row by row as the broker runs.
+"""The tables of docs/slides.md: the checks of EndTxn, InitProducerId and Produce in the order in which the
+broker runs them.
 
-Rule: a slide holds one live table; nothing on it is written by hand that a table could say.
+Rule: a slide holds one table from the code; no content of a table is written by hand.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def _identity_rules() -> str:
 
 
 def _grants() -> str:
-    """Whoever comes while a transaction is decided, and its markers are on their way, waits whoever it is."""
+    """Includes the states in which markers are being written: there, every InitProducerId must retry."""
     busy: Table = {
         state: dict.fromkeys(Expectation, cell)
         for state, row in MOVES.items()
@@ -110,4 +111,4 @@ SLIDES: Final[dict[str, Callable[[], str]]] = {
     "batch-checks": _batch_checks,
     "marker-checks": _marker_checks,
 }
-"""By the names of their sections."""
+"""By name of the generated section."""

@@ -1,7 +1,7 @@
 """The blocking producer, consumer and admin.
 
-`python -m tools.unasync` makes this file from `aio.py`: change that one. What the two do differently is in
-their drivers; what their calls do is in `client/calls.py`.
+`python -m tools.unasync` generates this file from `aio.py`; edit that one. The drivers hold the differences
+between the two; `client/calls.py` implements the calls.
 """
 
 from __future__ import annotations
