@@ -36,14 +36,14 @@ from fencepost.broker.groups.state import Groups
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import delete_records, fetch, produce
 from fencepost.broker.purgatory import (
-    AskedForNews,
-    AskedForProducerIds,
-    AskedForTopic,
-    AskedMarkers,
-    AskedToAdd,
-    AskedToAddOffsets,
-    AskedToElect,
-    AskedToRegister,
+    InFlightAddOffsets,
+    InFlightAddPartitions,
+    InFlightElection,
+    InFlightIdBlock,
+    InFlightMarkers,
+    InFlightMetadataFetch,
+    InFlightRegistration,
+    InFlightTopicCreation,
 )
 from fencepost.broker.transactions import handlers as transaction_handlers
 from fencepost.broker.transactions import markers
@@ -168,23 +168,23 @@ def _received(node: Node, arrived: Received, now: int) -> None:
 
 
 def _answered(node: Node, arrived: Answered, now: int) -> None:
-    match node.asked.pop(arrived.token):
-        case AskedToAdd() as asked:
+    match node.in_flight.pop(arrived.token):
+        case InFlightAddPartitions() as asked:
             produce.answer_to_add(node, asked, arrived)
-        case AskedToAddOffsets() as asked:
+        case InFlightAddOffsets() as asked:
             offsets.answer_to_add(node, asked, arrived, now)
-        case AskedMarkers() as asked:
+        case InFlightMarkers() as asked:
             markers.answer_markers(node, asked, arrived, now)
-        case AskedForTopic() as asked:
+        case InFlightTopicCreation() as asked:
             describe.answer_topic(node, asked, arrived)
-        case AskedForProducerIds():
+        case InFlightIdBlock():
             body = arrived.body
             node.take_producer_ids(body if isinstance(body, AllocateProducerIdsReply) else None)
-        case AskedToRegister():
+        case InFlightRegistration():
             follower.answer_registration(node, arrived, now)
-        case AskedForNews():
+        case InFlightMetadataFetch():
             follower.answer_news(node, arrived, now)
-        case AskedToElect() as asked:
+        case InFlightElection() as asked:
             follower.answer_election(node, asked, arrived, now)
 
 

@@ -11,11 +11,10 @@ from typing import Final
 
 from fencepost.broker.contract import Warn
 from fencepost.broker.groups.offsets import forget_group, forget_offsets, groups_of
-from fencepost.broker.groups.retention import expired_offsets, is_over
-from fencepost.broker.groups.state import Groups
+from fencepost.broker.groups.state import Groups, expired_offsets, is_over
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
-from fencepost.broker.purgatory import Log, Scan
+from fencepost.broker.purgatory import LeaderLog, Scan
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions.handlers import write_record
 from fencepost.broker.transactions.state import COMPLETED, Transactions
@@ -30,7 +29,7 @@ from fencepost.protocol.terms import (
 MAY_EXPIRE: Final = frozenset({TransactionState.EMPTY, *COMPLETED})
 
 
-def start(node: Node, log: Log, now: int) -> None:
+def start(node: Node, log: LeaderLog, now: int) -> None:
     """A log is led from now on: what expired in it meanwhile is forgotten, and its turn will come again."""
     _forget_producers(node, log, now)
     for scan in Scan:
@@ -84,7 +83,7 @@ def _expire_producers(node: Node, now: int) -> None:
         )
 
 
-def _forget_producers(node: Node, log: Log, now: int) -> None:
+def _forget_producers(node: Node, log: LeaderLog, now: int) -> None:
     before_ms = now - node.settings.producer_id_expiration_ms
     partition.forget_expired(log.partition, before_ms=before_ms)
 
@@ -97,7 +96,7 @@ def _expire_offsets(node: Node, now: int) -> None:
                 _expire_offsets_of(node, log, group_id, before_ms=before_ms, now=now)
 
 
-def _expire_offsets_of(node: Node, log: Log, group_id: str, *, before_ms: int, now: int) -> None:
+def _expire_offsets_of(node: Node, log: LeaderLog, group_id: str, *, before_ms: int, now: int) -> None:
     state = groups_of(log)
     group = state.group(group_id, now=now)
     assert group is not None, "a group with a record is there"
@@ -116,7 +115,7 @@ def partitions_with_late_transactions(node: Node, now: int) -> list[TopicPartiti
     return sorted(key for key, log in node.logs.items() if _is_late(log, before_ms=now - limit))
 
 
-def _is_late(log: Log, *, before_ms: int) -> bool:
+def _is_late(log: LeaderLog, *, before_ms: int) -> bool:
     oldest_ms = partition.oldest_open_timestamp(log.partition)
     return oldest_ms != NO_TIMESTAMP and oldest_ms < before_ms
 

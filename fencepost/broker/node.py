@@ -27,27 +27,28 @@ from fencepost.broker.contract import (
     Send,
     WakeMe,
 )
-from fencepost.broker.gathering import failed, gathered
 from fencepost.broker.groups import state as groups
 from fencepost.broker.groups.state import GroupBatch, Groups
 from fencepost.broker.partitions import partition
 from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.purgatory import (
-    Asked,
-    AskedForProducerIds,
     Behind,
     Collect,
     Coordinator,
     FetchTicket,
     Following,
     Gathering,
+    InFlight,
+    InFlightIdBlock,
     Inner,
-    Log,
+    LeaderLog,
     ParkedFetch,
     ProducerIds,
     Scan,
     Ticket,
     Token,
+    failed,
+    gathered,
 )
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions import state as transactions
@@ -80,13 +81,13 @@ class Node:
     settings: Shared[NodeSettings]
     verifies_entries: Shared[bool] = attrs.field(kw_only=True, default=False)
     """For tests and simulators: each batch is read again as it enters, and says what the node believes."""
-    logs: dict[TopicPartition, Log] = attrs.Factory(dict[TopicPartition, Log])
+    logs: dict[TopicPartition, LeaderLog] = attrs.Factory(dict[TopicPartition, LeaderLog])
     cluster: Controller = attrs.Factory(Controller)
     following: Following = attrs.Factory(Following)
     news: list[Assign | Remove] = attrs.Factory(list[Assign | Remove])  # durable, and not acted upon yet
     producer_ids: ProducerIds = attrs.Factory(ProducerIds)
     gatherings: dict[Ticket, Gathering] = attrs.Factory(dict[int, Gathering])
-    asked: dict[Token, Asked] = attrs.Factory(dict[int, Asked])
+    in_flight: dict[Token, InFlight] = attrs.Factory(dict[int, InFlight])
     fetches: dict[FetchTicket, ParkedFetch] = attrs.Factory(dict[int, ParkedFetch])
     readers: Ignored[dict[TopicPartition, set[int]]] = attrs.Factory(dict[TopicPartition, set[int]])
     marker_retries: dict[tuple[TopicPartition, str], int] = attrs.Factory(
@@ -109,7 +110,7 @@ class Node:
 
     # --- leadership
 
-    def log_of(self, key: TopicPartition) -> Log | Refused:
+    def log_of(self, key: TopicPartition) -> LeaderLog | Refused:
         """The log of a partition, if this node leads it."""
         log = self.logs.get(key)
         if log is not None:
@@ -118,7 +119,7 @@ class Node:
             return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "is for a partition that does not exist")
         return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "is for a partition that another node leads")
 
-    def lead(self, order: BecomeLeader) -> Log:
+    def lead(self, order: BecomeLeader) -> LeaderLog:
         """Take a partition over: rebuild its state, and that of the coordinator on top, from snapshot and
         log.
         """
@@ -131,7 +132,7 @@ class Node:
         )
         # A question asked under an earlier leadership has a guard that no question of this one has.
         state.guards_given = order.leader_epoch << partition.GUARD_BITS
-        log = Log(state, self._coordinator_for(order))
+        log = LeaderLog(state, self._coordinator_for(order))
         if order.snapshot is not None:
             assert log.coordinator is None, "no snapshot holds the state of a coordinator"
             offset, entries = order.snapshot
@@ -160,7 +161,7 @@ class Node:
     # --- the one way into the state
 
     def enter(
-        self, log: Log, header: BatchHeader, batch: Buffer, entries: Entries | None = None
+        self, log: LeaderLog, header: BatchHeader, batch: Buffer, entries: Entries | None = None
     ) -> tuple[AbortedRange | None, list[Assign | Remove]]:
         """The log holds this batch now, live or at recovery: partition and coordinator take it in.
 
@@ -185,7 +186,7 @@ class Node:
                 pass
         return aborted, []
 
-    def append(self, log: Log, batch: Buffer, entries: Entries = ()) -> BatchHeader:
+    def append(self, log: LeaderLog, batch: Buffer, entries: Entries = ()) -> BatchHeader:
         """Place a batch at the end of a log; `entries` are what it says to the coordinator on top."""
         state = log.partition
         writable = batch if isinstance(batch, bytearray) else _writable(batch)
@@ -201,7 +202,7 @@ class Node:
 
     # --- waiting until it is safe
 
-    def after(self, log: Log, effects: Iterable[Inner]) -> None:
+    def after(self, log: LeaderLog, effects: Iterable[Inner]) -> None:
         """Let effects happen once the log is durable up to where it ends now."""
         state = log.partition
         if state.high_watermark == state.log_end_offset:
@@ -219,7 +220,7 @@ class Node:
                 return
         self.outcome.effects.append(reply)
 
-    def release(self, log: Log, effects: Iterable[Inner]) -> None:
+    def release(self, log: LeaderLog, effects: Iterable[Inner]) -> None:
         """What had to wait happens now; effects inside the node lead on to others."""
         for effect in effects:
             match effect:
@@ -232,7 +233,7 @@ class Node:
                 case _:
                     self.outcome.effects.append(effect)
 
-    def durable(self, log: Log, offset: int) -> None:
+    def durable(self, log: LeaderLog, offset: int) -> None:
         """The log is safe up to `offset`: the high watermark moves, and what waited for it happens."""
         state = log.partition
         partition.advance_high_watermark(state, offset)
@@ -250,7 +251,7 @@ class Node:
         if key in self.readers:
             self.movable |= self.readers[key]
 
-    def drop(self, log: Log, error: ErrorCode) -> None:
+    def drop(self, log: LeaderLog, error: ErrorCode) -> None:
         """Leadership is gone: whoever waits learns that the outcome is in doubt, and the state is
         forgotten.
         """
@@ -300,10 +301,10 @@ class Node:
         gathering = self.gatherings.pop(ticket)
         self.outcome.effects.append(Reply(gathering.to, body=gathered(gathering)))
 
-    def ask(self, node_id: int, request: Request, why: Asked) -> None:
+    def ask(self, node_id: int, request: Request, why: InFlight) -> None:
         """Send a request to a node, this one included; `why` says what to do with the answer."""
         self.tickets += 1
-        self.asked[self.tickets] = why
+        self.in_flight[self.tickets] = why
         self.outcome.effects.append(Send(node_id=node_id, request=request, token=self.tickets))
 
     def wake_at(self, at_ms: int) -> None:
@@ -331,7 +332,7 @@ class Node:
         if not self.producer_ids.is_asked:
             self.producer_ids.is_asked = True
             request = AllocateProducerIds(node_id=self.settings.node_id)
-            self.ask(self.settings.controller_id, request, AskedForProducerIds())
+            self.ask(self.settings.controller_id, request, InFlightIdBlock())
 
     def take_producer_ids(self, block: AllocateProducerIdsReply | None) -> None:
         """The controller's answer; without one the next request that needs an id asks again."""

@@ -19,6 +19,7 @@ from fencepost.broker.partitions.partition import Guard, Partition
 from fencepost.broker.transactions.state import Transactions
 from fencepost.broker.transactions.tables import ClientVersion
 from fencepost.protocol.batches import BatchHeader, Buffer
+from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     DeletedRecords,
     DeleteRecordsReply,
@@ -29,6 +30,7 @@ from fencepost.protocol.messages import (
     ProduceReply,
     TxnOffsetCommit,
     WriteTxnMarkersReply,
+    WrittenMarker,
 )
 from fencepost.protocol.states import Rank, Scope
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition
@@ -67,7 +69,7 @@ Inner = Effect | Collect | Behind
 
 
 @attrs.define(eq=False)
-class Log:
+class LeaderLog:
     """A partition that this node leads, the coordinator on top, and the effects that wait for it to be
     durable.
     """
@@ -87,6 +89,30 @@ class Gathering:
     kind: type[ProduceReply | WriteTxnMarkersReply | DeleteRecordsReply]
     parts: list[Any]  # a Part of the kind that the answer has, or None until it is there
     producer_ids: tuple[int, ...] = ()
+
+
+def gathered(gathering: Gathering) -> ProduceReply | DeleteRecordsReply | WriteTxnMarkersReply:
+    """The body of the answer, once every part is there."""
+    if issubclass(gathering.kind, WriteTxnMarkersReply):
+        return _written(gathering)
+    return gathering.kind(partitions=tuple(gathering.parts))
+
+
+def failed(part: Part, error: ErrorCode) -> Part:
+    """The same part, refused: what it said is in doubt."""
+    if isinstance(part, ProducedPartition):
+        return attrs.evolve(part, error=error, base_offset=NO_OFFSET)
+    return attrs.evolve(part, error=error)
+
+
+def _written(gathering: Gathering) -> WriteTxnMarkersReply:
+    """Parts back under their markers; a producer id may occur in several markers of one request."""
+    markers: dict[int, list[PartitionError]] = {}
+    for producer_id, part in zip(gathering.producer_ids, gathering.parts, strict=True):
+        markers.setdefault(producer_id, []).append(part)
+    return WriteTxnMarkersReply(
+        markers=tuple(WrittenMarker(producer_id=p, partitions=tuple(parts)) for p, parts in markers.items())
+    )
 
 
 @value(kw_only=True)
@@ -154,7 +180,7 @@ class Incoming:
 
 
 @value
-class AskedToAdd:
+class InFlightAddPartitions:
     """These batches wait for the coordinator to take their partitions into the transaction, or, for a client
     that did that itself, to say that they are in it.
     """
@@ -165,7 +191,7 @@ class AskedToAdd:
 
 
 @value(kw_only=True)
-class AskedToAddOffsets:
+class InFlightAddOffsets:
     """This commit waits for the coordinator to take the group's offsets partition into the transaction."""
 
     request: TxnOffsetCommit
@@ -177,7 +203,7 @@ class AskedToAddOffsets:
 
 
 @value(kw_only=True)
-class AskedMarkers:
+class InFlightMarkers:
     """A leader was asked to write this transaction's markers."""
 
     log_key: TopicPartition
@@ -187,7 +213,7 @@ class AskedMarkers:
 
 
 @value(kw_only=True)
-class AskedForTopic:
+class InFlightTopicCreation:
     """Somebody looks for a coordinator whose internal topic is being made."""
 
     request: FindCoordinator
@@ -195,28 +221,28 @@ class AskedForTopic:
 
 
 @value
-class AskedForProducerIds:
+class InFlightIdBlock:
     """The controller was asked for a block of producer ids."""
 
 
 @value
-class AskedToRegister:
+class InFlightRegistration:
     """The controller was told where this node is."""
 
 
 @value
-class AskedForNews:
+class InFlightMetadataFetch:
     """The controller was asked for what its log holds behind what this node knows."""
 
 
 @value
-class AskedToElect:
+class InFlightElection:
     """The controller was asked for new leader epochs of partitions whose logs this node lost."""
 
     partitions: tuple[TopicPartition, ...]
 
 
-Asked = (
-    AskedToAdd | AskedToAddOffsets | AskedMarkers | AskedForTopic | AskedForProducerIds
-    | AskedToRegister | AskedForNews | AskedToElect
+InFlight = (
+    InFlightAddPartitions | InFlightAddOffsets | InFlightMarkers | InFlightTopicCreation | InFlightIdBlock
+    | InFlightRegistration | InFlightMetadataFetch | InFlightElection
 )  # fmt: skip

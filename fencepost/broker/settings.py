@@ -44,7 +44,7 @@ class NodeSettings:
     host: str = "127.0.0.1"
     port: int = 0
     cluster_id: str = "fencepost"
-    generation: TransactionVersion = NEWEST  # transaction.version, as finalized in the cluster
+    transaction_version: TransactionVersion = NEWEST  # transaction.version, as finalized in the cluster
     partition_verification: bool = True  # transaction.partition.verification.enable (KIP-890 part 1)
     broken: frozenset[str] = attrs.field(factory=frozenset[str], validator=_known_protections)
     fixes: KafkaFixes = ALL_FIXES  # which of Kafka's later corrections this broker has
@@ -73,7 +73,7 @@ class NodeSettings:
     def rules(self) -> Rules:
         """What this node's transaction coordinators go by."""
         return Rules(
-            generation=self.generation,
+            transaction_version=self.transaction_version,
             transaction_max_timeout_ms=self.transaction_max_timeout_ms,
             broken=self.broken,
             fixes=self.fixes,

@@ -142,7 +142,7 @@ def _generation(
     from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 
     return NodeSettings(
-        generation=TRANSACTION_VERSIONS[transaction_version],
+        transaction_version=TRANSACTION_VERSIONS[transaction_version],
         partition_verification=partition_verification,
         fixes=KafkaFixes.without(without_fixes),
         broken=frozenset(broken),

@@ -34,7 +34,7 @@ from typing import Any, Final, Protocol
 
 import attrs
 
-from fencepost.broker.purgatory import Log
+from fencepost.broker.purgatory import LeaderLog
 from fencepost.broker.transactions.state import COMPLETED, PREPARED, Transactions
 from fencepost.faults.phrases import Fault, Point
 from fencepost.protocol.terms import TopicPartition
@@ -187,7 +187,7 @@ class Run:
             for node in world.nodes:
                 node.sends_at_once = True
             return
-        if not world.settings.node_settings.generation.renews_identity:
+        if not world.settings.node_settings.transaction_version.renews_identity:
             LateMessages(world, self.invariants.transactions, self.invariants.partitions).attach()
         self.invariants.attach()
 
@@ -422,7 +422,7 @@ class Run:
         log = self.led(where)
         return 0 if log is None else log.partition.last_stable_offset
 
-    def led(self, where: TopicPartition) -> Log | None:
+    def led(self, where: TopicPartition) -> LeaderLog | None:
         """A partition's log at the node that leads it by the newest epoch; None while no node does."""
         logs = [node.host.node.logs.get(where) for node in self.world.nodes if node.host is not None]
         return max(

@@ -95,7 +95,7 @@ class BrokerAndModel(RuleBasedStateMachine):
     ) -> None:
         generation, verification = broker
         settings = attrs.evolve(
-            HURRIED, generation=TRANSACTION_VERSIONS[generation], partition_verification=verification
+            HURRIED, transaction_version=TRANSACTION_VERSIONS[generation], partition_verification=verification
         )
         self.talk = Conversation(settings, policy, journal, self.came_up)
         self.speaks_new = speaks_new and self.talk.leads_adding

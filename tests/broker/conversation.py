@@ -99,7 +99,7 @@ class Conversation:
     @property
     def leads_adding(self) -> bool:
         """Whether the cluster is one where leaders may add partitions."""
-        return self.settings.generation.adds_implicitly
+        return self.settings.transaction_version.adds_implicitly
 
     def exists(self, key: TopicPartition) -> bool:
         return key in self.story.kept

@@ -70,7 +70,7 @@ OLD: Final[dict[type[Request], int]] = {AddPartitionsToTxn: 3, Produce: 11, EndT
 def story_of(version: int, *, verification: bool = True, client: int = 0) -> Story:
     """A cluster of this `transaction.version`, and clients of old or of today."""
     settings = attrs.evolve(
-        SETTINGS, generation=TRANSACTION_VERSIONS[version], partition_verification=verification
+        SETTINGS, transaction_version=TRANSACTION_VERSIONS[version], partition_verification=verification
     )
     return Story(settings=settings, versions={} if client == 2 else OLD)
 
@@ -114,12 +114,12 @@ def in_state(state: TransactionState, version: int = 0) -> tuple[Story, Identity
 
 def test_a_request_is_served_by_the_older_of_its_own_generation_and_the_clusters() -> None:
     for request, version in OLD.items():
-        assert spoken(request, version).generation is OLDEST
-        assert spoken(request, version + 1).generation is NEWEST
+        assert spoken(request, version).transaction_version is OLDEST
+        assert spoken(request, version + 1).transaction_version is NEWEST
     for cluster in TRANSACTION_VERSIONS.values():
         assert served(cluster, OLDEST) is OLDEST
         assert served(cluster, NEWEST) is cluster
-    assert [generation.transaction_version for generation in TRANSACTION_VERSIONS.values()] == [0, 1, 2]
+    assert [generation.number for generation in TRANSACTION_VERSIONS.values()] == [0, 1, 2]
     assert [generation.renews_identity for generation in TRANSACTION_VERSIONS.values()] == [
         False,
         False,
@@ -309,8 +309,8 @@ def test_an_older_client_is_told_an_error_that_it_knows(kind: type[Request]) -> 
     younger = YOUNGER_ERRORS[kind]
     for version in (younger.known_from - 1, younger.known_from):
         expected = younger.instead if version < younger.known_from else younger.error
-        assert spoken(kind, version).told(younger.error) is expected
-        assert spoken(kind, version).told(ErrorCode.NOT_COORDINATOR) is ErrorCode.NOT_COORDINATOR
+        assert spoken(kind, version).downgrade(younger.error) is expected
+        assert spoken(kind, version).downgrade(ErrorCode.NOT_COORDINATOR) is ErrorCode.NOT_COORDINATOR
 
 
 def test_a_fenced_producer_of_old_is_told_in_old_words() -> None:

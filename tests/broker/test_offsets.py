@@ -10,7 +10,7 @@ from fencepost.broker.groups.state import OFFSET_METADATA_BYTES_MAX, GroupBatch,
 from fencepost.broker.partitions import checks
 from fencepost.broker.partitions.checks import Written
 from fencepost.broker.partitions.partition import Partition
-from fencepost.broker.partitions.partition import Producer as PartitionProducer
+from fencepost.broker.partitions.partition import ProducerEntry as PartitionProducer
 from fencepost.protocol.batches import place, read_header
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (

@@ -11,9 +11,8 @@ import msgpack
 import pytest
 import trio
 
-from fencepost.broker.connection import UNSENT_BYTES_MAX
 from fencepost.broker.host import SyncPolicy
-from fencepost.broker.server import FETCHES_MAX, BrokerSettings, Server
+from fencepost.broker.server import FETCHES_MAX, UNSENT_BYTES_MAX, BrokerSettings, Server
 from fencepost.faults.grammar import BadPhrase
 from fencepost.journal.memory import MemoryFile, MemoryStorage
 from fencepost.protocol.errors import ErrorCode

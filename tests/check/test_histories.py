@@ -16,7 +16,7 @@ from tests.broker.requests import ABORT, COMMIT, ORDERS, Identity, add_request, 
 from tests.broker.story import SETTINGS, Story
 
 OLD: dict[type[Request], int] = {AddPartitionsToTxn: 3, Produce: 11, EndTxn: 4}
-OF_OLD = attrs.evolve(SETTINGS, generation=TRANSACTION_VERSIONS[0], partition_verification=False)
+OF_OLD = attrs.evolve(SETTINGS, transaction_version=TRANSACTION_VERSIONS[0], partition_verification=False)
 
 
 def told(story: Story, severity: Severity = Severity.PROBLEM) -> list[str]:

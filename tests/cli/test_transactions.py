@@ -31,7 +31,7 @@ from tests.cli.tool import Output, Tool
 
 # What let transactions hang: shared epochs, and nobody asked the coordinator about a late batch.
 OF_OLD: Final = NodeSettings(
-    generation=TRANSACTION_VERSIONS[0],
+    transaction_version=TRANSACTION_VERSIONS[0],
     partition_verification=False,
     transaction_state_log_num_partitions=2,
     offsets_topic_num_partitions=2,

@@ -24,7 +24,7 @@ HERE = PARTITIONS[0]
 
 def broker_of(version: int) -> Broker:
     settings = NodeSettings(
-        generation=TRANSACTION_VERSIONS[version],
+        transaction_version=TRANSACTION_VERSIONS[version],
         transaction_state_log_num_partitions=2,
         offsets_topic_num_partitions=2,
     )

@@ -25,7 +25,7 @@ class Pair:
     """A producer, its broker, and a network that holds an EndTxn up when it is told to."""
 
     def __init__(self, version: int) -> None:
-        settings = attrs.evolve(SETTINGS, generation=TRANSACTION_VERSIONS[version])
+        settings = attrs.evolve(SETTINGS, transaction_version=TRANSACTION_VERSIONS[version])
         self.story = Story(settings=settings)
         self.producer = ProducerMachine(
             "h:1", ProducerSettings(transactional_id="pay", transaction_version=version)

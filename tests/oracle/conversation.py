@@ -175,7 +175,7 @@ def settings_of(path: Path) -> NodeSettings | None:
         return None
     return attrs.evolve(
         RECORDER_SETTINGS,
-        generation=TRANSACTION_VERSIONS[int(found["version"])],
+        transaction_version=TRANSACTION_VERSIONS[int(found["version"])],
         partition_verification=found["verified"] is None,
     )
 

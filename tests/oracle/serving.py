@@ -24,13 +24,13 @@ def settings_in_words(settings: NodeSettings) -> str:
     words = {
         name: getattr(settings, name) for name in names if getattr(settings, name) != getattr(plain, name)
     }
-    return json.dumps({"transaction_version": settings.generation.transaction_version, **words})
+    return json.dumps({"transaction_version": settings.transaction_version.number, **words})
 
 
 def settings_from_words(words: str) -> NodeSettings:
     """The settings that `settings_in_words` wrote down."""
     fields = json.loads(words)
-    return NodeSettings(generation=TRANSACTION_VERSIONS[fields.pop("transaction_version")], **fields)
+    return NodeSettings(transaction_version=TRANSACTION_VERSIONS[fields.pop("transaction_version")], **fields)
 
 
 def _tell(ready: Ready) -> None:

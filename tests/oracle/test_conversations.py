@@ -81,8 +81,8 @@ def test_the_name_of_a_file_tells_its_generation() -> None:
     newest, oldest = settings_of(V2_CLIENT_V2), settings_of(V0_UNVERIFIED)
     assert newest is not None
     assert oldest is not None
-    assert (newest.generation.transaction_version, newest.partition_verification) == (2, True)
-    assert (oldest.generation.transaction_version, oldest.partition_verification) == (0, False)
+    assert (newest.transaction_version.number, newest.partition_verification) == (2, True)
+    assert (oldest.transaction_version.number, oldest.partition_verification) == (0, False)
     assert settings_of(Path("talk.jsonl")) is None
 
 

@@ -83,14 +83,18 @@ LENIENT: Final = attrs.evolve(
 )
 
 PLANTED: Final[dict[str, tuple[Path, str, Callable[[NodeSettings], NodeSettings]]]] = {
-    "a cell of the EndTxn table": (V2_CLIENT_V2, "end_txn", lambda s: attrs.evolve(s, generation=LENIENT)),
+    "a cell of the EndTxn table": (
+        V2_CLIENT_V2,
+        "end_txn",
+        lambda s: attrs.evolve(s, transaction_version=LENIENT),
+    ),
     "no fencing": (V2_CLIENT_V2, "produce", lambda s: attrs.evolve(s, broken=frozenset({"fencing"}))),
     "no deduplication": (V2_CLIENT_V2, "produce", lambda s: attrs.evolve(s, broken=frozenset({"dedup"}))),
     "no verification": (V0_VERIFIED, "produce", lambda s: attrs.evolve(s, partition_verification=False)),
     "another generation": (
         V2_CLIENT_V2,
         "end_txn",
-        lambda s: attrs.evolve(s, generation=TRANSACTION_VERSIONS[0]),
+        lambda s: attrs.evolve(s, transaction_version=TRANSACTION_VERSIONS[0]),
     ),
 }
 
@@ -140,7 +144,7 @@ def test_an_epoch_is_raised_step_by_step() -> None:
 
 
 def test_a_node_that_crashes_is_a_difference() -> None:
-    settings = attrs.evolve(RECORDER_SETTINGS, generation=attrs.evolve(NEWEST, moves={}))
+    settings = attrs.evolve(RECORDER_SETTINGS, transaction_version=attrs.evolve(NEWEST, moves={}))
     first = question("InitProducerId", INIT, GRANTED)
     answers = ours(talk(first, first, first), settings)
     assert [answer.agrees for answer in answers] == [True, False, False]

@@ -7,7 +7,7 @@ import pytest
 
 from fencepost.broker.contract import NODE, Durable, Outcome, Reply, ReplyTo
 from fencepost.broker.host import Host
-from fencepost.broker.node import Log, Node
+from fencepost.broker.node import LeaderLog, Node
 from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.settings import NodeSettings
 from fencepost.journal.journal import JournalSettings
@@ -181,7 +181,7 @@ def test_the_bounds_of_a_replaced_leader_are_in_order_too() -> None:
     replaced, heir = (Host(Node(NodeSettings()), NodeJournals(world.journals)) for _ in range(2))
     record.taken_over(heir, 1, is_cut=False)
     state = Partition(KEY, high_watermark=1, log_end_offset=1)
-    replaced.node.logs[KEY] = Log(state)
+    replaced.node.logs[KEY] = LeaderLog(state)
     learned = Durable(partition=KEY, offset=1)
     judge.durable(replaced, learned, Outcome([], []))
     state.high_watermark = 2

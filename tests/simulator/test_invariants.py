@@ -20,7 +20,7 @@ from fencepost.broker.host import SyncPolicy
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import checks as batch_checks
 from fencepost.broker.partitions.partition import Partition
-from fencepost.broker.purgatory import Log
+from fencepost.broker.purgatory import LeaderLog
 from fencepost.broker.transactions import end_txn, markers
 from fencepost.broker.transactions import handlers as transaction_handlers
 from fencepost.broker.transactions import state as transactions
@@ -126,7 +126,7 @@ def _effects_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 def _markers_do_not_wait_for_the_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     write = transaction_handlers.write_record
 
-    def hasty(node: Node, log: Log, name: str, record: TransactionRecord | None, now: int) -> None:
+    def hasty(node: Node, log: LeaderLog, name: str, record: TransactionRecord | None, now: int) -> None:
         write(node, log, name, record, now)
         if record is not None and record.state in transactions.PREPARED:
             node.marker_retries[log.partition.key, name] = now
@@ -137,7 +137,7 @@ def _markers_do_not_wait_for_the_decision(monkeypatch: pytest.MonkeyPatch) -> No
 def _owners_are_given_the_epoch_before(monkeypatch: pytest.MonkeyPatch) -> None:
     reply = Node.durable
 
-    def durable(node: Node, log: Log, offset: int) -> None:
+    def durable(node: Node, log: LeaderLog, offset: int) -> None:
         reply(node, log, offset)
         for number, effect in enumerate(node.outcome.effects):
             body = getattr(effect, "body", None)
@@ -194,7 +194,7 @@ def _nothing_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
 def _complete_does_not_wait_for_markers(monkeypatch: pytest.MonkeyPatch) -> None:
     send = markers._send_markers  # pyright: ignore[reportPrivateUsage] the real one, and more
 
-    def send_and_forget(node: Node, log: Log, name: str, now: int) -> None:
+    def send_and_forget(node: Node, log: LeaderLog, name: str, now: int) -> None:
         send(node, log, name, now)
         state = transaction_handlers.transactions_of(log)
         if state.pending_markers.get(name):
@@ -214,7 +214,7 @@ def _syncs_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def _leaders_forget_open_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     lead = Node.lead
 
-    def forgetful(node: Node, order: Any) -> Log:
+    def forgetful(node: Node, order: Any) -> LeaderLog:
         log = lead(node, order)
         log.partition.producers.clear()
         return log

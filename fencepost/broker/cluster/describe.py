@@ -11,8 +11,8 @@ from typing import Final
 from fencepost.broker.cluster.controller import METADATA_PARTITION, Topic
 from fencepost.broker.contract import Answered, Refused, Reply, ReplyTo
 from fencepost.broker.node import Node
-from fencepost.broker.partitions.partition import Producer
-from fencepost.broker.purgatory import AskedForTopic
+from fencepost.broker.partitions.partition import ProducerEntry
+from fencepost.broker.purgatory import InFlightTopicCreation
 from fencepost.broker.transactions.handlers import coordinator_log, transactions_of
 from fencepost.broker.transactions.state import PREPARED, Transactions
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
@@ -64,7 +64,7 @@ def api_versions(node: Node, request: ApiVersions, to: ReplyTo, now: int) -> Non
     versions = tuple(
         ApiVersionRange(api_key=api.key, minimum=api.minimum, maximum=api.maximum) for api in APIS
     )
-    version = node.settings.generation.transaction_version
+    version = node.settings.transaction_version.number
     node.outcome.effects.append(
         Reply(to, body=ApiVersionsReply(versions=versions, transaction_version=version))
     )
@@ -109,10 +109,10 @@ def find_coordinator(node: Node, request: FindCoordinator, to: ReplyTo, now: int
         _answer_coordinator(node, request, to)
     else:
         wanted = CreateTopics(topics=(_internal_topic(node, request),))
-        node.ask(node.settings.controller_id, wanted, AskedForTopic(request=request, to=to))
+        node.ask(node.settings.controller_id, wanted, InFlightTopicCreation(request=request, to=to))
 
 
-def answer_topic(node: Node, asked: AskedForTopic, answer: Answered) -> None:
+def answer_topic(node: Node, asked: InFlightTopicCreation, answer: Answered) -> None:
     """The internal topic is there, made now or by somebody else in the meantime, and heard of or not yet."""
     if _internal_topic(node, asked.request).topic in node.cluster.topics:
         _answer_coordinator(node, asked.request, asked.to)
@@ -164,7 +164,7 @@ def _producers(node: Node, key: TopicPartition) -> DescribedProducers:
     )
 
 
-def _producer(producer_id: int, producer: Producer) -> ProducerDescription:
+def _producer(producer_id: int, producer: ProducerEntry) -> ProducerDescription:
     return ProducerDescription(
         producer_id=producer_id,
         producer_epoch=producer.producer_epoch,

@@ -15,7 +15,12 @@ from fencepost.broker.contract import Answered, Assign, Remove
 from fencepost.broker.groups import offsets
 from fencepost.broker.groups.state import Groups
 from fencepost.broker.node import Node
-from fencepost.broker.purgatory import AskedForNews, AskedToElect, AskedToRegister, Following
+from fencepost.broker.purgatory import (
+    Following,
+    InFlightElection,
+    InFlightMetadataFetch,
+    InFlightRegistration,
+)
 from fencepost.protocol.batches import walk
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
@@ -47,7 +52,7 @@ def register(node: Node) -> None:
     """Tell the controller that this node starts; its partitions get new leader epochs before it leads any."""
     settings = node.settings
     request = BrokerRegistration(node_id=settings.node_id, host=settings.host, port=settings.port)
-    node.ask(settings.controller_id, request, AskedToRegister())
+    node.ask(settings.controller_id, request, InFlightRegistration())
 
 
 def answer_registration(node: Node, answer: Answered, now: int) -> None:
@@ -73,7 +78,7 @@ def _ask_for_news(node: Node) -> None:
         isolation_level=IsolationLevel.READ_UNCOMMITTED,
         partitions=(part,),
     )
-    node.ask(node.settings.controller_id, request, AskedForNews())
+    node.ask(node.settings.controller_id, request, InFlightMetadataFetch())
 
 
 def answer_news(node: Node, answer: Answered, now: int) -> None:
@@ -162,10 +167,10 @@ def reelect_due(node: Node, now: int) -> None:
         del node.reelections[key]
     if due:
         names = tuple(PartitionName(topic=key.topic, partition=key.partition) for key in due)
-        node.ask(node.settings.controller_id, ElectLeaders(partitions=names), AskedToElect(due))
+        node.ask(node.settings.controller_id, ElectLeaders(partitions=names), InFlightElection(due))
 
 
-def answer_election(node: Node, asked: AskedToElect, answer: Answered, now: int) -> None:
+def answer_election(node: Node, asked: InFlightElection, answer: Answered, now: int) -> None:
     """New epochs come with the news; without an answer they are asked for again."""
     errors = dict.fromkeys(asked.partitions, answer.error)
     if isinstance(answer.body, ElectLeadersReply):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from fencepost.broker.cluster import controller
 from fencepost.broker.cluster.controller import METADATA_PARTITION, ClusterDecision
 from fencepost.broker.contract import Reassign, Received, Refused, ReplyTo, Warn
-from fencepost.broker.node import Log, Node
+from fencepost.broker.node import LeaderLog, Node
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     AllocateProducerIds,
@@ -116,7 +116,7 @@ def _control(node: Node, decision: ClusterDecision, to: ReplyTo, now: int) -> No
     _write(node, log, decision, now)
 
 
-def _write(node: Node, log: Log, decision: ClusterDecision, now: int) -> None:
+def _write(node: Node, log: LeaderLog, decision: ClusterDecision, now: int) -> None:
     """What the records mean for nodes is done once they are durable, before the effects of the decision."""
     if decision.entries:
         node.append(log, cluster_batch(decision.entries, timestamp=now), decision.entries)

@@ -11,7 +11,7 @@ from fencepost.broker.groups.offsets import NO_GROUP_ID, forget_group, forget_of
 from fencepost.broker.groups.state import Groups, offset_keys
 from fencepost.broker.groups.tables import MEMBERSHIP, GroupInput
 from fencepost.broker.node import Node
-from fencepost.broker.purgatory import Log
+from fencepost.broker.purgatory import LeaderLog
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
     DeleteGroups,
@@ -144,7 +144,7 @@ def _offset_problem(node: Node, group: Group, key: TopicPartition) -> ErrorCode:
     return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_subscribed(group, key.topic) else NO_ERROR
 
 
-def _forget(node: Node, log: Log, group: Group, parts: list[PartitionError], now: int) -> None:
+def _forget(node: Node, log: LeaderLog, group: Group, parts: list[PartitionError], now: int) -> None:
     known = set(offset_keys(groups_of(log)))
     named = [OffsetKey(group.group_id, part.topic, part.partition) for part in parts]
     keys = [key for key in named if key in known]

@@ -14,7 +14,7 @@ from fencepost.broker.groups.rebalance import GroupDecision, Turn, refused_join,
 from fencepost.broker.groups.state import GroupBatch, Groups
 from fencepost.broker.groups.tables import DEAD, MEMBERSHIP, GroupInput
 from fencepost.broker.node import Node
-from fencepost.broker.purgatory import Log
+from fencepost.broker.purgatory import LeaderLog
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     Heartbeat,
@@ -28,7 +28,7 @@ from fencepost.protocol.offsets_log import group_batch
 from fencepost.protocol.terms import GroupState
 
 
-def _carry_out(node: Node, log: Log, decision: GroupDecision, now: int) -> None:
+def _carry_out(node: Node, log: LeaderLog, decision: GroupDecision, now: int) -> None:
     """Make a decision so: the group and its record now, its answers once the record is durable."""
     if decision.note is not None:
         groups_of(log).live[decision.note.group_id] = decision.note
@@ -41,7 +41,7 @@ def _carry_out(node: Node, log: Log, decision: GroupDecision, now: int) -> None:
         node.after(log, decision.effects)
 
 
-def _find(node: Node, group_id: str, now: int) -> tuple[Log, Group | None] | Refused:
+def _find(node: Node, group_id: str, now: int) -> tuple[LeaderLog, Group | None] | Refused:
     """The coordinator's log and the group, when this node coordinates it."""
     if not group_id:
         return NO_GROUP_ID
@@ -82,7 +82,7 @@ def _made(group_id: str) -> Group:
     return Group(group_id=group_id, state=state)
 
 
-def _fresh_member_id(log: Log, request: JoinGroup) -> str:
+def _fresh_member_id(log: LeaderLog, request: JoinGroup) -> str:
     """An id that this log's coordinators have never given: leaders differ in their epoch (Kafka draws a
     UUID).
     """
@@ -153,7 +153,7 @@ def leave_group(node: Node, request: LeaveGroup, to: ReplyTo, now: int) -> None:
 # --- time ------------------------------------------------------------------------------------------------
 
 
-def resume(node: Node, log: Log, now: int) -> None:
+def resume(node: Node, log: LeaderLog, now: int) -> None:
     """A coordinator has just loaded its log: the members that it tells of have a whole session to show that
     they live (onLoaded).
     """

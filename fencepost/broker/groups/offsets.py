@@ -20,7 +20,7 @@ from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
 from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, TransactionalOffsets, judge
 from fencepost.broker.partitions.produce import add_request, ask_coordinator
-from fencepost.broker.purgatory import AskedToAddOffsets, Log
+from fencepost.broker.purgatory import InFlightAddOffsets, LeaderLog
 from fencepost.broker.transactions.tables import ClientVersion, TransactionVersion
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
@@ -59,14 +59,14 @@ ADD_ERRORS: Final = {
 NO_GROUP_ID: Final = Refused(ErrorCode.INVALID_GROUP_ID, "a group needs a name")
 
 
-def group_log(node: Node, group_id: str) -> Log | Refused:
+def group_log(node: Node, group_id: str) -> LeaderLog | Refused:
     """The log of the group's coordinator, when this node is it."""
     number = coordinator_partition(group_id, node.settings.offsets_topic_num_partitions)
     log = node.logs.get(TopicPartition(CONSUMER_OFFSETS_TOPIC, number))
     return Refused(ErrorCode.NOT_COORDINATOR) if log is None else log
 
 
-def groups_of(log: Log) -> Groups:
+def groups_of(log: LeaderLog) -> Groups:
     """The coordinator on top of a `__consumer_offsets` partition."""
     assert isinstance(log.coordinator, Groups), "groups live on __consumer_offsets"
     return log.coordinator
@@ -79,7 +79,9 @@ def _answers(request: OffsetCommit | TxnOffsetCommit, errors: list[ErrorCode]) -
     )
 
 
-def _check_member(node: Node, log: Log, request: OffsetCommit | TxnOffsetCommit, now: int) -> Refused | None:
+def _check_member(
+    node: Node, log: LeaderLog, request: OffsetCommit | TxnOffsetCommit, now: int
+) -> Refused | None:
     """Why the group refuses all of it; a member's own commit shows that it lives."""
     state = groups_of(log)
     group = state.group(request.group_id, now=now)
@@ -136,7 +138,7 @@ def commit_in_transaction(
     if isinstance(log, Refused):
         _refuse(node, request, to, log.error)
         return
-    state, asks = log.partition, _asks(node, asked.generation)
+    state, asks = log.partition, _asks(node, asked.transaction_version)
     written = TransactionalOffsets(request.producer_id, request.producer_epoch)
     verdict = judge(state, written, guard=NO_GUARD, checks=node.settings.checks_before_asking)
     if isinstance(verdict, Refused):
@@ -149,7 +151,7 @@ def commit_in_transaction(
             request.producer_id,
             producer_epoch=request.producer_epoch,
             sequence=NO_SEQUENCE,
-            starts_at_zero=asked.generation.adds_implicitly,
+            starts_at_zero=asked.transaction_version.adds_implicitly,
             now=now,
         )
         add = add_request(
@@ -157,9 +159,9 @@ def commit_in_transaction(
             request.producer_id,
             request.producer_epoch,
             [state.key],
-            verify_only=not asked.generation.adds_implicitly,
+            verify_only=not asked.transaction_version.adds_implicitly,
         )
-        why = AskedToAddOffsets(request=request, to=to, key=state.key, guard=guard, spoken=asked)
+        why = InFlightAddOffsets(request=request, to=to, key=state.key, guard=guard, spoken=asked)
         if not ask_coordinator(node, add, why):
             _refuse(node, request, to, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
@@ -172,31 +174,38 @@ def _has_known_place(node: Node, request: TxnOffsetCommit) -> bool:
 def _asks(node: Node, asked: TransactionVersion) -> bool:
     """Without verification a coordinator is asked only to add the partition, where clusters do that."""
     return node.settings.partition_verification or (
-        asked.adds_implicitly and node.settings.generation.adds_implicitly
+        asked.adds_implicitly and node.settings.transaction_version.adds_implicitly
     )
 
 
-def answer_to_add(node: Node, asked: AskedToAddOffsets, answer: Answered, now: int) -> None:
+def answer_to_add(node: Node, asked: InFlightAddOffsets, answer: Answered, now: int) -> None:
     """The coordinator has answered: append the offsets, or refuse them all."""
     error = answer.error
     if isinstance(answer.body, AddPartitionsToTxnReply):
         error = answer.body.partitions[0].error
     log = group_log(node, asked.request.group_id)
-    if error is NO_ERROR and isinstance(log, Log) and log.partition.gave(asked.guard):
+    if error is NO_ERROR and isinstance(log, LeaderLog) and log.partition.issued(asked.guard):
         _append(node, log, asked.request, asked.to, now, guard=asked.guard, asked=asked.spoken)
         return
     if error is NO_ERROR:
         error = ErrorCode.NOT_COORDINATOR
-    _refuse(node, asked.request, asked.to, asked.spoken.told(ADD_ERRORS.get(error, error)))
+    _refuse(node, asked.request, asked.to, asked.spoken.downgrade(ADD_ERRORS.get(error, error)))
 
 
 def _append(
-    node: Node, log: Log, request: TxnOffsetCommit, to: ReplyTo, now: int, *, guard: int, asked: ClientVersion
+    node: Node,
+    log: LeaderLog,
+    request: TxnOffsetCommit,
+    to: ReplyTo,
+    now: int,
+    *,
+    guard: int,
+    asked: ClientVersion,
 ) -> None:
     written = TransactionalOffsets(request.producer_id, request.producer_epoch)
     verdict = judge(log.partition, written, guard=guard, checks=node.settings.offset_checks)
     if isinstance(verdict, Refused):
-        _refuse(node, request, to, asked.told(verdict.error))
+        _refuse(node, request, to, asked.downgrade(verdict.error))
         return
     errors = _errors(node, request, _check_member(node, log, request, now))
     good = [offset for offset, error in zip(request.offsets, errors, strict=True) if error is NO_ERROR]
@@ -229,7 +238,7 @@ def fetch(node: Node, request: OffsetFetch, to: ReplyTo, now: int) -> None:
     node.after(log, (Reply(to, body=OffsetFetchReply(offsets=groups.fetch(groups_of(log), request))),))
 
 
-def forget_topics(node: Node, log: Log, topics: Collection[str], now: int) -> None:
+def forget_topics(node: Node, log: LeaderLog, topics: Collection[str], now: int) -> None:
     """Tombstones for offsets in topics that are deleted, or a new topic of that name would be read from the
     middle (GroupCoordinatorService.onPartitionsDeleted).
     """
@@ -238,13 +247,13 @@ def forget_topics(node: Node, log: Log, topics: Collection[str], now: int) -> No
         forget_offsets(node, log, gone, now)
 
 
-def forget_offsets(node: Node, log: Log, keys: Iterable[OffsetKey], now: int) -> None:
+def forget_offsets(node: Node, log: LeaderLog, keys: Iterable[OffsetKey], now: int) -> None:
     """Write a tombstone for each of these offsets."""
     entries = tuple([(key, None) for key in keys])
     node.append(log, offsets_batch(entries, timestamp=now), GroupBatch(entries))
 
 
-def forget_group(node: Node, log: Log, group_id: str, now: int) -> None:
+def forget_group(node: Node, log: LeaderLog, group_id: str, now: int) -> None:
     """Write tombstones for a group and for each of its offsets, pending or not."""
     state = groups_of(log)
     state.live.pop(group_id, None)

@@ -7,12 +7,12 @@ in log order, wins. Who is in a group right now (`live`) is a note: a new coordi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 import attrs
 
-from fencepost.broker.groups.group import Group, loaded
+from fencepost.broker.groups.group import Group, is_subscribed, loaded
 from fencepost.protocol.batches import BatchHeader, Buffer, marker_of
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
@@ -24,7 +24,15 @@ from fencepost.protocol.messages import (
 )
 from fencepost.protocol.offsets_log import GroupEntry, GroupRecord, OffsetKey, OffsetRecord
 from fencepost.protocol.states import Note
-from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET, TopicPartition, TransactionResult
+from fencepost.protocol.terms import (
+    CONSUMER_PROTOCOL,
+    NO_LEADER_EPOCH,
+    NO_OFFSET,
+    NO_TIMESTAMP,
+    GroupState,
+    TopicPartition,
+    TransactionResult,
+)
 
 # offset.metadata.max.bytes
 OFFSET_METADATA_BYTES_MAX: Final = 4096
@@ -134,6 +142,51 @@ def _fetched(key: TopicPartition, found: Committed | None, is_unstable: bool) ->
         topic=key.topic, partition=key.partition, error=error, offset=offset, leader_epoch=leader_epoch,
         metadata=metadata,
     )  # fmt: skip
+
+
+# --- retention: which offsets are too old to keep (KIP-211) ----------------------------------------------
+
+
+def expired_offsets(state: Groups, group: Group, *, before_ms: int) -> list[OffsetKey]:
+    """The offsets of a group whose time began at or before `before_ms`; what a transaction moves and what
+    members read stays (OffsetMetadataManager.cleanupExpiredOffsets).
+    """
+    moved = _moved_by_transactions(state, group.group_id)
+    found: list[OffsetKey] = []
+    for where, committed in sorted(state.committed.get(group.group_id, {}).items()):
+        key = OffsetKey(group.group_id, where.topic, where.partition)
+        since_ms = _since(group, committed)
+        if since_ms is None or since_ms > before_ms or key in moved or is_subscribed(group, where.topic):
+            continue
+        found.append(key)
+    return found
+
+
+def _since(group: Group, committed: Committed) -> int | None:
+    """When the time of an offset began, None while it does not run (ClassicGroup.offsetExpirationCondition).
+
+    With members it is the commit; a group that was left counts from then; who never had members is a simple
+    consumer, which commits as long as it lives.
+    """
+    commit_ms = committed.record.commit_ms
+    if not group.protocol_type:
+        return commit_ms
+    if group.state is GroupState.EMPTY:
+        return commit_ms if group.state_since_ms == NO_TIMESTAMP else group.state_since_ms
+    is_settled = group.state is GroupState.STABLE and group.protocol_type == CONSUMER_PROTOCOL
+    return commit_ms if is_settled else None
+
+
+def is_over(state: Groups, group: Group, expired: Collection[OffsetKey]) -> bool:
+    """Nothing but these offsets is left of a group without members: it goes with them, at once if there
+    never were any (GroupCoordinatorShard.cleanupGroupMetadata).
+    """
+    kept = len(state.committed.get(group.group_id, {})) - len(expired)
+    return kept == 0 and group.state is GroupState.EMPTY and not _moved_by_transactions(state, group.group_id)
+
+
+def _moved_by_transactions(state: Groups, group_id: str) -> set[OffsetKey]:
+    return {key for pending in state.pending.values() for key in pending if key.group_id == group_id}
 
 
 # --- Changing state --------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ import attrs
 
 from fencepost.broker.checks import Check, first_refusal
 from fencepost.broker.contract import Refused
-from fencepost.broker.partitions.partition import UNKNOWN_PRODUCER, CachedBatch, Partition, Producer
+from fencepost.broker.partitions.partition import UNKNOWN_PRODUCER, CachedBatch, Partition, ProducerEntry
 from fencepost.protocol.batches import (
     HEADER_SIZE,
     MAGIC_AT,
@@ -233,7 +233,7 @@ FORM_CHECKS: Final = (
 # --- a batch and what the partition knows of its producer -------------------------------------------------
 
 
-def _repeated(written: Written, producer: Producer) -> CachedBatch | None:
+def _repeated(written: Written, producer: ProducerEntry) -> CachedBatch | None:
     """A batch of an older epoch is never a duplicate (ProducerStateEntry.findDuplicateBatch)."""
     if producer.producer_epoch == written.producer_epoch:
         for cached in producer.batches:
@@ -243,16 +243,16 @@ def _repeated(written: Written, producer: Producer) -> CachedBatch | None:
     return None
 
 
-def _is_repeated(partition: Partition, written: Written, producer: Producer, guard: int) -> bool:
+def _is_repeated(partition: Partition, written: Written, producer: ProducerEntry, guard: int) -> bool:
     return _repeated(written, producer) is not None
 
 
-def _has_older_epoch(partition: Partition, written: Written, producer: Producer, guard: int) -> bool:
+def _has_older_epoch(partition: Partition, written: Written, producer: ProducerEntry, guard: int) -> bool:
     """A newer instance of the producer has been here (ProducerAppendInfo.checkProducerEpoch)."""
     return written.producer_epoch < producer.producer_epoch
 
 
-def _is_overtaken(partition: Partition, written: Written, producer: Producer, guard: int) -> bool:
+def _is_overtaken(partition: Partition, written: Written, producer: ProducerEntry, guard: int) -> bool:
     """A marker after the coordinator's answer removed the guard: the write belongs to a transaction that is
     over, and would open it again, with nobody left to end it.
     """
@@ -264,23 +264,23 @@ def _is_overtaken(partition: Partition, written: Written, producer: Producer, gu
     return entry is None or entry.guard != guard
 
 
-def _begins_late(partition: Partition, written: Written, producer: Producer, guard: int) -> bool:
+def _begins_late(partition: Partition, written: Written, producer: ProducerEntry, guard: int) -> bool:
     entry = partition.verifying.get(written.producer_id)
     return entry is not None and entry.starts_at_zero and not producer.batches and written.base_sequence != 0
 
 
-def _overtakes(partition: Partition, written: Written, producer: Producer, guard: int) -> bool:
+def _overtakes(partition: Partition, written: Written, producer: ProducerEntry, guard: int) -> bool:
     """An earlier batch waits for the coordinator's answer (VerificationStateEntry.lowestSequence)."""
     entry = partition.verifying.get(written.producer_id)
     return entry is not None and written.base_sequence > entry.lowest_sequence
 
 
-def _is_unknown(partition: Partition, written: Written, producer: Producer, guard: int) -> bool:
+def _is_unknown(partition: Partition, written: Written, producer: ProducerEntry, guard: int) -> bool:
     is_foreign = producer.producer_epoch == NO_PRODUCER_EPOCH != written.producer_epoch
     return is_foreign and written.base_sequence != 0
 
 
-def _is_out_of_order(partition: Partition, written: Written, producer: Producer, guard: int) -> bool:
+def _is_out_of_order(partition: Partition, written: Written, producer: ProducerEntry, guard: int) -> bool:
     if producer.producer_epoch == NO_PRODUCER_EPOCH or written.producer_epoch == NO_PRODUCER_EPOCH:
         return False
     fresh = written.producer_epoch != producer.producer_epoch or not producer.batches
@@ -288,11 +288,11 @@ def _is_out_of_order(partition: Partition, written: Written, producer: Producer,
     return written.base_sequence != expected
 
 
-def _is_plain_inside(partition: Partition, written: Written, producer: Producer, guard: int) -> bool:
+def _is_plain_inside(partition: Partition, written: Written, producer: ProducerEntry, guard: int) -> bool:
     return not written.is_transactional and producer.current_txn_first_offset != NO_OFFSET
 
 
-WriteCheck = Check[Partition, Written, Producer, int]
+WriteCheck = Check[Partition, Written, ProducerEntry, int]
 
 _OLDER_EPOCH: Final = WriteCheck(
     "has an older epoch than the partition knows of the producer",
@@ -376,7 +376,7 @@ def judge(
     return refused if refused is None or refused.error else _duplicate(written, producer)
 
 
-def _duplicate(written: Written, producer: Producer) -> Duplicate:
+def _duplicate(written: Written, producer: ProducerEntry) -> Duplicate:
     cached = _repeated(written, producer)
     assert cached is not None, "only a duplicate is answered without an error"
     return Duplicate(cached.first_offset)
@@ -390,29 +390,29 @@ def has_no_transactions(key: TopicPartition) -> bool:
     return key.topic in INTERNAL_TOPICS and key.topic != CONSUMER_OFFSETS_TOPIC
 
 
-def _is_stale(marker: TransactionMarker, producer: Producer) -> bool:
+def _is_stale(marker: TransactionMarker, producer: ProducerEntry) -> bool:
     return marker.producer_epoch < producer.producer_epoch
 
 
-def _is_of_an_earlier_one(marker: TransactionMarker, producer: Producer) -> bool:
+def _is_of_an_earlier_one(marker: TransactionMarker, producer: ProducerEntry) -> bool:
     """The open transaction began under the epoch that this marker brought: it ended the one before."""
     return _is_of_this_epoch(marker, producer) and producer.current_txn_first_offset != NO_OFFSET
 
 
-def _is_written_already(marker: TransactionMarker, producer: Producer) -> bool:
+def _is_written_already(marker: TransactionMarker, producer: ProducerEntry) -> bool:
     return _is_of_this_epoch(marker, producer) and producer.current_txn_first_offset == NO_OFFSET
 
 
-def _is_of_this_epoch(marker: TransactionMarker, producer: Producer) -> bool:
+def _is_of_this_epoch(marker: TransactionMarker, producer: ProducerEntry) -> bool:
     is_strict = marker.transaction_version >= FIRST_STRICT_VERSION
     return is_strict and marker.producer_epoch == producer.producer_epoch
 
 
-def _is_of_an_older_coordinator(marker: TransactionMarker, producer: Producer) -> bool:
+def _is_of_an_older_coordinator(marker: TransactionMarker, producer: ProducerEntry) -> bool:
     return marker.coordinator_epoch < producer.coordinator_epoch
 
 
-MarkerCheck = Check[TransactionMarker, Producer]
+MarkerCheck = Check[TransactionMarker, ProducerEntry]
 
 MARKER_CHECKS: Final = (
     MarkerCheck(

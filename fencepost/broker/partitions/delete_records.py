@@ -9,7 +9,7 @@ from __future__ import annotations
 from fencepost.broker.contract import LogStartMoved, MoveLogStart, Refused, ReplyTo
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
-from fencepost.broker.purgatory import Collect, Log
+from fencepost.broker.purgatory import Collect, LeaderLog
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
     DeletedRecords,
@@ -36,7 +36,9 @@ def delete_records(node: Node, request: DeleteRecords, to: ReplyTo, now: int) ->
         node.outcome.effects.append(MoveLogStart(partition=key, offset=offset, ticket=ticket, index=index))
 
 
-def _new_start(node: Node, key: TopicPartition, part: DeleteRecordsPartition) -> tuple[Log, int] | ErrorCode:
+def _new_start(
+    node: Node, key: TopicPartition, part: DeleteRecordsPartition
+) -> tuple[LeaderLog, int] | ErrorCode:
     log = node.log_of(key)
     if isinstance(log, Refused):
         return log.error

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from fencepost.broker.contract import FetchPlan, OffsetPlan, Refused, ReplyFetched, ReplyListed, ReplyTo
-from fencepost.broker.node import Log, Node
+from fencepost.broker.node import LeaderLog, Node
 from fencepost.broker.partitions.partition import READ_COMMITTED
 from fencepost.broker.purgatory import ParkedFetch
 from fencepost.journal.journal import Journal
@@ -113,7 +113,7 @@ def _refused(part: FetchPartition, key: TopicPartition, error: ErrorCode) -> Fet
     )
 
 
-def _led(node: Node, key: TopicPartition, current_leader_epoch: int) -> Log | ErrorCode:
+def _led(node: Node, key: TopicPartition, current_leader_epoch: int) -> LeaderLog | ErrorCode:
     """The log, if this node leads it and in the epoch that the reader knows of: what another leadership
     says of offsets is not about the reader's (KIP-320, Partition.checkCurrentLeaderEpoch).
     """

@@ -54,7 +54,7 @@ class CachedBatch(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
-class Producer(NamedTuple):
+class ProducerEntry(NamedTuple):
     """A producer as this partition knows it (ProducerStateEntry); `open_since` is its open transaction's
     first offset here.
     """
@@ -71,7 +71,7 @@ class Producer(NamedTuple):
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
 
-UNKNOWN_PRODUCER: Final = Producer()
+UNKNOWN_PRODUCER: Final = ProducerEntry()
 
 
 class Verification(NamedTuple):
@@ -106,7 +106,7 @@ class Partition:
     log_start_batch: Ignored[int] = 0  # where the batch begins that holds the log start
     log_end_offset: int = 0
     high_watermark: Note[int] = 0
-    producers: dict[int, Producer] = attrs.Factory(dict[int, Producer])
+    producers: dict[int, ProducerEntry] = attrs.Factory(dict[int, ProducerEntry])
     open_transactions: SortedDict[int, int] = attrs.Factory(SortedDict[int, int])
     unreplicated_txns: Note[list[UnreplicatedTxn]] = attrs.Factory(list[UnreplicatedTxn])
     verifying: Note[dict[int, Verification]] = attrs.Factory(dict[int, Verification])
@@ -150,7 +150,7 @@ class Partition:
         producer = self.producers.get(producer_id, UNKNOWN_PRODUCER)
         return producer.current_txn_first_offset != NO_OFFSET and producer.producer_epoch == producer_epoch
 
-    def gave(self, guard: int) -> bool:
+    def issued(self, guard: int) -> bool:
         """Whether the question with this guard was asked under this leadership, not under an earlier one."""
         return guard >> GUARD_BITS == self.leader_epoch
 
@@ -208,7 +208,7 @@ def _apply_data(partition: Partition, header: BatchHeader) -> None:
         if current_txn_first_offset == NO_OFFSET:
             current_txn_first_offset = header.base_offset
             partition.open_transactions[current_txn_first_offset] = header.producer_id
-    partition.producers[header.producer_id] = Producer(
+    partition.producers[header.producer_id] = ProducerEntry(
         header.producer_epoch,
         producer.coordinator_epoch,
         header.max_timestamp,
@@ -221,7 +221,7 @@ def _apply_marker(partition: Partition, header: BatchHeader, marker: Marker) -> 
     producer = partition.producers.get(header.producer_id, UNKNOWN_PRODUCER)
     recent = producer.batches if producer.producer_epoch == header.producer_epoch else ()
     partition.verifying.pop(header.producer_id, None)
-    partition.producers[header.producer_id] = Producer(
+    partition.producers[header.producer_id] = ProducerEntry(
         header.producer_epoch, marker.coordinator_epoch, header.max_timestamp, NO_OFFSET, recent
     )
     if producer.current_txn_first_offset == NO_OFFSET:
@@ -283,7 +283,7 @@ def snapshot(partition: Partition) -> list[ProducerSnapshot]:
     ]
 
 
-def _snapshot_entry(producer_id: int, producer: Producer) -> ProducerSnapshot:
+def _snapshot_entry(producer_id: int, producer: ProducerEntry) -> ProducerSnapshot:
     last = producer.batches[-1] if producer.batches else CachedBatch(NO_SEQUENCE, NO_OFFSET, 0)
     return ProducerSnapshot(
         producer_id=producer_id,
@@ -301,7 +301,7 @@ def restore(partition: Partition, entries: Iterable[ProducerSnapshot], *, at_off
     """The state that a snapshot at this offset describes; batches from there on are then applied."""
     for entry in entries:
         cached = CachedBatch(entry.last_sequence, entry.last_offset, entry.offset_delta)
-        partition.producers[entry.producer_id] = Producer(
+        partition.producers[entry.producer_id] = ProducerEntry(
             entry.producer_epoch,
             entry.coordinator_epoch,
             entry.timestamp,

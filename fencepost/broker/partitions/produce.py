@@ -14,7 +14,7 @@ from fencepost.broker.contract import NOBODY, Answered, Refused, ReplyTo
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import checks, partition
 from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, Arriving, Duplicate
-from fencepost.broker.purgatory import Asked, AskedToAdd, Collect, Incoming, Log
+from fencepost.broker.purgatory import Collect, Incoming, InFlight, InFlightAddPartitions, LeaderLog
 from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.tables import ClientVersion
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
@@ -54,7 +54,7 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, asked: ClientVe
     ]
     refused = first_refusal(checks.REQUEST_CHECKS, request, parsed, placed)
     to_add: list[tuple[Incoming, int]] = []
-    asks = asked.generation.adds_implicitly or node.settings.partition_verification
+    asks = asked.transaction_version.adds_implicitly or node.settings.partition_verification
     for index, (key, part, header) in enumerate(zip(keys, request.partitions, parsed, strict=True)):
         log = refused or node.log_of(key)
         if isinstance(log, Refused) or isinstance(header, Refused):
@@ -98,7 +98,7 @@ def _part(
 
 def _start_adding(
     node: Node,
-    log: Log,
+    log: LeaderLog,
     incoming: Incoming,
     to_add: list[tuple[Incoming, int]],
     asked: ClientVersion,
@@ -114,7 +114,7 @@ def _start_adding(
         header.producer_id,
         producer_epoch=header.producer_epoch,
         sequence=header.base_sequence,
-        starts_at_zero=asked.generation.adds_implicitly,
+        starts_at_zero=asked.transaction_version.adds_implicitly,
         now=now,
     )
     to_add.append((incoming, guard))
@@ -124,13 +124,13 @@ def _ask_to_add(
     node: Node, transactional_id: str, batches: list[tuple[Incoming, int]], asked: ClientVersion
 ) -> None:
     header = batches[0][0].header
-    why = AskedToAdd(tuple(batches), spoken=asked)
+    why = InFlightAddPartitions(tuple(batches), spoken=asked)
     request = add_request(
         transactional_id,
         header.producer_id,
         header.producer_epoch,
         [incoming.key for incoming, _ in batches],
-        verify_only=not asked.generation.adds_implicitly,
+        verify_only=not asked.transaction_version.adds_implicitly,
     )
     if not ask_coordinator(node, request, why):
         answer_to_add(node, why, Answered(token=0, error=ErrorCode.COORDINATOR_NOT_AVAILABLE, body=None))
@@ -154,7 +154,7 @@ def add_request(
     )
 
 
-def ask_coordinator(node: Node, request: AddPartitionsToTxn, why: Asked) -> bool:
+def ask_coordinator(node: Node, request: AddPartitionsToTxn, why: InFlight) -> bool:
     """Send to the transaction coordinator of the request's id; False when there is none."""
     count = node.settings.transaction_state_log_num_partitions
     leader = node.cluster.leader(transactions.log_of(request.transactional_id, count))
@@ -163,7 +163,7 @@ def ask_coordinator(node: Node, request: AddPartitionsToTxn, why: Asked) -> bool
     return leader is not None
 
 
-def answer_to_add(node: Node, asked: AskedToAdd, answer: Answered) -> None:
+def answer_to_add(node: Node, asked: InFlightAddPartitions, answer: Answered) -> None:
     """The coordinator has answered: append what it took in, refuse the rest."""
     added = answer.body.partitions if isinstance(answer.body, AddPartitionsToTxnReply) else ()
     errors = {(part.topic, part.partition): part.error for part in added}
@@ -171,18 +171,18 @@ def answer_to_add(node: Node, asked: AskedToAdd, answer: Answered) -> None:
         error = answer.error or errors.get(incoming.key, ErrorCode.UNKNOWN_SERVER_ERROR)
         log = node.logs.get(incoming.key)
         # A leader that lost the log in the meantime, and has it again, does not know what came in between.
-        if error is NO_ERROR and log is not None and log.partition.gave(guard):
+        if error is NO_ERROR and log is not None and log.partition.issued(guard):
             _append(node, log, incoming, guard)
         else:
-            meanings = ADD_ERRORS if asked.spoken.generation.adds_implicitly else VERIFY_ERRORS
+            meanings = ADD_ERRORS if asked.spoken.transaction_version.adds_implicitly else VERIFY_ERRORS
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER if error is NO_ERROR else meanings.get(error, error)
-            node.collect(_part(incoming.ticket, incoming.index, incoming.key, asked.spoken.told(error)))
+            node.collect(_part(incoming.ticket, incoming.index, incoming.key, asked.spoken.downgrade(error)))
 
 
 # --- appending -------------------------------------------------------------------------------------------
 
 
-def _append(node: Node, log: Log, incoming: Incoming, guard: int) -> None:
+def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int) -> None:
     arriving = Arriving(
         incoming.acks, incoming.key, incoming.header, incoming.records, _size_limit(node, incoming.key.topic)
     )

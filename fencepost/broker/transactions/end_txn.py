@@ -52,48 +52,44 @@ def end_transaction(
     asked: TransactionVersion,
 ) -> TransactionDecision | Refused:
     """Decide the transaction: from PREPARE_* on it ends that way, whatever crashes (KIP-98; the table is that
-    of the generation that the request asks in, or of the cluster's if that is older).
+    of the version that the request asks in, or of the cluster's if that is older).
     """
     name = request.transactional_id
-    generation = served(rules.generation, asked)
+    version = served(rules.transaction_version, asked)
     found = find(state, name)
     if isinstance(found, Refused):
         return found
-    cell = _end_cell(state, found, request, rules, generation)
+    cell = _end_cell(state, found, request, rules, version)
     if isinstance(cell, Refused):
         return cell
     if cell is found.state:
-        return Decision(effects=(Reply(to, body=_identity(found, rules, generation)),))
+        return Decision(effects=(Reply(to, body=_identity(found, rules, version)),))
     decision = prepare(
-        name, found, cell, now=now, fresh_producer_id=fresh_producer_id, rules=rules, generation=generation,
+        name, found, cell, now=now, fresh_producer_id=fresh_producer_id, rules=rules, version=version,
         fences=False,
     )  # fmt: skip
     if isinstance(decision, Refused):
         return decision
     ((_, prepared),) = decision.entries
     assert prepared is not None, "an end is a record, not a tombstone"
-    return evolve(decision, effects=(Reply(to, body=_identity(prepared, rules, generation)),))
+    return evolve(decision, effects=(Reply(to, body=_identity(prepared, rules, version)),))
 
 
 def _end_cell(
-    state: Transactions,
-    record: TransactionRecord,
-    request: EndTxn,
-    rules: Rules,
-    generation: TransactionVersion,
+    state: Transactions, record: TransactionRecord, request: EndTxn, rules: Rules, version: TransactionVersion
 ) -> TransactionState | Refused:
     # With fencing broken a former owner in the middle of a transaction is no retry: he ends whatever is open.
     is_retry = (
-        generation.renews_identity
+        version.renews_identity
         and _is_retry(record, request)
         and ("fencing" not in rules.broken or record.state in COMPLETED)
     )
     # The table speaks of records that are durable; before that the id is busy, whatever the table says.
     is_pending = request.transactional_id in state.pending
-    cell: Cell = BUSY if is_pending else generation.end[record.state][_end_input(request.result, is_retry)]
+    cell: Cell = BUSY if is_pending else version.end[record.state][_end_input(request.result, is_retry)]
     # A busy id has an identity that is about to change. Where each end renews it, no caller can know the next
     # one yet, so "try again" comes before the question who asks (KAFKA-18464); before KIP-890, after it.
-    if not is_retry and not (cell is BUSY and generation.renews_identity):
+    if not is_retry and not (cell is BUSY and version.renews_identity):
         refused = check_identity(record, request.producer_id, request.producer_epoch, rules)
         if refused is not None:
             return refused
@@ -118,9 +114,9 @@ def _is_retry(record: TransactionRecord, request: EndTxn) -> bool:
     return rotated and record.state in COMPLETED and request.producer_epoch == LAST_GRANTED_EPOCH
 
 
-def _identity(record: TransactionRecord, rules: Rules, generation: TransactionVersion) -> EndTxnReply:
+def _identity(record: TransactionRecord, rules: Rules, version: TransactionVersion) -> EndTxnReply:
     """Who the producer is in its next transaction; an older client is not told, for it stays who it is."""
-    if not generation.renews_identity:
+    if not version.renews_identity:
         return EndTxnReply(producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH)
     if record.next_producer_id != NO_PRODUCER_ID and rules.fixes.tells_next_producer_id:
         return EndTxnReply(producer_id=record.next_producer_id, producer_epoch=0)
@@ -135,17 +131,17 @@ def prepare(
     now: int,
     fresh_producer_id: int,
     rules: Rules,
-    generation: TransactionVersion,
+    version: TransactionVersion,
     fences: bool = True,
     effects: tuple[Effect, ...] = (),
 ) -> TransactionDecision | Refused:
     """PREPARE_*, and its epoch, which the markers carry: the next one if identities are renewed or if this
     fences the owner. The last epoch of a producer id hands over to a fresh id when the transaction completes.
     """
-    raised_by = _raised_by(rules, generation, fences=fences)
+    raised_by = _raised_by(rules, version, fences=fences)
     if raised_by > 1 and record.producer_epoch + raised_by > INT16_MAX:
         return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "the epoch would turn negative (KAFKA-19367)")
-    rotates = generation.renews_identity and record.producer_epoch >= LAST_GRANTED_EPOCH
+    rotates = version.renews_identity and record.producer_epoch >= LAST_GRANTED_EPOCH
     rotates = rotates and (rules.fixes.rotates_when_fencing or not fences)
     was_open = record.state is ONGOING
     prepared = record._replace(
@@ -155,9 +151,9 @@ def prepare(
         partitions=record.partitions if was_open else (),
         start_ms=record.start_ms if was_open else now,
         update_ms=now,
-        client_version=generation.client_version,
+        client_version=version.client_version,
     )
-    last_epoch = _last_epoch(record, generation, fences=fences, raised_by=raised_by)
+    last_epoch = _last_epoch(record, version, fences=fences, raised_by=raised_by)
     return Decision(
         entries=((name, prepared),),
         note=None if last_epoch is None else LastEpoch(name, last_epoch),
@@ -165,17 +161,17 @@ def prepare(
     )
 
 
-def _raised_by(rules: Rules, generation: TransactionVersion, *, fences: bool) -> int:
+def _raised_by(rules: Rules, version: TransactionVersion, *, fences: bool) -> int:
     """By how much PREPARE_* raises the epoch: a fence and an end each ask for one more (KAFKA-19367)."""
-    asked_for = int(generation.renews_identity) + int(fences)
+    asked_for = int(version.renews_identity) + int(fences)
     return min(asked_for, 1) if rules.fixes.fences_once else asked_for
 
 
 def _last_epoch(
-    record: TransactionRecord, generation: TransactionVersion, *, fences: bool, raised_by: int
+    record: TransactionRecord, version: TransactionVersion, *, fences: bool, raised_by: int
 ) -> int | None:
     """By which epoch a fenced owner is still known once identities are renewed; before, by none."""
-    if generation.renews_identity:
+    if version.renews_identity:
         return record.producer_epoch + raised_by - 1
     return NO_PRODUCER_EPOCH if fences else None
 
@@ -186,7 +182,7 @@ def complete(state: Transactions, name: str, *, now: int, rules: Rules) -> Trans
     """
     record = known_record(state, name)
     assert record is not None, "markers are only written for an id that is known"
-    cell = rules.generation.moves[record.state][CoordinatorInput.MARKERS_WRITTEN]
+    cell = rules.transaction_version.moves[record.state][CoordinatorInput.MARKERS_WRITTEN]
     assert isinstance(cell, TransactionState), "markers are only written for a decided transaction"
     done = record._replace(state=cell, partitions=(), update_ms=now)
     if record.next_producer_id != NO_PRODUCER_ID:
@@ -205,9 +201,9 @@ def abort_timed_out(
     """Abort on the coordinator's own account, under a new epoch (transaction.timeout.ms)."""
     record = known_record(state, name)
     assert record is not None, "only an id that is known has a deadline"
-    cell = rules.generation.moves[record.state][CoordinatorInput.TIMEOUT]
+    cell = rules.transaction_version.moves[record.state][CoordinatorInput.TIMEOUT]
     assert isinstance(cell, TransactionState), "only an open transaction has a deadline"
     return prepare(
         name, record, cell, now=now, fresh_producer_id=fresh_producer_id, rules=rules,
-        generation=rules.generation,
+        version=rules.transaction_version,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from fencepost.broker.checks import first_refusal
 from fencepost.broker.contract import Decision, Refused, Reply, ReplyTo
 from fencepost.broker.node import Node
 from fencepost.broker.partitions.checks import has_no_transactions
-from fencepost.broker.purgatory import Log
+from fencepost.broker.purgatory import LeaderLog
 from fencepost.broker.transactions import end_txn
 from fencepost.broker.transactions import init_producer_id as identities
 from fencepost.broker.transactions import state as transactions
@@ -46,7 +46,7 @@ NO_PRODUCER_IDS: Final = Refused(
 )
 
 
-def coordinator_log(node: Node, transactional_id: str) -> Log | Refused:
+def coordinator_log(node: Node, transactional_id: str) -> LeaderLog | Refused:
     """The log of the id's coordinator, when this node is it."""
     log = node.logs.get(
         transactions.log_of(transactional_id, node.settings.transaction_state_log_num_partitions)
@@ -54,13 +54,13 @@ def coordinator_log(node: Node, transactional_id: str) -> Log | Refused:
     return Refused(ErrorCode.NOT_COORDINATOR) if log is None else log
 
 
-def transactions_of(log: Log) -> Transactions:
+def transactions_of(log: LeaderLog) -> Transactions:
     """The coordinator on top of a `__transaction_state` partition."""
     assert isinstance(log.coordinator, Transactions), "transactions live on __transaction_state"
     return log.coordinator
 
 
-def carry_out(node: Node, log: Log, decision: TransactionDecision, now: int) -> None:
+def carry_out(node: Node, log: LeaderLog, decision: TransactionDecision, now: int) -> None:
     """Make a decision so: its note and its record now, its effects once the record is durable."""
     transactions.take_note(transactions_of(log), decision.note)
     for name, record in decision.entries:
@@ -68,7 +68,7 @@ def carry_out(node: Node, log: Log, decision: TransactionDecision, now: int) -> 
     node.after(log, decision.effects)
 
 
-def write_record(node: Node, log: Log, name: str, record: TransactionRecord | None, now: int) -> None:
+def write_record(node: Node, log: LeaderLog, name: str, record: TransactionRecord | None, now: int) -> None:
     """The next record of an id, None to forget it; until it is durable the id is pending."""
     state, ids = transactions_of(log), node.producer_ids
     if record is not None:
@@ -85,11 +85,16 @@ def write_record(node: Node, log: Log, name: str, record: TransactionRecord | No
 
 
 def _answer(
-    node: Node, log: Log, decided: TransactionDecision | Refused, to: ReplyTo, now: int, asked: ClientVersion
+    node: Node,
+    log: LeaderLog,
+    decided: TransactionDecision | Refused,
+    to: ReplyTo,
+    now: int,
+    asked: ClientVersion,
 ) -> None:
     """A refusal, too, waits until what it saw is durable."""
     if isinstance(decided, Refused):
-        node.after(log, (Reply(to, error=asked.told(decided.error)),))
+        node.after(log, (Reply(to, error=asked.downgrade(decided.error)),))
     else:
         carry_out(node, log, decided, now)
 
@@ -133,7 +138,7 @@ def add_partitions(
     node: Node, request: AddPartitionsToTxn, to: ReplyTo, now: int, asked: ClientVersion
 ) -> None:
     """From partition leaders on behalf of a producer (KIP-890), or from a client; all partitions or none."""
-    problems = [_add_problem(node, part.key, asked.generation) for part in request.partitions]
+    problems = [_add_problem(node, part.key, asked.transaction_version) for part in request.partitions]
     if any(problems):
         parts = tuple(
             PartitionError(
@@ -152,9 +157,9 @@ def add_partitions(
         decided = transactions.verify_partitions(state, request, to=to, rules=rules)
     else:
         decided = transactions.add_partitions(
-            state, request, to=to, now=now, rules=rules, asked=asked.generation
+            state, request, to=to, now=now, rules=rules, asked=asked.transaction_version
         )
-        if isinstance(decided, Decision) and not _can_write(rules.generation, decided):
+        if isinstance(decided, Decision) and not _can_write(rules.transaction_version, decided):
             unsupported = Reply(to, error=ErrorCode.UNSUPPORTED_VERSION)
             decided = Decision(note=Unwritable(request.transactional_id), effects=(unsupported,))
     _answer(node, log, decided, to, now, asked)
@@ -192,7 +197,7 @@ def add_offsets(node: Node, request: AddOffsetsToTxn, to: ReplyTo, now: int, ask
         partitions=(PartitionName(topic=CONSUMER_OFFSETS_TOPIC, partition=number),),
     )
     decided = transactions.add_partitions(
-        transactions_of(log), add, to=to, now=now, rules=node.settings.rules, asked=asked.generation
+        transactions_of(log), add, to=to, now=now, rules=node.settings.rules, asked=asked.transaction_version
     )
     if isinstance(decided, Decision):
         decided = attrs.evolve(decided, effects=(Reply(to, body=AddOffsetsToTxnReply()),))
@@ -208,7 +213,7 @@ def end_transaction(node: Node, request: EndTxn, to: ReplyTo, now: int, asked: C
         return
     state, rules = transactions_of(log), node.settings.rules
     decided = end_txn.end_transaction(
-        state, request, to=to, now=now, fresh_producer_id=fresh, rules=rules, asked=asked.generation
+        state, request, to=to, now=now, fresh_producer_id=fresh, rules=rules, asked=asked.transaction_version
     )
     _answer(node, log, decided, to, now, asked)
 
@@ -234,7 +239,7 @@ def abort_timed_out(node: Node, now: int) -> None:
             schedule_timeouts(node, log.coordinator, now)
 
 
-def _abort_one(node: Node, log: Log, name: str, now: int) -> None:
+def _abort_one(node: Node, log: LeaderLog, name: str, now: int) -> None:
     fresh = _fresh_producer_id(node)
     if fresh is not None:
         state, rules = transactions_of(log), node.settings.rules

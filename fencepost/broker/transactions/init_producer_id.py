@@ -86,7 +86,7 @@ def init_producer_id(
     record = known_record(state, name)
     if record is None:
         return _granted(call, _new_record(call), last_epoch=NO_PRODUCER_EPOCH)
-    cell = rules.generation.moves[record.state][CoordinatorInput.INIT]
+    cell = rules.transaction_version.moves[record.state][CoordinatorInput.INIT]
     if isinstance(cell, ErrorCode):
         return Refused(cell, f"{name} is in {record.state.title}")
     grant = GRANTS[_standing(cell, record)][_expectation(state, call, record)]
@@ -96,7 +96,7 @@ def init_producer_id(
         answer = Reply(to, error=ErrorCode.CONCURRENT_TRANSACTIONS)
         return prepare(
             name, record, cell, now=now, fresh_producer_id=fresh_producer_id, rules=rules,
-            generation=rules.generation, effects=(answer,),
+            version=rules.transaction_version, effects=(answer,),
         )  # fmt: skip
     return _next_identity(call, record, grant)
 

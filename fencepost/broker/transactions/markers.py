@@ -25,7 +25,7 @@ from typing import Final
 from fencepost.broker.contract import Answered, Refused, ReplyTo
 from fencepost.broker.node import Node
 from fencepost.broker.partitions.checks import has_no_transactions, judge_marker
-from fencepost.broker.purgatory import AskedMarkers, Collect, Log
+from fencepost.broker.purgatory import Collect, InFlightMarkers, LeaderLog
 from fencepost.broker.transactions import end_txn
 from fencepost.broker.transactions.handlers import carry_out, schedule_timeouts, transactions_of
 from fencepost.broker.transactions.state import PREPARED, RESULT_OF, Transactions
@@ -53,7 +53,7 @@ _INTERNAL: Final = Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, "an internal topic
 # --- the coordinator ---------------------------------------------------------------------------------------
 
 
-def resume(node: Node, log: Log, now: int) -> None:
+def resume(node: Node, log: LeaderLog, now: int) -> None:
     """A coordinator has just loaded its log: what PREPARE_* decided is finished, with markers to every
     partition.
     """
@@ -74,7 +74,7 @@ def send_due_markers(node: Node, now: int) -> None:
                 _send_markers(node, log, name, now)
 
 
-def _send_markers(node: Node, log: Log, name: str, now: int) -> None:
+def _send_markers(node: Node, log: LeaderLog, name: str, now: int) -> None:
     state = transactions_of(log)
     record = state.records.get(name)
     if record is None or record.state not in PREPARED:
@@ -91,7 +91,7 @@ def _send_markers(node: Node, log: Log, name: str, now: int) -> None:
         else:
             _retry_markers(node, log, name, now)
     for node_id, keys in by_node.items():
-        why = AskedMarkers(
+        why = InFlightMarkers(
             log_key=log.partition.key,
             transactional_id=name,
             producer_epoch=record.producer_epoch,
@@ -112,7 +112,7 @@ def _marker(state: Transactions, record: TransactionRecord, keys: list[TopicPart
     )
 
 
-def answer_markers(node: Node, asked: AskedMarkers, answer: Answered, now: int) -> None:
+def answer_markers(node: Node, asked: InFlightMarkers, answer: Answered, now: int) -> None:
     """Leaders that wrote their marker are done; others are asked again later, unless they know a newer
     owner.
     """
@@ -136,13 +136,13 @@ def answer_markers(node: Node, asked: AskedMarkers, answer: Answered, now: int) 
     _finish(node, log, name, now)
 
 
-def _retry_markers(node: Node, log: Log, name: str, now: int) -> None:
+def _retry_markers(node: Node, log: LeaderLog, name: str, now: int) -> None:
     due_ms = now + node.settings.marker_retry_backoff_ms
     node.marker_retries[log.partition.key, name] = due_ms
     node.wake_at(due_ms)
 
 
-def _finish(node: Node, log: Log, name: str, now: int) -> None:
+def _finish(node: Node, log: LeaderLog, name: str, now: int) -> None:
     """Nobody owes a marker any more: the transaction is complete."""
     state = transactions_of(log)
     if name in state.pending_markers and not state.pending_markers[name]:

@@ -102,7 +102,7 @@ class Transactions:
 class Rules:
     """What one node's coordinators go by; `generation` is the one that is finalized in the cluster."""
 
-    generation: TransactionVersion = NEWEST
+    transaction_version: TransactionVersion = NEWEST
     transaction_max_timeout_ms: int = 900_000
     broken: frozenset[str] = frozenset()
     fixes: KafkaFixes = ALL_FIXES
@@ -110,7 +110,10 @@ class Rules:
     @property
     def persists_other_ids(self) -> bool:
         """Whether the log holds the producer id before a rotation, and the one that comes next."""
-        return self.generation.persists_identity_history and self.fixes.persists_previous_and_next_producer_id
+        return (
+            self.transaction_version.persists_identity_history
+            and self.fixes.persists_previous_and_next_producer_id
+        )
 
 
 # --- AddPartitionsToTxn ----------------------------------------------------------------------------------
@@ -133,7 +136,7 @@ def add_partitions(
         return found
     if name in state.pending:
         return busy(name)
-    cell = rules.generation.moves[found.state][CoordinatorInput.ADD]
+    cell = rules.transaction_version.moves[found.state][CoordinatorInput.ADD]
     if isinstance(cell, ErrorCode):
         return Refused(cell, f"{name} is in {found.state.title}")
     refused = check_identity(found, request.producer_id, request.producer_epoch, rules)

@@ -130,7 +130,7 @@ MOVES: Final[MoveTable] = {
 class TransactionVersion:
     """A protocol generation: its number in `transaction.version`, its tables, and what else it brought."""
 
-    transaction_version: int
+    number: int
     # Its number and its traits tell it from the others, and can be hashed.
     end: EndTable = attrs.field(repr=False, eq=False)
     moves: MoveTable = attrs.field(default=MOVES, repr=False, eq=False)
@@ -146,7 +146,7 @@ class TransactionVersion:
 
 TRANSACTION_VERSIONS: Final = {
     0: TransactionVersion(
-        transaction_version=0,
+        number=0,
         end=END_VERSION_0,
         client_version=0,
         renews_identity=False,
@@ -154,7 +154,7 @@ TRANSACTION_VERSIONS: Final = {
         persists_identity_history=False,
     ),
     1: TransactionVersion(  # the flexible log record of KIP-890, and nothing else
-        transaction_version=1,
+        number=1,
         end=END_VERSION_0,
         client_version=0,
         renews_identity=False,
@@ -162,7 +162,7 @@ TRANSACTION_VERSIONS: Final = {
         persists_identity_history=True,
     ),
     2: TransactionVersion(
-        transaction_version=2,
+        number=2,
         end=END_VERSION_2,
         client_version=2,
         renews_identity=True,
@@ -209,12 +209,12 @@ YOUNGER_ERRORS: Final[dict[type, ErrorIntroduced]] = {
 class ClientVersion:
     """What a request's version says of its client: the generation, and an error that it does not know."""
 
-    generation: TransactionVersion
+    transaction_version: TransactionVersion
     """OLDEST, too, where no version says more."""
     unknown: ErrorCode | None = attrs.field(kw_only=True, default=None)
     instead: ErrorCode = attrs.field(kw_only=True, default=NO_ERROR)
 
-    def told(self, error: ErrorCode) -> ErrorCode:
+    def downgrade(self, error: ErrorCode) -> ErrorCode:
         """The error in words that the client knows."""
         return self.instead if error is self.unknown else error
 
@@ -232,4 +232,4 @@ def spoken(request: type, version: int) -> ClientVersion:
 
 def served(cluster: TransactionVersion, asked: TransactionVersion) -> TransactionVersion:
     """The generation by which a cluster serves one who speaks `asked`: the older of the two."""
-    return asked if asked.transaction_version < cluster.transaction_version else cluster
+    return asked if asked.number < cluster.number else cluster

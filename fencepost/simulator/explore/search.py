@@ -108,7 +108,7 @@ def root(config: ExploreConfig, steps: Steps) -> World:
     """
     settings = NodeSettings(
         port=1,
-        generation=TRANSACTION_VERSIONS[config.transaction_version],
+        transaction_version=TRANSACTION_VERSIONS[config.transaction_version],
         partition_verification=config.verifies,
         broken=config.broken,
         fixes=config.fixes,

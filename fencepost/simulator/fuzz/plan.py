@@ -113,7 +113,7 @@ def hurried(settings: NodeSettings, *, transaction_version: int, coordinators: i
     """
     return attrs.evolve(
         settings,
-        generation=TRANSACTION_VERSIONS[transaction_version],
+        transaction_version=TRANSACTION_VERSIONS[transaction_version],
         transaction_state_log_num_partitions=coordinators,
         offsets_topic_num_partitions=1,
         transaction_abort_timed_out_transaction_cleanup_interval_ms=SCAN_MS,

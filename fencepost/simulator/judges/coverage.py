@@ -111,14 +111,14 @@ class CellCounter:
         generation = self.generation
         given: EndInput | CoordinatorInput | None = _ADD
         if isinstance(request, EndTxn):
-            generation = served(generation, spoken(EndTxn, arrived.version).generation)
+            generation = served(generation, spoken(EndTxn, arrived.version).transaction_version)
             given = _end_input(record, request, generation)
         elif isinstance(request, InitProducerId):
             given = CoordinatorInput.INIT
         elif isinstance(request, AddPartitionsToTxn) and request.verify_only:
             given = None
         if given is not None:
-            self.cells[generation.transaction_version, record.state, given] += 1
+            self.cells[generation.number, record.state, given] += 1
 
     def decided(self, name: str, record: TransactionRecord, *, is_tick: bool) -> None:
         """A coordinator decided on its own; called before its record is entered."""
@@ -131,7 +131,7 @@ class CellCounter:
             given = CoordinatorInput.TIMEOUT
         else:
             return
-        self.cells[self.generation.transaction_version, before.state, given] += 1
+        self.cells[self.generation.number, before.state, given] += 1
 
 
 def _end_input(record: TransactionRecord, request: EndTxn, generation: TransactionVersion) -> EndInput | None:

@@ -38,7 +38,7 @@ class OldBehaviour:
     def is_of(self, settings: NodeSettings) -> bool:
         """Whether brokers with these settings do it."""
         is_let_in = self.despite_verification or not settings.partition_verification
-        return is_let_in and not settings.generation.renews_identity
+        return is_let_in and not settings.transaction_version.renews_identity
 
     @property
     def generations(self) -> str:

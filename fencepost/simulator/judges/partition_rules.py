@@ -26,7 +26,7 @@ from fencepost.broker.contract import BecomeLeader
 from fencepost.broker.groups.state import Groups
 from fencepost.broker.host import Host, SyncPolicy
 from fencepost.broker.node import Node
-from fencepost.broker.partitions.partition import Partition, Producer
+from fencepost.broker.partitions.partition import Partition, ProducerEntry
 from fencepost.journal.snapshots import ProducerSnapshot
 from fencepost.log_model.offsets import OffsetsModel
 from fencepost.log_model.partitions import LoggedMarker, PartitionModel
@@ -479,5 +479,5 @@ def _durable_knowledge(node: Node, key: TopicPartition) -> tuple[Any, ...]:
     return (where, log_start, log_end, known, opened, above)
 
 
-def _last_batch(producer: Producer) -> tuple[int, ...]:
+def _last_batch(producer: ProducerEntry) -> tuple[int, ...]:
     return producer.batches[-1][:3] if producer.batches else ()

@@ -43,7 +43,7 @@ from fencepost.broker.contract import (
 from fencepost.broker.groups.state import Groups
 from fencepost.broker.host import Host
 from fencepost.broker.partitions.partition import Partition
-from fencepost.broker.purgatory import AskedForNews, Log
+from fencepost.broker.purgatory import InFlightMetadataFetch, LeaderLog
 from fencepost.log_model.transactions import DECISIONS
 from fencepost.protocol.batches import BatchHeader, marker_of
 from fencepost.protocol.messages import EndTxn, InitProducerId, WriteTxnMarkers
@@ -88,7 +88,7 @@ class Invariants:
         self.retries = RetryRule(self.exercised, self.partitions, self.transactions)
         self.recovery = RecoveryRule(self.exercised, settings.policy, world.journals)
         self.moved: list[tuple[PartitionRecord, Partition]] = []  # in this step, by their newest leader
-        self.cells = CellCounter(settings.node_settings.generation, self.transactions)
+        self.cells = CellCounter(settings.node_settings.transaction_version, self.transactions)
 
     # --- events ---------------------------------------------------------------------------------------------
 
@@ -328,12 +328,12 @@ def _unsettled(node: SimulatedNode) -> Iterator[str]:
         yield f"{len(core.gatherings)} answers lack a part"
     if core.marker_retries or core.reelections:
         yield f"retries are planned: {[*core.marker_retries, *core.reelections]}"
-    unanswered = [why for why in core.asked.values() if not isinstance(why, AskedForNews)]
+    unanswered = [why for why in core.in_flight.values() if not isinstance(why, InFlightMetadataFetch)]
     if unanswered:
         yield f"waits for an answer: {unanswered[0]}"
 
 
-def _open_in(log: Log) -> Iterator[str]:
+def _open_in(log: LeaderLog) -> Iterator[str]:
     state = log.partition
     if log.waiting:
         yield f"{len(log.waiting)} answers wait for offset {log.waiting[0][0]}"

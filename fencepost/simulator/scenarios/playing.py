@@ -92,7 +92,7 @@ def world_settings(cluster: ClusterShape) -> WorldSettings:
     return WorldSettings(
         nodes=cluster.nodes,
         node_settings=NodeSettings(
-            generation=TRANSACTION_VERSIONS[cluster.transaction_version],
+            transaction_version=TRANSACTION_VERSIONS[cluster.transaction_version],
             partition_verification=cluster.partition_verification,
             broken=frozenset(cluster.broken),
             fixes=KafkaFixes.without(cluster.without_fixes),
