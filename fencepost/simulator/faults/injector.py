@@ -1,7 +1,19 @@
 """Faults at their points: each waits, strikes, and is undone when its time has come.
 
-Rule: a fault does what could happen to a real cluster. It strikes at the very moment where that is
-possible, and else right after whatever is going on.
+Theory of operation. A fault is a value: `when` it strikes, what it does (`do`), and `until` when that
+lasts.
+
+    ProtocolEvents --"node 1 sends EndTxn reply"--> Strike --> one of _DEEDS --> Undo --until--> undone
+                                                       at once, or as the next thing of the world
+
+A deed happens at the very moment of its point where that is possible: a node can crash or pause between
+two of its own acts, and a message can be held while it is sent. Any other deed waits until the current
+act is over, because code that runs must not be pulled away from under itself: no real cluster does that.
+Each deed publishes FaultStruck before its effect and FaultEnded before that is undone, so that a picture
+shows the cause above what follows.
+
+Invariant: after `heal` no effect of a fault is left, whether its `until` came or not. A fault whose point
+never came did not strike, and a scenario that waits for it fails.
 """
 
 from __future__ import annotations
@@ -22,7 +34,7 @@ from fencepost.simulator.world.nodes import SimulatedNode, disk_of
 from fencepost.simulator.world.processes import ClientProcess
 from fencepost.simulator.world.world import World
 
-Undo = Callable[[], None]
+Act = Callable[[], None]
 _AT_LEISURE: Final = Point(kind=PointKind.LATER, time_ms=LASTS_MS)
 # What a node can bear in the middle of its own work, and what touches nobody's work.
 _OF_ITSELF: Final = frozenset({ActionKind.CRASH, ActionKind.CUT_POWER, ActionKind.PAUSE})
@@ -40,10 +52,10 @@ def _at_once() -> bool:
     return True
 
 
-class Done(NamedTuple):
-    """What was done, how it is undone, and whether anybody has met it yet."""
+class Undo(NamedTuple):
+    """How an effect is undone, and whether it met anything yet."""
 
-    undo: Undo = _nothing
+    act: Act = _nothing
     has_struck: Callable[[], bool] = _at_once
 
 
@@ -57,8 +69,8 @@ class Strike:
     fired: int = 0
     ended: int = 0
     never_ended: bool = False
-    undos: list[Undo] = attrs.Factory(list[Undo])
-    done: list[Done] = attrs.Factory(list[Done])
+    undos: list[Act] = attrs.Factory(list[Act])
+    done: list[Undo] = attrs.Factory(list[Undo])
 
     @property
     def struck(self) -> int:
@@ -132,9 +144,9 @@ class FaultInjector:
         if done is None or fault.do.kind in ENDS_ITSELF:
             strike.ended += 1
             return
-        self._end_later(strike, done.undo)
+        self._end_later(strike, done.act)
 
-    def _end_later(self, strike: Strike, undo: Undo) -> None:
+    def _end_later(self, strike: Strike, undo: Act) -> None:
         """When its end comes, or when all is healed."""
 
         def end(_: object = None) -> None:
@@ -177,7 +189,7 @@ def _bound(act: Callable[[Strike, ProtocolEvent], None], strike: Strike) -> Call
 # --- what is done to messages -------------------------------------------------------------------------------
 
 
-def _hold(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Done | None:
+def _hold(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Undo | None:
     """The message waits where it arrives, and all that comes behind it on its connection."""
     assert event.carried is not None, "only what is anchored at a message holds one"
     channel, message = event.carried
@@ -191,10 +203,10 @@ def _hold(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Done
         injector.unwatch("", "release", message)
         network.release_message(channel, message)
 
-    return Done(release)
+    return Undo(release)
 
 
-def _delay(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Done | None:
+def _delay(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Undo | None:
     """The same; and whoever sent it takes it for lost, and asks again elsewhere."""
     done = _hold(injector, action, event)
     if done is not None and event.carried is not None:
@@ -209,7 +221,7 @@ def _delay(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Don
     return done
 
 
-def _drop(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Done | None:
+def _drop(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Undo | None:
     """The connection breaks, with this message and all else that is on its way."""
     assert event.carried is not None, "only what is anchored at a message loses one"
     channel, message = event.carried
@@ -217,13 +229,13 @@ def _drop(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Done
         return None
     injector.watch("", str(action), message)
     injector.world.network.reset(channel.connection)
-    return Done()
+    return Undo()
 
 
 # --- what is done to nodes and processes --------------------------------------------------------------------
 
 
-def _crash(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Done | None:
+def _crash(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Undo | None:
     node = injector.node(action.who)
     assert node is not None, "who crashes is a node"
     if node.host is None:
@@ -231,7 +243,7 @@ def _crash(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Done | 
     return _kill_node(injector, node, power_is_lost=action.kind is ActionKind.CUT_POWER)
 
 
-def _kill_node(injector: FaultInjector, node: SimulatedNode, *, power_is_lost: bool) -> Done:
+def _kill_node(injector: FaultInjector, node: SimulatedNode, *, power_is_lost: bool) -> Undo:
     injector.watch(node.participant, "crash: power is cut" if power_is_lost else "crash")
     node.kill(power_is_lost=power_is_lost)
 
@@ -240,19 +252,19 @@ def _kill_node(injector: FaultInjector, node: SimulatedNode, *, power_is_lost: b
             injector.unwatch(node.participant, "restart")
             node.start()
 
-    return Done(restart)
+    return Undo(restart)
 
 
-def _kill(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Done | None:
+def _kill(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Undo | None:
     process = injector.somebody(action.who)
     if not isinstance(process, ClientProcess):
         return None
     injector.watch(process.participant, "crash: killed")
     process.kill()
-    return Done(lambda: injector.replace(action.who))
+    return Undo(lambda: injector.replace(action.who))
 
 
-def _pause(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Done | None:
+def _pause(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Undo | None:
     somebody = injector.somebody(action.who)
     is_down = isinstance(somebody, SimulatedNode) and somebody.host is None
     if somebody is None or somebody.is_paused or is_down:
@@ -265,25 +277,25 @@ def _pause(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Done | 
             injector.unwatch(somebody.participant, "resume")
             somebody.resume()
 
-    return Done(resume)
+    return Undo(resume)
 
 
-def _start(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Done | None:
+def _start(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Undo | None:
     injector.call(action.who)
-    return Done()
+    return Undo()
 
 
-def _clock(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Done | None:
+def _clock(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Undo | None:
     somebody = injector.somebody(action.who)
     if somebody is None or action.amount == 0:
         return None
     somebody.clock.offset_ns += action.amount * NS_PER_MS
     injector.watch(somebody.participant, str(action))
     somebody.look_at_clock()
-    return Done()
+    return Undo()
 
 
-def _slow(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Done | None:
+def _slow(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Undo | None:
     participant, speeds = injector.protocol_events.participant(action.who), injector.world.speeds
     is_disk = action.kind is ActionKind.SLOW_DISK
     slow = disk_of(participant) if is_disk else participant
@@ -296,13 +308,13 @@ def _slow(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Done | N
         speeds.pop(slow, None)
         injector.unwatch(participant, "quick again")
 
-    return Done(as_quick_as_ever)
+    return Undo(as_quick_as_ever)
 
 
 # --- what is done to partitions and between lanes -----------------------------------------------------------
 
 
-def _move(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Done | None:
+def _move(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Undo | None:
     target = injector.node(action.whom)
     assert target is not None, "a partition is moved to a node"
     where = injector.protocol_events.partition(action.who)
@@ -311,10 +323,10 @@ def _move(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Done | N
         return None  # nobody moves what nobody leads, or what is there, or without a controller
     injector.watch(target.participant, str(action))
     injector.world.move(where, target.settings.node_id)
-    return Done()
+    return Undo()
 
 
-def _part(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Done | None:
+def _part(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Undo | None:
     one, other = (
         injector.protocol_events.participant(action.who),
         injector.protocol_events.participant(action.whom),
@@ -323,7 +335,7 @@ def _part(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Done | N
     return _block(injector, str(action), ((one, other), (other, one)) if both else ((one, other),))
 
 
-def _isolate(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Done | None:
+def _isolate(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Undo | None:
     participant = injector.protocol_events.participant(action.who)
     participants = [
         each.participant
@@ -334,7 +346,7 @@ def _isolate(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Done 
     return _block(injector, str(action), pairs)
 
 
-def _block(injector: FaultInjector, what: str, pairs: tuple[tuple[str, str], ...]) -> Done | None:
+def _block(injector: FaultInjector, what: str, pairs: tuple[tuple[str, str], ...]) -> Undo | None:
     network = injector.world.network
     fresh = tuple(pair for pair in pairs if pair[0] != pair[1] and pair not in network.blocked)
     if not fresh:
@@ -346,10 +358,10 @@ def _block(injector: FaultInjector, what: str, pairs: tuple[tuple[str, str], ...
         injector.unwatch(fresh[0][0], f"healed: {what}")
         network.unblock(fresh)
 
-    return Done(heal)
+    return Undo(heal)
 
 
-def _break_disk(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Done | None:
+def _break_disk(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Undo | None:
     where = injector.protocol_events.partition(action.who)
     broken = (APPEND if action.kind is ActionKind.FAIL_APPENDS else SYNC, str(where))
     world = injector.world
@@ -368,10 +380,10 @@ def _break_disk(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Do
     world.broken_disks.add(broken)
     world.events.subscribe(DiskFailed, hear)
     injector.watch(injector.protocol_events.participant(f"leader of {where}"), str(action))
-    return Done(mend, lambda: bool(failures))
+    return Undo(mend, lambda: bool(failures))
 
 
-_DEEDS: Final[dict[ActionKind, Callable[[FaultInjector, Action, ProtocolEvent], Done | None]]] = {
+_DEEDS: Final[dict[ActionKind, Callable[[FaultInjector, Action, ProtocolEvent], Undo | None]]] = {
     ActionKind.HOLD: _hold,
     ActionKind.DELAY: _delay,
     ActionKind.DROP: _drop,

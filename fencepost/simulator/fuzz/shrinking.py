@@ -1,6 +1,16 @@
-"""A failing run made small: first its plan, then its choices, as long as the same rule is broken.
+"""A failing run made small: first its plan, then its choices, as long as it still breaks the same rule.
 
-Rule: nothing is left to chance. The same failing run becomes the same small one, within a budget of events.
+Theory of operation. A run is a plan (who works, which faults may strike) and the list of its choices.
+Both are made smaller in turn, until neither changes or the budget of events is spent:
+
+    plan       for each dimension (fewer faults, fewer processes, less work, fewer features), boldest first:
+               try the smaller plan with the same choices, then with those of a few other seeds
+    choices    cut the end, cut out of the middle, set to 0, lower: 0 is always the calmest choice
+
+An attempt counts only when it was run and broke the same rule (for a failed core: in the same place),
+within 1.2 times the events of the first run. Nothing is assumed about what a choice means, so a shrunk
+run is true by construction: it was run. No chance is left in the search itself, so the same failing run
+always becomes the same small one.
 """
 
 from __future__ import annotations

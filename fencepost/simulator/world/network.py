@@ -213,9 +213,9 @@ class Network:
         ):
             channel.held.append(message)
             return
-        if not self._is_held(message) and MessageArriving in self.heard:
+        if MessageArriving in self.heard and not (self.held and self._is_held(message)):
             self.timeline.events.publish(MessageArriving(channel, message))
-        if self._is_held(message):
+        if self.held and self._is_held(message):
             channel.held.append(message)
         elif channel.is_dead:  # whoever was asked broke it
             self._lost(channel, message, "the connection broke")
@@ -275,7 +275,7 @@ class Network:
             self.release(channel)
 
     def _is_held(self, message: Message) -> bool:
-        return bool(self.held) and any(message is held for held in self.held)
+        return any(message is held for held in self.held)
 
     def unblock(self, pairs: tuple[tuple[str, str], ...]) -> None:
         """A partition heals: what TCP kept sending arrives now."""

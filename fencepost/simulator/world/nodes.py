@@ -119,8 +119,9 @@ class SimulatedNode:
             self.world.events.publish(LifeChanged(self.participant, Life.RESTARTS))
 
     def _stepped(self, arrived: Input, outcome: Outcome) -> None:
-        if NodeStepped in self.world.events.heard:
-            self.world.events.publish(NodeStepped(self, arrived, outcome))
+        # The most frequent event by far, so it is dispatched here, without a call in between.
+        for hear in self.world.events.heard.get(NodeStepped, ()):
+            hear(NodeStepped(self, arrived, outcome))
 
     def kill(self, *, power_is_lost: bool = False) -> None:
         """The process is gone where it stands; with `power_is_lost` so is what it had not synced."""

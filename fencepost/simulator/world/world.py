@@ -1,8 +1,21 @@
 """A world: nodes, processes, a network and clocks on one line of virtual time, moved by one sequence of
 choices.
 
-Rule: one thing happens at a time, in the order of its time and then of its making; whatever is left to
-chance is asked of the choices. So a seed, or a list of choices, is the whole run.
+Theory of operation. The world is a queue of acts, ordered by virtual time (integer nanoseconds) and then
+by the order in which they were made. `run_until` takes the first one, sets the time to it, and calls it;
+acts put new acts into the queue. No thread, no real clock and no random number takes part:
+
+    queue ──▶ (time, number, act) ──▶ a message arrives · a disk has synced · a timer is due · a fault strikes
+      ▲                                   │ node: the broker's real code, with its own clock
+      └── later: now + latency(choice) ◀──┘ process: the client's real machines, driven by a script
+
+Whatever is left to chance (a latency, a victim, what a disk loses) asks `choices` for a small number,
+where 0 is the calmest. So a seed, or a list of choices, is the whole run, and a run with zeros in it is a
+calmer one. A number is drawn at the moment it is needed: one more draw anywhere makes another run of
+every seed.
+
+Invariant: equal choices give equal runs in any process. `digest` hashes every act's time and number to
+prove it; sets that are iterated, addresses and string hashes are what usually breaks it.
 """
 
 from __future__ import annotations
