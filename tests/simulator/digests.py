@@ -33,7 +33,7 @@ FAULTS: Final = {
             breaks="Markers are written in another order.",
             edits=(
                 Edit(
-                    "broker.transactions.handlers:_send_markers",
+                    "broker.transactions.markers:_send_markers",
                     {"in sorted(pending_markers)": "in list(pending_markers)"},
                 ),
             ),
