@@ -137,7 +137,7 @@ class RunSpec:
 
 
 @attrs.define(eq=False)
-class Member:
+class CastMember:
     """One process that plays, or played, a role."""
 
     role: Role
@@ -157,8 +157,8 @@ class Run:
     protocol_events: ProtocolEvents = attrs.field(init=False)
     injector: FaultInjector = attrs.field(init=False)
     nemesis: Nemesis = attrs.field(init=False)
-    cast: list[Member] = attrs.Factory(list[Member])
-    copiers: list[Member] = attrs.Factory(list[Member])
+    cast: list[CastMember] = attrs.Factory(list[CastMember])
+    copiers: list[CastMember] = attrs.Factory(list[CastMember])
     working: list[ClientProcess] = attrs.Factory(list[ClientProcess])
     settled: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
     reached: list[Listener] = attrs.Factory(list[Listener])
@@ -362,12 +362,12 @@ class Run:
 
     # --- the cast -------------------------------------------------------------------------------------------
 
-    def enter(self, role: Role) -> Member:
+    def enter(self, role: Role) -> CastMember:
         """A process takes this role, from its beginning or from a process that died."""
         taken = sum(1 for each in self.cast if each.role.name == role.name)
         process = self.world.process(f"{role.name}{SAME}{taken + 1}" if taken else role.name)
         actor, script = role.act(self, process)
-        member = Member(role, process, actor)
+        member = CastMember(role, process, actor)
         self.cast.append(member)
         if role.task is Task.WORK:
             self.working.append(process)
