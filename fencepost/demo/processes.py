@@ -1,6 +1,6 @@
-"""The processes of the demonstration, each in its own session: what they say, and the signals they get.
+"""The child processes of the demonstration, each in its own session: their messages and signals.
 
-Rule: none outlives the demonstration, however that ends.
+Rule: no child outlives the demonstration, however that ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fencepost.demo.report import StoryLog
 from fencepost.protocol.errors import FencepostError
 
 CHUNK_BYTES = 65_536
-LAST_WORDS = 2_000  # of a process's stderr are shown when it failed
+LAST_WORDS = 2_000  # characters of stderr in the error of a failed process
 
 
 class ChildFailed(FencepostError):
@@ -31,7 +31,7 @@ class ChildFailed(FencepostError):
 
 
 class ChildProcess:
-    """One process that speaks JSON lines."""
+    """A child process that writes JSON lines."""
 
     def __init__(self, name: str, process: trio.Process, errors: Path) -> None:
         self.name = name
@@ -40,7 +40,7 @@ class ChildProcess:
         self._buffer = b""
 
     async def hear(self) -> dict[str, Any] | None:
-        """The next JSON line, None at the end of its output; lines in words are passed over."""
+        """Returns the next JSON line, None at the end of its output; skips other lines."""
         assert self._process.stdout is not None, "its output is ours"
         while True:
             line, newline, rest = self._buffer.partition(b"\n")
@@ -55,13 +55,13 @@ class ChildProcess:
             self._buffer += chunk
 
     async def tell(self, word: str) -> None:
-        """Sends a line to its stdin; a process that is gone by then does not mind."""
+        """Sends a line to its stdin; does nothing if the process has ended."""
         assert self._process.stdin is not None, "its input is ours"
         with suppress(trio.BrokenResourceError):
             await self._process.stdin.send_all(f"{word}\n".encode())
 
     async def end(self, how: signal.Signals = signal.SIGKILL) -> int:
-        """Sends the signal to the process and all that it started, and waits; its return code."""
+        """Sends the signal to the process and its children, waits, and returns its return code."""
         self.send(how)
         return await self._process.wait()
 
@@ -72,11 +72,11 @@ class ChildProcess:
                 os.killpg(self._process.pid, how)
 
     async def wait(self) -> int:
-        """Its return code when it has ended."""
+        """Waits for its end and returns its return code."""
         return await self._process.wait()
 
     def failure(self) -> ChildFailed:
-        """The error for an unexpected end, with the end of its stderr."""
+        """Returns the error for an unexpected end, with the last lines of its stderr."""
         words = self._errors.read_text(errors="replace").strip()[-LAST_WORDS:]
         return ChildFailed(
             f"the {self.name} process ended with exit code {self._process.returncode}:\n{words}"
@@ -84,14 +84,14 @@ class ChildProcess:
 
 
 class ChildProcesses:
-    """Starts processes and remembers them."""
+    """Starts processes and kills those that are left at the end."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._started: list[ChildProcess] = []
 
     async def start(self, name: str, *arguments: str) -> ChildProcess:
-        """`python -m *arguments` in a session of its own: Ctrl-C reaches the demonstration alone."""
+        """Starts `python -m *arguments` in its own session, so that Ctrl-C reaches only the demonstration."""
         errors = self._directory / f"{len(self._started):03d}-{name}.stderr"
         with errors.open("wb") as stderr:
             process = await trio.lowlevel.open_process(
@@ -106,7 +106,7 @@ class ChildProcesses:
         return child
 
     async def end_all(self) -> None:
-        """Kills whoever still runs."""
+        """Kills the processes that still run."""
         for child in self._started:
             child.send(signal.SIGKILL)
         for child in self._started:
@@ -115,26 +115,26 @@ class ChildProcesses:
 
 @asynccontextmanager
 async def children(directory: Path) -> AsyncGenerator[ChildProcesses]:
-    """All processes started inside are gone afterwards; their stderr lies in `directory`."""
+    """Kills all processes of the block at its end; their stderr is in `directory`."""
     await trio.Path(directory).mkdir(parents=True, exist_ok=True)
-    family = ChildProcesses(directory)
+    processes = ChildProcesses(directory)
     try:
-        yield family
+        yield processes
     finally:
         with trio.CancelScope(shield=True):
-            await family.end_all()
+            await processes.end_all()
 
 
 class BrokerProcess:
-    """The broker's process, whichever it is at the moment."""
+    """The current broker process; it is restarted on the same port and directory after a kill."""
 
     def __init__(
-        self, children: ChildProcesses, *, data: Path, broken: str | None, lose_every: int, stage: StoryLog
+        self, children: ChildProcesses, *, data: Path, broken: str | None, lose_every: int, story: StoryLog
     ) -> None:
         self._children = children
         self._data = data
         self._broken = broken
-        self._stage = stage
+        self._story = story
         self._lose_every = lose_every
         self._port = 0
         self._child: ChildProcess | None = None
@@ -142,17 +142,15 @@ class BrokerProcess:
         self.kills = 0
         self.lost_replies = 0
         self.holds: deque[int] = deque()
-        self.rounds = (
-            0  # of the worker that have ended so far: a broker counts its PREPAREs from its own start
-        )
+        self.rounds = 0  # of the workers so far: a restarted broker counts its PREPAREs from 1 again
 
     @property
     def bootstrap(self) -> str:
-        """Where the broker listens, in all its lives."""
+        """The address of the broker, also after restarts."""
         return f"127.0.0.1:{self._port}"
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """Starts the broker, and watches it until cancelled."""
+        """Starts the broker and handles its messages until cancelled."""
         await self._start()
         task_status.started()
         while (child := self._child) is not None:
@@ -167,16 +165,16 @@ class BrokerProcess:
                         raise child.failure()
 
     async def kill(self, moment: str) -> None:
-        """SIGKILL, and another broker on what is left."""
+        """Kills the broker with SIGKILL and starts a new one on the same directory."""
         async with self._lock:
             assert self._child is not None, "a broker has been started"
             await self._child.end()
             self.kills += 1
-            self._stage.tell(f"broker killed: {moment}")
+            self._story.tell(f"broker killed: {moment}")
             await self._start()
 
     async def stop(self) -> None:
-        """Ends the broker in good order: nobody needs it any more."""
+        """Stops the broker cleanly."""
         async with self._lock:
             assert self._child is not None, "a broker has been started"
             child, self._child = self._child, None

@@ -1,6 +1,6 @@
-"""The outcome: one value, told as a table for people and as JSON for programs.
+"""The result of a run, as a table for people and as JSON for programs.
 
-Rule: `ok` follows from the numbers beside it, and from nothing else.
+Rule: `ok` depends only on the numbers in the result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fencepost.cli.output import Json, as_words
 
 @attrs.frozen(kw_only=True)
 class DemoResult:
-    """All that was counted in one run; records unless the name says otherwise."""
+    """The counters of one run; they count records unless the name says otherwise."""
 
     seed: int
     broken: str | None
@@ -50,7 +50,7 @@ class DemoResult:
 
     @property
     def output_is_right(self) -> bool:
-        """Exactly the truth, exactly once."""
+        """Whether each flight is in the output exactly once and correct, and every zombie was fenced."""
         damage = (
             self.duplicates,
             self.lost,
@@ -62,8 +62,8 @@ class DemoResult:
         return not any(damage) and self.totals_match and self.zombies_fenced == self.zombies
 
     @property
-    def strikes_hit(self) -> bool:
-        """A run that was not hurt as planned proves nothing."""
+    def disruptions_happened(self) -> bool:
+        """Whether processes were killed and frozen as planned; a run without that proves nothing."""
         return (
             self.worker_kills >= self.planned_worker_kills
             and self.broker_kills >= self.planned_broker_kills
@@ -74,15 +74,15 @@ class DemoResult:
 
     @property
     def ok(self) -> bool:
-        """Hurt as planned, and the output is right all the same."""
-        return self.output_is_right and self.strikes_hit
+        """Whether the output is right although the disruptions happened as planned."""
+        return self.output_is_right and self.disruptions_happened
 
     def to_json(self) -> dict[str, Json]:
-        """For machines."""
+        """The result for programs."""
         return {**attrs.asdict(self), "ok": self.ok}
 
     def to_table(self) -> Table:
-        """For people."""
+        """The result for people."""
         table = Table(box=box.SIMPLE_HEAD, show_header=False, pad_edge=False)
         table.add_column(style="bold")
         table.add_column(justify="right")
@@ -97,7 +97,7 @@ class DemoResult:
         return table
 
     def _lines(self) -> list[tuple[str, object, str, bool]]:
-        """(what, how many, what it means, whether it is damage)."""
+        """The rows: name, value, explanation, whether it is an error."""
         isolation = "read_uncommitted" if self.broken == "isolation" else "read_committed"
         return [
             ("flights in", self.flights, "rows of the CSV file", False),
@@ -131,7 +131,7 @@ class DemoResult:
         ]  # fmt: skip
 
     def sentence(self) -> str:
-        """The outcome in one sentence."""
+        """The result in one sentence."""
         if self.ok:
             return "Exactly once: every flight is in the output once, despite all kills."
         if not self.output_is_right:
@@ -148,7 +148,7 @@ BREAKS = {
 
 
 class StoryLog:
-    """Prints to stdout."""
+    """Prints the events of a run and its progress to stdout."""
 
     def __init__(self) -> None:
         on_terminal = sys.stdout.isatty()
@@ -165,17 +165,17 @@ class StoryLog:
         self._start = time.monotonic()
 
     def tell(self, text: str) -> None:
-        """One line of the story, with the seconds since the start."""
+        """Prints one line, with the seconds since the start."""
         self.console.print(f"{self.seconds:6.1f} s  {text}", markup=False, soft_wrap=True)
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
+        """Seconds since the start."""
         return time.monotonic() - self._start
 
     @contextmanager
-    def act(self, title: str, *, total: int | None) -> Generator[ProgressBar]:
-        """One long part, with a bar of its own."""
+    def progress(self, title: str, *, total: int | None) -> Generator[ProgressBar]:
+        """Shows a progress bar for the block."""
         self.tell(title)
         with self._progress:
             task = self._progress.add_task(title, total=total)
@@ -186,12 +186,12 @@ class StoryLog:
 
 
 class ProgressBar:
-    """The bar of one part."""
+    """The progress bar of one part."""
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress = progress
         self._task = task
 
     def reach(self, amount: int) -> None:
-        """How far it got."""
+        """Sets the completed amount."""
         self._progress.update(self._task, completed=amount)

@@ -1,6 +1,6 @@
-"""The demonstration from start to end: broker, flights, worker and blows, Spark, verdict.
+"""The demonstration from start to end: broker, flights, workers and kills, Spark, result.
 
-Rule: leaves no process behind, and no file unless it was told where to keep them.
+Rule: it leaves no process behind, and files only with --directory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed, Stopped
 from fencepost.cli.output import print_json
 from fencepost.demo.dataset import flights_file
 from fencepost.demo.pipeline import Pipeline, WorkerCounts
-from fencepost.demo.plan import Strike, StrikePlan, TooManyKills, draw_plan
+from fencepost.demo.plan import Disruption, DisruptionPlan, TooManyKills, draw_plan
 from fencepost.demo.processes import BrokerProcess, ChildProcess, ChildProcesses, children
 from fencepost.demo.report import DemoResult, StoryLog
 from fencepost.demo.verify import OutputCheck
@@ -28,19 +28,19 @@ from fencepost.spark_bridge.session import require_spark
 
 @attrs.frozen(kw_only=True)
 class DemoRun:
-    """What was asked for, and where it takes place."""
+    """The parameters of a run."""
 
-    plan: StrikePlan
+    plan: DisruptionPlan
     data: Path
     source: Path
     broken: str | None
-    stage: StoryLog
+    story: StoryLog
 
 
 def run_demo(
     *, flights: int, kills: int, seed: int, directory: Path | None, broken: str | None, as_json: bool
 ) -> int:
-    """Runs it, prints the table; the exit code is 1 when the output is not exactly right."""
+    """Runs the demonstration and prints its result; returns exit code 1 unless the result is ok."""
     try:
         plan = draw_plan(seed=seed, flights=flights, kills=kills)
     except TooManyKills as problem:
@@ -54,7 +54,7 @@ def run_demo(
             code=WRONG_USAGE,
         )
     require_spark()
-    stage = StoryLog()
+    story = StoryLog()
     with (
         tempfile.TemporaryDirectory(prefix="fencepost-demo-")
         if directory is None
@@ -62,19 +62,19 @@ def run_demo(
     ):
         data = Path(place, "data")
         source = flights_file()
-        the = DemoRun(plan=plan, data=data, source=source, broken=broken, stage=stage)
-        report = trio.run(perform_unless_stopped, the, Path(place))
+        demo = DemoRun(plan=plan, data=data, source=source, broken=broken, story=story)
+        report = trio.run(perform_unless_stopped, demo, Path(place))
         if directory is not None:
-            stage.tell(f"the log is in {data}; read it with `fencepost dump {data}`")
-    stage.console.print(report.to_table())
-    stage.console.print(report.sentence(), style="green" if report.ok else "red", markup=False)
+            story.tell(f"the log is in {data}; read it with `fencepost dump {data}`")
+    story.console.print(report.to_table())
+    story.console.print(report.sentence(), style="green" if report.ok else "red", markup=False)
     if as_json:
         print_json(report.to_json())
     return OK if report.ok else FAILED
 
 
-async def perform_unless_stopped(the: DemoRun, place: Path) -> DemoResult:
-    """The same, ended in good order by Ctrl-C and SIGTERM: Stopped after every process is gone."""
+async def perform_unless_stopped(demo: DemoRun, place: Path) -> DemoResult:
+    """Runs until the end, SIGINT or SIGTERM; after a signal it raises Stopped once every process is gone."""
     caught: list[int] = []
     reports: list[DemoResult] = []
 
@@ -87,28 +87,28 @@ async def perform_unless_stopped(the: DemoRun, place: Path) -> DemoResult:
 
     async with trio.open_nursery() as nursery:
         await nursery.start(watch, nursery.cancel_scope)
-        reports.append(await perform(the, place))
+        reports.append(await perform(demo, place))
         nursery.cancel_scope.cancel()
     if caught:
         raise Stopped(caught[0])
     return reports[0]
 
 
-async def perform(the: DemoRun, place: Path) -> DemoResult:
-    """All parts in order."""
-    async with children(place / "processes") as family:
-        reader = await start_reader(the, family)  # Spark takes its time: it starts beside the pipeline
-        keeper, tally = await run_pipeline(the, family, reader)
-        the.stage.tell("all processes stopped; the check reads only the files")
-        histories = read_histories(the.data)
-        contradicting = contradictions(the.data)
+async def perform(demo: DemoRun, place: Path) -> DemoResult:
+    """Runs all parts in order and returns the result."""
+    async with children(place / "processes") as processes:
+        reader = await start_reader(demo, processes)  # Spark starts slowly, so it starts first
+        broker, counts = await run_pipeline(demo, processes, reader)
+        demo.story.tell("all processes stopped; the check reads only the files")
+        histories = read_histories(demo.data)
+        contradicting = contradictions(demo.data)
         for contradiction in contradicting[:5]:
-            the.stage.tell(contradiction)
-        verdict, loaded = await verify(the, reader)
+            demo.story.tell(contradiction)
+        verdict, loaded = await verify(demo, reader)
     return DemoResult(
-        seed=the.plan.seed,
-        broken=the.broken,
-        flights=the.plan.flights,
+        seed=demo.plan.seed,
+        broken=demo.broken,
+        flights=demo.plan.flights,
         flights_loaded=loaded,
         delays_committed=verdict.delays_committed,
         duplicates=verdict.duplicates,
@@ -116,86 +116,86 @@ async def perform(the: DemoRun, place: Path) -> DemoResult:
         wrong=verdict.wrong,
         totals_match=verdict.totals_match,
         uncommitted_visible=verdict.uncommitted_visible,
-        worker_kills=tally.worker_kills,
-        worker_kills_in_transaction=tally.worker_kills_in_transaction,
-        broker_kills=keeper.kills,
+        worker_kills=counts.worker_kills,
+        worker_kills_in_transaction=counts.worker_kills_in_transaction,
+        broker_kills=broker.kills,
         broker_kills_between_prepare_and_complete=count_finished_after_restart(histories),
-        zombies=tally.frozen,
-        zombies_fenced=tally.fenced,
+        zombies=counts.frozen,
+        zombies_fenced=counts.fenced,
         committed_transactions=count_states(histories, TransactionState.COMPLETE_COMMIT),
         aborted_transactions=count_states(histories, TransactionState.COMPLETE_ABORT),
-        aborted_on_purpose=tally.aborted_on_purpose,
-        lost_replies=keeper.lost_replies,
+        aborted_on_purpose=counts.aborted_on_purpose,
+        lost_replies=broker.lost_replies,
         log_contradictions=len(contradicting),
-        seconds=round(the.stage.seconds, 1),
-        planned_worker_kills=the.plan.count(Strike.KILL_WORKER),
-        planned_broker_kills=the.plan.count(Strike.KILL_BROKER, Strike.KILL_BROKER_AT_PREPARE),
+        seconds=round(demo.story.seconds, 1),
+        planned_worker_kills=demo.plan.count(Disruption.KILL_WORKER),
+        planned_broker_kills=demo.plan.count(Disruption.KILL_BROKER, Disruption.KILL_BROKER_AT_PREPARE),
     )
 
 
 async def run_pipeline(
-    the: DemoRun, family: ChildProcesses, reader: ChildProcess
+    demo: DemoRun, processes: ChildProcesses, reader: ChildProcess
 ) -> tuple[BrokerProcess, WorkerCounts]:
-    """Broker, loader, worker; all of them stopped at the end."""
-    keeper = BrokerProcess(
-        family,
-        data=the.data,
-        broken=broker_fault(the.broken),
-        lose_every=the.plan.lose_every,
-        stage=the.stage,
+    """Runs broker, loader and workers; all have ended when it returns."""
+    broker = BrokerProcess(
+        processes,
+        data=demo.data,
+        broken=broker_fault(demo.broken),
+        lose_every=demo.plan.lose_every,
+        story=demo.story,
     )
-    keeper.holds.extend(
-        event.round for event in the.plan.events if event.strike is Strike.KILL_BROKER_AT_PREPARE
+    broker.holds.extend(
+        event.round for event in demo.plan.events if event.kind is Disruption.KILL_BROKER_AT_PREPARE
     )
     async with trio.open_nursery() as nursery:
-        await nursery.start(keeper.run)
-        await load(the, family, keeper)
+        await nursery.start(broker.run)
+        await load(demo, processes, broker)
         await reader.tell("warm up")
-        with the.stage.act("flights become delays", total=the.plan.flights) as act:
+        with demo.story.progress("flights become delays", total=demo.plan.flights) as progress:
             pipeline = Pipeline(
-                the.plan,
-                keeper=keeper,
-                children=family,
-                stage=the.stage,
-                act=act,
-                read_uncommitted=the.broken == "isolation",
+                demo.plan,
+                broker=broker,
+                children=processes,
+                story=demo.story,
+                progress=progress,
+                read_uncommitted=demo.broken == "isolation",
             )
             await pipeline.run()
-        await keeper.stop()
+        await broker.stop()
         nursery.cancel_scope.cancel()
-    return keeper, pipeline.tally
+    return broker, pipeline.counts
 
 
 def broker_fault(broken: str | None) -> str | None:
-    """The protection to turn off in the broker; isolation is the reader's."""
+    """The protection to turn off in the broker, or None: isolation is turned off in the readers."""
     return None if broken == "isolation" else broken
 
 
-async def load(the: DemoRun, family: ChildProcesses, keeper: BrokerProcess) -> None:
+async def load(demo: DemoRun, processes: ChildProcesses, broker: BrokerProcess) -> None:
     """Fills the topic `flights`."""
-    flights = the.plan.flights
-    with the.stage.act("loading flights", total=flights) as act:
-        loader = await family.start(
-            "loader", "fencepost.demo.dataset", keeper.bootstrap, str(the.source), str(flights)
+    flights = demo.plan.flights
+    with demo.story.progress("loading flights", total=flights) as progress:
+        loader = await processes.start(
+            "loader", "fencepost.demo.dataset", broker.bootstrap, str(demo.source), str(flights)
         )
         while (said := await loader.hear()) is not None:
             if said["event"] == "sent":
-                act.reach(said["flights"])
+                progress.reach(said["flights"])
         if await loader.wait():
             raise loader.failure()
 
 
-async def start_reader(the: DemoRun, family: ChildProcesses) -> ChildProcess:
-    """Spark, which waits for the word to read."""
-    isolation_level = "read_uncommitted" if the.broken == "isolation" else "read_committed"
-    arguments = (str(the.data), str(the.source), str(the.plan.flights), isolation_level)
-    return await family.start("Spark", "fencepost.demo.verify", *arguments)
+async def start_reader(demo: DemoRun, processes: ChildProcesses) -> ChildProcess:
+    """Starts the Spark process, which waits for a word before it reads."""
+    isolation_level = "read_uncommitted" if demo.broken == "isolation" else "read_committed"
+    arguments = (str(demo.data), str(demo.source), str(demo.plan.flights), isolation_level)
+    return await processes.start("Spark", "fencepost.demo.verify", *arguments)
 
 
-async def verify(the: DemoRun, reader: ChildProcess) -> tuple[OutputCheck, int]:
-    """What Spark finds in the files, and how many flights were in the input topic."""
+async def verify(demo: DemoRun, reader: ChildProcess) -> tuple[OutputCheck, int]:
+    """Returns what Spark finds in the files, and the number of flights in the input topic."""
     loaded, verdict = 0, None
-    with the.stage.act("Spark reads the log", total=None):
+    with demo.story.progress("Spark reads the log", total=None):
         await reader.tell("read")
         while (said := await reader.hear()) is not None:
             if said.pop("event") == "verdict":

@@ -1,6 +1,6 @@
-"""The verdict: PySpark reads the data directory, and what it finds is compared with the truth.
+"""The check of the output: PySpark reads the data directory, and the result is compared with the CSV file.
 
-Rule: no broker runs by then, and nothing that the pipeline said about itself is believed.
+Rule: the broker has stopped by then, and no counter of the pipeline is used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TOTAL_FIELDS = "flights INT, cancelled INT, diverted INT, minutes INT"
 
 @attrs.frozen(kw_only=True)
 class OutputCheck:
-    """What Spark found, in records."""
+    """The findings of Spark, in records."""
 
     delays_committed: int
     duplicates: int
@@ -38,7 +38,7 @@ class OutputCheck:
 
 
 def read_topic(spark: SparkSession, data: Path, topic: str, *, isolation_level: str) -> DataFrame:
-    """One topic of the data directory as Spark sees it."""
+    """Reads one topic of the data directory with Spark."""
     source = (
         spark.read.format("fencepost").option("subscribe", topic).option("isolation.level", isolation_level)
     )
@@ -46,7 +46,7 @@ def read_topic(spark: SparkSession, data: Path, topic: str, *, isolation_level: 
 
 
 def judge(spark: SparkSession, data: Path, truth: ExpectedOutput, *, isolation_level: str) -> OutputCheck:
-    """Compares what a reader of this isolation level sees with the truth."""
+    """Compares the records that are visible at this isolation level with the expected output."""
     from pyspark.sql import functions as f
 
     def delays(level: str) -> DataFrame:
@@ -78,7 +78,7 @@ def judge(spark: SparkSession, data: Path, truth: ExpectedOutput, *, isolation_l
 
 
 def read_totals(spark: SparkSession, data: Path, *, isolation_level: str) -> dict[str, dict[str, int]]:
-    """The last record of each carrier."""
+    """Returns the last record of each carrier."""
     from pyspark.sql import functions as f
 
     records = read_topic(spark, data, TOTALS, isolation_level=isolation_level)
@@ -95,7 +95,7 @@ def main() -> None:
     truth = expected_output(rows(Path(file), limit=int(flights)))
     with session("fencepost-demo") as spark:
         wait_for_word()
-        # Its first query takes longest: this one may run beside the broker, and the verdict need not wait.
+        # The first query is the slowest; this one runs while the pipeline does.
         loaded = read_topic(spark, Path(data), FLIGHTS, isolation_level=isolation_level).count()
         wait_for_word()
         verdict = judge(spark, Path(data), truth, isolation_level=isolation_level)
@@ -104,14 +104,14 @@ def main() -> None:
 
 @attrs.frozen
 class ExpectedOutput:
-    """Per flight (1 is the first row) its delay in minutes, None if it never arrived; sums per carrier."""
+    """Delays in minutes by row number (from 1; None if the flight did not arrive), and sums per carrier."""
 
     delays: dict[int, int | None]
     totals: dict[str, dict[str, int]] = attrs.field(kw_only=True)
 
 
 def expected_output(rows: Iterable[Mapping[str, str]]) -> ExpectedOutput:
-    """Reads the CSV's rows in order."""
+    """Computes the expected output from the rows of the CSV file, in order."""
     delays: dict[int, int | None] = {}
     totals: defaultdict[str, dict[str, int]] = defaultdict(
         lambda: {"flights": 0, "cancelled": 0, "diverted": 0, "minutes": 0}

@@ -1,6 +1,7 @@
-"""The worker: consumes, transforms, produces, in transactions that carry their input offsets. Killed at will.
+"""The worker: consumes, transforms and produces, in transactions that include its input offsets.
 
-Rule: it keeps only what it can read back: input positions from its group, totals from the topic it writes.
+Rule: it may be killed at any point, so it keeps only state that it can read back: input positions from its
+group, totals from the topic that it writes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from fencepost.demo.messages import (
     PARTITION_COUNT,
     TOTALS,
     TRANSACTIONAL_ID,
-    Task,
+    WorkerTask,
     say,
     wait_for_word,
 )
@@ -42,7 +43,7 @@ Totals = dict[str, dict[str, int]]
 
 
 class Output(NamedTuple):
-    """What one transaction writes: columns for `delays`, and the totals that it changed, by carrier."""
+    """The output of one transaction: columns for `delays`, and the changed totals by carrier."""
 
     keys: list[bytes]
     values: list[bytes]
@@ -50,7 +51,7 @@ class Output(NamedTuple):
 
 
 def transform(values: Iterable[bytes], totals: Mapping[str, Mapping[str, int]]) -> Output:
-    """One record per flight, keyed by destination, and new totals for the carriers seen."""
+    """Returns one record per flight, keyed by destination, and new totals for its carriers."""
     keys: list[bytes] = []
     records: list[bytes] = []
     changed: Totals = {}
@@ -81,7 +82,7 @@ def transform(values: Iterable[bytes], totals: Mapping[str, Mapping[str, int]]) 
 
 
 def judge(departed_late: int | None, arrived_late: int | None) -> tuple[int | None, str]:
-    """(delay on arrival or None, what became of it): no departure means cancelled, no arrival diverted."""
+    """Returns (delay on arrival or None, status): no departure means cancelled, no arrival means diverted."""
     if departed_late is None:
         return None, "cancelled"
     if arrived_late is None:
@@ -94,14 +95,14 @@ POLL_MS = 500
 
 @attrs.frozen
 class InputChunk:
-    """The input of one transaction: values, and per partition the offset after the last one taken."""
+    """The input of one transaction: values, and for each partition the offset after the last value."""
 
     values: list[bytes]
     offsets: dict[TopicPartition, int] = attrs.field(kw_only=True)
 
 
 class InputReader:
-    """Takes what the consumer fetches, up to fixed ends; the rest of a batch waits for the next portion."""
+    """Reads up to fixed end offsets; the rest of a batch is kept for the next chunk."""
 
     def __init__(self, consumer: Consumer, ends: dict[TopicPartition, int]) -> None:
         self._consumer = consumer
@@ -109,7 +110,7 @@ class InputReader:
         self._waiting: deque[tuple[ConsumedBatch, int]] = deque()
 
     def take(self, count: int) -> InputChunk:
-        """The next `count` records, fewer at the end; no records when there are no more."""
+        """Returns the next `count` records, fewer at the end, none after it."""
         values: list[bytes] = []
         offsets: dict[TopicPartition, int] = {}
         while len(values) < count and self._more():
@@ -132,14 +133,14 @@ class InputReader:
 
 
 def partitions_of(topic: str) -> list[TopicPartition]:
-    """All partitions of one of the demonstration's topics."""
+    """The partitions of one of the topics."""
     return [TopicPartition(topic, number) for number in range(PARTITION_COUNT)]
 
 
 class Worker:
-    """One life of the worker."""
+    """One run of a worker process."""
 
-    def __init__(self, task: Task, *, producer: Producer, intake: InputReader, totals: Totals) -> None:
+    def __init__(self, task: WorkerTask, *, producer: Producer, intake: InputReader, totals: Totals) -> None:
         self._task = task
         self._producer = producer
         self._intake = intake
@@ -150,7 +151,7 @@ class Worker:
         self._last_round: int | None = None
 
     def work(self) -> None:
-        """Round after round until the input is used up."""
+        """Runs rounds until the end of the input."""
         while (portion := self._intake.take(self._task.records_per_transaction)).values:
             output = transform(portion.values, self._totals)
             attempt = 0
@@ -161,7 +162,7 @@ class Worker:
                 return
 
     def _round_commits(self, portion: InputChunk, output: Output, attempt: int) -> bool:
-        """One transaction; False when it was aborted and has to be done again."""
+        """Runs one transaction; False if it was aborted and must be retried."""
         self._round = next(self._rounds)
         self._reach(WorkerPoint.READ)
         self._producer.begin_transaction()
@@ -176,7 +177,7 @@ class Worker:
                 self._task.seed, ends, share=self._task.abort_share, attempt=attempt
             )
             if on_purpose:
-                self._producer.flush()  # all of it gets into the log, for read_committed to leave out
+                self._producer.flush()  # the records must be in the log, for read_committed to skip them
             else:
                 self._producer.commit_transaction()
         except TransactionAborted:
@@ -200,17 +201,17 @@ class Worker:
         for carrier, total in output.totals.items():
             self._producer.send(TOTALS, json.dumps(total).encode(), carrier.encode())
         if self._pauses_at(WorkerPoint.PRODUCED) or self._pauses_at(WorkerPoint.OFFSETS):
-            self._producer.flush()  # whoever strikes there wants to find the transaction open
+            self._producer.flush()  # the transaction must be open at the coordinator when the kill happens
 
     def _pauses_at(self, point: WorkerPoint) -> bool:
-        """Whether the next pause is here; a round that was aborted leaves its pause to the next one."""
+        """Whether the next pause is here; if a round was aborted, its pause moves to the next round."""
         if not self._pauses:
             return False
         due, where = self._pauses[0]
         return self._round >= due and point is where
 
     def _reach(self, point: WorkerPoint) -> None:
-        """Waits here if this is where the parent wants to strike: for the end, or for a word to go on."""
+        """Waits if the plan has a pause here: to be killed or frozen, or for a word to continue."""
         if self._pauses_at(point):
             self._pauses.popleft()
             say("at", round=self._round, point=point.name)
@@ -223,7 +224,7 @@ class Worker:
 
 
 def read_totals(bootstrap: str, *, isolation_level: str) -> Totals:
-    """The running totals as the log has them: the last record of each carrier."""
+    """Reads the running totals from the log: the last record of each carrier."""
     totals: Totals = {}
     with Consumer(bootstrap, isolation_level=isolation_level) as consumer, Admin(bootstrap) as admin:
         ends = admin.end_offsets(partitions_of(TOTALS), isolation_level=isolation_level)
@@ -236,15 +237,15 @@ def read_totals(bootstrap: str, *, isolation_level: str) -> Totals:
     return totals
 
 
-def run(task: Task) -> None:
-    """Takes over from the former self: fence it, learn where it got to, go on."""
+def run(task: WorkerTask) -> None:
+    """Fences the previous worker, reads its progress, and continues."""
     isolation_level = "read_uncommitted" if task.read_uncommitted else "read_committed"
     with (
         Producer(task.bootstrap, transactional_id=TRANSACTIONAL_ID) as producer,
         Consumer(task.bootstrap, group_id=GROUP, isolation_level=isolation_level) as consumer,
         Admin(task.bootstrap) as admin,
     ):
-        producer.init_transactions()  # first of all: from here on nothing of the former self can commit
+        producer.init_transactions()  # first, because after it the previous worker cannot commit
         partitions = partitions_of(FLIGHTS)
         consumer.assign(partitions)
         for partition, offset in consumer.committed(partitions).items():
@@ -259,12 +260,12 @@ def run(task: Task) -> None:
 def main() -> None:
     """The process: `python -m fencepost.demo.worker TASK`."""
     try:
-        run(Task.from_json(sys.argv[1]))
+        run(WorkerTask.from_json(sys.argv[1]))
     except ProducerFenced as problem:
         say("fenced", because=str(problem))
         sys.exit(FENCED)
     except CommitOutcomeUnknown as problem:
-        # A commit whose answer was lost and that was refused when sent again: fenced, whatever came of it.
+        # If the retry of a commit was fenced, its outcome is unknown, but the fencing is certain.
         is_fenced = problem.error is ErrorCode.PRODUCER_FENCED
         say("fenced" if is_fenced else "unknown", because=str(problem))
         sys.exit(FENCED if is_fenced else COMMIT_UNKNOWN)

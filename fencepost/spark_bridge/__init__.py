@@ -1,6 +1,6 @@
 """Reads a broker's log with PySpark, from its files alone: `spark.read.format("fencepost")`.
 
-Rule: importing this costs nothing and needs no Spark; a name is loaded when it is first used.
+Rule: importing this package is cheap and needs no Spark; a name is loaded on first use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _HOMES = {"FencepostDataSource": "data_source", "register": "session"}
 
 
 def __getattr__(name: str) -> Any:
-    """Loads a public name from its home (PEP 562)."""
+    """Imports the module of a public name on first access (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

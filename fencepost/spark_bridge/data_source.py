@@ -1,7 +1,7 @@
-"""`format("fencepost")`: what Spark asks of a data source, answered from the files of a broker.
+"""`format("fencepost")`: a Spark data source over the files of a broker.
 
-Rule: the driver plans, workers read; what travels between them is options and tasks, so a task reads the same
-when it is run again.
+Rule: the driver plans, workers read. Spark sends workers only options and tasks, so a retried task reads the
+same records.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class FencepostDataSource(DataSource):
 
     def reader(self, schema: StructType) -> LogReader:
         options = parse_options(self.options)
-        # Workers may run in another directory than the driver.
+        # A worker may have another working directory than the driver.
         return LogReader(attrs.evolve(options, path=os.path.abspath(options.path)), checked_names(schema))
 
 
 class LogReader(DataSourceReader):
-    """Small on purpose: it is sent to the workers with every task."""
+    """Plans on the driver and reads on the workers. Small, because Spark sends it with every task."""
 
     def __init__(self, options: ReadOptions, names: tuple[str, ...]) -> None:
         self.options = options
@@ -60,7 +60,7 @@ class LogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         task: Any = partition.value
-        if task is None:  # what Spark makes of an empty list of partitions
+        if task is None:  # Spark calls read(None) if partitions() is empty
             return iter(())
         try:
             from fencepost.spark_bridge.rows import record_batches

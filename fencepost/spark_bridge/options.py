@@ -1,8 +1,6 @@
-"""The options of `format("fencepost")`: the names and meanings of Spark's Kafka source, and the path of the
-log.
+"""The options of `format("fencepost")`: those of Spark's Kafka source, and the path of the log.
 
-Rule: an option that is not understood is refused with a hint, never ignored: a typing error must not change
-what is read.
+Rule: an unknown option is an error with a hint, never ignored: a typo must not change what is read.
 """
 
 from __future__ import annotations
@@ -31,14 +29,14 @@ _KNOWN: Final = (
     "includeHeaders", "failOnDataLoss", "minPartitions", "maxRecordsPerPartition",
 )  # fmt: skip
 
-# Options of Spark's Kafka source that a reader of files has no use for.
+# Options of Spark's Kafka source that do not apply to reading files in a batch.
 _ELSEWHERE: Final = {
     "kafka.bootstrap.servers": "the log is read from its files, not from a broker: remove it and set path",
     "startingtimestamp": "only offsets are understood so far: use startingOffsets",
     "endingtimestamp": "only offsets are understood so far: use endingOffsets",
     "startingoffsetsbytimestamp": "only offsets are understood so far: use startingOffsets",
     "endingoffsetsbytimestamp": "only offsets are understood so far: use endingOffsets",
-    "maxoffsetspertrigger": "it is for streams: a batch reads its whole range",
+    "maxoffsetspertrigger": "it applies only to streams: a batch reads its whole range",
 }
 
 
@@ -48,7 +46,7 @@ class UnusableOption(FencepostError):
 
 @attrs.frozen(kw_only=True)
 class ReadOptions:
-    """What to read, checked and typed.
+    """The validated options of a read.
 
     Exactly one of `subscribe`, `assign` and `subscribe_pattern` is set.
     """
@@ -67,9 +65,9 @@ class ReadOptions:
 
 
 def parse_options(given: Mapping[str, str]) -> ReadOptions:
-    """The options of one read, names in any case as Spark has it.
+    """Parses the options of a read; names are case-insensitive, as in Spark.
 
-    UnusableOption when any of them makes no sense.
+    Raises UnusableOption for the first invalid option.
     """
     options = {name.lower(): value for name, value in given.items()}
     _refuse_unknown(options)
@@ -104,7 +102,7 @@ def _refuse_unknown(options: Mapping[str, str]) -> None:
             raise UnusableOption(
                 f"option {name} is for a Kafka client; the log is read from its files: remove it"
             )
-        raise UnusableOption(f"option {name} is unknown; there are {', '.join(_KNOWN)}")
+        raise UnusableOption(f"option {name} is unknown; the options are {', '.join(_KNOWN)}")
 
 
 def _path(options: Mapping[str, str]) -> str:
@@ -121,7 +119,7 @@ def _topics(value: str | None) -> tuple[str, ...] | None:
         return None
     topics = tuple(sorted({name.strip() for name in value.split(",") if name.strip()}))
     if not topics:
-        raise UnusableOption("option subscribe names no topic; give one, or several separated by commas")
+        raise UnusableOption("option subscribe names no topic; set one, or several separated by commas")
     return topics
 
 
@@ -149,7 +147,7 @@ def _offsets(
         return usual
     form = '{"topic":{"0":23}}'
     if value.lower() in ("earliest", "latest"):
-        raise UnusableOption(f"a batch has {name} {usual} or offsets as {form}, not {value}")
+        raise UnusableOption(f"in a batch, {name} is {usual} or offsets like {form}, not {value}")
     offsets: dict[TopicPartition, int] = {}
     for topic, by_partition in _json_object(name, value, form).items():
         if not isinstance(by_partition, dict):
@@ -159,7 +157,7 @@ def _offsets(
             if not partition.isascii() or not partition.isdigit() or not whole:
                 _malformed(name, value, form)
             if offset == forbidden:
-                raise UnusableOption(f"offset {offset} in {name} would leave nothing to read in a batch")
+                raise UnusableOption(f"offset {offset} in {name} would leave a batch nothing to read")
             offsets[TopicPartition(topic, int(partition))] = offset
     return offsets
 
@@ -188,9 +186,7 @@ def _isolation_level(options: Mapping[str, str]) -> IsolationLevel:
     if not given:
         return IsolationLevel.READ_COMMITTED
     if len(given) > 1:
-        raise UnusableOption(
-            "isolation.level and kafka.isolation.level say different things; set one of them"
-        )
+        raise UnusableOption("isolation.level and kafka.isolation.level differ; set only one of them")
     value = given.pop()
     if value not in known:
         raise UnusableOption(f"option isolation.level is read_committed or read_uncommitted, not {value}")
@@ -228,26 +224,26 @@ _INSIDE_RECORDS: Final = frozenset({"key", "value", "timestamp", "headers"})
 
 
 def default_schema(*, include_headers: bool) -> str:
-    """The schema in Spark's DDL when the user gives none."""
+    """The schema, as Spark DDL, for a read without a schema of its own."""
     return ", ".join(
         f"{name} {kind}" for name, kind in COLUMNS.items() if include_headers or name != "headers"
     )
 
 
 def decoded_columns(names: Iterable[str]) -> frozenset[str]:
-    """Those columns for which records have to be unpacked; the others are in the header of the batch."""
+    """The columns that need decoded records; the others are computed from batch headers."""
     return _INSIDE_RECORDS.intersection(names)
 
 
 def checked_names(schema: StructType) -> tuple[str, ...]:
-    """The names of the columns asked for, in order.
+    """Returns the column names of a schema, in order.
 
-    UnusableOption unless each is one of ours with its type.
+    Raises UnusableOption for an unknown column or a wrong type.
     """
     names: list[str] = []
     for field in schema.fields:
         if field.name not in COLUMNS:
-            raise UnusableOption(f"there is no column {field.name}; there are {', '.join(COLUMNS)}")
+            raise UnusableOption(f"column {field.name} is unknown; the columns are {', '.join(COLUMNS)}")
         kind = field.dataType.simpleString()
         if kind != COLUMNS[field.name]:
             raise UnusableOption(

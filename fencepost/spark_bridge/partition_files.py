@@ -1,7 +1,7 @@
-"""One partition's files seen from outside: its segments, its manifest, and what its indexes say. Takes no
-lock, changes nothing.
+"""The files of one partition, read without a broker: segments, manifest and indexes. Takes no lock, changes
+nothing.
 
-Rule: the manifest is read before the files are listed, so all that it describes is there; more may be.
+Rule: the manifest is read before the files are listed, so everything it describes exists; more may exist.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class CorruptLog(FencepostError):
 
 @attrs.frozen
 class SegmentFile:
-    """A `.log` file as it was found; the last one of a partition may end in a torn batch."""
+    """A `.log` file and its size; the last one of a partition may end in a torn batch."""
 
     base_offset: int
     size: int = attrs.field(kw_only=True)
@@ -60,7 +60,7 @@ class SegmentFile:
 
 @attrs.frozen(kw_only=True)
 class PartitionFiles:
-    """A partition's directory at one moment."""
+    """A snapshot of a partition's directory."""
 
     storage: StorageReader
     partition: TopicPartition
@@ -77,22 +77,22 @@ class PartitionFiles:
         return max(known, self.segments[0].base_offset) if self.segments else known
 
     def path(self, segment: SegmentFile, kind: str = LOG) -> str:
-        """Where one of a segment's files lies in the storage."""
+        """The path of one of a segment's files in the storage."""
         return f"{directory_name(self.partition)}/{file_name(segment.base_offset, kind)}"
 
     def location(self, segment: SegmentFile, kind: str = LOG) -> str:
-        """The same for people."""
+        """The same path with the location of the storage, for messages."""
         return f"{self.storage.location}/{self.path(segment, kind)}"
 
     def segment_index(self, offset: int) -> int:
-        """Which segment holds the offset: the last one that begins at or before it, else the first."""
+        """The number of the segment for this offset: the last that starts at or before it, else 0."""
         later = (number for number, segment in enumerate(self.segments) if segment.base_offset > offset)
         return max(0, next(later, len(self.segments)) - 1)
 
     def offset_index(self, segment: SegmentFile) -> OffsetIndex:
-        """A hint where batches begin.
+        """The offset index of a segment; shorter if the file is missing or cut off.
 
-        Missing or cut off, it is shorter: whoever uses it looks at the batch itself.
+        It is only a hint: callers verify the batch at the position.
         """
         known = self._last_index.get(segment.base_offset)
         if known is None:
@@ -103,10 +103,7 @@ class PartitionFiles:
         return known
 
     def header_at(self, segment: SegmentFile, position: int) -> BatchHeader | None:
-        """The header of the batch that begins at this byte.
-
-        None when none does that could lie in this segment.
-        """
+        """The header of the batch at this byte, or None if no valid batch of this segment starts there."""
         if position + HEADER_SIZE > segment.size:
             return None
         with opened(self.storage, self.path(segment)) as file:
@@ -118,7 +115,7 @@ class PartitionFiles:
         return header if fits else None
 
     def position_before(self, segment: SegmentFile, offset: int) -> int:
-        """A byte where a batch begins that lies at or before the offset; 0 when the index knows no better."""
+        """The start of a batch at or before the offset; 0 if the index has none."""
         if offset <= segment.base_offset:
             return 0
         position = self.offset_index(segment).position_before(offset - segment.base_offset)
@@ -126,8 +123,9 @@ class PartitionFiles:
         return position if header is not None and header.base_offset <= offset else 0
 
     def collect_aborted(self, start: int, *, upper: int) -> list[AbortedRange]:
-        """Aborted transactions in the indexes that overlap [start, upper): they stand where their marker
-        is, so it looks forward.
+        """Returns the aborted transactions in the indexes that overlap [start, upper).
+
+        An entry stands in the segment of its marker, so the search goes forward from `start`.
         """
         found: list[AbortedRange] = []
         for segment in self.segments[self.segment_index(start) :]:
@@ -140,12 +138,12 @@ class PartitionFiles:
     def _transaction_index(self, segment: SegmentFile) -> TransactionIndex:
         data = self.storage.read_file(self.path(segment, TRANSACTION_INDEX))
         where = self.location(segment, TRANSACTION_INDEX)
-        advice = "start the broker on this directory once: it builds the index again"
+        advice = "start the broker on this directory once; it rebuilds the index"
         if data is None and not segment.size:
-            return TransactionIndex()  # a segment that is being made: its log file comes first
+            return TransactionIndex()  # the broker is creating this segment; it creates the log file first
         if data is None:
             raise CorruptLog(
-                f"{where} is missing, so aborted records could not be told from committed ones: {advice}"
+                f"{where} is missing, and aborted records cannot be distinguished without it: {advice}"
             )
         torn = len(data) % ABORTED_ENTRY.size
         if torn and segment is not self.segments[-1]:
@@ -161,7 +159,7 @@ class PartitionFiles:
 
 @contextmanager
 def opened(storage: StorageReader, path: str) -> Generator[StorageFile]:
-    """A file that is closed again."""
+    """Opens a file and closes it at the end of the block."""
     file = storage.open(path)
     try:
         yield file
@@ -172,9 +170,9 @@ def opened(storage: StorageReader, path: str) -> Generator[StorageFile]:
 def open_partition_files(
     storage: StorageReader, partition: TopicPartition, *, fail_on_data_loss: bool = True
 ) -> PartitionFiles:
-    """The partition as it lies there.
+    """Reads the manifest and lists the segments of a partition.
 
-    CorruptLog when its manifest makes no sense, DataLoss when a segment is gone.
+    Raises CorruptLog if the manifest is invalid, DataLoss if a segment that it lists is missing.
     """
     manifest = _read_manifest(storage, partition)
     sizes = storage.files(directory_name(partition))
@@ -192,7 +190,7 @@ def _read_manifest(storage: StorageReader, partition: TopicPartition) -> Manifes
     except CorruptIndex as problem:
         where = f"{storage.location}/{partition}/{MANIFEST_FILE}"
         raise CorruptLog(
-            f"{where}: {problem}: start the broker on this directory once, it writes a new one"
+            f"{where}: {problem}: start the broker on this directory once; it writes a new manifest"
         ) from problem
 
 
@@ -201,12 +199,12 @@ def _check_against(manifest: Manifest, segments: tuple[SegmentFile, ...], where:
     for summary in manifest.segments:
         if summary.bytes and summary.base_offset not in found:
             raise DataLoss(
-                f"{where}/{file_name(summary.base_offset, LOG)} is gone: the manifest beside it lists it"
+                f"{where}/{file_name(summary.base_offset, LOG)} is gone, but the manifest there lists it"
             )
 
 
 _RECOVER: Final = (
-    "start the broker on this directory once to recover it, or set failOnDataLoss=false to read what is there"
+    "start the broker on this directory once to recover it, or set failOnDataLoss=false to read what exists"
 )
 
 
@@ -214,7 +212,7 @@ _RECOVER: Final = (
 class LogOffsets:
     """The readable offsets of a partition.
 
-    `aborted` are transactions whose marker the walk met, indexed already or not.
+    `aborted` are the transactions whose abort marker the walk met, whether the index has them or not.
     """
 
     log_start_offset: int
@@ -230,21 +228,21 @@ class LogOffsets:
 
 
 def find_log_offsets(log: PartitionFiles, *, fail_on_data_loss: bool = True) -> LogOffsets:
-    """The bounds of the log as its files are now; a torn tail is not there.
+    """Finds the bounds of the log in its files; a torn tail does not count.
 
-    DataLoss when it ends before its manifest says.
+    Raises DataLoss if the log ends before the high watermark of its manifest.
     """
     manifest = log.manifest
     start = max(log.log_start_offset, manifest.last_stable_offset if manifest else 0)
-    # Without a manifest the full segments are taken to be whole; only the last one was being written.
+    # Without a manifest, all segments but the last are assumed complete: only the last is written to.
     promised = manifest.high_watermark if manifest else log.segments[-1].base_offset if log.segments else 0
-    walk = _Walk(log, start, promised)
+    walk = _TailWalk(log, start, promised)
     if walk.end < promised:
-        told = f"{walk.where} breaks off at offset {walk.end}, but offsets up to {promised} were written"
+        told = f"{walk.where} ends at offset {walk.end}, but offsets up to {promised} were written"
         if fail_on_data_loss:
             raise DataLoss(f"{told}: {_RECOVER}")
-        warnings.warn(f"{told}: reading what is there", stacklevel=2)
-        walk = _Walk(log, log.log_start_offset, 0)
+        warnings.warn(f"{told}: reading what exists", stacklevel=2)
+        walk = _TailWalk(log, log.log_start_offset, 0)
     oldest = walk.transactions.first_offset
     return LogOffsets(
         log_start_offset=log.log_start_offset,
@@ -255,17 +253,17 @@ def find_log_offsets(log: PartitionFiles, *, fail_on_data_loss: bool = True) -> 
     )
 
 
-class _Walk:
-    """One pass over the batches from offset `start` on.
+class _TailWalk:
+    """One pass over the batches from offset `start` to the end of the log.
 
-    Below `promised` headers will do; behind it every checksum is looked at.
+    It trusts headers below offset `promised` and verifies the checksum of every batch from there on.
     """
 
     def __init__(self, log: PartitionFiles, start: int, promised: int) -> None:
         self.log = log
         self.start = start
         self.promised = promised
-        self.end = log.log_start_offset  # one past the last batch that was seen
+        self.end = log.log_start_offset  # one past the last batch seen
         self.leader_epoch = NO_LEADER_EPOCH
         self.transactions = OpenTransactions()
         self.aborted: list[AbortedRange] = []
@@ -273,7 +271,7 @@ class _Walk:
         self._run()
 
     def _run(self) -> None:
-        """Goes on to the next segment only from a segment that is whole."""
+        """Stops at the first segment that is damaged."""
         log = self.log
         for number, segment in enumerate(log.segments[log.segment_index(self.start) :]):
             self.where = log.location(segment)
@@ -291,9 +289,9 @@ class _Walk:
     def _batches(
         self, segment: SegmentFile, file: StorageFile, position: int
     ) -> Iterator[tuple[BatchHeader, Buffer]]:
-        """The batches of one segment with as many of their bytes as a marker needs.
+        """Yields the batches of one segment; of markers also the bytes.
 
-        ProtocolViolation where they break off.
+        Raises ProtocolViolation at the first batch that is damaged or cut off.
         """
         if segment.base_offset < self.promised:
             for at, header in walk_headers(file, position, segment.size):
@@ -307,7 +305,7 @@ class _Walk:
             yield header, batch
 
     def _see(self, header: BatchHeader, batch: Buffer) -> None:
-        """Takes a batch as the next of the log, by the rules of recovery."""
+        """Accepts a batch as the next one of the log, by the rules of recovery."""
         # Below the promise compaction may have left holes; the tail was never compacted.
         follows = header.base_offset == self.end or self.end < header.base_offset <= self.promised
         if not follows or header.leader_epoch < self.leader_epoch:

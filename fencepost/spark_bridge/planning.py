@@ -1,9 +1,44 @@
-"""From options and files to tasks: which offsets, cut into pieces of similar size, with the aborted
-transactions of each.
+"""Turns options and files into tasks: offset ranges of similar size, each with its aborted transactions.
 
-Rule: the plan reads manifests, indexes and headers, never records; a cut may fall inside a batch, since
-readers trim by offset.
+Rule: the plan reads manifests, indexes and batch headers, never records. A cut may fall inside a batch,
+because readers trim by offset.
 """
+
+# Theory of operation
+#
+# A read uses only files: no broker, no lock, and a broker may append meanwhile. The plan itself finds where
+# each partition ends for this reader, and which transactions before that end were aborted.
+#
+#    segment 0         segment 700
+#    0                 700             1000           1100         1180      1200
+#    |-----------------|---------------|--------------|------------|---------|~~~ torn batch
+#                                      |              |            |         |
+#                             LSO of the manifest     |        LSO now    log end now
+#                                (walk starts)   high watermark
+#                                                of the manifest
+#
+# 1. The manifest is a lower bound. A broker replaces it every now and then, and it is read before the files
+#    are listed: whatever it describes exists, and more may exist. A log that ends below the manifest's high
+#    watermark has lost data (DataLoss).
+# 2. The walk (partition_files.find_log_offsets) reads the batch headers from the manifest's LSO to the end of
+#    the log. Every transaction that was open then begins at or after that LSO, so the walk sees the open
+#    transactions from their first batch. Up to the manifest's high watermark it trusts headers; after it,
+#    it verifies checksums and stops at the first torn batch. The LSO now is the first offset of the oldest
+#    open transaction, or the log end if none is open: the end of the range with read_committed.
+# 3. Aborted ranges come from two sources: the .txnindex files, whose entries stand in the segment of the
+#    marker and are therefore searched forward from the start offset; and the markers that the walk met,
+#    which may not be indexed yet. The walk starts at an indexed batch before the LSO, possibly inside a
+#    transaction that ended before the LSO; so if both know a transaction, the earlier first offset is right.
+# 4. A range is cut at equal byte distances, moved back to batches of the offset index: planning reads one
+#    header per cut. maxRecordsPerPartition adds cuts at plain offsets. A task names the bytes to read of each
+#    segment (pieces), starting with the batch that contains its first offset or an earlier one:
+#
+#      cuts          0            350           700                  1180
+#      batches       [0..99][100..349][350.. ..699][700.. .. ..]
+#      tasks         |-- task 1 --|-- task 2 --|------ task 3 ------|
+#
+# 5. A task carries the aborted ranges that overlap it, so a worker needs no index and no other task. A
+#    retried task reads the same records: its range is fixed, and everything below the end is immutable.
 
 from __future__ import annotations
 
@@ -49,9 +84,7 @@ class Piece(NamedTuple):
 
 @attrs.frozen(kw_only=True)
 class ReadTask:
-    """What one Spark task reads: offsets [start, end) of a partition, and the ranges of them that were
-    aborted.
-    """
+    """The work of one Spark task: offsets [start, end) of a partition, and the aborted ranges among them."""
 
     partition: TopicPartition
     start: int
@@ -62,9 +95,9 @@ class ReadTask:
 
 
 def plan(storage: StorageReader, options: ReadOptions) -> list[ReadTask]:
-    """The tasks of a read in the order of partitions and offsets.
+    """Returns the tasks of a read, ordered by partition and offset.
 
-    NotADataDirectory, UnusableOption, DataLoss and CorruptLog say what is amiss and what to do.
+    Raises NotADataDirectory, UnusableOption, DataLoss or CorruptLog; each message says what to do.
     """
     check_data_directory(storage)
     chosen = choose_partitions(partitions_in(storage), options, storage.location)
@@ -81,7 +114,7 @@ def plan(storage: StorageReader, options: ReadOptions) -> list[ReadTask]:
 def choose_partitions(
     existing: Sequence[TopicPartition], options: ReadOptions, where: str
 ) -> list[TopicPartition]:
-    """The partitions that the options name, sorted; UnusableOption when one of them does not exist."""
+    """Returns the partitions that the options name, sorted; UnusableOption if one of them does not exist."""
     topics = sorted({partition.topic for partition in existing})
     if options.assign is not None:
         wanted = list(options.assign)
@@ -100,12 +133,12 @@ def choose_partitions(
 
 
 def _matching(existing: Iterable[TopicPartition], pattern: str) -> list[TopicPartition]:
-    """As in Spark's Kafka source the whole name must match, and internal topics only when it names them."""
+    """As in Spark's Kafka source, the whole name must match; an internal topic must be named literally."""
     try:
         compiled = re.compile(pattern)
     except re.error as problem:
         raise UnusableOption(
-            f"option subscribePattern {pattern} is no regular expression: {problem}"
+            f"option subscribePattern {pattern} is not a regular expression: {problem}"
         ) from None
     return [
         p
@@ -123,13 +156,13 @@ def _check_named(offsets: Offsets, chosen: Sequence[TopicPartition], name: str) 
     for partition in offsets:
         if partition not in chosen:
             raise UnusableOption(
-                f"{name} names {partition}, which is not read: subscribe to it or leave it out"
+                f"{name} names {partition}, which is not read: subscribe to it or remove it from {name}"
             )
 
 
 @attrs.frozen(kw_only=True)
 class _Range:
-    """What is to be read of one partition."""
+    """The range to read of one partition."""
 
     log: PartitionFiles
     start: int
@@ -162,9 +195,9 @@ def _range(storage: StorageReader, partition: TopicPartition, options: ReadOptio
 
 
 def _aborted(log: PartitionFiles, bounds: LogOffsets, start: int, end: int) -> tuple[AbortedRange, ...]:
-    """Indexed transactions and those that the walk met.
+    """Returns the aborted ranges of the index and of the walk, without duplicates.
 
-    The index knows where one began that was open at the manifest.
+    For a transaction that both know, the earlier first offset is right (see point 3 above).
     """
     known: dict[tuple[int, int], AbortedRange] = {}
     for aborted in (*bounds.aborted, *log.collect_aborted(start, upper=end)):
@@ -179,12 +212,12 @@ def _aborted(log: PartitionFiles, bounds: LogOffsets, start: int, end: int) -> t
 
 
 def offset_range(partition: TopicPartition, bounds: LogOffsets, options: ReadOptions) -> tuple[int, int]:
-    """[start, end) as asked for and as is there.
+    """Returns [start, end): the requested offsets, limited to those that exist.
 
-    DataLoss when the two differ, with failOnDataLoss=false a warning.
+    Raises DataLoss if a requested offset does not exist; warns instead with failOnDataLoss=false.
     """
     low = bounds.log_start_offset
-    # Of a transaction whose first records were deleted the rest is undecided, too, and nothing is stable.
+    # DeleteRecords may remove the first records of an open transaction; then no offset is stable.
     high = max(low, bounds.end(options.isolation_level))
     start = _asked(options.starting_offsets, partition, low, high, usual=low)
     end = _asked(options.ending_offsets, partition, low, high, usual=high)
@@ -206,13 +239,13 @@ def _lost(
     partition: TopicPartition, name: str, offset: int, bounds: LogOffsets, options: ReadOptions
 ) -> None:
     low, high = bounds.log_start_offset, bounds.end(options.isolation_level)
-    told = f"{name} asks for offset {offset} of {partition}, which can be read from {low} to {high}"
+    told = f"{name} requests offset {offset} of {partition}, whose readable offsets are {low} to {high}"
     if offset > high and bounds.open_transactions and high < bounds.log_end_offset:
         oldest = bounds.open_transactions[0]
         told += f" (producer {oldest.producer_id} has a transaction open since offset {oldest.first_offset})"
     if options.fail_on_data_loss:
-        raise DataLoss(f"{told}: ask for what is there, or set failOnDataLoss=false")
-    warnings.warn(f"{told}: reading what is there", stacklevel=2)
+        raise DataLoss(f"{told}: request existing offsets, or set failOnDataLoss=false")
+    warnings.warn(f"{told}: reading the existing offsets", stacklevel=2)
 
 
 def _tasks(range_: _Range, options: ReadOptions, task_bytes: int) -> Iterator[ReadTask]:
@@ -232,8 +265,9 @@ def _tasks(range_: _Range, options: ReadOptions, task_bytes: int) -> Iterator[Re
 
 
 def _byte_cuts(range_: _Range, task_bytes: int) -> Iterator[int]:
-    """Offsets that cut the range into pieces of similar size, at most about `task_bytes`: at batches that
-    an index knows.
+    """Yields offsets that cut the range into parts of about equal size, at most about `task_bytes` each.
+
+    Each offset is the base offset of a batch in the offset index.
     """
     total = range_.byte_count
     count = -(-total // task_bytes)
@@ -250,7 +284,7 @@ def _byte_cuts(range_: _Range, task_bytes: int) -> Iterator[int]:
 
 
 def split_evenly(cuts: Sequence[int], longest: int) -> list[int]:
-    """The same cuts and more between them, so that no two are more than `longest` apart."""
+    """Returns the cuts and additional ones, so that neighbours are at most `longest` offsets apart."""
     result = [cuts[0]]
     for start, end in pairwise(cuts):
         count = -(-(end - start) // longest)

@@ -1,8 +1,6 @@
-"""Decoded batches to Arrow: columns are gathered over many batches and become one record batch of about
-16,000 rows.
+"""Converts batches to Arrow: the columns of many batches become one record batch of about 16,000 rows.
 
-Rule: nothing is done per record in Python. Lists are extended, offsets and times are computed by numpy from
-runs.
+Rule: no Python code runs per record. Lists are extended; numpy computes offsets and timestamps from runs.
 """
 
 from __future__ import annotations
@@ -27,9 +25,9 @@ from fencepost.spark_bridge.planning import ReadTask
 from fencepost.spark_bridge.scanning import VisibleBatch
 
 ROWS_PER_BATCH: Final = (
-    16_384  # measured the best of 8,000, 16,000 and 64,000; uncoalesced batches of 20 are 4 times slower
+    16_384  # the fastest of 8,000, 16,000 and 64,000; unmerged batches of 20 records are 4 times slower
 )
-BYTES_PER_BATCH: Final = 32 << 20  # so that large values do not pile up by the thousand
+BYTES_PER_BATCH: Final = 32 << 20  # limits memory when values are large
 
 _TIMESTAMP_TYPE_BIT: Final = 0x08  # attribute bit 3: 0 the producer's clock, 1 the broker's
 _MILLISECONDS_MAX: Final = INT64_MAX // 1000
@@ -49,7 +47,7 @@ ARROW_TYPES: Final[dict[str, pa.DataType]] = {
 
 @contextmanager
 def gc_paused() -> Generator[None]:
-    """No garbage collection while a chunk is decoded: its many young objects would start it in vain."""
+    """Pauses garbage collection while a chunk is decoded: it would run often and find nothing to free."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -60,9 +58,7 @@ def gc_paused() -> Generator[None]:
 
 
 class Rows:
-    """Rows of one partition that wait to become an Arrow record batch with the columns `names`, in this
-    order.
-    """
+    """Collects rows of one partition for an Arrow record batch with the columns `names`, in this order."""
 
     def __init__(self, names: tuple[str, ...], *, topic: str, partition: int) -> None:
         self.names = names
@@ -89,9 +85,9 @@ class Rows:
         return self.row_count >= ROWS_PER_BATCH or self.byte_count >= BYTES_PER_BATCH
 
     def add(self, header: BatchHeader, columns: Columns | None, *, start: int, end: int) -> None:
-        """The records of a batch with offsets from `start` up to `end`.
+        """Adds the records of a batch with offsets in [start, end).
 
-        `columns` is None when nobody asks for what is inside.
+        `columns` is None if no requested column needs decoded records.
         """
         low, high = max(start, header.base_offset), min(end, header.next_offset)
         deltas = columns.offset_deltas if columns else None
@@ -120,7 +116,7 @@ class Rows:
         self._time_deltas = _extended(self._time_deltas, columns.timestamp_deltas, 0, before, first, last)
 
     def take(self) -> pa.RecordBatch:
-        """The gathered rows as one record batch; starts anew."""
+        """Returns the collected rows as a record batch and starts a new one."""
         arrays: list[Any] = [_BUILD[name](self) for name in self.names]
         batch = pa.record_batch(arrays, schema=self.schema)
         self._clear()
@@ -139,7 +135,7 @@ class Rows:
         return _nulls(self.row_count, kind) if self._headers is None else pa.array(self._headers, kind)
 
     def repeated_column(self, name: str) -> pa.Array[Any]:
-        """The same value in every row; one array serves all batches of a task."""
+        """A column with the same value in every row; all batches of a task share one array."""
         filled = self._filled.get(name)
         if filled is None or len(filled) < self.row_count:
             filled = self._filled[name] = pa.repeat(
@@ -159,7 +155,7 @@ class Rows:
         times = np.repeat(runs[:, 0], runs[:, 2])
         if self._time_deltas is not None:
             times = times + np.array(self._time_deltas, np.int64)
-        # Spark counts microseconds: a time beyond its reach (the year 294,000) is shown as the last it knows.
+        # Spark counts microseconds: times from the year 294,000 on become the last one that it represents.
         times = np.clip(times, -_MILLISECONDS_MAX, _MILLISECONDS_MAX) * 1000
         return pa.array(times, pa.int64()).view(ARROW_TYPES["timestamp"])
 
@@ -183,9 +179,9 @@ _BUILD: Final[dict[str, Callable[[Rows], pa.Array[Any]]]] = {
 def record_batches(
     scan: Iterable[VisibleBatch], task: ReadTask, names: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a task as Arrow.
+    """Yields the rows of a task as Arrow record batches.
 
-    CorruptLog when a batch with the right checksum holds something that is no records.
+    Raises CorruptLog if a batch has a valid checksum but invalid records.
     """
     rows = Rows(names, topic=task.partition.topic, partition=task.partition.partition)
     decodes = bool(decoded_columns(names))
@@ -200,12 +196,12 @@ def record_batches(
 
 
 def _fill(rows: Rows, batches: Iterator[VisibleBatch], task: ReadTask, *, decodes: bool) -> bool:
-    """Gathers rows until there are enough for one Arrow batch; False when there are no more batches."""
+    """Collects rows until one Arrow batch is full; returns False if there are no more batches."""
     for header, batch in batches:
         if not header.record_count:
-            continue  # compaction took its records and kept its offsets
+            continue  # compaction removed all records of this batch and kept its header
         try:
-            # A batch that compaction has thinned out keeps the offsets of its records inside.
+            # After compaction, the remaining records of a batch carry their offset deltas.
             sparse = header.record_count != header.last_offset_delta + 1
             columns = read_columns(batch, header) if decodes or sparse else None
         except ProtocolViolation as problem:
@@ -219,7 +215,7 @@ def _fill(rows: Rows, batches: Iterator[VisibleBatch], task: ReadTask, *, decode
 
 
 def _unpacked_size(header: BatchHeader, columns: Columns | None) -> int:
-    """Bytes that a batch adds to an Arrow batch, closely enough to stay far from Arrow's limit of 2 GiB."""
+    """Estimates the bytes that a batch adds to an Arrow batch, which is limited to 2 GiB."""
     if columns is None or not header.compression:
         return header.size
     return sum(map(len, filter(None, columns.values))) + sum(map(len, filter(None, columns.keys or ())))
@@ -230,9 +226,9 @@ def _nulls(count: int, kind: pa.DataType) -> pa.Array[Any]:
 
 
 def _extended(gathered: Any, column: Any, usual: Any, before: int, first: int, last: int) -> Any:
-    """The gathered column with a piece of another behind it.
+    """Appends rows [first, last) of `column` to `gathered`.
 
-    None stands for a column of nothing but the usual value.
+    None stands for a column in which every row has the usual value.
     """
     if gathered is None and column is None:
         return None
@@ -245,8 +241,8 @@ def _extended(gathered: Any, column: Any, usual: Any, before: int, first: int, l
 def _sparse_runs(
     deltas: list[int], base_offset: int, low: int, high: int
 ) -> tuple[list[tuple[int, int]], int]:
-    """Runs of consecutive offsets in [low, high) of a batch that compaction has thinned out, and the index
-    of their first record.
+    """Returns the runs of consecutive offsets in [low, high) of a compacted batch, and the index of the
+    first record among them.
     """
     first, last = bisect_left(deltas, low - base_offset), bisect_left(deltas, high - base_offset)
     offsets = np.array(deltas[first:last], np.int64) + base_offset

@@ -1,5 +1,4 @@
-"""The batches of one task that its reader may see: in range, no markers, nothing that was aborted; each
-checked against its checksum.
+"""The visible batches of one task: in its range, with a valid checksum, without markers and aborted records.
 
 Rule: a batch belongs to one producer and at most one transaction, so visibility is decided per batch, from
 its header.
@@ -27,7 +26,7 @@ VisibleBatch = tuple[BatchHeader, memoryview]
 
 
 class AbortedRanges:
-    """Answers whether an offset of a producer lies in one of its aborted transactions."""
+    """Looks up whether a batch belongs to an aborted transaction."""
 
     def __init__(self, ranges: Sequence[AbortedRange]) -> None:
         self._by_producer: dict[int, tuple[list[int], list[int]]] = {}
@@ -37,9 +36,9 @@ class AbortedRanges:
             lasts.append(aborted.last_offset)
 
     def holds(self, header: BatchHeader) -> bool:
-        """True when the transactional batch belongs to an aborted transaction.
+        """Whether the transactional batch belongs to an aborted transaction.
 
-        Those of one producer never overlap.
+        The transactions of one producer never overlap, so one bisection finds the only candidate.
         """
         found = self._by_producer.get(header.producer_id)
         if found is None:
@@ -49,10 +48,7 @@ class AbortedRanges:
 
 
 class TaskScan:
-    """One task's way through its pieces of log.
-
-    Iterating gives the visible batches in the order of their offsets.
-    """
+    """Reads the pieces of a task; iteration yields the visible batches in offset order."""
 
     def __init__(
         self,
@@ -67,7 +63,9 @@ class TaskScan:
         self._committed = isolation_level is IsolationLevel.READ_COMMITTED
         self._fail_on_data_loss = fail_on_data_loss
         self._aborted = AbortedRanges(task.aborted)
-        self._shown: set[int] = set()  # producers whose open transaction has batches that were shown
+        self._shown: set[int] = (
+            set()
+        )  # producers whose transaction has batches that were yielded and no marker yet
         self._next_offset = 0
 
     def __iter__(self) -> Iterator[VisibleBatch]:
@@ -92,8 +90,9 @@ class TaskScan:
         return True
 
     def _check_marker(self, header: BatchHeader, batch: memoryview) -> None:
-        """The marker has the last word: an index that forgot an aborted transaction must not pass it off as
-        committed.
+        """Raises CorruptLog for an abort marker of a transaction that the index did not list as aborted.
+
+        Without this check, an incomplete index would show aborted records as committed.
         """
         if header.producer_id not in self._shown:
             return
@@ -101,12 +100,12 @@ class TaskScan:
         if header.record_count and read_marker(batch).result is TransactionResult.ABORT:
             raise CorruptLog(
                 f"producer {header.producer_id} aborted a transaction at offset {header.base_offset} of "
-                f"{self._storage.location}/{self._task.partition}, but no transaction index says so: "
-                "start the broker on this directory once, it builds the index again"
+                f"{self._storage.location}/{self._task.partition}, but no transaction index lists it: "
+                "start the broker on this directory once; it rebuilds the index"
             )
 
     def _batches(self, piece: Piece) -> Iterator[VisibleBatch]:
-        """Batches of one file; what is damaged raises, or is stepped over when losses are allowed."""
+        """Yields the batches of one file; damage raises CorruptLog, or is skipped if data loss is allowed."""
         with opened(self._storage, piece.path) as file:
             position = piece.position
             while position < piece.stop:
@@ -126,7 +125,7 @@ class TaskScan:
         self._next_offset = header.next_offset
 
     def _step_over(self, file: StorageFile, piece: Piece, position: int, problem: ProtocolViolation) -> int:
-        """Where to go on after damage at `position`."""
+        """Returns the position at which to continue after damage at `position`."""
         told = (
             f"{self._storage.location}/{piece.path} is damaged at byte {position}, "
             f"at or after offset {max(self._task.start, self._next_offset)}: {problem}"
@@ -140,8 +139,9 @@ class TaskScan:
 
 
 def _follower(file: StorageFile, position: int, stop: int, next_offset: int) -> int | None:
-    """Where the batch after a damaged one begins, if its length can be believed: a batch has to follow it,
-    or the end.
+    """Returns the position of the batch after a damaged one, or None if its length field is not plausible.
+
+    The length is plausible if a batch with a later offset starts there.
     """
     try:
         after = position + read_header(file.read(position, HEADER_SIZE)).size

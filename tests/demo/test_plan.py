@@ -1,30 +1,37 @@
-"""Where the blows fall: drawn from a seed, within the run, and as many inside a transaction as promised."""
+"""A plan follows from its seed, stays within the run, and has enough kills inside a transaction."""
 
 from __future__ import annotations
 
 import pytest
 
-from fencepost.demo.plan import INSIDE, Strike, StrikePlan, TooManyKills, draw_plan, is_aborted_on_purpose
+from fencepost.demo.plan import (
+    INSIDE,
+    Disruption,
+    DisruptionPlan,
+    TooManyKills,
+    draw_plan,
+    is_aborted_on_purpose,
+)
 
-BROKER_BLOWS = {Strike.KILL_BROKER, Strike.KILL_BROKER_AT_PREPARE}
+BROKER_KILLS = {Disruption.KILL_BROKER, Disruption.KILL_BROKER_AT_PREPARE}
 
 
-def kills_inside(plan: StrikePlan) -> int:
-    return sum(event.strike is Strike.KILL_WORKER and event.point in INSIDE for event in plan.events)
+def kills_inside(plan: DisruptionPlan) -> int:
+    return sum(event.kind is Disruption.KILL_WORKER and event.point in INSIDE for event in plan.events)
 
 
 @pytest.mark.parametrize(("flights", "kills"), [(336_776, 10), (3_000, 4), (400, 3), (5_000, 40), (100, 0)])
 def test_every_seed_strikes_as_promised(flights: int, kills: int) -> None:
     for seed in range(50):
         plan = draw_plan(seed=seed, flights=flights, kills=kills)
-        worker_kills, broker_kills = plan.count(Strike.KILL_WORKER), plan.count(*BROKER_BLOWS)
+        worker_kills, broker_kills = plan.count(Disruption.KILL_WORKER), plan.count(*BROKER_KILLS)
         assert worker_kills + broker_kills == kills
         assert 2 * kills_inside(plan) >= worker_kills
         if kills >= 4:
             assert broker_kills >= 2
-            assert plan.count(Strike.KILL_BROKER_AT_PREPARE) >= 1
+            assert plan.count(Disruption.KILL_BROKER_AT_PREPARE) >= 1
         rounds = [event.round for event in plan.events]
-        assert rounds == sorted(set(rounds)), "one blow per round, in order"
+        assert rounds == sorted(set(rounds)), "one disruption per round, in order"
         assert all(2 <= number < flights // plan.records_per_transaction for number in rounds)
 
 
@@ -34,7 +41,7 @@ def test_a_seed_is_a_plan() -> None:
     assert plans[0] != plans[2]
 
 
-def test_a_run_too_short_for_its_blows_is_refused() -> None:
+def test_a_run_too_short_for_its_kills_is_refused() -> None:
     with pytest.raises(TooManyKills, match="need at least"):
         draw_plan(seed=1, flights=100, kills=100)
 

@@ -11,7 +11,7 @@ import pytest
 
 from fencepost.broker.embedded import Broker
 from fencepost.demo.dataset import flights_file, load, rows
-from fencepost.demo.messages import Task
+from fencepost.demo.messages import WorkerTask
 from fencepost.demo.plan import WorkerPoint
 from fencepost.demo.verify import expected_output
 from fencepost.demo.worker import Totals, read_totals, run
@@ -32,10 +32,10 @@ def work(
 ) -> list[Any]:
     """One life of the worker; what it said."""
     capsys.readouterr()
-    task = Task(
+    task = WorkerTask(
         bootstrap=bootstrap, seed=1, records_per_transaction=20, abort_share=abort_share, pauses=pauses
     )
-    run(Task.from_json(task.to_json()))
+    run(WorkerTask.from_json(task.to_json()))
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 

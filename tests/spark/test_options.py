@@ -58,14 +58,14 @@ def test_options_are_understood(given: dict[str, str], meant: ReadOptions) -> No
             "exactly one of subscribe, assign, subscribePattern; got subscribe, subscribePattern",
         ),
         ({"subscribe": " , "}, "names no topic"),
-        ({"startingOffset": "earliest"}, "option startingoffset is unknown; there are path, subscribe"),
+        ({"startingOffset": "earliest"}, "option startingoffset is unknown; the options are path, subscribe"),
         ({"kafka.bootstrap.servers": "localhost:9092"}, "remove it and set path"),
         ({"kafka.group.id": "g"}, "is for a Kafka client"),
         ({"startingTimestamp": "5"}, "use startingOffsets"),
-        ({"startingOffsets": "latest"}, "a batch has startingOffsets earliest or offsets as"),
-        ({"endingOffsets": "earliest"}, "a batch has endingOffsets latest or offsets as"),
-        ({"startingOffsets": '{"orders":{"0":-1}}'}, "would leave nothing to read"),
-        ({"endingOffsets": '{"orders":{"0":-2}}'}, "would leave nothing to read"),
+        ({"startingOffsets": "latest"}, "in a batch, startingOffsets is earliest or offsets like"),
+        ({"endingOffsets": "earliest"}, "in a batch, endingOffsets is latest or offsets like"),
+        ({"startingOffsets": '{"orders":{"0":-1}}'}, "would leave a batch nothing to read"),
+        ({"endingOffsets": '{"orders":{"0":-2}}'}, "would leave a batch nothing to read"),
         ({"startingOffsets": '{"orders":{"0":-3}}'}, "is JSON like"),
         ({"startingOffsets": '{"orders":{"0":true}}'}, "is JSON like"),
         ({"startingOffsets": '{"orders":[0]}'}, "is JSON like"),
@@ -75,7 +75,7 @@ def test_options_are_understood(given: dict[str, str], meant: ReadOptions) -> No
         ({"isolation.level": "serializable"}, "read_committed or read_uncommitted, not serializable"),
         (
             {"isolation.level": "read_committed", "kafka.isolation.level": "read_uncommitted"},
-            "different things",
+            "isolation.level differ",
         ),
         ({"includeHeaders": "yes"}, "is true or false, not yes"),
         ({"minPartitions": "0"}, "a whole number above 0, not 0"),
@@ -142,5 +142,5 @@ def test_what_does_not_exist_is_named(option: str, value: str, hint: str) -> Non
 
 
 def test_a_pattern_that_is_none() -> None:
-    with pytest.raises(UnusableOption, match="is no regular expression"):
+    with pytest.raises(UnusableOption, match="is not a regular expression"):
         choose_partitions(EXISTING, parse_options({"path": "/data", "subscribePattern": "a["}), "/data")

@@ -234,7 +234,7 @@ def test_a_log_shorter_than_its_manifest_is_a_loss() -> None:
         torn.replace(path, whole[:size], durable=False)
         with pytest.raises(DataLoss, match="were written: start the broker"):
             read(torn)
-        with pytest.warns(UserWarning, match="reading what is there"):
+        with pytest.warns(UserWarning, match="reading what exists"):
             assert read(torn, options=LOSSES_ALLOWED) == visible(
                 below(log.entries, 6 if size > last + 10 else 3), COMMITTED
             )
@@ -313,7 +313,7 @@ def test_ranges_with_nothing_visible_in_them(low: int, high: int, offsets: list[
 def test_offsets_that_are_not_there_say_which_are() -> None:
     storage, _ = log_of([("plain", 2, False), ("data", 7, 1), ("plain", 2, False), ("manifest",)])
     beyond = json.dumps({"orders": {"0": 4}})
-    told = r"offset 4 of orders-0, which can be read from 0 to 2 \(producer 7 has a transaction open"
+    told = r"offset 4 of orders-0, whose readable offsets are 0 to 2 \(producer 7 has a transaction open"
     for name in ("startingOffsets", "endingOffsets"):
         with pytest.raises(DataLoss, match=told):
             read(storage, options={name: beyond})
@@ -349,11 +349,9 @@ class TestDamageBelowTheReadableEnd:
 
     def test_a_length_that_cannot_be_believed_ends_the_log(self) -> None:
         storage, log = self.damaged(at=11)
-        with pytest.raises(
-            DataLoss, match=r"\.log breaks off at offset \d+, but offsets up to 6 were written"
-        ):
+        with pytest.raises(DataLoss, match=r"\.log ends at offset \d+, but offsets up to 6 were written"):
             read(storage)
-        with pytest.warns(UserWarning, match="breaks off"):
+        with pytest.warns(UserWarning, match="ends at offset"):
             assert read(storage, options=LOSSES_ALLOWED) == visible(log.entries[:1], COMMITTED)
 
     def test_a_full_segment_that_ends_early_is_read_as_far_as_it_goes(self) -> None:

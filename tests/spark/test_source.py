@@ -150,7 +150,7 @@ def test_offsets_bound_a_read_and_tasks_can_be_small(
             {"startingOffsets": '{"orders":{"0":1}}'},
             "must name every partition that is read; orders-1 is missing",
         ),
-        ("", {"endingOffsets": '{"orders":{"0":999999,"1":-1}}'}, "asks for offset 999999 of orders-0"),
+        ("", {"endingOffsets": '{"orders":{"0":999999,"1":-1}}'}, "requests offset 999999 of orders-0"),
     ],
 )
 def test_errors_say_what_to_do(
@@ -173,7 +173,7 @@ def test_a_column_that_does_not_exist_is_refused(
     from pyspark.errors import PySparkException
 
     for schema, told in (
-        ("ofset bigint", "there is no column ofset"),
+        ("ofset bigint", "column ofset is unknown; the columns are"),
         ("offset int", "column offset is bigint, not int"),
     ):
         with pytest.raises(PySparkException) as refused:
