@@ -113,7 +113,9 @@ class Accumulator:
         """Puts any record into a batch of `partition`, opened if need be; BufferFull without room."""
         size = record_size(value, key, headers)
         if size > min(RECORD_SIZE_MAX, self.settings.buffer_memory):
-            raise RecordTooLarge(f"a record of {size} bytes does not fit into buffer_memory or a request")
+            raise RecordTooLarge(
+                f"a record for topic {route.topic!r} has {size} bytes: buffer_memory or a request is smaller"
+            )
         batch = route.open[partition]
         if batch is not NO_BATCH and batch.size + size > self.settings.batch_size:
             self.close(batch)
@@ -127,7 +129,7 @@ class Accumulator:
         reserved = max(limit, size)
         if not self._fits(reserved):
             raise BufferFull(
-                f"{self.used} of {self.settings.buffer_memory} bytes of buffer_memory are in use"
+                f"buffer_memory is full: {self.used} of {self.settings.buffer_memory} bytes are in use"
             )
         where = TopicPartition(route.topic, partition)
         batch = ProducerBatch(self._next, where, limit=limit, opened_at=now, timestamp=wall_ms)

@@ -165,7 +165,7 @@ def _pattern(given: str | None) -> re.Pattern[str]:
     try:
         return re.compile(given or ".*", re.DOTALL)
     except re.error as problem:
-        raise ValueError(f"{given!r} is no regular expression: {problem}") from problem
+        raise ValueError(f"{given!r} is not a valid regular expression: {problem}") from problem
 
 
 def find_coordinator(transactional_id: str) -> AdminRequest[int]:
@@ -249,7 +249,7 @@ class GroupListing:
 
 
 @attrs.frozen(kw_only=True)
-class GroupMember:
+class MemberDescription:
     """A member and the partitions that it reads; none while the group rebalances or is not of consumers."""
 
     member_id: str
@@ -265,7 +265,7 @@ class GroupDescription:
     state: GroupState
     protocol_type: str
     protocol: str
-    members: tuple[GroupMember, ...]
+    members: tuple[MemberDescription, ...]
 
 
 def list_groups(broker_id: int, states: Iterable[GroupState]) -> AdminRequest[list[GroupListing]]:
@@ -296,7 +296,7 @@ def describe_group(group_id: str) -> AdminRequest[GroupDescription]:
             protocol_type=found.protocol_type,
             protocol=found.protocol,
             members=tuple(
-                GroupMember(
+                MemberDescription(
                     member_id=member.member_id,
                     group_instance_id=member.group_instance_id,
                     partitions=_assigned(found.protocol_type, member.assignment),

@@ -166,18 +166,18 @@ RECORD_SIZE_MAX: Final = 64 * 1024 * 1024
 def check_record(topic: object, value: object, key: object, timestamp_ms: object, headers: object) -> None:
     """Refuses what no batch can hold, before it is taken: TypeError, ValueError or RecordTooLarge."""
     if type(topic) is not str:
-        raise TypeError(f"a topic is a string, not {type(topic).__name__}")
+        raise TypeError(f"a topic must be a string, not {type(topic).__name__}")
     for what, content in (("value", value), ("key", key)):
         if content is not None and type(content) is not bytes:
             raise TypeError(
-                f"a {what} is bytes or None, not {type(content).__name__}: give a {what}_serializer"
+                f"a {what} must be bytes or None, not {type(content).__name__}: set {what}_serializer"
             )
     if timestamp_ms is not None and (not isinstance(timestamp_ms, int) or not 0 <= timestamp_ms <= INT64_MAX):
-        raise ValueError(f"timestamp_ms is milliseconds since 1970, not {timestamp_ms!r}")
+        raise ValueError(f"timestamp_ms must be milliseconds since 1970, not {timestamp_ms!r}")
     for header in cast("Headers", headers or ()):
         name, content = header
         if type(name) is not str or (content is not None and type(content) is not bytes):
-            raise TypeError(f"a header is a string and bytes or None, not {header!r}")
+            raise TypeError(f"a header must be a string with bytes or None, not {header!r}")
 
 
 def record_size(value: bytes | None, key: bytes | None, headers: Headers | None = None) -> int:

@@ -47,6 +47,7 @@ from fencepost.client.errors import (
     Failure,
     RequestTimeout,
     UnknownTopic,
+    unknown_topic,
 )
 from fencepost.client.group_offsets import ConsumerGroupMetadata
 from fencepost.client.network import ROOM
@@ -77,7 +78,7 @@ class Wait(NamedTuple):
 CallScript = Generator[Wait, None, ResultT]
 
 
-class Driver(Protocol):
+class CallDriver(Protocol):
     """What runs scripts: it has the clock and the connections, and knows what the machine resolved."""
 
     @property
@@ -109,7 +110,7 @@ class ProducerCalls:
 
     __slots__ = ("_driver", "_machine", "_max_block_ms", "_unfinished")
 
-    def __init__(self, machine: ProducerMachine, driver: Driver) -> None:
+    def __init__(self, machine: ProducerMachine, driver: CallDriver) -> None:
         self._machine = machine
         self._driver = driver
         self._max_block_ms = machine.settings.max_block_ms
@@ -169,7 +170,7 @@ class ProducerCalls:
         finally:
             self._driver.perform(self._machine.wake(now))
         if place is None:
-            raise TopicNotLoaded(f"topic {topic!r} is not known yet: send() waits until it is")
+            raise TopicNotLoaded(f"the metadata of topic {topic!r} is not loaded yet: send() waits for it")
         return place
 
     def route(self, topic: str, timeout_ms: float | None = None) -> CallScript[Route]:
@@ -201,9 +202,12 @@ class ProducerCalls:
                 patience = inf if timeout_ms == inf else now + UNKNOWN_TOPIC_PATIENCE_MS
             error = machine.cluster.topic_errors.get(topic)
             if error is not None and now >= patience:
-                raise UnknownTopic(f"topic {topic!r}: {error.meaning}", error)
+                raise unknown_topic(topic, error).exception()
             if now >= deadline:
-                raise full or RequestTimeout(f"no metadata about topic {topic!r} within max_block_ms")
+                because = (
+                    f"the metadata of topic {topic!r} did not arrive within max_block_ms ({timeout_ms} ms)"
+                )
+                raise full or RequestTimeout(because)
             limit = deadline if error is None else min(patience, deadline)
             yield self._ready(topic, limit, is_full=full is not None)
 
@@ -236,7 +240,9 @@ class ProducerCalls:
             if not batch.is_done:
                 yield Wait(lambda batch=batch: batch.is_done, ("batch", batch.number), deadline)
                 if not batch.is_done:
-                    raise RequestTimeout(f"records had no outcome within {timeout_ms} ms")
+                    raise RequestTimeout(
+                        f"the records for {batch.where} were not acknowledged within {timeout_ms} ms"
+                    )
 
     # --- transactions ---------------------------------------------------------------------------------------
 
@@ -290,7 +296,8 @@ class ProducerCalls:
         yield Wait(lambda: operation in resolved, operation, driver.now + timeout_ms)
         if operation not in resolved:
             if operation is not TransactionCall.COMMIT:
-                raise RequestTimeout(f"{operation.value}() was not done within {timeout_ms} ms")
+                why = self._machine.calls.why_pending()
+                raise RequestTimeout(f"{operation.value}() did not finish within {timeout_ms} ms: {why}")
             driver.perform(self._machine.give_up_commit(driver.now))
         self._unfinished = None
         failure = resolved.pop(operation)
@@ -323,7 +330,7 @@ class ProducerCalls:
         try:
             yield from _shielded(self.abort_transaction(timeout_ms))
         except ClientError as second:
-            problem.add_note(f"and abort_transaction() failed: {second}")
+            problem.add_note(f"abort_transaction() failed too: {second}")
 
     def close(self, timeout_ms: float = CLOSE_TIMEOUT_MS) -> CallScript[None]:
         """Aborts an open transaction or sends what is left; what then has no outcome gets none."""
@@ -343,7 +350,7 @@ class ProducerCalls:
         try:
             yield from _shielded(self.close(ABORT_GRACE_MS))
         except ClientError as second:
-            problem.add_note(f"and closing the producer failed: {second}")
+            problem.add_note(f"close() failed too: {second}")
 
 
 class TopicNotLoaded(UnknownTopic):
@@ -364,7 +371,7 @@ class RequestCalls:
 
     __slots__ = ("_api_timeout_ms", "_driver", "_machine")
 
-    def __init__(self, machine: RequestMachine, driver: Driver, *, api_timeout_ms: int) -> None:
+    def __init__(self, machine: RequestMachine, driver: CallDriver, *, api_timeout_ms: int) -> None:
         self._machine = machine
         self._driver = driver
         self._api_timeout_ms = api_timeout_ms
@@ -397,7 +404,7 @@ class ConsumerCalls(RequestCalls):
 
     __slots__ = ("_consumer",)
 
-    def __init__(self, machine: ConsumerMachine, driver: Driver) -> None:
+    def __init__(self, machine: ConsumerMachine, driver: CallDriver) -> None:
         super().__init__(machine, driver, api_timeout_ms=machine.settings.default_api_timeout_ms)
         self._consumer = machine
 
@@ -460,7 +467,9 @@ class ConsumerCalls(RequestCalls):
         if reading.problem is not None:
             raise reading.problem.exception()
         if reading.position is None:
-            raise RequestTimeout(f"the position of {partition} is not known yet")
+            raise RequestTimeout(
+                f"the position of {partition} was not found within {self._api_timeout_ms} ms"
+            )
         return reading.position
 
     def committed(self, partitions: Iterable[TopicPartition]) -> CallScript[dict[TopicPartition, int | None]]:

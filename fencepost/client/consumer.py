@@ -19,9 +19,9 @@ from fencepost.client.errors import (
     Failure,
     OffsetOutOfRange,
     RequestFailed,
-    UnknownTopic,
     WrongState,
     refused,
+    unknown_topic,
 )
 from fencepost.client.group_member import GroupMember, RebalanceCall
 from fencepost.client.group_offsets import ConsumerGroupMetadata, commit_request
@@ -100,7 +100,7 @@ class ConsumerMachine(RequestMachine):
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Reads these partitions from now on; those that were assigned before keep their positions."""
         if self.member is not None:
-            raise WrongState("this consumer is subscribed: unsubscribe() before assign()")
+            raise WrongState("assign() is not allowed while topics are subscribed: call unsubscribe() first")
         self._group_metadata = None
         self._read(partitions)
 
@@ -115,7 +115,7 @@ class ConsumerMachine(RequestMachine):
         """An assigned partition; WrongState for any other."""
         found = self.readings.get(partition)
         if found is None:
-            raise WrongState(f"{partition} is not assigned: assign() it first")
+            raise WrongState(f"partition {partition} is not assigned to this consumer: call assign() first")
         return found
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
@@ -164,7 +164,9 @@ class ConsumerMachine(RequestMachine):
     def group_id(self) -> str:
         """The group; WrongState when the consumer has none."""
         if self.settings.group_id is None:
-            raise WrongState("a consumer without a group_id commits nothing: give it one")
+            raise WrongState(
+                "offsets belong to a group, and this consumer has no group_id: create it with one"
+            )
         return self.settings.group_id
 
     def commit_request(self, offsets: Mapping[TopicPartition, int]) -> m.OffsetCommit:
@@ -190,11 +192,17 @@ class ConsumerMachine(RequestMachine):
         """Joins the group to read its share of these topics; the next poll() begins with it."""
         wanted = tuple(topics)
         if isinstance(topics, str) or not all(wanted) or not wanted:
-            raise WrongState("subscribe() takes a list of topic names; unsubscribe() ends a subscription")
+            raise WrongState(
+                "subscribe() takes a list of topic names, at least one; unsubscribe() ends a subscription"
+            )
         if self.settings.group_id is None:
-            raise WrongState("subscribe() shares topics among a group: give this consumer a group_id")
+            raise WrongState(
+                "subscribe() joins a group, and this consumer has no group_id: create it with one"
+            )
         if self.member is None and self.readings:
-            raise WrongState("partitions are assigned by hand: assign([]) before subscribe()")
+            raise WrongState(
+                "subscribe() is not allowed while partitions are assigned: call assign([]) first"
+            )
         if self.member is None:
             self.member = GroupMember(self.calls, self.settings, wanted, now)
         else:
@@ -290,7 +298,7 @@ class ConsumerMachine(RequestMachine):
                 decoding=self._decoding,
             )
         except ProtocolViolation as problem:
-            because = f"{reading.partition} at offset {reading.fetch_offset}: {problem}"
+            because = f"partition {reading.partition} at offset {reading.fetch_offset}: {problem}"
             reading.problem = Failure(CorruptRecords, because=because)
             return
         reading.fetch_offset = selection.next_offset
@@ -303,7 +311,7 @@ class ConsumerMachine(RequestMachine):
         reading.attempts += 1
         reading.retry_at = now + backoff_ms(reading.attempts)
         if error is ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._reset(reading, f"{reading.partition} has no offset {reading.fetch_offset}")
+            self._reset(reading, f"partition {reading.partition} has no offset {reading.fetch_offset}")
             return
         match remedy_of(m.Fetch, error):
             case Remedy.REFRESH:
@@ -311,7 +319,7 @@ class ConsumerMachine(RequestMachine):
             case Remedy.RETRY:
                 pass
             case _:
-                reading.problem = refused(RequestFailed, error, f"fetch from {reading.partition}")
+                reading.problem = refused(RequestFailed, error, f"fetch from partition {reading.partition}")
 
     def _reset(self, reading: Reading, because: str) -> None:
         timestamp = RESETS.get(self.settings.auto_offset_reset)
@@ -359,7 +367,7 @@ class ConsumerMachine(RequestMachine):
             reading.begin_at(offset)
         else:
             self._reset(
-                reading, f"group {self.settings.group_id!r} committed nothing for {reading.partition}"
+                reading, f"group {self.settings.group_id!r} has no committed offset for {reading.partition}"
             )
 
     # --- machinery ------------------------------------------------------------------------------------------
@@ -392,7 +400,7 @@ class ConsumerMachine(RequestMachine):
             topic = reading.partition.topic
             since = self._unknown_since.get(topic)
             if since is not None and now - since >= UNKNOWN_TOPIC_PATIENCE_MS and reading.problem is None:
-                reading.problem = refused(UnknownTopic, errors[topic], f"topic {topic!r}")
+                reading.problem = unknown_topic(topic, errors[topic])
 
     def _find_positions(self) -> None:
         """If nobody said where to begin: the group's committed offset, or what the policy says."""
@@ -403,7 +411,7 @@ class ConsumerMachine(RequestMachine):
             return
         if self.settings.group_id is None:
             for reading in lost:
-                self._reset(reading, f"{reading.partition} has no position")
+                self._reset(reading, f"partition {reading.partition} has no position")
             return
         number = self.calls.submit(
             self.committed_request([reading.partition for reading in lost]),

@@ -1,8 +1,13 @@
-"""What a client raises: one class per thing that the caller can do next, and the sentence that says so.
+"""The exceptions of the clients: one class per next step of the caller, each with a sentence that names it.
 
-Rule: cores keep failures as values (`Failure`), shells raise them;
-an outcome that is not known is never called a failure.
+Rule: machines keep failures as values (`Failure`), shells raise them. An unknown outcome is never reported as
+a failure.
 """
+
+# A message has two parts, "<object and cause> (<ERROR_CODE>). <next step>". The first part is `because` and
+# depends on the case; the second is `advice` and depends on the class alone, for a program branches on the
+# class. Kafka's exceptions are grouped in the same way since KIP-1050: retriable errors never leave the
+# client, abortable ones raise TransactionAborted, fatal ones ProducerFenced or ProducerFailed.
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ from fencepost.protocol.errors import NO_ERROR, ErrorCode, FencepostError
 
 
 class ClientError(FencepostError):
-    """Parent of what a client raises; `error` is what a broker said, NONE when none said anything."""
+    """Parent of a client's exceptions; `error` is the broker's error code, NONE if no broker answered."""
 
     advice: ClassVar[str] = ""
 
@@ -25,130 +30,136 @@ class ClientError(FencepostError):
 
 
 class WrongState(ClientError):
-    """A call that its client does not allow now; nothing was done and nothing changed."""
+    """The client does not allow this call in its present state; nothing was sent and nothing changed."""
 
 
 class ClientClosed(WrongState):
-    """The client was closed."""
+    """The client was closed before or during the call."""
 
-    advice = "Make a new one"
+    advice = "Create a new client"
 
 
 class BufferFull(ClientError):
-    """`send_nowait` found no room in `buffer_memory`; the record was not taken."""
+    """`buffer_memory` is full; the record was not accepted."""
 
-    advice = "Use send(), which waits for room, or flush()"
+    advice = "Call send(), which waits for room, or flush()"
 
 
 class RecordTooLarge(ClientError):
-    """One record is larger than this producer can ever send; it was not taken."""
+    """The record is larger than this producer can ever send; it was not accepted."""
 
-    advice = "Split it, or store it elsewhere and send where it is"
+    advice = "Split the record, or store the data elsewhere and send a reference"
 
 
 class TransactionAborted(ClientError):
-    """Something in this transaction failed, so it cannot commit; read_committed will see nothing of it."""
+    """A part of the transaction failed, so it cannot commit; read_committed never shows its records."""
 
-    advice = "Call abort_transaction(), then begin again"
+    advice = "Call abort_transaction(), then repeat the transaction"
 
 
 class ProducerFenced(ClientError):
-    """A newer producer with the same transactional id took over; the open transaction is aborted."""
+    """A newer producer with the same transactional id has replaced this one and aborted its transaction."""
 
-    advice = "Close this producer: its successor goes on"
+    advice = "Close this producer; its successor continues"
 
 
 class ProducerFailed(ClientError):
-    """This producer cannot go on."""
+    """The producer hit a fatal error and cannot continue."""
 
-    advice = (
-        "Close it and make a new one; with a transactional id, init_transactions() ends what was left open"
-    )
+    advice = "Close it and create a new one; init_transactions() of the new one ends the open transaction"
 
 
 class CommitOutcomeUnknown(ClientError):
-    """The commit was given up after it had been sent: the transaction may be committed or aborted."""
+    """The commit request was sent, but its answer is missing: the transaction is committed or aborted."""
 
     advice = (
         "Close this producer; init_transactions() of a new one with the same transactional id waits until "
-        "the transaction is decided, then the committed offsets or the output say which way"
+        "the transaction is decided, then the committed offsets or the output show the result"
     )
 
 
 class DeliveryTimeout(ClientError):
-    """A record was not acknowledged within `delivery_timeout_ms`; it may or may not be in the log."""
+    """No acknowledgement arrived within `delivery_timeout_ms`; the record may or may not be in the log."""
 
-    advice = "Outside a transaction only reading the log tells; inside one, abort it"
+    advice = "In a transaction, abort it; otherwise read the log to see whether the record was stored"
 
 
 class DeliveryFailed(ClientError):
-    """The broker refused the batch that held this record."""
+    """The broker rejected the batch that contains this record."""
 
-    advice = "Mend what it names, then send the record again"
+    advice = "Fix the cause above, then resend the record"
 
 
 class RequestTimeout(ClientError):
-    """No broker answered in time; what was asked goes on if the same call is made again."""
+    """The call did not finish in time; the same call continues to wait for the same request."""
 
-    advice = "Check that the broker runs, then call again"
+    advice = "Call again to keep waiting; if no broker answered, check that one runs at the bootstrap address"
 
 
 class UnknownTopic(ClientError):
-    """The cluster has no such topic or partition."""
+    """The topic or partition does not exist."""
 
-    advice = "Name one that exists; Admin.create_topic() makes a topic"
+    advice = "Use an existing one, or create the topic with Admin.create_topic()"
 
 
 class OffsetOutOfRange(ClientError):
-    """The position lies before the log start or beyond its end, and `auto_offset_reset` is "error"."""
+    """The position is before the log start or after the log end, and `auto_offset_reset` is "error"."""
 
-    advice = 'seek() to a position that exists, or choose auto_offset_reset="earliest" or "latest"'
+    advice = 'seek() to an existing offset, or set auto_offset_reset="earliest" or "latest"'
 
 
 class CommitFailed(ClientError):
-    """The group has gone on without this consumer, and others may read its partitions: nothing was
-    committed."""
+    """This consumer is not a member of the group's generation any more; nothing was committed, and other
+    members may already read its partitions.
+    """
 
-    advice = "Drop what was read and not committed; poll() joins the group again and reads it anew"
+    advice = "Discard what was read since the last commit; poll() rejoins the group"
 
 
 class RebalanceInProgress(ClientError):
-    """The group is between two generations, and the coordinator takes commits of neither."""
+    """The group is between two generations; the coordinator accepts commits of neither."""
 
-    advice = "Call poll() until the rebalance is over, then commit what is still assigned"
+    advice = "Call poll() until the rebalance has ended, then commit the partitions that are still assigned"
 
 
 class FencedInstanceId(ClientError):
-    """Another consumer with the same `group_instance_id` has joined the group in this one's place."""
+    """Another consumer with the same `group_instance_id` has replaced this one in the group."""
 
-    advice = "Close this consumer, and give each process a group_instance_id of its own"
+    advice = "Close this consumer, and give each process its own group_instance_id"
 
 
 class CorruptRecords(ClientError):
-    """The bytes at the position are no batch, or their checksum is wrong."""
+    """The bytes at the position are not a valid batch, or their checksum is wrong."""
 
-    advice = "Look at them with `fencepost dump`; seek() past them goes on without them"
+    advice = "Inspect the log with `fencepost dump`; seek() to a later offset skips the damaged batch"
 
 
 class RequestFailed(ClientError):
-    """The broker refused a request; `error` says why."""
+    """The broker rejected the request; `error` is its error code."""
 
-    advice = "Mend what it names, then ask again"
+    advice = "Fix the cause above, then repeat the call"
 
 
 @attrs.frozen
 class Failure:
-    """An error as a value: comparable, hashable, and an exception only when somebody raises it."""
+    """An error as a value: comparable and hashable. It becomes an exception when a shell raises it."""
 
     kind: type[ClientError]
     because: str = attrs.field(kw_only=True)
     error: ErrorCode = attrs.field(default=NO_ERROR, kw_only=True)
 
     def exception(self) -> ClientError:
-        """A new exception, so that each who waits has a traceback of his own."""
+        """A new exception: each waiting caller gets its own traceback."""
         return self.kind(self.because, self.error)
 
 
+def unknown_topic(topic: str, error: ErrorCode) -> Failure:
+    """The failure of a producer or consumer whose topic has this error in the cluster's metadata."""
+    is_missing = error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    why = f"topic {topic!r} does not exist" if is_missing else f"topic {topic!r}: {error.meaning}"
+    return Failure(UnknownTopic, because=f"{why} ({error.name})", error=error)
+
+
 def refused(kind: type[ClientError], error: ErrorCode, what: str, because: str = "") -> Failure:
-    """The failure for an error that a broker answered to `what`, in the broker's words where it gave any."""
-    return Failure(kind, because=f"{what}: {error.name}, {because or error.meaning}", error=error)
+    """The failure for an error code in the reply to `what`; `because` is the broker's explanation, if any."""
+    return Failure(kind, because=f"{what}: {because or error.meaning} ({error.name})", error=error)

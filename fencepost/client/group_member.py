@@ -388,11 +388,13 @@ class GroupMember:
         if self.state in _COMMITTING and self.generation_id != NO_GENERATION:
             return None
         if self.state is _S.FENCED:
-            return refused(FencedInstanceId, ErrorCode.FENCED_INSTANCE_ID, "commit")
+            return refused(
+                FencedInstanceId, ErrorCode.FENCED_INSTANCE_ID, f"commit in group {self._group.name!r}"
+            )
         if self.state in _IN_BETWEEN:
             because = f"group {self._group.name!r} is between two generations"
             return Failure(RebalanceInProgress, because=because, error=ErrorCode.REBALANCE_IN_PROGRESS)
-        because = f"this consumer is not a member of group {self._group.name!r} now"
+        because = f"this consumer is not a member of group {self._group.name!r} any more"
         return Failure(CommitFailed, because=because, error=ErrorCode.UNKNOWN_MEMBER_ID)
 
     def commit_refused(self, failure: Failure, generation_id: int) -> Failure:
@@ -540,7 +542,10 @@ class GroupMember:
             members = _subscribed_members(reply.members)
         except ProtocolViolation as problem:
             self._happens(_I.REFUSED)
-            self.failure = Failure(RequestFailed, because=f"a member of {self._group.name!r}: {problem}")
+            self.failure = Failure(
+                RequestFailed,
+                because=f"the subscription of a member of group {self._group.name!r} is invalid: {problem}",
+            )
             return
         topics = {topic for member in members for topic in member.subscription.topics}
         for topic in sorted(topics):
@@ -592,7 +597,10 @@ class GroupMember:
             self._share = decode_assignment(body.assignment)
         except ProtocolViolation as problem:
             self._happens(_I.REFUSED)
-            self.failure = Failure(RequestFailed, because=f"the leader of {self._group.name!r}: {problem}")
+            self.failure = Failure(
+                RequestFailed,
+                because=f"the assignment by the leader of group {self._group.name!r} is invalid: {problem}",
+            )
         else:
             self._move(_I.SYNCED)
 

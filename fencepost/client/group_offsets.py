@@ -20,7 +20,7 @@ NO_MEMBER: Final = ""  # JoinGroupRequest.UNKNOWN_MEMBER_ID
 
 def _is_member(metadata: ConsumerGroupMetadata, _: object, generation_id: int) -> None:
     if generation_id >= 0 and metadata.member_id == NO_MEMBER:
-        raise ValueError(f"generation {generation_id} of group {metadata.group_id!r} needs a member_id")
+        raise ValueError(f"generation {generation_id} of group {metadata.group_id!r} requires a member_id")
 
 
 @attrs.frozen(kw_only=True)

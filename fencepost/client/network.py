@@ -1,7 +1,7 @@
 """The connections of one client without their sockets: requests become bytes, bytes become answers.
 
-Rule: a driver opens, reads, writes and closes what `Network` says, and reports what happened; every decision
-is made here. Each request that was sent comes back exactly once: as an answer, as NETWORK_EXCEPTION when its
+Rule: a driver opens, reads, writes and closes what `NetworkClient` says, and reports what happened; decisions
+are made here. Each request that was sent comes back exactly once: as an answer, as NETWORK_EXCEPTION when its
 connection was lost, or as REQUEST_TIMED_OUT.
 """
 
@@ -137,7 +137,7 @@ class ClientMachine(Protocol):
     def wake(self, now: int) -> list[Effect]: ...
 
 
-class Network:
+class NetworkClient:
     """The connections of one client, and what its machine has resolved for those who wait."""
 
     __slots__ = (

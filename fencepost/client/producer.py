@@ -55,6 +55,7 @@ from fencepost.client.errors import (
     UnknownTopic,
     WrongState,
     refused,
+    unknown_topic,
 )
 from fencepost.client.group_offsets import ConsumerGroupMetadata, commit_in_transaction
 from fencepost.client.metadata import ClusterMetadata, bootstrap_addresses
@@ -89,7 +90,9 @@ _RESULTS = {
     _S.COMMITTING_TRANSACTION: TransactionResult.COMMIT,
     _S.ABORTING_TRANSACTION: TransactionResult.ABORT,
 }
-_ABORTED: Final = Failure(TransactionAborted, because="aborted before this record was stored")
+_ABORTED: Final = Failure(
+    TransactionAborted, because="the transaction was aborted before this record was stored"
+)
 
 
 class ProducerMachine:
@@ -207,7 +210,7 @@ class ProducerMachine:
         cluster.want(topic)
         error = cluster.topic_errors.get(topic)
         if error is not None and error.remedy is Remedy.RAISE:
-            raise refused(UnknownTopic, error, f"topic {topic!r}").exception()
+            raise unknown_topic(topic, error).exception()
         return cluster.partition_counts.get(topic)
 
     def route(self, topic: str) -> Route | None:
@@ -238,9 +241,9 @@ class ProducerMachine:
         if route is None:
             return None
         if partition is not None and not 0 <= partition < len(route.open):
-            raise UnknownTopic(
-                f"topic {topic!r} has {len(route.open)} partitions, so no partition {partition}"
-            )
+            count = len(route.open)
+            existing = "1 partition (0)" if count == 1 else f"{count} partitions (0 to {count - 1})"
+            raise UnknownTopic(f"topic {topic!r} has {existing}; there is no partition {partition}")
         where = route.partition_for(key) if partition is None else partition
         return self.accumulator.add(
             route,
@@ -288,9 +291,14 @@ class ProducerMachine:
         if self.state is not _S.COMMITTING_TRANSACTION:
             return []
         if self._end_call is None:
-            self._fail(Failure(TransactionAborted, because="the commit was given up before it was sent"))
+            self._fail(
+                Failure(
+                    TransactionAborted,
+                    because="commit_transaction() timed out or was interrupted before the commit was sent",
+                )
+            )
         else:
-            self._lose_commit("it was given up while its answer was awaited")
+            self._lose_commit("commit_transaction() timed out or was interrupted before the answer arrived")
         return self._step(now)
 
     def close(self, now: int) -> list[Effect]:
@@ -298,7 +306,8 @@ class ProducerMachine:
         self._drop_calls()
         self._enter(_S.CLOSED)
         self.delivery.fail(
-            Failure(ClientClosed, because="the producer was closed first"), also_in_flight=True
+            Failure(ClientClosed, because="the producer was closed before this record was stored"),
+            also_in_flight=True,
         )
         return self._step(now)
 
@@ -330,9 +339,11 @@ class ProducerMachine:
         if self.failure is not None:
             raise self.failure.exception()
         if self.state is _S.CLOSED:
-            raise ClientClosed(f"{call.value}() of a closed producer")
+            raise ClientClosed(f"{call.value}() was called on a closed producer")
         if self._table is IDEMPOTENT:
-            raise WrongState(f"{call.value}() needs a producer with a transactional_id")
+            raise WrongState(
+                f"{call.value}() needs a producer with a transactional_id; this producer has none"
+            )
         raise WrongState(refusal(call, self.state), cell)
 
     def _move(self, happening: ProducerInput) -> None:
@@ -423,10 +434,10 @@ class ProducerMachine:
             self._ended(finished)
         elif number in self._offset_calls:
             del self._offset_calls[number]
-            self._added_answered(finished, "the offsets were refused")
+            self._added_answered(finished, "the consumer offsets were rejected")
         elif self._joining is not None and number == self._joining.call:
             self._joining.answered(is_in=finished.failure is None)
-            self._added_answered(finished, "the transaction was not extended")
+            self._added_answered(finished, "a partition or group was not added to the transaction")
 
     def _adopt(self, granted: m.InitProducerIdReply | m.EndTxnReply) -> None:
         self.producer_id, self.producer_epoch = granted.producer_id, granted.producer_epoch
@@ -468,9 +479,11 @@ class ProducerMachine:
         if isinstance(finished.body, m.EndTxnReply):
             self._go_on_as(finished.body)
         elif committing and finished.call.indefinite:
-            self._lose_commit(f"an answer was lost, and asked again the coordinator said {error.name}", error)
+            self._lose_commit(
+                f"the first answer was lost, and the coordinator answered {error.name} to the retry", error
+            )
         elif committing and finished.remedy is Remedy.ABORT:
-            self._fail(refused(TransactionAborted, error, "the coordinator refused the commit"))
+            self._fail(refused(TransactionAborted, error, "the coordinator rejected the commit"))
         else:
             self._fatal(_fatal_failure(finished))
 
@@ -490,7 +503,7 @@ class ProducerMachine:
 
     def _lose_commit(self, why: str, error: ErrorCode = NO_ERROR) -> None:
         self._drop_calls()
-        because = f"whether the transaction committed is unknown: {why}"
+        because = f"it is unknown whether the transaction committed: {why}"
         self.failure = Failure(CommitOutcomeUnknown, because=because, error=error)
         self._move(_I.COMMIT_LOST)
         self._resolve(self.failure)
@@ -529,7 +542,8 @@ class ProducerMachine:
         for batch in self.accumulator.expired(now):
             if batch.is_done:
                 continue  # it went with the transaction that an earlier one spoiled
-            because = f"{batch.where}: no acknowledgement within {self.settings.delivery_timeout_ms} ms"
+            timeout_ms = self.settings.delivery_timeout_ms
+            because = f"{batch.where}: no acknowledgement within delivery_timeout_ms ({timeout_ms} ms)"
             failure = Failure(DeliveryTimeout, because=because)
             self.delivery.finish(batch, failure)
             self._lose_batch(batch, failure)
@@ -551,7 +565,7 @@ class ProducerMachine:
     def _lose_batch(self, batch: ProducerBatch, failure: Failure) -> None:
         """A batch failed: it spoils its transaction; without one its sequence is missing, once it had one."""
         if self.settings.transactional_id is not None:
-            because = f"a batch was lost ({failure.because})"
+            because = f"a batch was rejected ({failure.because})"
             self._fail(Failure(TransactionAborted, because=because, error=failure.error))
         elif batch.was_sent:
             self._renew(batch)

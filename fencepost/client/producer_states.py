@@ -146,15 +146,15 @@ SENDING: Final = frozenset({_S.IN_TRANSACTION, _S.COMMITTING_TRANSACTION, _S.REA
 
 _NOTES: Final = {
     _S.UNINITIALIZED: "call init_transactions() first",
-    _S.INITIALIZING: "init_transactions() has not finished: call it again to go on waiting",
+    _S.INITIALIZING: "init_transactions() has not finished; call it again to keep waiting",
     _S.READY: "call begin_transaction() first",
-    _S.IN_TRANSACTION: "a transaction is open: commit or abort it first",
+    _S.IN_TRANSACTION: "a transaction is open; commit or abort it first",
     _S.COMMITTING_TRANSACTION: "the commit has not finished",
-    _S.ABORTING_TRANSACTION: "the abort has not finished: call abort_transaction() again to go on waiting",
+    _S.ABORTING_TRANSACTION: "the abort has not finished; call abort_transaction() again to keep waiting",
 }
-"""What to do instead of a call that a state refuses."""
+"""The next step for a caller whose call the state refuses."""
 
 
 def refusal(call: ProducerInput, state: ProducerState) -> str:
-    """What to tell a caller whose call a transactional producer refuses in this state."""
-    return f"{call.value}() while {state.value}: {_NOTES[state]}"
+    """The message for a call that a transactional producer refuses in this state."""
+    return f"{call.value}() is not allowed in state {state.value!r}: {_NOTES[state]}"

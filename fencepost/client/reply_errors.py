@@ -60,6 +60,12 @@ REMEDIES: Final[dict[tuple[type[Request], ErrorCode], Remedy]] = {
 }
 
 
+# "no such topic" alone does not say which one: these read as "topic 'nope' does not exist".
+_NOT_FOUND: Final = frozenset(
+    {_E.UNKNOWN_TOPIC_OR_PARTITION, _E.TRANSACTIONAL_ID_NOT_FOUND, _E.GROUP_ID_NOT_FOUND}
+)
+
+
 def remedy_of(request: type[Request], error: ErrorCode) -> Remedy:
     """What the one who sent `request` does about `error`."""
     found = REMEDIES.get((request, error)) or _ANY_REQUEST.get(error)
@@ -71,7 +77,7 @@ def worst_error(body: ReplyBody) -> tuple[ErrorCode, str]:
     for part in _parts(body):
         error = getattr(part, "error", NO_ERROR)
         if error is not NO_ERROR:
-            return error, getattr(part, "because", "") or f"{error.meaning} ({_name_of(part)})"
+            return error, getattr(part, "because", "") or _sentence(error, part)
     return NO_ERROR, ""
 
 
@@ -89,10 +95,17 @@ def _fields_of_parts(kind: type[ReplyBody]) -> tuple[str, ...]:
     return tuple(name for name in names if hasattr(kind, name))
 
 
-def _name_of(part: object) -> str:
-    """What a part of a reply is about: a transactional id, a group, a topic, or one partition of it."""
+def _sentence(error: ErrorCode, part: object) -> str:
+    subject = _subject_of(part)
+    return f"{subject} does not exist" if error in _NOT_FOUND else f"{subject}: {error.meaning}"
+
+
+def _subject_of(part: object) -> str:
+    """The object of one part of a reply: a transactional id, a group, a topic, or a partition."""
+    number = getattr(part, "partition", None)
     for name in ("transactional_id", "group_id", "topic"):
-        if hasattr(part, name):
-            number = getattr(part, "partition", None)
-            return getattr(part, name) if number is None else f"{getattr(part, name)}-{number}"
+        found = getattr(part, name, None)
+        if found is not None:
+            kind = name.removesuffix("_id").replace("transactional", "transactional id")
+            return f"{kind} {found!r}" if number is None else f"partition {found}-{number}"
     raise AssertionError(f"{part} has an error and no name")

@@ -51,6 +51,7 @@ class BrokerAt:
 # The least time between two questions for metadata: a partition that nobody leads must not make a storm.
 METADATA_PAUSE_MS: Final = 50
 _UNANSWERED: Final = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
+_SILENCE: Final = "no answer arrived"
 _NO_REMEDY: Final = Remedy.NONE
 _CANCELLED: Final = -1  # stands for the node of an answer that nobody wants any more
 
@@ -273,13 +274,24 @@ class PendingCalls:
         return [FinishedCall(call, None, self._timed_out(call), Remedy.RAISE) for call in late]
 
     def _timed_out(self, call: PendingCall) -> Failure:
-        why = f"the last answer was {call.last_error.name}" if call.last_error else "no answer came"
+        because = f"{type(call.request).__name__} was not done in time: {self._why(call)}"
+        return Failure(RequestTimeout, because=because)
+
+    def why_pending(self) -> str:
+        """Why the oldest call that has no answer yet has none."""
+        calls = (*self._waiting.values(), *self._tokens.values())
+        pending = [call for call in calls if isinstance(call, PendingCall)]
+        return self._why(min(pending, key=lambda call: call.number)) if pending else _SILENCE
+
+    def _why(self, call: PendingCall) -> str:
         if not self.cluster.nodes and call.last_error in (NO_ERROR, *_UNANSWERED):
             asked = ", ".join(f"{host}:{port}" for host, port in self.cluster.bootstrap)
-            why = f"no broker answered at {asked}"
-        elif isinstance(call.target, TopicPartition) and not call.attempts and not call.indefinite:
-            why = f"nobody leads {call.target}, if there is such a partition"
-        return Failure(RequestTimeout, because=f"{type(call.request).__name__} was not done in time: {why}")
+            return f"no broker answered at {asked}"
+        if isinstance(call.target, TopicPartition) and not call.attempts and not call.indefinite:
+            return f"partition {call.target} has no leader or does not exist"
+        if call.last_error is NO_ERROR:
+            return _SILENCE
+        return f"{call.last_error.meaning} ({call.last_error.name})"
 
     # --- output ---------------------------------------------------------------------------------------------
 

@@ -66,7 +66,7 @@ def delivered(batch: ProducerBatch, index: int) -> RecordMetadata:
     return RecordMetadata(batch.topic, batch.partition, NO_OFFSET)
 
 
-class Run(NamedTuple):
+class BatchRun(NamedTuple):
     """Records that lie one after the other in one batch."""
 
     batch: ProducerBatch
@@ -81,9 +81,9 @@ class PendingColumn(Generic[OwnerT]):
 
     def __init__(self, owner: OwnerT) -> None:
         self._owner = owner
-        self._runs: list[tuple[Run, Sequence[int]]] = []
+        self._runs: list[tuple[BatchRun, Sequence[int]]] = []
 
-    def add(self, run: Run, places: Sequence[int]) -> None:
+    def add(self, run: BatchRun, places: Sequence[int]) -> None:
         """Takes note of a run; `places` has an index into the columns for each of its records."""
         self._runs.append((run, places))
 

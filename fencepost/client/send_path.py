@@ -13,7 +13,7 @@ from zlib import crc32
 
 from fencepost.client.accumulator import Accumulator, Route
 from fencepost.client.batch import RECORD_OVERHEAD, Headers, ProducerBatch
-from fencepost.client.send_future import Run
+from fencepost.client.send_future import BatchRun
 from fencepost.client.serializers import Serializer
 
 OutcomeT = TypeVar("OutcomeT")
@@ -103,7 +103,7 @@ class SendPath(Generic[OutcomeT]):
             return self._put_again(batch, index, topic, value, key, partition)
         return self._outcome((self, batch, index))
 
-    def _put_run(self, topic: str, share: Share, start: int) -> Run:
+    def _put_run(self, topic: str, share: Share, start: int) -> BatchRun:
         """As many records of `share` from `start` on as one batch takes, at least one."""
         route = self._hot.get(topic)
         if route is not None:
@@ -116,14 +116,16 @@ class SendPath(Generic[OutcomeT]):
                     return run
         key = None if share.keys is None else share.keys[start]
         outcome: Any = self._put_slowly(topic, share.values[start], key, share.partition, None, None)
-        return Run(outcome[1], outcome[2], 1)
+        return BatchRun(outcome[1], outcome[2], 1)
 
     def _columns(
         self, values: Sequence[Any], keys: Sequence[Any] | None
     ) -> tuple[Sequence[Any], Sequence[Any] | None]:
         """The columns as bytes; ValueError when they are not of one length."""
         if keys is not None and len(keys) != len(values):
-            raise ValueError(f"{len(keys)} keys beside {len(values)} values")
+            raise ValueError(
+                f"send_many() needs one key per value, but got {len(keys)} keys and {len(values)} values"
+            )
         if self._value_serializer is not None:
             values = list(map(self._value_serializer, values))
         if self._key_serializer is not None and keys is not None:
@@ -185,7 +187,7 @@ def shares(
         yield Share(where, [values[i] for i in chosen], [keys[i] for i in chosen], chosen)
 
 
-def fill(batch: ProducerBatch, share: Share, start: int) -> Run | None:
+def fill(batch: ProducerBatch, share: Share, start: int) -> BatchRun | None:
     """Puts as many records from `start` on as there is room for into an open batch; None for not even one."""
     values, keys = share.values, share.keys
     if batch.room <= 0 or (keys is not None and batch.keys is None):
@@ -199,7 +201,7 @@ def fill(batch: ProducerBatch, share: Share, start: int) -> Run | None:
     if batch.keys is not None:
         batch.keys.extend([None] * count if keys is None else keys[start : start + count])
     batch.values.extend(chunk)
-    return Run(batch, first, count)
+    return BatchRun(batch, first, count)
 
 
 def _stretch(room: int, values: Sequence[Any], keys: Sequence[Any] | None, start: int) -> int:

@@ -45,12 +45,12 @@ def backoff_ms(attempts: int) -> int:
 
 def _positive(_instance: object, attribute: attrs.Attribute[int], value: int) -> None:
     if value <= 0:
-        raise ValueError(f"{attribute.name} must be above 0, not {value}")
+        raise ValueError(f"{attribute.name} must be greater than 0, not {value}")
 
 
 def _not_negative(_instance: object, attribute: attrs.Attribute[int], value: int) -> None:
     if value < 0:
-        raise ValueError(f"{attribute.name} must not be below 0, but is {value}")
+        raise ValueError(f"{attribute.name} must be 0 or greater, not {value}")
 
 
 @attrs.frozen(kw_only=True)
@@ -103,7 +103,7 @@ class ProducerSettings:
 
     def __attrs_post_init__(self) -> None:
         if self.transactional_id == "":
-            raise ValueError("a transactional_id is a name, or None for a producer without transactions")
+            raise ValueError("transactional_id must not be empty; None makes a producer without transactions")
         if not 1 <= self.max_in_flight_requests_per_connection <= 5:
             # The broker recognises a producer's last five batches (ProducerStateEntry.NUM_BATCHES_TO_RETAIN).
             asked = self.max_in_flight_requests_per_connection
@@ -151,21 +151,21 @@ class ConsumerSettings:
     def __attrs_post_init__(self) -> None:
         if self.auto_offset_reset not in ("earliest", "latest", "error"):
             raise ValueError(
-                f"auto_offset_reset is earliest, latest or error, not {self.auto_offset_reset!r}"
+                f"auto_offset_reset must be earliest, latest or error, not {self.auto_offset_reset!r}"
             )
         if self.group_id == "":
-            raise ValueError("a group_id is a name, or None for a consumer that commits nothing")
+            raise ValueError("group_id must not be empty; None makes a consumer without a group")
         if self.group_instance_id is not None and not (self.group_id and self.group_instance_id):
-            raise ValueError("a group_instance_id is a name, and needs a group_id")
+            raise ValueError("group_instance_id must not be empty, and needs a group_id")
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise ValueError(
                 f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be below session_timeout_ms "
-                f"({self.session_timeout_ms}), or every pause between two heartbeats ends the session"
+                f"({self.session_timeout_ms}); otherwise the session expires between two heartbeats"
             )
         unknown = [name for name in self.partition_assignment_strategy if name not in ASSIGNORS]
         if unknown or not self.partition_assignment_strategy:
             raise ValueError(
-                f"partition_assignment_strategy takes {' and '.join(ASSIGNORS)}, "
+                f"partition_assignment_strategy must name {' or '.join(ASSIGNORS)}, "
                 f"not {list(self.partition_assignment_strategy)}"
             )
 
@@ -177,7 +177,7 @@ _COMPRESSIONS: Final = ("none", "gzip", "lz4", "zstd")
 def compression_named(name: str) -> Compression:
     """The compression called "none", "gzip", "lz4" or "zstd"."""
     if name not in _COMPRESSIONS:
-        raise ValueError(f"compression_type is none, gzip, lz4 or zstd, not {name!r}")
+        raise ValueError(f"compression_type must be none, gzip, lz4 or zstd, not {name!r}")
     return Compression[name.upper()]
 
 
@@ -186,4 +186,6 @@ def isolation_named(name: str) -> IsolationLevel:
     try:
         return IsolationLevel[name.upper()]
     except KeyError:
-        raise ValueError(f"isolation_level is read_committed or read_uncommitted, not {name!r}") from None
+        raise ValueError(
+            f"isolation_level must be read_committed or read_uncommitted, not {name!r}"
+        ) from None

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from fencepost.broker.embedded import Broker
-from fencepost.client.admin import GroupMember
+from fencepost.client.admin import MemberDescription
 from fencepost.client.errors import RequestFailed
 from fencepost.client.shells.aio import AsyncAdmin
 from fencepost.client.shells.sync import Admin, Consumer, Producer
@@ -121,7 +121,7 @@ def test_members_are_shown_and_protect_what_they_read(broker: Broker, admin: Adm
     found = admin.describe_consumer_group("readers")
     assert (found.state, found.protocol_type, found.protocol) == (GroupState.STABLE, "consumer", "range")
     assert found.members == (
-        GroupMember(member_id=member_id, group_instance_id="i", partitions=(HERE, THERE)),
+        MemberDescription(member_id=member_id, group_instance_id="i", partitions=(HERE, THERE)),
     )
     refused(ErrorCode.NON_EMPTY_GROUP, lambda: admin.delete_consumer_group("readers"))
     refused(

@@ -143,7 +143,7 @@ def test_a_cancelled_commit_is_unknown_and_says_so(tell: Callable[[Story], None]
                 scope = anyio.CancelScope()
                 tasks.start_soon(cancel_once_withheld, proxy, scope)
                 with (
-                    pytest.raises(CommitOutcomeUnknown, match="given up while its answer was awaited"),
+                    pytest.raises(CommitOutcomeUnknown, match="interrupted before the answer arrived"),
                     scope,
                 ):
                     async with producer.transaction():
@@ -349,7 +349,7 @@ def test_unknown_topics_and_absent_brokers_are_told(tell: Callable[[Story], None
             with pytest.raises(UnknownTopic, match="'nowhere'"):
                 await producer.send("nowhere", b"x")
         async with AsyncAdmin("127.0.0.1:9", default_api_timeout_ms=200) as admin:
-            with pytest.raises(RequestTimeout, match="Check that the broker runs"):
+            with pytest.raises(RequestTimeout, match="no broker answered"):
                 await admin.list_topics()
 
     tell(story)

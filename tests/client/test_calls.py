@@ -139,7 +139,7 @@ def test_where_no_broker_answered_its_address_is_named_at_the_deadline() -> None
 
 
 def test_a_partition_that_nobody_has_is_named_at_the_deadline() -> None:
-    assert "nobody leads t-9" in failure_at_the_deadline(OFFSETS, TopicPartition("t", 9)).because
+    assert "partition t-9 has no leader" in failure_at_the_deadline(OFFSETS, TopicPartition("t", 9)).because
 
 
 def test_a_refused_marker_is_an_error_of_its_reply() -> None:
@@ -281,6 +281,6 @@ def test_a_refusal_names_what_it_is_about() -> None:
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     topic = m.TopicMetadata(topic="nope", error=unknown, is_internal=False, partitions=())
     body = m.MetadataReply(cluster_id="", controller_id=1, nodes=(), topics=(topic,))
-    assert worst_error(body) == (unknown, f"{unknown.meaning} (nope)")
+    assert worst_error(body) == (unknown, "topic 'nope' does not exist")
     part = m.PartitionError(topic="nope", partition=3, error=unknown)
-    assert worst_error(m.OffsetCommitReply(partitions=(part,)))[1] == f"{unknown.meaning} (nope-3)"
+    assert worst_error(m.OffsetCommitReply(partitions=(part,)))[1] == "partition nope-3 does not exist"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fencepost.client.effects import SendRequest
-from fencepost.client.network import ClientConnection, Network, RequestResult
+from fencepost.client.network import ClientConnection, NetworkClient, RequestResult
 from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import ANY_NODE
 from fencepost.protocol import messages as m
@@ -109,7 +109,7 @@ class Wire:
 
     def __init__(self, bootstrap: str = "a:1,b:2") -> None:
         self.machine = RequestMachine(bootstrap)
-        self.network = Network(self.machine, client_id="", request_timeout_ms=100)
+        self.network = NetworkClient(self.machine, client_id="", request_timeout_ms=100)
         self.number = self.machine.ask(ASK, ANY_NODE, deadline=10_000)
         self.network.perform(self.machine.wake(0), 0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import cast
 
-from fencepost.client.network import Network
+from fencepost.client.network import NetworkClient
 from fencepost.client.requests import RequestMachine
 from fencepost.client.shells.sockets import monotonic_ms
 from fencepost.client.shells.sync_driver import IOThread, Sockets
@@ -32,7 +32,7 @@ class WatchedLock:
 
 def stop_at(moment: str) -> bool:
     """Stop an IO thread at a moment of its round; return whether it ended."""
-    network = Network(RequestMachine("127.0.0.1:1"), client_id="", request_timeout_ms=1_000)
+    network = NetworkClient(RequestMachine("127.0.0.1:1"), client_id="", request_timeout_ms=1_000)
     lock = WatchedLock()
     sockets = Sockets(network, lock=cast("threading.Lock", lock), clock=monotonic_ms)
     in_round = threading.Event()

@@ -370,13 +370,13 @@ def test_memory_is_bounded_and_given_back() -> None:
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"value": "text"}, TypeError, "value_serializer"),
     ({"key": 7}, TypeError, "key_serializer"),
-    ({"topic": 3}, TypeError, "a topic is a string"),
+    ({"topic": 3}, TypeError, "a topic must be a string"),
     ({"partition": 9}, UnknownTopic, "no partition 9"),
     ({"timestamp_ms": -5}, ValueError, "milliseconds since 1970"),
     ({"timestamp_ms": 2**63}, ValueError, "milliseconds since 1970"),
-    ({"headers": [("h", "text")]}, TypeError, "a header is"),
-    ({"headers": [(b"h", b"x")]}, TypeError, "a header is"),
-    ({"value": bytes(2_000_000)}, RecordTooLarge, "Split it"),
+    ({"headers": [("h", "text")]}, TypeError, "a header must be"),
+    ({"headers": [(b"h", b"x")]}, TypeError, "a header must be"),
+    ({"value": bytes(2_000_000)}, RecordTooLarge, "Split the record"),
 ]
 
 

@@ -11,15 +11,15 @@ from fencepost.client.errors import ClientError, DeliveryTimeout
 from fencepost.client.settings import ConsumerSettings, ProducerSettings, compression_named, isolation_named
 
 WRONG: list[tuple[type[Any], dict[str, Any], str]] = [
-    (ProducerSettings, {"transactional_id": ""}, "a name, or None"),
+    (ProducerSettings, {"transactional_id": ""}, "must not be empty"),
     (ProducerSettings, {"max_in_flight_requests_per_connection": 6}, "1 to 5"),
     (ProducerSettings, {"max_in_flight_requests_per_connection": 0}, "1 to 5"),
-    (ProducerSettings, {"batch_size": 0}, "above 0"),
-    (ProducerSettings, {"linger_ms": -1}, "not be below 0"),
+    (ProducerSettings, {"batch_size": 0}, "greater than 0"),
+    (ProducerSettings, {"linger_ms": -1}, "0 or greater"),
     (ProducerSettings, {"buffer_memory": 10}, "at least one batch_size"),
-    (ConsumerSettings, {"group_id": ""}, "a name, or None"),
+    (ConsumerSettings, {"group_id": ""}, "must not be empty"),
     (ConsumerSettings, {"auto_offset_reset": "newest"}, "earliest, latest or error"),
-    (ConsumerSettings, {"fetch_max_bytes": 0}, "above 0"),
+    (ConsumerSettings, {"fetch_max_bytes": 0}, "greater than 0"),
 ]
 
 
@@ -44,7 +44,7 @@ def test_every_error_says_what_to_do_next() -> None:
     assert len(kinds) > 10
     # WrongState says it in its reason, which differs from state to state.
     assert [kind.__name__ for kind in kinds if not kind.advice] == ["ClientError", "WrongState"]
-    assert str(DeliveryTimeout("t-0: late")).startswith("t-0: late. Outside a transaction")
+    assert str(DeliveryTimeout("t-0: late")).startswith("t-0: late. In a transaction")
 
 
 def test_names_of_isolation_levels() -> None:

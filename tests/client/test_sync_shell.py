@@ -268,7 +268,7 @@ def test_an_uncertain_commit_in_a_block_is_not_aborted(broker: Broker) -> None:
 def test_a_call_that_timed_out_is_made_again_and_finds_its_answer(broker: Broker) -> None:
     with Proxy(broker.address, (m.InitProducerId, 1, Fault.HOLD_REPLY)) as proxy:
         with Producer(proxy.address, transactional_id="pay", max_block_ms=1_000, linger_ms=1) as producer:
-            with pytest.raises(RequestTimeout, match="call again"):
+            with pytest.raises(RequestTimeout, match="Call again"):
                 producer.init_transactions()
             assert proxy.withheld.wait(PATIENCE_S)
             proxy.cut()
@@ -306,7 +306,7 @@ def test_a_commit_that_is_given_up_leaves_nothing_behind_for_the_next(broker: Br
             producer.init_transactions()
             producer.begin_transaction()
             producer.send("t", b"no")
-            with pytest.raises(TransactionAborted, match="before it was sent"):
+            with pytest.raises(TransactionAborted, match="before the commit was sent"):
                 producer.commit_transaction(timeout_ms=100)
             producer.abort_transaction()
             with producer.transaction():
@@ -335,7 +335,7 @@ def test_no_broker_is_told_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
     with Admin(address, default_api_timeout_ms=200) as admin:
-        with pytest.raises(RequestTimeout, match="Check that the broker runs"):
+        with pytest.raises(RequestTimeout, match="no broker answered"):
             admin.list_topics()
     with Producer(address, max_block_ms=200) as producer:
         with pytest.raises(RequestTimeout, match="max_block_ms"):

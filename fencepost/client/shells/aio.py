@@ -318,7 +318,9 @@ class AsyncConsumer(AsyncRequestClient):
 
     def _check_not_calling_back(self, call: str) -> None:
         if self._is_calling_back:
-            raise WrongState(f"{call}() inside of a rebalance callback: return from the callback first")
+            raise WrongState(
+                f"{call}() is not allowed inside a rebalance callback: return from the callback first"
+            )
 
     # --- records --------------------------------------------------------------------------------------------
 

@@ -21,9 +21,9 @@ from fencepost.client.batch import Headers, ProducerBatch
 from fencepost.client.calls import ANYTHING, CallScript, ProducerCalls, TopicNotLoaded, Wait
 from fencepost.client.effects import CallAnswered, Effect, TransactionCall
 from fencepost.client.errors import BufferFull, Failure, WrongState
-from fencepost.client.network import ClientConnection, ClientMachine, Network
+from fencepost.client.network import ClientConnection, ClientMachine, NetworkClient
 from fencepost.client.producer import ProducerMachine
-from fencepost.client.send_future import PendingColumn, PendingRecord, RecordMetadata, Run
+from fencepost.client.send_future import BatchRun, PendingColumn, PendingRecord, RecordMetadata
 from fencepost.client.send_path import SendPath, shares
 from fencepost.client.serializers import Serializer
 from fencepost.client.shells.sockets import READ_SIZE, Clock, connecting_socket, wall_ms, write_some
@@ -41,7 +41,7 @@ class AsyncDriver:
     def __init__(
         self, machine: ClientMachine, *, client_id: str, request_timeout_ms: int, clock: Clock
     ) -> None:
-        self.network = Network(
+        self.network = NetworkClient(
             machine, client_id=client_id, request_timeout_ms=request_timeout_ms, notify=self._wake
         )
         self._clock = clock
@@ -93,7 +93,7 @@ class AsyncDriver:
     def check_running(self) -> None:
         """WrongState unless the client was entered and not left."""
         if self._tasks is None:
-            raise WrongState("an async client works inside `async with` only")
+            raise WrongState("an async client works only inside `async with`: enter it before the first call")
 
     # --- scripts --------------------------------------------------------------------------------------------
 
@@ -184,7 +184,7 @@ class AsyncDriver:
     async def _connect(self, node: int) -> socket.socket:
         address = self.network.address(node)
         if address is None:
-            raise OSError(f"node {node} is not known any more")
+            raise OSError(f"the address of node {node} is not known any more")
         found = await anyio.getaddrinfo(*address, type=socket.SOCK_STREAM)
         link = connecting_socket(found[0])
         try:
@@ -354,7 +354,7 @@ class AsyncProducerRecords(SendPath[AsyncSendFuture]):
                 except (BufferFull, TopicNotLoaded):
                     key = None if share.keys is None else share.keys[start]
                     append = self._calls.append(topic, share.values[start], key, share.partition)
-                    run = Run(*await self._driver.run(append), 1)
+                    run = BatchRun(*await self._driver.run(append), 1)
                 futures.add(run, share.places[start : start + run.length])
                 start += run.length
         return futures

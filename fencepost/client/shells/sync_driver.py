@@ -17,7 +17,7 @@ from fencepost.client.batch import Headers, ProducerBatch
 from fencepost.client.calls import CallScript, ProducerCalls, TopicNotLoaded, Wait
 from fencepost.client.effects import CallAnswered, Effect, TransactionCall
 from fencepost.client.errors import BufferFull, Failure
-from fencepost.client.network import ClientConnection, ClientMachine, Network
+from fencepost.client.network import ClientConnection, ClientMachine, NetworkClient
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.send_future import PendingColumn, PendingRecord, RecordMetadata, make_record_metadata
 from fencepost.client.send_path import SendPath, shares
@@ -35,7 +35,7 @@ ROUND_MS: Final = 100
 class Sockets:
     """The sockets of one network. `round` waits for them without holding the lock that guards the network."""
 
-    def __init__(self, network: Network, *, lock: threading.Lock, clock: Clock) -> None:
+    def __init__(self, network: NetworkClient, *, lock: threading.Lock, clock: Clock) -> None:
         self.network = network
         self.lock = lock
         self.clock = clock
@@ -58,7 +58,7 @@ class Sockets:
         address = self.network.address(node)
         try:
             if address is None:
-                raise OSError(f"node {node} is not known any more")
+                raise OSError(f"the address of node {node} is not known any more")
             info = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
             self._sockets[node] = link = connecting_socket(info)
         except OSError:
@@ -205,7 +205,7 @@ class Driver:
     ) -> None:
         self.lock = threading.Lock()
         self._clock = clock
-        self._network = Network(machine, client_id=client_id, request_timeout_ms=request_timeout_ms)
+        self._network = NetworkClient(machine, client_id=client_id, request_timeout_ms=request_timeout_ms)
         self._sockets = Sockets(self._network, lock=self.lock, clock=clock)
         self._io_thread: IOThread | None = None
         if machine.io_tick_ms is not None:
