@@ -1,0 +1,935 @@
+"""Every request and reply, a frozen class each with its fields by name, and the API table with Kafka's keys.
+
+Rule: a message says what Kafka's message of that name says (clients/.../common/message/*.json), without the
+fields that only a replicated or secured cluster needs. The error of a whole request travels in the frame;
+errors of single partitions are fields.
+"""
+
+# A class is the schema: codec.py derives the encoding from its annotations, in the order of the fields. So a
+# field that is added, removed or moved is another protocol, and both sides must change together.
+#
+# Kafka's requests nest partitions under topics, these do not: a flat tuple of partitions is what every reader
+# of a message wants, and repeating a topic's name costs few bytes.
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import attrs
+
+from fencepost.protocol.codec import Int8, Int16, Int32, Int64, Records
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.terms import (
+    NO_LEADER_EPOCH,
+    GroupState,
+    IsolationLevel,
+    TopicPartition,
+    TransactionResult,
+    TransactionState,
+)
+from fencepost.protocol.values import value
+
+# --- partitions, as every message names them ----------------------------------------------------------------
+
+
+@value(kw_only=True)
+class PartitionName:
+    """A partition, in a request that says nothing else about it."""
+
+    topic: str
+    partition: Int32
+
+    @property
+    def key(self) -> TopicPartition:
+        """The partition as the cores name it."""
+        return TopicPartition(self.topic, self.partition)
+
+
+@value(kw_only=True)
+class PartitionError:
+    """The error of one partition, in a reply that says nothing else about it."""
+
+    topic: str
+    partition: Int32
+    error: ErrorCode
+
+
+# --- records: Produce, Fetch, ListOffsets, DeleteRecords ----------------------------------------------------
+
+# A request carries whole batches (batches.py), never single records: neither side decodes them to move them.
+
+
+@value(kw_only=True)
+class ProducePartition:
+    """The batches for one partition. Clients send exactly one, as Kafka's do since 0.11."""
+
+    topic: str
+    partition: Int32
+    records: Records
+
+
+@value(kw_only=True)
+class Produce:
+    """Append batches to partitions.
+
+    With `acks` 0 the broker sends no reply; 1 and -1 mean the same with one replica.
+    """
+
+    transactional_id: str | None
+    acks: Int16
+    timeout_ms: Int32
+    partitions: tuple[ProducePartition, ...]
+
+
+@value(kw_only=True)
+class ProducedPartition:
+    """The result for one partition. For a duplicate, `base_offset` is that of the stored batch."""
+
+    topic: str
+    partition: Int32
+    error: ErrorCode
+    base_offset: Int64
+    log_start_offset: Int64
+
+
+@value(kw_only=True)
+class ProduceReply:
+    partitions: tuple[ProducedPartition, ...]
+
+
+@value(kw_only=True)
+class FetchPartition:
+    """A partition to read from.
+
+    `current_leader_epoch` is the newest that the reader knows; with -1 it is not checked (KIP-320).
+    """
+
+    topic: str
+    partition: Int32
+    current_leader_epoch: Int32 = NO_LEADER_EPOCH
+    fetch_offset: Int64
+    max_bytes: Int32
+
+
+@value(kw_only=True)
+class Fetch:
+    """Read batches; the broker waits up to `max_wait_ms` until there are `min_bytes`.
+
+    A first batch that is larger than the limits is sent whole (KIP-74).
+    """
+
+    max_wait_ms: Int32
+    min_bytes: Int32
+    max_bytes: Int32
+    isolation_level: IsolationLevel
+    partitions: tuple[FetchPartition, ...]
+
+
+@value(kw_only=True)
+class AbortedTransaction:
+    """An aborted transaction: the reader drops the producer's transactional batches from `first_offset` up to
+    its ABORT marker.
+    """
+
+    producer_id: Int64
+    first_offset: Int64
+
+
+@value(kw_only=True)
+class FetchedPartition:
+    """Batches of one partition, up to the bound of the isolation level. `aborted` is None for
+    read_uncommitted.
+    """
+
+    topic: str
+    partition: Int32
+    error: ErrorCode
+    high_watermark: Int64
+    last_stable_offset: Int64
+    log_start_offset: Int64
+    aborted: tuple[AbortedTransaction, ...] | None
+    records: Records
+
+
+@value(kw_only=True)
+class FetchReply:
+    partitions: tuple[FetchedPartition, ...]
+
+
+@value(kw_only=True)
+class ListOffsetsPartition:
+    """A partition to search. `timestamp` is in ms, or one of the special values in terms.py."""
+
+    topic: str
+    partition: Int32
+    current_leader_epoch: Int32 = NO_LEADER_EPOCH
+    timestamp: Int64
+
+
+@value(kw_only=True)
+class ListOffsets:
+    """Find offsets by timestamp, or the ends of a log."""
+
+    isolation_level: IsolationLevel
+    partitions: tuple[ListOffsetsPartition, ...]
+
+
+@value(kw_only=True)
+class ListedOffset:
+    """The first offset at or after the timestamp that the isolation level allows; -1 and -1 without one."""
+
+    topic: str
+    partition: Int32
+    error: ErrorCode
+    timestamp: Int64
+    offset: Int64
+
+
+@value(kw_only=True)
+class ListOffsetsReply:
+    partitions: tuple[ListedOffset, ...]
+
+
+@value(kw_only=True)
+class DeleteRecordsPartition:
+    """Delete all records before `offset`; -1 stands for the high watermark."""
+
+    topic: str
+    partition: Int32
+    offset: Int64
+
+
+@value(kw_only=True)
+class DeleteRecords:
+    """Move the start of logs forward."""
+
+    timeout_ms: Int32
+    partitions: tuple[DeleteRecordsPartition, ...]
+
+
+@value(kw_only=True)
+class DeletedRecords:
+    """`low_watermark` is the new log start offset; -1 when there is an error."""
+
+    topic: str
+    partition: Int32
+    low_watermark: Int64
+    error: ErrorCode
+
+
+@value(kw_only=True)
+class DeleteRecordsReply:
+    partitions: tuple[DeletedRecords, ...]
+
+
+# --- the cluster: metadata, coordinators, versions, topics, producer ids ------------------------------------
+
+# The last three requests are between nodes; a client that sends one is refused. Kafka's brokers, too, send
+# AllocateProducerIds and BrokerRegistration to their controller; ElectLeaders is an administrator's there.
+
+
+@value(kw_only=True)
+class Metadata:
+    """Describe topics and the nodes that lead their partitions; None means all topics."""
+
+    topics: tuple[str, ...] | None
+
+
+@value(kw_only=True)
+class NodeAddress:
+    node_id: Int32
+    host: str
+    port: Int32
+
+
+@value(kw_only=True)
+class PartitionMetadata:
+    partition: Int32
+    leader_id: Int32
+    leader_epoch: Int32
+
+
+@value(kw_only=True)
+class TopicMetadata:
+    topic: str
+    error: ErrorCode
+    is_internal: bool
+    partitions: tuple[PartitionMetadata, ...]
+
+
+@value(kw_only=True)
+class MetadataReply:
+    cluster_id: str
+    controller_id: Int32
+    nodes: tuple[NodeAddress, ...]
+    topics: tuple[TopicMetadata, ...]
+
+
+@value(kw_only=True)
+class FindCoordinator:
+    """Find the node that coordinates a group or a transactional id.
+
+    `kind` is a CoordinatorType; the broker refuses other numbers.
+    """
+
+    kind: Int8
+    key: str
+
+
+@value(kw_only=True)
+class FindCoordinatorReply:
+    node_id: Int32
+    host: str
+    port: Int32
+
+
+@value(kw_only=True)
+class ApiVersions:
+    """Ask which requests the broker supports, and in which versions."""
+
+
+@value(kw_only=True)
+class ApiVersionRange:
+    api_key: Int16
+    minimum: Int16
+    maximum: Int16
+
+
+@value(kw_only=True)
+class ApiVersionsReply:
+    versions: tuple[ApiVersionRange, ...]
+    transaction_version: Int16
+
+
+@value(kw_only=True)
+class TopicConfig:
+    """One setting of a topic, with Kafka's name."""
+
+    name: str
+    value: str
+
+
+@value(kw_only=True)
+class CreateTopic:
+    topic: str
+    partition_count: Int32
+    configs: tuple[TopicConfig, ...] = ()
+
+
+@value(kw_only=True)
+class CreateTopics:
+    """Create topics; each topic has its own result."""
+
+    topics: tuple[CreateTopic, ...]
+
+
+@value(kw_only=True)
+class TopicError:
+    """The result for one topic; `because` explains an error in words."""
+
+    topic: str
+    error: ErrorCode
+    because: str
+
+
+@value(kw_only=True)
+class CreateTopicsReply:
+    topics: tuple[TopicError, ...]
+
+
+@value(kw_only=True)
+class DeleteTopics:
+    """Delete topics with their records."""
+
+    topics: tuple[str, ...]
+
+
+@value(kw_only=True)
+class DeleteTopicsReply:
+    topics: tuple[TopicError, ...]
+
+
+@value(kw_only=True)
+class AllocateProducerIds:
+    """A node asks the controller for a block of producer ids; clients may not."""
+
+    node_id: Int32
+
+
+@value(kw_only=True)
+class AllocateProducerIdsReply:
+    first_producer_id: Int64
+    count: Int32
+
+
+@value(kw_only=True)
+class BrokerRegistration:
+    """A node that starts tells the controller its address; clients may not."""
+
+    node_id: Int32
+    host: str
+    port: Int32
+
+
+@value(kw_only=True)
+class BrokerRegistrationReply:
+    """`broker_epoch` is the offset of the registration in the metadata log."""
+
+    broker_epoch: Int64
+
+
+@value(kw_only=True)
+class ElectLeaders:
+    """A leader that lost its journals asks the controller for new leader epochs; clients may not."""
+
+    partitions: tuple[PartitionName, ...]
+
+
+@value(kw_only=True)
+class ElectLeadersReply:
+    partitions: tuple[PartitionError, ...]
+
+
+# --- transactions: begin, extend, end, describe -------------------------------------------------------------
+
+# Until KIP-890 part 2 a client announces each partition (AddPartitionsToTxn) before it writes there. Since
+# then the partition leader does it for the client, and the request is left for the two to agree.
+
+
+@value(kw_only=True)
+class InitProducerId:
+    """Get a producer id and epoch; with a transactional id, fence its previous owner.
+
+    The open transaction of that owner is aborted. Id and epoch -1: the producer has none yet (KIP-360).
+    """
+
+    transactional_id: str | None
+    transaction_timeout_ms: Int32
+    producer_id: Int64
+    producer_epoch: Int16
+
+
+@value(kw_only=True)
+class InitProducerIdReply:
+    producer_id: Int64
+    producer_epoch: Int16
+
+
+@value(kw_only=True)
+class AddPartitionsToTxn:
+    """Add partitions to the transaction; with `verify_only`, ask whether they belong to it (KIP-890)."""
+
+    transactional_id: str
+    producer_id: Int64
+    producer_epoch: Int16
+    verify_only: bool
+    partitions: tuple[PartitionName, ...]
+
+
+@value(kw_only=True)
+class AddPartitionsToTxnReply:
+    partitions: tuple[PartitionError, ...]
+
+
+@value(kw_only=True)
+class AddOffsetsToTxn:
+    """Add the group's partition of `__consumer_offsets` to the transaction."""
+
+    transactional_id: str
+    producer_id: Int64
+    producer_epoch: Int16
+    group_id: str
+
+
+@value(kw_only=True)
+class AddOffsetsToTxnReply:
+    """Success; an error is in the frame."""
+
+
+@value(kw_only=True)
+class EndTxn:
+    """Commit or abort the transaction."""
+
+    transactional_id: str
+    producer_id: Int64
+    producer_epoch: Int16
+    result: TransactionResult
+
+
+@value(kw_only=True)
+class EndTxnReply:
+    """The identity for the next transaction, whose epoch is new (KIP-890 part 2); -1 for older clients."""
+
+    producer_id: Int64
+    producer_epoch: Int16
+
+
+@value(kw_only=True)
+class TransactionMarker:
+    """The end of one transaction, for the partitions that one leader leads."""
+
+    producer_id: Int64
+    producer_epoch: Int16
+    result: TransactionResult
+    coordinator_epoch: Int32
+    transaction_version: Int8
+    partitions: tuple[PartitionName, ...]
+
+
+@value(kw_only=True)
+class WriteTxnMarkers:
+    """The coordinator asks a partition leader to append markers."""
+
+    markers: tuple[TransactionMarker, ...]
+
+
+@value(kw_only=True)
+class WrittenMarker:
+    producer_id: Int64
+    partitions: tuple[PartitionError, ...]
+
+
+@value(kw_only=True)
+class WriteTxnMarkersReply:
+    markers: tuple[WrittenMarker, ...]
+
+
+@value(kw_only=True)
+class DescribeProducers:
+    """List the producers that a partition leader remembers (KIP-664)."""
+
+    partitions: tuple[PartitionName, ...]
+
+
+@value(kw_only=True)
+class ProducerDescription:
+    """One producer; -1 means none. Its open transaction begins here at `open_since_offset`."""
+
+    producer_id: Int64
+    producer_epoch: Int16
+    last_sequence: Int32
+    last_timestamp: Int64
+    coordinator_epoch: Int32
+    open_since_offset: Int64
+
+
+@value(kw_only=True)
+class DescribedProducers:
+    topic: str
+    partition: Int32
+    error: ErrorCode
+    producers: tuple[ProducerDescription, ...]
+
+
+@value(kw_only=True)
+class DescribeProducersReply:
+    partitions: tuple[DescribedProducers, ...]
+
+
+@value(kw_only=True)
+class DescribeTransactions:
+    """Describe the current transaction of each transactional id (KIP-664)."""
+
+    transactional_ids: tuple[str, ...]
+
+
+@value(kw_only=True)
+class TransactionDescription:
+    """`start_ms` is -1 before the first partition. In PREPARE_* states `partitions` still lack a marker."""
+
+    transactional_id: str
+    error: ErrorCode
+    state: TransactionState
+    timeout_ms: Int32
+    start_ms: Int64
+    producer_id: Int64
+    producer_epoch: Int16
+    partitions: tuple[PartitionName, ...]
+
+
+@value(kw_only=True)
+class DescribeTransactionsReply:
+    transactions: tuple[TransactionDescription, ...]
+
+
+@value(kw_only=True)
+class ListTransactions:
+    """List the transactions that this coordinator owns (KIP-664).
+
+    An empty filter selects all, as does a `duration_ms` of -1 (KIP-994). `states` have the names that Kafka's
+    tools print. An unknown name selects nothing, and the reply names it.
+    """
+
+    states: tuple[str, ...]
+    producer_ids: tuple[Int64, ...]
+    duration_ms: Int64
+
+
+@value(kw_only=True)
+class ListedTransaction:
+    transactional_id: str
+    producer_id: Int64
+    state: TransactionState
+
+
+@value(kw_only=True)
+class ListTransactionsReply:
+    unknown_states: tuple[str, ...]
+    transactions: tuple[ListedTransaction, ...]
+
+
+# --- committed offsets, plain and transactional -------------------------------------------------------------
+
+
+@value(kw_only=True)
+class OffsetToCommit:
+    topic: str
+    partition: Int32
+    offset: Int64
+    leader_epoch: Int32
+    metadata: str
+
+
+@value(kw_only=True)
+class OffsetCommit:
+    """Commit offsets for a group, outside a transaction."""
+
+    group_id: str
+    generation_id: Int32
+    member_id: str
+    group_instance_id: str | None
+    offsets: tuple[OffsetToCommit, ...]
+
+
+@value(kw_only=True)
+class OffsetCommitReply:
+    partitions: tuple[PartitionError, ...]
+
+
+@value(kw_only=True)
+class OffsetFetch:
+    """Read committed offsets; None means all partitions of the group.
+
+    With `require_stable` the broker refuses while a transaction may still move an offset (KIP-447).
+    """
+
+    group_id: str
+    require_stable: bool
+    partitions: tuple[PartitionName, ...] | None
+
+
+@value(kw_only=True)
+class FetchedOffset:
+    """`offset` is -1 when none is committed."""
+
+    topic: str
+    partition: Int32
+    error: ErrorCode
+    offset: Int64
+    leader_epoch: Int32
+    metadata: str
+
+
+@value(kw_only=True)
+class OffsetFetchReply:
+    offsets: tuple[FetchedOffset, ...]
+
+
+@value(kw_only=True)
+class TxnOffsetCommit:
+    """Commit offsets for a group as part of a transaction: they count once it commits."""
+
+    transactional_id: str
+    group_id: str
+    producer_id: Int64
+    producer_epoch: Int16
+    generation_id: Int32
+    member_id: str
+    group_instance_id: str | None
+    offsets: tuple[OffsetToCommit, ...]
+
+
+@value(kw_only=True)
+class TxnOffsetCommitReply:
+    partitions: tuple[PartitionError, ...]
+
+
+# --- consumer groups of the classic protocol: membership, and questions about it ----------------------------
+
+# The coordinator keeps `metadata` and `assignment` as bytes: the members agree among themselves on what they
+# mean (consumer_protocol.py), and only the leader of a generation assigns partitions.
+
+
+@value(kw_only=True)
+class GroupProtocol:
+    """A way of assigning partitions that a member supports, and its metadata for the leader."""
+
+    name: str
+    metadata: bytes
+
+
+@value(kw_only=True)
+class JoinGroup:
+    """Join a group, or its next generation.
+
+    A new member joins with the id "", gets one with MEMBER_ID_REQUIRED, and joins again (KIP-394).
+    """
+
+    group_id: str
+    session_timeout_ms: Int32
+    rebalance_timeout_ms: Int32
+    member_id: str
+    group_instance_id: str | None
+    protocol_type: str
+    protocols: tuple[GroupProtocol, ...]
+
+
+@value(kw_only=True)
+class JoinedMember:
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+@value(kw_only=True)
+class JoinGroupReply:
+    """The new generation. Only the leader gets `members`; with `skip_assignment` it need not assign
+    partitions (KIP-814).
+    """
+
+    generation_id: Int32
+    protocol_type: str | None
+    protocol_name: str | None
+    leader: str
+    skip_assignment: bool
+    member_id: str
+    members: tuple[JoinedMember, ...]
+
+
+@value(kw_only=True)
+class MemberAssignment:
+    member_id: str
+    assignment: bytes
+
+
+@value(kw_only=True)
+class SyncGroup:
+    """Get this member's assignment for the generation; the leader sends those of all members."""
+
+    group_id: str
+    generation_id: Int32
+    member_id: str
+    group_instance_id: str | None
+    protocol_type: str | None
+    protocol_name: str | None
+    assignments: tuple[MemberAssignment, ...]
+
+
+@value(kw_only=True)
+class SyncGroupReply:
+    protocol_type: str | None
+    protocol_name: str | None
+    assignment: bytes
+
+
+@value(kw_only=True)
+class Heartbeat:
+    """Keep the membership, and learn whether the generation is still current."""
+
+    group_id: str
+    generation_id: Int32
+    member_id: str
+    group_instance_id: str | None
+
+
+@value(kw_only=True)
+class HeartbeatReply:
+    """Success; an error is in the frame."""
+
+
+@value(kw_only=True)
+class LeavingMember:
+    """A member by its id; for a static member its instance id is enough (KIP-345)."""
+
+    member_id: str
+    group_instance_id: str | None
+
+
+@value(kw_only=True)
+class LeaveGroup:
+    """Leave a group, or remove members from it."""
+
+    group_id: str
+    members: tuple[LeavingMember, ...]
+
+
+@value(kw_only=True)
+class LeftMember:
+    member_id: str
+    group_instance_id: str | None
+    error: ErrorCode
+
+
+@value(kw_only=True)
+class LeaveGroupReply:
+    members: tuple[LeftMember, ...]
+
+
+@value(kw_only=True)
+class DescribeGroups:
+    """Describe groups; a group that does not exist is in state DEAD."""
+
+    groups: tuple[str, ...]
+
+
+@value(kw_only=True)
+class DescribedMember:
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+    assignment: bytes
+
+
+@value(kw_only=True)
+class DescribedGroup:
+    """`protocol`, and the bytes of each member, are empty unless the group is stable."""
+
+    group_id: str
+    error: ErrorCode
+    state: GroupState
+    protocol_type: str
+    protocol: str
+    members: tuple[DescribedMember, ...]
+
+
+@value(kw_only=True)
+class DescribeGroupsReply:
+    groups: tuple[DescribedGroup, ...]
+
+
+@value(kw_only=True)
+class ListGroups:
+    """List the groups that this node coordinates, in these states; without states, all."""
+
+    states: tuple[GroupState, ...]
+
+
+@value(kw_only=True)
+class ListedGroup:
+    group_id: str
+    protocol_type: str
+    state: GroupState
+
+
+@value(kw_only=True)
+class ListGroupsReply:
+    groups: tuple[ListedGroup, ...]
+
+
+@value(kw_only=True)
+class DeleteGroups:
+    """Delete groups that have no members, with their offsets."""
+
+    groups: tuple[str, ...]
+
+
+@value(kw_only=True)
+class GroupError:
+    group_id: str
+    error: ErrorCode
+
+
+@value(kw_only=True)
+class DeleteGroupsReply:
+    groups: tuple[GroupError, ...]
+
+
+@value(kw_only=True)
+class OffsetDelete:
+    """Delete a group's offsets of partitions that no member reads."""
+
+    group_id: str
+    partitions: tuple[PartitionName, ...]
+
+
+@value(kw_only=True)
+class OffsetDeleteReply:
+    partitions: tuple[PartitionError, ...]
+
+
+# --- the API table ------------------------------------------------------------------------------------------
+
+Request = (
+    Produce | Fetch | ListOffsets | Metadata | OffsetCommit | OffsetFetch | FindCoordinator | ApiVersions
+    | CreateTopics | DeleteTopics | DeleteRecords | InitProducerId | AddPartitionsToTxn | AddOffsetsToTxn
+    | EndTxn | WriteTxnMarkers | TxnOffsetCommit | DescribeProducers | DescribeTransactions | ListTransactions
+    | AllocateProducerIds | BrokerRegistration | ElectLeaders | JoinGroup | SyncGroup | Heartbeat | LeaveGroup
+    | DescribeGroups | ListGroups | DeleteGroups | OffsetDelete
+)  # fmt: skip
+ReplyBody = (
+    ProduceReply | FetchReply | ListOffsetsReply | MetadataReply | OffsetCommitReply | OffsetFetchReply
+    | FindCoordinatorReply | ApiVersionsReply | CreateTopicsReply | DeleteTopicsReply | InitProducerIdReply
+    | AddPartitionsToTxnReply | AddOffsetsToTxnReply | EndTxnReply | WriteTxnMarkersReply
+    | TxnOffsetCommitReply | DescribeProducersReply | DescribeTransactionsReply | ListTransactionsReply
+    | AllocateProducerIdsReply | BrokerRegistrationReply | ElectLeadersReply | JoinGroupReply | SyncGroupReply
+    | HeartbeatReply | LeaveGroupReply | DescribeGroupsReply | ListGroupsReply | DeleteGroupsReply
+    | OffsetDeleteReply | DeleteRecordsReply
+)  # fmt: skip
+
+
+@attrs.frozen
+class Api:
+    """One line of the API table: Kafka's key, the versions spoken, and the two classes."""
+
+    key: int
+    request: type[Any] = attrs.field(kw_only=True)
+    reply: type[Any] = attrs.field(kw_only=True)
+    minimum: int = attrs.field(kw_only=True)
+    maximum: int = attrs.field(kw_only=True)
+
+    @property
+    def name(self) -> str:
+        return self.request.__name__
+
+
+def _api(key: int, request: type[Any], reply: type[Any], versions: tuple[int, int]) -> Api:
+    return Api(key, request=request, reply=reply, minimum=versions[0], maximum=versions[1])
+
+
+# Versions are Kafka's. Where several are spoken, they differ in the generation that the client speaks and in
+# the errors that it knows (broker/transactions/tables.py), never in the fields of the message.
+APIS: Final[tuple[Api, ...]] = (
+    _api(0, Produce, ProduceReply, (3, 12)),
+    _api(1, Fetch, FetchReply, (12, 12)),
+    _api(2, ListOffsets, ListOffsetsReply, (5, 5)),
+    _api(3, Metadata, MetadataReply, (8, 8)),
+    _api(8, OffsetCommit, OffsetCommitReply, (8, 8)),
+    _api(9, OffsetFetch, OffsetFetchReply, (7, 7)),
+    _api(10, FindCoordinator, FindCoordinatorReply, (3, 3)),
+    _api(11, JoinGroup, JoinGroupReply, (9, 9)),
+    _api(12, Heartbeat, HeartbeatReply, (4, 4)),
+    _api(13, LeaveGroup, LeaveGroupReply, (5, 5)),
+    _api(14, SyncGroup, SyncGroupReply, (5, 5)),
+    _api(15, DescribeGroups, DescribeGroupsReply, (5, 5)),
+    _api(16, ListGroups, ListGroupsReply, (4, 4)),
+    _api(18, ApiVersions, ApiVersionsReply, (3, 3)),
+    _api(19, CreateTopics, CreateTopicsReply, (4, 4)),
+    _api(20, DeleteTopics, DeleteTopicsReply, (3, 3)),
+    _api(21, DeleteRecords, DeleteRecordsReply, (2, 2)),
+    _api(22, InitProducerId, InitProducerIdReply, (0, 5)),
+    _api(24, AddPartitionsToTxn, AddPartitionsToTxnReply, (0, 5)),
+    _api(25, AddOffsetsToTxn, AddOffsetsToTxnReply, (0, 4)),
+    _api(26, EndTxn, EndTxnReply, (0, 5)),
+    _api(27, WriteTxnMarkers, WriteTxnMarkersReply, (1, 2)),
+    _api(28, TxnOffsetCommit, TxnOffsetCommitReply, (0, 5)),
+    _api(42, DeleteGroups, DeleteGroupsReply, (2, 2)),
+    _api(43, ElectLeaders, ElectLeadersReply, (2, 2)),
+    _api(47, OffsetDelete, OffsetDeleteReply, (0, 0)),
+    _api(61, DescribeProducers, DescribeProducersReply, (0, 0)),
+    _api(62, BrokerRegistration, BrokerRegistrationReply, (0, 0)),
+    _api(65, DescribeTransactions, DescribeTransactionsReply, (0, 0)),
+    _api(66, ListTransactions, ListTransactionsReply, (1, 1)),
+    _api(67, AllocateProducerIds, AllocateProducerIdsReply, (0, 0)),
+)
+API_BY_KEY: Final = {api.key: api for api in APIS}
+API_BY_REQUEST: Final = {api.request: api for api in APIS}
