@@ -4,6 +4,22 @@ Rule: the mark is removed before anything is written. It names only partitions t
 opened since.
 """
 
+# Theory of operation
+#
+#     <data directory>/
+#         .lock                  held with flock while a broker runs
+#         meta.json              format and cluster id; says that the directory is Fencepost's
+#         clean-shutdown.json    the mark: partitions whose files need no check; absent while a broker runs
+#         <topic>-<partition>/   one journal each (journal.py)
+#         .deleted/              a partition whose deletion a crash interrupted
+#
+# A start refuses a directory of somebody else, locks, reads the mark, removes it durably, and finishes an
+# interrupted deletion. Only then may anything be written. If the mark stayed until after the first write, a
+# crash would leave a mark that vouches for unsynced bytes, and the next start would trust them unread.
+#
+# Kafka has the same mark (.kafka_cleanshutdown, CleanShutdownFileHandler), for the whole directory. This one
+# names partitions: when one disk write failed, only that partition is recovered from its bytes.
+
 from __future__ import annotations
 
 from typing import Final
@@ -54,6 +70,7 @@ class DataDirectory:
 
         DirectoryInUse when another broker has locked it, NotADataDirectory when it holds something else.
         """
+        # Before the lock, because the lock creates a file.
         _refuse_strangers(storage)
         storage.lock()
         try:
@@ -63,6 +80,7 @@ class DataDirectory:
                 storage.replace(META_FILE, content, durable=True)
             clean = _take_mark(storage)
             storage.remove_directory(DELETED_DIRECTORY)
+        # Also for KeyboardInterrupt: a process that goes on would keep the directory locked.
         except BaseException:
             storage.unlock()
             raise
@@ -80,6 +98,7 @@ class DataDirectory:
         if journal is None:
             name = directory_name(partition)
             trusted_clean = name in self._clean
+            # From here on its files may change, and the mark that was read no longer covers them.
             self._clean.discard(name)
             journal = Journal.open(
                 self._storage, partition, settings=self._settings, trusted_clean=trusted_clean
@@ -120,6 +139,7 @@ class DataDirectory:
             for partition, journal in self._journals.items():
                 if not journal.closed:
                     journal.close()
+                # A journal that failed is not `closed`: without the mark, the next start recovers it.
                 if journal.closed:
                     self._clean.add(directory_name(partition))
             content = encode_json({"format": CLEAN_VERSION, "partitions": sorted(self._clean)})
@@ -166,7 +186,7 @@ def _cluster_id(storage: StorageReader) -> str | None:
 
 
 def _refuse_strangers(storage: Storage) -> None:
-    """A mistyped path must not end with a log, nor a lock file, among somebody's own files."""
+    """Protect other people's files from a mistyped path: no log and no lock file is created among them."""
     if not storage.exists():
         return
     names = [*storage.directories(), *storage.files("")]
@@ -181,13 +201,14 @@ def _refuse_strangers(storage: Storage) -> None:
 
 
 def _take_mark(storage: Storage) -> set[str]:
-    """Which partitions were closed in order. Gone for good before anything is written."""
+    """The partitions that were closed in order; the mark is removed durably before anything is written."""
     data = storage.read_file(CLEAN_FILE)
     if data is None:
         return set()
+    # The removal is synced: after a power failure an old mark must not come back.
     storage.remove(CLEAN_FILE)
     storage.sync_directory("")
     try:
         return set(decode_json(data, name=CLEAN_FILE, version=CLEAN_VERSION)["partitions"])
-    except (CorruptIndex, KeyError, TypeError):  # it only spares work
+    except (CorruptIndex, KeyError, TypeError):  # without a mark, a start only takes longer
         return set()

@@ -53,12 +53,13 @@ class DiskFile:
     def size(self) -> int:
         return self._size
 
+    # `append` and `read` spell out `_reported`: they run for every batch, and a generator as context manager
+    # costs a microsecond or more.
     def append(self, data: Buffer) -> None:
         try:
             written = os.write(self._descriptor, data)
-            while written < len(
-                data
-            ):  # a disk that fills up writes a part, and refuses the rest at the next call
+            # A disk that fills up writes a part, and refuses the rest at the next call.
+            while written < len(data):
                 written += os.write(self._descriptor, memoryview(data)[written:])
         except OSError as error:
             raise StorageError(f"cannot write {self._path}: {error.strerror or error}") from error
@@ -67,6 +68,7 @@ class DiskFile:
     def read(self, position: int, size: int) -> bytes:
         try:
             data = os.pread(self._descriptor, size, position)
+            # POSIX lets pread return less than was asked for. Only an empty result is the end of the file.
             if len(data) == size or not data:
                 return data
             parts = [data]
@@ -84,13 +86,14 @@ class DiskFile:
         self._size = size
 
     def sync(self) -> None:
+        # `close` waits for the sync. Otherwise it could free the descriptor between the check and the sync,
+        # and the system could give its number to another file.
         with _reported(f"sync {self._path}"), self._closing:
             if self._descriptor >= 0:
                 _sync(self._descriptor)
                 return
-            descriptor = os.open(
-                self._path, os.O_RDWR | os.O_CLOEXEC
-            )  # closed meanwhile: a new descriptor syncs the same pages
+            # The file was closed meanwhile. A sync is of the file, so a new descriptor serves as well.
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
             try:
                 _sync(descriptor)
             finally:
@@ -121,8 +124,12 @@ class DiskStorage:
         """
         with _reported(f"make the data directory {self.location}"):
             os.makedirs(self.location, exist_ok=True)
+            # O_CLOEXEC: a child process that inherits the descriptor would hold the lock longer than the
+            # broker.
             descriptor = os.open(self._path(LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._own(descriptor, instead=", or start this one on another directory")
+        # Only the message to a second broker uses this number. The lock is flock's, which ends with the
+        # process, so a crash leaves no stale lock.
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
 
@@ -138,6 +145,7 @@ class DiskStorage:
 
     def _own(self, descriptor: int, *, instead: str) -> None:
         try:
+            # LOCK_NB: a second broker that waited here would look as if it hung.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
@@ -154,6 +162,7 @@ class DiskStorage:
             self._lock = None
 
     def exists(self) -> bool:
+        # lexists: a dangling link is there, too, and no directory may be created in its place.
         return os.path.lexists(self.location)
 
     def directories(self) -> list[str]:
@@ -206,6 +215,8 @@ class DiskStorage:
     def replace(self, path: str, data: Buffer, *, durable: bool) -> None:
         target = self._path(path)
         with _reported(f"replace {target}"):
+            # The content is synced before the rename, the rename before the return. In another order a power
+            # failure could leave the new name with an empty file.
             with open(target + TEMPORARY_SUFFIX, "wb", buffering=0) as file:
                 file.write(data)
                 if durable:

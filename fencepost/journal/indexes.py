@@ -3,9 +3,15 @@
 Rule: an index only says where to look. The log is the truth, and every index can be rebuilt from it.
 """
 
+# Theory of operation
+#
 #     .index      relative last offset (u32), byte position (u32)            of a batch, every 4096 bytes
 #     .timeindex  largest timestamp so far (i64), relative offset (u32)      of the batch that has it
 #     .txnindex   version, producer id, first offset, last offset, LSO       one entry per aborted transaction
+#
+# The offset and time index are sparse, and their entries may be missing: a search that finds no entry
+# begins at the start of the segment. The transaction index must be complete, since a missing entry would
+# show aborted records to a read_committed reader. So its entries are written with their marker, not later.
 #
 # A read_committed fetch of [from, upper) needs every aborted transaction that overlaps it. An entry stands in
 # the segment of its marker, which may be far behind the data, so the search goes forward through later
@@ -62,6 +68,8 @@ class OffsetIndex:
     def __init__(self, data: bytes = b"") -> None:
         if len(data) % OFFSET_ENTRY.size:
             raise CorruptIndex(f"an offset index of {len(data)} bytes ends inside an entry")
+        # Arrays, not lists: the index of a full segment (1 GiB) has 262,144 entries, at 4 bytes per number
+        # instead of 36. The file is big-endian, as Kafka's.
         words = array("I", data)
         if sys.byteorder == "little":
             words.byteswap()
@@ -124,6 +132,7 @@ class TimeIndex:
 
     def append(self, timestamp: int, relative_offset: int) -> None:
         """Add an entry, unless its timestamp is not larger than the last one (TimeIndex.maybeAppend)."""
+        # Producers choose timestamps, so they may go back. A column that ascends can be bisected.
         if timestamp >= 0 and (not self.timestamps or timestamp > self.timestamps[-1]):
             self.timestamps.append(timestamp)
             self.offsets.append(relative_offset)
@@ -153,6 +162,7 @@ class TransactionIndex:
     def __init__(self, data: bytes = b"") -> None:
         if len(data) % ABORTED_ENTRY.size:
             raise CorruptIndex(f"a transaction index of {len(data)} bytes ends inside an entry")
+        # Kept as in the file: aborts are rare, and a fetch decodes only the entries that it compares.
         self.data = bytearray(data)
 
     def __len__(self) -> int:
@@ -170,6 +180,7 @@ class TransactionIndex:
         """Add an entry, and return its bytes for the file; CorruptIndex when its marker is not after the last
         one.
         """
+        # `collect` bisects by the last offset. Kafka refuses the same (TransactionIndex.append).
         if len(self) and aborted.last_offset <= self[len(self) - 1].last_offset:
             raise CorruptIndex(f"{aborted} is not after the last entry {self[len(self) - 1]}")
         entry = ABORTED_ENTRY.pack(ABORTED_ENTRY_VERSION, *aborted)
@@ -182,6 +193,7 @@ class TransactionIndex:
         Complete once an entry's last stable offset reaches `upper` (TransactionIndex.collectAbortedTxns).
         """
         found: list[AbortedRange] = []
+        # A transaction that ended before the fetch offset cannot overlap the fetch.
         first = bisect_left(range(len(self)), fetch_offset, key=lambda entry: self[entry].last_offset)
         for entry in range(first, len(self)):
             aborted = self[entry]

@@ -115,9 +115,8 @@ class Journal:
         self.failed: str | None = None  # why this journal refuses writes
         self.is_fresh = True  # not led and not written since it was opened
         self.closed = False  # True after a close that made everything durable
-        self.snapshot_due = (
-            False  # append opened a segment by itself: a snapshot now makes the next start faster
-        )
+        # Set when `append` opened a segment by itself: a snapshot there makes the next start faster.
+        self.snapshot_due = False
 
     @classmethod
     def open(
@@ -173,6 +172,7 @@ class Journal:
             raise StorageError(self.failed)
         end = self._end
         last_offset = end + header.last_offset_delta
+        # Leader and journal count offsets on their own. Here the two counts meet, before anything is written.
         assert _PLACED.unpack_from(batch) == (end, header.batch_length, leader_epoch), _NOT_PLACED
         assert aborted is None or aborted.last_offset == last_offset, "an aborted range ends at its marker"
         try:
@@ -180,6 +180,7 @@ class Journal:
                 self._start_segment()
                 self.snapshot_due = True
             self._active.append(batch, header, last_offset=last_offset, leader_epoch=leader_epoch)
+            # After the batch: an entry without its marker would hide records of an open transaction.
             if aborted is not None:
                 self._active.append_aborted(self._active.transaction_index.append(aborted))
         except StorageError as error:
@@ -244,9 +245,8 @@ class Journal:
         segment.leader_epoch = full.leader_epoch
         segment.create()
         self._names_changed = True
-        self._segments.append(
-            segment
-        )  # listed before it becomes active: `sync` in a worker relies on this order
+        # Listed before it becomes active: `sync` in a worker thread relies on this order.
+        self._segments.append(segment)
         self._bases.append(segment.base_offset)
         self._active = segment
         full.release()
@@ -258,6 +258,7 @@ class Journal:
         assert offset <= self._end, "the log start cannot be beyond the log end"
         if offset > self._log_start_offset:
             with self._writing():
+                # Only the number is written now. The next recovery deletes the files of segments below it.
                 write_log_start(self._storage, self._directory, offset)
             self._log_start_offset = offset
         return self.batch_start(offset)
@@ -393,6 +394,8 @@ class Journal:
                 segment.sync(indexes=True)
             if not rolled_only and end != self._durable_end:
                 active.sync(indexes=False)
+            # A synced file whose name is not on the disk is lost. The upper directory holds that of the
+            # partition's.
             if names_changed:
                 self._storage.sync_directory(self._directory)
                 self._storage.sync_directory("")
@@ -416,6 +419,7 @@ class Journal:
             with self._writing():
                 self._active.complete_time_index()
                 self._active.save_indexes()
+            # The checkpoint comes after all that it vouches for, the manifest, which is never trusted, last.
             if producers is not None:
                 self.write_snapshot(producers, durable=True)
             self.sync()

@@ -5,6 +5,16 @@ for readers without a broker; recovery never reads it. The checkpoint only saves
 moves forward.
 """
 
+#     file                    written                            read by                without it
+#     manifest.json           by the leader, after changes;      readers without a      they read the log
+#                             not synced                         broker (spark_bridge)  without its bounds
+#     checkpoint.json         after the segments that it         recovery               every segment is
+#                             lists are synced; synced                                  read and checked
+#     log-start-offset.json   before records are deleted;        recovery, readers      deleted records
+#                             synced                                                    are readable again
+#
+# They are JSON for the people who look into a directory; together they are a few hundred bytes per segment.
+
 from __future__ import annotations
 
 import json
@@ -157,6 +167,7 @@ def read_log_start(storage: Storage, directory: str) -> int:
             {} if data is None else decode_json(data, name="log start offset", version=LOG_START_VERSION)
         )
         return int(content.get("log_start_offset", 0))
+    # Recovery raises a start of 0 to the first segment that is left.
     except (CorruptIndex, TypeError, ValueError):
         return 0
 
@@ -171,6 +182,7 @@ def deletable(bases: Sequence[int], log_start_offset: int, *, snapshots: Sequenc
     """The segments (by base offset) that are no longer needed: those before the last segment that begins at
     or below the log start and has a snapshot. Without a snapshot, the producers in them would be forgotten.
     """
+    # The producers of deleted segments live on in the snapshot (ProducerStateManager does the same).
     needed = max((base for base in bases if base <= log_start_offset and base in snapshots), default=0)
     return [base for base in bases if base < needed]
 

@@ -25,6 +25,7 @@ class MemoryFile:
         self._content += data
 
     def read(self, position: int, size: int) -> bytes:
+        # A copy: a bytearray cannot grow while a view of it exists. Slicing the view avoids a second copy.
         return bytes(memoryview(self._content)[position : position + size])
 
     def truncate(self, size: int) -> None:
@@ -43,6 +44,7 @@ class MemoryStorage:
     def __init__(self, location: str = "memory") -> None:
         self.location = location
         self._directories: dict[str, dict[str, bytearray]] = {"": {}}
+        # A lock is kept, too, so that tests find a broker that does not release it.
         self._locked = False
 
     def lock(self) -> None:

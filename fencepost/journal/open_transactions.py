@@ -5,6 +5,9 @@ Rule: a transaction of a producer begins with its first transactional batch afte
 without one leaves no trace.
 """
 
+# The key is the producer id alone. A marker may carry another epoch than the data: the next one since KIP-890
+# part 2, or that of an administrator's abort (KIP-664). It ends the transaction all the same.
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +22,7 @@ from fencepost.protocol.terms import TransactionResult
 class OpenTransaction(NamedTuple):
     """A transaction without a marker yet."""
 
-    first_offset: int
+    first_offset: int  # first, so that transactions sort by age
     producer_id: int
     producer_epoch: int
 
@@ -42,8 +45,8 @@ class OpenTransactions:
         return min((transaction.first_offset for transaction in self._open.values()), default=None)
 
     def see(self, header: BatchHeader, batch: Buffer, at: int = 0) -> AbortedRange | None:
-        """Takes the next batch of the log into account; the aborted transaction that it ends, if it ends
-        one."""
+        """Take the next batch of the log into account. Returns the aborted transaction that it ends, or
+        None."""
         if not header.is_transactional:
             return None
         if not header.is_control:
@@ -57,13 +60,13 @@ class OpenTransactions:
     def _end(self, header: BatchHeader, batch: Buffer, at: int) -> AbortedRange | None:
         try:
             result = read_marker(batch, at).result
-        except (
-            ProtocolViolation
-        ):  # a control batch that compaction emptied, or one of another kind, ends nothing
+        except ProtocolViolation:
+            # A control batch that compaction emptied, or one of another kind, ends nothing.
             return None
         ended = self._open.pop(header.producer_id, None)
         if ended is None or result is TransactionResult.COMMIT:
             return None
+        # What Kafka writes (ProducerStateManager.lastStableOffset): high watermark and replicas play no part.
         oldest = self.first_offset
         stable = header.last_offset + 1 if oldest is None else oldest
         return AbortedRange(header.producer_id, ended.first_offset, header.last_offset, stable)

@@ -119,7 +119,7 @@ class _Recovery:
             synced=synced,
             snapshots=self._snapshots,
             log_start_offset=self._log_start(),
-            dropped=self._told(),
+            dropped=self._report(),
         )
 
     def _path(self, name: str) -> str:
@@ -195,10 +195,14 @@ class _Recovery:
             self._why = _replay_segment(segment, size, transactions, leader_epoch=epoch)
             if self._why is not None:
                 self._dropped_bytes += size - segment.size
+                # Now, not later: the file grows at its end, and a batch after the garbage would never be
+                # found.
                 segment.file.truncate(segment.size)
+            # A full segment ends with the entry of its largest timestamp, as a roll leaves it.
             if base != max(sizes):
                 segment.complete_time_index()
             segment.write_indexes()
+            # A log may have more segments than a process may have open files.
             segment.release()
             self._segments.append(segment)
 
@@ -224,13 +228,14 @@ class _Recovery:
     def _remove_stale(self) -> None:
         """Remove snapshots beyond the log end, and the manifest of a log that was cut."""
         end = self._segments[-1].end_offset
+        # A snapshot from the lost tail would make the leader take batches that it lost for duplicates.
         for offset in [offset for offset in self._snapshots if offset > end]:
             self._snapshots.remove(offset)
             self._storage.remove(self._path(file_name(offset, SNAPSHOT)))
         if self._why is not None:
             self._storage.remove(self._path(MANIFEST_FILE))
 
-    def _told(self) -> str | None:
+    def _report(self) -> str | None:
         if self._why is None:
             return None
         end = self._segments[-1].end_offset

@@ -5,6 +5,13 @@ Rule: bytes beyond `size` do not exist. Positions come from what was appended or
 file system: after a failed write the file may be longer.
 """
 
+# Theory of operation
+#
+#     .log      | batch | batch | batch | batch | batch | batch |  garbage after a failed write
+#               0                       ▲                       ▲
+#     .index    the batch at byte 0     entry: last offset      size
+#               needs no entry          of this batch, position
+#
 # The indexes are sparse: one entry for every 4096 bytes of log (index.interval.bytes). To find an offset,
 # bisect the index in memory and walk the headers from there: at most 4 KiB and one batch. Two positions are
 # remembered on top, the batch found last and the end of the last read, because most readers continue where
@@ -61,6 +68,8 @@ def walk_batches(
     """
     position, window, window_start = start, memoryview(b""), start
     while position < end:
+        # The batch may be whole in the window, or whole in the next chunk. A batch larger than a chunk is
+        # read by itself.
         at = position - window_start
         header = _header_of_whole(window, at)
         if header is None:
@@ -94,6 +103,8 @@ def walk_headers(file: StorageFile, start: int, end: int) -> Iterator[tuple[int,
         at = position - window_start
         if len(window) - at < HEADER_SIZE:
             window, window_start, at = file.read(position, min(HOP_BYTES, end - position)), position, 0
+        # `read_header` refuses a length below that of a header, so the walk moves forward even in damaged
+        # bytes.
         header = read_header(window, at)
         yield position, header
         position += header.size
@@ -184,6 +195,8 @@ class Segment:
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
             self._max_timestamp_offset = last_offset
+        # Before this batch is counted, as LogSegment.append does: the entry is for the first batch after the
+        # interval.
         if self._since_entry > INDEX_INTERVAL_BYTES:
             self.offset_index.append(last_offset - self.base_offset, self.size)
             self.time_index.append(self.max_timestamp, self._max_timestamp_offset - self.base_offset)
@@ -225,6 +238,8 @@ class Segment:
         self.end_offset, self.size = synced.end_offset, synced.bytes
         self.max_timestamp, self.leader_epoch = synced.max_timestamp, synced.leader_epoch
         self._max_timestamp_offset = self.base_offset + self.time_index.last_offset
+        # The next entry must stand where a replay of the log would put it, or the checksums of the index
+        # files differ.
         self._since_entry = self.size - self.offset_index.last_position_up_to(self.size)
 
     def _checked(self, kind: str, checksum: int) -> bytes:
@@ -240,6 +255,7 @@ class Segment:
             (TIME_INDEX, self.time_index.encoded()),
             (TRANSACTION_INDEX, bytes(self.transaction_index.data)),
         ):
+            # A recovery that changes nothing writes nothing, also on a full disk.
             if self._storage.read_file(self.path(kind)) != data:
                 self._storage.replace(self.path(kind), data, durable=False)
         self._saved_offsets, self._saved_times = len(self.offset_index), len(self.time_index)
@@ -261,6 +277,7 @@ class Segment:
 
     def append_aborted(self, entry: bytes) -> None:
         """Write an entry that the transaction index in memory already holds."""
+        # At once, unlike the other indexes: a reader of the files that sees the marker needs its entry.
         self._append_to(TRANSACTION_INDEX, entry)
 
     def _append_to(self, kind: str, data: bytes) -> None:
@@ -278,6 +295,7 @@ class Segment:
             return self.size
         start = self.offset_index.position_before(max(0, offset - self.base_offset))
         for known_offset, known_position in (self._located, self._read_to):
+            # Hints only shorten the walk: one beyond the offset, or before the index entry, is ignored.
             if known_offset <= offset and start < known_position:
                 start = known_position
         for position, header in self.headers(start):
@@ -294,6 +312,7 @@ class Segment:
         limit = self.size if before >= self.end_offset else self.locate(before)
         if start >= limit:
             return b""
+        # No header between the first batch and the last is read: the bytes go to the client as they are.
         end = limit if limit - start <= max_bytes else self._boundary(start, start + max_bytes)
         if end == self.size:
             self._read_to = (self.end_offset, end)
@@ -301,6 +320,7 @@ class Segment:
 
     def _boundary(self, start: int, target: int) -> int:
         """The end of the last batch that ends at or before byte `target`, or of the batch at `start`."""
+        # From the index entry, since a walk from `start` would read every header of a large fetch.
         for position, header in self.headers(max(start, self.offset_index.last_position_up_to(target))):
             if position + header.size > target:
                 return position if position > start else position + header.size
@@ -322,6 +342,7 @@ class Segment:
         Checksums are not verified: they were when the batches arrived or were recovered.
         """
         start, end = self.locate(from_offset), self.locate(before)
+        # The caller may release the segment in the middle of the iteration, which closes the shared handle.
         file = self._storage.open(self.path(LOG))
         try:
             for _, header, batch in walk_batches(file, start, end, check=False):
@@ -352,12 +373,14 @@ class Segment:
     def resume(self) -> None:
         """Prepare for appends after a start."""
         if self.size:
+            # Neither indexes nor checkpoint hold it, and only the active segment can still roll by time.
             self.first_timestamp = next(self.headers())[1].max_timestamp
 
     def sync(self, *, indexes: bool) -> None:
         """Make the log durable, and with `indexes` the index files. May run in another thread than appends
         and `release`.
         """
+        # The attribute is read once: `release` in the other thread may set it to None.
         self._sync_file(LOG, self._file)
         for kind in INDEX_KINDS if indexes else ():
             self._sync_file(kind, None)
@@ -366,6 +389,7 @@ class Segment:
         if file is not None:
             file.sync()
             return
+        # A sync is of the file, so it covers what other handles wrote.
         file = self._storage.open(self.path(kind))
         try:
             file.sync()

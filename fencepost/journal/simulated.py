@@ -5,6 +5,21 @@ Rule: every choice of what survives comes from the chooser that it was given, in
 be replayed.
 """
 
+# Theory of operation. Each file and each directory is a node with three parts: what a process sees, what is
+# certainly on the disk, and the changes in between, in their order. `sync` moves the line:
+#
+#     synced ─── change ─── change ─── change ───▶ content        `kill`: the process dies, content stays
+#        ▲                    ▲
+#        certain              the chooser cuts here               `lose_power`: the rest is gone
+#
+# The chooser keeps a prefix of the changes, since appends to one file and entries of a journaling directory
+# reach a disk in order (ext4, data=ordered). Of the first lost append a piece may be there: its first bytes,
+# zeros of its length (the size was written, the data not), or bytes and then zeros. Files and their directory
+# are cut on their own, so a synced file may have lost its name: a broker must sync both.
+#
+# There are disks that keep a later append and lose an earlier one. To a journal they look the same: it cuts
+# its log at the first invalid byte in either case.
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -38,6 +53,7 @@ class _Node:
         self.since.append(size)
 
     def sync(self) -> None:
+        # A copy, since `content` goes on growing.
         self.synced = bytes(self.content)
         self.since.clear()
 
@@ -87,6 +103,7 @@ class _Directory:
         for changes in self.since[:kept]:
             _rename(self.names, changes)
         self.sync()
+        # Sorted: each entry draws from the chooser, and a replay must draw in the same order.
         for _, entry in sorted(self.names.items()):
             entry.lose_power(choose)
 
@@ -100,7 +117,7 @@ def _rename(names: dict[str, _Node | _Directory], changes: dict[str, _Node | _Di
 
 
 class SimulatedFile:
-    """A handle; it is invalid once the process that opened it is dead."""
+    """A handle; it is invalid after the process that opened it has died."""
 
     __slots__ = ("_generation", "_node", "_path", "_storage")
 
@@ -117,6 +134,8 @@ class SimulatedFile:
     def append(self, data: Buffer) -> None:
         self._check()
         if self._storage.breaks(APPEND, self._path):
+            # A part is written, so that a journal which trusts the size of the file after a failure is
+            # caught.
             self._node.append(memoryview(data)[: self._storage.choose(len(data))])
             raise StorageError(f"cannot write {self._path}: the simulated disk refused")
         self._node.append(data)
@@ -158,6 +177,7 @@ class SimulatedStorage:
 
     def kill(self) -> None:
         """The process dies: its lock and handles are gone, its writes stay."""
+        # A worker of the dead process may still hold handles. Their writes must not reach the next process.
         self.generation += 1
         self._locked = False
 
@@ -214,6 +234,7 @@ class SimulatedStorage:
         node = _Node()
         directory = self._directory(path.rpartition("/")[0])
         assert directory is not None, f"a file {path!r} in no directory"
+        # Written through a handle, so that the faults of appends and syncs strike small files, too.
         SimulatedFile(self, path, node).append(data)
         if durable:
             SimulatedFile(self, path, node).sync()

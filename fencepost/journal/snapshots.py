@@ -5,6 +5,12 @@ Rule: a snapshot only saves reading the log. One whose checksum is wrong is remo
 used.
 """
 
+#     version i16 | CRC-32C u32 | count i32 | per producer: id i64, epoch i16, last sequence i32,
+#                                           | last offset i64, offset delta i32, timestamp i64,
+#                                           | coordinator epoch i32, first offset of its transaction i64
+#
+# The checksum covers a file that may be torn: a snapshot is synced only when the journal is closed.
+
 from __future__ import annotations
 
 import struct

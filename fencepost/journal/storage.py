@@ -6,8 +6,17 @@ synced may be lost.
 """
 
 # Three storages implement it: disk.py for real files, memory.py for brokers without a directory, and
-# simulated.py, which loses unsynced writes at a power failure and breaks on request. The simulator can
-# therefore test a journal against every promise that a disk makes, and against none that it does not make.
+# simulated.py, which loses unsynced writes at a power failure and fails on request. The simulator can
+# therefore test a journal against every promise that a disk makes, and against none that it does not make:
+#
+#     append            all of it, or an error, and then the file may end in garbage
+#     sync              what was written before the call survives a power failure
+#     replace           a reader sees the old content or the new, never a mixture
+#     sync_directory    names that were created, changed or removed before the call survive, too
+#
+# Nothing else is promised. In particular writes to two files may reach the disk in either order, and a file
+# may survive without its name. There is no write in the middle of a file: what is written stays as it is, so
+# a crash can only damage the end.
 
 from __future__ import annotations
 
@@ -147,4 +156,5 @@ def parse_directory_name(name: str) -> TopicPartition | None:
     topic, dash, digits = name.rpartition("-")
     if not dash or topic_name_problem(topic) is not None or not (digits.isascii() and digits.isdigit()):
         return None
+    # "t-01" would be a second directory for t-1.
     return TopicPartition(topic, int(digits)) if digits == str(int(digits)) else None
