@@ -48,7 +48,7 @@ from fencepost.broker.purgatory import (
 from fencepost.broker.transactions import handlers as transaction_handlers
 from fencepost.broker.transactions import markers
 from fencepost.broker.transactions.state import Transactions
-from fencepost.broker.transactions.tables import ClientVersion, spoken
+from fencepost.broker.transactions.tables import ClientVersion, client_version_of
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     AddOffsetsToTxn,
@@ -86,7 +86,7 @@ from fencepost.protocol.messages import (
 )
 
 Handler = Callable[[Node, Any, ReplyTo, int], None]
-HandlerOfGeneration = Callable[[Node, Any, ReplyTo, int, ClientVersion], None]
+VersionedHandler = Callable[[Node, Any, ReplyTo, int, ClientVersion], None]
 
 
 def step(node: Node, arrived: Input, now: int) -> Outcome:
@@ -135,7 +135,7 @@ REQUESTS: Final[dict[type[Any], Handler]] = {
 }
 
 # Those whose version says which generation the client speaks, and which errors it knows.
-REQUESTS_OF_GENERATIONS: Final[dict[type[Any], HandlerOfGeneration]] = {
+REQUESTS_OF_GENERATIONS: Final[dict[type[Any], VersionedHandler]] = {
     InitProducerId: transaction_handlers.init_producer_id,
     AddOffsetsToTxn: transaction_handlers.add_offsets,
     Produce: produce.produce,
@@ -164,19 +164,19 @@ def _received(node: Node, arrived: Received, now: int) -> None:
     if handler is None:
         REQUESTS[kind](node, arrived.request, arrived.to, now)
     else:
-        handler(node, arrived.request, arrived.to, now, spoken(kind, arrived.version))
+        handler(node, arrived.request, arrived.to, now, client_version_of(kind, arrived.version))
 
 
 def _answered(node: Node, arrived: Answered, now: int) -> None:
     match node.in_flight.pop(arrived.token):
-        case InFlightAddPartitions() as asked:
-            produce.answer_to_add(node, asked, arrived)
-        case InFlightAddOffsets() as asked:
-            offsets.answer_to_add(node, asked, arrived, now)
-        case InFlightMarkers() as asked:
-            markers.answer_markers(node, asked, arrived, now)
-        case InFlightTopicCreation() as asked:
-            describe.answer_topic(node, asked, arrived)
+        case InFlightAddPartitions() as in_flight:
+            produce.answer_to_add(node, in_flight, arrived)
+        case InFlightAddOffsets() as in_flight:
+            offsets.answer_to_add(node, in_flight, arrived, now)
+        case InFlightMarkers() as in_flight:
+            markers.answer_markers(node, in_flight, arrived, now)
+        case InFlightTopicCreation() as in_flight:
+            describe.answer_topic(node, in_flight, arrived)
         case InFlightIdBlock():
             body = arrived.body
             node.take_producer_ids(body if isinstance(body, AllocateProducerIdsReply) else None)
@@ -184,8 +184,8 @@ def _answered(node: Node, arrived: Answered, now: int) -> None:
             follower.answer_registration(node, arrived, now)
         case InFlightMetadataFetch():
             follower.answer_news(node, arrived, now)
-        case InFlightElection() as asked:
-            follower.answer_election(node, asked, arrived, now)
+        case InFlightElection() as in_flight:
+            follower.answer_election(node, in_flight, arrived, now)
 
 
 def _lead(node: Node, arrived: BecomeLeader, now: int) -> None:

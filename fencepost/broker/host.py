@@ -1,8 +1,45 @@
-"""The host of a node: performs what the node decides, one thing at a time, over journals.
+"""The host of a node: it performs the node's outcomes over journals, one action at a time.
 
-Rule: appends of a step are written before its effects happen, and nothing happens twice. Between any two
-calls of `work` the process may die: what a journal then holds is all that the next start goes by.
+Rule: the appends of a step are written before its effects happen. The process may die between any two.
 """
+
+# Theory of operation
+#
+# A node only decides. The host owns the journals and turns outcomes into writes and messages. It has no
+# threads and no sockets: a shell (server.py, or a simulated process) offers inputs, calls `work`, sends
+# `answers` and `outbox`, and syncs the logs in `unsynced`.
+#
+#     shell --- offer ---> inbox --- step ---> to_do:  Append, Append, Effect, Effect, ...
+#                            ^                   |
+#                            |                   +-- Append: write to the journal
+#                            +---- Durable ------+       policy none: durable as soon as it is written
+#                            +---- Answered -----+       commit, all: in `unsynced`, until `synced`
+#                            +---- Received -----+-- Send to this node: an input; to others: `outbox`
+#                                                +-- Reply to this node: an input; to clients: `answers`
+#
+# `work` performs one action from `to_do`, or lets the node take one input when `to_do` is empty. So a step is
+# finished completely, appends first, before the next step begins. A kill between two actions is a legal run:
+# the journal then holds a prefix of the appends, and no effect of a missing append has left the process.
+#
+# A Durable goes to the front of the inbox. It only tells the node what is already true, and it releases
+# answers; behind a queue of requests it would delay them all. It also bounds memory: each Durable empties the
+# node's queue of waiting effects before more requests add to it. StorageFailed and LogStartMoved jump
+# the queue for the same reason: the node must not decide further on a log whose state it does not know.
+#
+# Sync policies: `none` reports Durable after the write, which survives a kill of the process. `commit` and
+# `all` put the log into `unsynced`; the shell syncs it and calls `synced`. Once a log is in `unsynced`, its
+# later batches wait, too, since Durable is a prefix of the log and never skips a batch.
+#
+# When a write or a sync fails, nobody knows which bytes are on the disk, and a second fsync may succeed
+# without having written them (the page is clean by then). So it is not repeated. The host drops the appends
+# of this log that are still queued, closes the journal, and reports StorageFailed. The node answers everyone
+# who waits with an error, and asks the controller for a new leader epoch; `_load` then reads the log anew
+# from the disk. Kafka takes a whole log directory offline instead (LogManager.handleLogDirFailure). The
+# metadata log has no controller above it, so its failure stops the process (MetadataLost).
+#
+# Each log is held together with the leader epoch under which this host opened it (`Held`). In a simulated
+# cluster the journals outlive their node: a replaced leader must neither write to the log of its successor
+# nor report durability for it. `Journal.append` checks the epoch and raises StaleLeader; the host resigns.
 
 from __future__ import annotations
 
@@ -59,25 +96,25 @@ from fencepost.protocol.terms import (
 
 
 class SyncPolicy(Enum):
-    """What an acknowledgement waits for: `--sync`."""
+    """The point at which an append counts as durable: `--sync`."""
 
     NONE = "none"  # the write: survives kills of the process, not the loss of power; Kafka's default
-    COMMIT = "commit"  # the sync, for all that belongs to transactions: data, offsets, markers, decisions
-    ALL = "all"  # the sync, always
+    COMMIT = "commit"  # the sync, for everything transactional: data, offsets, markers, decisions
+    ALL = "all"  # the sync, for every batch
 
 
-MANIFEST_INTERVAL_MS: Final = 200  # readers without a broker see at most this much less than there is
+MANIFEST_INTERVAL_MS: Final = 200  # readers without a broker lag at most this far
 
 Watch = Callable[[Input, Outcome], None]
-"""Sees each step: the input that the node took, and what it led to."""
+"""Observes each step: the input that the node took, and the outcome."""
 
 
 class MetadataLost(StorageError):
-    """The log of the cluster's metadata failed; a node cannot go on without it and stops."""
+    """The log of the cluster's metadata failed. A node cannot run without it and stops."""
 
 
 class Journals(Protocol):
-    """The logs that a host works on: a DataDirectory, or what a simulator puts in its place."""
+    """The logs that a host works on: a DataDirectory, or a simulator's substitute."""
 
     def journal(self, partition: TopicPartition) -> Journal: ...
 
@@ -99,9 +136,7 @@ class Journals(Protocol):
 
 
 class Held(NamedTuple):
-    """A log that this host writes to, as of one leadership: whoever leads it after has another one of
-    these.
-    """
+    """A log that this host writes to under one leader epoch; a later leadership has its own."""
 
     journal: Journal
     leader_epoch: int
@@ -112,12 +147,12 @@ class Held(NamedTuple):
 
 
 def may_use_snapshot(key: TopicPartition) -> bool:
-    """A coordinator's state is in no snapshot: what lies under one is read from the start of its log."""
+    """Snapshots hold producers only, so a log with a coordinator on top is read from its start."""
     return key.topic not in INTERNAL_TOPICS
 
 
 def manifest_of(state: Partition) -> ManifestState:
-    """How far readers without a broker may go."""
+    """The offsets up to which readers without a broker may read."""
     opened = [
         OpenTransaction(
             first_offset=offset,
@@ -135,8 +170,8 @@ def manifest_of(state: Partition) -> ManifestState:
 
 @attrs.define(eq=False)
 class Host:
-    """One node over one data directory, which nodes of a simulated cluster share. `answers` and `outbox` are
-    for the shell to send, `unsynced` for it to sync, `troubles` for it to tell people.
+    """One node over one data directory, which the nodes of a simulated cluster share. The shell sends
+    `answers` and `outbox`, syncs the logs in `unsynced`, and prints `troubles`.
     """
 
     node: Node
@@ -147,27 +182,26 @@ class Host:
     to_do: deque[Append | Effect] = attrs.Factory(deque[Append | Effect])
     answers: list[Reply] = attrs.Factory(list[Reply])
     outbox: list[Send] = attrs.Factory(list[Send])
-    carries_own: bool = True  # False: what the node asks itself leaves by the outbox, too
+    carries_own: bool = True  # False: requests of the node to itself leave by the outbox, too
     held: dict[TopicPartition, Held] = attrs.Factory(dict[TopicPartition, Held])
     unsynced: set[TopicPartition] = attrs.Factory(set[TopicPartition])
     changed: set[TopicPartition] = attrs.Factory(set[TopicPartition])
     written: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
     troubles: list[str] = attrs.Factory(list[str])
-    requests_waiting: int = 0  # of clients, in the inbox
+    requests_waiting: int = 0  # client requests in the inbox
     wakes_at_ms: int | None = None
 
     # --- starting and stopping
 
     def start(self, now: int) -> None:
-        """Take over the metadata log, if this is the controller's node; then every partition that it says is
-        ours.
-        """
+        """Lead the metadata log if this is the controller's node. Its records then assign the partitions."""
         if self.node_id == self.node.settings.controller_id:
+            # The controller elects everyone but itself; a rising epoch fences its own earlier incarnation.
             epoch = self.directory.journal(METADATA_PARTITION).leader_epoch + 1
             self._lead(Assign(partition=METADATA_PARTITION, leader_id=self.node_id, leader_epoch=epoch), now)
             for key in self.directory.partitions():
                 if key.topic in self.node.cluster.removed:
-                    self.directory.delete(key)  # a kill came between the deletion's record and the deletion
+                    self.directory.delete(key)  # a kill hit between the TopicRemoved record and this
         self.inbox.append(Started(node_id=self.node_id))
 
     @property
@@ -175,36 +209,36 @@ class Host:
         return self.node.settings.node_id
 
     def stop(self) -> None:
-        """Close the journals that this node leads so that the next start need not read them. StorageError
-        when a disk does not let us.
+        """Close the journals that this node leads, so that the next start can skip reading them. Raises
+        StorageError when a disk fails.
         """
         for key in sorted(self.held):
             log, (journal, _) = self.node.logs.get(key), self.held[key]
             if log is None or not self._still_writes(key):
                 continue
-            # Whoever stops in the middle of things has seen appends that no log holds: a snapshot with them
-            # would answer the client that sends them again as if they were there.
+            # A host that stops in mid-step has state for appends that were never written. A snapshot of that
+            # state would make the next leader take their retries for duplicates, and the records are lost.
             if log.partition.log_end_offset != journal.log_end_offset:
                 journal.close()
             else:
                 journal.close(manifest_of(log.partition), partition.snapshot(log.partition))
         self.directory.close()
 
-    # --- working
+    # --- the loop
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is left to do until somebody offers an input or a sync ends."""
+        """Whether there is nothing to do until the shell offers an input or a sync ends."""
         return not self.to_do and not self.inbox
 
     def offer(self, arrived: Input) -> None:
-        """An input from outside; it is taken after those that are there already."""
+        """Add an input from outside at the end of the inbox."""
         self.inbox.append(arrived)
         if type(arrived) is Received:
             self.requests_waiting += 1
 
     def work(self, now: int) -> None:
-        """Do the next thing: write one append, make one effect happen, or let the node take one input."""
+        """Perform the next action: write one append, perform one effect, or let the node take one input."""
         if self.to_do:
             self._perform(self.to_do.popleft(), now)
         elif self.inbox:
@@ -214,7 +248,7 @@ class Host:
             self._take(arrived, now)
 
     def work_until_idle(self, now: int) -> None:
-        """Do everything that can be done at time `now` (milliseconds)."""
+        """Perform every action that is possible at time `now` (milliseconds)."""
         while self.to_do or self.inbox:
             self.work(now)
 
@@ -271,15 +305,15 @@ class Host:
     # --- logs
 
     def _hold(self, key: TopicPartition, leader_epoch: int) -> Held:
-        """The log as this leadership found it. Whoever was replaced and does not know it yet must not come
-        upon the log of a later leader, or of a later topic, under the same name.
+        """Open a log for this leadership. A replaced leader keeps this object, so that it never reaches the
+        log of a later leader, or of a later topic, under the same name.
         """
         held = self.held[key] = Held(self.directory.journal(key), leader_epoch)
         return held
 
     def _journal(self, key: TopicPartition) -> Journal:
-        """The log of a partition that this node leads; StorageError when it is deleted, or died with an
-        heir.
+        """The log of a partition that this node leads. Raises StorageError when a later leader closed or
+        deleted it.
         """
         held = self.held.get(key)
         if held is None:
@@ -289,12 +323,12 @@ class Host:
         return held.journal
 
     def _still_writes(self, key: TopicPartition) -> bool:
-        """Whether this host is the newest to lead the partition, and its log neither deleted nor given up."""
+        """Whether this host has the newest leadership of the partition and its log is still open."""
         held = self.held.get(key)
         return held is not None and held.is_newest and self.directory.holds(held.journal)
 
     def _write(self, append: Append) -> None:
-        """Write one batch; the policy says whether that is safe enough for those who wait."""
+        """Write one batch; the sync policy decides whether it is durable now or after a sync."""
         key = append.partition
         try:
             held = self.held.get(key) or self._hold(key, append.leader_epoch)
@@ -307,6 +341,7 @@ class Host:
             self._lose(key, problem)
             return
         except StaleLeader:
+            # Another node leads by now. It decides what becomes of the clients' retries.
             self._drop_appends(key)
             self.inbox.appendleft(ResignLeader(partition=key))
             return
@@ -329,29 +364,28 @@ class Host:
         self.inbox.appendleft(LogStartMoved(order, batch_start=batch_start, error=error))
 
     def _roll(self, journal: Journal) -> None:
-        """A full segment is followed by a new one, with a snapshot of the producers at the log end."""
+        """Begin a new segment, with a snapshot of the producers at its start (UnifiedLog.roll)."""
         log = self.node.logs.get(journal.partition)
+        # The node may be ahead of its journal within a step; such a state does not belong to this offset.
         if log is not None and log.partition.log_end_offset == journal.log_end_offset:
             producers = partition.snapshot(log.partition)
             journal.roll(producers) if journal.is_full else journal.write_snapshot(producers)
 
     def synced(self, key: TopicPartition, offset: int) -> None:
-        """A sync of this partition's log has ended well: it survives the loss of power up to `offset`."""
+        """A sync succeeded: the log survives a loss of power up to `offset`."""
         if self.written.get(key, 0) <= offset:
             self.unsynced.discard(key)
-        # A log that others lead by now may be safe further than this host wrote: that is not about its own.
+        # A later leader may have written beyond this host's end; this host only vouches for its own batches.
         self.inbox.append(Durable(partition=key, offset=min(offset, self.written.get(key, 0))))
 
     def sync_failed(self, key: TopicPartition, problem: Exception) -> None:
-        """Nobody knows what a second sync would have written: leadership is given up and the log read
-        again.
-        """
+        """A sync failed. It is not repeated (see above): give up leadership, and read the log again."""
         self._lose(key, problem)
 
     def _lose(self, key: TopicPartition, problem: Exception) -> None:
         if key == METADATA_PARTITION:
             raise MetadataLost(f"the log of the cluster's metadata failed: {problem}") from problem
-        self.troubles.append(f"{key}: {problem}")
+        self.troubles.append(f"{key}: {problem}; gave up its leadership, to read the log again")
         self._drop_appends(key)
         if key not in self.held or self._still_writes(key):
             self.directory.give_up(key)
@@ -359,7 +393,7 @@ class Host:
         self.inbox.appendleft(StorageFailed(partition=key))
 
     def _drop_appends(self, key: TopicPartition) -> None:
-        """Nothing more is written to a log that this node has lost."""
+        """Discard the queued appends of a log that this node has lost."""
         self.to_do = deque(
             act for act in self.to_do if not (isinstance(act, Append) and act.partition == key)
         )
@@ -367,13 +401,13 @@ class Host:
 
     @property
     def is_alone(self) -> bool:
-        """Nobody else ever led what this node leads, nor will: a log need not be there before the first
-        append.
+        """Whether this is a cluster of one. Then the files of a new partition may wait for its first append:
+        no other node needs to find them.
         """
         return len(self.node.cluster.brokers) <= 1
 
     def _lead(self, assign: Assign, now: int) -> None:
-        """Bring the partition's log to the node that leads it now."""
+        """Load the partition's log, and give it to the node as BecomeLeader."""
         key = assign.partition
         self.held.pop(key, None)
         try:
@@ -386,18 +420,18 @@ class Host:
         except StorageError as problem:
             self._lose(key, problem)
         except StaleLeader as problem:
-            # The metadata log lost its end with the power, and the next elections will pass this epoch; or
-            # there was an election that this node has not heard of, and the controller will tell.
+            # Either a loss of power took the end of the metadata log, and later elections will pass this
+            # epoch; or another election has happened, and the controller will report it. Retry later.
             self.troubles.append(f"{key}: {problem}")
             self.inbox.appendleft(StorageFailed(partition=key))
 
     def _clear_away(self, assign: Assign) -> None:
-        """A new partition has no records yet, unless another node leads it already and this one is late."""
+        """Delete the files of an older topic of this name, unless a newer leader already writes there."""
         key = assign.partition
         if self.directory.has(key) and (
             self.is_alone or self.directory.journal(key).leader_epoch < assign.leader_epoch
         ):
-            self.troubles.append(f"{key}: deleted what was left of an older topic")
+            self.troubles.append(f"{key}: deleted the files of an older topic of this name")
             self.directory.delete(key)
 
     def _load(self, assign: Assign, now: int) -> None:
@@ -409,7 +443,7 @@ class Host:
         is_restart = assign.was_leader and journal.is_fresh
         journal.lead(assign.leader_epoch)
         if self.policy is not SyncPolicy.NONE:
-            journal.sync()  # what recovery found in the file is promised to readers again
+            journal.sync()  # readers will see the recovered batches, so these must not vanish again
         found = journal.newest_snapshot(journal.log_end_offset) if may_use_snapshot(key) else None
         order = BecomeLeader(
             partition=key,
@@ -421,7 +455,7 @@ class Host:
             is_restart=is_restart,
             batches=journal.batches(journal.oldest_offset if found is None else found[0]),
         )
-        # The node reads the log in this very step: nothing else may be written to it in between.
+        # `batches` is lazy: the node reads the log within this step, before anything else writes to it.
         self._take(order, now)
         self.written[key] = journal.log_end_offset
         self.changed.add(key)
@@ -434,7 +468,7 @@ class Host:
             self.directory.delete(key)
 
     def write_manifests(self) -> None:
-        """Tell readers without a broker how far each changed log goes now."""
+        """Write the manifest of each changed log, for readers without a broker."""
         for key in self.changed:
             log = self.node.logs.get(key)
             if log is not None and self._still_writes(key):
@@ -445,12 +479,12 @@ class Host:
         self.changed.clear()
 
 
-# Under `commit`, decisions and identities are as precious as the data they are about.
+# Under `commit` decisions and granted identities must survive as surely as the data that they are about.
 _COORDINATION: Final = frozenset({TRANSACTION_STATE_TOPIC, CLUSTER_METADATA_TOPIC})
 
 
 def _waits(policy: SyncPolicy, append: Append) -> bool:
-    """Whether an acknowledgement of this batch waits for a sync."""
+    """Whether this batch counts as durable only after a sync."""
     return policy is SyncPolicy.ALL or (
         policy is SyncPolicy.COMMIT
         and (append.header.is_transactional or append.partition.topic in _COORDINATION)

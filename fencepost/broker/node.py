@@ -1,10 +1,53 @@
-"""A node: the partitions it leads, the coordinators on top of them, and everything that waits for
-something.
+"""A node: the partitions that it leads, the coordinators on top of them, and the effects that wait.
 
-Rule: an append enters log and state at once, its effects wait until the log is durable up to and including
-it; a decision without appends waits just so for everything that it saw. Requests are handled in
-`routing.py` and the files it names.
+Rule: an append enters the log and the state at once; its effects wait until the log is durable up to it.
 """
+
+# Theory of operation
+#
+# A node is a value with one entry point: `step(node, input, now) -> Outcome` (dispatch.py). It never waits,
+# reads a clock or touches a file. An Outcome is a list of appends and a list of effects; the host performs
+# them in this order and reports back with further inputs. Every wait of the broker is therefore an entry in
+# one of the node's dictionaries, and a simulator can stop, copy or kill a node between any two steps.
+#
+#     input                step                                   outcome
+#     Received(request) -> check, decide, append, after ------> [Append] [Reply | Send | WakeMe | ...]
+#     Durable(offset)   -> high watermark moves, effects leave             |
+#     Answered(token)   -> in_flight[token] says what for      <-----------+  the host performs them
+#     Tick              -> timeouts, marker retries, parked fetches
+#
+# Each led partition is a LeaderLog of three layers. One batch enters all of them, or none:
+#
+#     waiting      [(offset, effects)]   effects that wait for the log to be durable up to `offset`
+#     coordinator  Transactions | Groups | Controller | None      what the records of the log mean
+#     partition    Partition             producers, open transactions, offsets
+#
+# `append` places a batch at the log end and calls `enter`, the only way into the state: recovery replays a
+# log through the same function (`lead`). So the state after a restart equals the state before it, except for
+# the fields that are notes (protocol/states.py).
+#
+# `after` holds effects back until the log is durable up to its present end. A decision that appends nothing
+# also goes through `after`, because it may have read a record that a loss of power still takes away:
+#
+#     log end        10          12          12                        12
+#     client A       append ---> Reply waits for 12 ----------------> Reply
+#     client B                   duplicate of 10..11: Reply waits, too  Reply
+#     disk                                                  Durable(12)
+#
+# Without this rule a retry would be acknowledged for a batch that then vanishes, and an EndTxn would be
+# confirmed although the next coordinator cannot find the decision.
+#
+# What waits for what:
+#
+#     LeaderLog.waiting   effects, for the durability of this log; Collect and AfterAll lead on from there
+#     gatherings          an answer of several parts, for the last of its parts
+#     in_flight           a request that this node sent, for its answer
+#     fetches             a Fetch without data, for data or its deadline (Kafka's purgatory)
+#     marker_retries      a decided transaction, for the time of its next WriteTxnMarkers
+#     reelections         a partition whose disk failed, for the time of its next election
+#
+# A node talks to itself through the same messages as to others: the coordinator asks the leader to write a
+# marker by a Send even when both are this node. One code path serves a cluster of one and of many.
 
 from __future__ import annotations
 
@@ -32,7 +75,7 @@ from fencepost.broker.groups.state import GroupBatch, Groups
 from fencepost.broker.partitions import partition
 from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.purgatory import (
-    Behind,
+    AfterAll,
     Collect,
     Coordinator,
     FetchTicket,
@@ -70,21 +113,21 @@ from fencepost.protocol.states import Ignored, Ordered, Shared, log_state
 from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.protocol.transaction_log import read_transactions
 
-# ProducerIdManager.PID_PREFETCH_THRESHOLD: the next block is asked for when nine tenths of this one are used.
+# ProducerIdManager.PID_PREFETCH_THRESHOLD: request the next block when nine tenths of this one are used.
 PREFETCH_BELOW: Final = controller.PRODUCER_ID_BLOCK_SIZE // 10
 
 
 @attrs.define(eq=False)
 class Node:
-    """State of one node; `step` in routing.py is what moves it."""
+    """State of one node. Only `step` in dispatch.py changes it."""
 
     settings: Shared[NodeSettings]
     verifies_entries: Shared[bool] = attrs.field(kw_only=True, default=False)
-    """For tests and simulators: each batch is read again as it enters, and says what the node believes."""
+    """For tests and simulators: decode each batch as it enters and compare it with the caller's entries."""
     logs: dict[TopicPartition, LeaderLog] = attrs.Factory(dict[TopicPartition, LeaderLog])
     cluster: Controller = attrs.Factory(Controller)
     following: Following = attrs.Factory(Following)
-    news: list[Assign | Remove] = attrs.Factory(list[Assign | Remove])  # durable, and not acted upon yet
+    news: list[Assign | Remove] = attrs.Factory(list[Assign | Remove])  # durable; handled as the step ends
     producer_ids: ProducerIds = attrs.Factory(ProducerIds)
     gatherings: dict[Ticket, Gathering] = attrs.Factory(dict[int, Gathering])
     in_flight: dict[Token, InFlight] = attrs.Factory(dict[int, InFlight])
@@ -94,7 +137,7 @@ class Node:
         dict[tuple[TopicPartition, str], int]
     )
     reelections: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
-    movable: set[FetchTicket] = attrs.Factory(set[int])  # fetches that may see more since the step began
+    movable: set[FetchTicket] = attrs.Factory(set[int])  # fetches that may see more than before this step
     tickets: Ignored[int] = 0
     scans_at_ms: Ordered[dict[Scan, int]] = attrs.Factory(dict[Scan, int])
     wakes_at_ms: int | None = None
@@ -103,7 +146,7 @@ class Node:
     # --- the state that a log determines
 
     def state_of(self, key: TopicPartition) -> tuple[Any, ...]:
-        """What the partition's log alone determines: `recover(log) == forget_notes(live)` compares these."""
+        """The state that the partition's log alone determines: recovery must reproduce exactly this."""
         log = self.logs[key]
         above = () if log.coordinator is None else log_state(log.coordinator)
         return (log_state(log.partition), above)
@@ -120,9 +163,7 @@ class Node:
         return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "is for a partition that another node leads")
 
     def lead(self, order: BecomeLeader) -> LeaderLog:
-        """Take a partition over: rebuild its state, and that of the coordinator on top, from snapshot and
-        log.
-        """
+        """Rebuild the state of a partition, and of the coordinator on top, from a snapshot and the log."""
         state = Partition(
             order.partition,
             leader_epoch=order.leader_epoch,
@@ -130,11 +171,13 @@ class Node:
             log_start_batch=order.batch_start,
             log_end_offset=order.oldest_offset,
         )
-        # A question asked under an earlier leadership has a guard that no question of this one has.
+        # Guards contain the leader epoch: a late answer to an earlier leadership must not let a batch in.
         state.guards_given = order.leader_epoch << partition.GUARD_BITS
         log = LeaderLog(state, self._coordinator_for(order))
         if order.snapshot is not None:
-            assert log.coordinator is None, "no snapshot holds the state of a coordinator"
+            # Kafka's snapshots hold producers only, so coordinators read their logs from the start
+            # (TransactionStateManager.loadTransactionMetadata, GroupMetadataManager.doLoadGroupsAndOffsets).
+            assert log.coordinator is None, "a snapshot never holds the state of a coordinator"
             offset, entries = order.snapshot
             partition.restore(state, entries, at_offset=offset)
         for header, batch in order.batches:
@@ -142,6 +185,7 @@ class Node:
                 self.enter(log, header, batch)
         if order.is_restart:
             partition.keep_last_batches(state)
+        # There are no followers, so everything that recovery found in the log is durable.
         partition.advance_high_watermark(state, state.log_end_offset)
         self.logs[order.partition] = log
         return log
@@ -149,6 +193,7 @@ class Node:
     def _coordinator_for(self, order: BecomeLeader) -> Coordinator | None:
         match order.partition.topic:
             case topic if topic == TRANSACTION_STATE_TOPIC:
+                # As in Kafka, the coordinator epoch is the leader epoch of the coordinator's partition.
                 return Transactions(coordinator_epoch=order.leader_epoch)
             case topic if topic == CONSUMER_OFFSETS_TOPIC:
                 return Groups()
@@ -163,10 +208,10 @@ class Node:
     def enter(
         self, log: LeaderLog, header: BatchHeader, batch: Buffer, entries: Entries | None = None
     ) -> tuple[AbortedRange | None, list[Assign | Remove]]:
-        """The log holds this batch now, live or at recovery: partition and coordinator take it in.
+        """Apply a batch that the log now holds to partition and coordinator, live and at recovery.
 
-        A live caller hands along what the batch says, since it has just built it; recovery reads it from the
-        bytes. `verifies_entries` reads them in both cases: what a node believes has to be what its log says.
+        A live caller has just built the batch and passes its entries; recovery decodes them. With
+        `verifies_entries` both happen, and must agree.
         """
         if entries is None or self.verifies_entries:
             found = _entries_of(log.coordinator, header, batch)
@@ -187,7 +232,7 @@ class Node:
         return aborted, []
 
     def append(self, log: LeaderLog, batch: Buffer, entries: Entries = ()) -> BatchHeader:
-        """Place a batch at the end of a log; `entries` are what it says to the coordinator on top."""
+        """Place a batch at the end of a log; `entries` are its records as the coordinator reads them."""
         state = log.partition
         writable = batch if isinstance(batch, bytearray) else _writable(batch)
         place(writable, base_offset=state.log_end_offset, leader_epoch=state.leader_epoch)
@@ -203,7 +248,7 @@ class Node:
     # --- waiting until it is safe
 
     def after(self, log: LeaderLog, effects: Iterable[Inner]) -> None:
-        """Let effects happen once the log is durable up to where it ends now."""
+        """Release effects when the log is durable up to its present end."""
         state = log.partition
         if state.high_watermark == state.log_end_offset:
             self.release(log, effects)
@@ -211,30 +256,31 @@ class Node:
             log.waiting.append((state.log_end_offset, tuple(effects)))
 
     def after_all(self, keys: Iterable[TopicPartition], reply: Reply) -> None:
-        """The same for an answer that tells of several logs."""
+        """Send an answer when each of these logs is durable up to its present end."""
+        # One log after the other: an end that is passed once stays durable, so the order does not matter.
         ahead = tuple(keys)
         for at, key in enumerate(ahead):
             log = self.logs.get(key)
             if log is not None and log.partition.high_watermark < log.partition.log_end_offset:
-                self.after(log, (Behind(ahead[at + 1 :], reply),))
+                self.after(log, (AfterAll(ahead[at + 1 :], reply),))
                 return
         self.outcome.effects.append(reply)
 
     def release(self, log: LeaderLog, effects: Iterable[Inner]) -> None:
-        """What had to wait happens now; effects inside the node lead on to others."""
+        """Perform effects whose wait is over; Collect and AfterAll may lead to further waits."""
         for effect in effects:
             match effect:
                 case Collect():
                     self.collect(effect)
-                case Behind():
+                case AfterAll():
                     self.after_all(effect.keys, effect.reply)
                 case Assign() | Remove():
-                    self.news.append(effect)  # acted upon as the step ends
+                    self.news.append(effect)  # handled as the step ends
                 case _:
                     self.outcome.effects.append(effect)
 
     def durable(self, log: LeaderLog, offset: int) -> None:
-        """The log is safe up to `offset`: the high watermark moves, and what waited for it happens."""
+        """Move the high watermark to `offset`, and release the effects that waited for it."""
         state = log.partition
         partition.advance_high_watermark(state, offset)
         if isinstance(log.coordinator, Transactions) and log.coordinator.pending:
@@ -247,15 +293,15 @@ class Node:
         self.moved(state.key)
 
     def moved(self, key: TopicPartition) -> None:
-        """Whoever reads this partition may see more, or no more: looked at as the step ends."""
+        """Mark the parked fetches of this partition; `wake_readers` checks them once, as the step ends."""
         if key in self.readers:
             self.movable |= self.readers[key]
 
     def drop(self, log: LeaderLog, error: ErrorCode) -> None:
-        """Leadership is gone: whoever waits learns that the outcome is in doubt, and the state is
-        forgotten.
-        """
+        """Give up a partition: forget its state, and answer every waiting request with an error."""
         del self.logs[log.partition.key]
+        # These batches may still become durable under the next leader, so the outcome is unknown to the
+        # client: it retries, and the sequence numbers or the epoch tell a retry from a new request.
         refused = Refused(error if log.coordinator is None else ErrorCode.NOT_COORDINATOR)
         for _, effects in log.waiting:
             for effect in effects:
@@ -263,14 +309,14 @@ class Node:
                     self.collect(attrs.evolve(effect, result=failed(effect.result, error)))
                 elif isinstance(effect, Reply):
                     self.reply(effect.to, refused)
-                elif isinstance(effect, Behind):
+                elif isinstance(effect, AfterAll):
                     self.reply(effect.reply.to, refused)
         if isinstance(log.coordinator, Groups):
             for to in [to for group in log.coordinator.live.values() for to in group.waiting()]:
                 self.reply(to, refused)
         self.moved(log.partition.key)
 
-    # --- answering and asking
+    # --- answers and requests
 
     def reply(self, to: ReplyTo, refused: Refused) -> None:
         """Answer a whole request with an error."""
@@ -283,7 +329,7 @@ class Node:
         count: int,
         producer_ids: tuple[int, ...] = (),
     ) -> int:
-        """A ticket for an answer of `count` parts."""
+        """Begin an answer of `count` parts; return its ticket."""
         self.tickets += 1
         self.gatherings[self.tickets] = Gathering(to, kind, [None] * count, producer_ids)
         if count == 0:
@@ -291,7 +337,7 @@ class Node:
         return self.tickets
 
     def collect(self, part: Collect) -> None:
-        """One part is there; the last one sends the answer."""
+        """Store one part of an answer; the last part sends it."""
         gathering = self.gatherings[part.ticket]
         gathering.parts[part.index] = part.result
         if None not in gathering.parts:
@@ -302,13 +348,13 @@ class Node:
         self.outcome.effects.append(Reply(gathering.to, body=gathered(gathering)))
 
     def ask(self, node_id: int, request: Request, why: InFlight) -> None:
-        """Send a request to a node, this one included; `why` says what to do with the answer."""
+        """Send a request to a node, perhaps this one; `why` selects the handler of the answer."""
         self.tickets += 1
         self.in_flight[self.tickets] = why
         self.outcome.effects.append(Send(node_id=node_id, request=request, token=self.tickets))
 
     def wake_at(self, at_ms: int) -> None:
-        """A Tick is needed at this time; an earlier one that is on its way will do."""
+        """Ask for a Tick at this time, unless an earlier one is already scheduled."""
         if self.wakes_at_ms is None or at_ms < self.wakes_at_ms:
             self.wakes_at_ms = at_ms
             self.outcome.effects.append(WakeMe(at_ms))
@@ -316,11 +362,11 @@ class Node:
     # --- producer ids
 
     def fresh_producer_id(self) -> int | None:
-        """The id that the next new producer gets; None while the controller is being asked for more."""
+        """The id of the next new producer; None until the controller grants the next block."""
         return None if self.producer_ids.is_empty else self.producer_ids.next_id
 
     def use_producer_id(self) -> None:
-        """The fresh id is taken. The next block is asked for early, so that nobody waits for it."""
+        """Consume the fresh id, and request the next block before this one runs out."""
         ids = self.producer_ids
         ids.next_id += 1
         ids.begin_next_block()
@@ -328,14 +374,14 @@ class Node:
             self.ask_for_producer_ids()
 
     def ask_for_producer_ids(self) -> None:
-        """Ask the controller for a block, once at a time."""
+        """Ask the controller for a block, unless a request is in flight."""
         if not self.producer_ids.is_asked:
             self.producer_ids.is_asked = True
             request = AllocateProducerIds(node_id=self.settings.node_id)
             self.ask(self.settings.controller_id, request, InFlightIdBlock())
 
     def take_producer_ids(self, block: AllocateProducerIdsReply | None) -> None:
-        """The controller's answer; without one the next request that needs an id asks again."""
+        """Take the controller's block; after an error the next request for an id asks again."""
         ids = self.producer_ids
         ids.is_asked = False
         if block is not None:
@@ -344,7 +390,7 @@ class Node:
 
 
 Entries = Sequence[Any]
-"""What a batch says to the coordinator on top of its log."""
+"""The records of a batch, decoded for the coordinator on top of its log."""
 
 
 def _entries_of(coordinator: Coordinator | None, header: BatchHeader, batch: Buffer) -> Entries:
@@ -360,5 +406,6 @@ def _entries_of(coordinator: Coordinator | None, header: BatchHeader, batch: Buf
 
 
 def _writable(batch: Buffer) -> bytearray | memoryview:
+    # `place` writes base offset and leader epoch into the header; the CRC does not cover these two fields.
     view = memoryview(batch)
     return bytearray(view) if view.readonly else view

@@ -58,14 +58,14 @@ class Collect:
 
 
 @value
-class Behind:
+class AfterAll:
     """Effect inside the node: an answer that tells of several logs waits for one after the other."""
 
     keys: tuple[TopicPartition, ...]
     reply: Reply
 
 
-Inner = Effect | Collect | Behind
+Inner = Effect | Collect | AfterAll
 
 
 @attrs.define(eq=False)
@@ -187,7 +187,7 @@ class InFlightAddPartitions:
 
     batches: tuple[tuple[Incoming, Guard], ...]
     """Each with the guard that it has to show."""
-    spoken: ClientVersion = attrs.field(kw_only=True)
+    client_version: ClientVersion = attrs.field(kw_only=True)
 
 
 @value(kw_only=True)
@@ -199,7 +199,7 @@ class InFlightAddOffsets:
     key: Scope[TopicPartition]
     """The log that the offsets go to."""
     guard: Guard
-    spoken: ClientVersion
+    client_version: ClientVersion
 
 
 @value(kw_only=True)

@@ -12,13 +12,13 @@ import pytest
 from fencepost.broker.contract import Answered, Received, Reply, ReplyTo
 from fencepost.broker.transactions.tables import (
     END_VERSION_0,
+    INTRODUCED_ERRORS,
     NEWEST,
     OLDEST,
     TRANSACTION_VERSIONS,
-    YOUNGER_ERRORS,
     EndInput,
+    client_version_of,
     served,
-    spoken,
 )
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
@@ -114,8 +114,8 @@ def in_state(state: TransactionState, version: int = 0) -> tuple[Story, Identity
 
 def test_a_request_is_served_by_the_older_of_its_own_generation_and_the_clusters() -> None:
     for request, version in OLD.items():
-        assert spoken(request, version).transaction_version is OLDEST
-        assert spoken(request, version + 1).transaction_version is NEWEST
+        assert client_version_of(request, version).transaction_version is OLDEST
+        assert client_version_of(request, version + 1).transaction_version is NEWEST
     for cluster in TRANSACTION_VERSIONS.values():
         assert served(cluster, OLDEST) is OLDEST
         assert served(cluster, NEWEST) is cluster
@@ -304,13 +304,15 @@ def test_what_the_log_cannot_say_leaves_the_id_busy_until_its_coordinator_moves(
     assert story.identity().producer_epoch == me.producer_epoch + 1
 
 
-@pytest.mark.parametrize("kind", YOUNGER_ERRORS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", INTRODUCED_ERRORS, ids=lambda kind: kind.__name__)
 def test_an_older_client_is_told_an_error_that_it_knows(kind: type[Request]) -> None:
-    younger = YOUNGER_ERRORS[kind]
-    for version in (younger.known_from - 1, younger.known_from):
-        expected = younger.instead if version < younger.known_from else younger.error
-        assert spoken(kind, version).downgrade(younger.error) is expected
-        assert spoken(kind, version).downgrade(ErrorCode.NOT_COORDINATOR) is ErrorCode.NOT_COORDINATOR
+    introduced = INTRODUCED_ERRORS[kind]
+    for version in (introduced.known_from - 1, introduced.known_from):
+        expected = introduced.instead if version < introduced.known_from else introduced.error
+        assert client_version_of(kind, version).downgrade(introduced.error) is expected
+        assert (
+            client_version_of(kind, version).downgrade(ErrorCode.NOT_COORDINATOR) is ErrorCode.NOT_COORDINATOR
+        )
 
 
 def test_a_fenced_producer_of_old_is_told_in_old_words() -> None:

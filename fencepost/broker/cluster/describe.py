@@ -112,12 +112,12 @@ def find_coordinator(node: Node, request: FindCoordinator, to: ReplyTo, now: int
         node.ask(node.settings.controller_id, wanted, InFlightTopicCreation(request=request, to=to))
 
 
-def answer_topic(node: Node, asked: InFlightTopicCreation, answer: Answered) -> None:
+def answer_topic(node: Node, in_flight: InFlightTopicCreation, answer: Answered) -> None:
     """The internal topic is there, made now or by somebody else in the meantime, and heard of or not yet."""
-    if _internal_topic(node, asked.request).topic in node.cluster.topics:
-        _answer_coordinator(node, asked.request, asked.to)
+    if _internal_topic(node, in_flight.request).topic in node.cluster.topics:
+        _answer_coordinator(node, in_flight.request, in_flight.to)
     else:
-        node.reply(asked.to, Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        node.reply(in_flight.to, Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
 
 def _internal_topic(node: Node, request: FindCoordinator) -> CreateTopic:

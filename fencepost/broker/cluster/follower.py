@@ -170,11 +170,13 @@ def reelect_due(node: Node, now: int) -> None:
         node.ask(node.settings.controller_id, ElectLeaders(partitions=names), InFlightElection(due))
 
 
-def answer_election(node: Node, asked: InFlightElection, answer: Answered, now: int) -> None:
+def answer_election(node: Node, in_flight: InFlightElection, answer: Answered, now: int) -> None:
     """New epochs come with the news; without an answer they are asked for again."""
-    errors = dict.fromkeys(asked.partitions, answer.error)
+    errors = dict.fromkeys(in_flight.partitions, answer.error)
     if isinstance(answer.body, ElectLeadersReply):
         errors = {TopicPartition(part.topic, part.partition): part.error for part in answer.body.partitions}
-    for key in [key for key in asked.partitions if errors[key] not in _NO_ELECTION and key not in node.logs]:
+    for key in [
+        key for key in in_flight.partitions if errors[key] not in _NO_ELECTION and key not in node.logs
+    ]:
         node.reelections[key] = due_ms = now + node.settings.reelection_backoff_ms
         node.wake_at(due_ms)

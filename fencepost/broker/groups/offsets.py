@@ -126,7 +126,7 @@ def commit(node: Node, request: OffsetCommit, to: ReplyTo, now: int) -> None:
 
 
 def commit_in_transaction(
-    node: Node, request: TxnOffsetCommit, to: ReplyTo, now: int, asked: ClientVersion
+    node: Node, request: TxnOffsetCommit, to: ReplyTo, now: int, client_version: ClientVersion
 ) -> None:
     """Offsets that count when the producer's transaction commits; the first of a transaction adds the
     partition to it.
@@ -138,20 +138,22 @@ def commit_in_transaction(
     if isinstance(log, Refused):
         _refuse(node, request, to, log.error)
         return
-    state, asks = log.partition, _asks(node, asked.transaction_version)
+    state, asks = log.partition, _asks(node, client_version.transaction_version)
     written = TransactionalOffsets(request.producer_id, request.producer_epoch)
     verdict = judge(state, written, guard=NO_GUARD, checks=node.settings.checks_before_asking)
     if isinstance(verdict, Refused):
         _refuse(node, request, to, verdict.error)
     elif not asks or state.is_open(request.producer_id, request.producer_epoch):
-        _append(node, log, request, to, now, guard=NO_GUARD if asks else UNGUARDED, asked=asked)
+        _append(
+            node, log, request, to, now, guard=NO_GUARD if asks else UNGUARDED, client_version=client_version
+        )
     else:
         guard = partition.start_verification(
             state,
             request.producer_id,
             producer_epoch=request.producer_epoch,
             sequence=NO_SEQUENCE,
-            starts_at_zero=asked.transaction_version.adds_implicitly,
+            starts_at_zero=client_version.transaction_version.adds_implicitly,
             now=now,
         )
         add = add_request(
@@ -159,9 +161,11 @@ def commit_in_transaction(
             request.producer_id,
             request.producer_epoch,
             [state.key],
-            verify_only=not asked.transaction_version.adds_implicitly,
+            verify_only=not client_version.transaction_version.adds_implicitly,
         )
-        why = InFlightAddOffsets(request=request, to=to, key=state.key, guard=guard, spoken=asked)
+        why = InFlightAddOffsets(
+            request=request, to=to, key=state.key, guard=guard, client_version=client_version
+        )
         if not ask_coordinator(node, add, why):
             _refuse(node, request, to, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
@@ -171,25 +175,38 @@ def _has_known_place(node: Node, request: TxnOffsetCommit) -> bool:
     return any(node.cluster.leader(TopicPartition(o.topic, o.partition)) for o in request.offsets)
 
 
-def _asks(node: Node, asked: TransactionVersion) -> bool:
+def _asks(node: Node, requested: TransactionVersion) -> bool:
     """Without verification a coordinator is asked only to add the partition, where clusters do that."""
     return node.settings.partition_verification or (
-        asked.adds_implicitly and node.settings.transaction_version.adds_implicitly
+        requested.adds_implicitly and node.settings.transaction_version.adds_implicitly
     )
 
 
-def answer_to_add(node: Node, asked: InFlightAddOffsets, answer: Answered, now: int) -> None:
+def answer_to_add(node: Node, in_flight: InFlightAddOffsets, answer: Answered, now: int) -> None:
     """The coordinator has answered: append the offsets, or refuse them all."""
     error = answer.error
     if isinstance(answer.body, AddPartitionsToTxnReply):
         error = answer.body.partitions[0].error
-    log = group_log(node, asked.request.group_id)
-    if error is NO_ERROR and isinstance(log, LeaderLog) and log.partition.issued(asked.guard):
-        _append(node, log, asked.request, asked.to, now, guard=asked.guard, asked=asked.spoken)
+    log = group_log(node, in_flight.request.group_id)
+    if error is NO_ERROR and isinstance(log, LeaderLog) and log.partition.issued(in_flight.guard):
+        _append(
+            node,
+            log,
+            in_flight.request,
+            in_flight.to,
+            now,
+            guard=in_flight.guard,
+            client_version=in_flight.client_version,
+        )
         return
     if error is NO_ERROR:
         error = ErrorCode.NOT_COORDINATOR
-    _refuse(node, asked.request, asked.to, asked.spoken.downgrade(ADD_ERRORS.get(error, error)))
+    _refuse(
+        node,
+        in_flight.request,
+        in_flight.to,
+        in_flight.client_version.downgrade(ADD_ERRORS.get(error, error)),
+    )
 
 
 def _append(
@@ -200,12 +217,12 @@ def _append(
     now: int,
     *,
     guard: int,
-    asked: ClientVersion,
+    client_version: ClientVersion,
 ) -> None:
     written = TransactionalOffsets(request.producer_id, request.producer_epoch)
     verdict = judge(log.partition, written, guard=guard, checks=node.settings.offset_checks)
     if isinstance(verdict, Refused):
-        _refuse(node, request, to, asked.downgrade(verdict.error))
+        _refuse(node, request, to, client_version.downgrade(verdict.error))
         return
     errors = _errors(node, request, _check_member(node, log, request, now))
     good = [offset for offset, error in zip(request.offsets, errors, strict=True) if error is NO_ERROR]

@@ -1,8 +1,46 @@
 """One partition as its leader sees it: producers, open transactions, and the offsets that bound readers.
 
-Rule: `judge` and the plans decide and change nothing; `apply` is the only way the log changes the state,
-live and at recovery.
+Rule: checks and plans change nothing; `apply` is the only way in which the log changes the state.
 """
+
+# Theory of operation (Kafka: ProducerStateManager, UnifiedLog)
+#
+# A partition remembers three things of its log, and nothing of the records themselves:
+#
+#     producers           producer id -> epoch, last batches, first offset of the open transaction
+#     open_transactions   first offset -> producer id, sorted: the oldest bounds the LSO
+#     unreplicated_txns   transactions with a marker in the log that is not durable yet
+#
+# A transaction opens in a partition with its first transactional batch and ends with a marker, a control
+# batch of one record. No request opens it here; the coordinator merely knows that it may.
+#
+#     offset   0    1    2    3    4    5    6    7    8    9
+#     log     [A1  A2] [B1] [p] [A3] [mA] [C1  C2] [B2] [mB]
+#     A        |<------ open ------>|committed
+#     B                 |<----------------- open --------->|aborted
+#     C                                   |<--- open ---------->
+#
+#     log end 10, high watermark 9 (offset 9 is written but not durable):
+#     open_transactions {6: C}     unreplicated_txns [B: 2..9]     LSO = min(6, 2, 9) = 2
+#     Durable(10): high watermark 10, B is stable, LSO = min(6, 10) = 6
+#
+# The last stable offset (LSO) is the first offset of the oldest transaction that is undecided, or the high
+# watermark if there is none. A reader at read_committed stops there: everything before it is decided, and the
+# index of aborted transactions says which records to skip. If a marker counted before it is durable, a loss
+# of power could take it away, and a reader would have seen records that end up aborted. This is why a decided
+# transaction stays in `unreplicated_txns` until its marker is below the high watermark.
+#
+# Sequence numbers count a producer's records per partition and restart at 0 with every epoch. An idempotent
+# producer sends at most five batches without waiting for answers, so a retry can only repeat one of the last
+# five: these are cached, with their offsets, and a retry gets the offset of the first attempt. Fewer would
+# turn retries into OUT_OF_ORDER_SEQUENCE_NUMBER; more would never be looked up. Kafka's snapshots contain
+# only the last of them, so a restarted leader recognises only this one (`keep_last_batches`).
+#
+# Epochs fence: a batch or a marker with a newer epoch raises the producer's epoch and empties its cache. From
+# then on, writes of an older epoch are refused (partitions/checks.py).
+#
+# `verifying` belongs to KIP-890 and is explained in partitions/produce.py. It and the high watermark are
+# notes: they are lost with the process, while everything else follows from the log.
 
 from __future__ import annotations
 
@@ -28,8 +66,7 @@ from fencepost.protocol.terms import (
     sequence_after,
 )
 
-# A producer has at most five requests in flight, so a repeated batch is one of the last five
-# (ProducerStateEntry).
+# max.in.flight.requests.per.connection of an idempotent producer (ProducerStateEntry.NUM_BATCHES_TO_RETAIN).
 CACHED_BATCHES_MAX: Final = 5
 
 READ_COMMITTED: Final = IsolationLevel.READ_COMMITTED
@@ -39,7 +76,7 @@ GUARD_BITS: Final = 32  # of a guard count the questions of one leadership; abov
 
 
 class CachedBatch(NamedTuple):
-    """What is remembered of a producer's recent batch, so that its repetition is recognised."""
+    """A recent batch of a producer, kept to recognise its retry."""
 
     last_sequence: int
     last_offset: int
@@ -55,16 +92,14 @@ class CachedBatch(NamedTuple):
 
 
 class ProducerEntry(NamedTuple):
-    """A producer as this partition knows it (ProducerStateEntry); `open_since` is its open transaction's
-    first offset here.
-    """
+    """A producer as this partition knows it (ProducerStateEntry)."""
 
     producer_epoch: int = NO_PRODUCER_EPOCH
     coordinator_epoch: int = -1
     last_timestamp: int = NO_TIMESTAMP
     current_txn_first_offset: int = NO_OFFSET
     batches: LastLogged[tuple[CachedBatch, ...]] = ()
-    """A restart finds the last one in the log, and forgets those before it."""
+    """At most five, oldest first; only the last one survives a restart."""
 
     @property
     def last_sequence(self) -> int:
@@ -75,15 +110,13 @@ UNKNOWN_PRODUCER: Final = ProducerEntry()
 
 
 class Verification(NamedTuple):
-    """The coordinator is being asked whether this producer may write here (KIP-890's
-    VerificationStateEntry).
-    """
+    """A verification that the coordinator has not answered yet (KIP-890, VerificationStateEntry)."""
 
     guard: Guard
     producer_epoch: int
     lowest_sequence: int
     starts_at_zero: bool
-    """Whether the client's epoch is that of its transaction alone, so that its first sequence here is 0."""
+    """Whether the epoch belongs to one transaction only, so that the first sequence here must be 0."""
     asked_ms: int
 
 
@@ -96,14 +129,12 @@ class UnreplicatedTxn(NamedTuple):
 
 @attrs.define(eq=False)
 class Partition:
-    """State of one led partition. Everything but the high watermark, `undurable` and `verifying` comes from
-    the log alone.
-    """
+    """State of one led partition. The fields that are not notes follow from the log alone."""
 
     key: Scope[TopicPartition]
     leader_epoch: Note[int] = 0
     log_start_offset: int = 0
-    log_start_batch: Ignored[int] = 0  # where the batch begins that holds the log start
+    log_start_batch: Ignored[int] = 0  # base offset of the batch that contains the log start
     log_end_offset: int = 0
     high_watermark: Note[int] = 0
     producers: dict[int, ProducerEntry] = attrs.Factory(dict[int, ProducerEntry])
@@ -123,35 +154,35 @@ class Partition:
 
     @property
     def first_unstable_batch(self) -> int | None:
-        """The same, or where the log's first batch begins if that is later: it may lie below the log start
-        (UnifiedLog.maybeUpdateFirstUnstableOffset).
+        """The first unstable offset, but not before the first batch of the log: DeleteRecords may have
+        removed the beginning of an open transaction (UnifiedLog.maybeUpdateFirstUnstableOffset).
         """
         first = self.first_unstable_offset
         return first if first is None or first >= self.log_start_offset else self.log_start_batch
 
     @property
     def last_stable_offset(self) -> int:
-        """Everything before it is decided and durable (UnifiedLog.fetchLastStableOffset)."""
+        """Every transaction before it is decided, durably so (UnifiedLog.fetchLastStableOffset)."""
         if not self.open_transactions and not self.unreplicated_txns:
             return self.high_watermark
         first = self.first_unstable_batch
         return self.high_watermark if first is None else min(first, self.high_watermark)
 
     def end_for(self, isolation_level: IsolationLevel) -> int:
-        """The offset that a reader of this isolation level may not reach."""
+        """The exclusive upper bound for readers of this isolation level."""
         if isolation_level is READ_COMMITTED:
             return self.last_stable_offset
         return self.high_watermark
 
     def is_open(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether this very identity has a transaction open here; an older epoch's open one does not count
-        (KIP-890 part 2).
+        """Whether a transaction of exactly this producer id and epoch is open here. One of an older epoch
+        belongs to an earlier transaction, whose marker is still on its way (KIP-890 part 2).
         """
         producer = self.producers.get(producer_id, UNKNOWN_PRODUCER)
         return producer.current_txn_first_offset != NO_OFFSET and producer.producer_epoch == producer_epoch
 
     def issued(self, guard: int) -> bool:
-        """Whether the question with this guard was asked under this leadership, not under an earlier one."""
+        """Whether this leadership issued the guard, not an earlier one."""
         return guard >> GUARD_BITS == self.leader_epoch
 
 
@@ -167,8 +198,10 @@ def start_verification(
     starts_at_zero: bool,
     now: int,
 ) -> int:
-    """Note: the coordinator is asked about this producer. Returns the guard that the append must show."""
+    """Note that a verification begins. Returns the guard that the append must present."""
     known = partition.verifying.get(producer_id)
+    # Batches in flight share one entry and its guard, so that one marker invalidates them all; the lowest
+    # sequence keeps a later batch from being appended before an earlier one that is still being verified.
     if known is not None and known.producer_epoch >= producer_epoch:
         lowest = known.lowest_sequence
         if known.producer_epoch == producer_epoch:
@@ -183,8 +216,8 @@ def start_verification(
 
 
 def apply(partition: Partition, header: BatchHeader, batch: Buffer) -> AbortedRange | None:
-    """The batch has entered the log. Returns the index entry when it is the marker of a non-empty aborted
-    transaction.
+    """Apply a batch that the log now holds, live or at recovery. Returns the entry for the index of aborted
+    transactions if the batch aborts a transaction that has records here.
     """
     assert header.base_offset >= partition.log_end_offset, (
         f"{partition.key}: a batch entered below the log end"
@@ -201,9 +234,11 @@ def apply(partition: Partition, header: BatchHeader, batch: Buffer) -> AbortedRa
 def _apply_data(partition: Partition, header: BatchHeader) -> None:
     producer = partition.producers.get(header.producer_id, UNKNOWN_PRODUCER)
     cached = CachedBatch(header.last_sequence, header.last_offset, header.last_offset_delta)
+    # Sequences restart with the epoch, so batches of the old epoch must not be taken for duplicates.
     recent = producer.batches if producer.producer_epoch == header.producer_epoch else ()
     current_txn_first_offset = producer.current_txn_first_offset
     if header.is_transactional:
+        # Verified and appended: from now on the open transaction itself admits further batches.
         partition.verifying.pop(header.producer_id, None)
         if current_txn_first_offset == NO_OFFSET:
             current_txn_first_offset = header.base_offset
@@ -220,30 +255,35 @@ def _apply_data(partition: Partition, header: BatchHeader) -> None:
 def _apply_marker(partition: Partition, header: BatchHeader, marker: Marker) -> AbortedRange | None:
     producer = partition.producers.get(header.producer_id, UNKNOWN_PRODUCER)
     recent = producer.batches if producer.producer_epoch == header.producer_epoch else ()
+    # This line is KIP-890's protection: a batch that was verified before the marker loses its guard here, and
+    # cannot reopen the transaction that the marker has just ended (KAFKA-14884).
     partition.verifying.pop(header.producer_id, None)
+    # A marker for an unknown producer creates its entry, so the marker's epoch fences from now on.
     partition.producers[header.producer_id] = ProducerEntry(
         header.producer_epoch, marker.coordinator_epoch, header.max_timestamp, NO_OFFSET, recent
     )
     if producer.current_txn_first_offset == NO_OFFSET:
-        return None  # an empty transaction leaves no trace in index or LSO (KAFKA-10702)
+        return None  # an empty transaction changes neither the index nor the LSO (KAFKA-10702)
     del partition.open_transactions[producer.current_txn_first_offset]
     partition.unreplicated_txns.append(UnreplicatedTxn(producer.current_txn_first_offset, header.base_offset))
     if marker.result is TransactionResult.COMMIT:
         return None
+    # The entry stores the LSO as of this marker: a lookup may stop at the first entry whose LSO is at or past
+    # the end of its range (TransactionIndex.collectAbortedTxns). Durability does not count here, as in Kafka.
     others = partition.open_transactions
     stable = others.peekitem(0)[0] if others else header.next_offset
     return AbortedRange(header.producer_id, producer.current_txn_first_offset, header.base_offset, stable)
 
 
 def oldest_open_timestamp(partition: Partition) -> int:
-    """When the producer of the oldest open transaction last wrote; NO_TIMESTAMP when none is open."""
+    """The last timestamp of the producer of the oldest open transaction, or NO_TIMESTAMP."""
     if not partition.open_transactions:
         return NO_TIMESTAMP
     return partition.producers[partition.open_transactions.peekitem(0)[1]].last_timestamp
 
 
 def advance_high_watermark(partition: Partition, offset: int) -> None:
-    """Note: the log is durable up to `offset`; transactions whose marker is below it become stable."""
+    """Note that the log is durable up to `offset`; transactions with a marker below it become stable."""
     assert partition.high_watermark <= offset <= partition.log_end_offset, (
         f"{partition.key}: high watermark to {offset}"
     )
@@ -255,8 +295,8 @@ def advance_high_watermark(partition: Partition, offset: int) -> None:
 
 
 def forget_expired(partition: Partition, *, before_ms: int) -> None:
-    """Producers that wrote nothing since `before_ms`, by the timestamps of their batches, are unknown again;
-    one with a transaction open never is (ProducerStateManager.removeExpiredProducers).
+    """Forget producers whose last batch has a timestamp of at most `before_ms`, except those with an open
+    transaction (ProducerStateManager.removeExpiredProducers).
     """
     for producer_id, producer in list(partition.producers.items()):
         if producer.last_timestamp <= before_ms and producer.current_txn_first_offset == NO_OFFSET:
@@ -267,7 +307,7 @@ def forget_expired(partition: Partition, *, before_ms: int) -> None:
 
 
 def move_log_start(partition: Partition, offset: int, *, batch_start: int) -> None:
-    """The journal starts at `offset` now, inside the batch that begins at `batch_start`."""
+    """Set the log start to `offset`, which is in the batch that begins at `batch_start`."""
     if offset > partition.log_start_offset:
         partition.log_start_offset, partition.log_start_batch = offset, batch_start
 
@@ -276,7 +316,7 @@ def move_log_start(partition: Partition, offset: int, *, batch_start: int) -> No
 
 
 def snapshot(partition: Partition) -> list[ProducerSnapshot]:
-    """The producers as Kafka's `.snapshot` holds them: only the last batch of each survives."""
+    """The producers in the form of Kafka's `.snapshot` file, each with its last batch only."""
     return [
         _snapshot_entry(producer_id, producer)
         for producer_id, producer in sorted(partition.producers.items())
@@ -298,7 +338,7 @@ def _snapshot_entry(producer_id: int, producer: ProducerEntry) -> ProducerSnapsh
 
 
 def restore(partition: Partition, entries: Iterable[ProducerSnapshot], *, at_offset: int) -> None:
-    """The state that a snapshot at this offset describes; batches from there on are then applied."""
+    """Restore the state that a snapshot at this offset describes. The caller then applies later batches."""
     for entry in entries:
         cached = CachedBatch(entry.last_sequence, entry.last_offset, entry.offset_delta)
         partition.producers[entry.producer_id] = ProducerEntry(
@@ -314,8 +354,9 @@ def restore(partition: Partition, entries: Iterable[ProducerSnapshot], *, at_off
 
 
 def keep_last_batches(partition: Partition) -> None:
-    """A leader that comes back recovers its log, takes a snapshot at the end, and begins with what that
-    tells (LogLoader, UnifiedLog.rebuildProducerState): of each producer the last batch is known.
+    """Forget all cached batches but the last one of each producer, as a restart of Kafka does.
+
+    Kafka's leader takes a snapshot at the end of recovery and loads it (UnifiedLog.rebuildProducerState).
     """
     for producer_id, producer in partition.producers.items():
         if len(producer.batches) > 1:

@@ -1,9 +1,47 @@
-"""Produce and WriteTxnMarkers: how batches and markers get into the logs that a node leads.
+"""Produce: how clients' batches enter the logs that a node leads (ReplicaManager.handleProduceAppend).
 
-Rule: checks run in Kafka's order. A transactional batch whose transaction is not open here is parked while
-the coordinator is asked to add the partition, or, for an older client, whether it did (KIP-890); it is
-appended only if nothing ended the transaction in the meantime.
+Rule: a transactional batch is appended only into a transaction that the coordinator knows to be open.
 """
+
+# Theory of operation: the verification of KIP-890
+#
+# A batch may arrive late: a slow network delivers it after its transaction was aborted and its marker was
+# written. Before KIP-890 the leader appended it, which opened a transaction that no coordinator knew. Its
+# marker was never written, and the LSO stood still: a hanging transaction.
+#
+# So the leader asks first. If the transaction (producer id and epoch) is not open in this partition yet, the
+# batch is parked and the coordinator is asked by AddPartitionsToTxn. A client from Produce 12 on lets the
+# leader add the partition (part 2); an older client has added it itself, and the leader only verifies
+# (part 1). Once the transaction is open here, later batches of the same epoch need no question.
+#
+#     producer            leader                                 coordinator
+#       | Produce seq 0 --> checks before asking
+#       |                   guard 7 = start_verification()
+#       |                   park the batch with guard 7 ----------> add, or verify, the partition
+#       | Produce seq 1 --> same entry, guard 7, parked ----------> (added already)
+#       |                                                           its record becomes durable
+#       |                   seq 0 with guard 7: checks, append <--- NONE
+#       | <-- offset ------ durable
+#       |                   seq 1: the transaction is open <------- NONE
+#
+# The answer may be outdated when it arrives, because the transaction can end right after it was given. The
+# guard closes this gap. A marker removes the partition's verification entry, so a batch that presents the
+# guard of a removed entry was overtaken by a marker and is refused with INVALID_TXN_STATE:
+#
+#       | Produce seq 0 --> guard 8, parked ----------------------> NONE, but the answer is slow
+#       | EndTxn(abort) ------------------------------------------> PREPARE_ABORT
+#       |                   marker: entry removed <---------------- WriteTxnMarkers, under the same epoch
+#       |                   seq 0 with guard 8: no entry <--------- NONE
+#       | <-- INVALID_TXN_STATE
+#
+# A timeout, a new owner and every end in version 2 raise the epoch. Their markers fence the batch already
+# (INVALID_PRODUCER_EPOCH); the guard protects the ends that keep the epoch, those of versions 0 and 1.
+#
+# A guard also contains the leader epoch: if the leadership was lost and regained in between, this leader has
+# not seen every marker, and the batch is refused with NOT_LEADER_OR_FOLLOWER (`Partition.issued`).
+#
+# Kafka: ReplicaManager.maybeSendPartitionsToTransactionCoordinator, AddPartitionsToTxnManager,
+# VerificationGuard, UnifiedLog.maybeStartTransactionVerification.
 
 from __future__ import annotations
 
@@ -28,8 +66,8 @@ from fencepost.protocol.messages import (
 )
 from fencepost.protocol.terms import INTERNAL_TOPICS, NO_OFFSET, TopicPartition
 
-# What the coordinator's no means to a producer (AddPartitionsToTxnManager): whatever may pass is a retry
-# without a refresh.
+# A refusal of the coordinator, as the producer sees it (AddPartitionsToTxnManager). NOT_ENOUGH_REPLICAS makes
+# clients retry without a metadata refresh, which would be in vain: the partition has not moved.
 ADD_ERRORS: Final = {
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -38,12 +76,12 @@ ADD_ERRORS: Final = {
     ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_ENOUGH_REPLICAS,
 }
-# Clients that add partitions themselves do not expect this one from a partition leader.
+# Clients that add partitions themselves do not expect CONCURRENT_TRANSACTIONS from a partition leader.
 VERIFY_ERRORS: Final = {**ADD_ERRORS, ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.NOT_ENOUGH_REPLICAS}
 
 
-def produce(node: Node, request: Produce, to: ReplyTo, now: int, asked: ClientVersion) -> None:
-    """Append one batch per partition, each with its own outcome (KafkaApis.handleProduceRequest,
+def produce(node: Node, request: Produce, to: ReplyTo, now: int, client_version: ClientVersion) -> None:
+    """Append one batch per partition; each partition has its own result (KafkaApis.handleProduceRequest,
     ReplicaManager.appendRecords).
     """
     ticket = node.gather(to if request.acks != 0 else NOBODY, ProduceReply, len(request.partitions))
@@ -54,7 +92,7 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, asked: ClientVe
     ]
     refused = first_refusal(checks.REQUEST_CHECKS, request, parsed, placed)
     to_add: list[tuple[Incoming, int]] = []
-    asks = asked.transaction_version.adds_implicitly or node.settings.partition_verification
+    asks = client_version.transaction_version.adds_implicitly or node.settings.partition_verification
     for index, (key, part, header) in enumerate(zip(keys, request.partitions, parsed, strict=True)):
         log = refused or node.log_of(key)
         if isinstance(log, Refused) or isinstance(header, Refused):
@@ -67,16 +105,18 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, asked: ClientVe
         )
         is_open = log.partition.is_open(header.producer_id, header.producer_epoch)
         if asks and checks.has_transaction(header) and not is_open and not _is_internal(key):
-            _start_adding(node, log, incoming, to_add, asked, now)
+            _start_adding(node, log, incoming, to_add, client_version, now)
         else:
             _append(node, log, incoming, NO_GUARD if asks else UNGUARDED)
     if to_add:
         assert request.transactional_id is not None, "a transactional batch without its id was refused above"
-        _ask_to_add(node, request.transactional_id, to_add, asked)
+        _ask_to_add(node, request.transactional_id, to_add, client_version)
 
 
 def _is_internal(key: TopicPartition) -> bool:
-    """No client's transaction goes there, though Kafka adds the partition before it refuses the batch."""
+    """Whether the topic is internal. FORM_CHECKS refuses its batches, so the coordinator need not be asked;
+    Kafka adds the partition first.
+    """
     return key.topic in INTERNAL_TOPICS
 
 
@@ -101,7 +141,7 @@ def _start_adding(
     log: LeaderLog,
     incoming: Incoming,
     to_add: list[tuple[Incoming, int]],
-    asked: ClientVersion,
+    client_version: ClientVersion,
     now: int,
 ) -> None:
     header = incoming.header
@@ -114,23 +154,23 @@ def _start_adding(
         header.producer_id,
         producer_epoch=header.producer_epoch,
         sequence=header.base_sequence,
-        starts_at_zero=asked.transaction_version.adds_implicitly,
+        starts_at_zero=client_version.transaction_version.adds_implicitly,
         now=now,
     )
     to_add.append((incoming, guard))
 
 
 def _ask_to_add(
-    node: Node, transactional_id: str, batches: list[tuple[Incoming, int]], asked: ClientVersion
+    node: Node, transactional_id: str, batches: list[tuple[Incoming, int]], client_version: ClientVersion
 ) -> None:
     header = batches[0][0].header
-    why = InFlightAddPartitions(tuple(batches), spoken=asked)
+    why = InFlightAddPartitions(tuple(batches), client_version=client_version)
     request = add_request(
         transactional_id,
         header.producer_id,
         header.producer_epoch,
         [incoming.key for incoming, _ in batches],
-        verify_only=not asked.transaction_version.adds_implicitly,
+        verify_only=not client_version.transaction_version.adds_implicitly,
     )
     if not ask_coordinator(node, request, why):
         answer_to_add(node, why, Answered(token=0, error=ErrorCode.COORDINATOR_NOT_AVAILABLE, body=None))
@@ -144,7 +184,7 @@ def add_request(
     *,
     verify_only: bool,
 ) -> AddPartitionsToTxn:
-    """What a partition leader asks: that its partitions be added to the transaction, or whether they are."""
+    """A leader's request to add its partitions to a transaction, or to verify that they are in it."""
     return AddPartitionsToTxn(
         transactional_id=transactional_id,
         producer_id=producer_id,
@@ -155,7 +195,7 @@ def add_request(
 
 
 def ask_coordinator(node: Node, request: AddPartitionsToTxn, why: InFlight) -> bool:
-    """Send to the transaction coordinator of the request's id; False when there is none."""
+    """Send a request to the coordinator of its transactional id. Returns False if there is none."""
     count = node.settings.transaction_state_log_num_partitions
     leader = node.cluster.leader(transactions.log_of(request.transactional_id, count))
     if leader is not None:
@@ -163,20 +203,26 @@ def ask_coordinator(node: Node, request: AddPartitionsToTxn, why: InFlight) -> b
     return leader is not None
 
 
-def answer_to_add(node: Node, asked: InFlightAddPartitions, answer: Answered) -> None:
-    """The coordinator has answered: append what it took in, refuse the rest."""
+def answer_to_add(node: Node, in_flight: InFlightAddPartitions, answer: Answered) -> None:
+    """Handle the coordinator's answer: append the batches that it admitted, and refuse the others."""
     added = answer.body.partitions if isinstance(answer.body, AddPartitionsToTxnReply) else ()
     errors = {(part.topic, part.partition): part.error for part in added}
-    for incoming, guard in asked.batches:
+    for incoming, guard in in_flight.batches:
         error = answer.error or errors.get(incoming.key, ErrorCode.UNKNOWN_SERVER_ERROR)
         log = node.logs.get(incoming.key)
-        # A leader that lost the log in the meantime, and has it again, does not know what came in between.
+        # A leader that lost and regained the partition has not seen the markers in between.
         if error is NO_ERROR and log is not None and log.partition.issued(guard):
             _append(node, log, incoming, guard)
         else:
-            meanings = ADD_ERRORS if asked.spoken.transaction_version.adds_implicitly else VERIFY_ERRORS
+            meanings = (
+                ADD_ERRORS if in_flight.client_version.transaction_version.adds_implicitly else VERIFY_ERRORS
+            )
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER if error is NO_ERROR else meanings.get(error, error)
-            node.collect(_part(incoming.ticket, incoming.index, incoming.key, asked.spoken.downgrade(error)))
+            node.collect(
+                _part(
+                    incoming.ticket, incoming.index, incoming.key, in_flight.client_version.downgrade(error)
+                )
+            )
 
 
 # --- appending -------------------------------------------------------------------------------------------
@@ -197,6 +243,7 @@ def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int) -> None:
         case None:
             header = node.append(log, incoming.records)
             part = _part(incoming.ticket, incoming.index, incoming.key, NO_ERROR, header.base_offset)
+    # Refusals and duplicates wait, too: they were decided by batches that may not be durable yet.
     node.after(log, (part,))
 
 

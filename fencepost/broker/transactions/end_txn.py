@@ -49,13 +49,13 @@ def end_transaction(
     now: int,
     fresh_producer_id: int,
     rules: Rules,
-    asked: TransactionVersion,
+    requested: TransactionVersion,
 ) -> TransactionDecision | Refused:
     """Decide the transaction: from PREPARE_* on it ends that way, whatever crashes (KIP-98; the table is that
     of the version that the request asks in, or of the cluster's if that is older).
     """
     name = request.transactional_id
-    version = served(rules.transaction_version, asked)
+    version = served(rules.transaction_version, requested)
     found = find(state, name)
     if isinstance(found, Refused):
         return found

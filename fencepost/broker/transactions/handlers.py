@@ -90,11 +90,11 @@ def _answer(
     decided: TransactionDecision | Refused,
     to: ReplyTo,
     now: int,
-    asked: ClientVersion,
+    client_version: ClientVersion,
 ) -> None:
     """A refusal, too, waits until what it saw is durable."""
     if isinstance(decided, Refused):
-        node.after(log, (Reply(to, error=asked.downgrade(decided.error)),))
+        node.after(log, (Reply(to, error=client_version.downgrade(decided.error)),))
     else:
         carry_out(node, log, decided, now)
 
@@ -111,7 +111,7 @@ def _fresh_producer_id(node: Node) -> int | None:
 
 
 def init_producer_id(
-    node: Node, request: InitProducerId, to: ReplyTo, now: int, asked: ClientVersion
+    node: Node, request: InitProducerId, to: ReplyTo, now: int, client_version: ClientVersion
 ) -> None:
     """An identity: from the coordinator for a transactional id, else just a fresh one."""
     fresh = _fresh_producer_id(node)
@@ -131,14 +131,16 @@ def init_producer_id(
     decided = identities.init_producer_id(
         transactions_of(log), request, to=to, now=now, fresh_producer_id=fresh, rules=node.settings.rules
     )
-    _answer(node, log, decided, to, now, asked)
+    _answer(node, log, decided, to, now, client_version)
 
 
 def add_partitions(
-    node: Node, request: AddPartitionsToTxn, to: ReplyTo, now: int, asked: ClientVersion
+    node: Node, request: AddPartitionsToTxn, to: ReplyTo, now: int, client_version: ClientVersion
 ) -> None:
     """From partition leaders on behalf of a producer (KIP-890), or from a client; all partitions or none."""
-    problems = [_add_problem(node, part.key, asked.transaction_version) for part in request.partitions]
+    problems = [
+        _add_problem(node, part.key, client_version.transaction_version) for part in request.partitions
+    ]
     if any(problems):
         parts = tuple(
             PartitionError(
@@ -157,12 +159,12 @@ def add_partitions(
         decided = transactions.verify_partitions(state, request, to=to, rules=rules)
     else:
         decided = transactions.add_partitions(
-            state, request, to=to, now=now, rules=rules, asked=asked.transaction_version
+            state, request, to=to, now=now, rules=rules, requested=client_version.transaction_version
         )
         if isinstance(decided, Decision) and not _can_write(rules.transaction_version, decided):
             unsupported = Reply(to, error=ErrorCode.UNSUPPORTED_VERSION)
             decided = Decision(note=Unwritable(request.transactional_id), effects=(unsupported,))
-    _answer(node, log, decided, to, now, asked)
+    _answer(node, log, decided, to, now, client_version)
 
 
 def _can_write(cluster: TransactionVersion, decision: TransactionDecision) -> bool:
@@ -174,15 +176,17 @@ def _can_write(cluster: TransactionVersion, decision: TransactionDecision) -> bo
     )
 
 
-def _add_problem(node: Node, key: TopicPartition, asked: TransactionVersion) -> ErrorCode:
+def _add_problem(node: Node, key: TopicPartition, requested: TransactionVersion) -> ErrorCode:
     """Clients of old name topics of their own; partition leaders name that of offsets, too."""
-    if key.topic in INTERNAL_TOPICS and (has_no_transactions(key) or not asked.adds_implicitly):
+    if key.topic in INTERNAL_TOPICS and (has_no_transactions(key) or not requested.adds_implicitly):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     known = node.cluster.leader(key) is not None
     return NO_ERROR if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def add_offsets(node: Node, request: AddOffsetsToTxn, to: ReplyTo, now: int, asked: ClientVersion) -> None:
+def add_offsets(
+    node: Node, request: AddOffsetsToTxn, to: ReplyTo, now: int, client_version: ClientVersion
+) -> None:
     """The same as adding the one partition that holds the group's offsets; only older clients ask for it."""
     log = coordinator_log(node, request.transactional_id)
     if isinstance(log, Refused):
@@ -197,14 +201,21 @@ def add_offsets(node: Node, request: AddOffsetsToTxn, to: ReplyTo, now: int, ask
         partitions=(PartitionName(topic=CONSUMER_OFFSETS_TOPIC, partition=number),),
     )
     decided = transactions.add_partitions(
-        transactions_of(log), add, to=to, now=now, rules=node.settings.rules, asked=asked.transaction_version
+        transactions_of(log),
+        add,
+        to=to,
+        now=now,
+        rules=node.settings.rules,
+        requested=client_version.transaction_version,
     )
     if isinstance(decided, Decision):
         decided = attrs.evolve(decided, effects=(Reply(to, body=AddOffsetsToTxnReply()),))
-    _answer(node, log, decided, to, now, asked)
+    _answer(node, log, decided, to, now, client_version)
 
 
-def end_transaction(node: Node, request: EndTxn, to: ReplyTo, now: int, asked: ClientVersion) -> None:
+def end_transaction(
+    node: Node, request: EndTxn, to: ReplyTo, now: int, client_version: ClientVersion
+) -> None:
     """Commit or abort: answered once the decision is durable, before any marker is written."""
     log = coordinator_log(node, request.transactional_id)
     fresh = _fresh_producer_id(node)
@@ -213,9 +224,15 @@ def end_transaction(node: Node, request: EndTxn, to: ReplyTo, now: int, asked: C
         return
     state, rules = transactions_of(log), node.settings.rules
     decided = end_txn.end_transaction(
-        state, request, to=to, now=now, fresh_producer_id=fresh, rules=rules, asked=asked.transaction_version
+        state,
+        request,
+        to=to,
+        now=now,
+        fresh_producer_id=fresh,
+        rules=rules,
+        requested=client_version.transaction_version,
     )
-    _answer(node, log, decided, to, now, asked)
+    _answer(node, log, decided, to, now, client_version)
 
 
 # --- timeouts --------------------------------------------------------------------------------------------

@@ -1,22 +1,32 @@
-"""Markers: how a decision of the transaction coordinator reaches every partition of the transaction
-(TransactionMarkerChannelManager).
+"""Markers: how a decision of the transaction coordinator reaches every partition of the transaction.
 
-    coordinator                                               leader of a partition
-    PREPARE_* is durable
-      |  marker_retries[id] is due at once
-    send_due_markers ------------ WriteTxnMarkers ----------> write_markers
-      |  pending_markers: who has not answered                  MARKER_CHECKS, then the marker enters the log;
-    answer_markers  <------------ an error per partition -----   answered once it is durable: the LSO moves
-      |  a failed one is due again after marker_retry_backoff_ms
-    _finish: COMPLETE_* is written once, when none is pending
-
-From PREPARE_* on a transaction ends as decided. A coordinator that fails over finds PREPARE_* in its log and
-sends every marker again (`resume`); a leader that has the marker already takes it once more, which changes
-nothing. So a marker may be written twice, and never not at all.
-
-The first attempt is a retry that is due at once, for a step may only send what is left when its log is
-durable, and because the first attempt, a retry and a failover then are the same code.
+Rule: each partition of a decided transaction gets its marker at least once; COMPLETE_* is written once.
 """
+
+# Theory of operation (Kafka: TransactionMarkerChannelManager, KafkaApis.handleWriteTxnMarkersRequest)
+#
+#     coordinator                                               leader of a partition
+#     PREPARE_* is durable
+#       |  marker_retries[id] is due at once
+#     send_due_markers ------------ WriteTxnMarkers ----------> write_markers
+#       |  pending_markers: partitions without an answer          MARKER_CHECKS, then the marker is appended;
+#     answer_markers  <------------ an error per partition ---    answered once it is durable; the LSO moves
+#       |  a failed one is due again after marker_retry_backoff_ms
+#     _finish: COMPLETE_* is written once, when no marker is pending
+#
+# From PREPARE_* on the transaction ends as decided. A coordinator that takes over finds PREPARE_* in its log
+# and sends every marker again (`resume`): it cannot know which ones its predecessor has sent. A leader that
+# already has the marker appends it once more, which changes nothing, since no transaction is open. So a
+# marker may be written twice, but it is never missing.
+#
+# The first attempt is a retry that is due at once. A step may only send after its record is durable, and this
+# way the first attempt, a retry and a failover are the same code.
+#
+# Two epochs protect the leader. The producer epoch refuses markers of an older owner. The coordinator epoch
+# is the leader epoch of the coordinator's partition: it refuses markers of a coordinator that was replaced
+# and does not know it yet. Either refusal ends the work of this coordinator on the transaction
+# (MARKER_SETTLED), because a newer one owns it. Every other error is retried, for as long as it takes: a
+# missing marker blocks the LSO.
 
 from __future__ import annotations
 
@@ -112,24 +122,24 @@ def _marker(state: Transactions, record: TransactionRecord, keys: list[TopicPart
     )
 
 
-def answer_markers(node: Node, asked: InFlightMarkers, answer: Answered, now: int) -> None:
+def answer_markers(node: Node, in_flight: InFlightMarkers, answer: Answered, now: int) -> None:
     """Leaders that wrote their marker are done; others are asked again later, unless they know a newer
     owner.
     """
-    log = node.logs.get(asked.log_key)
+    log = node.logs.get(in_flight.log_key)
     if log is None:
         return
     state = transactions_of(log)
-    name = asked.transactional_id
+    name = in_flight.transactional_id
     record, pending_markers = state.records.get(name), state.pending_markers.get(name)
-    if record is None or pending_markers is None or record.producer_epoch != asked.producer_epoch:
+    if record is None or pending_markers is None or record.producer_epoch != in_flight.producer_epoch:
         return  # the answer is to a question of the past
     errors: dict[tuple[str, int], ErrorCode]
     if isinstance(answer.body, WriteTxnMarkersReply):
         parts = [part for marker in answer.body.markers for part in marker.partitions]
         errors = {(part.topic, part.partition): part.error for part in parts}
     else:
-        errors = dict.fromkeys(asked.partitions, answer.error)
+        errors = dict.fromkeys(in_flight.partitions, answer.error)
     pending_markers -= {key for key, error in errors.items() if error is NO_ERROR}
     if not MARKER_SETTLED.issuperset(errors.values()):
         _retry_markers(node, log, name, now)

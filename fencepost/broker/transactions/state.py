@@ -126,7 +126,7 @@ def add_partitions(
     to: ReplyTo,
     now: int,
     rules: Rules,
-    asked: TransactionVersion,
+    requested: TransactionVersion,
 ) -> TransactionDecision | Refused:
     """Take partitions into the transaction, opening it at need."""
     name = request.transactional_id
@@ -149,7 +149,7 @@ def add_partitions(
     start_ms = found.start_ms if found.state is ONGOING else now
     record = found._replace(
         state=cell, partitions=joined, start_ms=start_ms, update_ms=now,
-        client_version=asked.client_version,
+        client_version=requested.client_version,
     )  # fmt: skip
     return Decision(entries=((name, record),), effects=(reply,))
 

@@ -1,9 +1,52 @@
-"""The coordinator's machine as tables: what EndTxn and InitProducerId do in each state, one pair per
-generation; and which generation a request speaks.
+"""The transaction coordinator's state machine as tables, for each `transaction.version`, and the transaction
+version that a request implies.
 
-Rule: a cell is the next state, the same state (already done: answer again), or the error that refuses;
-nothing else decides. What differs between generations is a row of GENERATIONS, never a test of a version.
+Rule: a cell is the next state, the same state (a retry: answer again), or the error that refuses.
 """
+
+# Theory of operation (Kafka: TransactionCoordinator, TransactionMetadata, TransactionState)
+#
+# For each transactional id the coordinator has one record: owner (producer id, epoch), state, partitions.
+# Every change is a new record in `__transaction_state`; the last one counts.
+#
+#            AddPartitions            EndTxn(commit)                  all markers written
+#     EMPTY ---------------> ONGOING ----------------> PREPARE_COMMIT --------------------> COMPLETE_COMMIT
+#                              |  EndTxn(abort), timeout,
+#                              |  InitProducerId                       all markers written
+#                              +---------------------> PREPARE_ABORT ---------------------> COMPLETE_ABORT
+#
+#     COMPLETE_* continues as EMPTY does: AddPartitions opens the next transaction, InitProducerId empties it.
+#
+# PREPARE_* is the decision. Once this record is durable, the transaction ends this way whatever crashes: a
+# new coordinator finds the record and writes the remaining markers (markers.py). Until the record is durable
+# the id is *pending*, and other requests for it get CONCURRENT_TRANSACTIONS
+# (TransactionMetadata.pendingState).
+#
+# A transaction has one of three versions. Each is a row of TRANSACTION_VERSIONS, with tables and traits; code
+# asks for a trait and never compares version numbers:
+#
+#     version   epoch changes             who adds partitions   a lost answer to EndTxn
+#     0 (1)     when an owner is fenced   the client            a retry looks like a new request
+#     2         at every end, too         the partition leader  the retry has the epoch before the end
+#
+# In versions 0 and 1 all transactions of an owner share one epoch. A retried EndTxn(commit) that arrives when
+# the next transaction is ONGOING is indistinguishable from its own end, and commits half of it (KAFKA-17754).
+# In version 2 (KIP-890 part 2) PREPARE_* raises the epoch, and the answer tells the producer:
+#
+#     request            record afterwards        answer
+#     EndTxn  epoch 4    PREPARE_COMMIT epoch 5   epoch 5 -- lost
+#     EndTxn  epoch 4    COMPLETE_COMMIT epoch 5  epoch 5: 4 = current - 1, a retry of the last end
+#     EndTxn  epoch 5    -                        a new end: INVALID_TXN_STATE, no transaction is open
+#     EndTxn  epoch 3    -                        PRODUCER_FENCED
+#
+# So the tables of version 2 have two columns more. The raised epoch is also in the markers, and partitions
+# then refuse late batches of the ended transaction. Epochs end at 32767; the last granted one is 32766, so
+# that the coordinator can always raise it once more to fence. An end at 32766 continues with a new producer
+# id, epoch 0.
+#
+# The version of an end is the older one of client and cluster (`served`): the version of the request says
+# which one the client implements (`client_version_of`), and `transaction.version` is finalized for the
+# cluster.
 
 from __future__ import annotations
 
@@ -26,9 +69,7 @@ from fencepost.protocol.terms import TransactionState
 
 
 class EndInput(Enum):
-    """An EndTxn by its decision and by whose epoch it carries: today's, or the one before the last end (a
-    retry).
-    """
+    """An EndTxn, by its decision and its epoch: the current one, or the one before the last end (a retry)."""
 
     __hash__ = object.__hash__  # each is itself alone; Enum's own hashes the name, in Python
 
@@ -39,7 +80,7 @@ class EndInput(Enum):
 
 
 class CoordinatorInput(Enum):
-    """What else moves a transaction."""
+    """The other inputs of a transaction."""
 
     __hash__ = object.__hash__  # each is itself alone; Enum's own hashes the name, in Python
 
@@ -60,9 +101,8 @@ BUSY = ErrorCode.CONCURRENT_TRANSACTIONS
 _INVALID = ErrorCode.INVALID_TXN_STATE
 _FENCED = ErrorCode.PRODUCER_FENCED
 
-# KIP-890 part 2: an epoch per transaction, so that a retry and a new request differ. Aborting nothing is an
-# empty abort: it bumps the epoch, which fences whatever of the past is still on its way (KAFKA-18401,
-# KAFKA-18464).
+# KIP-890 part 2. An abort without a transaction is an empty abort: it raises the epoch, which fences requests
+# of the past that are still on their way (KAFKA-18401, KAFKA-18464).
 END_VERSION_2: Final[EndTable] = {
     EMPTY: {
         EndInput.COMMIT: _INVALID,
@@ -92,8 +132,8 @@ END_VERSION_2: Final[EndTable] = {
     },
 }
 
-# Before KIP-890 part 2 transactions share an epoch, so nothing tells a retry of an end from a new one: one
-# that comes late ends whatever is open by then (KAFKA-17754). Hence no columns for retries.
+# Transactions share an epoch here, so retries have no columns of their own: COMPLETE_* answers a repeated
+# decision as a success.
 END_VERSION_0: Final[EndTable] = {
     EMPTY: {EndInput.COMMIT: _INVALID, EndInput.ABORT: _INVALID},
     ONGOING: {EndInput.COMMIT: PREPARE_COMMIT, EndInput.ABORT: PREPARE_ABORT},
@@ -103,7 +143,7 @@ END_VERSION_0: Final[EndTable] = {
     COMPLETE_ABORT: {EndInput.COMMIT: _INVALID, EndInput.ABORT: COMPLETE_ABORT},
 }
 
-# The same in every generation: they differ in who sends ADD, and in what an end makes of the epoch.
+# Equal in every version: versions differ in who sends ADD, and in the epoch after an end.
 MOVES: Final[MoveTable] = {
     EMPTY: {CoordinatorInput.INIT: EMPTY, CoordinatorInput.ADD: ONGOING},
     ONGOING: {
@@ -128,20 +168,22 @@ MOVES: Final[MoveTable] = {
 
 @attrs.frozen(kw_only=True)
 class TransactionVersion:
-    """A protocol generation: its number in `transaction.version`, its tables, and what else it brought."""
+    """One value of the feature `transaction.version`: its tables and its traits."""
 
     number: int
-    # Its number and its traits tell it from the others, and can be hashed.
+    # Number and traits suffice for equality; the tables are dictionaries, which cannot be hashed.
     end: EndTable = attrs.field(repr=False, eq=False)
     moves: MoveTable = attrs.field(default=MOVES, repr=False, eq=False)
     client_version: int
-    """What the log says of clients that speak it, and the markers of their transactions carry."""
+    """The number in the records of its clients' transactions, and in their markers."""
     renews_identity: bool
-    """Each end raises the epoch and tells the producer, so that an end says which transaction it means."""
+    """Each end raises the epoch and returns it to the producer (KIP-890 part 2)."""
     adds_implicitly: bool
-    """Partition leaders add the partition at a transaction's first batch; clients never ask for it."""
+    """Partition leaders add their partition at a transaction's first batch; clients never request it."""
     persists_identity_history: bool
-    """The log keeps the producer id before a rotation, so that a lost reply can be told after a failover."""
+    """The log stores the producer ids before and after a rotation, so that a new coordinator recognises the
+    retry of a request whose answer was lost.
+    """
 
 
 TRANSACTION_VERSIONS: Final = {
@@ -173,9 +215,9 @@ TRANSACTION_VERSIONS: Final = {
 OLDEST: Final = TRANSACTION_VERSIONS[0]
 NEWEST: Final = TRANSACTION_VERSIONS[2]
 
-# The request versions from which on a client speaks the newest generation (TransactionVersion,
-# AddPartitionsToTxnManager): an older client is served as ever, by any cluster.
-NEWEST_SPOKEN_FROM: Final[dict[type, int]] = {
+# The request versions from which on a client implements transaction version 2 (Kafka's TransactionVersion,
+# AddPartitionsToTxnManager). Older clients are served as in version 0, by any cluster.
+NEWEST_FROM: Final[dict[type, int]] = {
     Produce: 12,
     AddPartitionsToTxn: 4,  # from partition leaders; up to 3 from clients themselves
     EndTxn: 5,
@@ -184,7 +226,7 @@ NEWEST_SPOKEN_FROM: Final[dict[type, int]] = {
 
 
 class ErrorIntroduced(NamedTuple):
-    """An error that clients know from a request version on, and what older ones are told instead."""
+    """An error that clients know from a request version on, and the error that older clients get instead."""
 
     error: ErrorCode
     known_from: int
@@ -193,9 +235,9 @@ class ErrorIntroduced(NamedTuple):
 
 _FENCED_FROM_2: Final = ErrorIntroduced(_FENCED, known_from=2, instead=ErrorCode.INVALID_PRODUCER_EPOCH)
 
-# The schemas of the requests say which version brought which error (KIP-360, KIP-588, KIP-890); KafkaApis
-# and AddPartitionsToTxnManager put it into older words.
-YOUNGER_ERRORS: Final[dict[type, ErrorIntroduced]] = {
+# The request schemas say which version introduced which error (KIP-360, KIP-588, KIP-890); KafkaApis and
+# AddPartitionsToTxnManager translate it for older clients.
+INTRODUCED_ERRORS: Final[dict[type, ErrorIntroduced]] = {
     Produce: ErrorIntroduced(ErrorCode.TRANSACTION_ABORTABLE, known_from=11, instead=_INVALID),
     InitProducerId: ErrorIntroduced(_FENCED, known_from=4, instead=ErrorCode.INVALID_PRODUCER_EPOCH),
     AddPartitionsToTxn: _FENCED_FROM_2,
@@ -207,29 +249,29 @@ YOUNGER_ERRORS: Final[dict[type, ErrorIntroduced]] = {
 
 @attrs.frozen
 class ClientVersion:
-    """What a request's version says of its client: the generation, and an error that it does not know."""
+    """The transaction version that a client implements, and the error that it does not know yet."""
 
     transaction_version: TransactionVersion
-    """OLDEST, too, where no version says more."""
+    """OLDEST where the request does not tell."""
     unknown: ErrorCode | None = attrs.field(kw_only=True, default=None)
     instead: ErrorCode = attrs.field(kw_only=True, default=NO_ERROR)
 
     def downgrade(self, error: ErrorCode) -> ErrorCode:
-        """The error in words that the client knows."""
+        """The error as this client knows it."""
         return self.instead if error is self.unknown else error
 
 
 @cache  # by a handful of requests, and as many versions as there are of each
-def spoken(request: type, version: int) -> ClientVersion:
-    """What a request of this version says of its client."""
-    first = NEWEST_SPOKEN_FROM.get(request)
-    generation = OLDEST if first is None or version < first else NEWEST
-    younger = YOUNGER_ERRORS[request]
-    if version >= younger.known_from:
-        return ClientVersion(generation)
-    return ClientVersion(generation, unknown=younger.error, instead=younger.instead)
+def client_version_of(request: type, version: int) -> ClientVersion:
+    """The client version that a request of this version implies."""
+    first = NEWEST_FROM.get(request)
+    implemented = OLDEST if first is None or version < first else NEWEST
+    introduced = INTRODUCED_ERRORS[request]
+    if version >= introduced.known_from:
+        return ClientVersion(implemented)
+    return ClientVersion(implemented, unknown=introduced.error, instead=introduced.instead)
 
 
-def served(cluster: TransactionVersion, asked: TransactionVersion) -> TransactionVersion:
-    """The generation by which a cluster serves one who speaks `asked`: the older of the two."""
-    return asked if asked.number < cluster.number else cluster
+def served(cluster: TransactionVersion, requested: TransactionVersion) -> TransactionVersion:
+    """The transaction version that serves a request: the older one of client and cluster."""
+    return requested if requested.number < cluster.number else cluster

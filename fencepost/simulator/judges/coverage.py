@@ -20,8 +20,8 @@ from fencepost.broker.transactions.tables import (
     CoordinatorInput,
     EndInput,
     TransactionVersion,
+    client_version_of,
     served,
-    spoken,
 )
 from fencepost.log_model.transactions import DECISIONS
 from fencepost.protocol.messages import AddOffsetsToTxn, AddPartitionsToTxn, EndTxn, InitProducerId
@@ -111,7 +111,7 @@ class CellCounter:
         generation = self.generation
         given: EndInput | CoordinatorInput | None = _ADD
         if isinstance(request, EndTxn):
-            generation = served(generation, spoken(EndTxn, arrived.version).transaction_version)
+            generation = served(generation, client_version_of(EndTxn, arrived.version).transaction_version)
             given = _end_input(record, request, generation)
         elif isinstance(request, InitProducerId):
             given = CoordinatorInput.INIT
