@@ -1,8 +1,40 @@
-"""Where records wait to become batches: one open batch per
-partition, bounded memory, lingering and delivery deadlines.
+"""Where records wait to become batches: one open batch per partition, bounded memory, linger and delivery
+deadlines (Kafka's RecordAccumulator).
 
-Rule: the hot path (`Sending.put`) does nothing per record but put it into its columns; all else is per batch.
+Rule: the hot path (`SendPath.put`) does nothing per record except append to columns; all other work is per
+batch.
 """
+
+# Theory of operation
+# -------------------
+#
+# A record enters the open batch of its partition. A batch leaves that place when it is full, when it has
+# lingered, or at a flush, and waits in the queue of its partition until `Delivery` sends it:
+#
+#     put(), add()            close()                   Delivery                      finish()
+#   ---------------> [open] ----------> [queue.ready] ----------> [queue.unacked] -----------> outcome
+#                    linger_ms            no sequence yet           sequence, in flight        memory is free
+#                    batch_size                                     or waiting for a retry
+#
+# Memory. `used` counts `batch_size` bytes for an open batch and the real size after it was closed, as the
+# BufferPool of Kafka reserves whole buffers. So an append inside a batch needs no check of the limit, and
+# only opening a batch can raise BufferFull. A record larger than `batch_size` gets a batch of its own.
+#
+# The hot path. `hot` maps a topic to its `Route`, and a route holds the open batch of each partition. `put`
+# looks up both, appends, and returns; it takes no lock and calls no method. Everything that it must not do is
+# encoded in the data that it reads anyway:
+#
+#     sending is not allowed (no transaction)     `hot` is empty: the look-up fails
+#     no batch is open                            NO_BATCH stands there, which has no room
+#     the batch has headers or timestamps         its `room` is NO_ROOM
+#
+# Time. `batches` is ordered by the time at which a batch was opened, so only the oldest ones must be checked
+# for the delivery timeout. `lingering` is ordered by the same time, for linger_ms. A batch that lingered
+# stays open while an earlier batch of its partition still waits to be sent: closing it would not send it
+# sooner, and more records fit in. That is how throughput grows when the broker is slow.
+#
+# Partitions. A record with a key goes to the partition that CRC-32 of the key selects. Records without a key
+# go to the sticky partition, which changes with each closed batch (KIP-480), so batches fill up.
 
 from __future__ import annotations
 

@@ -1,8 +1,13 @@
-"""Having the coordinator take partitions and groups into a transaction, as clients did before KIP-890 part 2.
+"""Adding partitions and groups to a transaction at the coordinator, as producers did before KIP-890 part 2.
 
-Rule: nothing of a partition goes out, and no offsets of a group, before the coordinator has taken it in;
-there is one such question at a time, for all partitions that are new by then (TransactionManager).
+Rule: no batch of a partition and no offsets of a group are sent before the coordinator has added it to the
+transaction. One such request is in flight at a time, for all partitions that are new by then
+(TransactionManager.addPartitionsToTransactionHandler).
 """
+
+# If a batch arrived before its partition was added, the coordinator would not know the partition, would write
+# no marker there, and the transaction would hang in the log: its LSO would never advance. Since KIP-890 part
+# 2 the leader adds the partition itself at the first Produce, so newer producers do not need this module.
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What an admin asks, and what it makes of the answers; the shells wait in between.
+"""The requests of an admin, and how their replies are read; the shells wait in between.
 
-Rule: a question is a request, who must answer it, and a function from the reply to what the caller gets.
+Rule: an `AdminRequest` is a request, the node that must answer it, and a function from its reply to a result.
 """
 
 from __future__ import annotations

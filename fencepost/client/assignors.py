@@ -1,21 +1,22 @@
-"""How the leader of a consumer group shares partitions out: Kafka's range and cooperative-sticky assignors.
+"""How the leader of a consumer group distributes partitions: Kafka's range and cooperative-sticky assignors.
 
-The coordinator only collects subscriptions and hands out shares; one member, the leader, runs an assignor
-over all of them. An assignor is pure: leaders that see the same subscriptions decide the same.
-
-Eager and cooperative. With `range` every member gives up everything before it joins, so any share is safe.
-With `cooperative-sticky` (KIP-429) members keep reading while they rebalance, so a partition may only be
-given to its next owner after its present one has stopped. That takes two generations:
-
-    generation 1         A owns 0 1 2 3, B has just joined
-    generation 2         A is given 0 1, B nothing: A revokes 2 and 3 and joins again
-    generation 3         A is given 0 1, B is given 2 3
-
-Without the pause, B could read partition 2 from the committed offset while A still works on what it read.
-
-Rule: every partition of a subscribed topic goes to exactly one member that subscribes to its topic, or, on
-the way between two members, to none.
+Rule: every partition of a subscribed topic is assigned to exactly one member that subscribes to its topic,
+or, while it moves between two members, to none.
 """
+
+# The coordinator only collects subscriptions and passes shares on; one member, the leader, runs an assignor
+# over all subscriptions. An assignor is pure: two leaders that see the same subscriptions decide the same.
+#
+# Eager and cooperative. With `range` every member gives up all partitions before it joins, so any new share
+# is safe. With `cooperative-sticky` (KIP-429) members keep reading during a rebalance, so a partition may be
+# given to its next owner only after its present owner has stopped. That takes two generations:
+#
+#     generation 1         A owns 0 1 2 3, B has just joined
+#     generation 2         A is given 0 1, B nothing: A revokes 2 and 3 and joins again
+#     generation 3         A is given 0 1, B is given 2 3
+#
+# Without generation 2, B could read partition 2 from the committed offset while A still processes records of
+# it, and both would produce output for the same input.
 
 from __future__ import annotations
 

@@ -1,8 +1,21 @@
-"""One batch of records on its way to one partition, and the queue of a partition's batches.
+"""One batch of records for one partition, and the queue of the batches of a partition.
 
 Rule: a batch gets its sequence when it is first sent and keeps it through every retry; only a batch that the
-broker surely refused may be given another (changing it otherwise could store its records twice).
+broker has certainly rejected may get another one. Otherwise its records could be stored twice.
 """
+
+# A batch lives through three forms, and holds only one of them at a time to save memory:
+#
+#     columns     lists of values, keys, timestamps and headers. A column that no record needs stays None, and
+#                 is filled with defaults when the first record needs it.
+#     bytes       `data`, built once at the first send (`build`), when the sequence is known.
+#     outcome     `base_offset` or `failure`. A record's offset is `base_offset` plus its index, so its
+#                 records need no objects.
+#
+# Threads. The hot path appends without a lock while the IO thread may close the batch. `close` first sets
+# `is_closed` and then counts; `put` first appends and then reads `is_closed`. So at least one of the two sees
+# the other: a record that came too late finds its index at or above `record_count` and goes into the next
+# batch.
 
 from __future__ import annotations
 

@@ -1,32 +1,41 @@
-"""The calls of a producer, a consumer and an admin, each written once for every driver.
+"""The calls of a producer, a consumer and an admin, each written once as a script that every driver can run.
 
-Theory of operation
--------------------
-
-The machines (`producer`, `consumer`, `requests`) turn inputs into effects and never wait. Their users do
-wait: until a commit is answered, until the buffer has room, until a record arrives. What is waited for, for
-how long, and what happens when the wait ends too early is decided here, in generators. Such a script touches
-the machine, hands the effects to its driver, and yields a `Wait` where it needs something that only time or a
-broker can bring:
-
-        script                         driver                                   where
-        ------                         ------                                   -----
-        perform(effects)         -->   bytes into sockets
-        yield Wait(until, ...)   -->   rounds of a selector                     shells/sync_driver.py
-                                       a parked task                            shells/aio_driver.py
-                                       a process in virtual time                simulator/world/processes.py
-        (goes on)                <--   `until()` is true, or `deadline` passed
-        return value             -->   what the caller of the public method gets
-
-So the simulator runs the very code that users run, and the sync and async clients cannot drift apart.
-
-A driver keeps three promises. A script runs alone: nothing changes the machine between two of its `yield`s,
-which the blocking driver ensures by a lock that it releases only while a script waits. A script that waits
-may find `until()` false again when it goes on, because its deadline passed; it looks for itself. And an
-exception that strikes the waiting caller (Ctrl-C, a cancelled task) is thrown into the script at its `yield`,
-because one call must not end silently: a commit whose EndTxn was sent and not answered is given up with
-CommitOutcomeUnknown, never with an error that looks as if it had failed.
+Rule: a script never blocks. It touches the machine, passes effects to its driver, and yields a `Wait`.
 """
+
+# Theory of operation
+# -------------------
+#
+# The machines (`producer`, `consumer`, `requests`) turn inputs into effects and never wait. Their callers do
+# wait: until a commit is answered, until the buffer has room, until a record arrives. This module decides
+# what a call waits for, for how long, and what happens when the wait ends early. Each call is a generator, a
+# script:
+#
+#         script                         driver                                   where
+#         ------                         ------                                   -----
+#         perform(effects)         -->   bytes into sockets
+#         yield Wait(until, ...)   -->   rounds of a selector                     shells/sync_driver.py
+#                                        a parked task                            shells/aio_driver.py
+#                                        a process in virtual time                simulator/world/processes.py
+#         (continues)              <--   `until()` is true, or `deadline` passed
+#         return value             -->   the result of the public method
+#
+# So the simulator runs the code that users run, and the sync and async clients cannot drift apart.
+#
+# A driver keeps three promises:
+#
+# * A script runs alone: nothing changes the machine between two of its `yield`s. The blocking driver holds a
+#   lock and releases it only while a script waits.
+# * A script resumes when `until()` is true or when the deadline has passed. It checks which of the two it
+#   was.
+# * An exception that hits the waiting caller (Ctrl-C, a cancelled task) is thrown into the script at its
+#   `yield`. Otherwise a call could end silently: a commit whose EndTxn was sent and not answered must end as
+#   CommitOutcomeUnknown, because "cancelled" reads like "not committed", and the program would do the work a
+#   second time.
+#
+# Timeouts follow Kafka's names: `max_block_ms` (max.block.ms) limits send, init, commit and abort;
+# `default_api_timeout_ms` limits requests of consumers and admins. After RequestTimeout the request is still
+# pending, and the same call continues to wait for it, as in KafkaProducer.
 
 from __future__ import annotations
 

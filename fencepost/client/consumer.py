@@ -1,9 +1,42 @@
-"""The consumer: positions, fetches ahead of the reader, resets, and
-what read_committed leaves out, as a machine over values.
+"""The consumer: positions, fetches ahead of the reader, offset resets and read_committed, as a machine over
+values.
 
-Rule: a position moves only over what was handed out or must never be
-handed out. Stale answers, from before a seek, are dropped.
+Rule: a position advances only over records that were returned to the application or must never be returned.
 """
+
+# Theory of operation
+# -------------------
+#
+# Each assigned partition is a `Reading`. It has two offsets, because the consumer fetches ahead of the
+# reader:
+#
+#         log        | 0 1 2 3 4 5 6 7 8 9 ...
+#                          ^       ^
+#                  position       fetch_offset       `fetched` holds 2 to 5, not yet returned by poll()
+#
+# `take` returns what is in `fetched` and moves `position`; `commit` without arguments commits `position`. So
+# a commit never covers records that the application has not seen. The next fetch starts when `fetched` is
+# empty and no fetch is in flight: one batch of answers is processed while the next is on its way.
+#
+# Where a position comes from, in this order (ConsumerCoordinator.refreshCommittedOffsetsIfNeeded, then
+# OffsetFetcher.resetPositionsIfNeeded):
+#
+#     seek()  ->  the group's committed offset  ->  auto_offset_reset: earliest, latest, or an error
+#
+# OffsetFetch asks with `require_stable` for read_committed readers: while a transaction that moves the offset
+# is undecided, the coordinator answers UNSTABLE_OFFSET_COMMIT, and the call is retried (KIP-447). Without
+# that a restarted reader would process the input of a transaction that is about to commit a second time.
+#
+# Stale answers. A seek, a reset or a new assignment may overtake a fetch or a lookup that is in flight. The
+# reading remembers the token of its fetch and the number of its lookup; `forget` clears both, and a reply
+# that matches no reading is dropped. Nothing has to be cancelled on the wire.
+#
+# read_committed. The broker returns data up to the last stable offset together with the list of aborted
+# transactions; `consumer_records.select` drops their batches and all control batches. A fetch that contains
+# nothing else moves the position although poll() returns nothing.
+#
+# Groups. With subscribe() a `GroupMember` decides which partitions are assigned, and the consumer follows it
+# after each input (`_follow`). With assign() there is no member, and commits are not fenced.
 
 from __future__ import annotations
 

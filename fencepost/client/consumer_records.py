@@ -1,8 +1,18 @@
-"""What a consumer hands out: batches as views over the bytes
-that were fetched, and records only when asked for.
+"""What a consumer returns: batches as views over the fetched bytes, and records only on request.
 
-Rule: the filter of aborted transactions is Kafka's (KIP-98): a heap of first offsets, a set of producer ids.
+Rule: the filter for aborted transactions is the one of Kafka (CompletedFetch, KIP-98): a heap of first
+offsets and a set of producer ids.
 """
+
+# A fetch with read_committed comes with a list of aborted transactions (producer id, first offset). The
+# filter walks the batches in order and keeps the set of producers that are inside an aborted transaction:
+#
+#     batch at 10, producer 7        7 is added: the list says that 7 aborts from offset 10 on   -> dropped
+#     batch at 11, producer 8        not in the set                                              -> returned
+#     ABORT marker at 12 of 7        7 is removed: its next transaction may commit               -> not data
+#     batch at 13, producer 7        not in the set                                              -> returned
+#
+# A COMMIT marker needs no action, because a committed transaction is never in the list.
 
 from __future__ import annotations
 

@@ -1,8 +1,37 @@
-"""Batches on the wire: which may go to which node, and what an answer makes of each.
+"""Batches on the wire: which batch may be sent to which node, and what each reply means for its batches.
 
-Rule: order and identity of a partition's batches are kept here; what a
-failed batch means for its producer is not decided here.
+Rule: this module keeps the order and the identity of a partition's batches; `ProducerMachine` decides what a
+failed batch means for the producer.
 """
+
+# Theory of operation
+# -------------------
+#
+# A leader accepts a batch of a producer only if its sequence follows the last one that it stored (KIP-98). It
+# recognises a retry because it remembers the last five batches of each producer, and then returns the offset
+# that the batch already has. Three rules follow for the client.
+#
+# 1. Five in flight. At most `max_in_flight_requests_per_connection` (5) batches of a partition are in the
+#    window that begins with the oldest batch without an answer. With six, the leader could have forgotten the
+#    first one before its retry arrives, and would answer DUPLICATE_SEQUENCE_NUMBER without an offset, or
+#    OUT_OF_ORDER_SEQUENCE_NUMBER (ProducerStateEntry.NUM_BATCHES_TO_RETAIN). The window counts numbered
+#    batches, acknowledged or not, because the leader remembers those too:
+#
+#         unacked:   [7]  8* 9* [10] [11]        * acknowledged, and already removed from the list
+#                     ^................^         window = 5, so 12 has to wait for 7
+#
+# 2. Order of retries. While a batch waits for its retry, only the batch with the lowest sequence is sent. A
+#    later one would be rejected as out of order anyway. OUT_OF_ORDER_SEQUENCE_NUMBER for a batch that is not
+#    the first one is therefore no failure: an earlier batch is on its way again (Sender.canRetry).
+#
+# 3. Missing sequences. After a batch has failed for good (`is_broken`), the leader may or may not have it, so
+#    no later sequence of the same identity can be accepted for sure. A transactional producer aborts. An
+#    idempotent producer asks for a new identity, and `PartitionQueue.adopt` takes it only when no batch of
+#    the old one can still arrive (KIP-360).
+#
+# One request carries at most one batch per partition, so a reply has one result per partition and a batch
+# needs no further key. Produce requests pass through `PendingCalls.once`: they are not retried as requests,
+# because each batch is retried on its own, perhaps at another leader and together with other batches.
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What a client core wants done, as values: send a request, be
-woken at a time, tell whoever waits how something ended.
+"""What a client machine wants done, as values: send a request, wake up at a time, report how a call ended.
 
-Rule: a core touches nothing. A shell or a simulator performs
-effects in their order and hands back what comes of them.
+Rule: a machine touches nothing. A shell or the simulator performs its effects in order and reports the
+results back.
 """
 
 from __future__ import annotations

@@ -1,39 +1,40 @@
-"""A consumer as a member of its group: how it joins, stays, shares partitions out, and leaves.
+"""A consumer as a member of its group: how it joins, stays, takes its share of the partitions, and leaves.
 
-Theory of operation
--------------------
-The coordinator, a broker, numbers the generations of a group. In each one every member has a share of the
-partitions, and commits of a former generation are refused. A member goes round this circle:
-
-    UNJOINED --poll--> REVOKING --application returned--> JOINING --JoinGroup--> SYNCING --SyncGroup--> SYNCED
-                          ^                                                                               |
-                          |poll                                                                         poll
-                          |                                                                               v
-                      REJOINING <--------- the group rebalances --------- STABLE <--application-- ASSIGNING
-
-* JoinGroup says what the member wants to read. The coordinator answers when all members have joined, and
-  tells one of them, the leader, what all the others want. The leader runs an assignor (assignors.py) and
-  brings the shares with its SyncGroup, which gives each member its own.
-* Heartbeats say that the member is alive, and their answers tell it when the group rebalances. They go on
-  while the application works on records, so they need no call of the application.
-* Everything that changes what the application reads happens inside its poll(): it joins only there, and the
-  callbacks of REVOKING and ASSIGNING run only there. Between them the application can commit what it has
-  read: no partition has a new owner before its old one has returned from `on_partitions_revoked`.
-* An application that does not poll for `max_poll_interval_ms` makes no progress, so its member leaves the
-  group.
-* A member that was expelled (its session timed out, or it polled too late) hears of it only afterwards.
-  Others may read its partitions already: it gets `on_partitions_lost` and must not commit.
-
-Kafka splits this between ConsumerCoordinator and AbstractCoordinator; the states are those of its
-MemberState, and those in which it waits for the application.
-
-Invariant: `metadata` is the membership under which the partitions in `assigned` were given. A commit that
-uses it is refused once one of them may have another owner; without it, KIP-447 could not fence a member that
-was replaced.
-
-Rule: states move by MEMBER_STATES alone. Nothing here waits: requests go out through `calls`, callbacks are
-asked for by `call` and confirmed by `returned`.
+Rule: states move by MEMBER_STATES alone. Nothing here waits: requests leave through `calls`; `call` names the
+callback that the application must run, and `returned` confirms it.
 """
+
+# Theory of operation
+# -------------------
+#
+# The coordinator, a broker, numbers the generations of a group. In each generation every member has a share
+# of the partitions, and commits of an earlier generation are rejected. A member moves around this circle:
+#
+#     UNJOINED --poll--> REVOKING --callback returned--> JOINING --JoinGroup--> SYNCING --SyncGroup--> SYNCED
+#                           ^                                                                             |
+#                           |poll                                                                       poll
+#                           |                                                                             v
+#                       REJOINING <--------- the group rebalances --------- STABLE <--callback-- ASSIGNING
+#
+# * JoinGroup carries the subscription of the member. The coordinator answers when all members have joined,
+#   and sends one of them, the leader, all subscriptions. The leader runs an assignor (assignors.py) and
+#   returns the shares in its SyncGroup; the reply to SyncGroup gives each member its own share.
+# * Heartbeats show that the member is alive, and their replies report a rebalance. They continue while the
+#   application processes records, so they need no call of the application.
+# * Everything that changes what the application reads happens inside its poll(): the member joins only there,
+#   and the callbacks of REVOKING and ASSIGNING run only there. In them the application can commit what it has
+#   read: no partition has a new owner before its old one has returned from `on_partitions_revoked`.
+# * A member whose application does not poll for `max_poll_interval_ms` leaves the group (KIP-62), because its
+#   partitions make no progress.
+# * A member that was expelled (its session timed out, or it polled too late) learns of it only afterwards.
+#   Other members may already read its partitions: it gets `on_partitions_lost` and must not commit.
+#
+# Invariant: `metadata` is the membership under which the partitions in `assigned` were given. A commit with
+# it is rejected once one of them may have another owner. Without it, KIP-447 could not fence a replaced
+# member.
+#
+# Kafka splits this between ConsumerCoordinator and AbstractCoordinator; the states are those of its
+# MemberState, plus the states that wait for the application.
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Offsets of a consumer group as messages carry them, and the identity with which they are committed.
+"""Offsets of a consumer group in messages, and the membership under which they are committed.
 
-Rule: a client that is not a member says so by generation -1 and no member id (KIP-447 calls it the simple
-consumer); the coordinator then cannot tell a current reader from one that was replaced.
+Rule: a client that is not a member commits with generation -1 and no member id (KIP-447); the coordinator
+then cannot distinguish the current reader from one that was replaced.
 """
 
 from __future__ import annotations

@@ -1,8 +1,16 @@
-"""What a client knows of the cluster: nodes, leaders, coordinators, and what it must ask again.
+"""What a client knows of the cluster (nodes, leaders, coordinators, topics) and what it must request again.
 
-Rule: knowledge only. It is replaced by replies, but for leaders by older ones (KIP-320), and doubted by
-`forget_*`; who asks, and when, is decided in calls.py.
+Rule: knowledge only. Replies replace it, except by leaders of an older epoch (KIP-320); `forget_*` marks it
+as doubtful; `PendingCalls` decides who asks, and when.
 """
+
+# Metadata becomes stale for three reasons: a topic is wanted for the first time, a leader or node did not
+# answer or denied its role, or a reply left a topic undecided. `is_stale` records the need, and one request
+# covers all topics in `wanted`. A client therefore never refreshes on a timer, except a group leader that
+# watches its topics for new partitions (metadata.max.age.ms).
+#
+# `turn` selects the node for the next request that any node can answer. It advances when a node did not
+# answer or sent old knowledge, so a node that was cut off from the cluster cannot keep a client for itself.
 
 from __future__ import annotations
 

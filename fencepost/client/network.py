@@ -1,9 +1,21 @@
 """The connections of one client without their sockets: requests become bytes, bytes become answers.
 
-Rule: a driver opens, reads, writes and closes what `NetworkClient` says, and reports what happened; decisions
-are made here. Each request that was sent comes back exactly once: as an answer, as NETWORK_EXCEPTION when its
-connection was lost, or as REQUEST_TIMED_OUT.
+Rule: a driver opens, reads, writes and closes what `NetworkClient` says, and reports what happened. Each
+request that was sent returns exactly once: as an answer, as NETWORK_EXCEPTION when its connection was lost,
+or as REQUEST_TIMED_OUT.
 """
+
+#         machine                NetworkClient                       driver
+#         -------                -------------                       ------
+#         SendRequest     -->    ClientConnection.send: outbox  -->  bytes into a socket
+#         on_reply        <--    received: correlation id       <--  bytes from a socket
+#         on_reply        <--    lost, wake: error codes        <--  end of a connection, the time
+#         Resolve, ...    -->    resolved, answers, notify      -->  wakes the waiting callers
+#
+# A connection is closed when one of its requests times out (NetworkClient.handleTimedOutRequests): a broker
+# answers the requests of a connection in order, so the later answers would be late too. The machines rely on
+# the exactly-once return: a batch whose request never returned would stay in flight for ever, and block its
+# partition.
 
 from __future__ import annotations
 

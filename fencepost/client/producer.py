@@ -1,35 +1,43 @@
 """The producer: an idempotent or transactional sender as a machine over values (KIP-98, KIP-360, KIP-890).
 
-Theory of operation
--------------------
-
-Calls, replies and the time go in; requests, results and the next time to be woken come out. The machine never
-waits, reads a clock or touches a socket. What it does in between is in four parts:
-
-        append()                on_reply(), wake()            commit(), abort()
-           |                          |                             |
-           v                          v                             v
-      Accumulator  -- batches -->  Delivery  -- Produce -->  PendingCalls  -- EndTxn, InitProducerId, ... -->
-      open batches,                sequences,                retries, metadata,
-      memory, linger               order per partition       coordinators
-
-The state is one cell of the tables in `producer_states`: a call or an event moves it, or the table's error
-refuses. Every input ends in `_step`, which does whatever is possible now, in this order: expire batches,
-close those that lingered, send batches and offsets, end the transaction once nothing of it is open, collect
-the requests that are due. An input therefore only records what happened; no handler sends anything by itself.
-
-Two invariants carry exactly-once:
-
-* A batch keeps its producer id, epoch and sequence through every retry (`Delivery`). Only a batch that the
-  broker surely refused is numbered again. Otherwise a retry could be stored twice.
-* EndTxn is sent when every batch and every offset of the transaction has an answer, and only its first answer
-  is definite. When an answer was lost, a refusal of the retry may be the echo of our own success, so the
-  outcome of the commit is unknown, and is reported as CommitOutcomeUnknown, never as a failure.
-
-An error moves the machine by its remedy: RETRY and REFRESH stay in `PendingCalls`; ABORT makes the
-transaction abortable and keeps the producer; FATAL, which a fenced epoch is, ends the producer (KIP-588,
-KIP-1050).
+Rule: an input records what happened and ends in `_step`; nothing else sends a request.
 """
+
+# Theory of operation
+# -------------------
+#
+# Calls, replies and the time go in; requests, results and the next wake-up time come out. The machine never
+# waits, reads a clock or touches a socket. It has three parts:
+#
+#       append()                on_reply(), wake()            commit(), abort()
+#          |                          |                             |
+#          v                          v                             v
+#     Accumulator  -- batches -->  Delivery  -- Produce -->  PendingCalls  -- EndTxn, InitProducerId, ... -->
+#     open batches,                sequences,                retries, metadata,
+#     memory, linger               order per partition       coordinators
+#
+# The state is one cell of the tables in `producer_states`: a call or an event moves it, or the table's error
+# refuses the call. Every input ends in `_step`, which does everything that is possible now, in this order:
+#
+#     1. expire batches past their delivery timeout
+#     2. close batches that have lingered
+#     3. send batches, then offsets
+#     4. send EndTxn once every batch and offset of the transaction has an answer
+#     5. collect the requests that are due
+#
+# Two invariants carry exactly-once:
+#
+# * A batch keeps its producer id, epoch and sequence through every retry (`Delivery`). Only a batch that the
+#   broker has certainly rejected is renumbered. Otherwise a retry could be stored twice.
+# * EndTxn is sent when every batch and every offset of the transaction has an answer, and only its first
+#   answer is definite. After a lost answer, a rejection of the retry proves nothing: the first attempt may
+#   have committed, and a new owner of the id may have fenced us since. The outcome is then
+#   CommitOutcomeUnknown, never a failure.
+#
+# An error moves the machine by its remedy (the table of protocol/errors.py): RETRY and REFRESH stay inside
+# `PendingCalls`; ABORT makes the transaction abortable and keeps the producer; FATAL, for example a fenced
+# epoch, ends the producer (KIP-588, KIP-1050). Kafka splits this class into KafkaProducer, Sender and
+# TransactionManager.
 
 from __future__ import annotations
 

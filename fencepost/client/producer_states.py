@@ -1,8 +1,7 @@
-"""The producer's machine as tables: what each call and each
-happening does in each state (TransactionManager.java).
+"""The states of a producer as tables: what each call and each event does in each state (TransactionManager).
 
-Rule: a cell is the next state or the error that refuses a call; an
-absent cell cannot happen. Nothing else moves a producer.
+Rule: a cell is the next state or the error that refuses a call; an absent cell cannot happen. Nothing else
+moves a producer.
 """
 
 from __future__ import annotations

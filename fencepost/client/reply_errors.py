@@ -1,8 +1,7 @@
-"""What the errors of an answer mean: the first error inside a reply, and what the sender of a request does
-about it.
+"""What an error in a reply means: the first error inside a reply, and the remedy of the sender.
 
-Rule: no handler compares codes. The error table of the protocol says what to do; `REMEDIES` holds the few
-exceptions, where the request matters, and says why each is one.
+Rule: no handler compares codes. The error table of the protocol names the remedy; `REMEDIES` holds the few
+exceptions that depend on the request, each with its reason.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A machine that only asks: what admins are made of, and what consumers ask beside fetching.
+"""A machine that sends requests and returns replies: the core of an admin, and the base of a consumer.
 
-Rule: each question has a number, a deadline and exactly one Answered.
+Rule: each request has a number, a deadline and exactly one CallAnswered.
 """
 
 from __future__ import annotations

@@ -1,9 +1,38 @@
-"""Requests that are asked until they are answered: found leaders
-and coordinators, retries with backoff, deadlines.
+"""Requests that are retried until they are answered: leader and coordinator look-ups, backoff, deadlines.
 
-Rule: one place decides what an error of a whole request means. Produce and Fetch, whose batches have fates of
-their own, pass through `once` and come back untouched.
+Rule: one place decides what an error of a whole request means. Produce and Fetch, whose partitions have
+errors of their own, pass through `once` and are returned untouched.
 """
+
+# Theory of operation
+# -------------------
+#
+# A caller submits a request with a target: any node, the controller, the leader of a partition, a
+# coordinator, or one broker. A call then alternates between two places until it ends:
+#
+#                  submit()                     due(): retry_at has passed and the node is known
+#         caller -----------> [ _waiting ] -----------------------------------> [ _tokens ] ---> SendRequest
+#                                  ^                                                 |
+#                                  |  RETRY: attempts + 1, backoff                   |
+#                                  |  REFRESH: the same, and the leader or           | answered()
+#                                  |  coordinator is forgotten                       |
+#                                  +-------------------------------------------------+---> FinishedCall
+#
+# * The backoff doubles from 10 ms to a second, without jitter: a run of the simulator must repeat exactly.
+# * A call for a coordinator that is not known submits a FindCoordinator and waits in `_waiting`. The lookup
+#   is shared: if it fails for good, it ends every call that waits for that coordinator.
+# * Metadata is one call that never ends while a wanted topic is undecided. At most one is in flight, and
+#   there is a pause between two, because a partition without a leader would otherwise cause a storm of
+#   requests.
+# * A deadline ends a call in either place. Calls of a transaction have none: their callers time out, but the
+#   request goes on, and the same call of the application finds its answer.
+#
+# `indefinite` is the memory of a call for lost answers. Once an attempt may have been carried out, a later
+# rejection does not prove that the request had no effect; `ProducerMachine` reports such a commit as
+# CommitOutcomeUnknown.
+#
+# Tokens and numbers come from one counter, so that a reply can be matched to a call or to a request that was
+# sent once, and an answer to a cancelled call is recognised and dropped.
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What `send` gives back: where a record is on its way, and
-where it ended, without an object until somebody asks.
+"""What `send` and `send_many` return: futures of records, without an object per record until it is asked for.
 
-Rule: an outcome is a tuple of its client, its batch and its index
-there, so that making one costs what a tuple costs.
+Rule: a future is a tuple of its client, its batch and its index, so that creating one costs what a tuple
+costs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Keys and values from and to bytes, as plain functions that clients take as `value_serializer` and the like.
+"""Keys and values from and to bytes: plain functions for `value_serializer`, `key_deserializer` and so on.
 
-Rule: None stays None, for a null value is a tombstone and no text.
+Rule: None stays None, because a null value is a tombstone and not a text.
 """
 
 from __future__ import annotations

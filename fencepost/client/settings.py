@@ -1,5 +1,5 @@
-"""The settings of producers and consumers, checked once when a client
-is made. Names and defaults are Kafka's where it has them.
+"""The settings of producers and consumers, validated when a client is created. Names and defaults are
+Kafka's where it has the setting.
 
 Rule: one frozen value per client; times are milliseconds, sizes are bytes.
 """

@@ -1,8 +1,22 @@
-"""The async driver, on trio and on asyncio alike: one task per connection, one for the time, direct writes.
+"""The async driver, for trio and asyncio: one task per connection, one for timers, direct writes.
 
-Rule: no streams, no locks, no task per request. The task that calls writes at once; a task per connection
-reads, hands over everything that has arrived, and wakes those whose news came.
+Rule: no streams, no locks, no task per request. The calling task writes at once; the task of a connection
+reads, passes on everything that has arrived, and wakes the callers whose condition may be true.
 """
+
+# Tasks, all in one task group that `async with` opens and closes:
+#
+#     the caller          runs its script; writes to the socket directly; parks on an Event in `_waiters`
+#     _serve (per node)   connects, then reads until the connection ends, and reports its end
+#     _drain (per node)   only while the kernel's buffer is full: waits until the socket is writable again
+#     _keep_time          sleeps until the next deadline of the network; `push` sets its alarm when an
+#                         earlier one appears
+#
+# `_waiters` is keyed by the `news` of a Wait, so a finished batch wakes its own callers and not all of them:
+# a program may have thousands of tasks that wait for a record each. ANYTHING is woken by every read.
+#
+# Raw sockets instead of anyio's streams: a stream copies each piece, and its send is a checkpoint, so that
+# `send` could not stay synchronous while the buffer has room.
 
 from __future__ import annotations
 

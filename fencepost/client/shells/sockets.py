@@ -1,4 +1,4 @@
-"""What both drivers need of sockets and clocks."""
+"""Sockets and clocks, as both drivers use them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,23 @@
-"""The blocking driver: selector rounds in the thread that calls, and an IO thread for the time between calls.
+"""The blocking driver: selector rounds in the calling thread, and an IO thread between calls.
 
-Rule: the lock guards the machine and its network. Scripts run under it and nothing waits under it; one thread
-at a time waits for the sockets.
+Rule: the lock guards the machine and its network. Scripts run under the lock and nothing waits under it; one
+thread at a time waits for the sockets.
 """
+
+# A blocking client has no event loop. The thread that needs an answer drives the sockets: `Sockets.round`
+# writes, waits in select(), reads, and passes on the answers of all callers, not only its own.
+#
+#         calling thread                                   IO thread (producers and group members only)
+#         --------------                                   --------------------------------------------
+#         run(script)                                      wakes every tick while there is work
+#           lock: next(script), perform(effects)           round(0): skipped if another thread does a round
+#           no lock: round(100 ms) until `until()`         sleeps again when nothing is unfinished
+#
+# Between calls a thread must still send batches that have lingered, take acknowledgements and send
+# heartbeats; the IO thread does. It polls every few milliseconds instead of being notified per record, since
+# an Event.set per record would cost more than the record. Two locks: `lock` for the machine, held for
+# microseconds, and `_pumping`, held by the thread that is inside select(). They are never waited for in the
+# opposite order.
 
 from __future__ import annotations
 
