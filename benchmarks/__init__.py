@@ -1,1 +1,1 @@
-"""Side-by-side measurements against peers; never timed tests."""
+"""Measurements beside a peer; no test depends on them."""

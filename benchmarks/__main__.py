@@ -1,7 +1,7 @@
-"""`python -m benchmarks`: our client and broker beside confluent-kafka and librdkafka's mock cluster, and the
-simulator.
+"""`python -m benchmarks`: measures client and broker beside confluent-kafka and librdkafka's mock cluster,
+and the simulator.
 
-Rule: what is said on stdout is the result alone; nothing here passes or fails by the clock.
+Rule: stdout has only the results; nothing passes or fails by speed.
 """
 
 from __future__ import annotations
@@ -17,15 +17,30 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 from rich.console import Console
 
+from benchmarks.brokers import System
+from benchmarks.load_rounds import Tell, measure
 from benchmarks.loads import Load, Scale
-from benchmarks.pages import Report, conditions, grids
-from benchmarks.results import as_json, import_trio, load_results, standing_results
-from benchmarks.rounds import Tell, measure
-from benchmarks.simulated import SimulatorScale
-from benchmarks.simulator_pages import simulator_conditions, simulator_grids
-from benchmarks.simulator_rounds import SimulatorReport, measured_simulator, simulator_as_json
-from benchmarks.systems import System
-from benchmarks.tables import Grid, markdown, show, write_section
+from benchmarks.report import (
+    Grid,
+    Report,
+    as_json,
+    conditions,
+    grids,
+    import_trio,
+    load_results,
+    markdown,
+    show,
+    standing_results,
+    write_section,
+)
+from benchmarks.simulator import (
+    SimulatorReport,
+    SimulatorScale,
+    measured_simulator,
+    simulator_as_json,
+    simulator_conditions,
+    simulator_grids,
+)
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 FULL, QUICK = Scale(), Scale(records=100_000, transactions=200)
@@ -48,25 +63,25 @@ def run(
     as_json_line: Annotated[bool, Parameter("--json", negative="")] = False,
     write: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
-    """Measure produce, fetch and commits, ours and confluent-kafka's in turn, and show the ratios; then the
-    simulator, on one core.
+    """Measure produce, fetch and commits of Fencepost and confluent-kafka in turn and show the ratios; then
+    measure the simulator on one core.
 
     Parameters
     ----------
     quick
-        A tenth of the records, a sixth of the worlds, fewer rounds: a look, not a figure to quote.
+        Fewer records, worlds and rounds, for a first look.
     rounds
-        How often everything is measured.
+        Number of rounds.
     only
-        One kind of load, or the simulator.
+        Measure only this.
     records
-        How many records are produced and fetched.
+        Number of records to produce and fetch.
     transactions
-        How many transactions are committed.
+        Number of transactions to commit.
     as_json_line
-        Everything as one JSON object, too: the last line of the output.
+        Print the results as one JSON object in the last line, too.
     write
-        Put the tables into docs/performance.md.
+        Write the tables into docs/performance.md.
     """
     usual = QUICK if quick else FULL
     scale = Scale(records=records or usual.records, transactions=transactions or usual.transactions)
@@ -86,14 +101,14 @@ def run(
 
 
 def _hand_out(tables: list[Grid], where: str, *, section: str | None) -> None:
-    """Shows what was measured and, when that was asked for, puts it into its section of the page."""
+    """Prints the tables and, with a section, writes them into the page."""
     show(tables, where, Console(highlight=False))
     if section is not None:
         write_section(PAGE, section, markdown(tables, where))
 
 
 def measured_report(loads: list[Load], scale: Scale, *, rounds: int) -> Report:
-    """Measures the loads, and says on a terminal what it is at."""
+    """Measures the loads; shows the current step on a terminal."""
     systems = [system for system in System if system.is_installed]
     with _measuring() as (data, tell):
         results = measure(systems, loads, scale, rounds=rounds, data=data, tell=tell)
@@ -107,7 +122,7 @@ def measured_report(loads: list[Load], scale: Scale, *, rounds: int) -> Report:
 
 
 def measured_simulator_report(*, quick: bool, rounds: int | None) -> SimulatorReport:
-    """Measures the simulator, and says on a terminal what it is at."""
+    """Measures the simulator; shows the current step on a terminal."""
     scale = QUICK_SIMULATOR if quick else FULL_SIMULATOR
     rounds = rounds or (QUICK_ROUNDS if quick else SIMULATOR_ROUNDS)
     with _measuring() as (data, tell):
@@ -116,7 +131,7 @@ def measured_simulator_report(*, quick: bool, rounds: int | None) -> SimulatorRe
 
 @contextmanager
 def _measuring() -> Generator[tuple[Path, Tell]]:
-    """A directory that goes again, and a line on the terminal."""
+    """A temporary directory and a status line on the terminal."""
     with (
         TemporaryDirectory(prefix="fencepost-bench-") as data,
         Console(stderr=True).status("starting") as status,

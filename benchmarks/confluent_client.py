@@ -1,6 +1,6 @@
-"""The same loads on confluent-kafka, as its users write them, with the settings that were fastest here.
+"""The loads on confluent-kafka, written as its users write them, with the settings that were fastest here.
 
-Rule: the peer is not asked for more than we give, nor held back: what differs in its favour stays so.
+Rule: differences in favour of the peer are kept.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Pro
 from benchmarks.loads import KEYS, PARTITIONS, RECORDS_PER_TRANSACTION, VALUES, Load, Scale, Work
 
 WAIT_SECONDS_MAX = 30.0
-CALLBACKS_EVERY = 1_000  # records: asking for delivery reports after each one costs a third of the speed
+CALLBACKS_EVERY = 1_000  # records; polling for delivery reports after each one costs a third of the speed
 CONSUMED_AT_ONCE = 10_000
 
 Settings = dict[str, str | int | float | bool]
@@ -22,21 +22,21 @@ Settings = dict[str, str | int | float | bool]
 PRODUCER: Settings = {
     "acks": "all",
     "linger.ms": 5,
-    "queue.buffering.max.messages": 10_000_000,  # default 100,000: the producer would wait for it
+    "queue.buffering.max.messages": 10_000_000,  # default 100,000: the producer would block
     "queue.buffering.max.kbytes": 1_048_576,
 }
 CONSUMER: Settings = {
     "group.id": "bench",
     "enable.auto.commit": False,
     "queued.max.messages.kbytes": 1_048_576,  # default 64 MiB
-    "queued.min.messages": 1_000_000,  # default 100,000: it would fetch less ahead
-    "fetch.wait.max.ms": 10,  # default 500: it would wait that long when it is ahead of the broker
+    "queued.min.messages": 1_000_000,  # default 100,000: it would prefetch less
+    "fetch.wait.max.ms": 10,  # default 500: it would wait that long at the end of a partition
 }
 
 
 @contextmanager
 def _producing(address: str, scale: Scale) -> Generator[Work]:
-    """Every record has a key and a delivery report that is looked at."""
+    """Every record has a key, and its delivery report is checked."""
     topic = f"bench-{uuid4().hex}"
     stored = failed = 0
 
@@ -66,7 +66,7 @@ def _producing(address: str, scale: Scale) -> Generator[Work]:
 
 @contextmanager
 def _committing(address: str, scale: Scale) -> Generator[Work]:
-    """One producer, one transaction after the other, all to one partition."""
+    """One producer commits transactions to one partition, one at a time."""
     topic = f"bench-{uuid4().hex}"
     own = {"bootstrap.servers": address, "transactional.id": topic, "linger.ms": 0}
     producer = Producer({**PRODUCER, **own})
@@ -98,7 +98,7 @@ def _fetching(address: str, scale: Scale) -> Generator[Work]:
     taken: list[int] = []
 
     def work() -> int:
-        # It fetches by itself as soon as it is assigned, so the assignment is timed.
+        # The consumer prefetches from the assignment on, so the assignment is timed.
         consumer.assign(partitions)
         count = 0
         while count < scale.records:
@@ -113,7 +113,7 @@ def _fetching(address: str, scale: Scale) -> Generator[Work]:
 
 
 def prepared(load: Load, address: str, scale: Scale) -> AbstractContextManager[Work]:
-    """The work of a load, ready to be timed. It has one way to fetch: records."""
+    """Prepares the work of a load. The peer can only fetch records, not columns."""
     match load:
         case Load.PRODUCE:
             return _producing(address, scale)
@@ -124,7 +124,7 @@ def prepared(load: Load, address: str, scale: Scale) -> AbstractContextManager[W
 
 
 def fill(address: str, scale: Scale) -> None:
-    """Writes what the fetches read, spread evenly over its topics."""
+    """Writes the records for the fetches, spread evenly over the topics."""
     topics = scale.fetch_topics
     producer = Producer({**PRODUCER, "bootstrap.servers": address})
     for number, (key, value) in enumerate(scale.keyed_records()):

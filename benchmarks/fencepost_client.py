@@ -1,6 +1,6 @@
-"""The loads on our client, as its users write them.
+"""The loads on Fencepost's client, written as its users write them.
 
-Rule: connections, topics and the first answers are made before the clock runs.
+Rule: connections, topics and first responses are not timed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fencepost import Admin, Consumer, Producer, TopicPartition
 from fencepost.client.consumer_records import ConsumedBatch
 from fencepost.client.shells.sync import SendFuture
 
-OUTCOMES_EVERY = 1_000  # records, as the peer asks for its delivery reports
+OUTCOMES_EVERY = 1_000  # records, as often as the peer polls for delivery reports
 
 
 def _fresh_topic(address: str) -> str:
@@ -27,7 +27,7 @@ def _fresh_topic(address: str) -> str:
 
 
 def _stored(outcomes: list[SendFuture]) -> int:
-    """How many records these are; raises what the first that failed ended in."""
+    """Returns the number of records; raises the error of the first one that failed."""
     for outcome in outcomes:
         outcome.result()
     return len(outcomes)
@@ -35,7 +35,7 @@ def _stored(outcomes: list[SendFuture]) -> int:
 
 @contextmanager
 def _producing(address: str, scale: Scale) -> Generator[Work]:
-    """Every record has a key and an outcome that is looked at, soon after it is known."""
+    """Every record has a key, and its outcome is checked soon after it is known."""
     topic = _fresh_topic(address)
     with Producer(address) as producer:
         producer.send(topic, b"first").result()
@@ -57,7 +57,7 @@ def _producing(address: str, scale: Scale) -> Generator[Work]:
 
 @contextmanager
 def _committing(address: str, scale: Scale) -> Generator[Work]:
-    """One producer, one transaction after the other, all to one partition."""
+    """One producer commits transactions to one partition, one at a time."""
     topic = _fresh_topic(address)
     with Producer(address, transactional_id=f"bench-{uuid4().hex}") as producer:
         producer.init_transactions()
@@ -108,7 +108,7 @@ def _bytes_of_values(batch: ConsumedBatch) -> int:
 
 
 def prepared(load: Load, address: str, scale: Scale) -> AbstractContextManager[Work]:
-    """The work of a load, ready to be timed."""
+    """Prepares the work of a load."""
     match load:
         case Load.PRODUCE:
             return _producing(address, scale)
@@ -121,7 +121,7 @@ def prepared(load: Load, address: str, scale: Scale) -> AbstractContextManager[W
 
 
 def fill(address: str, scale: Scale) -> None:
-    """Writes what the fetches read, spread evenly over its topics."""
+    """Writes the records for the fetches, spread evenly over the topics."""
     topics = scale.fetch_topics
     with Admin(address) as admin:
         for topic in topics:

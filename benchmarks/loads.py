@@ -1,6 +1,6 @@
-"""What is measured: the loads, how large they are, and what one run of one load gives.
+"""The loads, their sizes, and the figures of a run.
 
-Rule: both sides do the same work on the same bytes; whatever comes before the first record is not timed.
+Rule: both sides do the same work on the same bytes; everything before the first record is not timed.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from typing import Final
 import attrs
 
 Work = Callable[[], int]
-"""What is timed: does one load and returns how many operations that were."""
+"""The timed part: does one load and returns the number of operations."""
 
-PARTITIONS: Final = (
-    4  # of each topic: what librdkafka's mock cluster gives to a topic that it makes by itself
-)
-# The mock cluster forgets what a partition holds beyond 5 MB, so what is fetched lies in many.
+PARTITIONS: Final = 4  # of each topic; librdkafka's mock cluster creates topics with this many
+# The mock cluster drops the oldest records of a partition beyond 5 MB, so fetches read many partitions.
 BYTES_PER_PARTITION_MAX: Final = 4_000_000
 RECORDS_PER_TRANSACTION: Final = 100
 VALUE_SIZE: Final = 100
@@ -29,7 +27,7 @@ VALUES: Final = [(b"value-%04d-" % number).ljust(VALUE_SIZE, b"x") for number in
 
 
 class Load(Enum):
-    """One kind of work. The value is its name on the command line and in the table."""
+    """A kind of work. The value is its name on the command line and in the table."""
 
     PRODUCE = "produce"
     FETCH = "fetch"
@@ -39,17 +37,17 @@ class Load(Enum):
 
 @attrs.frozen(kw_only=True)
 class Scale:
-    """How much of each load one run does."""
+    """The size of the loads."""
 
     records: int = 1_000_000
     transactions: int = 1_000
 
     def operations(self, load: Load) -> int:
-        """How many records or commits the load is."""
+        """The number of records or commits of a load."""
         return self.transactions if load is Load.COMMITS else self.records
 
     def keyed_records(self) -> Iterator[tuple[bytes, bytes]]:
-        """(key, value) of each record of a load."""
+        """Yields key and value of each record of a load."""
         return islice(zip(cycle(KEYS), cycle(VALUES), strict=True), self.records)
 
     @property
@@ -61,7 +59,7 @@ class Scale:
 
 @attrs.frozen(kw_only=True)
 class Sample:
-    """What one run gave. CPU in seconds over the timed part; memory is the client's peak."""
+    """The figures of one run. CPU covers the timed part; memory is the peak of the client."""
 
     operations: int
     seconds: float
@@ -77,7 +75,7 @@ class Sample:
 
 @attrs.frozen(kw_only=True)
 class Standing:
-    """What a broker costs by standing there: seconds from spawn to first answer, and memory in bytes."""
+    """The cost of a broker without load: seconds from spawn to first response, and memory in bytes."""
 
     start_seconds: float
     idle_bytes: int | None

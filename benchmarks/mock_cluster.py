@@ -1,6 +1,7 @@
 """`python -m benchmarks.mock_cluster`: librdkafka's mock cluster of one broker, until stdin ends.
 
-Rule: says its address as one JSON line once it has answered a request. It keeps records in memory alone.
+It prints its address as one JSON line once it has answered a request, and keeps records only in memory.
+Rule: it imports nothing of this package, because the memory of its process is measured.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 
 def main() -> None:
-    """Runs the cluster inside a client, which is how librdkafka offers it."""
+    """Runs the cluster inside a client, the only way that librdkafka offers."""
     cluster = AdminClient({"test.mock.num.brokers": 1, "log_level": 0})
     broker = next(iter(cluster.list_topics(timeout=30).brokers.values()))
     print(json.dumps({"address": f"{broker.host}:{broker.port}"}), flush=True)

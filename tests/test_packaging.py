@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SECONDS_MAX = 120
+SECONDS_MAX = 600
 COLLIDING = ("broker", "client", "journal", "protocol", "spark_bridge")
 
 

@@ -19,7 +19,7 @@ def test_the_pipeline_of_the_readme_runs(tmp_path: Path) -> None:
     script = tmp_path / "pipeline.py"
     script.write_text(pipelines[0])
     run = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=300, cwd=tmp_path, check=False
     )
     assert (run.returncode, run.stderr) == (0, "")
     assert f"It prints `{run.stdout.strip()}`." in page

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import FAILED, OK, Ended, code_of
-from fencepost.cli.fixes import WithoutFixes
+from fencepost.cli.options import WithoutFixes
 from fencepost.cli.output import Json, counted, print_json
 
 if TYPE_CHECKING:

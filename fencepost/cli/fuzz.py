@@ -17,7 +17,7 @@ import attrs
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import FAILED, OK, Ended, code_of
-from fencepost.cli.fixes import WithoutFixes, spelled
+from fencepost.cli.options import WithoutFixes, without_fix_options
 from fencepost.cli.output import Json, counted, print_json, print_table
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class WorldOptions:
         broken = [f"--break {protection}" for protection in self.broken]
         return (
             "".join(f" {each}" for each in said)
-            + spelled(self.without_fixes)
+            + without_fix_options(self.without_fixes)
             + "".join(f" {b}" for b in broken)
         )
 

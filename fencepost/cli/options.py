@@ -1,4 +1,4 @@
-"""The options that several commands share: `--bootstrap`, `--json`, and checks of their values."""
+"""The options that several commands share: `--bootstrap`, `--json`, `--without-fix`, and their checks."""
 
 from __future__ import annotations
 
@@ -46,3 +46,24 @@ def reach(bootstrap: str) -> str:
             code=NO_BROKER,
         ) from problem
     return bootstrap
+
+
+def _check_fix_names(_: type, names: tuple[str, ...]) -> None:
+    """Refuses an unknown name before anything starts; the error lists the names."""
+    from fencepost.broker.kafka_fixes import KafkaFixes
+
+    try:
+        KafkaFixes.without(names)
+    except ValueError as problem:
+        raise CommandFailed(
+            f"--without-fix: {problem}", then="docs/fidelity.md describes each of them", code=WRONG_USAGE
+        ) from problem
+
+
+WithoutFixes = Annotated[tuple[str, ...], Parameter("--without-fix", negative="", validator=_check_fix_names)]
+"""Turns off one of Kafka's later fixes in the brokers that a command starts."""
+
+
+def without_fix_options(names: tuple[str, ...]) -> str:
+    """The options as a user types them, each with a leading space."""
+    return "".join(f" --without-fix {name}" for name in names)

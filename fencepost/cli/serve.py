@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed
-from fencepost.cli.fixes import WithoutFixes
+from fencepost.cli.options import WithoutFixes
 
 if TYPE_CHECKING:
     from fencepost.broker.server import BrokerSettings, Ready

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed, Ended, code_of
-from fencepost.cli.fixes import WithoutFixes
 from fencepost.cli.fuzz import WorldOptions
 from fencepost.cli.fuzz_workers import PausedCollector
+from fencepost.cli.options import WithoutFixes
 from fencepost.cli.output import Json, Target, counted, print_json
 from fencepost.cli.run import read
 

@@ -15,12 +15,22 @@ from types import FunctionType
 import attrs
 import pytest
 
-from benchmarks.results import Spread
-from benchmarks.shares import Part, Shares, part_of, shares
-from benchmarks.simulated import Simulated, SimulatorScale, Subject, calm_plan, prepared
-from benchmarks.simulator_pages import simulator_conditions, simulator_grids
-from benchmarks.simulator_rounds import UNITS, Figure, SimulatorReport, figures, simulator_as_json
-from benchmarks.tables import markdown
+from benchmarks.profiler import Part, Shares, part_of, shares
+from benchmarks.report import Spread, markdown
+from benchmarks.simulator import (
+    UNITS,
+    Figure,
+    Simulated,
+    SimulatorReport,
+    SimulatorScale,
+    Subject,
+    calm_plan,
+    figures,
+    prepared,
+    simulator_as_json,
+    simulator_conditions,
+    simulator_grids,
+)
 from fencepost.simulator.fuzz.worlds import try_seed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -190,11 +200,11 @@ def test_the_json_has_the_same() -> None:
 @pytest.mark.parametrize("wanted", ["speed", "shares"])
 def test_a_run_in_its_own_process_says_one_line(wanted: str) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "benchmarks.one_simulation", "fuzz", "1", "2", wanted],
+        [sys.executable, "-m", "benchmarks.simulator", "fuzz", "1", "2", wanted],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout)

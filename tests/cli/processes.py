@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0  # a bound on a hang
 COMMAND = [sys.executable, "-m", "fencepost"]
 
 # Shells start background jobs deaf to Ctrl-C, and so is all that these start: our commands shall hear it.

@@ -17,7 +17,7 @@ from fencepost.cli.application import run
 from fencepost.protocol.terms import TransactionState
 from tests.cli.processes import COMMAND, started
 
-PATIENCE_S = 200.0
+PATIENCE_S = 600.0  # a bound on a hang
 FLIGHTS = 2_000
 KILLS = 5
 

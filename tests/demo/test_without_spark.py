@@ -18,7 +18,7 @@ sys.exit(main())
 
 def test_a_demonstration_without_spark_says_how_to_get_it() -> None:
     run = subprocess.run(
-        [sys.executable, "-c", WITHOUT_SPARK], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", WITHOUT_SPARK], capture_output=True, text=True, timeout=300, check=False
     )
     assert run.returncode == FAILED
     assert run.stdout == ""

@@ -10,7 +10,7 @@ import pytest
 
 from tests.simulator import digests
 
-PATIENCE_S = 60
+PATIENCE_S = 300
 
 
 def told(hash_seed: str, fault: str = "") -> list[str]:

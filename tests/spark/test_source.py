@@ -207,7 +207,7 @@ def test_a_damaged_batch_names_file_and_offset(spark: "SparkSession", tmp_path: 
 def test_the_directory_of_a_killed_writer_is_read_right(spark: "SparkSession", tmp_path: Path) -> None:
     """The manifest is old, an open transaction pins the end, the last batch is torn."""
     killed = subprocess.run(
-        [sys.executable, "-m", "tests.spark.killed_writer", tmp_path], cwd=ROOT, timeout=60
+        [sys.executable, "-m", "tests.spark.killed_writer", tmp_path], cwd=ROOT, timeout=300
     )
     assert killed.returncode == -signal.SIGKILL
     remembered = new_log(MemoryStorage(), settings=killed_writer.SETTINGS)
@@ -259,7 +259,7 @@ def test_no_java_on_the_path_and_workers_without_the_package(
         env={"PATH": str(tools), "PYSPARK_PYTHON": str(python), "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     expected = sum(len(visible(log.entries, COMMITTED)) for log in written[1].values())
     assert asked.stdout.split() == [str(expected)], asked.stderr

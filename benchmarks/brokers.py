@@ -1,10 +1,12 @@
-"""The brokers that are measured, each in its own process: ours on a fresh directory, the peer's mock cluster.
+"""The brokers that are measured, each in its own process: Fencepost on a fresh directory, and librdkafka's
+mock cluster. Also the CPU and memory of a process.
 
-Rule: none outlives the benchmark; a broker counts as started when it has answered a request.
+Rule: no broker outlives the benchmark. A broker has started once it has answered a request.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import socket
@@ -21,7 +23,6 @@ from typing import Any
 
 import attrs
 
-from benchmarks.processes import resident_bytes
 from fencepost.protocol.frames import FrameReader, decode_reply, encode_request
 from fencepost.protocol.messages import API_BY_REQUEST, Metadata
 
@@ -30,7 +31,7 @@ ANSWER_SECONDS_MAX = 30.0
 
 
 class System(Enum):
-    """A client and the broker that it talks to. The value is its name in the table."""
+    """A client and its broker. The value is the name in the table."""
 
     OURS = "fencepost"
     CONFLUENT = "confluent-kafka"
@@ -41,14 +42,14 @@ class System(Enum):
 
 
 def environment(data: Path) -> dict[str, str]:
-    """That of every process here: bytecode is kept, as where a package is installed, but under `data`."""
+    """The environment of all processes: like an installed package they cache bytecode, but under `data`."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, "PYTHONPYCACHEPREFIX": str(data / "bytecode")}
 
 
 @attrs.frozen(kw_only=True)
 class RunningBroker:
-    """A broker that answers, and what its start took."""
+    """A running broker, and the time and memory of its start."""
 
     address: str
     process_id: int
@@ -57,12 +58,12 @@ class RunningBroker:
 
 
 def running(system: System, data: Path) -> AbstractContextManager[RunningBroker]:
-    """A fresh broker, gone afterwards. Ours keeps its log under `data`; the mock cluster keeps nothing."""
+    """Runs a fresh broker for the block; Fencepost keeps its log under `data`, the peer keeps none."""
     return _fencepost(data) if system is System.OURS else _mock_cluster(data)
 
 
 def seconds_to_import_trio(data: Path) -> float:
-    """What a Python that only imports trio takes from its spawn to its end: no trio program starts sooner."""
+    """Seconds of a process that only imports trio: a lower bound for the start of a trio program."""
     begun = time.perf_counter()
     subprocess.run([sys.executable, "-c", "import trio"], env=environment(data), check=True)
     return time.perf_counter() - begun
@@ -96,7 +97,7 @@ def _started(address: str, process: subprocess.Popen[bytes], begun: float) -> Ru
 
 @contextmanager
 def _speaking(*module: str, data: Path) -> Generator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
-    """`python -m module ...` and the JSON line that it says when it is ready; it ends when its stdin does."""
+    """Runs `python -m module ...`: it prints a JSON line when it is ready and ends when its stdin closes."""
     with subprocess.Popen(
         [sys.executable, "-m", *module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(data)
     ) as process:
@@ -110,11 +111,11 @@ def _speaking(*module: str, data: Path) -> Generator[tuple[subprocess.Popen[byte
             process.stdin.close()
             process.wait(END_SECONDS_MAX)
         finally:
-            process.kill()  # nothing, when it has ended
+            process.kill()  # no effect if it has ended
 
 
 def _ask_for_metadata(host: str, port: int) -> None:
-    """One request without a client, answered."""
+    """Sends one request without a client and reads the response."""
     request = Metadata(topics=None)
     frames = FrameReader()
     with socket.create_connection((host, port), timeout=ANSWER_SECONDS_MAX) as connection:
@@ -124,3 +125,24 @@ def _ask_for_metadata(host: str, port: int) -> None:
                 decode_reply(frame, API_BY_REQUEST[Metadata])
                 return
     raise ConnectionError(f"{host}:{port} closed the connection instead of answering")
+
+
+def cpu_seconds(process_id: int) -> float | None:
+    """CPU seconds of all threads so far, by POSIX clock_getcpuclockid; None on macOS, which lacks it."""
+    clock_of = getattr(ctypes.CDLL(None), "clock_getcpuclockid", None)
+    if clock_of is None:
+        return None
+    clock = ctypes.c_int()
+    if clock_of(process_id, ctypes.byref(clock)):
+        return None
+    return time.clock_gettime(clock.value)
+
+
+def resident_bytes(process_id: int, *, peak: bool = False) -> int | None:
+    """The memory of a process now, or its peak since the start, by Linux's /proc; None elsewhere."""
+    status = Path("/proc", str(process_id), "status")
+    if not status.exists():
+        return None
+    wanted = "VmHWM:" if peak else "VmRSS:"
+    kibibytes = next(line.split()[1] for line in status.read_text().splitlines() if line.startswith(wanted))
+    return int(kibibytes) * 1024

@@ -1,23 +1,37 @@
-"""Rounds: in each one every system gets a fresh broker, and each load runs on all of them in turn.
+"""Rounds of loads: in each round every system gets a fresh broker, and each load runs on all of them in turn.
 
-Rule: who goes first changes with every round, so that what the machine does meanwhile meets both.
+Every load runs in a process of its own, which prints the sample as one JSON line:
+`python -m benchmarks.load_rounds SYSTEM LOAD ADDRESS BROKER_PROCESS_ID RECORDS TRANSACTIONS`. LOAD `fill`
+writes the records for the fetches and prints nothing.
+
+Rule: the order of the systems alternates, so other work on the machine affects both.
 """
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 
 import attrs
 
-from benchmarks.loads import Load, Sample, Scale, Standing
-from benchmarks.one_run import FILL
-from benchmarks.processes import resident_bytes
-from benchmarks.systems import RunningBroker, System, environment, running, seconds_to_import_trio
+from benchmarks.brokers import (
+    RunningBroker,
+    System,
+    cpu_seconds,
+    environment,
+    resident_bytes,
+    running,
+    seconds_to_import_trio,
+)
+from benchmarks.loads import Load, Sample, Scale, Standing, Work
 
 RUN_SECONDS_MAX = 300.0
 FETCHES = {Load.FETCH, Load.FETCH_VALUES}
@@ -27,7 +41,7 @@ Tell = Callable[[str], None]
 
 @attrs.frozen(kw_only=True)
 class Round:
-    """What one round gave, by system."""
+    """The samples of one round, by system."""
 
     samples: Mapping[Load, Mapping[System, Sample]]
     standing: Mapping[System, Standing]
@@ -37,7 +51,7 @@ class Round:
 def measure(
     systems: Sequence[System], loads: Sequence[Load], scale: Scale, *, rounds: int, data: Path, tell: Tell
 ) -> list[Round]:
-    """Runs every round. `tell` hears what is being done; logs lie under `data` while their broker runs."""
+    """Runs every round. `tell` is called with each step; brokers keep their logs under `data`."""
     tell("first starts, not measured")
     for system in systems:
         with running(system, data):
@@ -76,9 +90,9 @@ def _measure_once(
 
 
 def _run(system: System, load: str, broker: RunningBroker, scale: Scale, data: Path) -> str:
-    """What one load in a process of its own printed."""
+    """Runs one load in a process of its own and returns its output."""
     sizes = (str(scale.records), str(scale.transactions))
-    command = [sys.executable, "-m", "benchmarks.one_run"]
+    command = [sys.executable, "-m", "benchmarks.load_rounds"]
     ended = subprocess.run(
         [*command, system.value, load, broker.address, str(broker.process_id), *sizes],
         stdout=subprocess.PIPE,
@@ -96,3 +110,45 @@ def _standing(broker: RunningBroker) -> Standing:
         idle_bytes=broker.idle_bytes,
         peak_bytes=resident_bytes(broker.process_id, peak=True),
     )
+
+
+# A process imports only the client that it uses, because the memory of the process is measured.
+CLIENTS = {System.OURS: "benchmarks.fencepost_client", System.CONFLUENT: "benchmarks.confluent_client"}
+FILL = "fill"
+
+
+def main(system: str, load: str, address: str, broker: str, records: str, transactions: str) -> None:
+    """Runs one load and prints its sample."""
+    client = import_module(CLIENTS[System(system)])
+    scale = Scale(records=int(records), transactions=int(transactions))
+    if load == FILL:
+        client.fill(address, scale)
+        return
+    with client.prepared(Load(load), address, scale) as work:
+        sample = timed(work, scale.operations(Load(load)), broker_process_id=int(broker))
+        print(json.dumps(attrs.asdict(sample)), flush=True)
+
+
+def timed(work: Work, operations: int, *, broker_process_id: int) -> Sample:
+    """Does the work and measures it; AssertionError if it was not completed."""
+    gc.collect()
+    broker_before, client_before = cpu_seconds(broker_process_id), time.process_time()
+    begun = time.perf_counter()
+    done = work()
+    seconds = time.perf_counter() - begun
+    client_cpu = time.process_time() - client_before
+    broker_after = cpu_seconds(broker_process_id)
+    assert done == operations, f"{done} of {operations} operations were done"
+    return Sample(
+        operations=operations,
+        seconds=seconds,
+        client_cpu_seconds=client_cpu,
+        broker_cpu_seconds=None
+        if broker_before is None or broker_after is None
+        else broker_after - broker_before,
+        client_bytes=resident_bytes(os.getpid(), peak=True),
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

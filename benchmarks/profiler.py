@@ -1,7 +1,7 @@
-"""Where the CPU time of a run goes: a sampling profiler that knows the parts of the simulator.
+"""A sampling profiler that attributes CPU time to the parts of the simulator.
 
-Rule: a sample belongs to the innermost frame that is in a known part, so the codec and libraries count for
-whoever called them.
+Rule: a sample belongs to the innermost frame in a known part, so the codec and libraries count for their
+caller.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ INTERVAL_SECONDS: Final = 0.001  # of CPU; the kernel rounds it up to its tick, 
 
 
 class Part(Enum):
-    """Whose time it is. The value is its name in the table."""
+    """A part of the simulator. The value is its name in the table."""
 
     BROKER = "broker cores"
     CLIENT = "client cores"
@@ -38,9 +38,9 @@ _PARTS: Final[Mapping[str, Part]] = {
 
 
 class Shares:
-    """Samples the process while it is entered; `samples` counts them by part.
+    """Samples the process during a `with` block; `samples` counts the samples by part.
 
-    One at a time, in the main thread: there is one such timer in a process (setitimer's ITIMER_PROF).
+    Only one at a time, in the main thread: a process has one such timer (ITIMER_PROF).
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Shares:
 
 
 def part_of(frame: FrameType | None) -> Part:
-    """The part of the innermost frame that is in one."""
+    """The part of the innermost frame that belongs to one."""
     while frame is not None:
         part = _part_of_module(frame.f_globals.get("__name__", ""))
         if part is not None:
@@ -71,7 +71,7 @@ def part_of(frame: FrameType | None) -> Part:
 
 @cache
 def _part_of_module(name: str) -> Part | None:
-    """By the longest package that is known: judges are in the simulator, too."""
+    """Looks up the longest known package: judges are a part inside the simulator."""
     while name:
         if name in _PARTS:
             return _PARTS[name]
@@ -80,6 +80,6 @@ def _part_of_module(name: str) -> Part | None:
 
 
 def shares(samples: Mapping[Part, int]) -> dict[Part, float]:
-    """Every part's share of all samples; together they are 1, or nothing when there was no sample."""
+    """The share of each part in all samples; empty without samples."""
     whole = sum(samples.values())
     return {part: samples.get(part, 0) / whole for part in Part} if whole else {}

@@ -1,0 +1,296 @@
+"""The results of all rounds: medians, ratios, goals, and their tables for a terminal and for the docs.
+
+Rule: the figures belong to one machine at one time; only ratios of the same round are compared with goals. In
+docs/performance.md, the program writes only between the marks of a section.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import attrs
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.brokers import System
+from benchmarks.load_rounds import Round
+from benchmarks.loads import Load, Sample, Scale, Standing
+
+GOALS: Final = {Load.PRODUCE: 1.5, Load.COMMITS: 3.0}
+"""The lowest ratio of rates, Fencepost to confluent-kafka."""
+
+
+@attrs.frozen
+class Spread:
+    """The median, minimum and maximum of a figure over all rounds."""
+
+    middle: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, figures: Sequence[float]) -> Spread:
+        return cls(median(figures), min(figures), max(figures))
+
+
+@attrs.frozen(kw_only=True)
+class LoadResult:
+    """One load over all rounds; a figure is None if it cannot be measured here."""
+
+    load: Load
+    rates: dict[System, Spread]
+    ratio: Spread | None
+    client_cpu_us: dict[System, float | None]
+    broker_cpu_us: dict[System, float | None]
+    client_bytes: dict[System, float | None]
+
+    @property
+    def goal(self) -> float | None:
+        return GOALS.get(self.load)
+
+    @property
+    def is_reached(self) -> bool | None:
+        """Whether the median ratio reaches the goal; None without a ratio or a goal."""
+        if self.ratio is None or self.goal is None:
+            return None
+        return self.ratio.middle >= self.goal
+
+
+@attrs.frozen(kw_only=True)
+class StandingResult:
+    """Start time and memory of a broker: medians over all rounds."""
+
+    system: System
+    start_seconds: Spread
+    idle_bytes: float | None
+    peak_bytes: float | None
+
+
+def load_results(rounds: Sequence[Round]) -> list[LoadResult]:
+    """One result for each load, in the order of the runs."""
+    return [_load_result(load, [measured.samples[load] for measured in rounds]) for load in rounds[0].samples]
+
+
+def _load_result(load: Load, samples: Sequence[Mapping[System, Sample]]) -> LoadResult:
+    systems = [system for system in System if system in samples[0]]
+
+    def figure(system: System, of: Callable[[Sample], float | None]) -> float | None:
+        return _median_of([of(sample[system]) for sample in samples])
+
+    return LoadResult(
+        load=load,
+        rates={system: Spread.of([sample[system].rate for sample in samples]) for system in systems},
+        ratio=Spread.of([s[System.OURS].rate / s[System.CONFLUENT].rate for s in samples])
+        if len(systems) > 1
+        else None,
+        client_cpu_us={s: figure(s, lambda run: _us(run, run.client_cpu_seconds)) for s in systems},
+        broker_cpu_us={s: figure(s, lambda run: _us(run, run.broker_cpu_seconds)) for s in systems},
+        client_bytes={s: figure(s, lambda run: run.client_bytes) for s in systems},
+    )
+
+
+def standing_results(rounds: Sequence[Round]) -> list[StandingResult]:
+    """One result for each broker."""
+    return [
+        _standing_result(system, [measured.standing[system] for measured in rounds])
+        for system in System
+        if system in rounds[0].standing
+    ]
+
+
+def _standing_result(system: System, standing: Sequence[Standing]) -> StandingResult:
+    return StandingResult(
+        system=system,
+        start_seconds=Spread.of([each.start_seconds for each in standing]),
+        idle_bytes=_median_of([each.idle_bytes for each in standing]),
+        peak_bytes=_median_of([each.peak_bytes for each in standing]),
+    )
+
+
+def _us(sample: Sample, seconds: float | None) -> float | None:
+    return None if seconds is None else seconds / sample.operations * 1_000_000
+
+
+def _median_of(figures: Sequence[float | None]) -> float | None:
+    known = [figure for figure in figures if figure is not None]
+    return median(known) if len(known) == len(figures) else None
+
+
+def import_trio(rounds: Sequence[Round]) -> Spread:
+    """Seconds of a Python process that only imports trio."""
+    return Spread.of([measured.import_trio_seconds for measured in rounds])
+
+
+def as_json(loads: Sequence[LoadResult], standing: Sequence[StandingResult], trio: Spread) -> dict[str, Any]:
+    """The results for programs."""
+    return {
+        "import_trio_seconds": attrs.asdict(trio),
+        "loads": [{**_plain(each), "goal": each.goal, "is_reached": each.is_reached} for each in loads],
+        "brokers": [_plain(each) for each in standing],
+    }
+
+
+def _plain(result: LoadResult | StandingResult) -> dict[str, Any]:
+    return attrs.asdict(
+        result,
+        value_serializer=lambda _owner, _field, value: value.value if isinstance(value, Enum) else value,
+    )
+
+
+@attrs.frozen
+class Grid:
+    """A table of strings."""
+
+    title: str
+    columns: Sequence[str] = attrs.field(kw_only=True)
+    rows: Sequence[Sequence[str]] = attrs.field(kw_only=True)
+
+
+def spread(figures: Spread, pattern: str) -> str:
+    """The median, followed by the range unless it is empty."""
+    middle = pattern.format(figures.middle)
+    if figures.least == figures.most:
+        return middle
+    return f"{middle} ({pattern.format(figures.least)} to {pattern.format(figures.most)})"
+
+
+def goal(words: str | None, *, is_reached: bool | None) -> str:
+    """A goal and whether it was reached; a dash without a goal."""
+    if words is None:
+        return "-"
+    return words + {None: "", True: " reached", False: " missed"}[is_reached]
+
+
+def show(grids: Sequence[Grid], conditions: str, console: Console) -> None:
+    """Prints the tables and the conditions of the measurement."""
+    for grid in grids:
+        table = Table(*grid.columns, title=grid.title, title_justify="left", box=box.SIMPLE_HEAD)
+        for row in grid.rows:
+            table.add_row(*row)
+        console.print(table)
+    console.print(conditions)
+
+
+def markdown(grids: Sequence[Grid], conditions: str) -> str:
+    """The tables and conditions as Markdown."""
+    return "\n\n".join([conditions + ".", *(_markdown_table(grid) for grid in grids)])
+
+
+def _markdown_table(grid: Grid) -> str:
+    lines = [grid.columns, ["---"] * len(grid.columns), *grid.rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def write_section(page: Path, name: str, text: str) -> None:
+    """Replaces the text between the marks of a section; ValueError if the page lacks them."""
+    before_mark, after_mark = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, begin, rest = page.read_text(encoding="utf-8").partition(before_mark)
+    _, end, after = rest.partition(after_mark)
+    if not begin or not end:
+        raise ValueError(f"{page} has no section between {before_mark} and {after_mark}")
+    page.write_text(f"{before}{before_mark}\n{text}\n{after_mark}{after}", encoding="utf-8")
+
+
+OURS, PEER = System.OURS, System.CONFLUENT
+MEBIBYTE: Final = 1 << 20
+
+
+@attrs.frozen(kw_only=True)
+class Report:
+    """The results of a measurement."""
+
+    loads: Sequence[LoadResult]
+    standing: Sequence[StandingResult]
+    import_trio: Spread
+    scale: Scale
+    rounds: int
+
+
+def grids(report: Report) -> list[Grid]:
+    """The tables of a report."""
+    return [
+        Grid(
+            "Loads",
+            columns=(
+                "load",
+                "fencepost",
+                "confluent-kafka",
+                "ratio",
+                "goal",
+                "client CPU µs/op",
+                "broker CPU µs/op",
+                "client MiB",
+            ),
+            rows=[_load_row(result) for result in report.loads],
+        ),
+        Grid(
+            "Brokers",
+            columns=("broker", "first answer after", "idle MiB", "peak MiB"),
+            rows=[
+                *(_standing_row(result) for result in report.standing),
+                ["a Python that only imports trio", _milliseconds(report.import_trio), "-", "-"],
+            ],
+        ),
+    ]
+
+
+def _load_row(result: LoadResult) -> list[str]:
+    unit = "commits/s" if result.load.name == "COMMITS" else "records/s"
+    ratio_wanted = None if result.goal is None else f"≥ {result.goal:g}×"
+    return [
+        f"{result.load.value}, {unit}",
+        _rate(result.rates.get(OURS)),
+        _rate(result.rates.get(PEER)),
+        "-" if result.ratio is None else spread(result.ratio, "{:.2f}×"),
+        goal(ratio_wanted, is_reached=result.is_reached),
+        _beside(result.client_cpu_us, "{:.3g}"),
+        _beside(result.broker_cpu_us, "{:.3g}"),
+        _beside(result.client_bytes, "{:.0f}", unit=MEBIBYTE),
+    ]
+
+
+def _standing_row(result: StandingResult) -> list[str]:
+    name = "mock cluster of librdkafka" if result.system is PEER else result.system.value
+    return [
+        name,
+        _milliseconds(result.start_seconds),
+        _number(result.idle_bytes, "{:.0f}", unit=MEBIBYTE),
+        _number(result.peak_bytes, "{:.0f}", unit=MEBIBYTE),
+    ]
+
+
+def _milliseconds(seconds: Spread) -> str:
+    return spread(Spread(*(1000 * figure for figure in attrs.astuple(seconds))), "{:.0f} ms")
+
+
+def _rate(rates: Spread | None) -> str:
+    return "-" if rates is None else spread(rates, "{:,.0f}")
+
+
+def _beside(figures: Mapping[System, float | None], pattern: str, *, unit: float = 1) -> str:
+    """Fencepost / peer."""
+    return " / ".join(_number(figures.get(system), pattern, unit=unit) for system in (OURS, PEER))
+
+
+def _number(figure: float | None, pattern: str, *, unit: float = 1) -> str:
+    return "-" if figure is None else pattern.format(figure / unit)
+
+
+def conditions(report: Report) -> str:
+    """The conditions of the measurement, in one sentence."""
+    peer = f", confluent-kafka {version('confluent-kafka')}" if PEER.is_installed else ""
+    scale = report.scale
+    return (
+        f"{report.rounds} interleaved rounds, medians (least to most) · "
+        f"{scale.records:,} records of 100 bytes, {scale.transactions:,} transactions of 100 records · "
+        f"{os.cpu_count()} CPUs, {sys.platform}, Python {platform.python_version()}{peer}"
+    )
