@@ -1,31 +1,32 @@
 """The engine of every phrase: one table gives the parser, the writer, the suggestions and the help.
 
-Theory of operation
--------------------
-
-A *phrase* is text with typed *blanks*, some of it optional, and one sentence of help:
-
-    {who:WHO} sends {what:REQUEST} [to {whom:WHO}] [#{number:N}]
-
-    node 1 sends EndTxn reply to p #2      what people write: `Grammar.read`, `Grammar.write`
-    WHO sends REQUEST reply [to WHO] [#N]  what errors and documentation show: `Phrase.shown`
-
-A blank `{field:BLANK}` names a field of the value that the phrase makes, and the *blank* that says what may
-stand there: a pattern, perhaps a list of words, and how text becomes a value and back. `[...]` is left out
-when each field in it has its default. A *grammar* is an enum whose members are phrases, and the attrs class
-whose first field is the member and whose other fields are the blanks:
-
-    Enum of phrases --+--> patterns    --> read(text)   -> value
-                      +--> templates   --> write(value) -> text
-                      +--> vocabulary  --> "did you mean ...?"
-                      +--> shown, help --> errors, scenarios/README.md
-
-The invariant is `read(write(value)) == value`. It holds because reading and writing walk the same template; a
-second spelling of a phrase (one for the parser, one for the writer) would break it one day.
-
-Phrases are tried in the order of the enum, and the first whose fixed words match decides. Only then the
-blanks are read: "p sends EndTxm" is a phrase with an unknown REQUEST, so the error lists requests.
+Rule: `read(write(value)) == value`, since reading and writing walk the same template.
 """
+
+# Theory of operation
+#
+# A *phrase* is text with typed *blanks*, some of it optional, and one sentence of help:
+#
+#     {who:WHO} sends {what:REQUEST} [to {whom:WHO}] [#{number:N}]
+#
+#     node 1 sends EndTxn reply to p #2      what people write: `Grammar.read`, `Grammar.write`
+#     WHO sends REQUEST reply [to WHO] [#N]  what errors and documentation show: `Phrase.shown`
+#
+# A blank `{field:BLANK}` names a field of the value that the phrase makes, and the *blank* that says what may
+# stand there: a pattern, perhaps a list of words, and how text becomes a value and back. `[...]` is left out
+# when each field in it has its default. A *grammar* is an enum whose members are phrases, and the attrs class
+# whose first field is the member and whose other fields are the blanks:
+#
+#     Enum of phrases --+--> patterns    --> read(text)   -> value
+#                       +--> templates   --> write(value) -> text
+#                       +--> vocabulary  --> "did you mean ...?"
+#                       +--> shown, help --> errors, scenarios/README.md
+#
+# A second spelling of a phrase (one for the parser, one for the writer) would break the rule one day: a fault
+# that the fuzzer found and wrote to a file would not be the one that the file reproduces.
+#
+# Phrases are tried in the order of the enum, and the first whose fixed words match decides. Only then the
+# blanks are read: "p sends EndTxm" is a phrase with an unknown REQUEST, so the error lists requests.
 
 from __future__ import annotations
 
@@ -128,6 +129,7 @@ class Grammar(Generic[ValueT]):
         """The value that a text names. BadPhrase, with what is possible, when it names none."""
         text = text.strip()
         for kind, pattern in self.patterns.items():
+            # fullmatch: a phrase with a word too many is an error, not a shorter phrase.
             if found := pattern.fullmatch(text):
                 filled = {field: word for field, word in found.groupdict().items() if word is not None}
                 return self._make(kind, filled, text)
@@ -145,6 +147,7 @@ class Grammar(Generic[ValueT]):
 
     def _fill(self, name: str, word: str, text: str) -> Any:
         blank = self.blanks[name]
+        # The pattern takes any word and the list is compared here, so that the error can suggest a near one.
         if blank.words and word not in blank.words:
             because = f"{quoted(text)}: {quoted(word)} is not {a(name)}{suggestion(word, blank.words)}"
             raise BadPhrase(because, possible=blank.words)
@@ -220,6 +223,7 @@ def milliseconds(text: str) -> int:
     match = _TIME.fullmatch(text.strip())
     if match is None:
         raise BadPhrase(f"{quoted(text)} is not a time", possible=["300 ms", "3 s", "2 min"])
+    # Compared by length before int(): a text of a million digits must not be converted.
     digits = match["count"]
     count = int(digits) * _UNITS_MS[match["unit"]] if len(digits) <= len(str(NUMBER_MAX)) else NUMBER_MAX + 1
     if count > NUMBER_MAX:

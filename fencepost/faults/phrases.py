@@ -19,6 +19,7 @@ from fencepost.protocol.terms import TopicPartition, TransactionState
 LASTS_MS: Final = 300
 """How long a fault without `until` lasts."""
 
+# The first alternative that fits wins, so the bare name, which fits everything, is last.
 _SOMEBODY: Final = r"(?:node \d+|coordinator of [^ #]+|leader of [^ #]+|[^ #]+)"
 
 
@@ -96,6 +97,8 @@ def _counted(template: str, meaning: str) -> Phrase:
     return Phrase(template + " [#{number:N}]", meaning)
 
 
+# The order matters: the first phrase that matches is taken, so a reply stands before the request whose words
+# it begins with.
 class PointKind(Enum):
     """What can happen."""
 
@@ -167,6 +170,7 @@ class Point:
 
     def means(self, what: str) -> bool:
         """Whether the point waits for `what`: "PREPARE" waits for PREPARE_COMMIT and PREPARE_ABORT."""
+        # Only states have families. An error or a request is always meant by its whole name.
         is_family = self.kind is PointKind.DECIDES and what.startswith(f"{self.what}_")
         return is_family or self.what in ("", what)
 
@@ -204,9 +208,11 @@ class ActionKind(Enum):
     FAIL_SYNCS = Phrase("fail syncs of {who:PARTITION}", "the disk refuses to sync this log")
 
 
+# A lost message stays lost, and a clock that jumped has jumped: `until` would have nothing to undo.
 ENDS_ITSELF: Final = frozenset({ActionKind.DROP, ActionKind.START, ActionKind.MOVE, ActionKind.CLOCK})
 """What is over as soon as it is done; anything else lasts until it is undone."""
 
+# These act on the message of `when`. At a point that is a time or a crash there is none.
 NEEDS_MESSAGE: Final = frozenset({ActionKind.HOLD, ActionKind.DELAY, ActionKind.DROP})
 
 

@@ -1,10 +1,14 @@
 """The records of one partition of `__consumer_offsets` as a fold: committed and pending offsets.
 
-An offset that a transaction commits is pending until the transaction's marker. COMMIT makes it the group's
-offset, ABORT drops it. Of two offsets for one partition the one that was *written* later counts: a pending
-offset keeps the place of its record, so a marker does not bring back an offset that a later plain commit
-replaced (GroupMetadata.completePendingTxnOffsetCommit).
+Rule: of two offsets for one partition, the one that was *written* later counts.
 """
+
+# An offset that a transaction commits is pending until the transaction's marker. COMMIT makes it the group's
+# offset, ABORT drops it. A pending offset keeps the place of its record, so its marker does not bring back an
+# offset that a later plain commit replaced (GroupMetadata.completePendingTxnOffsetCommit):
+#
+#     offset   0                  1            2
+#              pending offset 5   commit 9     COMMIT        the group continues at 9: written at 1, after 0
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ class WrittenOffset(NamedTuple):
 
 
 class OffsetsModel:
-    """What the batches so far amount to. Feed every batch to `apply_offsets` or `apply_marker`, in order."""
+    """Offsets after the batches so far. Feed every batch to `apply_offsets` or `apply_marker`, in order."""
 
     __slots__ = ("committed", "pending")
 
@@ -37,12 +41,13 @@ class OffsetsModel:
     def apply_offsets(
         self, entries: OffsetEntries, *, base_offset: int, producer_id: int, is_transactional: bool
     ) -> Collection[OffsetKey]:
-        """Take a batch of offsets, None for a tombstone. Returns the keys that it speaks of."""
+        """Take a batch of offsets, None for a tombstone. Returns their keys."""
         keys: list[OffsetKey] = []
         for written_at, (key, record) in enumerate(entries, start=base_offset):
             keys.append(key)
             if record is None:
                 self.committed.pop(key, None)
+                # The transaction of a deleted offset may commit later; it must not bring the offset back.
                 for pending in self.pending.values():
                     pending.pop(key, None)
             elif is_transactional:

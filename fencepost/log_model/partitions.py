@@ -1,18 +1,25 @@
 """The batches of one partition as a fold: its producers, its markers, its open and aborted transactions.
 
-A producer id owns at most one open transaction per partition. The transaction begins with the first
-transactional batch after the producer's last marker and ends with its next marker, whatever epoch the marker
-carries (KIP-890 gives it the next one):
-
-    offset   0       1       2       3        4       5
-             a       x       b       COMMIT   y       ABORT
-    producer 7       8       7       7        8       8
-             └── open ───────────────┘                      committed: a b
-                     └── open ────────────────────────┘     aborted: x y
-    LSO after each   0       0       0        1       1       6
-
-The last stable offset is the first offset of the oldest open transaction, or the end of the log.
+Rule: feed it every batch from the start of the log, in order.
 """
+
+# Theory of operation
+#
+# A producer id owns at most one open transaction per partition. The transaction begins with the first
+# transactional batch after the producer's last marker and ends with its next marker, whatever epoch the
+# marker carries (KIP-890 gives it the next one):
+#
+#     offset   0       1       2       3        4       5
+#              a       x       b       COMMIT   y       ABORT
+#     producer 7       8       7       7        8       8
+#              └── open ───────────────┘                      committed: a b
+#                      └── open ────────────────────────┘     aborted: x y
+#     LSO after each   0       0       0        1       1       6
+#
+# The last stable offset is the first offset of the oldest open transaction, or the end of the log. It cannot
+# pass an open transaction, because a reader of committed records must not see a record before it is decided,
+# and must not see later ones first. At offset 3 the commit of 7 moves it only to 1, where the transaction of
+# 8 begins.
 
 from __future__ import annotations
 
@@ -96,12 +103,15 @@ class PartitionModel:
 
     def _apply_data(self, header: BatchHeader) -> None:
         producer_id, base_offset = header.producer_id, header.base_offset
+        # A batch outside a transaction leaves the open one as it is. No broker should have written it.
         known = self.producers.get(producer_id)
         first_offset = NO_OFFSET
         if header.is_transactional:
             first_offset = self.open.setdefault(producer_id, base_offset)
         elif known is not None:
             first_offset = known.first_offset
+        # Nothing of the batch is compared with what is known: an older epoch or a gap is for the checkers to
+        # find.
         self.producers[producer_id] = ProducerEntry(
             header.producer_epoch,
             header.last_sequence,
@@ -154,6 +164,7 @@ class PartitionModel:
 
     def result_of(self, producer_id: int, offset: int) -> TransactionResult | None:
         """How a transactional batch of this producer at `offset` was decided, None while it is open."""
+        # A transaction ends with the producer's next marker, whatever its epoch.
         for marker in self.markers.get(producer_id, ()):
             if marker.offset > offset:
                 return marker.result

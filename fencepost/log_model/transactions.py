@@ -1,19 +1,23 @@
 """The records of `__transaction_state`: each transactional id's history, its decisions, and how they compare
 with the markers in the partitions.
 
-A transaction is decided by its PREPARE_* record: from then on each of the record's partitions must get a
-marker with the record's producer id, epoch and result. The COMPLETE_* record that follows says that all of
-them are written. Three things can be wrong, and each is a Disagreement:
-
-    decision   marker
-    COMMIT     -         completed, and a marker is missing: the transaction is torn
-    COMMIT     ABORT     committed in some partitions and aborted in others
-    -          COMMIT    no coordinator decided it; an ABORT may be an administrator's
-
-A marker may be repeated: a coordinator that lost the answer sends it again, and the next coordinator sends
-the markers of every PREPARE_* that it finds. Before KIP-890 part 2 the transactions of a producer share one
-epoch, so decisions and markers are matched in the order in which they were written.
+Rule: a decision is what a PREPARE_* record says. Each has a marker in every partition, with the same result.
 """
+
+# Theory of operation
+#
+# A transaction is decided by its PREPARE_* record: from then on each of the record's partitions must get a
+# marker with the record's producer id, epoch and result. The COMPLETE_* record that follows says that all of
+# them are written. Three things can be wrong, and each is a Disagreement:
+#
+#     decision   marker
+#     COMMIT     -         completed, and a marker is missing: the transaction is torn
+#     COMMIT     ABORT     committed in some partitions and aborted in others
+#     -          COMMIT    no coordinator decided it; an ABORT may be an administrator's
+#
+# A marker may be repeated: a coordinator that lost the answer sends it again, and the next coordinator sends
+# the markers of every PREPARE_* that it finds. Before KIP-890 part 2 the transactions of a producer share one
+# epoch, so decisions and markers are matched in the order in which they were written.
 
 from __future__ import annotations
 
@@ -111,6 +115,8 @@ def decisions_of(histories: Histories) -> dict[TopicPartition, dict[Identity, li
             record = state.record
             if record is None or record.state not in DECISIONS:
                 continue
+            # With a COMPLETE_* after it, all markers must be there. Without one, the coordinator is still at
+            # it.
             after = history[index + 1].record if index + 1 < len(history) else None
             decision = LoggedDecision(
                 name,
@@ -130,12 +136,13 @@ def decisions_of(histories: Histories) -> dict[TopicPartition, dict[Identity, li
 def disagreements(
     decisions: Mapping[Identity, Sequence[LoggedDecision]], markers: Iterable[LoggedMarker]
 ) -> Iterator[Disagreement]:
-    """Yield what the decisions for one partition and the markers in it say differently. A decision that is
+    """Yield where the decisions for one partition and the markers in it differ. A decision that is
     not complete may lack its marker: the coordinator is still writing it.
     """
     by_identity: dict[Identity, list[LoggedMarker]] = {}
     for marker in markers:
         by_identity.setdefault((marker.producer_id, marker.producer_epoch), []).append(marker)
+    # Not a set: findings come in the same order in every run.
     for identity in dict.fromkeys([*decisions, *by_identity]):
         yield from _match(decisions.get(identity, ()), by_identity.get(identity, ()))
 
@@ -148,6 +155,8 @@ def _match(decisions: Sequence[LoggedDecision], markers: Sequence[LoggedMarker])
     taken: set[int] = set()
     missing: list[LoggedDecision] = []
     for decision in decisions:
+        # Before KIP-890 part 2 several decisions share an identity: each one takes a marker of its own, in
+        # order.
         found = next((n for n in range(at, len(markers)) if markers[n].result is decision.result), None)
         if found is None:
             missing.append(decision)
@@ -157,6 +166,7 @@ def _match(decisions: Sequence[LoggedDecision], markers: Sequence[LoggedMarker])
     yield from (Disagreement(decision, None) for decision in missing if decision.is_complete)
     results = {markers[n].result for n in taken}
     for n, marker in enumerate(markers):
+        # A repeated marker is harmless; one with another result is not.
         if n not in taken and marker.result not in results:
             against = next((decision for decision in missing if decision.result is not marker.result), None)
             yield Disagreement(against, marker)
