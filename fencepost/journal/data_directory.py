@@ -13,7 +13,7 @@ opened since.
 #         <topic>-<partition>/   one journal each (journal.py)
 #         .deleted/              a partition whose deletion a crash interrupted
 #
-# A start refuses a directory of somebody else, locks, reads the mark, removes it durably, and finishes an
+# A start refuses a directory of other files, locks, reads the mark, removes it durably, and finishes an
 # interrupted deletion. Only then may anything be written. If the mark stayed until after the first write, a
 # crash would leave a mark that vouches for unsynced bytes, and the next start would trust them unread.
 #
@@ -162,7 +162,7 @@ def partitions_in(storage: StorageReader) -> list[TopicPartition]:
 
 def check_data_directory(storage: StorageReader) -> str:
     """The cluster id of a broker's data directory; NotADataDirectory for any other directory."""
-    storage.directories()  # says so when there is no directory at all
+    storage.directories()  # raises NotADataDirectory when the directory does not exist
     cluster_id = _cluster_id(storage)
     if cluster_id is None:
         raise NotADataDirectory(

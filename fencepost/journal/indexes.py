@@ -14,7 +14,7 @@ Rule: an index only says where to look. The log is the truth, and every index ca
 # show aborted records to a read_committed reader. So its entries are written with their marker, not later.
 #
 # A read_committed fetch of [from, upper) needs every aborted transaction that overlaps it. An entry stands in
-# the segment of its marker, which may be far behind the data, so the search goes forward through later
+# the segment of its marker, which may be far after the data, so the search goes forward through later
 # segments. It may stop at the first entry whose last stable offset reaches `upper`: everything before that
 # offset was decided when the marker was written, so no later marker can abort records below it.
 

@@ -25,7 +25,7 @@ older leader epoch, and after a disk failure it refuses every write.
 #
 # Failure. When a write or a sync failed, no one knows what is on disk: after a failed fsync Linux marks pages
 # as clean that were never written, so a second sync that succeeds proves nothing. The journal refuses every
-# write from then on; its leader resigns, and whoever leads next recovers the log from the disk.
+# write from then on; its leader resigns, and the next leader recovers the log from the disk.
 #
 # Fencing. `lead` and `append` refuse an older leader epoch than the newest one seen. Two nodes of a simulated
 # cluster share a journal, and a node that was replaced must not write even when it has not heard of it yet.
@@ -127,7 +127,7 @@ class Journal:
         settings: JournalSettings | None = None,
         trusted_clean: bool = False,
     ) -> Journal:
-        """Open or create a partition's log and recover it; `dropped` says what was lost. StorageError when
+        """Open or create a partition's log and recover it; `dropped` describes lost bytes. StorageError when
         the disk fails.
         """
         return cls(storage, partition, settings=settings or JournalSettings(), trusted_clean=trusted_clean)

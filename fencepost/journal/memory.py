@@ -35,7 +35,7 @@ class MemoryFile:
         """Nothing survives the process, synced or not."""
 
     def close(self) -> None:
-        """There is no handle to release."""
+        """A file in memory has no handle."""
 
 
 class MemoryStorage:

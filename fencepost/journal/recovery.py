@@ -1,8 +1,8 @@
 """Recovery: finds the longest valid prefix of a log, and rebuilds its indexes.
 
 Rule: a batch is valid when its checksum matches, it begins where the batch before it ends, and its leader
-epoch is not older. Everything after the first invalid byte is dropped, and the journal reports what was
-dropped and why.
+epoch is not older. Everything after the first invalid byte is dropped, and the journal reports how much
+and why.
 """
 
 # Theory of operation
@@ -23,7 +23,7 @@ dropped and why.
 # was never acknowledged under a policy that promises durability.
 #
 # Why open transactions are followed during replay: an entry of the transaction index needs the first offset
-# of the transaction that a marker aborts, which may lie in an earlier segment. They come from the newest
+# of the transaction that a marker aborts, which may be in an earlier segment. They come from the newest
 # snapshot at or below the first replayed offset, and from the batches between the two.
 #
 # The manifest is for readers without a broker. Recovery never reads it.
@@ -62,7 +62,7 @@ from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET
 
 @attrs.frozen(kw_only=True)
 class Recovered:
-    """A log that is valid to its last byte, and what was dropped to make it so."""
+    """A log that is valid to its last byte; `dropped` describes the bytes that recovery cut off."""
 
     segments: list[Segment]  # at least one; the last takes appends
     synced: list[SyncedSegment]  # the checkpoint's entries for the first of them

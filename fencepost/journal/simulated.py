@@ -155,7 +155,7 @@ class SimulatedFile:
         self._node.sync()
 
     def close(self) -> None:
-        """There is no handle to release."""
+        """A simulated file has no handle in the operating system."""
 
     def _check(self) -> None:
         if self._generation != self._storage.generation:
@@ -182,7 +182,7 @@ class SimulatedStorage:
         self._locked = False
 
     def lose_power(self) -> None:
-        """The machine stops: of what was not synced, only what the chooser keeps is left."""
+        """The machine stops: only synced data, and the unsynced data that the chooser keeps, is left."""
         self.kill()
         self._top.lose_power(self.choose)
 

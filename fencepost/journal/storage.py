@@ -1,8 +1,8 @@
 """The interface between a journal and a disk: files that grow at the end, small files that are replaced
 whole, and syncs that are separate from writes.
 
-Rule: everything in journal/ uses this interface alone. Every failure is a StorageError, and what was not
-synced may be lost.
+Rule: everything in journal/ uses this interface alone. Every failure is a StorageError, and unsynced
+writes may be lost.
 """
 
 # Three storages implement it: disk.py for real files, memory.py for brokers without a directory, and
@@ -10,7 +10,7 @@ synced may be lost.
 # therefore test a journal against every promise that a disk makes, and against none that it does not make:
 #
 #     append            all of it, or an error, and then the file may end in garbage
-#     sync              what was written before the call survives a power failure
+#     sync              every write before the call survives a power failure
 #     replace           a reader sees the old content or the new, never a mixture
 #     sync_directory    names that were created, changed or removed before the call survive, too
 #

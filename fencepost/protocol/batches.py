@@ -24,7 +24,7 @@ travels from the producer to the disk and on to consumers without being decoded 
 #    57     4  record count             less than last offset delta + 1 after a compaction
 #    61        records
 #
-# Length and magic lie where every version of Kafka's format has them, so a reader can tell what it has before
+# Length and magic are where every version of Kafka's format has them, so a reader can tell what it has before
 # it understands it. A control batch holds one record, the transaction marker: 78 bytes in all. It
 # takes an offset like any record, which is why consumers see gaps.
 
@@ -124,6 +124,7 @@ def read_header(data: Buffer, at: int = 0) -> BatchHeader:
     checksum.
     """
     header = read_framing(data, at)
+    # A negative delta would let a walk over the log go backwards in offsets.
     if header.last_offset_delta < 0 or header.record_count < 0:
         raise ProtocolViolation(
             f"a batch with {header.record_count} records and last offset delta {header.last_offset_delta}"
@@ -197,6 +198,7 @@ def build_batch(
     """A batch around encoded records, with its checksum. It is mutable, so that `place` can set its
     offset.
     """
+    # The checksum runs over two pieces in turn, so the records are copied once, into the batch.
     covered = _COVERED.pack(
         attributes, last_offset_delta, base_timestamp, max_timestamp,
         producer_id, producer_epoch, base_sequence, record_count,
@@ -219,6 +221,8 @@ def renumber(batch: bytearray, *, producer_id: int, producer_epoch: int, base_se
     """Give a batch that the broker surely refused another identity and sequence; computes the checksum
     again.
     """
+    # Of a batch that may be in the log the sequence must stay: it is how the broker recognises the
+    # repetition.
     struct.pack_into(">qhi", batch, 43, producer_id, producer_epoch, base_sequence)
     _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
 

@@ -24,6 +24,7 @@ from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import ProtocolViolation
 
 STRING_LENGTH_MAX: Final = 32_767  # Kafka's STRING type has an int16 length
+# Subscriptions and assignments of groups; records have no such limit, they are not in msgpack.
 BYTES_LENGTH_MAX: Final = 1 << 20
 ARRAY_LENGTH_MAX: Final = 1_000_000
 _SHOWN_LENGTH_MAX: Final = 40
@@ -56,6 +57,7 @@ class Payload:
             raise ProtocolViolation(
                 f"the frame refers to {end} bytes of records, it carries {len(self.data)}"
             )
+        # A view: batches go on to the disk without a copy. It keeps the whole frame alive as long.
         piece = self.data[self.at : end]
         self.at = end
         return piece
@@ -117,6 +119,7 @@ def _decode_str(value: Any, _payload: Payload) -> str:
 
 def _encoded_length(text: str) -> int:
     """The length in UTF-8 bytes, which Kafka's STRING counts."""
+    # ASCII is known from a flag of the str, so that nearly no text is encoded for its length.
     return len(text) if text.isascii() else len(text.encode())
 
 
@@ -155,6 +158,7 @@ def _integer(bits: int) -> tuple[Encode, Decode]:
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
     def decode_integer(value: Any, _payload: Payload) -> int:
+        # Not isinstance, in all of these checks: a bool is an int, and True must not pass for epoch 1.
         if type(value) is not int or not low <= value <= high:
             raise ProtocolViolation(f"expected an integer of {bits} bits, got {_short(value)}")
         return value
@@ -198,6 +202,7 @@ def _array(inner: Any) -> tuple[Encode, Decode]:
     def decode_array(value: Any, payload: Payload) -> Any:
         if type(value) is not list:
             raise ProtocolViolation(f"expected an array, got {_short(value)}")
+        # A list inside, since tuple() of a generator is slower, and arrays are in every message.
         return tuple([decode_inner(item, payload) for item in cast("list[Any]", value)])
 
     return encode_array, decode_array
@@ -213,6 +218,8 @@ def _structure(kind: Any) -> tuple[Encode, Decode]:
         return [encode_field(getattr(value, name), payload) for name, encode_field in encoders]
 
     def decode_structure(value: Any, payload: Payload) -> Any:
+        # Fields have no names on the wire. Another count is another version, whose fields cannot be told
+        # apart.
         if type(value) is not list or len(cast("list[Any]", value)) != len(decoders):
             raise ProtocolViolation(f"{kind.__name__} has {len(decoders)} fields, got {_short(value)}")
         fields: dict[str, Any] = {}

@@ -82,11 +82,13 @@ def _gzip_compress(data: Buffer) -> bytes:
 def _gzip_decompress(data: Buffer, limit: int) -> bytes:
     unpacker = zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
     try:
+        # One byte more than allowed tells a stream that is too large from one that just fits.
         unfolded = unpacker.decompress(data, limit + 1)
     except zlib.error as problem:
         raise _damaged("gzip", problem) from None
     if len(unfolded) > limit:
         raise _too_large(limit)
+    # Bytes after the end are in the checksum, but one reader would skip them and another read on.
     if not unpacker.eof or unpacker.unused_data:
         raise _damaged("gzip", "it does not end where the batch ends")
     return unfolded

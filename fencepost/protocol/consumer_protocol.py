@@ -7,6 +7,16 @@ Rule: a reader takes every version, because a member of the group may be older o
 that this reader knows are ignored.
 """
 
+#     member ── JoinGroup(subscription) ──▶ coordinator ── all subscriptions ──▶ leader (a member)
+#     member ◀── assignment ── coordinator ◀── SyncGroup(all assignments) ───── leader
+#
+# Partitions are assigned by a client, not by the broker, so that an application can bring its own way to do
+# it (KAFKA-2464). Versions were only ever extended at the end:
+#
+#     subscription   topics, user data | 1: owned partitions (KIP-429) | 2: generation (KIP-792)
+#                    | 3: rack (KIP-881)
+#     assignment     partitions, user data
+
 from __future__ import annotations
 
 from collections import defaultdict
@@ -50,6 +60,7 @@ def encode_subscription(subscription: MemberSubscription) -> bytes:
 
 def decode_subscription(data: bytes) -> MemberSubscription:
     """A member's metadata in any version; ProtocolViolation when the bytes are not one."""
+    # Fields after the last one read here are of a newer version; `finish` would refuse them.
     fields, version = _open(data, "consumer protocol subscription")
     topics = _topics(fields)
     user_data = _user_data(fields)

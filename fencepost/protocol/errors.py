@@ -126,10 +126,13 @@ ERRORS: dict[ErrorCode, ErrorRow] = {
     _E.CORRUPT_MESSAGE: _row(_R.RETRY, "the checksum of the batch does not match its bytes"),
     _E.UNKNOWN_TOPIC_OR_PARTITION: _row(_R.REFRESH, "no such topic or partition"),
     _E.LEADER_NOT_AVAILABLE: _row(_R.REFRESH, "the partition has no leader now"),
+    # A leader that is replaced answers so for batches that it has written and that the next leader may keep.
+    # The same goes for NOT_COORDINATOR and a decision.
     _E.NOT_LEADER_OR_FOLLOWER: _row(_R.REFRESH, "this node does not lead the partition", definite=False),
     _E.REQUEST_TIMED_OUT: _row(_R.RETRY, "no answer in time", definite=False),
     _E.MESSAGE_TOO_LARGE: _row(_R.ABORT, "the batch is larger than the broker takes"),
     _E.OFFSET_METADATA_TOO_LARGE: _row(_R.RAISE, "the metadata string beside an offset is too long"),
+    # No broker sends this one: the client makes it when the connection ends before the reply.
     _E.NETWORK_EXCEPTION: _row(_R.RETRY, "the connection was lost before the answer came", definite=False),
     _E.COORDINATOR_LOAD_IN_PROGRESS: _row(_R.RETRY, "the coordinator is still reading its log"),
     _E.COORDINATOR_NOT_AVAILABLE: _row(_R.REFRESH, "there is no coordinator now"),
@@ -150,16 +153,23 @@ ERRORS: dict[ErrorCode, ErrorRow] = {
     _E.INVALID_CONFIG: _row(_R.RAISE, "no such setting, or not with this value"),
     _E.INVALID_REQUEST: _row(_R.FATAL, "the request contradicts itself"),
     _E.OUT_OF_ORDER_SEQUENCE_NUMBER: _row(_R.ABORT, "a batch before this one is missing"),
+    # A success: the batch is in the log. Kafka's Sender, too, completes it without an offset.
     _E.DUPLICATE_SEQUENCE_NUMBER: _row(_R.NONE, "the batch was stored before; its offset is forgotten"),
+    # Not fatal, unlike PRODUCER_FENCED: a partition cannot know whether the producer was replaced or its
+    # transaction only timed out. The producer aborts, and its coordinator decides (KIP-588).
     _E.INVALID_PRODUCER_EPOCH: _row(_R.ABORT, "the epoch is older than one the partition has seen"),
     _E.INVALID_TXN_STATE: _row(_R.FATAL, "the transaction is not in a state that allows this"),
     _E.INVALID_PRODUCER_ID_MAPPING: _row(_R.FATAL, "the transactional id belongs to another producer id"),
     _E.INVALID_TRANSACTION_TIMEOUT: _row(_R.FATAL, "the timeout is not between 1 and the broker's maximum"),
+    # The coordinator still writes the markers of the previous transaction: a matter of milliseconds.
     _E.CONCURRENT_TRANSACTIONS: _row(_R.RETRY, "the previous step of this id is still being finished"),
     _E.TRANSACTION_COORDINATOR_FENCED: _row(_R.RAISE, "the marker is from a coordinator that was replaced"),
     _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _row(_R.FATAL, "transactional batch without its id"),
+    # AddPartitionsToTxn adds all of its partitions or none.
     _E.OPERATION_NOT_ATTEMPTED: _row(_R.ABORT, "another partition of the same request failed"),
+    # The failed write may have reached the disk, and the next recovery may keep it.
     _E.KAFKA_STORAGE_ERROR: _row(_R.REFRESH, "the broker's disk failed", definite=False),
+    # The producer goes on under a new epoch with sequence 0 (KIP-360).
     _E.UNKNOWN_PRODUCER_ID: _row(_R.ABORT, "the partition has forgotten the producer"),
     _E.NON_EMPTY_GROUP: _row(_R.RAISE, "the group has members"),
     _E.GROUP_ID_NOT_FOUND: _row(_R.RAISE, "no such group"),
@@ -174,6 +184,7 @@ ERRORS: dict[ErrorCode, ErrorRow] = {
     _E.UNSTABLE_OFFSET_COMMIT: _row(_R.RETRY, "a transaction that moves this offset is not decided yet"),
     _E.PRODUCER_FENCED: _row(_R.FATAL, "a newer producer with the same transactional id took over"),
     _E.TRANSACTIONAL_ID_NOT_FOUND: _row(_R.RAISE, "no such transactional id"),
+    # Clients from before KIP-890 get INVALID_TXN_STATE in its place, which is fatal to them.
     _E.TRANSACTION_ABORTABLE: _row(_R.ABORT, "the transaction cannot go on and must be aborted"),
 }
 

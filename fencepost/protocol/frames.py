@@ -16,10 +16,10 @@ never another exception.
 #
 # Kafka's API keys, versions and error codes are kept, its encoding is not: a broker in Python spends most of
 # its time in encoding, and msgpack does that in C. The correlation id says which request a reply answers; a
-# fetch that waits for data does not hold up the replies behind it.
+# fetch that waits for data does not hold up later replies.
 #
 # A broken frame closes its connection and nothing else, since there is no way to find the start of the next
-# one. A version that is not spoken here is different: the frame is intact, so it gets an answer
+# one. An unsupported version is different: the frame is intact, so it gets an answer
 # (UNSUPPORTED_VERSION).
 
 from __future__ import annotations
@@ -111,6 +111,7 @@ def decode_request(frame: Buffer) -> RequestFrame:
     if type(api_key) is not int or type(version) is not int:
         raise ProtocolViolation("API key and version are integers")
     api = API_BY_KEY.get(api_key)
+    # Before the body is decoded: another version may have other fields.
     if api is None or not api.minimum <= version <= api.maximum:
         raise UnsupportedVersion(api_key, version, correlation_id)
     request = decode(api.request, body, payload)
@@ -186,6 +187,8 @@ class FrameReader:
             length = int.from_bytes(data[at : at + _LENGTH_SIZE], "big")
             if not _LENGTH_SIZE <= length <= self.frame_size_max:
                 raise ProtocolViolation(f"a frame of {length} bytes; the limit is {self.frame_size_max}")
+            # The size was compared above, before its bytes arrive: a wrong length must not make this wait for
+            # 4 GiB.
             if len(data) - at < _LENGTH_SIZE + length:
                 break
             # Frames are views of the buffer, so records are not copied; the reader continues with a new

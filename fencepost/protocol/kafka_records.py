@@ -3,6 +3,13 @@
 Rule: control batches and internal topics are always these, for Kafka's tools to read (DefaultRecord.java).
 """
 
+#     length | attributes u8 | timestamp delta | offset delta | key length, key | value length, value
+#            | header count | name length, name | value length, value | ...
+#
+# Every number but the attributes is a zig-zag varint, and a length of -1 stands for null. Deltas are against
+# the header of the batch, which makes most of them a byte. The price is a loop in Python over each field of
+# each record, so data of applications is stored in columns instead (records.py).
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -80,6 +87,7 @@ def _sized(data: bytes | None) -> bytes:
 
 def read_kafka_records(payload: bytes, record_count: int) -> list[KafkaRecord]:
     """The `record_count` records that fill `payload` (uncompressed) exactly; else ProtocolViolation."""
+    # The header's count is not trusted: a wrong one would otherwise cost a loop of two billion steps.
     if record_count * _RECORD_SIZE_MIN > len(payload):
         raise ProtocolViolation(f"{record_count} records do not fit into {len(payload)} bytes")
     records: list[KafkaRecord] = []
@@ -90,6 +98,7 @@ def read_kafka_records(payload: bytes, record_count: int) -> list[KafkaRecord]:
         if size < 0 or end > len(payload):
             raise ProtocolViolation(f"a record announces {size} bytes, {len(payload) - at} are left")
         record, at = _read_record(payload, at)
+        # A record says its length twice, once in total and once by its fields. Readers must not differ.
         if at != end:
             raise ProtocolViolation("the length of a record differs from its content")
         records.append(record)
@@ -99,6 +108,7 @@ def read_kafka_records(payload: bytes, record_count: int) -> list[KafkaRecord]:
 
 
 def _read_record(payload: bytes, at: int) -> tuple[KafkaRecord, int]:
+    # at + 1: the attributes of a record have no meaning yet, and Kafka's readers skip them as well.
     timestamp_delta, at = read_varint(payload, at + 1)
     offset_delta, at = read_varint(payload, at)
     key, at = _bytes(payload, at)
@@ -106,6 +116,7 @@ def _read_record(payload: bytes, at: int) -> tuple[KafkaRecord, int]:
     header_count, at = read_varint(payload, at)
     if not header_count:
         return KafkaRecord(key, value, (), timestamp_delta, offset_delta), at
+    # Each header takes a byte at least, so the bytes that are left bound the loop.
     if not 0 <= header_count <= len(payload) - at:
         raise ProtocolViolation(f"a record announces {header_count} headers in {len(payload) - at} bytes")
     headers: list[Header] = []

@@ -106,6 +106,8 @@ class FetchPartition:
 
     topic: str
     partition: Int32
+    # Lets a leader refuse a reader that knows a newer or an older leadership, instead of reading from another
+    # log.
     current_leader_epoch: Int32 = NO_LEADER_EPOCH
     fetch_offset: Int64
     max_bytes: Int32
@@ -298,6 +300,7 @@ class ApiVersionRange:
 @value(kw_only=True)
 class ApiVersionsReply:
     versions: tuple[ApiVersionRange, ...]
+    # Kafka sends it as a finalized feature (KIP-584): from 2 on, each transaction has an epoch of its own.
     transaction_version: Int16
 
 
@@ -392,8 +395,8 @@ class ElectLeadersReply:
 
 # --- transactions: begin, extend, end, describe -------------------------------------------------------------
 
-# Until KIP-890 part 2 a client announces each partition (AddPartitionsToTxn) before it writes there. Since
-# then the partition leader does it for the client, and the request is left for the two to agree.
+# Before KIP-890 part 2 a client adds each partition to its transaction (AddPartitionsToTxn) before it writes
+# there. Since then it only writes, and the partition leader sends the request to the coordinator.
 
 
 @value(kw_only=True)
@@ -471,7 +474,9 @@ class TransactionMarker:
     producer_id: Int64
     producer_epoch: Int16
     result: TransactionResult
+    # The leader refuses the marker of a coordinator that was replaced (TRANSACTION_COORDINATOR_FENCED).
     coordinator_epoch: Int32
+    # Decides whether the epoch of the marker must be newer than that of the data (KIP-1228).
     transaction_version: Int8
     partitions: tuple[PartitionName, ...]
 
@@ -879,7 +884,7 @@ ReplyBody = (
 
 @attrs.frozen
 class Api:
-    """One line of the API table: Kafka's key, the versions spoken, and the two classes."""
+    """One row of the API table: Kafka's key, the supported versions, and the two classes."""
 
     key: int
     request: type[Any] = attrs.field(kw_only=True)
@@ -896,7 +901,7 @@ def _api(key: int, request: type[Any], reply: type[Any], versions: tuple[int, in
     return Api(key, request=request, reply=reply, minimum=versions[0], maximum=versions[1])
 
 
-# Versions are Kafka's. Where several are spoken, they differ in the generation that the client speaks and in
+# Versions are Kafka's. Where several are supported, they differ in the client's transaction version and in
 # the errors that it knows (broker/transactions/tables.py), never in the fields of the message.
 APIS: Final[tuple[Api, ...]] = (
     _api(0, Produce, ProduceReply, (3, 12)),

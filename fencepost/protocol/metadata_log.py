@@ -5,6 +5,16 @@ Rule: a record is frame version 1, API key and version as unsigned varints, then
 (MetadataRecordSerde.java); records of other kinds are skipped.
 """
 
+#     frame version = 1 | API key | version | fields of the message | tagged fields
+#
+# The log is the only place where the cluster's state is written. The controller appends, every node reads it
+# as a follower and applies the records in order, so all nodes pass through the same states:
+#
+#     RegisterBroker ─▶ Topic ─▶ Config ... ─▶ Partition 0, 1, 2 ... ─▶ PartitionChange ... ─▶ RemoveTopic
+#
+# A topic's records are in one batch: a node sees the topic with its partitions or not at all. Schemas are
+# those of KRaft, so Kafka's own tools (kafka-dump-log --cluster-metadata-decoder) can print the log.
+
 from __future__ import annotations
 
 import struct
@@ -216,9 +226,11 @@ def _read(fields: Fields) -> ClusterRecord | None:
     if frame_version != FRAME_VERSION:
         fields.fail(f"frame version {frame_version} is unknown")
     reader = _READERS.get(fields.unsigned_varint())
+    # A newer version may write more kinds. They must not stop a node from reading the rest.
     if reader is None:
         return None
     version = fields.unsigned_varint()
+    # A known kind in an unknown version is another matter: guessing at its fields could move a partition.
     if version != _RECORD_VERSION:
         fields.fail(f"version {version} is unknown")
     record = reader(fields)
@@ -249,6 +261,7 @@ def _read_removed_topic(fields: Fields) -> ClusterRecord:
 
 def _read_partition(fields: Fields) -> ClusterRecord:
     partition, topic_id = fields.int32(), fields.uuid()
+    # Replicas, in-sync replicas, replicas being removed, replicas being added.
     for _ in range(4):
         fields.int32s(fields.compact_array_length())
     leader_id, leader_epoch, _partition_epoch = fields.fixed(_LEADERSHIP)
@@ -260,6 +273,7 @@ def _read_partition_change(fields: Fields) -> ClusterRecord:
     partition, topic_id = fields.int32(), fields.uuid()
     tags = fields.tagged_fields()
     leader_id = fields.tagged_int(tags, _TAG_LEADER, INT32, default=_NO_LEADER_CHANGE)
+    # Kafka also writes changes of replicas alone. Without replicas there are none, so this is damage.
     if leader_id == _NO_LEADER_CHANGE or _TAG_LEADER_EPOCH not in tags:
         fields.fail("a partition change names no leader with its epoch")
     leader_epoch = fields.tagged_int(tags, _TAG_LEADER_EPOCH, INT32, default=NO_LEADER_EPOCH)
@@ -275,6 +289,7 @@ def _read_producer_ids(fields: Fields) -> ClusterRecord:
 def _read_broker(fields: Fields) -> ClusterRecord:
     node_id, _incarnation, broker_epoch = fields.fixed(_BROKER)
     addresses = [_read_endpoint(fields) for _ in range(fields.compact_array_length())]
+    # Features: name, lowest and highest version.
     for _ in range(fields.compact_array_length()):
         fields.compact_string()
         fields.take(_FEATURE_VERSIONS_SIZE)

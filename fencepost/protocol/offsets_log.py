@@ -5,6 +5,16 @@ leader, the assignments. Kafka's own tools can read every record (OffsetCommitKe
 GroupMetadataKey/Value.json); a record with a key of another kind is skipped.
 """
 
+# Both kinds share the topic; the version of the key tells which one a record is:
+#
+#     key 0, 1   group, topic, partition   offset, leader epoch, metadata, time     last commit counts
+#     key 2      group                     generation, leader, members              last generation counts
+#     null value                           the key is forgotten
+#
+# The topic is compacted by key. All records of a group are in one partition, the one that its coordinator
+# leads, so an offset and the generation that allowed it never disagree about their order. Offsets of a
+# transaction are the same records in a transactional batch: they count after its COMMIT marker.
+
 from __future__ import annotations
 
 import struct
@@ -86,6 +96,7 @@ def read_offsets(batch: Buffer, header: BatchHeader) -> list[tuple[OffsetKey, Of
     found: list[tuple[OffsetKey, OffsetRecord | None]] = []
     for data, value in read_keys_and_values(batch, header):
         fields = Fields(data or b"", name="offset commit key")
+        # Not an error: groups, and kinds of newer brokers, share the topic.
         if fields.int16() not in _OFFSET_KEY_VERSIONS:
             continue
         key = OffsetKey(fields.string(), fields.string(), fields.int32())

@@ -4,6 +4,16 @@ Rule: every length is checked against the remaining bytes before it is used (Kaf
 guide, "Protocol Primitive Types"; KIP-482 for the compact ones).
 """
 
+#     STRING           i16 length, UTF-8                              null: length -1
+#     COMPACT_STRING   unsigned varint of length + 1, UTF-8           null: 0
+#     ARRAY            i32 count, entries                             null: count -1
+#     COMPACT_ARRAY    unsigned varint of count + 1, entries          null: 0
+#     tagged fields    count, then tag, size, bytes of each           at the end of a flexible structure
+#     varint           seven bits a byte, zig-zag: 0 -1 1 -2 2 ... are written as 0 1 2 3 4 ...
+#
+# The compact forms and the tags came with flexible versions (KIP-482): a reader skips tags that it does not
+# know, so a field can be added without a new version.
+
 from __future__ import annotations
 
 import struct
@@ -17,6 +27,7 @@ UUID_SIZE: Final = 16
 INT16 = struct.Struct(">h")
 INT32 = struct.Struct(">i")
 INT64 = struct.Struct(">q")
+# 64 bits at 7 bits a byte.
 _VARINT_SIZE_MAX: Final = 10
 _SHIFT_MAX: Final = 7 * (_VARINT_SIZE_MAX - 1)
 
@@ -41,6 +52,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """A zig-zag varint and the position after it; ProtocolViolation when it is longer than ten bytes."""
     if at < len(data) and (first := data[at]) < 0x80:  # nearly every varint of a record is one byte
         return (first >> 1) ^ -(first & 1), at + 1
+    # The slice ends the loop: ten bytes without an end are damage, not a large number.
     value = shift = 0
     for byte in data[at : at + _VARINT_SIZE_MAX]:
         value |= (byte & 0x7F) << shift
@@ -92,6 +104,7 @@ class Fields:
     def take(self, size: int) -> bytes:
         """The next `size` bytes."""
         end = self.at + size
+        # Slices never fail: without this check, a record that is cut off would give short fields.
         if size < 0 or end > len(self.data):
             self.fail(f"{size} bytes are announced, {len(self.data) - self.at} are left")
         piece = self.data[self.at : end]
@@ -174,6 +187,7 @@ class Fields:
         previous = -1
         for _ in range(count):
             tag = self.unsigned_varint()
+            # KIP-482 demands the order. It also rules out a tag that occurs twice.
             if tag <= previous:
                 self.fail("tagged fields are not in ascending order")
             fields[tag] = self.take(self.unsigned_varint())
@@ -192,6 +206,7 @@ class Fields:
             self.fail(f"a string that is not UTF-8 ({problem.reason})")
 
     def _count(self, count: int) -> int:
+        # A count of two billion in a record of ten bytes must fail here, before a list is made for it.
         if not -1 <= count <= len(self.data) - self.at:
             self.fail(f"an array announces {count} entries in {len(self.data) - self.at} bytes")
         return count

@@ -163,6 +163,7 @@ def read_columns(batch: Buffer, header: BatchHeader, at: int = 0) -> Columns:
     Does not verify the checksum (`read_batch` does). A batch that compaction emptied gives empty columns.
     """
     payload = _payload(batch, header, at)
+    # Compaction keeps the header of a producer's last batch, with its sequence, and removes the records.
     if not header.record_count and not payload:
         return Columns(offset_deltas=None, keys=None, values=[], timestamp_deltas=None, headers=None)
     if header.magic == MAGIC_COLUMNS:
@@ -244,6 +245,7 @@ def _transpose(records: list[KafkaRecord]) -> Columns:
     keys = [record.key for record in records]
     headers = [list(record.headers) or None for record in records]
     return Columns(
+        # So that readers of columns need not know which magic the batch had.
         offset_deltas=None if offset_deltas == list(range(len(records))) else offset_deltas,
         keys=keys if any(key is not None for key in keys) else None,
         values=[record.value for record in records],

@@ -27,7 +27,7 @@ fields, and never changes. Forks copy states and share values.
 #     Rank(...)      a number that a counter gave: a ticket, a token, a guard. Only the order of such numbers
 #                    means something, so each is replaced by its rank: a state that was reached with one retry
 #                    more is the same state. Otherwise a world with retries would have no end of states
-#     Scope[T]       guards are counted per partition: behind a scope, their ranks are those within it
+#     Scope[T]       guards are counted per partition: after a scope, their ranks are those within it
 #     Due, Pace[T]   when something is due, and what decides how long a pause takes. Under a Clock only this
 #                    counts: due or not yet. How long a pause takes decides nothing in an explored world
 #
@@ -129,7 +129,7 @@ class _Walk:
         self.now: int | None = None
 
     def enter(self, scope: T) -> T:
-        """Guards behind this one belong to it."""
+        """The guards that follow belong to this scope."""
         self.scope = scope
         return scope
 

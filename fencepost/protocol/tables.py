@@ -33,6 +33,7 @@ def states_of(table: Table) -> list[Enum]:
 def inputs_of(table: Table) -> list[Enum]:
     """The inputs that occur, in the order of their classes."""
     found = {happened for row in table.values() for happened in row}
+    # In the order of their classes, not of the rows: all tables of a machine have the same columns.
     kinds = cast("list[type[Enum]]", list(dict.fromkeys(map(type, chain(*table.values())))))
     return [member for kind in kinds for member in kind if member in found]
 
@@ -82,6 +83,7 @@ def _cell(table: Table, state: Enum, happened: Enum) -> str:
 
 def mermaid(table: Table, *, start: Enum, label: Callable[[Enum], str] = title) -> str:
     """A Mermaid state diagram of the moves, without refusals and cells that stay."""
+    # One arrow with several labels reads better than several arrows between the same states.
     arrows: dict[tuple[Enum, Enum], list[str]] = {}
     for state, row in table.items():
         for happened, target in row.items():

@@ -11,6 +11,7 @@ from enum import Enum, IntEnum
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+# Kafka writes -1 for none in all of these fields. A name each, so that code says which none it means.
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
@@ -129,8 +130,10 @@ def java_hash(text: str) -> int:
     """String.hashCode of Java: over UTF-16 code units, 32-bit signed."""
     code = 0
     units = text.encode("utf-16-le", "surrogatepass")
+    # Code units, not characters: an emoji is two chars of Java.
     for i in range(0, len(units), 2):
         code = (31 * code + units[i] + (units[i + 1] << 8)) & 0xFFFF_FFFF
+    # The sign matters: Java's int is signed, and the partition is taken from its absolute value.
     return code - 2**32 if code >= 2**31 else code
 
 
@@ -138,6 +141,7 @@ def java_hash(text: str) -> int:
 def coordinator_partition(key: str, partition_count: int) -> int:
     """The partition of `__transaction_state` or `__consumer_offsets` that owns an id or group (Utils.abs)."""
     code = java_hash(key)
+    # Java has no positive 2**31; Utils.abs makes it 0. All brokers of a cluster must agree on it, always.
     return (0 if code == -(2**31) else abs(code)) % partition_count
 
 

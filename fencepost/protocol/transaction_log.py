@@ -57,7 +57,7 @@ class TransactionRecord(NamedTuple):
     update_ms: int
     start_ms: int
     client_version: int
-    """The transaction version that the client speaks (KIP-890)."""
+    """The transaction version of the client (KIP-890)."""
 
 
 def transaction_batch(
@@ -133,6 +133,7 @@ def _partitions(partitions: tuple[TopicPartition, ...], is_empty: bool) -> bytes
 
 
 def _by_topic(partitions: tuple[TopicPartition, ...]) -> Iterator[tuple[str, Iterator[TopicPartition]]]:
+    # groupby sees only neighbours.
     return groupby(sorted(partitions), key=attrgetter("topic"))
 
 
@@ -152,11 +153,13 @@ def read_transactions(batch: Buffer, header: BatchHeader) -> list[tuple[str, Tra
 def _read_transaction(value: bytes) -> TransactionRecord:
     fields = Fields(value, name="transaction log value")
     version, producer_id, producer_epoch, timeout_ms, number = fields.fixed(_TRANSACTION_START)
+    # Version 0 is what brokers before transaction.version 1 wrote; a directory may hold it after an upgrade.
     if version not in (0, _TRANSACTION_VALUE_VERSION):
         fields.fail(f"version {version} is unknown")
     if number not in _STATES:
         fields.fail(f"state {number} is unknown")
     partitions = _read_partitions(fields, flexible=version > 0)
+    # Kafka's writer has this rule, and `_partitions` above; a record without it was not written by either.
     if (partitions is None) != (_STATES[number] is TransactionState.EMPTY):
         fields.fail("partitions are null exactly in the state Empty")
     update_ms, start_ms = fields.fixed(_TRANSACTION_TIMES)

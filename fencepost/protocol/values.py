@@ -28,5 +28,7 @@ def value(
     kind: type[Kind] | None = None, /, *, kw_only: bool = False
 ) -> type[Kind] | Callable[[type[Kind]], type[Kind]]:
     """Make a class as `attrs.frozen` does: with slots, compared and hashed by its fields."""
+    # unsafe_hash: attrs will not hash a class that could change, and the type checker sees to it that it does
+    # not.
     decorate = attrs.define(unsafe_hash=True, kw_only=kw_only)
     return decorate if kind is None else decorate(kind)
