@@ -102,7 +102,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
         (["serve", "here", "--memory"], 2, "either a data directory or --memory"),
         (["serve", "--memory", "--port", "99999"], 2, "--port"),
         (["serve", "--memory", "--producer-id-expiration-ms", "0"], 2, "--producer-id-expiration-ms"),
-        (["serve", "--memory", "--without-fix", "luck"], 2, "there are group_fencing, require_stable"),
+        (["serve", "--memory", "--without-fix", "luck"], 2, "unknown fix luck; the fixes are group_fencing"),
         (["serve", "--memory", "--host", "nowhere.invalid"], 1, "choose another --host"),
         (["serve", "--memory", "--fault", "when node 1 crashes do drop"], 2, "a server cannot do"),
         (["topic", "list", "--bootstrap", "127.0.0.1:1"], 3, "fencepost serve"),
