@@ -27,7 +27,7 @@ from fencepost.check.findings import Findings
 from fencepost.check.producers import PRODUCER_ID_EXPIRATION_MS, ScannedState
 from fencepost.check.scan import LOG_SUFFIX, ScannedLog, ScannedSegment, offset_of
 from fencepost.journal.storage import StorageReader
-from fencepost.log_model.partitions import LoggedAbort, ProducerEntry
+from fencepost.log_model.partitions import LoggedAbort, ModelProducer
 from fencepost.protocol.terms import NO_OFFSET
 
 # --- indexes ------------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def check_snapshots(
 
 def _read_snapshot(
     data: bytes, file: str, findings: Findings, *, was_closed: bool
-) -> dict[int, ProducerEntry] | None:
+) -> dict[int, ModelProducer] | None:
     """Return its producers, or None when it is torn, as a loss of power may leave it."""
     means = "it is dropped, and the next start reads more of the log"
     if len(data) < _SNAPSHOT_HEAD.size:
@@ -235,14 +235,14 @@ def _read_snapshot(
         findings.tell(was_closed, file, f"{len(entries)} bytes are not {count} producers", means=means)
         return None
     return {
-        producer_id: ProducerEntry(*fields) for producer_id, *fields in _SNAPSHOT_ENTRY.iter_unpack(entries)
+        producer_id: ModelProducer(*fields) for producer_id, *fields in _SNAPSHOT_ENTRY.iter_unpack(entries)
     }
 
 
 def _compare_producers(
     file: str,
-    told: dict[int, ProducerEntry],
-    expected: dict[int, ProducerEntry],
+    told: dict[int, ModelProducer],
+    expected: dict[int, ModelProducer],
     *,
     newest: int,
     findings: Findings,
@@ -262,7 +262,7 @@ def _compare_producers(
         elif says != right:
             differing = ", ".join(
                 f"{name} {mine} (the log says {its})"
-                for name, mine, its in zip(ProducerEntry._fields, says, right, strict=True)
+                for name, mine, its in zip(ModelProducer._fields, says, right, strict=True)
                 if mine != its
             )
             findings.problem(file, f"producer {producer_id}: {differing}", means=MISLED)

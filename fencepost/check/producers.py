@@ -12,7 +12,7 @@ import attrs
 
 from fencepost.check.findings import Findings
 from fencepost.check.scan import ScannedBatch, ScannedLog
-from fencepost.log_model.partitions import PartitionModel, ProducerEntry
+from fencepost.log_model.partitions import ModelProducer, PartitionModel
 from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID, NO_SEQUENCE
 
 # producer.id.expiration.ms: a partition forgets a producer that is silent for so long, and an unknown
@@ -27,7 +27,7 @@ class ScannedState:
     """What a full scan of a partition says: at its end, and at each offset that was asked for."""
 
     model: PartitionModel
-    producers_at: dict[int, dict[int, ProducerEntry]]
+    producers_at: dict[int, dict[int, ModelProducer]]
     """No entry for an offset inside a batch."""
 
     def stable_at(self, high_watermark: int) -> int | None:
@@ -42,7 +42,7 @@ class ScannedState:
 def follow_producers(log: ScannedLog, offsets: set[int], findings: Findings) -> ScannedState:
     """Judge every batch of a log, and remember the producers at these offsets."""
     model = PartitionModel()
-    at: dict[int, dict[int, ProducerEntry]] = {}
+    at: dict[int, dict[int, ModelProducer]] = {}
     for batch in log.batches():
         if batch.header.base_offset in offsets:
             at[batch.header.base_offset] = dict(model.producers)
@@ -55,7 +55,7 @@ def follow_producers(log: ScannedLog, offsets: set[int], findings: Findings) -> 
     return ScannedState(model=model, producers_at=at)
 
 
-def _judge(batch: ScannedBatch, known: ProducerEntry, model: PartitionModel, findings: Findings) -> None:
+def _judge(batch: ScannedBatch, known: ModelProducer, model: PartitionModel, findings: Findings) -> None:
     if batch.marker is not None:
         _judge_marker(batch, known, findings)
     elif batch.header.producer_id != NO_PRODUCER_ID and not batch.header.is_control:
@@ -70,7 +70,7 @@ def _writer(batch: ScannedBatch) -> str:
     return f"producer {batch.header.producer_id} epoch {batch.header.producer_epoch}"
 
 
-def _judge_data(batch: ScannedBatch, known: ProducerEntry, model: PartitionModel, findings: Findings) -> None:
+def _judge_data(batch: ScannedBatch, known: ModelProducer, model: PartitionModel, findings: Findings) -> None:
     header = batch.header
     if header.producer_epoch < known.producer_epoch:
         _complain(findings, batch, f"a batch after epoch {known.producer_epoch} was here", FENCED)
@@ -86,7 +86,7 @@ def _judge_data(batch: ScannedBatch, known: ProducerEntry, model: PartitionModel
 
 
 def _judge_sequence(
-    batch: ScannedBatch, known: ProducerEntry, model: PartitionModel, findings: Findings
+    batch: ScannedBatch, known: ModelProducer, model: PartitionModel, findings: Findings
 ) -> None:
     header = batch.header
     expected = model.expected_sequence(header.producer_id, header.producer_epoch)
@@ -104,7 +104,7 @@ def _judge_sequence(
         _complain(findings, batch, what, "records of this producer were lost, doubled or reordered")
 
 
-def _judge_marker(batch: ScannedBatch, known: ProducerEntry, findings: Findings) -> None:
+def _judge_marker(batch: ScannedBatch, known: ModelProducer, findings: Findings) -> None:
     assert batch.marker is not None, "the caller looked"
     if batch.header.producer_epoch < known.producer_epoch:
         _complain(findings, batch, f"a marker after epoch {known.producer_epoch} was here", FENCED)

@@ -33,7 +33,7 @@ _ABORT = TransactionResult.ABORT
 _NO_COORDINATOR_EPOCH = -1
 
 
-class ProducerEntry(NamedTuple):
+class ModelProducer(NamedTuple):
     """A producer as the log describes it up to some offset: the fields of a producer snapshot."""
 
     producer_epoch: int
@@ -75,7 +75,7 @@ class PartitionModel:
     def __init__(self) -> None:
         self.end_offset = 0
         self.newest_timestamp = -1
-        self.producers: dict[int, ProducerEntry] = {}
+        self.producers: dict[int, ModelProducer] = {}
         self.open: dict[int, int] = {}
         """First offsets by producer id, oldest first: batches come in the order of their offsets."""
         self.markers: dict[int, list[LoggedMarker]] = {}
@@ -112,7 +112,7 @@ class PartitionModel:
             first_offset = known.first_offset
         # Nothing of the batch is compared with what is known: an older epoch or a gap is for the checkers to
         # find.
-        self.producers[producer_id] = ProducerEntry(
+        self.producers[producer_id] = ModelProducer(
             header.producer_epoch,
             header.last_sequence,
             header.last_offset,
@@ -127,7 +127,7 @@ class PartitionModel:
         known = self.producers.get(producer_id)
         # The sequences of an epoch end with it: the first batch of the next epoch has sequence 0.
         kept = known if known is not None and known.producer_epoch == epoch else None
-        self.producers[producer_id] = ProducerEntry(
+        self.producers[producer_id] = ModelProducer(
             epoch,
             NO_SEQUENCE if kept is None else kept.last_sequence,
             NO_OFFSET if kept is None else kept.last_offset,

@@ -55,7 +55,7 @@ from fencepost.protocol.batches import Buffer
 T = TypeVar("T")
 
 
-class Role(Enum):
+class FieldRole(Enum):
     """How a field takes part in a fork and in a fingerprint."""
 
     NOTE = "note"
@@ -77,15 +77,15 @@ class Rank:
     scoped: bool = False
 
 
-Note = Annotated[T, Role.NOTE]
-Ignored = Annotated[T, Role.IGNORED]
-Shared = Annotated[T, Role.SHARED]
-LastLogged = Annotated[T, Role.LAST_LOGGED]
-Ordered = Annotated[T, Role.ORDERED]
-Scope = Annotated[T, Role.SCOPE]
-Pace = Annotated[T, Role.PACE]
-Due = Annotated[int, Role.DUE]
-Clock = Annotated[int, Role.CLOCK]
+Note = Annotated[T, FieldRole.NOTE]
+Ignored = Annotated[T, FieldRole.IGNORED]
+Shared = Annotated[T, FieldRole.SHARED]
+LastLogged = Annotated[T, FieldRole.LAST_LOGGED]
+Ordered = Annotated[T, FieldRole.ORDERED]
+Scope = Annotated[T, FieldRole.SCOPE]
+Pace = Annotated[T, FieldRole.PACE]
+Due = Annotated[int, FieldRole.DUE]
+Clock = Annotated[int, FieldRole.CLOCK]
 
 _constants: Final[dict[int, Any]] = {}
 
@@ -252,10 +252,10 @@ class _Forks(_Compiler):
     def _stands_for_itself(self, hint: Any) -> bool:
         base, roles = _split(hint)
         arms = _arms(base)
-        if arms is not None and Role.SHARED not in roles:
+        if arms is not None and FieldRole.SHARED not in roles:
             return all(map(self._stands_for_itself, arms))
         origin = get_origin(base) or base
-        return Role.SHARED in roles or (isinstance(origin, type) and _is_value(origin))
+        return FieldRole.SHARED in roles or (isinstance(origin, type) and _is_value(origin))
 
     def _code(self, hint: Any, what: str, depth: int = 0) -> str:
         if self._stands_for_itself(hint):
@@ -282,8 +282,13 @@ class _Keys(_Compiler):
 
     def __init__(self, *, logged: bool) -> None:
         super().__init__()
-        self._left_out = {Role.IGNORED, Role.SHARED, Role.CLOCK, *((Role.NOTE,) if logged else ())}
-        self._active = {Role.LAST_LOGGED} if logged else {Role.DUE, Role.PACE, Role.SCOPE}
+        self._left_out = {
+            FieldRole.IGNORED,
+            FieldRole.SHARED,
+            FieldRole.CLOCK,
+            *((FieldRole.NOTE,) if logged else ()),
+        }
+        self._active = {FieldRole.LAST_LOGGED} if logged else {FieldRole.DUE, FieldRole.PACE, FieldRole.SCOPE}
         self._known: dict[Any, bool] = {}
 
     def _of_class(self, kind: type[Any]) -> Callable[[Any, Any], Any]:
@@ -298,7 +303,7 @@ class _Keys(_Compiler):
             "if at in states:",
             "    return states[at]",
             "states[at] = len(states)",
-            *(f"w.now = {what}" for what, _, roles in fields if Role.CLOCK in roles),
+            *(f"w.now = {what}" for what, _, roles in fields if FieldRole.CLOCK in roles),
             f"return ({made})",
         ]
         return self._define(lines)
@@ -331,20 +336,20 @@ class _Keys(_Compiler):
                 case Rank(kind, scoped=scoped):
                     number = f"({kind!r}, {'w.scope, ' if scoped else ''}{what})"
                     return f"w.numbers.setdefault({number}, len(w.numbers))"
-                case Role.DUE:
+                case FieldRole.DUE:
                     return f"({what} if w.now is None else {what} <= w.now)"
-                case Role.PACE:
+                case FieldRole.PACE:
                     return f"({self._code(base, what, depth)} if w.now is None else None)"
-                case Role.SCOPE:
+                case FieldRole.SCOPE:
                     return f"w.enter({what})"
-                case Role.LAST_LOGGED if role in self._active:
+                case FieldRole.LAST_LOGGED if role in self._active:
                     return f"{what}[-1:]"
                 case _:
                     pass
         if self._stands_for_itself(base):
             return what
         if (get_origin(base) or base) in _CONTAINERS:
-            return self._of_container(base, what, depth, is_ordered=Role.ORDERED in roles)
+            return self._of_container(base, what, depth, is_ordered=FieldRole.ORDERED in roles)
         if isinstance(base, type) and base is not object:
             return f"walk[type({what})]({what}, w)"
         found = self._of_optional(base, what, depth)

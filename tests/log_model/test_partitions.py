@@ -7,7 +7,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.log_model.partitions import LoggedAbort, PartitionModel, ProducerEntry
+from fencepost.log_model.partitions import LoggedAbort, ModelProducer, PartitionModel
 from fencepost.protocol.batches import BatchHeader, build_batch, build_marker, place, read_header, read_marker
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import INT32_MAX, NO_OFFSET, NO_SEQUENCE, TransactionResult
@@ -86,7 +86,7 @@ def test_sequences_go_on_wrap_and_begin_again_with_the_epoch() -> None:
     assert log.model.expected_sequence(7, 1) == 0
     log.marker(7, COMMIT, epoch=1)
     assert log.model.expected_sequence(7, 1) == 0
-    assert log.model.producers[7] == ProducerEntry(1, NO_SEQUENCE, NO_OFFSET, 0, 2, 3, NO_OFFSET)
+    assert log.model.producers[7] == ModelProducer(1, NO_SEQUENCE, NO_OFFSET, 0, 2, 3, NO_OFFSET)
 
 
 def test_a_repeated_marker_ends_nothing_and_the_first_one_counts() -> None:

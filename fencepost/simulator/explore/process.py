@@ -46,7 +46,7 @@ class ScriptStage(Enum):
 
 
 @attrs.frozen(cache_hash=True)
-class AttemptedTransaction:
+class ExploredTransaction:
     """One transaction as its client sees it: what it wrote, which result it requested, what it was told."""
 
     values: tuple[bytes, ...] = ()
@@ -80,7 +80,7 @@ class ExploredClient:
     retries: int
     now: Clock = NOW
     stage: ScriptStage = ScriptStage.STARTING
-    attempts: tuple[AttemptedTransaction, ...] = ()
+    attempts: tuple[ExploredTransaction, ...] = ()
     waiting: dict[CallNumber, PendingReply] = attrs.Factory(dict[int, PendingReply])
     sent: list[tuple[int, RequestInFlight]] = attrs.Factory(list[tuple[int, RequestInFlight]])
 
@@ -132,7 +132,7 @@ class ExploredClient:
                 self.stage = ScriptStage.OVER
             elif self.stage is ScriptStage.BETWEEN and len(self.attempts) < self.plan.transactions:
                 self.machine.begin()
-                self.attempts = (*self.attempts, AttemptedTransaction())
+                self.attempts = (*self.attempts, ExploredTransaction())
                 self.stage = ScriptStage.SENDING
                 continue
             elif self.stage is ScriptStage.SENDING and not self.machine.accumulator.batches:
@@ -167,7 +167,7 @@ class ExploredClient:
         end = self.machine.commit if result is TransactionResult.COMMIT else self.machine.abort
         self._perform(end(self.now))
 
-    def _remember(self, attempt: AttemptedTransaction) -> None:
+    def _remember(self, attempt: ExploredTransaction) -> None:
         self.attempts = (*self.attempts[:-1], attempt)
 
     # --- what the machine wants

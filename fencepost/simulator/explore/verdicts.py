@@ -16,7 +16,7 @@ from fencepost.protocol.batches import BatchHeader, read_header, read_marker
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import TopicPartition, TransactionResult
 from fencepost.simulator.explore.broker import ExploredBroker
-from fencepost.simulator.explore.process import TOPIC, AttemptedTransaction, TransactionOutcome
+from fencepost.simulator.explore.process import TOPIC, ExploredTransaction, TransactionOutcome
 
 COMMIT, ABORT = TransactionResult.COMMIT, TransactionResult.ABORT
 
@@ -115,7 +115,7 @@ def _judge_bounds(key: TopicPartition, bounds: ReaderBounds, model: PartitionMod
     )
 
 
-def judge(contents: DecidedRecords, attempts: tuple[AttemptedTransaction, ...]) -> ExploredAnomaly | None:
+def judge(contents: DecidedRecords, attempts: tuple[ExploredTransaction, ...]) -> ExploredAnomaly | None:
     """The anomaly that one client can observe, if there is one."""
     for attempt in attempts:
         found = [contents.decided.get(value) for value in attempt.values]
