@@ -172,7 +172,7 @@ class Node:
             log_end_offset=order.oldest_offset,
         )
         # Guards contain the leader epoch: a late answer to an earlier leadership must not let a batch in.
-        state.guards_given = order.leader_epoch << partition.GUARD_BITS
+        state.guards_issued = order.leader_epoch << partition.GUARD_BITS
         log = LeaderLog(state, self._coordinator_for(order))
         if order.snapshot is not None:
             # Kafka's snapshots hold producers only, so coordinators read their logs from the start

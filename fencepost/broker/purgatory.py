@@ -15,7 +15,7 @@ import attrs
 from fencepost.broker.cluster.controller import Controller
 from fencepost.broker.contract import Effect, Reply, ReplyTo
 from fencepost.broker.groups.state import Groups
-from fencepost.broker.partitions.partition import Guard, Partition
+from fencepost.broker.partitions.partition import Partition, VerificationGuard
 from fencepost.broker.transactions.state import Transactions
 from fencepost.broker.transactions.tables import ClientVersion
 from fencepost.protocol.batches import BatchHeader, Buffer
@@ -185,8 +185,8 @@ class InFlightAddPartitions:
     that did that itself, to say that they are in it.
     """
 
-    batches: tuple[tuple[Incoming, Guard], ...]
-    """Each with the guard that it has to show."""
+    batches: tuple[tuple[Incoming, VerificationGuard], ...]
+    """Each with the guard that it must present."""
     client_version: ClientVersion = attrs.field(kw_only=True)
 
 
@@ -198,7 +198,7 @@ class InFlightAddOffsets:
     to: ReplyTo
     key: Scope[TopicPartition]
     """The log that the offsets go to."""
-    guard: Guard
+    verification_guard: VerificationGuard
     client_version: ClientVersion
 
 

@@ -64,7 +64,7 @@ class Led:
         if guard is None and transactional and not self.partition.is_open(producer_id, epoch):
             guard = self.ask(producer_id, epoch=epoch, sequence=sequence)
         header, rows = read_header(batch), SETTINGS.batch_checks
-        match checks.judge(self.partition, header, guard=guard or 0, checks=rows):
+        match checks.judge(self.partition, header, verification_guard=guard or 0, checks=rows):
             case Refused() as refused:
                 return refused.error
             case Duplicate() as duplicate:

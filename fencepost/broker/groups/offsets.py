@@ -140,7 +140,7 @@ def commit_in_transaction(
         return
     state, asks = log.partition, _asks(node, client_version.transaction_version)
     written = TransactionalOffsets(request.producer_id, request.producer_epoch)
-    verdict = judge(state, written, guard=NO_GUARD, checks=node.settings.checks_before_asking)
+    verdict = judge(state, written, verification_guard=NO_GUARD, checks=node.settings.checks_before_asking)
     if isinstance(verdict, Refused):
         _refuse(node, request, to, verdict.error)
     elif not asks or state.is_open(request.producer_id, request.producer_epoch):
@@ -164,7 +164,7 @@ def commit_in_transaction(
             verify_only=not client_version.transaction_version.adds_implicitly,
         )
         why = InFlightAddOffsets(
-            request=request, to=to, key=state.key, guard=guard, client_version=client_version
+            request=request, to=to, key=state.key, verification_guard=guard, client_version=client_version
         )
         if not ask_coordinator(node, add, why):
             _refuse(node, request, to, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -188,14 +188,18 @@ def answer_to_add(node: Node, in_flight: InFlightAddOffsets, answer: Answered, n
     if isinstance(answer.body, AddPartitionsToTxnReply):
         error = answer.body.partitions[0].error
     log = group_log(node, in_flight.request.group_id)
-    if error is NO_ERROR and isinstance(log, LeaderLog) and log.partition.issued(in_flight.guard):
+    if (
+        error is NO_ERROR
+        and isinstance(log, LeaderLog)
+        and log.partition.issued(in_flight.verification_guard)
+    ):
         _append(
             node,
             log,
             in_flight.request,
             in_flight.to,
             now,
-            guard=in_flight.guard,
+            guard=in_flight.verification_guard,
             client_version=in_flight.client_version,
         )
         return
@@ -220,7 +224,7 @@ def _append(
     client_version: ClientVersion,
 ) -> None:
     written = TransactionalOffsets(request.producer_id, request.producer_epoch)
-    verdict = judge(log.partition, written, guard=guard, checks=node.settings.offset_checks)
+    verdict = judge(log.partition, written, verification_guard=guard, checks=node.settings.offset_checks)
     if isinstance(verdict, Refused):
         _refuse(node, request, to, client_version.downgrade(verdict.error))
         return

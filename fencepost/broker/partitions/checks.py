@@ -366,13 +366,13 @@ CHECKS: Final = (
 
 
 def judge(
-    partition: Partition, written: Written, *, guard: int, checks: tuple[WriteCheck, ...]
+    partition: Partition, written: Written, *, verification_guard: int, checks: tuple[WriteCheck, ...]
 ) -> Refused | Duplicate | None:
     """Whether a producer's write may be appended (None), was appended before, or is refused."""
     if written.producer_id == NO_PRODUCER_ID:
         return None
     producer = partition.producers.get(written.producer_id, UNKNOWN_PRODUCER)
-    refused = first_refusal(checks, partition, written, producer, guard)
+    refused = first_refusal(checks, partition, written, producer, verification_guard)
     return refused if refused is None or refused.error else _duplicate(written, producer)
 
 

@@ -71,8 +71,8 @@ CACHED_BATCHES_MAX: Final = 5
 
 READ_COMMITTED: Final = IsolationLevel.READ_COMMITTED
 
-Guard = Annotated[int, Rank("guard", scoped=True)]
-GUARD_BITS: Final = 32  # of a guard count the questions of one leadership; above them is its epoch
+VerificationGuard = Annotated[int, Rank("guard", scoped=True)]
+GUARD_BITS: Final = 32  # the lower bits count verifications, the upper ones are the leader epoch
 
 
 class CachedBatch(NamedTuple):
@@ -112,7 +112,7 @@ UNKNOWN_PRODUCER: Final = ProducerEntry()
 class Verification(NamedTuple):
     """A verification that the coordinator has not answered yet (KIP-890, VerificationStateEntry)."""
 
-    guard: Guard
+    guard: VerificationGuard
     producer_epoch: int
     lowest_sequence: int
     starts_at_zero: bool
@@ -141,7 +141,7 @@ class Partition:
     open_transactions: SortedDict[int, int] = attrs.Factory(SortedDict[int, int])
     unreplicated_txns: Note[list[UnreplicatedTxn]] = attrs.Factory(list[UnreplicatedTxn])
     verifying: Note[dict[int, Verification]] = attrs.Factory(dict[int, Verification])
-    guards_given: Ignored[int] = 0
+    guards_issued: Ignored[int] = 0
 
     @property
     def first_unstable_offset(self) -> int | None:
@@ -181,9 +181,9 @@ class Partition:
         producer = self.producers.get(producer_id, UNKNOWN_PRODUCER)
         return producer.current_txn_first_offset != NO_OFFSET and producer.producer_epoch == producer_epoch
 
-    def issued(self, guard: int) -> bool:
+    def issued(self, verification_guard: int) -> bool:
         """Whether this leadership issued the guard, not an earlier one."""
-        return guard >> GUARD_BITS == self.leader_epoch
+        return verification_guard >> GUARD_BITS == self.leader_epoch
 
 
 # --- Changing state --------------------------------------------------------------------------------------
@@ -208,11 +208,11 @@ def start_verification(
             lowest = min(lowest, sequence)
         partition.verifying[producer_id] = known._replace(lowest_sequence=lowest)
         return known.guard
-    partition.guards_given += 1
+    partition.guards_issued += 1
     partition.verifying[producer_id] = Verification(
-        partition.guards_given, producer_epoch, sequence, starts_at_zero, now
+        partition.guards_issued, producer_epoch, sequence, starts_at_zero, now
     )
-    return partition.guards_given
+    return partition.guards_issued
 
 
 def apply(partition: Partition, header: BatchHeader, batch: Buffer) -> AbortedRange | None:

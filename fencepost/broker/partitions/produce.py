@@ -145,7 +145,9 @@ def _start_adding(
     now: int,
 ) -> None:
     header = incoming.header
-    verdict = checks.judge(log.partition, header, guard=NO_GUARD, checks=node.settings.checks_before_asking)
+    verdict = checks.judge(
+        log.partition, header, verification_guard=NO_GUARD, checks=node.settings.checks_before_asking
+    )
     if isinstance(verdict, Refused):
         node.collect(_part(incoming.ticket, incoming.index, incoming.key, verdict.error))
         return
@@ -233,7 +235,7 @@ def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int) -> None:
         incoming.acks, incoming.key, incoming.header, incoming.records, _size_limit(node, incoming.key.topic)
     )
     verdict = first_refusal(checks.FORM_CHECKS, arriving) or checks.judge(
-        log.partition, incoming.header, guard=guard, checks=node.settings.batch_checks
+        log.partition, incoming.header, verification_guard=guard, checks=node.settings.batch_checks
     )
     match verdict:
         case Refused():
