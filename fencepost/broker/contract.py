@@ -1,7 +1,10 @@
-"""What a node is told and what it decides, as values: Input, Append, Effect, and the Outcome that holds them.
+"""The contract between a node and its host: Input goes in; Append and Effect come out, in an Outcome.
 
-Rule: cores take these and return these; only a shell makes them happen, appends before effects.
+Rule: cores take and return these values; only a host performs them, appends before effects.
 """
+
+# Live and at recovery a node sees the same inputs and leaves the same values, so a recorded run can be
+# replayed, drawn and judged from these classes alone. None of them refers to a socket, a file or a clock.
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from fencepost.protocol.values import value
 
 
 class ReplyTo(NamedTuple):
-    """Who waits for an answer: a connection of this node and the correlation id it chose."""
+    """The receiver of an answer: a connection of this node, and the correlation id of the request."""
 
     connection: int
     correlation_id: int
@@ -30,16 +33,15 @@ NODE: Final = -1
 """The connection of a message that this node sent to itself; its correlation id is the token of the Send."""
 
 NOBODY: Final = ReplyTo(-2, 0)
-"""Where the answer goes that nobody waits for: Produce with acks 0, and what a node asks on its own behalf.
-"""
+"""The receiver of an answer that is discarded: the one to a Produce with acks 0."""
 
 
-# --- Input: what reaches a node --------------------------------------------------------------------------
+# --- Input: to a node ------------------------------------------------------------------------------------
 
 
 @value
 class Received:
-    """A request from a client or a node, in Kafka's version of it."""
+    """A request from a client or a node; `version` is Kafka's version of this request."""
 
     request: Request
     to: ReplyTo = attrs.field(kw_only=True)
@@ -49,7 +51,7 @@ class Received:
 
 @value(kw_only=True)
 class Answered:
-    """The answer to a Send; NETWORK_EXCEPTION when the connection went before it came."""
+    """The answer to a Send, or NETWORK_EXCEPTION if the connection broke before it arrived."""
 
     token: int
     error: ErrorCode
@@ -58,15 +60,15 @@ class Answered:
 
 @value(kw_only=True)
 class BecomeLeader:
-    """This node leads the partition from now on; its log, from the snapshot's offset on, is `batches`."""
+    """This node leads the partition from now on. `batches` is its log from the snapshot's offset on."""
 
     partition: TopicPartition
     leader_epoch: int
     log_start_offset: int = 0
-    oldest_offset: int = 0  # where its oldest batch begins, which may be earlier
-    batch_start: int = 0  # where the batch begins that holds the log start
+    oldest_offset: int = 0  # base offset of the oldest batch; DeleteRecords may set the log start after it
+    batch_start: int = 0  # base offset of the batch that contains the log start
     snapshot: tuple[int, tuple[ProducerSnapshot, ...]] | None = None
-    is_restart: bool = False  # the node led it before its process died, and read the log again from the disk
+    is_restart: bool = False  # the same node led it before its process ended, and has read the log again
     batches: Iterable[tuple[BatchHeader, Buffer]] = ()
 
 
@@ -79,7 +81,7 @@ class ResignLeader:
 
 @value(kw_only=True)
 class Durable:
-    """The partition's log is safe up to `offset` (exclusive), under the configured policy."""
+    """The partition's log is durable up to `offset` (exclusive), as the sync policy defines it."""
 
     partition: TopicPartition
     offset: int
@@ -87,7 +89,7 @@ class Durable:
 
 @value(kw_only=True)
 class MoveLogStart:
-    """Delete the records before an offset; LogStartMoved comes back. Ticket and index are the asker's."""
+    """Delete the records before an offset. LogStartMoved reports back with this ticket and index."""
 
     partition: TopicPartition
     offset: int
@@ -97,7 +99,7 @@ class MoveLogStart:
 
 @value
 class LogStartMoved:
-    """What became of a MoveLogStart; `batch_start` is where the batch begins that holds the new start."""
+    """The result of a MoveLogStart; `batch_start` is the base offset of the batch with the new log start."""
 
     order: MoveLogStart
     batch_start: int = attrs.field(kw_only=True)
@@ -106,33 +108,33 @@ class LogStartMoved:
 
 @value(kw_only=True)
 class StorageFailed:
-    """An append or a sync of this partition's log failed; what was not durable is in doubt."""
+    """An append or a sync of this log failed; batches that were not durable may or may not survive."""
 
     partition: TopicPartition
 
 
 @value(kw_only=True)
 class Disconnected:
-    """Nobody waits on this connection any more."""
+    """The connection is closed; its parked requests can be discarded."""
 
     connection: int
 
 
 @value(kw_only=True)
 class Started:
-    """The node's own log of metadata is loaded: give its partitions new leader epochs."""
+    """The host has started: register with the controller, which gives the partitions new leader epochs."""
 
     node_id: int
 
 
 @value(kw_only=True)
 class Tick:
-    """Time has passed: deadlines are looked at."""
+    """Time has passed: handle the deadlines that are due."""
 
 
 @value(kw_only=True)
 class Reassign:
-    """To the controller's node: whoever watches over the cluster wants this partition led by that node."""
+    """To the controller's node: another node shall lead this partition (Kafka's reassignment tool)."""
 
     partition: TopicPartition
     node_id: int
@@ -144,14 +146,12 @@ Input = (
 )  # fmt: skip
 
 
-# --- Append and Effect: what leaves a node ---------------------------------------------------------------
+# --- Append and Effect: from a node ----------------------------------------------------------------------
 
 
 @value
 class Append:
-    """One batch for one partition's log, placed already; `aborted` goes to the index of aborted
-    transactions.
-    """
+    """One batch for one log, with its base offset set; `aborted` is for the index of aborted transactions."""
 
     partition: TopicPartition
     header: BatchHeader = attrs.field(kw_only=True)
@@ -171,9 +171,7 @@ class Reply:
 
 @value(kw_only=True)
 class FetchPlan:
-    """What one partition of a Fetch may see; the shell reads the bytes below offset `before` from the
-    journal.
-    """
+    """The range of one partition that a Fetch may see: the host reads the bytes before offset `before`."""
 
     partition: TopicPartition
     error: ErrorCode
@@ -187,7 +185,7 @@ class FetchPlan:
 
 @value
 class ReplyFetched:
-    """Answer a Fetch with what the journal holds for these plans."""
+    """Answer a Fetch with the bytes of these plans."""
 
     to: ReplyTo
     plans: tuple[FetchPlan, ...] = attrs.field(kw_only=True)
@@ -197,9 +195,7 @@ class ReplyFetched:
 
 @value(kw_only=True)
 class OffsetPlan:
-    """One partition of a ListOffsets: an offset that is known, or a timestamp to look up below offset
-    `before`.
-    """
+    """One partition of a ListOffsets: a known offset, or a timestamp to look up before offset `before`."""
 
     partition: TopicPartition
     error: ErrorCode
@@ -211,7 +207,7 @@ class OffsetPlan:
 
 @value
 class ReplyListed:
-    """Answer a ListOffsets with what the journal's time index says for these plans."""
+    """Answer a ListOffsets; the time index of the journal resolves the lookups."""
 
     to: ReplyTo
     plans: tuple[OffsetPlan, ...] = attrs.field(kw_only=True)
@@ -219,7 +215,7 @@ class ReplyListed:
 
 @value(kw_only=True)
 class Send:
-    """Ask a node (perhaps this one); the answer comes back as Answered with the same token."""
+    """Send a request to a node, perhaps this one. The answer arrives as Answered with the same token."""
 
     node_id: int
     request: Request
@@ -229,34 +225,34 @@ class Send:
 
 @value(kw_only=True)
 class Assign:
-    """The controller says: this node leads the partition under this epoch. The shell brings the log along
-    (Lead); what lies there of a partition that `is_new` is of an older topic.
+    """The controller made this node the leader under this epoch. The host loads the log and answers with
+    BecomeLeader. If `is_new`, files that are already there belong to an older topic of this name.
     """
 
     partition: TopicPartition
     leader_id: int
     leader_epoch: int
     is_new: bool = False
-    was_leader: bool = False  # under the epoch before, too
+    was_leader: bool = False  # under the previous epoch, too
 
 
 @value(kw_only=True)
 class Remove:
-    """The controller says: the partition is gone; its files can go too."""
+    """The controller deleted the partition: delete its files."""
 
     partition: TopicPartition
 
 
 @value
 class WakeMe:
-    """A Tick is wanted at this time (milliseconds); an earlier one does no harm."""
+    """Send a Tick at this time (milliseconds). An earlier Tick does no harm."""
 
     at_ms: int
 
 
 @value
 class Warn:
-    """Nothing comes of an input that nobody waits for an answer to; `because` is for people."""
+    """A message for the operator, about an input that has no one to answer to."""
 
     because: str
 
@@ -266,7 +262,7 @@ Effect = Reply | ReplyFetched | ReplyListed | MoveLogStart | Send | Assign | Rem
 
 @value
 class Refused:
-    """A decision that nothing happens: the error that the caller sees, and why, for people."""
+    """A refused request: the error for the caller, and the reason in words."""
 
     error: ErrorCode
     because: str = ""
@@ -277,10 +273,10 @@ Entry = TypeVar("Entry")
 
 @attrs.frozen(kw_only=True)
 class Decision(Generic[Entry]):
-    """What a coordinator decided; nothing has changed yet.
+    """A coordinator's decision; nothing has changed yet.
 
-    `entries` go into its log as one batch. `note` is what it remembers beside the log, until it dies.
-    `effects` happen once all that the decision saw is durable.
+    `entries` go into its log as one batch. `note` is remembered until the process ends. `effects` wait until
+    the log is durable, including everything that the decision was based on.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -290,7 +286,7 @@ class Decision(Generic[Entry]):
 
 @attrs.define
 class Outcome:
-    """What one input led to; the shell performs appends in order, then effects in order."""
+    """The result of one step; the host performs the appends in order, then the effects in order."""
 
     appends: list[Append]
     effects: list[Effect]

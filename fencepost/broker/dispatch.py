@@ -1,7 +1,7 @@
-"""`step`: one input into a node, out come appends and effects. Three tables say who handles what.
+"""`step`: one input goes into a node, appends and effects come out. Tables map inputs to their handlers.
 
-Rule: a step never waits. What a handler lets happen inside the node (markers that are due, readers that can
-go on) happens before the step ends, so that nothing is left to do that no input would ever trigger.
+Rule: a step never waits. It ends with the follow-up work inside the node (due markers, readers with new
+data), because no later input would trigger it.
 """
 
 from __future__ import annotations
@@ -90,11 +90,10 @@ VersionedHandler = Callable[[Node, Any, ReplyTo, int, ClientVersion], None]
 
 
 def step(node: Node, arrived: Input, now: int) -> Outcome:
-    """One input at time `now` (milliseconds). The shell performs the appends, then the effects, then
-    reports Durable.
-    """
+    """Handle one input at time `now` (milliseconds). The host performs the appends, then the effects."""
     node.outcome = outcome = Outcome([], [])
     INPUTS[type(arrived)](node, arrived, now)
+    # Order matters: leading or dropping a partition may make markers due, and both may wake readers.
     if node.news:
         follower.act_on_news(node, now)
     if node.marker_retries:
@@ -134,8 +133,8 @@ REQUESTS: Final[dict[type[Any], Handler]] = {
     OffsetDelete: group_admin.delete_offsets,
 }
 
-# Those whose version says which generation the client speaks, and which errors it knows.
-REQUESTS_OF_GENERATIONS: Final[dict[type[Any], VersionedHandler]] = {
+# Requests whose version tells the client's transaction version, and the errors that it knows.
+VERSIONED_REQUESTS: Final[dict[type[Any], VersionedHandler]] = {
     InitProducerId: transaction_handlers.init_producer_id,
     AddOffsetsToTxn: transaction_handlers.add_offsets,
     Produce: produce.produce,
@@ -144,7 +143,7 @@ REQUESTS_OF_GENERATIONS: Final[dict[type[Any], VersionedHandler]] = {
     TxnOffsetCommit: offsets.commit_in_transaction,
 }
 
-# What nodes alone may ask for, or may ask for more of.
+# Requests that only nodes may send, or that nodes may use more freely. Kafka demands CLUSTER_ACTION for them.
 REQUESTS_OF_NODES: Final[dict[type[Any], Callable[[Node, Received, int], None]]] = {
     CreateTopics: cluster_handlers.create_any_topics,
     BrokerRegistration: cluster_handlers.register,
@@ -160,7 +159,7 @@ def _received(node: Node, arrived: Received, now: int) -> None:
     if arrived.from_node is not None and kind in REQUESTS_OF_NODES:
         REQUESTS_OF_NODES[kind](node, arrived, now)
         return
-    handler = REQUESTS_OF_GENERATIONS.get(kind)
+    handler = VERSIONED_REQUESTS.get(kind)
     if handler is None:
         REQUESTS[kind](node, arrived.request, arrived.to, now)
     else:
@@ -208,7 +207,7 @@ def _storage_failed(node: Node, arrived: StorageFailed, now: int) -> None:
     log = node.logs.get(arrived.partition)
     if log is not None:
         node.drop(log, ErrorCode.KAFKA_STORAGE_ERROR)
-    # Not at once: a disk that goes on failing must not keep the node from everything else.
+    # Not at once: a disk that keeps failing must not occupy the node with elections.
     node.reelections[arrived.partition] = due_ms = now + node.settings.reelection_backoff_ms
     node.wake_at(due_ms)
 
@@ -235,9 +234,7 @@ def _started(node: Node, arrived: Started, now: int) -> None:
 
 
 def _tick(node: Node, arrived: Tick, now: int) -> None:
-    """Every deadline of the node: timeouts of transactions here, marker retries and parked fetches as the
-    step ends.
-    """
+    """Handle every deadline that is due; `step` itself sends due markers."""
     node.wakes_at_ms = None
     transaction_handlers.abort_timed_out(node, now)
     group_handlers.expire(node, now)
@@ -245,6 +242,7 @@ def _tick(node: Node, arrived: Tick, now: int) -> None:
     follower.ask_again_if_due(node, now)
     follower.reelect_due(node, now)
     fetch.end_waits(node, now)
+    # The Tick that was scheduled is used up, so schedule the earliest of the deadlines that remain.
     waits_end_ms = [parked.until_ms for parked in node.fetches.values()]
     for due_ms in (*node.marker_retries.values(), *node.reelections.values(), *waits_end_ms):
         if due_ms > now:

@@ -1,7 +1,6 @@
-"""What a node keeps beside its logs: effects that wait for them, answers in parts, parked fetches, producer
-ids.
+"""What a node keeps in addition to its logs: waiting effects, partial answers, parked fetches, producer ids.
 
-Rule: all of it are notes; a restart forgets them, and whoever waited asks again.
+Rule: all of these are notes. A restart forgets them, and the clients retry.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ from fencepost.protocol.values import value
 
 Coordinator = Transactions | Groups | Controller
 
-# What one counter of the node numbers, each ranked among its own.
+# Numbers from one counter of the node. Only their order within a kind matters (protocol/states.py).
 Ticket = Annotated[int, Rank("ticket")]
 Token = Annotated[int, Rank("token")]
 FetchTicket = Annotated[int, Rank("fetch")]
 
 
 Part = ProducedPartition | PartitionError | DeletedRecords
-"""What one partition says in an answer of several."""
+"""One partition's part of an answer about several."""
 
 
 @value
@@ -59,7 +58,7 @@ class Collect:
 
 @value
 class AfterAll:
-    """Effect inside the node: an answer that tells of several logs waits for one after the other."""
+    """Effect inside the node: send the answer when all of these logs are durable as far as it saw them."""
 
     keys: tuple[TopicPartition, ...]
     reply: Reply
@@ -70,9 +69,7 @@ Inner = Effect | Collect | AfterAll
 
 @attrs.define(eq=False)
 class LeaderLog:
-    """A partition that this node leads, the coordinator on top, and the effects that wait for it to be
-    durable.
-    """
+    """A partition that this node leads, the coordinator on top, and the effects that wait for durability."""
 
     partition: Partition
     coordinator: Coordinator | None = None
@@ -81,32 +78,30 @@ class LeaderLog:
 
 @attrs.define(eq=False)
 class Gathering:
-    """An answer that is put together from several partitions; `producer_ids` names the marker that each
-    part belongs to.
-    """
+    """An answer that consists of several partitions' parts; `producer_ids` assigns each part to a marker."""
 
     to: ReplyTo
     kind: type[ProduceReply | WriteTxnMarkersReply | DeleteRecordsReply]
-    parts: list[Any]  # a Part of the kind that the answer has, or None until it is there
+    parts: list[Any]  # None until the part is ready, then a Part of the answer's kind
     producer_ids: tuple[int, ...] = ()
 
 
 def gathered(gathering: Gathering) -> ProduceReply | DeleteRecordsReply | WriteTxnMarkersReply:
-    """The body of the answer, once every part is there."""
+    """The body of the complete answer."""
     if issubclass(gathering.kind, WriteTxnMarkersReply):
         return _written(gathering)
     return gathering.kind(partitions=tuple(gathering.parts))
 
 
 def failed(part: Part, error: ErrorCode) -> Part:
-    """The same part, refused: what it said is in doubt."""
+    """The same part with an error, because its append may not survive."""
     if isinstance(part, ProducedPartition):
         return attrs.evolve(part, error=error, base_offset=NO_OFFSET)
     return attrs.evolve(part, error=error)
 
 
 def _written(gathering: Gathering) -> WriteTxnMarkersReply:
-    """Parts back under their markers; a producer id may occur in several markers of one request."""
+    """Group the parts by marker. A request may have several markers of one producer id."""
     markers: dict[int, list[PartitionError]] = {}
     for producer_id, part in zip(gathering.producer_ids, gathering.parts, strict=True):
         markers.setdefault(producer_id, []).append(part)
@@ -117,7 +112,7 @@ def _written(gathering: Gathering) -> WriteTxnMarkersReply:
 
 @value(kw_only=True)
 class ParkedFetch:
-    """A Fetch that found nothing and waits for data until its time is up."""
+    """A Fetch that found no data and waits until `until_ms` (Kafka: DelayedFetch in the purgatory)."""
 
     to: ReplyTo
     request: Fetch
@@ -126,7 +121,7 @@ class ParkedFetch:
 
 @attrs.define(eq=False)
 class ProducerIds:
-    """The rest of the block that the controller granted, and the block after it once that is here."""
+    """The rest of the current block of producer ids, and the next block if it was granted already."""
 
     next_id: int = 0
     end: int = 0
@@ -138,15 +133,15 @@ class ProducerIds:
         return self.next_id >= self.end
 
     def begin_next_block(self) -> None:
-        """Go on with the block that was asked for in time, once this one is used up."""
+        """Continue with the prefetched block when the current one is used up."""
         if self.is_empty and self.next_block is not None:
             (self.next_id, self.end), self.next_block = self.next_block, None
 
 
 class Scan(Enum):
-    """What is looked for again and again, at fixed intervals."""
+    """A periodic search for expired state."""
 
-    __hash__ = object.__hash__  # each is itself alone; Enum's own hashes the name, in Python
+    __hash__ = object.__hash__  # by identity, in C: Enum hashes the member's name, in Python
 
     TRANSACTIONAL_IDS = "transactional ids"
     PRODUCER_IDS = "producer ids"
@@ -155,16 +150,16 @@ class Scan(Enum):
 
 @attrs.define(eq=False)
 class Following:
-    """How far a node has come in the controller's log: `offset` is the next one that it asks for. What lies
-    before `broker_epoch`, where its own registration is, was said to an earlier incarnation of it.
+    """A node's position in the controller's log: `offset` is the next one to fetch. Records before
+    `broker_epoch`, the offset of its own registration, were addressed to an earlier incarnation.
     """
 
     broker_epoch: int = NO_OFFSET
     offset: int = 0
-    due_ms: int | None = None  # when it asks again after a failure
+    due_ms: int | None = None  # when to retry after a failure
 
 
-# --- what was asked of a node, and what the answer is for ----------------------------------------------
+# --- requests in flight: what the answer is for ----------------------------------------------------------
 
 
 @value(kw_only=True)
@@ -181,8 +176,8 @@ class Incoming:
 
 @value
 class InFlightAddPartitions:
-    """These batches wait for the coordinator to take their partitions into the transaction, or, for a client
-    that did that itself, to say that they are in it.
+    """Batches that wait until the coordinator has added their partitions to the transaction, or, for an
+    older client, has verified that they were added.
     """
 
     batches: tuple[tuple[Incoming, VerificationGuard], ...]
@@ -192,19 +187,19 @@ class InFlightAddPartitions:
 
 @value(kw_only=True)
 class InFlightAddOffsets:
-    """This commit waits for the coordinator to take the group's offsets partition into the transaction."""
+    """A TxnOffsetCommit that waits until the group's offsets partition is in the transaction."""
 
     request: TxnOffsetCommit
     to: ReplyTo
     key: Scope[TopicPartition]
-    """The log that the offsets go to."""
+    """The group's partition of `__consumer_offsets`."""
     verification_guard: VerificationGuard
     client_version: ClientVersion
 
 
 @value(kw_only=True)
 class InFlightMarkers:
-    """A leader was asked to write this transaction's markers."""
+    """WriteTxnMarkers to one node, for one transaction."""
 
     log_key: TopicPartition
     transactional_id: str
@@ -214,7 +209,7 @@ class InFlightMarkers:
 
 @value(kw_only=True)
 class InFlightTopicCreation:
-    """Somebody looks for a coordinator whose internal topic is being made."""
+    """A FindCoordinator that waits for its internal topic to be created."""
 
     request: FindCoordinator
     to: ReplyTo
@@ -222,22 +217,22 @@ class InFlightTopicCreation:
 
 @value
 class InFlightIdBlock:
-    """The controller was asked for a block of producer ids."""
+    """AllocateProducerIds to the controller."""
 
 
 @value
 class InFlightRegistration:
-    """The controller was told where this node is."""
+    """BrokerRegistration to the controller."""
 
 
 @value
 class InFlightMetadataFetch:
-    """The controller was asked for what its log holds behind what this node knows."""
+    """A Fetch of the metadata log."""
 
 
 @value
 class InFlightElection:
-    """The controller was asked for new leader epochs of partitions whose logs this node lost."""
+    """ElectLeaders to the controller, for partitions that this node gave up."""
 
     partitions: tuple[TopicPartition, ...]
 

@@ -1,9 +1,38 @@
-"""The trio server: the one shell of the broker. Sockets, the clock, worker threads for syncs, and signals
-are here alone.
+"""The trio server: the broker's only shell, with its sockets, clock, sync threads and signals.
 
-Rule: one task per connection; per wake-up it reads what is there, lets the host work, and sends every
-answer at once. Nothing per message awaits, locks or opens a scope (what that costs: docs/performance.md).
+Rule: per wake-up a connection reads all bytes that are there and sends all answers; no message awaits.
 """
+
+# Theory of operation
+#
+# One thread runs everything except syncs. Node and host are plain function calls in it, so they need no
+# locks.
+#
+#     task              waits for                    then
+#     accept            a connection                 starts its `_serve`
+#     _serve / _read    readable bytes               frames -> host.offer, then turn()
+#     _serve / write_rest  a writable socket         sends what the kernel did not take at once
+#     keep_time         the next deadline            host.tick, manifests, turn()
+#     sync              a log in host.unsynced       one fsync per log, each in a worker thread, then turn()
+#
+# `turn` is the heart: it lets the host work until nothing is left to do, and hands all answers to the kernel.
+# One receive often brings many requests and one send takes many answers, so the costs of trio (a checkpoint,
+# a cancel scope) occur once per wake-up, not once per message. What they would cost otherwise is measured in
+# docs/performance.md.
+#
+# Back-pressure has two limits per connection. A client that does not take its answers is not read from while
+# more than UNSENT_BYTES_MAX are waiting: its requests then stay in its own send buffer. A Fetch may be
+# answered with 50 MiB, so at most FETCHES_MAX of one connection are in progress at a time. A slow reader
+# therefore costs memory up to these limits, and it delays nobody else.
+#
+# Syncs run in rounds. All logs that wait are synced in parallel threads, one fsync each, and every
+# transaction whose record was written before the round shares its cost (group commit). While they run, the
+# node takes further requests; their records wait for the next round. Results return to the trio thread, so
+# the host never sees another thread. A log may be deleted or given up during its sync; `directory.holds` then
+# discards the result, since it is not about the log that has this name now.
+#
+# A stop closes host, listener and directory, in this order (`_opened`). A kill skips it and is equally legal:
+# recovery must cope anyway, a clean stop only makes the next start faster.
 
 from __future__ import annotations
 
@@ -46,22 +75,19 @@ from fencepost.protocol.frames import (
 )
 from fencepost.protocol.messages import Fetch, FetchReply
 
-RECEIVE_SIZE: Final = (
-    1 << 20
-)  # one wake-up takes in at most this much, so that every connection gets its turn
-FETCHES_MAX: Final = 4  # of one connection at a time: each may be answered with `fetch.max.bytes`
+# Bytes per wake-up of a connection: a limit, so that one busy client does not starve the others.
+RECEIVE_SIZE: Final = 1 << 20
+FETCHES_MAX: Final = 4  # in progress per connection: each may be answered with `fetch.max.bytes`
 IDLE_WAKE_MS: Final = 3_600_000
 
 
 class CannotListen(FencepostError):
-    """The address cannot be had; the message says what to do."""
+    """The broker cannot listen on this address; the message says what to do."""
 
 
 @attrs.frozen(kw_only=True)
 class BrokerSettings:
-    """Settings of one broker process. `directory` None keeps everything in memory; `port` 0 takes a free
-    one.
-    """
+    """Settings of one broker process. `directory` None means in memory; `port` 0 means any free port."""
 
     directory: str | None = None
     host: str = "127.0.0.1"
@@ -74,7 +100,7 @@ class BrokerSettings:
 
 @attrs.frozen
 class Ready:
-    """Where a broker listens."""
+    """The address on which a broker listens."""
 
     host: str
     port: int
@@ -89,30 +115,30 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-UNSENT_BYTES_MAX: Final = 64 << 20  # a reader that does not take its answers is not read from until it does
+UNSENT_BYTES_MAX: Final = 64 << 20  # beyond this a connection is not read from until its peer takes answers
 PIECES_PER_SEND_MAX: Final = 256  # below IOV_MAX, which is 1024 on Linux and macOS
 
 
 @attrs.define(eq=False)
 class Connection:
-    """One client: what it sent so far, and what it has not taken yet."""
+    """One client: the frame that it is sending, and the answers that it has not taken yet."""
 
     number: int
     socket: socket.socket
     frames: FrameReader = attrs.Factory(FrameReader)
     unsent: deque[memoryview] = attrs.Factory(deque[memoryview])
     unsent_bytes: int = 0
-    fetches: int = 0  # that wait for their answer
+    fetches: int = 0  # without an answer yet
     is_closed: bool = False
     room: trio.lowlevel.ParkingLot = attrs.Factory(trio.lowlevel.ParkingLot)
     work: trio.lowlevel.ParkingLot = attrs.Factory(trio.lowlevel.ParkingLot)
 
     def send(self, pieces: list[Buffer]) -> None:
-        """Hand over an answer: to the kernel as far as it takes it, the rest waits for `write_rest`."""
+        """Send an answer: at once as far as the kernel takes it; `write_rest` sends the rest."""
         if self.is_closed:
             return
         was_waiting = bool(self.unsent)
-        # An empty piece would never leave: sending it moves nothing.
+        # An empty piece would stay in the queue for ever: `sendmsg` never reports it as sent.
         self.unsent.extend(memoryview(piece) for piece in pieces if len(piece))
         self.unsent_bytes += sum(len(piece) for piece in pieces)
         if not was_waiting:
@@ -127,7 +153,7 @@ class Connection:
             except BlockingIOError:
                 return
             except OSError:
-                self.close()  # the peer is gone; its reading task says so to the node
+                self.close()  # the peer is gone; `_serve` reports Disconnected to the node
                 return
             self.unsent_bytes -= sent
             while sent:
@@ -139,7 +165,7 @@ class Connection:
                 self.unsent.popleft()
 
     async def write_rest(self) -> None:
-        """The slow path: wait until the peer takes more. Ends when the connection does."""
+        """Send what the kernel did not take at once, as the peer makes room, until the connection ends."""
         while not self.is_closed:
             if not self.unsent:
                 await self.work.park()
@@ -154,7 +180,7 @@ class Connection:
                 self.room.unpark_all()
 
     def close(self) -> None:
-        """Closes once; whoever waits on this connection learns of it."""
+        """Close the socket and wake the tasks that wait for it. Further calls do nothing."""
         if not self.is_closed:
             self.is_closed = True
             trio.lowlevel.notify_closing(self.socket)
@@ -177,17 +203,17 @@ class Server:
         self.pauses = [fault for fault in faults if isinstance(fault, PauseAfterAppend)]
         self.drops = [fault for fault in faults if isinstance(fault, DropReply)]
         self.lost: set[ReplyTo] = set()
-        # One buffer serves every connection: what came is copied into frames before anybody else receives.
+        # One buffer serves all connections: its bytes are copied into frames before the next receive.
         self._received = memoryview(bytearray(RECEIVE_SIZE))
         self._unsynced = trio.lowlevel.ParkingLot()
         self._alarm = trio.lowlevel.ParkingLot()
         self._alarm_at_ms = 0
         self._manifest_due_ms: int | None = None
 
-    # --- working
+    # --- the loop
 
     def turn(self) -> None:
-        """Let the host do everything that it can do now, and send what came of it."""
+        """Let the host do everything that it can do now, and send its answers."""
         if self.is_held:
             return
         host, now = self.host, now_ms()
@@ -195,7 +221,8 @@ class Server:
         if not self.pauses:
             while not host.is_idle:
                 host.work(now)
-                # Answers leave together, but before the node goes on with work that no client waits for.
+                # Answers leave together, but before work that no client waits for, such as markers: a commit
+                # is acknowledged after PREPARE_COMMIT, and its markers should not delay that.
                 if host.answers and not host.requests_waiting:
                     self._send_answers()
         else:
@@ -215,12 +242,12 @@ class Server:
             print(trouble, file=sys.stderr, flush=True)
 
     def _work_until_held(self, now: int) -> None:
-        """One thing after another, so that a fault can stop the node between an append and its effects."""
+        """Check after each append whether a fault stops the node before the append's effects."""
         while not self.host.is_idle:
             ahead = self.host.to_do[0] if self.host.to_do else None
             self.host.work(now)
             if isinstance(ahead, Append):
-                # Every fault counts every append, so no shortcut: a list, not a generator.
+                # A list, not a generator: every fault must count every append.
                 states = list(filter(None, [pause.strikes(ahead) for pause in self.pauses]))
                 if states:
                     self.is_held = True
@@ -246,7 +273,7 @@ class Server:
     # --- connections
 
     async def accept(self, nursery: trio.Nursery) -> None:
-        """One task per connection, until the listener is closed."""
+        """Start a task for each connection, until cancelled."""
         while True:
             await trio.lowlevel.wait_readable(self.listener)
             try:
@@ -256,7 +283,9 @@ class Server:
             except OSError as problem:
                 if problem.errno not in (errno.EMFILE, errno.ENFILE, errno.ECONNABORTED):
                     raise
-                await trio.sleep(0.1)  # out of descriptors: those who are connected may free some
+                # Out of file descriptors. The connection stays in the backlog; without a pause this would
+                # spin.
+                await trio.sleep(0.1)
                 continue
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -277,7 +306,7 @@ class Server:
             self.turn()
 
     async def _read(self, connection: Connection) -> None:
-        """Requests in, until the peer leaves or sends what is no request; then only this connection ends."""
+        """Read requests until the peer closes or violates the protocol; that ends this connection only."""
         while not connection.is_closed:
             if connection.unsent_bytes > UNSENT_BYTES_MAX:
                 await connection.room.park()
@@ -297,13 +326,15 @@ class Server:
                         await self._make_room(connection)
                     self._receive(connection, frame)
             except ProtocolViolation as problem:
-                print(f"closing a connection: {problem}", file=sys.stderr, flush=True)
+                print(
+                    f"closing a connection that violated the protocol: {problem}", file=sys.stderr, flush=True
+                )
                 return
             finally:
                 self.turn()
 
     async def _make_room(self, connection: Connection) -> None:
-        """Fetches that come in one go are answered a few at a time, as their answers are taken."""
+        """Wait until the connection has fewer than FETCHES_MAX fetches and room for their answers."""
         self.turn()
         while not connection.is_closed and (
             connection.fetches >= FETCHES_MAX or connection.unsent_bytes > UNSENT_BYTES_MAX
@@ -325,10 +356,10 @@ class Server:
                 self.lost.add(to)
         self.host.offer(Received(arrived.request, to=to, version=arrived.version))
 
-    # --- what happens by itself
+    # --- time and syncs
 
     async def keep_time(self) -> None:
-        """Ticks when the node asked for one, and manifests for readers without a broker."""
+        """Tick when the node asked for it, and write the manifests for readers without a broker."""
         while True:
             now = now_ms()
             if self._manifest_due_ms is not None and self._manifest_due_ms <= now:
@@ -344,9 +375,7 @@ class Server:
         return min(due, default=now + IDLE_WAKE_MS)
 
     async def sync(self) -> None:
-        """Rounds of syncs: one per log that waits, in parallel worker threads, shared by all who wait for
-        it.
-        """
+        """Sync all waiting logs, round after round, each log in a worker thread."""
         while True:
             if not self.host.unsynced:
                 await self._unsynced.park()
@@ -356,7 +385,7 @@ class Server:
             self.turn()
 
     async def _sync_one(self, journal: Journal) -> None:
-        """What a sync says of a log that was deleted or given up meanwhile is not said of its successor."""
+        """Sync one log and report the result, unless the log was deleted or given up in the meantime."""
         try:
             offset = await trio.to_thread.run_sync(journal.sync)
         except StorageError as problem:
@@ -395,7 +424,7 @@ def _listen(settings: BrokerSettings) -> socket.socket:
 
 @contextmanager
 def _opened(settings: BrokerSettings) -> Generator[tuple[Host, socket.socket, Ready]]:
-    """A started host over its data directory, and its listener; closed in order however this ends."""
+    """A started host over its data directory, with its listener; closes them in order."""
     storage = MemoryStorage() if settings.directory is None else DiskStorage(Path(settings.directory))
     directory = DataDirectory.open(storage, settings=settings.journal)
     try:
@@ -416,8 +445,8 @@ def _opened(settings: BrokerSettings) -> Generator[tuple[Host, socket.socket, Re
 
 
 async def serve(settings: BrokerSettings, *, on_ready: Callable[[Ready], None]) -> None:
-    """Run a broker until cancelled; then stop it cleanly. CannotListen, DirectoryInUse or StorageError when
-    it cannot start.
+    """Run a broker until cancelled, then stop it cleanly. Raises CannotListen, DirectoryInUse or StorageError
+    if it cannot start.
     """
     with _opened(settings) as (host, listener, ready):
         server = Server(settings, host, listener)
@@ -432,11 +461,12 @@ async def serve(settings: BrokerSettings, *, on_ready: Callable[[Ready], None]) 
 async def serve_until_signalled(
     settings: BrokerSettings, *, on_ready: Callable[[Ready], None]
 ) -> signal.Signals:
-    """The same until SIGINT or SIGTERM, which is returned."""
+    """Run a broker until SIGINT or SIGTERM; return the signal."""
 
     def became_ready(ready: Ready) -> None:
         gc.collect()
-        # what is alive now stays, so collections need not look at it again; the process is all ours
+        # Modules and settings live for ever: frozen, the collector skips them. Only a process of its own may
+        # do this, so `serve` itself does not.
         gc.freeze()
         on_ready(ready)
 

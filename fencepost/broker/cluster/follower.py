@@ -1,9 +1,27 @@
-"""How a node follows the controller: it registers, reads the metadata log, and does what the records say of
-it.
+"""How a node follows the controller: it registers, fetches the metadata log, and obeys the records.
 
-Rule: a record means something to a node once it is durable, and from the node's own registration on. The
-controller's node hears of its own records; the others fetch them, as KRaft's observers do.
+Rule: a node acts only on durable records, and only on those after its own registration.
 """
+
+# Theory of operation (Kafka: BrokerLifecycleManager, KafkaRaftClient as an observer, BrokerMetadataPublisher)
+#
+#     node                          controller's node
+#     BrokerRegistration ---------> BrokerRegistered, LeaderChanged(epoch + 1) for each partition of the node
+#       <-- broker_epoch ---------- = the offset of this batch in the metadata log
+#     Fetch(offset 0) ------------> durable records, as for any consumer; the Fetch waits for more
+#       apply all of them to `node.cluster`
+#       act on those from broker_epoch on: Assign -> lead, Remove -> drop
+#     Fetch(next offset) ---------> ...
+#
+# There is no push and no other channel: leadership, topics and addresses reach a node as records, in one
+# order. So two nodes that have read up to the same offset agree on everything.
+#
+# Records before `broker_epoch` were addressed to an earlier incarnation of this node. Acting on them would
+# make it lead under an old leader epoch, which the journal refuses. The registration raised all epochs for
+# this purpose.
+#
+# A controller that loses the end of its log with a power failure answers OFFSET_OUT_OF_RANGE. The node then
+# knows records that no longer exist, so it forgets the cluster and registers again.
 
 from __future__ import annotations
 
@@ -39,7 +57,7 @@ from fencepost.protocol.terms import NO_OFFSET, IsolationLevel, TopicPartition
 
 NEWS_BYTES_MAX: Final = 8 * 1024 * 1024  # KafkaRaftClient.MAX_FETCH_SIZE_BYTES
 
-# The controller knows better who leads: there is nothing to ask for.
+# With these answers another election is pointless: it took place, or the partition is not ours any more.
 _NO_ELECTION: Final = frozenset(
     {NO_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
 )
@@ -49,14 +67,14 @@ _NO_ELECTION: Final = frozenset(
 
 
 def register(node: Node) -> None:
-    """Tell the controller that this node starts; its partitions get new leader epochs before it leads any."""
+    """Register with the controller, which gives this node's partitions new leader epochs."""
     settings = node.settings
     request = BrokerRegistration(node_id=settings.node_id, host=settings.host, port=settings.port)
     node.ask(settings.controller_id, request, InFlightRegistration())
 
 
 def answer_registration(node: Node, answer: Answered, now: int) -> None:
-    """Registered: from here on the node reads what the controller has to say."""
+    """Begin to fetch the metadata log once the registration is accepted."""
     if isinstance(answer.body, BrokerRegistrationReply):
         node.following.broker_epoch = answer.body.broker_epoch
         _ask_for_news(node)
@@ -82,13 +100,13 @@ def _ask_for_news(node: Node) -> None:
 
 
 def answer_news(node: Node, answer: Answered, now: int) -> None:
-    """What the log holds is known now; news of this node's own partitions are acted upon as the step ends."""
+    """Apply fetched records; `act_on_news` handles this node's own partitions as the step ends."""
     found = answer.body.partitions[0] if isinstance(answer.body, FetchReply) else None
     if found is not None and found.error is NO_ERROR:
         _learn(node, found)
         _ask_for_news(node)
     elif found is not None and found.error is ErrorCode.OFFSET_OUT_OF_RANGE:
-        # The controller lost the end of its log, which this node knew: all that it knows is in doubt.
+        # The controller lost the end of its log, so this node may know records that no longer exist.
         node.cluster, node.following = Controller(), Following()
         register(node)
     else:
@@ -111,7 +129,7 @@ def _ask_later(node: Node, now: int) -> None:
 
 
 def ask_again_if_due(node: Node, now: int) -> None:
-    """The controller did not answer, or not well: it is asked again after a pause, however often."""
+    """Retry a registration or a fetch that failed. There is no limit: a node is useless without metadata."""
     following = node.following
     if following.due_ms is None:
         return
@@ -125,11 +143,11 @@ def ask_again_if_due(node: Node, now: int) -> None:
         _ask_for_news(node)
 
 
-# --- what it says to this node ---------------------------------------------------------------------------
+# --- obeying the controller ------------------------------------------------------------------------------
 
 
 def act_on_news(node: Node, now: int) -> None:
-    """Lead what this node is to lead now, and let go of what it led before."""
+    """Lead the partitions that this node has been assigned, and drop those that it has lost."""
     news, node.news = node.news, []
     gone: set[str] = set()
     for change in news:
@@ -151,18 +169,19 @@ def act_on_news(node: Node, now: int) -> None:
 
 
 def _lead_if_mine(node: Node, change: Assign) -> None:
-    """Unless it is known already that somebody else leads by now, or the same node under a newer epoch."""
+    """Ask the host to load the log, unless a later record has already changed the leader or its epoch."""
     newest = Leader(change.leader_id, change.leader_epoch)
     if change.leader_id == node.settings.node_id and node.cluster.leader(change.partition) == newest:
         node.outcome.effects.append(change)
 
 
-# --- logs that were lost ---------------------------------------------------------------------------------
+# --- leading again after a storage failure ---------------------------------------------------------------
 
 
 def reelect_due(node: Node, now: int) -> None:
-    """Ask to lead again what was given up after a failure of its disk."""
+    """Request an election for partitions that were given up after a storage failure."""
     due = tuple(sorted(key for key, due_ms in node.reelections.items() if due_ms <= now))
+    # A new epoch, not the old one: requests of the lost leadership must not meet the log that is read anew.
     for key in due:
         del node.reelections[key]
     if due:
@@ -171,7 +190,7 @@ def reelect_due(node: Node, now: int) -> None:
 
 
 def answer_election(node: Node, in_flight: InFlightElection, answer: Answered, now: int) -> None:
-    """New epochs come with the news; without an answer they are asked for again."""
+    """Retry elections that failed. A successful one arrives as a LeaderChanged record."""
     errors = dict.fromkeys(in_flight.partitions, answer.error)
     if isinstance(answer.body, ElectLeadersReply):
         errors = {TopicPartition(part.topic, part.partition): part.error for part in answer.body.partitions}

@@ -1,8 +1,33 @@
-"""A consumer group and its members, as values: who is in, who waits for what, and until when.
+"""A consumer group and its members, as frozen values.
 
-Rule: a group is frozen; whoever decides about it makes the next one (membership.py). Deadlines are
-milliseconds, None where nobody watches. What the log keeps of it is its GroupRecord.
+Rule: a decision makes the next value of the group (rebalance.py); its GroupRecord is what the log keeps.
 """
+
+# Theory of operation (Kafka: GroupMetadataManager, ClassicGroup, ClassicGroupMember)
+#
+# A group divides partitions among its members. The broker only agrees on who the members are; one of them,
+# the leader, computes the assignment. Each agreement is a *generation*, and a rebalance makes the next one:
+#
+#     member A (leader)  member B           coordinator
+#     JoinGroup -------------------------->  PREPARING_REBALANCE: the join barrier
+#                        JoinGroup ------->  everybody has joined, or rebalance_timeout_ms is over
+#       <-- generation 5, all members -----  COMPLETING_REBALANCE: the sync barrier
+#                          <-- generation 5
+#                        SyncGroup ------->
+#     SyncGroup(assignment) -------------->  STABLE; the record is durable before the answers leave
+#       <-- part of A ---  <-- part of B
+#     Heartbeat 5 ------------------------>  NONE; REBALANCE_IN_PROGRESS calls everybody back to the barrier
+#
+# At the join barrier `joining` holds each member's unanswered request, at the sync barrier `syncing`. A
+# member that misses the join barrier leaves the group; a static one (KIP-345) may stay until its session
+# ends.
+#
+# The generation fences. A member that slept through a rebalance still believes that it owns its partitions,
+# but its commits carry the old generation and get ILLEGAL_GENERATION; KIP-447 extends this to
+# TxnOffsetCommit.
+#
+# Only generations are in the log. Barriers, sessions and deadlines are notes: a new coordinator finds the
+# last stable generation and gives every member a whole session to show that it lives.
 
 from __future__ import annotations
 
@@ -20,14 +45,12 @@ from fencepost.protocol.offsets_log import GroupRecord, MemberRecord
 from fencepost.protocol.terms import CONSUMER_PROTOCOL, NO_TIMESTAMP, GroupState
 
 NO_MEMBER: Final = ""  # JoinGroupRequest.UNKNOWN_MEMBER_ID
-NO_GENERATION: Final = -1  # OffsetCommitRequest.DEFAULT_GENERATION_ID: whoever commits is no member
+NO_GENERATION: Final = -1  # OffsetCommitRequest.DEFAULT_GENERATION_ID: the committer is not a member
 
 
 @attrs.frozen(kw_only=True)
 class Member:
-    """One member. `joining` and `syncing` are whom to answer when the phase ends; `due_ms` ends its
-    session.
-    """
+    """One member. `joining` and `syncing` are its unanswered requests; at `due_ms` its session ends."""
 
     member_id: str
     instance_id: str | None
@@ -36,25 +59,25 @@ class Member:
     protocols: tuple[GroupProtocol, ...]
     assignment: bytes = attrs.field(default=b"", repr=False)
     is_new: bool = False
-    """It has not heard yet that it is in: it cannot send heartbeats, and its place is kept for so long."""
+    """Its first join is not answered yet, so it cannot send heartbeats; a longer timeout applies."""
     joining: ReplyTo | None = None
     syncing: ReplyTo | None = None
     due_ms: int | None = None
 
     @property
     def is_kept(self) -> bool:
-        """The coordinator lets it wait, so that its silence says nothing (hasSatisfiedHeartbeat)."""
+        """Whether it waits for the coordinator, so that its silence means nothing (hasSatisfiedHeartbeat)."""
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """What it told the leader for this protocol."""
+        """Its metadata for this protocol, such as its subscription."""
         return next((each.metadata for each in self.protocols if each.name == protocol_name), b"")
 
 
 @attrs.frozen(kw_only=True)
 class FirstRebalance:
-    """A group that was empty waits for more members: this long at a time (`delay_ms`), in all no longer than
-    `remaining_ms` from then on.
+    """The first rebalance of an empty group: it waits `delay_ms` for more members, and again while members
+    keep coming, for at most `remaining_ms` more (group.initial.rebalance.delay.ms).
     """
 
     delay_ms: int
@@ -64,9 +87,10 @@ class FirstRebalance:
 
 @attrs.frozen(kw_only=True)
 class Group:
-    """One group of the classic protocol. `pending` were given an id and have not joined with it yet, each
-    with its deadline; `unsynced` have joined and not asked for their assignment yet; `subscribed` are the
-    topics that the members of its generation read, None when they do not say.
+    """One group of the classic protocol. Deadlines are in milliseconds; None means no deadline.
+
+    `pending`: ids that were granted and have not joined yet (KIP-394), with deadlines. `unsynced`: members
+    that have joined but not synced. `subscribed`: the topics of this generation, None if members do not tell.
     """
 
     group_id: str
@@ -88,7 +112,7 @@ class Group:
         return next((member for member in self.members if member.member_id == member_id), None)
 
     def static_member(self, instance_id: str | None) -> Member | None:
-        """The member that goes by this instance id."""
+        """The member with this instance id (group.instance.id)."""
         if instance_id is None:
             return None
         return next((member for member in self.members if member.instance_id == instance_id), None)
@@ -102,12 +126,12 @@ class Group:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The group waits as long as its slowest member wants."""
+        """The longest rebalance timeout of all members."""
         return max((member.rebalance_timeout_ms for member in self.members), default=0)
 
     @property
     def joined_members(self) -> tuple[JoinedMember, ...]:
-        """What the leader is told."""
+        """All members, as the leader receives them."""
         return tuple(
             JoinedMember(
                 member_id=member.member_id,
@@ -118,7 +142,7 @@ class Group:
         )
 
     def deadlines(self) -> Iterator[int]:
-        """Every time at which something is due."""
+        """Every deadline of the group and its members."""
         if self.join_due_ms is not None:
             yield self.join_due_ms
         if self.sync_due_ms is not None:
@@ -127,19 +151,19 @@ class Group:
         yield from (member.due_ms for member in self.members if member.due_ms is not None)
 
     def waiting(self) -> Iterator[ReplyTo]:
-        """Everybody whose join or sync is not answered yet."""
+        """The joins and syncs without an answer yet."""
         for member in self.members:
             yield from (to for to in (member.joining, member.syncing) if to is not None)
 
 
 def with_member(group: Group, member: Member) -> Group:
-    """The group with this member as it is now."""
+    """The group with this member in place of its former value."""
     members = tuple(member if each.member_id == member.member_id else each for each in group.members)
     return attrs.evolve(group, members=members)
 
 
 def without(group: Group, member_id: str) -> Group:
-    """The group without this member; when it led, the next one does."""
+    """The group without this member; if it was the leader, the next member becomes it."""
     members = tuple(member for member in group.members if member.member_id != member_id)
     leader = group.leader
     if leader == member_id:
@@ -154,7 +178,7 @@ def without(group: Group, member_id: str) -> Group:
 
 
 def check_member(group: Group, member_id: str, instance_id: str | None) -> ErrorCode:
-    """Whether this is a member; an instance id belongs to one member at a time (validateMember)."""
+    """The error if this is not a member, or not the present owner of its instance id (validateMember)."""
     if instance_id is not None:
         known = group.static_member(instance_id)
         if known is None:
@@ -168,7 +192,7 @@ def check_member(group: Group, member_id: str, instance_id: str | None) -> Error
 
 
 def supports(group: Group, request: JoinGroup) -> bool:
-    """Whether the group could assign partitions in a way that this member knows (supportsProtocols)."""
+    """Whether the member shares an assignment protocol with all others (supportsProtocols)."""
     if group.state is GroupState.EMPTY:
         return bool(request.protocol_type and request.protocols)
     if request.protocol_type != group.protocol_type:
@@ -178,7 +202,7 @@ def supports(group: Group, request: JoinGroup) -> bool:
 
 
 def select_protocol(group: Group) -> str:
-    """Each member votes for the first that all support; the most votes win, the older vote a tie."""
+    """Each member votes for its first protocol that all support; in a tie the earlier vote wins."""
     common = _common_protocols(group)
     votes = Counter(
         next(protocol.name for protocol in member.protocols if protocol.name in common)
@@ -193,7 +217,7 @@ def _common_protocols(group: Group) -> set[str]:
 
 
 def is_subscribed(group: Group, topic: str) -> bool:
-    """Whether a member reads the topic; assumed of consumers that do not say what they read
+    """Whether a member reads the topic. Consumers with unreadable metadata count as readers of every topic
     (isSubscribedToTopic).
     """
     if group.subscribed is None:
@@ -202,7 +226,7 @@ def is_subscribed(group: Group, topic: str) -> bool:
 
 
 def with_subscription(group: Group) -> Group:
-    """The group with what its new generation reads, which stays until the next (computeSubscribedTopics)."""
+    """The group with the topics of its new generation (computeSubscribedTopics)."""
     try:
         parts = [subscribed_topics(member.metadata(group.protocol_name)) for member in group.members]
     except ProtocolViolation:
@@ -214,7 +238,7 @@ def with_subscription(group: Group) -> Group:
 
 
 def record_of(group: Group) -> GroupRecord:
-    """What the log keeps of the group."""
+    """The group as its log keeps it (GroupMetadataValue)."""
     return GroupRecord(
         protocol_type=group.protocol_type,
         generation_id=group.generation_id,
@@ -236,8 +260,8 @@ def record_of(group: Group) -> GroupRecord:
 
 
 def loaded(group_id: str, record: GroupRecord | None, *, now: int) -> Group:
-    """The group that a new coordinator finds: members have a whole session to show that they live. None is
-    a group that only committed offsets.
+    """The group as a new coordinator loads it, with a new session for each member. A record of None means a
+    group that has only committed offsets.
     """
     if record is None:
         return Group(group_id=group_id)

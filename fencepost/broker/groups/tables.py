@@ -16,7 +16,7 @@ from fencepost.protocol.terms import GroupState
 class GroupInput(Enum):
     """What members, clocks and administrators do to a group."""
 
-    __hash__ = object.__hash__  # each is itself alone; Enum's own hashes the name, in Python
+    __hash__ = object.__hash__  # by identity, in C: Enum hashes the member's name, in Python
 
     CREATE = "first join of a group"
     JOIN = "a new member joins"

@@ -1,20 +1,28 @@
 """Every check that a write to a partition has to pass: the Produce request, each batch in it, offsets that a
 transaction commits, and a coordinator's marker.
 
-Checks run in Kafka's order, and the first whose predicate is true refuses:
-
-    Produce   REQUEST_CHECKS      the request as a whole
-                 |  per partition: is it one batch, does this node lead the partition?
-              BEFORE_ASKING       before the transaction coordinator is asked to add the partition
-                 |  the coordinator answers
-              FORM_CHECKS         the batch, whatever its producer did before
-              CHECKS              the batch against what the partition knows of its producer
-    TxnOffsetCommit               BEFORE_ASKING and OFFSET_CHECKS: the rows of CHECKS that need no sequence
-    WriteTxnMarkers               MARKER_CHECKS
-
-A zombie is fenced here: its epoch is older than the one that the partition knows of its producer. A
-duplicate is recognised here: its sequences are those of one of the producer's last five batches.
+Rule: checks run in Kafka's order, and the first whose predicate is true refuses.
 """
+
+# Theory of operation (Kafka: UnifiedLog.analyzeAndValidateProducerState, ProducerAppendInfo)
+#
+#     Produce   REQUEST_CHECKS      the request as a whole
+#                  |  per partition: is it one batch, does this node lead the partition?
+#               BEFORE_ASKING       before the transaction coordinator is asked to add the partition
+#                  |  the coordinator answers
+#               FORM_CHECKS         the batch, whatever its producer did before
+#               CHECKS              the batch against what the partition knows of its producer
+#     TxnOffsetCommit               BEFORE_ASKING and OFFSET_CHECKS: the rows of CHECKS that need no sequence
+#     WriteTxnMarkers               MARKER_CHECKS
+#
+# A zombie is fenced here: its epoch is older than the one that the partition knows of its producer. A
+# duplicate is recognised here: its sequences equal those of one of the producer's last five batches. The
+# duplicate check comes first, so that a late retry of a batch that is in the log succeeds even if a marker
+# has ended its transaction since; a batch of an older epoch is never a duplicate.
+#
+# A predicate does not change anything, so the same rows serve as documentation (docs/state-machines.md), and
+# a broker "without" a protection or with an older Kafka's behaviour is a table with other rows
+# (NodeSettings).
 
 from __future__ import annotations
 
@@ -49,10 +57,10 @@ from fencepost.protocol.terms import (
 )
 
 NO_GUARD: Final = 0
-"""The guard of a write whose producer the coordinator was not asked about."""
+"""The guard of a write without a verification: it can only join a transaction that is open here."""
 
 UNGUARDED: Final = -1
-"""The guard of a write where coordinators are never asked (transaction.partition.verification.enable off)."""
+"""The guard of every write if verification is off (transaction.partition.verification.enable)."""
 
 FIRST_STRICT_VERSION: Final = 2
 """The `transaction.version` from which on a marker carries the next epoch (KIP-890)."""
@@ -69,12 +77,12 @@ class TransactionalOffsets(NamedTuple):
 
 
 Written = BatchHeader | TransactionalOffsets
-"""What a producer wants to write."""
+"""The write that is checked."""
 
 
 @attrs.frozen
 class Duplicate:
-    """The batch is in the log already; the retry gets the offset of the first attempt."""
+    """The batch is in the log already; its retry gets the offset of the first attempt."""
 
     base_offset: int
 
@@ -84,7 +92,7 @@ class Duplicate:
 ACKS: Final = (-1, 0, 1)
 
 Parsed = BatchHeader | Refused
-"""What `header_of` makes of the bytes for one partition."""
+"""The result of `header_of`: the header of a batch, or why there is none."""
 
 
 def has_transaction(header: BatchHeader) -> bool:
@@ -129,7 +137,7 @@ REQUEST_CHECKS: Final = (
         source="ReplicaManager.handleProduceAppend",
     ),
 )
-"""`placed` are those of `parsed` that are for existing partitions."""
+"""Their arguments: the request, the headers of all batches, the headers of those for existing partitions."""
 
 
 def header_of(records: Buffer) -> Parsed:
@@ -137,7 +145,7 @@ def header_of(records: Buffer) -> Parsed:
     try:
         header = read_framing(records)
     except ProtocolViolation as problem:
-        # Kafka calls a piece of a batch, and message formats before 0.11, invalid; only the rest is corrupt.
+        # In Kafka a truncated batch and message formats before 0.11 are INVALID_RECORD, all else is corrupt.
         is_invalid = len(records) < HEADER_SIZE or records[MAGIC_AT] < MAGIC_KAFKA
         error = ErrorCode.INVALID_RECORD if is_invalid else ErrorCode.CORRUPT_MESSAGE
         return Refused(error, str(problem))
@@ -188,7 +196,7 @@ def _lacks_sequence(batch: Arriving) -> bool:
     return batch.header.producer_id != NO_PRODUCER_ID and batch.header.base_sequence < 0
 
 
-# These come after the coordinator's answer: what it has against the producer counts more.
+# After the coordinator's answer, as in Kafka: a refusal of the producer takes precedence over a bad batch.
 FORM_CHECKS: Final = (
     Check(
         "comes with acks that are not 0, 1 or -1",
@@ -248,13 +256,13 @@ def _is_repeated(partition: Partition, written: Written, producer: ProducerEntry
 
 
 def _has_older_epoch(partition: Partition, written: Written, producer: ProducerEntry, guard: int) -> bool:
-    """A newer instance of the producer has been here (ProducerAppendInfo.checkProducerEpoch)."""
+    """Whether the partition knows a newer epoch of the producer (ProducerAppendInfo.checkProducerEpoch)."""
     return written.producer_epoch < producer.producer_epoch
 
 
 def _is_overtaken(partition: Partition, written: Written, producer: ProducerEntry, guard: int) -> bool:
-    """A marker after the coordinator's answer removed the guard: the write belongs to a transaction that is
-    over, and would open it again, with nobody left to end it.
+    """Whether a marker has removed the guard since the verification. The transaction of this write is over;
+    appending it would open a transaction that no coordinator ends (partitions/produce.py).
     """
     if guard == UNGUARDED or not written.is_transactional:
         return False
@@ -265,17 +273,20 @@ def _is_overtaken(partition: Partition, written: Written, producer: ProducerEntr
 
 
 def _begins_late(partition: Partition, written: Written, producer: ProducerEntry, guard: int) -> bool:
+    # Where the epoch belongs to one transaction, its first batch here has sequence 0, even if the partition
+    # has forgotten the producer: otherwise a lost first batch would go unnoticed.
     entry = partition.verifying.get(written.producer_id)
     return entry is not None and entry.starts_at_zero and not producer.batches and written.base_sequence != 0
 
 
 def _overtakes(partition: Partition, written: Written, producer: ProducerEntry, guard: int) -> bool:
-    """An earlier batch waits for the coordinator's answer (VerificationStateEntry.lowestSequence)."""
+    """Whether an earlier batch is still being verified (VerificationStateEntry.lowestSequence)."""
     entry = partition.verifying.get(written.producer_id)
     return entry is not None and written.base_sequence > entry.lowest_sequence
 
 
 def _is_unknown(partition: Partition, written: Written, producer: ProducerEntry, guard: int) -> bool:
+    # Only before KIP-360: a partition forgets idle producers, and their next batch is not an error any more.
     is_foreign = producer.producer_epoch == NO_PRODUCER_EPOCH != written.producer_epoch
     return is_foreign and written.base_sequence != 0
 
@@ -283,6 +294,8 @@ def _is_unknown(partition: Partition, written: Written, producer: ProducerEntry,
 def _is_out_of_order(partition: Partition, written: Written, producer: ProducerEntry, guard: int) -> bool:
     if producer.producer_epoch == NO_PRODUCER_EPOCH or written.producer_epoch == NO_PRODUCER_EPOCH:
         return False
+    # Sequences restart with the epoch. A producer known by a marker alone has no batches: it starts at 0,
+    # too.
     fresh = written.producer_epoch != producer.producer_epoch or not producer.batches
     expected = 0 if fresh else sequence_after(producer.last_sequence, 1)
     return written.base_sequence != expected
@@ -310,10 +323,10 @@ _OVERTAKEN: Final = WriteCheck(
 )
 
 BEFORE_ASKING: Final = (_OLDER_EPOCH,)
-"""For a transactional write, before the coordinator is asked about it."""
+"""For a transactional write, before the coordinator verifies it."""
 
 OFFSET_CHECKS: Final = (_OLDER_EPOCH, _OVERTAKEN)
-"""For a TxnOffsetCommit: what the group coordinator writes has no sequences (AppendOrigin.COORDINATOR)."""
+"""For a TxnOffsetCommit: a batch of the group coordinator has no sequences (AppendOrigin.COORDINATOR)."""
 
 CHECKS: Final = (
     WriteCheck(
@@ -370,7 +383,7 @@ def judge(
 ) -> Refused | Duplicate | None:
     """Whether a producer's write may be appended (None), was appended before, or is refused."""
     if written.producer_id == NO_PRODUCER_ID:
-        return None
+        return None  # neither idempotent nor transactional: there is nothing to compare
     producer = partition.producers.get(written.producer_id, UNKNOWN_PRODUCER)
     refused = first_refusal(checks, partition, written, producer, verification_guard)
     return refused if refused is None or refused.error else _duplicate(written, producer)
@@ -386,7 +399,7 @@ def _duplicate(written: Written, producer: ProducerEntry) -> Duplicate:
 
 
 def has_no_transactions(key: TopicPartition) -> bool:
-    """Of the internal topics only the one of offsets takes part in transactions."""
+    """Whether the topic is internal and not `__consumer_offsets`, the only one that takes part."""
     return key.topic in INTERNAL_TOPICS and key.topic != CONSUMER_OFFSETS_TOPIC
 
 
@@ -395,7 +408,9 @@ def _is_stale(marker: TransactionMarker, producer: ProducerEntry) -> bool:
 
 
 def _is_of_an_earlier_one(marker: TransactionMarker, producer: ProducerEntry) -> bool:
-    """The open transaction began under the epoch that this marker brought: it ended the one before."""
+    """Whether the open transaction began under the epoch of this marker. In version 2 a marker raises the
+    epoch, so it ended the transaction before; as a late duplicate it would end the next one (KAFKA-19446).
+    """
     return _is_of_this_epoch(marker, producer) and producer.current_txn_first_offset != NO_OFFSET
 
 

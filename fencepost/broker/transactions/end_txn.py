@@ -1,8 +1,17 @@
 """EndTxn, and every other end of a transaction: how it is decided, and how it is completed (KIP-98, KIP-890).
 
-Rule: from PREPARE_* on it ends that way, whatever crashes. What an EndTxn does is a cell of the generation's
-table; by how much an end raises the epoch is one sum.
+Rule: from PREPARE_* on the transaction ends that way, whatever crashes. The version's table decides.
 """
+
+# The epochs of an end, for an owner at epoch 4 (TransactionMetadata.prepareAbortOrCommit, prepareFence):
+#
+#     ended by                        versions 0, 1      version 2
+#     EndTxn of the owner             4                  5, and the answer says so
+#     a timeout or a new owner        5 (fences)         5 (one step for both reasons, KAFKA-19367)
+#
+# PREPARE_* has this epoch already, so markers carry it, and each partition that has its marker refuses late
+# batches of the ended transaction. At epoch 32766 an end of version 2 reserves the next producer id;
+# COMPLETE_* switches to it, because the markers must still name the producer that wrote the records.
 
 from __future__ import annotations
 
@@ -51,8 +60,8 @@ def end_transaction(
     rules: Rules,
     requested: TransactionVersion,
 ) -> TransactionDecision | Refused:
-    """Decide the transaction: from PREPARE_* on it ends that way, whatever crashes (KIP-98; the table is that
-    of the version that the request asks in, or of the cluster's if that is older).
+    """Decide how the transaction ends, by the table of the older one of the client's and the cluster's
+    transaction version (TransactionCoordinator.endTransaction).
     """
     name = request.transactional_id
     version = served(rules.transaction_version, requested)
@@ -62,6 +71,7 @@ def end_transaction(
     cell = _end_cell(state, found, request, rules, version)
     if isinstance(cell, Refused):
         return cell
+    # Already done: the same answer again, without a record.
     if cell is found.state:
         return Decision(effects=(Reply(to, body=_identity(found, rules, version)),))
     decision = prepare(
@@ -78,17 +88,18 @@ def end_transaction(
 def _end_cell(
     state: Transactions, record: TransactionRecord, request: EndTxn, rules: Rules, version: TransactionVersion
 ) -> TransactionState | Refused:
-    # With fencing broken a former owner in the middle of a transaction is no retry: he ends whatever is open.
+    # Without the fencing protection a former owner's request during a transaction is not a retry: it ends the
+    # open transaction, which is what fencing prevents.
     is_retry = (
         version.renews_identity
         and _is_retry(record, request)
         and ("fencing" not in rules.broken or record.state in COMPLETED)
     )
-    # The table speaks of records that are durable; before that the id is busy, whatever the table says.
+    # The table is about durable records; until then the id is busy, whatever its state.
     is_pending = request.transactional_id in state.pending
     cell: Cell = BUSY if is_pending else version.end[record.state][_end_input(request.result, is_retry)]
-    # A busy id has an identity that is about to change. Where each end renews it, no caller can know the next
-    # one yet, so "try again" comes before the question who asks (KAFKA-18464); before KIP-890, after it.
+    # In version 2 the identity of a busy id is about to change, and the caller cannot know the next one yet.
+    # So CONCURRENT_TRANSACTIONS comes before the identity check (KAFKA-18464); in older versions, after it.
     if not is_retry and not (cell is BUSY and version.renews_identity):
         refused = check_identity(record, request.producer_id, request.producer_epoch, rules)
         if refused is not None:
@@ -105,8 +116,8 @@ def _end_input(result: TransactionResult, is_retry: bool) -> EndInput:
 
 
 def _is_retry(record: TransactionRecord, request: EndTxn) -> bool:
-    """The identity just before the last end: one epoch less, or, if that was its last, the producer id
-    before.
+    """Whether the request has the identity before the last end: one epoch less, or, after a rotation, the
+    last epoch of the previous producer id.
     """
     if request.producer_id == record.producer_id:
         return request.producer_epoch == record.producer_epoch - 1
@@ -115,7 +126,7 @@ def _is_retry(record: TransactionRecord, request: EndTxn) -> bool:
 
 
 def _identity(record: TransactionRecord, rules: Rules, version: TransactionVersion) -> EndTxnReply:
-    """Who the producer is in its next transaction; an older client is not told, for it stays who it is."""
+    """The producer's identity in its next transaction. Older clients keep theirs and get none."""
     if not version.renews_identity:
         return EndTxnReply(producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH)
     if record.next_producer_id != NO_PRODUCER_ID and rules.fixes.tells_next_producer_id:
@@ -135,9 +146,7 @@ def prepare(
     fences: bool = True,
     effects: tuple[Effect, ...] = (),
 ) -> TransactionDecision | Refused:
-    """PREPARE_*, and its epoch, which the markers carry: the next one if identities are renewed or if this
-    fences the owner. The last epoch of a producer id hands over to a fresh id when the transaction completes.
-    """
+    """Decide the end `target` with its epoch. `fences`: the owner did not ask for it and must be fenced."""
     raised_by = _raised_by(rules, version, fences=fences)
     if raised_by > 1 and record.producer_epoch + raised_by > INT16_MAX:
         return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "the epoch would turn negative (KAFKA-19367)")
@@ -162,7 +171,7 @@ def prepare(
 
 
 def _raised_by(rules: Rules, version: TransactionVersion, *, fences: bool) -> int:
-    """By how much PREPARE_* raises the epoch: a fence and an end each ask for one more (KAFKA-19367)."""
+    """The number of epochs by which PREPARE_* raises. Without KAFKA-19367 fence and end each add one."""
     asked_for = int(version.renews_identity) + int(fences)
     return min(asked_for, 1) if rules.fixes.fences_once else asked_for
 
@@ -170,16 +179,14 @@ def _raised_by(rules: Rules, version: TransactionVersion, *, fences: bool) -> in
 def _last_epoch(
     record: TransactionRecord, version: TransactionVersion, *, fences: bool, raised_by: int
 ) -> int | None:
-    """By which epoch a fenced owner is still known once identities are renewed; before, by none."""
+    """The epoch at which InitProducerId still recognises the fenced owner; in older versions none."""
     if version.renews_identity:
         return record.producer_epoch + raised_by - 1
     return NO_PRODUCER_EPOCH if fences else None
 
 
 def complete(state: Transactions, name: str, *, now: int, rules: Rules) -> TransactionDecision:
-    """All markers are written: the transaction is over, and a used-up producer id gives way to the next
-    one.
-    """
+    """Complete the transaction after its last marker; an exhausted producer id is replaced by the next."""
     record = known_record(state, name)
     assert record is not None, "markers are only written for an id that is known"
     cell = rules.transaction_version.moves[record.state][CoordinatorInput.MARKERS_WRITTEN]
@@ -198,7 +205,7 @@ def complete(state: Transactions, name: str, *, now: int, rules: Rules) -> Trans
 def abort_timed_out(
     state: Transactions, name: str, *, now: int, fresh_producer_id: int, rules: Rules
 ) -> TransactionDecision | Refused:
-    """Abort on the coordinator's own account, under a new epoch (transaction.timeout.ms)."""
+    """Abort a transaction that exceeded transaction.timeout.ms, and fence its producer by a new epoch."""
     record = known_record(state, name)
     assert record is not None, "only an id that is known has a deadline"
     cell = rules.transaction_version.moves[record.state][CoordinatorInput.TIMEOUT]

@@ -1,7 +1,6 @@
-"""What a node does as transaction coordinator: requests to it, markers to partition leaders, timeouts.
+"""The handlers of a transaction coordinator: its requests, and the timeouts of transactions.
 
-Rule: a decided transaction is finished by whoever coordinates it: markers go to every partition until each
-has answered, then COMPLETE_* is written once (TransactionCoordinator, TransactionMarkerChannelManager).
+Rule: every answer, also a refusal, waits until the log is durable as far as the decision has seen it.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ from fencepost.protocol.terms import (
 from fencepost.protocol.transaction_log import TransactionRecord, transaction_batch
 
 NO_PRODUCER_IDS: Final = Refused(
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the controller is being asked for producer ids"
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the node has no producer ids left; the controller grants more"
 )
 
 
 def coordinator_log(node: Node, transactional_id: str) -> LeaderLog | Refused:
-    """The log of the id's coordinator, when this node is it."""
+    """The log of the id's coordinator, if this node is the coordinator."""
     log = node.logs.get(
         transactions.log_of(transactional_id, node.settings.transaction_state_log_num_partitions)
     )
@@ -61,7 +60,7 @@ def transactions_of(log: LeaderLog) -> Transactions:
 
 
 def carry_out(node: Node, log: LeaderLog, decision: TransactionDecision, now: int) -> None:
-    """Make a decision so: its note and its record now, its effects once the record is durable."""
+    """Carry out a decision: note and record now, effects when the record is durable."""
     transactions.take_note(transactions_of(log), decision.note)
     for name, record in decision.entries:
         write_record(node, log, name, record, now)
@@ -69,9 +68,10 @@ def carry_out(node: Node, log: LeaderLog, decision: TransactionDecision, now: in
 
 
 def write_record(node: Node, log: LeaderLog, name: str, record: TransactionRecord | None, now: int) -> None:
-    """The next record of an id, None to forget it; until it is durable the id is pending."""
+    """Append the next record of an id, or its tombstone for None; until it is durable the id is pending."""
     state, ids = transactions_of(log), node.producer_ids
     if record is not None:
+        # A decision is offered a fresh producer id and need not use it; only its record shows whether it did.
         if not ids.is_empty and ids.next_id in (record.producer_id, record.next_producer_id):
             node.use_producer_id()
         if not node.settings.rules.persists_other_ids:
@@ -92,7 +92,7 @@ def _answer(
     now: int,
     client_version: ClientVersion,
 ) -> None:
-    """A refusal, too, waits until what it saw is durable."""
+    """Carry out a decision, or refuse. A refusal waits, too: the record that caused it may not survive."""
     if isinstance(decided, Refused):
         node.after(log, (Reply(to, error=client_version.downgrade(decided.error)),))
     else:
@@ -100,7 +100,7 @@ def _answer(
 
 
 def _fresh_producer_id(node: Node) -> int | None:
-    """The id for a new producer. Without one the controller is asked, and the caller has to retry."""
+    """An unused producer id. Without one, request a block from the controller; the caller has to retry."""
     fresh = node.fresh_producer_id()
     if fresh is None:
         node.ask_for_producer_ids()
@@ -113,7 +113,7 @@ def _fresh_producer_id(node: Node) -> int | None:
 def init_producer_id(
     node: Node, request: InitProducerId, to: ReplyTo, now: int, client_version: ClientVersion
 ) -> None:
-    """An identity: from the coordinator for a transactional id, else just a fresh one."""
+    """Grant an identity: for a transactional id by its coordinator, otherwise any fresh producer id."""
     fresh = _fresh_producer_id(node)
     if request.transactional_id is None:
         refused = first_refusal((HALF_AN_IDENTITY,), request, node.settings.rules)
@@ -168,7 +168,7 @@ def add_partitions(
 
 
 def _can_write(cluster: TransactionVersion, decision: TransactionDecision) -> bool:
-    """Only the log of a newer cluster can say that a client speaks its generation; Kafka finds out as it
+    """Whether the cluster's record format can store the client's transaction version. Kafka finds out when it
     writes the record, after every other check (TransactionLog.valueToBytes).
     """
     return all(
@@ -177,7 +177,9 @@ def _can_write(cluster: TransactionVersion, decision: TransactionDecision) -> bo
 
 
 def _add_problem(node: Node, key: TopicPartition, requested: TransactionVersion) -> ErrorCode:
-    """Clients of old name topics of their own; partition leaders name that of offsets, too."""
+    """Why the partition cannot be added, or NONE. Of the internal topics only `__consumer_offsets` takes part
+    in transactions, and only a partition leader adds it this way.
+    """
     if key.topic in INTERNAL_TOPICS and (has_no_transactions(key) or not requested.adds_implicitly):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     known = node.cluster.leader(key) is not None
@@ -187,7 +189,7 @@ def _add_problem(node: Node, key: TopicPartition, requested: TransactionVersion)
 def add_offsets(
     node: Node, request: AddOffsetsToTxn, to: ReplyTo, now: int, client_version: ClientVersion
 ) -> None:
-    """The same as adding the one partition that holds the group's offsets; only older clients ask for it."""
+    """Add the group's partition of `__consumer_offsets`; only clients before version 2 request this."""
     log = coordinator_log(node, request.transactional_id)
     if isinstance(log, Refused):
         node.reply(to, log)
@@ -216,7 +218,7 @@ def add_offsets(
 def end_transaction(
     node: Node, request: EndTxn, to: ReplyTo, now: int, client_version: ClientVersion
 ) -> None:
-    """Commit or abort: answered once the decision is durable, before any marker is written."""
+    """Commit or abort. The answer leaves when the decision is durable, before any marker is written."""
     log = coordinator_log(node, request.transactional_id)
     fresh = _fresh_producer_id(node)
     if isinstance(log, Refused) or fresh is None:
@@ -239,16 +241,14 @@ def end_transaction(
 
 
 def schedule_timeouts(node: Node, state: Transactions, now: int) -> None:
-    """Wake at the first scan after the earliest deadline; scans happen on a grid of the configured
-    interval.
-    """
+    """Schedule the first scan after the earliest deadline. Scans are a fixed interval apart, as in Kafka."""
     if state.deadlines:
         interval = node.settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
         node.wake_at((max(state.deadlines[0][0], now) // interval + 1) * interval)
 
 
 def abort_timed_out(node: Node, now: int) -> None:
-    """Abort what has been open for too long, under a new epoch; without producer ids, at the next scan."""
+    """Abort transactions that exceeded their timeout; without producer ids, wait for the next scan."""
     for log in list(node.logs.values()):
         if isinstance(log.coordinator, Transactions):
             for name in list(transactions.timed_out(log.coordinator, now=now)):

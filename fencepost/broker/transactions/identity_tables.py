@@ -1,7 +1,7 @@
-"""Who is granted which identity: InitProducerId as tables (KIP-98, KIP-360).
+"""InitProducerId as tables: which identity is granted (KIP-98, KIP-360).
 
-Rule: a cell is what is granted, or the error that refuses; nothing else decides. Rows are how it stands with
-the transactional id, columns what the caller expects to be.
+Rule: a cell is the grant, or the error that refuses. Rows are the standing of the transactional id, columns
+the identity that the caller expects to have.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from fencepost.protocol.terms import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 
 class Standing(Enum):
-    """How it stands with a transactional id that somebody owns; an unknown one is granted at once."""
+    """The standing of a transactional id that has an owner; an unknown id is granted at once."""
 
-    __hash__ = object.__hash__  # each is itself alone; Enum's own hashes the name, in Python
+    __hash__ = object.__hash__  # by identity, in C: Enum hashes the member's name, in Python
 
     SETTLED = "nothing is open"
     USED_UP = "nothing is open, the epochs are used up"
@@ -27,7 +27,7 @@ class Standing(Enum):
 
 
 class Expectation(Enum):
-    """Which identity the caller takes for its own, as the coordinator sees it."""
+    """The identity that the caller expects to have, compared with the owner's."""
 
     __hash__ = object.__hash__
 
@@ -39,7 +39,7 @@ class Expectation(Enum):
 
 
 class Grant(Enum):
-    """What the caller gets."""
+    """What InitProducerId grants."""
 
     __hash__ = object.__hash__
 
@@ -52,10 +52,12 @@ class Grant(Enum):
 GrantTable = dict[Standing, dict[Expectation, Grant | ErrorCode]]
 
 _FENCED = ErrorCode.PRODUCER_FENCED
-_LOST = ErrorCode.UNKNOWN_SERVER_ERROR  # the reply to the last possible step was lost
+_LOST = (
+    ErrorCode.UNKNOWN_SERVER_ERROR
+)  # a retry after the last epoch: Kafka throws IllegalStateException here
 
-# TransactionCoordinator.prepareInitProducerIdTransit, TransactionMetadata.prepareIncrementProducerEpoch. What
-# is open is aborted whichever epoch is expected: only the producer id is looked at while it is.
+# TransactionCoordinator.prepareInitProducerIdTransit, TransactionMetadata.prepareIncrementProducerEpoch. Only
+# the producer id is compared while a transaction is open, so even an old epoch aborts it.
 GRANTS: Final[GrantTable] = {
     Standing.SETTLED: {
         Expectation.NONE: Grant.NEXT_EPOCH,
@@ -81,7 +83,7 @@ GRANTS: Final[GrantTable] = {
 }
 
 
-# --- the request by itself, before anybody looks at the id ------------------------------------------------
+# --- the request, before its id is looked up --------------------------------------------------------------
 
 
 def _lacks_name(request: InitProducerId, rules: Rules) -> bool:
@@ -102,7 +104,7 @@ HALF_AN_IDENTITY: Final = Check(
     _expects_half,
     source="KafkaApis.handleInitProducerIdRequest",
 )
-"""It refuses requests without a transactional id, too."""
+"""Also checked for requests without a transactional id."""
 
 IDENTITY_CHECKS: Final = (
     Check(

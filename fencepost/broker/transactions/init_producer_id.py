@@ -1,9 +1,15 @@
-"""InitProducerId: who may call itself by a transactional id, and under which producer id and epoch (KIP-98,
-KIP-360).
+"""InitProducerId: which producer id and epoch the owner of a transactional id gets (KIP-98, KIP-360).
 
-Rule: an identity is granted once. What a lost reply can be told from is the expectation that the caller
-sends along.
+Rule: each identity is granted once; the producer id and epoch that the caller expects identify a retry.
 """
+
+# A new instance sends no expectation. It gets the next epoch, which fences the previous instance; if a
+# transaction is open, this is aborted first, and the caller has to retry (CONCURRENT_TRANSACTIONS).
+#
+# A running producer that recovers from an error sends its identity (KIP-360). If it is current, it gets the
+# next epoch. If its first attempt succeeded and only the answer was lost, its epoch is one behind: the note
+# LastEpoch recognises it, and it gets the current identity again. Any other epoch has been replaced:
+# PRODUCER_FENCED.
 
 from __future__ import annotations
 
@@ -45,12 +51,12 @@ _STANDINGS: Final[dict[Cell, Standing]] = {
     TransactionState.EMPTY: Standing.SETTLED,
     TransactionState.PREPARE_ABORT: Standing.OPEN,
 }
-"""What the move that InitProducerId makes says of the state that it finds."""
+"""The standing of an id, by the state to which InitProducerId moves it."""
 
 
 @attrs.frozen(kw_only=True)
 class _Call:
-    """Whoever asks, and when; `fresh_producer_id` is there for whoever needs it."""
+    """An InitProducerId with its circumstances; `fresh_producer_id` is used only if needed."""
 
     name: str
     request: InitProducerId
@@ -72,8 +78,8 @@ def init_producer_id(
     fresh_producer_id: int,
     rules: Rules,
 ) -> TransactionDecision | Refused:
-    """Grant an identity, or abort what the former owner left open and let the caller ask again (KIP-360's
-    retry rules).
+    """Grant an identity, or abort the open transaction and make the caller retry
+    (TransactionCoordinator.handleInitProducerId).
     """
     name = request.transactional_id
     assert name is not None, "a producer without transactional id never reaches a coordinator"
@@ -123,10 +129,11 @@ def _standing(cell: Cell, record: TransactionRecord) -> Standing:
 
 
 def _expectation(state: Transactions, call: _Call, record: TransactionRecord) -> Expectation:
-    """Who was at the end of the producer id before may ask for its rotation again: the reply was lost."""
+    """Classify the identity that the caller expects to have."""
     expected_id, expected = call.request.producer_id, call.request.producer_epoch
     if not call.expects:
         return Expectation.NONE
+    # The last epoch of the previous producer id: the caller asked for the rotation and lost the answer.
     is_before = expected_id == record.previous_producer_id and expected >= LAST_GRANTED_EPOCH
     if expected_id != record.producer_id and not is_before:
         return Expectation.FOREIGN
@@ -137,8 +144,8 @@ def _expectation(state: Transactions, call: _Call, record: TransactionRecord) ->
 
 
 def _next_identity(call: _Call, record: TransactionRecord, grant: Grant) -> TransactionDecision:
-    """What is in the log when the identity is granted, and by which epoch a repetition will be known
-    (TransactionMetadata.prepareIncrementProducerEpoch).
+    """The record of the granted identity, and the epoch that identifies a retry
+    (TransactionMetadata.prepareIncrementProducerEpoch, prepareProducerIdRotation).
     """
     settled = record._replace(
         state=TransactionState.EMPTY, partitions=(), update_ms=call.now, start_ms=NO_TIMESTAMP,

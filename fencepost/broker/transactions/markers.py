@@ -51,8 +51,8 @@ from fencepost.protocol.messages import (
 from fencepost.protocol.terms import TopicPartition
 from fencepost.protocol.transaction_log import TransactionRecord
 
-# A partition that answers so is not asked again: it has its marker, or a newer coordinator or a newer epoch
-# owns the transaction, and this coordinator gives up on it.
+# Answers without a retry: the marker is written, or a newer epoch or a newer coordinator owns the
+# transaction.
 MARKER_SETTLED: Final = frozenset(
     {NO_ERROR, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED}
 )
@@ -64,9 +64,7 @@ _INTERNAL: Final = Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, "an internal topic
 
 
 def resume(node: Node, log: LeaderLog, now: int) -> None:
-    """A coordinator has just loaded its log: what PREPARE_* decided is finished, with markers to every
-    partition.
-    """
+    """Finish decided transactions after a coordinator has loaded its log: schedule all their markers."""
     state = transactions_of(log)
     for name, record in state.records.items():
         if record.state in PREPARED:
@@ -75,7 +73,7 @@ def resume(node: Node, log: LeaderLog, now: int) -> None:
 
 
 def send_due_markers(node: Node, now: int) -> None:
-    """Markers of transactions that were decided in this step, or whose retry is due."""
+    """Send markers of transactions that were decided in this step, or whose retry is due."""
     for (key, name), due_ms in list(node.marker_retries.items()):
         if due_ms <= now:
             del node.marker_retries[key, name]
@@ -96,10 +94,11 @@ def _send_markers(node: Node, log: LeaderLog, name: str, now: int) -> None:
         if leader is not None:
             by_node.setdefault(leader.node_id, []).append(key)
         elif node.cluster.is_gone(key):
-            # Nobody is left to tell (TransactionMarkerChannelManager, unknown partition).
+            # A deleted partition needs no marker; Kafka drops it, too (addTxnMarkersToBrokerQueue).
             pending_markers.discard(key)
         else:
             _retry_markers(node, log, name, now)
+    # One request per node, as Kafka batches markers per broker.
     for node_id, keys in by_node.items():
         why = InFlightMarkers(
             log_key=log.partition.key,
@@ -123,9 +122,7 @@ def _marker(state: Transactions, record: TransactionRecord, keys: list[TopicPart
 
 
 def answer_markers(node: Node, in_flight: InFlightMarkers, answer: Answered, now: int) -> None:
-    """Leaders that wrote their marker are done; others are asked again later, unless they know a newer
-    owner.
-    """
+    """Cross off the partitions that wrote their marker, and schedule a retry for the others."""
     log = node.logs.get(in_flight.log_key)
     if log is None:
         return
@@ -133,13 +130,15 @@ def answer_markers(node: Node, in_flight: InFlightMarkers, answer: Answered, now
     name = in_flight.transactional_id
     record, pending_markers = state.records.get(name), state.pending_markers.get(name)
     if record is None or pending_markers is None or record.producer_epoch != in_flight.producer_epoch:
-        return  # the answer is to a question of the past
+        return  # the answer belongs to an earlier transaction
     errors: dict[tuple[str, int], ErrorCode]
     if isinstance(answer.body, WriteTxnMarkersReply):
         parts = [part for marker in answer.body.markers for part in marker.partitions]
         errors = {(part.topic, part.partition): part.error for part in parts}
     else:
         errors = dict.fromkeys(in_flight.partitions, answer.error)
+    # A partition that refused for good stays pending: this coordinator must not write COMPLETE_*, since a
+    # newer owner continues. Describing the transaction then shows which partition it was.
     pending_markers -= {key for key, error in errors.items() if error is NO_ERROR}
     if not MARKER_SETTLED.issuperset(errors.values()):
         _retry_markers(node, log, name, now)
@@ -153,7 +152,7 @@ def _retry_markers(node: Node, log: LeaderLog, name: str, now: int) -> None:
 
 
 def _finish(node: Node, log: LeaderLog, name: str, now: int) -> None:
-    """Nobody owes a marker any more: the transaction is complete."""
+    """Write COMPLETE_* when no marker is pending (TransactionCoordinator.completeTransaction)."""
     state = transactions_of(log)
     if name in state.pending_markers and not state.pending_markers[name]:
         del state.pending_markers[name]
@@ -165,7 +164,7 @@ def _finish(node: Node, log: LeaderLog, name: str, now: int) -> None:
 
 
 def write_markers(node: Node, request: WriteTxnMarkers, to: ReplyTo, now: int) -> None:
-    """Append the markers that a coordinator sends; each partition answers for itself
+    """Append the markers that a coordinator sent; each partition has its own result
     (KafkaApis.handleWriteTxnMarkersRequest).
     """
     targets = [(marker, part.key) for marker in request.markers for part in marker.partitions]

@@ -1,10 +1,14 @@
 """The transaction coordinator over one partition of `__transaction_state` (TransactionCoordinator,
 TransactionMetadata).
 
-Rule: each function below decides from state, request and clock alone; `apply` takes what the log then
-holds. What the log does not hold (the epoch before the last one, markers not answered yet, appends not
-durable yet) is a note and dies with the node; before KIP-890 the producer id before a rotation is one too.
+Rule: each function decides from state, request and time alone, and changes nothing; only `apply` (for the
+log) and the functions that begin with "Note" change the state.
 """
+
+# `records` is what the log says. Three things are notes, lost at a restart, as in Kafka's
+# TransactionMetadata: the last epoch before the present one (recognises a retried InitProducerId), unanswered
+# markers, and records that are not durable yet. Each may be lost without harm: the retry is then fenced, the
+# marker is sent again, and the client of an undurable record gets no answer and asks the next coordinator.
 
 from __future__ import annotations
 
@@ -46,9 +50,9 @@ NEVER_DURABLE: Final = INT64_MAX
 RESULT_OF: Final = {PREPARE_COMMIT: TransactionResult.COMMIT, PREPARE_ABORT: TransactionResult.ABORT}
 
 
-@lru_cache(maxsize=1024)  # asked several times per transaction
+@lru_cache(maxsize=1024)  # called several times per transaction
 def log_of(transactional_id: str, partition_count: int) -> TopicPartition:
-    """The log of the id's coordinator."""
+    """The partition of `__transaction_state` whose leader coordinates the id."""
     return TopicPartition(TRANSACTION_STATE_TOPIC, coordinator_partition(transactional_id, partition_count))
 
 
@@ -57,22 +61,22 @@ TransactionDecision = Decision[TransactionEntry]
 
 
 class LastEpoch(NamedTuple):
-    """Note: the epoch that a caller still carries whose answer was lost."""
+    """Note: the epoch of a caller that lost the last answer (TransactionMetadata.lastProducerEpoch)."""
 
     transactional_id: str
     epoch: int
 
 
 class Unwritable(NamedTuple):
-    """Note: Kafka has reserved the id for a record that it then cannot write; it stays busy until its
-    coordinator moves.
+    """Note: the id stays busy until its coordinator moves. Kafka reserves it for a record that it then cannot
+    write, and never releases it.
     """
 
     transactional_id: str
 
 
 class OtherIds(NamedTuple):
-    """The producer id before the last rotation, and the one that comes with the next."""
+    """The producer id before the last rotation, and the one after the next."""
 
     previous: int
     next: int
@@ -83,9 +87,7 @@ NO_OTHER_IDS: Final = OtherIds(NO_PRODUCER_ID, NO_PRODUCER_ID)
 
 @attrs.define(eq=False)
 class Transactions:
-    """State of one coordinator. `records` is what the log says; the other dictionaries are notes or derived
-    from it.
-    """
+    """State of one coordinator. `records` comes from the log, and `deadlines` from the records."""
 
     coordinator_epoch: Note[int]
     records: dict[str, TransactionRecord] = attrs.Factory(dict[str, TransactionRecord])
@@ -93,14 +95,15 @@ class Transactions:
     last_epochs: Note[dict[str, int]] = attrs.Factory(dict[str, int])
     other_ids: Note[dict[str, OtherIds]] = attrs.Factory(
         dict[str, OtherIds]
-    )  # where the log does not hold them
+    )  # where the log does not store them
+    # The log end after each id's last record, until it is durable (TransactionMetadata.pendingState).
     pending: Note[dict[str, int]] = attrs.Factory(dict[str, int])
     pending_markers: Note[dict[str, set[TopicPartition]]] = attrs.Factory(dict[str, set[TopicPartition]])
 
 
 @attrs.frozen(kw_only=True)
 class Rules:
-    """What one node's coordinators go by; `generation` is the one that is finalized in the cluster."""
+    """Settings of a node's transaction coordinators; `transaction_version` is the cluster's finalized one."""
 
     transaction_version: TransactionVersion = NEWEST
     transaction_max_timeout_ms: int = 900_000
@@ -109,7 +112,7 @@ class Rules:
 
     @property
     def persists_other_ids(self) -> bool:
-        """Whether the log holds the producer id before a rotation, and the one that comes next."""
+        """Whether the log stores the producer ids before and after a rotation."""
         return (
             self.transaction_version.persists_identity_history
             and self.fixes.persists_previous_and_next_producer_id
@@ -128,7 +131,7 @@ def add_partitions(
     rules: Rules,
     requested: TransactionVersion,
 ) -> TransactionDecision | Refused:
-    """Take partitions into the transaction, opening it at need."""
+    """Add partitions to the transaction; the first ones open it."""
     name = request.transactional_id
     partitions = {partition.key for partition in request.partitions}
     found = find(state, name)
@@ -143,6 +146,8 @@ def add_partitions(
     if refused is not None:
         return refused
     reply = Reply(to, body=_added(request))
+    # Already added: a retry, or a later batch of the partition. No record, but the answer waits for the last
+    # one.
     if found.state is ONGOING and partitions.issubset(found.partitions):
         return Decision(effects=(reply,))
     joined = tuple(sorted(partitions.union(found.partitions)))
@@ -157,8 +162,8 @@ def add_partitions(
 def verify_partitions(
     state: Transactions, request: AddPartitionsToTxn, *, to: ReplyTo, rules: Rules
 ) -> TransactionDecision | Refused:
-    """Say which partitions are in the transaction: a leader asks before it lets an older client's batch in
-    (KIP-890 part 1).
+    """Report which partitions are in the transaction. A leader verifies an older client's batch this way
+    (KIP-890 part 1, TransactionCoordinator.handleVerifyPartitionsInTransaction).
     """
     found = find(state, request.transactional_id)
     if isinstance(found, Refused):
@@ -188,7 +193,7 @@ def busy(name: str) -> Refused:
 def check_identity(
     record: TransactionRecord, producer_id: int, producer_epoch: int, rules: Rules
 ) -> Refused | None:
-    """Whether this is the owner, at the epoch that it has now."""
+    """Why this is not the owner at its current epoch, or None. Here the coordinator fences zombies."""
     if "fencing" in rules.broken:
         return None
     if producer_id != record.producer_id:
@@ -222,19 +227,19 @@ def _verified(request: AddPartitionsToTxn, record: TransactionRecord) -> AddPart
 
 
 def without_other_ids(record: TransactionRecord) -> TransactionRecord:
-    """The record as TransactionLogValue version 0 holds it."""
+    """The record as TransactionLogValue version 0 stores it."""
     return record._replace(previous_producer_id=NO_PRODUCER_ID, next_producer_id=NO_PRODUCER_ID)
 
 
 def remember_other_ids(state: Transactions, name: str, record: TransactionRecord) -> None:
-    """Note: what `without_other_ids` leaves out."""
+    """Note the fields that `without_other_ids` omits."""
     ids = OtherIds(record.previous_producer_id, record.next_producer_id)
     if ids != state.other_ids.get(name, NO_OTHER_IDS):
         state.other_ids[name] = ids
 
 
 def take_note(state: Transactions, note: LastEpoch | Unwritable | None) -> None:
-    """Remember what a decision adds to the log."""
+    """Note what a decision remembers in addition to its record."""
     match note:
         case LastEpoch():
             state.last_epochs[note.transactional_id] = note.epoch
@@ -245,9 +250,7 @@ def take_note(state: Transactions, note: LastEpoch | Unwritable | None) -> None:
 
 
 def became_durable(state: Transactions, offset: int) -> list[str]:
-    """Note: the log is durable up to `offset`. Returns the ids that are now decided for good, so that their
-    partitions get markers.
-    """
+    """Note that the log is durable up to `offset`. Returns the ids whose decision became durable by this."""
     durable = [name for name, end in state.pending.items() if end <= offset]
     for name in durable:
         del state.pending[name]
@@ -255,7 +258,7 @@ def became_durable(state: Transactions, offset: int) -> list[str]:
 
 
 def known_record(state: Transactions, name: str) -> TransactionRecord | None:
-    """What the log says of an id, and the notes beside it."""
+    """The record of an id, completed from the notes."""
     record = state.records.get(name)
     ids = state.other_ids.get(name)
     if record is None or ids is None:
@@ -264,9 +267,7 @@ def known_record(state: Transactions, name: str) -> TransactionRecord | None:
 
 
 def timed_out(state: Transactions, *, now: int) -> Iterator[str]:
-    """Transactional ids whose transaction has been open for longer than its timeout; one that is busy is
-    for the next scan.
-    """
+    """Transactional ids whose transaction exceeded its timeout; a busy id is left for the next scan."""
     for deadline, name in state.deadlines:
         if deadline >= now:
             return

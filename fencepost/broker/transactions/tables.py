@@ -71,7 +71,7 @@ from fencepost.protocol.terms import TransactionState
 class EndInput(Enum):
     """An EndTxn, by its decision and its epoch: the current one, or the one before the last end (a retry)."""
 
-    __hash__ = object.__hash__  # each is itself alone; Enum's own hashes the name, in Python
+    __hash__ = object.__hash__  # by identity, in C: Enum hashes the member's name, in Python
 
     COMMIT = "commit"
     ABORT = "abort"
@@ -82,7 +82,7 @@ class EndInput(Enum):
 class CoordinatorInput(Enum):
     """The other inputs of a transaction."""
 
-    __hash__ = object.__hash__  # each is itself alone; Enum's own hashes the name, in Python
+    __hash__ = object.__hash__  # by identity, in C: Enum hashes the member's name, in Python
 
     INIT = "InitProducerId"
     ADD = "add a partition"
