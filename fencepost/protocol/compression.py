@@ -117,6 +117,7 @@ def _zstd_decompress(data: Buffer, limit: int) -> bytes:
     try:
         if zstandard.frame_content_size(data) > limit:
             raise _too_large(limit)
+        # A frame also announces its window, which is allocated before the first byte comes out.
         unpacker = zstandard.ZstdDecompressor(max_window_size=DECOMPRESSED_SIZE_MAX)
         return unpacker.decompress(data, max_output_size=limit, allow_extra_data=False)
     except zstandard.ZstdError as problem:

@@ -56,7 +56,8 @@ class PartitionError:
 
 # --- records: Produce, Fetch, ListOffsets, DeleteRecords ----------------------------------------------------
 
-# A request carries whole batches (batches.py), never single records: neither side decodes them to move them.
+# Records travel as whole batches (batches.py), which neither side decodes to move them. There are no fetch
+# sessions (KIP-227): a reader names its partitions in every Fetch, so the broker remembers nothing of it.
 
 
 @value(kw_only=True)
@@ -133,6 +134,7 @@ class AbortedTransaction:
     its ABORT marker.
     """
 
+    # Where it ends is not needed: the reader meets the marker in the batches themselves.
     producer_id: Int64
     first_offset: Int64
 
@@ -408,6 +410,7 @@ class InitProducerId:
 
     transactional_id: str | None
     transaction_timeout_ms: Int32
+    # With the identity that it has, a producer gets a new epoch only while it still owns the id.
     producer_id: Int64
     producer_epoch: Int16
 
@@ -600,6 +603,7 @@ class OffsetCommit:
     """Commit offsets for a group, outside a transaction."""
 
     group_id: str
+    # -1 and "" from a consumer that assigns its partitions itself: then the group must have no members.
     generation_id: Int32
     member_id: str
     group_instance_id: str | None
@@ -648,6 +652,7 @@ class TxnOffsetCommit:
     group_id: str
     producer_id: Int64
     producer_epoch: Int16
+    # KIP-447: these fence a member that lost its partitions, whatever its transactional id.
     generation_id: Int32
     member_id: str
     group_instance_id: str | None
@@ -684,6 +689,7 @@ class JoinGroup:
     session_timeout_ms: Int32
     rebalance_timeout_ms: Int32
     member_id: str
+    # Of a static member (KIP-345): one that restarts within its session gets its partitions back.
     group_instance_id: str | None
     protocol_type: str
     protocols: tuple[GroupProtocol, ...]
