@@ -74,7 +74,7 @@ class Route:
 
 
 class Accumulator:
-    """Every record that has no outcome yet, in batches."""
+    """All records without an outcome, in batches."""
 
     __slots__ = (
         "_is_hot",
@@ -92,18 +92,16 @@ class Accumulator:
     _next: Ignored[int]
     _routes: Ordered[dict[str, Route]]
     batches: Ordered[dict[int, ProducerBatch]]
-    """Without an outcome, oldest first."""
+    """The batches without an outcome, oldest first."""
     queues: Ordered[dict[TopicPartition, PartitionQueue]]
     active: Ordered[dict[TopicPartition, PartitionQueue]]
-    """Those with closed batches."""
+    """The queues with closed batches."""
 
     def __init__(self, settings: ProducerSettings) -> None:
         self.settings = settings
         self._next = 1
         self._routes = {}
-        self.hot: dict[
-            str, Route
-        ] = {}  # what the hot path sees, always the same object: empty while sending is not allowed
+        self.hot: dict[str, Route] = {}  # the same object for ever; empty while sending is not allowed
         self._is_hot = False
         self.batches = {}
         self.lingering: deque[ProducerBatch] = deque()  # oldest first; some were closed since
@@ -112,7 +110,7 @@ class Accumulator:
         self.used = 0  # bytes of buffer_memory
 
     def allow(self, is_open: bool) -> None:
-        """Opens or closes the hot path."""
+        """Opens the hot path (the state allows sending) or closes it."""
         if is_open is self._is_hot:
             return
         self._is_hot = is_open
@@ -121,7 +119,7 @@ class Accumulator:
             self.hot.update(self._routes)
 
     def route(self, topic: str, partition_count: int) -> Route:
-        """The route of a topic, with room for every partition that it has by now."""
+        """The route of a topic, with a slot for each partition that it has now."""
         route = self._routes.get(topic)
         if route is None:
             route = self._routes[topic] = Route(topic, partition_count)
@@ -142,7 +140,7 @@ class Accumulator:
         now: int,
         wall_ms: int,
     ) -> Place:
-        """Puts any record into a batch of `partition`, opened if need be; BufferFull without room."""
+        """Appends a record to a batch of `partition`, opening one if needed; BufferFull without room."""
         size = record_size(value, key, headers)
         if size > min(RECORD_SIZE_MAX, self.settings.buffer_memory):
             raise RecordTooLarge(
@@ -182,13 +180,13 @@ class Accumulator:
         return self._fits(self.settings.batch_size)
 
     def close(self, batch: ProducerBatch) -> None:
-        """Takes no more records into a batch and queues it to be sent."""
+        """Closes a batch to further records and queues it for sending."""
         route = self._routes[batch.topic]
         route.open[batch.partition] = NO_BATCH
         if route.sticky == batch.partition:
             route.sticky = (route.sticky + 1) % len(route.open)
         batch.close()
-        size = batch.size  # looked at once: a sender that is in the middle of a record may still change it
+        size = batch.size  # read once: the hot path may still change it in the middle of an append
         self.used += size - batch.reserved
         batch.reserved = size
         queue = self.queue(batch.where)
@@ -196,7 +194,7 @@ class Accumulator:
         self.active[queue.partition] = queue
 
     def is_open(self, batch: ProducerBatch) -> bool:
-        """Whether records still go into it."""
+        """Whether the batch accepts records."""
         route = self._routes.get(batch.topic)
         return route is not None and route.open[batch.partition] is batch
 
@@ -208,10 +206,10 @@ class Accumulator:
         self.lingering.clear()
 
     def close_lingered(self, now: int) -> bool:
-        """Closes the batches that have waited `linger_ms` for company; True when there was one.
+        """Closes the batches that are open for `linger_ms`; True if there was one.
 
-        One behind others of its partition that wait to be sent goes on taking records: closing it would not
-        send it sooner.
+        A batch stays open while earlier batches of its partition wait to be sent: closing it would not send
+        it sooner.
         """
         if not self.lingering:
             return False
@@ -222,7 +220,7 @@ class Accumulator:
             batch = self.lingering.popleft()
             if not self.is_open(batch):
                 continue
-            if self._is_behind(batch):
+            if self._has_waiting_predecessor(batch):
                 kept.append(batch)
             else:
                 self.close(batch)
@@ -230,7 +228,7 @@ class Accumulator:
         self.lingering.extendleft(reversed(kept))
         return closed
 
-    def _is_behind(self, batch: ProducerBatch) -> bool:
+    def _has_waiting_predecessor(self, batch: ProducerBatch) -> bool:
         queue = self.queues.get(batch.where)
         return queue is not None and bool(queue.ready)
 
@@ -242,7 +240,7 @@ class Accumulator:
         return found
 
     def finish(self, batch: ProducerBatch) -> None:
-        """Forgets a batch that has its outcome, and gives back its memory."""
+        """Removes a batch that has its outcome, and releases its memory."""
         if self.is_open(batch):
             self.close(batch)
         queue = self.queue(batch.where)
@@ -255,7 +253,7 @@ class Accumulator:
         batch.data = None
 
     def has_lost(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether a sequence of this identity is missing in some partition, or perhaps is."""
+        """Whether a sequence of this identity is missing, or may be, in some partition."""
         identity = (producer_id, producer_epoch)
         return any(
             queue.is_broken and (queue.producer_id, queue.producer_epoch) == identity
@@ -263,7 +261,9 @@ class Accumulator:
         )
 
     def expired(self, now: int) -> list[ProducerBatch]:
-        """The batches past their delivery timeout: oldest first, so one look tells that there is none."""
+        """The batches past their delivery timeout; in order of age, so the search ends at the first young
+        one.
+        """
         oldest_allowed = now - self.settings.delivery_timeout_ms
         late: list[ProducerBatch] = []
         for batch in self.batches.values():
@@ -283,7 +283,7 @@ class Accumulator:
             if retry_at is not None and now < retry_at < at:
                 at = retry_at
         for batch in self.lingering:
-            # What is due already waits for an answer, not for a time.
+            # A batch that is due already waits for an answer of an earlier batch.
             due = batch.opened_at + self.settings.linger_ms
             if due > now and self.is_open(batch):
                 return min(at, due)

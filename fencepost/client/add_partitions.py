@@ -19,7 +19,7 @@ from fencepost.protocol.terms import CoordinatorType, TopicPartition
 
 
 class TransactionContents:
-    """What the open transaction of one producer consists of, by the coordinator's word."""
+    """The partitions and groups that the coordinator has added to a producer's open transaction."""
 
     __slots__ = ("_asked", "_asked_group", "_call", "calls", "groups", "name", "partitions")
     _call: CallNumber | None
@@ -35,18 +35,18 @@ class TransactionContents:
 
     @property
     def call(self) -> int | None:
-        """The number of the question that is not answered yet."""
+        """The number of the request without an answer, or None."""
         return self._call
 
     def forget(self) -> None:
-        """A new transaction begins, and nothing is in it."""
+        """A new, empty transaction begins."""
         self.partitions.clear()
         self.groups.clear()
 
     def ask(
         self, identity: tuple[int, int], partitions: Iterable[TopicPartition], groups: Iterable[str]
     ) -> bool:
-        """Asks for what is not in yet, partitions first; False while a question is open, or without need."""
+        """Requests what is not added yet, partitions first; False without need, or while one is in flight."""
         if self._call is not None:
             return False
         producer_id, producer_epoch = identity
@@ -74,14 +74,14 @@ class TransactionContents:
         return True
 
     def answered(self, *, is_in: bool) -> None:
-        """The coordinator has taken in what it was asked for, or refused to."""
+        """The coordinator has added what was requested, or rejected it."""
         if is_in:
             self.partitions.update(self._asked)
             self.groups.update(() if self._asked_group is None else (self._asked_group,))
         self._call, self._asked, self._asked_group = None, (), None
 
     def give_up(self, *, also_in_flight: bool) -> None:
-        """The transaction ends: nothing is asked again, and an answer awaited only if the end may be too."""
+        """The transaction ends: no retry; a request in flight is awaited unless `also_in_flight`."""
         if self._call is None:
             return
         if self.calls.withdraw(self._call) or (also_in_flight and self.calls.cancel(self._call)):

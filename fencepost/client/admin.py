@@ -31,18 +31,18 @@ from fencepost.protocol.terms import (
 
 ResultT = TypeVar("ResultT")
 
-# The lenient check: an administrator's marker carries the very epoch of the transaction that it ends, which
-# a marker of version 2 must exceed (KIP-1228, AbortTransactionHandler).
+# The lenient check: an administrator's marker has the epoch of the transaction that it ends, and a marker of
+# version 2 must have a higher one (KIP-1228, AbortTransactionHandler).
 _ABORT_VERSION: Final = 0
-FENCING_TIMEOUT_MS: Final = (
-    30_000  # FenceProducersHandler: request.timeout.ms; nobody will open a transaction
-)
-DELETE_RECORDS_MS: Final = 30_000  # request.timeout.ms: what a leader of Kafka's grants its followers
+# FenceProducersHandler: request.timeout.ms, as no transaction will be opened.
+FENCING_TIMEOUT_MS: Final = 30_000
+# request.timeout.ms: the time that Kafka's leader waits for its followers.
+DELETE_RECORDS_MS: Final = 30_000
 
 
 @attrs.frozen
 class AdminRequest(Generic[ResultT]):
-    """One thing to ask, and how to read the answer."""
+    """A request, its target, and how to read the reply."""
 
     request: Request
     target: Target = attrs.field(kw_only=True)
@@ -71,7 +71,7 @@ class TransactionListing:
 
 @attrs.frozen(kw_only=True)
 class AbortSpec:
-    """The open transaction that a marker is to abort: of one producer in one partition (KIP-664)."""
+    """The open transaction to abort, of one producer in one partition (KIP-664)."""
 
     partition: TopicPartition
     producer_id: int
@@ -80,26 +80,26 @@ class AbortSpec:
 
 
 def list_brokers() -> AdminRequest[list[int]]:
-    """The ids of the brokers that are up."""
+    """The ids of the running brokers."""
     return AdminRequest(
         m.Metadata(topics=()), target=ANY_NODE, read=lambda reply: [node.node_id for node in reply.nodes]
     )
 
 
 def transaction_version() -> AdminRequest[int]:
-    """The generation of transactions that is finalized in the cluster."""
+    """The finalized `transaction.version` of the cluster."""
     return AdminRequest(m.ApiVersions(), target=ANY_NODE, read=lambda reply: reply.transaction_version)
 
 
 def create_topic(name: str, partitions: int, configs: Mapping[str, str]) -> AdminRequest[None]:
-    """Makes a topic; `configs` are its settings under Kafka's names."""
+    """Creates a topic; `configs` are its configs by Kafka's names."""
     settings = tuple(m.TopicConfig(name=setting, value=value) for setting, value in sorted(configs.items()))
     wanted = m.CreateTopic(topic=name, partition_count=partitions, configs=settings)
     return AdminRequest(m.CreateTopics(topics=(wanted,)), target=CONTROLLER, read=nothing)
 
 
 def delete_topic(name: str) -> AdminRequest[None]:
-    """Removes a topic and its records."""
+    """Deletes a topic and its records."""
     return AdminRequest(m.DeleteTopics(topics=(name,)), target=CONTROLLER, read=nothing)
 
 
@@ -114,14 +114,14 @@ def describe_topic(name: str) -> AdminRequest[TopicDescription]:
 
 
 def offset_of(partition: TopicPartition, timestamp: int, isolation: IsolationLevel) -> AdminRequest[int]:
-    """The offset for a timestamp, LATEST_TIMESTAMP or EARLIEST_TIMESTAMP; -1 when none is as late."""
+    """The first offset at or after a timestamp, or of LATEST_TIMESTAMP or EARLIEST_TIMESTAMP; or -1."""
     asked = m.ListOffsetsPartition(topic=partition.topic, partition=partition.partition, timestamp=timestamp)
     request = m.ListOffsets(isolation_level=isolation, partitions=(asked,))
     return AdminRequest(request, target=partition, read=lambda reply: reply.partitions[0].offset)
 
 
 def delete_records(partition: TopicPartition, before: int) -> AdminRequest[int]:
-    """Moves the start of a log to `before`, or with HIGH_WATERMARK to its end; where the log starts now."""
+    """Deletes the records before an offset, or with HIGH_WATERMARK all; the new log start offset."""
     part = m.DeleteRecordsPartition(topic=partition.topic, partition=partition.partition, offset=before)
     request = m.DeleteRecords(timeout_ms=DELETE_RECORDS_MS, partitions=(part,))
     return AdminRequest(request, target=partition, read=lambda reply: reply.partitions[0].low_watermark)
@@ -136,8 +136,8 @@ def list_transactions(
 ) -> AdminRequest[list[TransactionListing]]:
     """The transactional ids that a broker coordinates, filtered as Kafka does (KIP-664, KIP-994, KIP-1152).
 
-    The pattern is tried here and not in the broker, as Kafka does: Kafka has a matcher that takes linear
-    time, and what takes Python for ever should not hold up everybody else. ValueError when it is no pattern.
+    The pattern is applied here and not in the broker, unlike Kafka: Kafka's matcher needs linear time, but an
+    evil pattern for Python's would block the broker for all clients. ValueError if it is invalid.
     """
     wanted = _pattern(transactional_id_pattern)
     request = m.ListTransactions(
@@ -169,7 +169,7 @@ def _pattern(given: str | None) -> re.Pattern[str]:
 
 
 def find_coordinator(transactional_id: str) -> AdminRequest[int]:
-    """The broker that coordinates a transactional id, known or not."""
+    """The broker that coordinates a transactional id, which need not exist."""
     request = m.FindCoordinator(kind=CoordinatorType.TRANSACTION, key=transactional_id)
     return AdminRequest(request, target=ANY_NODE, read=lambda reply: reply.node_id)
 
@@ -184,7 +184,7 @@ def describe_transaction(transactional_id: str) -> AdminRequest[m.TransactionDes
 def describe_producers(
     partition: TopicPartition, broker_id: int | None
 ) -> AdminRequest[list[m.ProducerDescription]]:
-    """The producers that a partition remembers, as its leader or the broker named tells it."""
+    """The producers that a partition remembers, at its leader or at one broker."""
     name = m.PartitionName(topic=partition.topic, partition=partition.partition)
     request = m.DescribeProducers(partitions=(name,))
     target = partition if broker_id is None else BrokerAt(broker_id)
@@ -192,7 +192,7 @@ def describe_producers(
 
 
 def abort_transaction(spec: AbortSpec) -> AdminRequest[None]:
-    """Writes an ABORT marker past the coordinator, which is not told (Kafka's Admin.abortTransaction)."""
+    """Writes an ABORT marker; the coordinator is not informed (Kafka's Admin.abortTransaction)."""
     name = m.PartitionName(topic=spec.partition.topic, partition=spec.partition.partition)
     marker = m.TransactionMarker(
         producer_id=spec.producer_id,
@@ -206,8 +206,8 @@ def abort_transaction(spec: AbortSpec) -> AdminRequest[None]:
 
 
 def force_terminate_transaction(transactional_id: str) -> AdminRequest[None]:
-    """Takes the id over from its producer, as the next owner would: what is open is aborted, and whoever
-    had it is fenced (Kafka's Admin.forceTerminateTransaction, Admin.fenceProducers).
+    """Registers the id as a new producer would, which fences its producer and aborts its open transaction
+    (Kafka's Admin.forceTerminateTransaction, Admin.fenceProducers).
     """
     request = m.InitProducerId(
         transactional_id=transactional_id,
@@ -220,7 +220,7 @@ def force_terminate_transaction(transactional_id: str) -> AdminRequest[None]:
 
 
 def nothing(_reply: object) -> None:
-    """Reads a reply that says no more than that it was done."""
+    """Reads a reply without a result."""
 
 
 def _topics(reply: m.MetadataReply) -> list[TopicDescription]:
@@ -250,7 +250,7 @@ class GroupListing:
 
 @attrs.frozen(kw_only=True)
 class MemberDescription:
-    """A member and the partitions that it reads; none while the group rebalances or is not of consumers."""
+    """A member and its partitions; none during a rebalance, or in a group of another protocol type."""
 
     member_id: str
     group_instance_id: str | None
@@ -259,7 +259,7 @@ class MemberDescription:
 
 @attrs.frozen(kw_only=True)
 class GroupDescription:
-    """Where a group stands: Dead is one that never was. `protocol` is how a stable one assigns partitions."""
+    """A group and its members. Dead: it does not exist. `protocol`: the assignor of a stable group."""
 
     group_id: str
     state: GroupState
@@ -269,7 +269,7 @@ class GroupDescription:
 
 
 def list_groups(broker_id: int, states: Iterable[GroupState]) -> AdminRequest[list[GroupListing]]:
-    """The groups that a broker coordinates, in these states or, none named, in any."""
+    """The groups that a broker coordinates, in these states, or in any state if none is given."""
 
     def read(reply: m.ListGroupsReply) -> list[GroupListing]:
         return [
@@ -309,7 +309,7 @@ def describe_group(group_id: str) -> AdminRequest[GroupDescription]:
 
 
 def group_offsets(group_id: str, *, require_stable: bool) -> AdminRequest[dict[TopicPartition, int]]:
-    """Every committed offset of the group; with `require_stable` asked until no transaction moves one."""
+    """All committed offsets of a group; `require_stable` waits for transactions that commit one."""
 
     def read(reply: m.OffsetFetchReply) -> dict[TopicPartition, int]:
         return {TopicPartition(found.topic, found.partition): found.offset for found in reply.offsets}
@@ -319,12 +319,12 @@ def group_offsets(group_id: str, *, require_stable: bool) -> AdminRequest[dict[T
 
 
 def delete_group(group_id: str) -> AdminRequest[None]:
-    """Forgets a group without members, and its offsets."""
+    """Deletes a group without members, and its offsets."""
     return AdminRequest(m.DeleteGroups(groups=(group_id,)), target=_coordinator(group_id), read=nothing)
 
 
 def delete_group_offsets(group_id: str, partitions: Iterable[TopicPartition]) -> AdminRequest[None]:
-    """Forgets offsets of partitions that no member reads; one that was never committed is no error."""
+    """Deletes offsets of partitions that no member reads; a missing offset is not an error."""
     names = tuple(m.PartitionName(topic=where.topic, partition=where.partition) for where in partitions)
     request = m.OffsetDelete(group_id=group_id, partitions=names)
     return AdminRequest(request, target=_coordinator(group_id), read=nothing)
@@ -335,10 +335,10 @@ def _coordinator(group_id: str) -> CoordinatorOf:
 
 
 def _assigned(protocol_type: str, assignment: bytes) -> tuple[TopicPartition, ...]:
-    """The share of a member of the consumer protocol; members of other protocols have none."""
+    """The partitions of a member of the consumer protocol; none for other protocols."""
     if protocol_type != CONSUMER_PROTOCOL:
         return ()
     try:
         return decode_assignment(assignment)
     except ProtocolViolation:
-        return ()  # the leader may have assigned anything: only members have to understand it
+        return ()  # an assignment is opaque to the broker: the leader may have sent any bytes

@@ -41,7 +41,7 @@ class SubscribedMember:
 
     @property
     def order(self) -> tuple[bool, str]:
-        """Static members first, by their instance ids, which outlive a restart (MemberInfo.compareTo)."""
+        """Static members first, by instance id, which survives a restart (MemberInfo.compareTo)."""
         return (self.group_instance_id is None, self.group_instance_id or self.member_id)
 
 
@@ -53,7 +53,7 @@ Assign = Callable[[Iterable[SubscribedMember], Mapping[str, int]], Shares]
 
 @attrs.frozen(kw_only=True)
 class Assignor:
-    """A way to share partitions out. `is_cooperative`: members keep what they own while they rebalance."""
+    """A way to distribute partitions. `is_cooperative`: members keep their partitions during a rebalance."""
 
     name: str
     assign: Assign
@@ -62,7 +62,7 @@ class Assignor:
     """Its user data holds the generation, for leaders older than KIP-792."""
 
     def user_data(self, generation_id: int) -> bytes | None:
-        """What a member adds to its subscription (CooperativeStickyAssignor.subscriptionUserData)."""
+        """The user data of a subscription (CooperativeStickyAssignor.subscriptionUserData)."""
         return INT32.pack(generation_id) if self.tells_generation else None
 
 
@@ -70,7 +70,7 @@ class Assignor:
 
 
 def assign_ranges(members: Iterable[SubscribedMember], partition_counts: Mapping[str, int]) -> Shares:
-    """Topic by topic, each member gets neighbouring partitions; the first members get the odd ones
+    """Topic by topic, each member gets consecutive partitions; the first members get one more if needed
     (RangeAssignor). Members that read two topics with equally many partitions get the same numbers of both.
     """
     in_order = sorted(members, key=lambda member: member.order)
@@ -89,8 +89,8 @@ def assign_ranges(members: Iterable[SubscribedMember], partition_counts: Mapping
 
 
 def assign_sticky(members: Iterable[SubscribedMember], partition_counts: Mapping[str, int]) -> Shares:
-    """Each member keeps what it owns as far as balance allows; what changes hands is withheld until its owner
-    has revoked it (CooperativeStickyAssignor.adjustAssignment).
+    """Each member keeps its partitions as far as balance allows; a partition that moves stays unassigned
+    until its owner has revoked it (CooperativeStickyAssignor.adjustAssignment).
     """
     in_order = sorted(members, key=lambda member: member.order)
     owners = _owners(in_order)
@@ -102,8 +102,8 @@ def assign_sticky(members: Iterable[SubscribedMember], partition_counts: Mapping
 
 
 def _owners(members: list[SubscribedMember]) -> dict[TopicPartition, str]:
-    """Who owns what. A member that missed a generation still claims what others were given in it, so the
-    claim of the newest generation counts; of two equal claims neither does.
+    """The owner of each partition. A member that missed a generation still claims partitions that others got
+    in it, so the claim of the newest generation wins; two claims of one generation cancel out.
     """
     claims: defaultdict[TopicPartition, list[tuple[int, str]]] = defaultdict(list)
     for member in members:
@@ -119,7 +119,7 @@ def _owners(members: list[SubscribedMember]) -> dict[TopicPartition, str]:
 
 
 def _generation_of(subscription: MemberSubscription) -> int:
-    """The generation of a claim; members older than KIP-792 say it in their user data alone."""
+    """The generation of a claim; members older than KIP-792 send it in their user data only."""
     if subscription.generation_id != NO_GENERATION or subscription.user_data is None:
         return subscription.generation_id
     data = subscription.user_data[: INT32.size]
@@ -129,8 +129,8 @@ def _generation_of(subscription: MemberSubscription) -> int:
 def _balanced(
     members: list[SubscribedMember], partition_counts: Mapping[str, int], owners: Mapping[TopicPartition, str]
 ) -> dict[str, set[TopicPartition]]:
-    """Shares that no single move could level: owned partitions first, then the free ones to whoever has the
-    least, then moves from full members to emptier ones.
+    """Shares that no single move makes more equal: owned partitions first, then each free one to the member
+    with the fewest, then moves from members with more to members with fewer.
     """
     readers = {
         topic: [member.member_id for member in members if topic in member.subscription.topics]
@@ -146,7 +146,7 @@ def _balanced(
                 shares[owner].add(where)
             else:
                 free.append(where)
-    # Partitions with few possible readers first: those with many can still even out the rest.
+    # Partitions with few possible readers first: those with many can still balance the rest.
     for where in sorted(free, key=lambda where: (len(readers[where.topic]), where)):
         taker = min(readers[where.topic], key=lambda member_id: len(shares[member_id]))
         shares[taker].add(where)
@@ -160,8 +160,8 @@ def _balanced(
 def _leveling_move(
     shares: Mapping[str, set[TopicPartition]], readers: Mapping[str, list[str]]
 ) -> tuple[TopicPartition, str, str] | None:
-    """A partition, its member, and another that has at least two fewer. Each such move makes the shares more
-    equal, so there is an end to them.
+    """A partition, its member, and another member with at least two partitions fewer. Each such move makes
+    the shares more equal, so the moves come to an end.
     """
     for giver, share in sorted(shares.items(), key=lambda entry: -len(entry[1])):
         topics = {where.topic for where in share}

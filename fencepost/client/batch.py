@@ -40,9 +40,9 @@ from fencepost.protocol.terms import (
 
 Headers = Sequence[tuple[str, bytes | None]]
 
-# What a record costs beside its key and value: the length bytes of both in msgpack.
+# The bytes of a record besides its key and value: their lengths in msgpack.
 RECORD_OVERHEAD: Final = 6
-# The `room` of a batch into which the hot path puts nothing: it is none, or holds headers or timestamps.
+# The `room` that keeps the hot path out: of NO_BATCH, and of batches with headers or timestamps.
 NO_ROOM: Final = -1
 
 
@@ -86,12 +86,12 @@ class ProducerBatch:
         self, number: int, partition: TopicPartition, *, limit: int, opened_at: int, timestamp: int
     ) -> None:
         self.number = number
-        self.ordinal = 0  # among the batches of its partition that got a sequence
+        self.ordinal = 0  # its number among the numbered batches of its partition
         self.where = partition
         self.topic, self.partition = partition
         self.limit = limit
         self.room = limit
-        """Bytes that the hot path may still put in."""
+        """Bytes that the hot path may still append."""
         self._rich_size = 0
         self.reserved = 0
         self.opened_at = opened_at
@@ -108,7 +108,7 @@ class ProducerBatch:
         self.retry_at = 0
         self.in_flight = False
         self.was_sent = False
-        self.is_refused = False  # surely not in the log, and waits for a new identity
+        self.is_refused = False  # certainly not in the log; waits for a new identity
         self.is_done = False
         self.base_offset = NO_OFFSET
         self.failure: Failure | None = None
@@ -121,7 +121,7 @@ class ProducerBatch:
     def add(
         self, value: bytes | None, key: bytes | None, timestamp_ms: int | None, headers: Headers | None
     ) -> int:
-        """Takes any record, and fills columns that only now turn out to be needed; its index in the batch."""
+        """Appends any record and creates columns that are needed from now on; returns its index."""
         index = len(self.values)
         size = self.size + record_size(value, key, headers)
         if self.keys is not None or key is not None:
@@ -143,19 +143,19 @@ class ProducerBatch:
         return index
 
     def close(self) -> None:
-        """Takes no more records. The mark comes before the count: see `Sending.put`."""
+        """Accepts no more records. The mark is set before the count: see above."""
         self.is_closed = True
         self.record_count = len(self.values)
 
     def build(
         self, *, producer_id: int, producer_epoch: int, transactional: bool, compression: Compression
     ) -> None:
-        """Makes the bytes; the columns are given up."""
+        """Encodes the batch and drops the columns."""
         base = self.base_timestamp if self.timestamps is None else self.timestamps[0]
         count, keys = self.record_count, self.keys
         self.data = build_data_batch(
-            # Copies, for a record may come in while the batch is being closed, or even while it is being
-            # built: it is no part of the batch, and its sender notices.
+            # Copies, because the hot path may append a late record even now: it is not part of the batch,
+            # and `put` notices that.
             self.values[:count],
             keys=None if keys is None else keys[:count],
             timestamp_deltas=None if self.timestamps is None else [time - base for time in self.timestamps],
@@ -169,7 +169,7 @@ class ProducerBatch:
             checked=True,
         )
         self.keys = self.timestamps = self.headers = None
-        self.values = [None] * count  # its length still tells a late record that it is no part of the batch
+        self.values = [None] * count  # `put` reads the index of a late record from its length
 
 
 # Far above the broker's message.max.bytes, and far below what a frame may hold.
@@ -177,7 +177,7 @@ RECORD_SIZE_MAX: Final = 64 * 1024 * 1024
 
 
 def check_record(topic: object, value: object, key: object, timestamp_ms: object, headers: object) -> None:
-    """Refuses what no batch can hold, before it is taken: TypeError, ValueError or RecordTooLarge."""
+    """Rejects a record that no batch can hold: TypeError or ValueError."""
     if type(topic) is not str:
         raise TypeError(f"a topic must be a string, not {type(topic).__name__}")
     for what, content in (("value", value), ("key", key)):
@@ -202,7 +202,7 @@ def record_size(value: bytes | None, key: bytes | None, headers: Headers | None 
 
 
 NO_BATCH: Final = constant(ProducerBatch(0, TopicPartition("", -1), limit=NO_ROOM, opened_at=0, timestamp=0))
-"""Stands where no batch is open, so that the hot path needs no test of its own."""
+"""Stands where no batch is open, so that the hot path needs no extra test."""
 
 
 class PartitionQueue:
@@ -228,11 +228,11 @@ class PartitionQueue:
         self.next_sequence = 0
         self.numbered = 0  # batches that got a sequence since `unacked` was empty
         self.is_broken = False
-        """A sequence is missing in the log, for good or perhaps: nothing new under this identity (KIP-360).
+        """A sequence may be missing in the log: no new batch is sent under this identity (KIP-360).
         """
 
     def next_to_send(self, now: int) -> ProducerBatch | None:
-        """The batch that may go now: while one waits for a retry, only the lowest sequence."""
+        """The batch that may be sent now: while one waits for its retry, only the lowest sequence."""
         is_lowest = True
         for batch in self.unacked:
             if batch.is_refused:
@@ -243,14 +243,14 @@ class PartitionQueue:
         return self.ready[0] if self.ready and not self.is_broken else None
 
     def retry_at(self) -> int | None:
-        """When the batch that waits for its retry may go."""
+        """When the batch that waits for its retry may be sent."""
         for batch in self.unacked:
             if not batch.is_refused:
                 return None if batch.in_flight else batch.retry_at
         return None
 
     def adopt(self, producer_id: int, producer_epoch: int) -> None:
-        """Takes a new identity once nothing of the old one can still arrive; numbers refused batches anew."""
+        """Adopts a new identity once no batch of the old one can still arrive; renumbers rejected batches."""
         if self.producer_epoch == producer_epoch and self.producer_id == producer_id:
             return
         if not all(batch.is_refused for batch in self.unacked):
@@ -270,10 +270,11 @@ class PartitionQueue:
             batch.is_refused = False
 
     def number_next(self) -> ProducerBatch:
-        """Gives the first batch that waits its sequence."""
+        """Gives the first waiting batch its sequence."""
         batch = self.ready.popleft()
         self._number(batch)
-        # Counted from the oldest batch that is not acknowledged: only the distance between two is of use.
+        # Counts from the oldest batch without an acknowledgement: only the difference of two ordinals
+        # matters.
         self.numbered = self.numbered + 1 if self.unacked else 1
         batch.ordinal = self.numbered
         self.unacked.append(batch)
@@ -281,8 +282,8 @@ class PartitionQueue:
 
     @property
     def window(self) -> int:
-        """How many of its last batches the broker must remember to know the oldest unacknowledged one again,
-        however many behind that were acknowledged first.
+        """How many batches the broker must remember to recognise a retry of the oldest unacknowledged one;
+        later batches that are already acknowledged count too.
         """
         return self.numbered - self.unacked[0].ordinal + 1 if self.unacked else 0
 
@@ -291,7 +292,7 @@ class PartitionQueue:
         self.next_sequence = sequence_after(self.next_sequence, batch.record_count)
 
     def discard(self, batch: ProducerBatch) -> None:
-        """Takes out a batch that has its outcome."""
+        """Removes a batch that is done."""
         if batch in self.unacked:
             self.unacked.remove(batch)
         elif batch in self.ready:

@@ -70,29 +70,29 @@ from fencepost.protocol.terms import CoordinatorType, TopicPartition
 
 ResultT = TypeVar("ResultT")
 
-# What can make the condition of a Wait true. A driver that parks tasks wakes those whose news came.
+# The `news` of a Wait names what can make its condition true, so that a driver wakes only those tasks.
 ANYTHING: Final = "anything"
 
 
 class Wait(NamedTuple):
-    """Go on when `until()` is true, or at `deadline` (ms of the driver's clock), whichever is first."""
+    """Resume when `until()` is true, or at `deadline` (ms of the driver's clock), whichever is first."""
 
     until: Callable[[], bool]
     news: Hashable = ANYTHING
     deadline: float = inf
     is_shielded: bool = False
-    """Whether a cancelled caller waits all the same."""
+    """Whether a cancelled caller waits nevertheless."""
 
 
 CallScript = Generator[Wait, None, ResultT]
 
 
 class CallDriver(Protocol):
-    """What runs scripts: it has the clock and the connections, and knows what the machine resolved."""
+    """What runs scripts: it has the clock, the connections, and the results of the machine."""
 
     @property
     def now(self) -> int:
-        """Milliseconds of the clock that the machine goes by."""
+        """Milliseconds of the monotonic clock for timeouts."""
         ...
 
     @property
@@ -102,7 +102,7 @@ class CallDriver(Protocol):
 
     @property
     def cancelled(self) -> tuple[type[BaseException], ...]:
-        """What a cancelled task raises. A scope may swallow it, and with it what the caller must know."""
+        """The exceptions of a cancelled task. A cancel scope swallows them, and with them a lost outcome."""
         ...
 
     @property
@@ -115,7 +115,7 @@ class CallDriver(Protocol):
 
 
 class ProducerCalls:
-    """What a program calls on a producer. Every script may raise ClientError."""
+    """The calls of a producer. Every script may raise ClientError."""
 
     __slots__ = ("_driver", "_machine", "_max_block_ms", "_unfinished")
 
@@ -123,7 +123,7 @@ class ProducerCalls:
         self._machine = machine
         self._driver = driver
         self._max_block_ms = machine.settings.max_block_ms
-        self._unfinished: TransactionCall | None = None  # timed out or cancelled for its caller, and goes on
+        self._unfinished: TransactionCall | None = None  # its caller stopped waiting, the request goes on
 
     # --- records --------------------------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ class ProducerCalls:
         *,
         timeout_ms: float | None = None,
     ) -> CallScript[Place]:
-        """Takes one record, and waits while its topic is unknown or the buffer is full."""
+        """Appends one record; waits while its topic is unknown or the buffer is full."""
 
         def attempt(now: int) -> Place | None:
             return self._machine.append(
@@ -163,7 +163,7 @@ class ProducerCalls:
         timestamp_ms: int | None,
         headers: Headers | None,
     ) -> Place:
-        """Takes one record or raises at once: BufferFull, or TopicNotLoaded while its topic is looked up."""
+        """Appends one record without waiting: BufferFull, or TopicNotLoaded before its metadata arrives."""
         now = self._driver.now
         try:
             place = self._machine.append(
@@ -183,13 +183,13 @@ class ProducerCalls:
         return place
 
     def route(self, topic: str, timeout_ms: float | None = None) -> CallScript[Route]:
-        """Where the records of a topic go; waits until the topic is known."""
+        """The route of a topic; waits until the topic is known."""
         return self._until_ready(topic, lambda _: self._machine.route(topic), timeout_ms)
 
     def _until_ready(
         self, topic: str, attempt: Callable[[int], ResultT | None], timeout_ms: float | None = None
     ) -> CallScript[ResultT]:
-        """Tries until the topic is known and there is room; else BufferFull, RequestTimeout, UnknownTopic."""
+        """Repeats `attempt` until it succeeds; then BufferFull, RequestTimeout or UnknownTopic."""
         driver, machine = self._driver, self._machine
         deadline: float | None = None
         patience = inf
@@ -206,8 +206,8 @@ class ProducerCalls:
             if deadline is None:
                 timeout_ms = self._max_block_ms if timeout_ms is None else timeout_ms
                 deadline = now + timeout_ms
-                # A topic may be in the making: its error becomes the caller's only when it lasts. Who waits
-                # without limit waits until there is such a topic.
+                # A topic may be about to be created, so its error is raised only if it lasts. Without a limit
+                # the caller waits until the topic exists.
                 patience = inf if timeout_ms == inf else now + UNKNOWN_TOPIC_PATIENCE_MS
             error = machine.cluster.topic_errors.get(topic)
             if error is not None and now >= patience:
@@ -238,7 +238,7 @@ class ProducerCalls:
         return Wait(is_settled, ANYTHING, deadline)
 
     def flush(self, timeout_ms: float | None = None) -> CallScript[None]:
-        """Sends everything that lingers, and waits until every record has its outcome."""
+        """Sends all records without lingering, and waits until each has an outcome."""
         self._driver.perform(self._machine.flush(self._driver.now))
         yield from self.wait_for(list(self._machine.accumulator.batches.values()), timeout_ms)
 
@@ -256,32 +256,32 @@ class ProducerCalls:
     # --- transactions ---------------------------------------------------------------------------------------
 
     def init_transactions(self, timeout_ms: float | None = None) -> CallScript[None]:
-        """Takes over the transactional id and fences its former owner."""
+        """Registers the transactional id and fences its former owner."""
         return self._operate(self._machine.init_transactions, TransactionCall.INIT_TRANSACTIONS, timeout_ms)
 
     def begin_transaction(self) -> None:
-        """Opens a transaction; only the machine knows of it so far."""
+        """Begins a transaction; sends nothing."""
         self._machine.begin()
 
     def send_offsets_to_transaction(
         self, offsets: Mapping[TopicPartition, int], group: ConsumerGroupMetadata | str
     ) -> None:
-        """Commits a group's offsets with the transaction; a refusal shows at commit."""
+        """Adds a group's offsets to the transaction; commit reports a rejection."""
         driver = self._driver
         driver.perform(self._machine.send_offsets(offsets, group, driver.now))
 
     def commit_transaction(self, timeout_ms: float | None = None) -> CallScript[None]:
-        """Commits. A commit whose caller waits no longer is given up, and its outcome is unknown."""
+        """Commits. If the caller stops waiting, the commit is given up and its outcome is unknown."""
         try:
             yield from self._operate(self._machine.commit, TransactionCall.COMMIT, timeout_ms)
         except (ClientError, GeneratorExit):
-            raise  # it is over; or the process is dead, and nobody is left who could learn anything
+            raise  # the call has its result; or the simulated process was killed
         except self._driver.cancelled as cancellation:
             failure = self._give_up_commit()
             if failure is None:
-                return  # the answer came in the same moment: it is committed
+                return  # the answer arrived in the same moment: committed
             if failure.kind is CommitOutcomeUnknown:
-                # A scope such as move_on_after swallows the cancellation. This must not be overlooked.
+                # A scope such as move_on_after swallows a cancellation, and would hide the unknown outcome.
                 raise failure.exception() from cancellation
             raise
         except BaseException:  # Ctrl-C
@@ -289,7 +289,7 @@ class ProducerCalls:
             raise
 
     def abort_transaction(self, timeout_ms: float | None = None) -> CallScript[None]:
-        """Aborts; after RequestTimeout the same call waits on."""
+        """Aborts; after RequestTimeout the same call continues to wait."""
         return self._operate(self._machine.abort, TransactionCall.ABORT, timeout_ms)
 
     def _operate(
@@ -297,7 +297,7 @@ class ProducerCalls:
     ) -> CallScript[None]:
         driver = self._driver
         resolved = driver.resolved
-        if self._unfinished is not operation:  # the same call again waits on, or finds what came meanwhile
+        if self._unfinished is not operation:  # after a timeout the same call waits for the same request
             resolved.pop(operation, None)
             driver.perform(start(driver.now))
         self._unfinished = operation
@@ -321,7 +321,7 @@ class ProducerCalls:
     # --- blocks ---------------------------------------------------------------------------------------------
 
     def commit_block(self) -> CallScript[None]:
-        """The end of a `with producer.transaction()`: commits, and aborts what could not be committed."""
+        """The end of a `with producer.transaction()` block: commits, or aborts if that fails."""
         try:
             yield from self.commit_transaction()
         except GeneratorExit:
@@ -331,10 +331,11 @@ class ProducerCalls:
             raise
 
     def abort_after(self, problem: BaseException) -> CallScript[None]:
-        """Aborts after `problem`, which stays what the caller sees. An uncertain commit is never aborted."""
+        """Aborts after `problem`, which the caller still gets. An unknown commit is never aborted."""
         if not self._machine.may_abort:
             return
-        # Who pressed Ctrl-C or cancelled the task does not want to wait for a broker that is gone.
+        # After Ctrl-C or a cancellation the user should not wait a minute for a broker that is down. The
+        # coordinator aborts the transaction anyway, after transaction_timeout_ms.
         timeout_ms = None if isinstance(problem, Exception) else ABORT_GRACE_MS
         try:
             yield from _shielded(self.abort_transaction(timeout_ms))
@@ -342,7 +343,7 @@ class ProducerCalls:
             problem.add_note(f"abort_transaction() failed too: {second}")
 
     def close(self, timeout_ms: float = CLOSE_TIMEOUT_MS) -> CallScript[None]:
-        """Aborts an open transaction or sends what is left; what then has no outcome gets none."""
+        """Aborts an open transaction or sends the remaining records; the others get ClientClosed."""
         try:
             if self._machine.may_abort:
                 yield from self.abort_transaction(timeout_ms)
@@ -352,7 +353,7 @@ class ProducerCalls:
             self._driver.perform(self._machine.close(self._driver.now))
 
     def close_after(self, problem: BaseException | None) -> CallScript[None]:
-        """The end of a `with` block of the producer; one that raised is not held up for long."""
+        """The end of a `with` block of the producer; after an exception it waits five seconds at most."""
         if problem is None:
             yield from self.close()
             return
@@ -363,11 +364,11 @@ class ProducerCalls:
 
 
 class TopicNotLoaded(UnknownTopic):
-    """The metadata of the topic has been requested and is not there yet."""
+    """The metadata of the topic is requested, but has not arrived."""
 
 
 def _shielded(script: CallScript[ResultT]) -> CallScript[ResultT]:
-    """The same script, whose waits a cancelled caller waits for too."""
+    """The same script with waits that a cancellation does not interrupt."""
     try:
         while True:
             yield next(script)._replace(is_shielded=True)
@@ -376,7 +377,7 @@ def _shielded(script: CallScript[ResultT]) -> CallScript[ResultT]:
 
 
 class RequestCalls:
-    """What a program calls on a client that only sends requests: an admin."""
+    """The calls of a client that only sends requests: an admin."""
 
     __slots__ = ("_api_timeout_ms", "_driver", "_machine")
 
@@ -393,7 +394,7 @@ class RequestCalls:
             self._wake()
             yield Wait(lambda: number in answers, ("answer", number))
         finally:
-            machine.calls.cancel(number)  # a caller that was interrupted does not want the answer any more
+            machine.calls.cancel(number)  # an interrupted caller does not need the answer
             answer = answers.pop(number, None)
         assert answer is not None, "every request is answered, if only by its deadline"
         if answer.failure is not None:
@@ -409,7 +410,7 @@ class RequestCalls:
 
 
 class ConsumerCalls(RequestCalls):
-    """What a program calls on a consumer."""
+    """The calls of a consumer."""
 
     __slots__ = ("_consumer",)
 
@@ -418,42 +419,42 @@ class ConsumerCalls(RequestCalls):
         self._consumer = machine
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Reads these partitions; the next poll() looks up where."""
+        """Reads these partitions; the next poll() looks up their positions."""
         self._consumer.assign(partitions)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Goes on at `offset`."""
+        """Sets the position of a partition."""
         self._consumer.seek(partition, offset)
 
     def seek_to(self, partitions: Iterable[TopicPartition], timestamp: int) -> None:
-        """Goes on where ListOffsets says, in all assigned partitions when none is named."""
+        """Sets positions by ListOffsets, of all assigned partitions if none is given."""
         for partition in list(partitions) or list(self._consumer.readings):
             self._consumer.seek_to(partition, timestamp)
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        """Joins the group; the next poll() begins with it."""
+        """Joins the group; the next poll() starts it."""
         self._driver.perform(self._consumer.subscribe(topics, self._driver.now))
 
     def unsubscribe(self) -> None:
-        """Begins to leave the group: callbacks follow, then `left`."""
+        """Starts to leave the group: callbacks follow, then `left`."""
         self._driver.perform(self._consumer.unsubscribe(self._driver.now))
 
     def left(self) -> CallScript[None]:
-        """Waits until the coordinator knows that this member is gone; not long, for its session ends too."""
+        """Waits for the answer to LeaveGroup, LEAVE_TIMEOUT_MS at most: its session times out anyway."""
         consumer = self._consumer
         yield Wait(lambda: consumer.has_left, ANYTHING, is_shielded=True)
 
     def returned(self) -> None:
-        """The program has returned from `rebalance_call`."""
+        """The callback of `rebalance_call` has returned."""
         self._driver.perform(self._consumer.returned(self._driver.now))
 
     def poll(self, timeout_ms: float) -> CallScript[list[ConsumedBatch]]:
-        """What was fetched, or comes within `timeout_ms`; asks for more before it returns. It ends early and
-        returns nothing when the program must get a `rebalance_call` first.
+        """The batches that are fetched or arrive within `timeout_ms`; fetches more before it returns. It
+        returns early, with nothing, when a `rebalance_call` must run first.
         """
         consumer, driver = self._consumer, self._driver
         deadline = driver.now + timeout_ms
-        # A program that waits here polls all the time, however long its deadline is.
+        # A program that waits here counts as polling, however long its timeout is.
         patience_ms = inf if consumer.member is None else consumer.settings.max_poll_interval_ms // 2
         while True:
             driver.perform(consumer.poll(driver.now))
@@ -468,7 +469,7 @@ class ConsumerCalls(RequestCalls):
         return batches
 
     def position(self, partition: TopicPartition) -> CallScript[int]:
-        """The offset of the next record that poll() returns; RequestTimeout when it cannot be found out."""
+        """The offset of the next record that poll() returns; RequestTimeout if it cannot be found."""
         reading = self._consumer.reading(partition)
         deadline = self._driver.now + self._api_timeout_ms
         self._wake()
@@ -482,14 +483,14 @@ class ConsumerCalls(RequestCalls):
         return reading.position
 
     def committed(self, partitions: Iterable[TopicPartition]) -> CallScript[dict[TopicPartition, int | None]]:
-        """The group's committed offsets, or None where it has none."""
+        """The committed offset of each partition, or None."""
         wanted = list(partitions)
         reply: m.OffsetFetchReply = yield from self.ask(self._consumer.committed_request(wanted), self._group)
         offsets = {TopicPartition(entry.topic, entry.partition): entry.offset for entry in reply.offsets}
         return {where: offset if (offset := offsets.get(where, -1)) >= 0 else None for where in wanted}
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> CallScript[None]:
-        """Commits offsets outside of any transaction; without any, the positions of what was polled."""
+        """Commits offsets outside any transaction; by default the positions of all partitions."""
         chosen = self._consumer.positions if offsets is None else offsets
         if chosen:
             yield from self.ask(self._consumer.commit_request(chosen), self._group)

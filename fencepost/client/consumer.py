@@ -84,14 +84,14 @@ class Reading:
 
     partition: TopicPartition
     position: int | None = attrs.field(default=None, kw_only=True)
-    """Offset of the next record that the reader gets; None until it is known."""
+    """The offset of the next record for the application; None until it is known."""
     fetch_offset: int = attrs.field(default=0, kw_only=True)
-    """Where the next fetch begins: `position`, or beyond what waits for the reader."""
+    """Where the next fetch starts: at `position`, or after the records in `fetched`."""
     fetched: list[Selection] = attrs.field(factory=list, kw_only=True)
     in_flight: int | None = attrs.field(default=None, kw_only=True)
-    """Token of the fetch that is on its way."""
+    """The token of the fetch in flight."""
     lookup: int | None = attrs.field(default=None, kw_only=True)
-    """Number of the call that will say where to begin."""
+    """The number of the call that will return the position."""
     attempts: int = attrs.field(default=0, kw_only=True)
     retry_at: int = attrs.field(default=0, kw_only=True)
     high_watermark: int = attrs.field(default=-1, kw_only=True)
@@ -99,19 +99,19 @@ class Reading:
     problem: Failure | None = attrs.field(default=None, kw_only=True)
 
     def begin_at(self, offset: int) -> None:
-        """Goes on from `offset`; what was fetched or asked before counts no more."""
+        """Continues at `offset`; drops fetched records and pending answers."""
         self.forget()
         self.position = self.fetch_offset = offset
 
     def forget(self) -> None:
-        """The position is unknown again."""
+        """Makes the position unknown; pending answers no longer match."""
         self.position = self.in_flight = self.lookup = self.problem = None
         self.fetched.clear()
 
 
 class ConsumerMachine(RequestMachine):
-    """One consumer. It reads the partitions that it is told to (`assign`), or its share of topics that a
-    group reads (`subscribe`). `take` gives what was fetched; `wake` after it asks for more.
+    """One consumer. It reads the partitions given to `assign`, or its share of the topics given to
+    `subscribe`. `take` returns what was fetched; `wake` after it fetches more.
     """
 
     __slots__ = ("_decoding", "_group_metadata", "_unknown_since", "member", "readings", "settings")
@@ -126,12 +126,14 @@ class ConsumerMachine(RequestMachine):
         self.readings = {}
         self._unknown_since: dict[str, int] = {}
         self.member: GroupMember | None = None
-        self._group_metadata: ConsumerGroupMetadata | None = None  # of the last membership, once that is over
+        self._group_metadata: ConsumerGroupMetadata | None = (
+            None  # of the last membership, after it has ended
+        )
 
     # --- calls of the user ----------------------------------------------------------------------------------
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Reads these partitions from now on; those that were assigned before keep their positions."""
+        """Reads these partitions; those that were assigned before keep their positions."""
         if self.member is not None:
             raise WrongState("assign() is not allowed while topics are subscribed: call unsubscribe() first")
         self._group_metadata = None
@@ -152,19 +154,19 @@ class ConsumerMachine(RequestMachine):
         return found
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """The next record to read is the one at `offset`."""
+        """Sets the position to `offset`."""
         reading = self.reading(partition)
         self._forget(reading)
         reading.begin_at(offset)
 
     def seek_to(self, partition: TopicPartition, timestamp: int) -> None:
-        """The next record is the one that ListOffsets names for a timestamp, which may stand for an end."""
+        """Sets the position to the offset of a timestamp, or of the start or end."""
         reading = self.reading(partition)
         self._forget(reading)
         self._look_up(reading, timestamp)
 
     def take(self) -> list[ConsumedBatch]:
-        """What was fetched and not handed out; once that is nothing, raises what is wrong with a reading."""
+        """Returns the fetched batches; if there are none, raises the problem of a reading."""
         batches: list[ConsumedBatch] = []
         for reading in self.readings.values():
             for selection in reading.fetched:
@@ -180,12 +182,12 @@ class ConsumerMachine(RequestMachine):
 
     @property
     def has_work(self) -> bool:
-        """A member sends heartbeats while its program works on what it has polled."""
+        """Whether heartbeats must be sent between calls."""
         return self.member is not None
 
     @property
     def io_tick_ms(self) -> int | None:
-        """Heartbeats are seconds apart; a rebalance should not wait much longer than a tick."""
+        """Heartbeats are seconds apart, but a rebalance should start within a tick."""
         return None if self.settings.group_id is None else IO_TICK_MS
 
     @property
@@ -203,8 +205,9 @@ class ConsumerMachine(RequestMachine):
         return self.settings.group_id
 
     def commit_request(self, offsets: Mapping[TopicPartition, int]) -> m.OffsetCommit:
-        """Commits offsets as a member, or without a subscription as a client that is not one. CommitFailed,
-        RebalanceInProgress or FencedInstanceId when the member knows that the coordinator would refuse.
+        """Commits as a member, or without a subscription as a client that is not a member. Raises
+        CommitFailed, RebalanceInProgress or FencedInstanceId if the member knows that the coordinator would
+        reject it.
         """
         group = ConsumerGroupMetadata(group_id=self.group_id)
         if self.member is not None:
@@ -222,7 +225,7 @@ class ConsumerMachine(RequestMachine):
     # --- the group ------------------------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str], now: int) -> list[Effect]:
-        """Joins the group to read its share of these topics; the next poll() begins with it."""
+        """Joins the group to read its share of these topics; the next poll() starts it."""
         wanted = tuple(topics)
         if isinstance(topics, str) or not all(wanted) or not wanted:
             raise WrongState(
@@ -243,7 +246,7 @@ class ConsumerMachine(RequestMachine):
         return self._step(now)
 
     def poll(self, now: int) -> list[Effect]:
-        """The application is in poll(): a rebalance goes on. Run `rebalance_call` before taking batches."""
+        """The application polls: a rebalance continues. Run `rebalance_call` before taking batches."""
         if self.member is not None:
             self._raise_failure(self.member)
             self.member.poll(now)
@@ -264,7 +267,7 @@ class ConsumerMachine(RequestMachine):
 
     @property
     def rebalance_call(self) -> RebalanceCall | None:
-        """The callback that the application must get now; `returned` goes on after it."""
+        """The callback to run now; `returned` confirms it."""
         return None if self.member is None else self.member.call
 
     def returned(self, now: int) -> list[Effect]:
@@ -283,7 +286,7 @@ class ConsumerMachine(RequestMachine):
 
     @property
     def has_left(self) -> bool:
-        """Whether this consumer is not in a group, and waits for no answer about it."""
+        """Whether this consumer is in no group and awaits no answer from one."""
         return self.member is None
 
     def _follow(self, member: GroupMember) -> None:
@@ -292,8 +295,8 @@ class ConsumerMachine(RequestMachine):
             self._read(member.assigned)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """The membership under which what was polled may be committed; it stays the last one when the group
-        has gone on, so that a transaction that uses it is refused (KIP-447).
+        """The membership under which the polled records may be committed. It stays the last one after the
+        member was replaced, so that a transaction with it is rejected (KIP-447).
         """
         if self.member is not None:
             return self.member.metadata
@@ -338,7 +341,7 @@ class ConsumerMachine(RequestMachine):
         if selection.batches or reading.fetched:
             reading.fetched.append(selection)
         else:
-            reading.position = selection.next_offset  # nothing in it is ever handed out
+            reading.position = selection.next_offset  # everything in it is aborted, or a marker
 
     def _fetch_failed(self, reading: Reading, error: ErrorCode, now: int) -> None:
         reading.attempts += 1
@@ -363,7 +366,7 @@ class ConsumerMachine(RequestMachine):
         self._look_up(reading, timestamp)
 
     def _forget(self, reading: Reading) -> None:
-        """The position is unknown. Where to begin is no question any more, unless others wait for it."""
+        """Makes the position unknown, and cancels its lookup unless another reading waits for it."""
         number = reading.lookup
         reading.forget()
         if number is not None and all(other.lookup != number for other in self.readings.values()):
@@ -422,7 +425,7 @@ class ConsumerMachine(RequestMachine):
         return min([*retries, *others], default=None)
 
     def _notice_unknown_topics(self, now: int) -> None:
-        """A topic may be in the making; its reader hears of it when it stays unknown."""
+        """A topic may be about to be created: UnknownTopic is raised only if it stays unknown."""
         errors = self.cluster.topic_errors
         self._unknown_since = {
             topic: self._unknown_since.get(topic, now) for topic in errors if topic in self.cluster.wanted
@@ -436,7 +439,7 @@ class ConsumerMachine(RequestMachine):
                 reading.problem = unknown_topic(topic, errors[topic])
 
     def _find_positions(self) -> None:
-        """If nobody said where to begin: the group's committed offset, or what the policy says."""
+        """Looks up missing positions: the group's committed offset, else `auto_offset_reset`."""
         lost = [
             r for r in self.readings.values() if r.position is None and r.lookup is None and not r.problem
         ]
@@ -454,7 +457,7 @@ class ConsumerMachine(RequestMachine):
             reading.lookup = number
 
     def committed_request(self, partitions: Iterable[TopicPartition]) -> m.OffsetFetch:
-        """Asks for committed offsets; read_committed waits until no open transaction moves them (KIP-447)."""
+        """Requests committed offsets; read_committed waits for transactions that commit them (KIP-447)."""
         return m.OffsetFetch(
             group_id=self.group_id,
             require_stable=self.settings.isolation_level is IsolationLevel.READ_COMMITTED,
@@ -468,7 +471,7 @@ class ConsumerMachine(RequestMachine):
         reading.lookup = self.calls.submit(request, reading.partition)
 
     def _fetch(self, now: int) -> None:
-        """Asks each leader for its partitions that nothing is on its way for and nothing waits from."""
+        """Fetches from each leader its partitions without a fetch in flight or fetched records."""
         by_node: dict[int, list[Reading]] = {}
         for reading in self.readings.values():
             if reading.position is None or reading.in_flight is not None or reading.fetched:

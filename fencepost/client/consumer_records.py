@@ -50,7 +50,7 @@ class Record:
 
 @attrs.frozen(kw_only=True)
 class RecordDecoder:
-    """How keys and values become what the program wants; None leaves the bytes."""
+    """The deserializers of keys and values; None keeps the bytes."""
 
     key: Deserializer | None = None
     value: Deserializer | None = None
@@ -60,7 +60,7 @@ RAW = RecordDecoder()
 
 
 class ConsumedBatch:
-    """The records of one batch from `base_offset` on; nothing is decoded before it is asked for."""
+    """The records of one batch from `base_offset` on, decoded at first use."""
 
     __slots__ = (
         "_at",
@@ -97,7 +97,7 @@ class ConsumedBatch:
 
     @property
     def producer_id(self) -> int:
-        """Who wrote it; -1 when nobody said."""
+        """The producer id of the batch; -1 for a producer without idempotence."""
         return self._header.producer_id
 
     @property
@@ -190,7 +190,7 @@ def _without_first(columns: Columns, skipped: int) -> Columns:
 
 
 class AbortedFilter:
-    """Which batches of one fetch belong to aborted transactions; fed with every batch of it, in order."""
+    """Decides which batches of one fetch are aborted; gets every batch of it, in order."""
 
     __slots__ = ("_aborted", "_coming")
 
@@ -200,7 +200,7 @@ class AbortedFilter:
         self._aborted: set[int] = set()
 
     def drops(self, header: BatchHeader, data: memoryview, at: int) -> bool:
-        """Whether read_committed leaves this batch out; an ABORT marker ends its producer's aborted range."""
+        """Whether read_committed drops this batch; an ABORT marker ends its producer's aborted range."""
         while self._coming and self._coming[0][0] <= header.last_offset:
             self._aborted.add(heappop(self._coming)[1])
         if header.is_control:
@@ -211,7 +211,7 @@ class AbortedFilter:
 
 
 class Selection(NamedTuple):
-    """What of a fetch is handed out, and where the reader goes on."""
+    """The batches of a fetch that the application gets, and the next position."""
 
     batches: list[ConsumedBatch]
     next_offset: int

@@ -50,18 +50,17 @@ from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
 from fencepost.protocol.states import Shared
 from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID, TopicPartition
 
-# One request carries at most one batch per partition, and no
-# more than this (Kafka's max.request.size is 1 MiB).
+# The limit for the batches of one request, as Kafka's max.request.size (1 MiB).
 REQUEST_SIZE_MAX: Final = 4 * 1024 * 1024
 
-# The leader lost a batch before this one, or has forgotten the producer (brokers before KIP-360).
+# An earlier batch is missing in the log, or the leader has forgotten the producer (before KIP-360).
 SEQUENCE_ERRORS: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 
 ACKS_ALL: Final = -1
 
 
 class Refusal(NamedTuple):
-    """A batch that will not be stored, and why."""
+    """A batch that failed for good, with its error."""
 
     batch: ProducerBatch
     error: ErrorCode
@@ -74,7 +73,7 @@ class Delivery:
     __slots__ = ("_requests", "accumulator", "calls", "done", "settings")
     settings: Shared[ProducerSettings]
     _requests: dict[CallNumber, tuple[int, tuple[int, ...]]]
-    """By token: the node, and the numbers of the batches."""
+    """The node and the numbers of the batches, by token."""
 
     def __init__(self, settings: ProducerSettings, accumulator: Accumulator, calls: PendingCalls) -> None:
         self.settings = settings
@@ -88,7 +87,7 @@ class Delivery:
     def drain(
         self, now: int, producer_id: int, producer_epoch: int, only: Container[TopicPartition] | None = None
     ) -> bool:
-        """Sends what may go now, to `only` these partitions if told; True when anything went."""
+        """Sends batches that are due, of `only` these partitions if given; True if it sent one."""
         if producer_id == NO_PRODUCER_ID:
             return False
         by_node: dict[int, list[PartitionQueue]] = {}
@@ -112,7 +111,7 @@ class Delivery:
         return sent
 
     def _take(self, queues: Iterable[PartitionQueue], now: int) -> list[ProducerBatch]:
-        """The next batch of each queue, as many as fit into a request."""
+        """The next batch of each queue, as many as fit into one request."""
         taken: list[ProducerBatch] = []
         size = 0
         for queue in queues:
@@ -120,7 +119,7 @@ class Delivery:
             if batch is None or (taken and size + batch.size > REQUEST_SIZE_MAX):
                 continue
             if batch.data is None and queue.window >= self.settings.max_in_flight_requests_per_connection:
-                continue  # the broker remembers five batches of a producer, also when the leader moved
+                continue  # rule 1 above, also at a new leader
             if batch.data is None:
                 queue.number_next()
                 batch.build(
@@ -150,7 +149,7 @@ class Delivery:
     # --- in -------------------------------------------------------------------------------------------------
 
     def answered(self, answer: OnceAnswered, now: int) -> list[Refusal]:
-        """Takes the answer to a request: batches that are stored are done, others go again or are refused."""
+        """Applies the answer to a request: its batches are stored, retried, or returned as refusals."""
         _, numbers = self._requests.pop(answer.token)
         body = answer.body
         parts = body.partitions if isinstance(body, m.ProduceReply) else ()
@@ -159,7 +158,7 @@ class Delivery:
         for number in numbers:
             batch = self.accumulator.batches.get(number)
             if batch is None:
-                continue  # it expired while it was on its way
+                continue  # it expired in flight
             batch.in_flight = False
             result = results.get(batch.where)
             error = answer.error
@@ -175,9 +174,9 @@ class Delivery:
         remedy = remedy_of(m.Produce, error)
         if error in SEQUENCE_ERRORS:
             if batch is not next(b for b in queue.unacked if not b.is_refused):
-                remedy = Remedy.RETRY  # one before it is on its way again (Sender.canRetry)
+                remedy = Remedy.RETRY  # an earlier batch is retried first (Sender.canRetry)
             elif self.settings.transactional_id is None:
-                batch.is_refused = True  # surely not stored: it may go again under a new identity
+                batch.is_refused = True  # certainly not stored: may be resent under a new identity
         match remedy:
             case Remedy.NONE:
                 stored = error is NO_ERROR
@@ -195,10 +194,10 @@ class Delivery:
     # --- outcomes -------------------------------------------------------------------------------------------
 
     def finish(self, batch: ProducerBatch, failure: Failure | None, base_offset: int = NO_OFFSET) -> None:
-        """Gives every record of a batch its outcome."""
+        """Gives all records of a batch their outcome."""
         if failure is not None and batch.was_sent:
             self.accumulator.queue(batch.where).is_broken = True
-        # Last of all it is done: another thread may look at any time.
+        # `is_done` is set last, because another thread may read the batch at any time.
         batch.base_offset = base_offset
         batch.failure = failure
         self.accumulator.finish(batch)
@@ -214,7 +213,7 @@ class Delivery:
         )
 
     def fail(self, failure: Failure, *, also_in_flight: bool) -> None:
-        """Ends the batches that will not be sent any more."""
+        """Fails the batches that are not in flight, or all."""
         for batch in list(self.accumulator.batches.values()):
             if also_in_flight or not batch.in_flight:
                 self.finish(batch, failure)

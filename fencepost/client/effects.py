@@ -17,14 +17,14 @@ from fencepost.protocol.values import value
 
 
 class TransactionCall(Enum):
-    """What a caller of a producer can wait for."""
+    """The calls of a producer that wait for the coordinator."""
 
     INIT_TRANSACTIONS = "init_transactions"
     COMMIT = "commit_transaction"
     ABORT = "abort_transaction"
     FLUSH = "flush"
 
-    __hash__ = object.__hash__  # the one of Enum is written in Python, and outcomes are looked up often
+    __hash__ = object.__hash__  # Enum's own is written in Python, and outcomes are looked up often
 
 
 @value
@@ -42,14 +42,14 @@ class SendRequest:
 
 @value
 class WakeAt:
-    """Call `wake` at `at`, in milliseconds of the clock of the inputs; a later WakeMe replaces this one."""
+    """Call `wake` at `at`, in milliseconds of the clock of the inputs; a later WakeAt replaces this one."""
 
     at: int
 
 
 @value
 class Resolve:
-    """An operation ended: `failure` is None when it did what its name says."""
+    """A call of the producer has ended; `failure` is None when it succeeded."""
 
     operation: TransactionCall
     failure: Failure | None = attrs.field(default=None, kw_only=True)
@@ -69,7 +69,7 @@ class BatchDone:
 
 @value
 class CallAnswered:
-    """A question of a consumer or admin ended: its reply, or why there is none. `number` is from `ask`."""
+    """A request of a consumer or admin has ended, with a reply or a failure. `number` is from `ask`."""
 
     number: int
     reply: object = attrs.field(kw_only=True)

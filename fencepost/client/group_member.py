@@ -72,7 +72,7 @@ from fencepost.protocol.values import value
 
 
 class MemberState(Enum):
-    """Where a member stands in its circle."""
+    """The states of a member, in the circle above."""
 
     UNJOINED = "unjoined"
     REJOINING = "rejoining"
@@ -90,7 +90,7 @@ class MemberState(Enum):
 
 
 class MemberInput(Enum):
-    """What the application, the coordinator and the clock do to a member."""
+    """Events from the application, the coordinator and the clock."""
 
     POLL = "poll"
     RETURNED = "callbacks returned"
@@ -123,7 +123,7 @@ MEMBER_STATES: Final[MemberTable] = {
         _I.POLL: _S.REVOKING,
         _I.RETURNED: _S.JOINING,
         _I.REBALANCE: _S.REVOKING,
-        _I.EXPELLED: _S.REVOKING,  # it joins next, and will do so as a new member
+        _I.EXPELLED: _S.REVOKING,  # it joins next, as a new member
         _I.FENCED: _S.FENCED,
         _I.REFUSED: _S.REVOKING,
         _I.LEAVE: _S.LEAVING,
@@ -149,7 +149,7 @@ MEMBER_STATES: Final[MemberTable] = {
     },
     _S.SYNCED: {
         _I.POLL: _S.ASSIGNING,
-        _I.REBALANCE: _S.REJOINING,  # the share is out of date before anybody saw it
+        _I.REBALANCE: _S.REJOINING,  # the share is outdated before the application saw it
         _I.EXPELLED: _S.UNJOINED,
         _I.FENCED: _S.FENCED,
         _I.REFUSED: _S.REJOINING,
@@ -158,7 +158,7 @@ MEMBER_STATES: Final[MemberTable] = {
     _S.ASSIGNING: {
         _I.POLL: _S.ASSIGNING,
         _I.RETURNED: _S.STABLE,
-        _I.REBALANCE: _S.ASSIGNING,  # what comes while the application is called back is kept for STABLE
+        _I.REBALANCE: _S.ASSIGNING,  # events during a callback are kept until STABLE
         _I.EXPELLED: _S.ASSIGNING,
         _I.FENCED: _S.FENCED,
         _I.REFUSED: _S.ASSIGNING,
@@ -172,7 +172,7 @@ MEMBER_STATES: Final[MemberTable] = {
         _I.REFUSED: _S.STABLE,
         _I.LEAVE: _S.LEAVING,
     },
-    # Another process has the same group_instance_id: joining again would fence that one in turn (KIP-345).
+    # Another process has the same group_instance_id: joining again would fence it in turn (KIP-345).
     _S.FENCED: {_I.POLL: _S.FENCED, _I.LEAVE: _S.LEAVING},
     _S.LEAVING: {_I.POLL: _S.LEAVING, _I.RETURNED: _S.LEFT, _I.LEAVE: _S.LEAVING},
     _S.LEFT: {_I.POLL: _S.LEFT, _I.LEAVE: _S.LEFT},
@@ -185,14 +185,14 @@ REFUSALS: Final[dict[ErrorCode, MemberInput]] = {
     ErrorCode.UNKNOWN_MEMBER_ID: _I.EXPELLED,
     ErrorCode.FENCED_INSTANCE_ID: _I.FENCED,
 }
-"""What an error of the coordinator does to the member; any other is REFUSED, and the application gets it."""
+"""The event for an error of the coordinator; any other is REFUSED, and poll() raises it."""
 
 _BEATING: Final = frozenset({_S.REJOINING, _S.REVOKING, _S.SYNCING, _S.SYNCED, _S.ASSIGNING, _S.STABLE})
-"""States with heartbeats. While it joins, the coordinator keeps a member without them."""
+"""States with heartbeats. The coordinator expects none while a member joins."""
 _CALLING: Final = frozenset({_S.REVOKING, _S.ASSIGNING, _S.LEAVING})
-"""States that wait for the application."""
+"""States that wait for a callback."""
 _COMMITTING: Final = frozenset({_S.STABLE, _S.REJOINING, _S.REVOKING, _S.ASSIGNING, _S.LEAVING})
-"""States in which the member knows that its generation was current a moment ago."""
+"""States in which the generation was current at the last heartbeat."""
 _IN_BETWEEN: Final = frozenset({_S.JOINING, _S.SYNCING, _S.SYNCED})
 
 _COMMIT_REFUSALS: Final = {
@@ -213,30 +213,30 @@ class RebalanceEvent(Enum):
 
 @value
 class RebalanceCall:
-    """A callback that the application must get inside poll(), and return from before the member goes on."""
+    """A callback to run inside poll(); the member continues after it has returned."""
 
     event: RebalanceEvent
     partitions: tuple[TopicPartition, ...]
 
 
 class RebalanceListener:
-    """What subscribe() calls back, inside of poll(). Methods of an async consumer may be `async def`."""
+    """The callbacks of subscribe(), run inside poll(). With an async consumer they may be `async def`."""
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        """These will get another owner when this returns: commit what was read from them."""
+        """These partitions move to another member when this returns: commit what was read from them."""
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        """These were added to what this consumer reads, from the committed offset on; seek() changes that."""
+        """These partitions were added; reading starts at the committed offset unless seek() is called."""
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
-        """These may have another owner already, so nothing that was read from them can be committed. Calls
-        `on_partitions_revoked` unless a subclass does otherwise, as in Kafka.
+        """These partitions may have another owner already, so nothing more can be committed for them. The
+        default calls `on_partitions_revoked`, as in Kafka.
         """
         return self.on_partitions_revoked(partitions)
 
 
 class GroupMember:
-    """The membership of one consumer. `assigned` is what it may read now."""
+    """The membership of one consumer. `assigned` are the partitions that it may read now."""
 
     __slots__ = (
         "_assignors",
@@ -266,7 +266,7 @@ class GroupMember:
     _settings: Shared[ConsumerSettings]
     _assignors: Shared[list[Assignor]]
     _group_call: CallNumber | None
-    """The JoinGroup or SyncGroup that is on its way."""
+    """The JoinGroup or SyncGroup that is pending."""
     _leave_call: CallNumber | None
     _beat_call: CallNumber | None
 
@@ -282,21 +282,21 @@ class GroupMember:
         self.state = _S.UNJOINED
         self.member_id, self.generation_id = NO_MEMBER, NO_GENERATION
         self.metadata = self._non_member
-        """The membership under which `assigned` was given; it outlives the loss of it."""
+        """The membership under which `assigned` was given; kept after it is lost."""
         self.assigned: tuple[TopicPartition, ...] = ()
         self.failure: Failure | None = None
-        """What the next poll() raises."""
+        """The error that the next poll() raises."""
         self._group_call = None
         self._leave_call = None
         self._beat_call = None
         self._beat_at = now
         self._polled_at = now
-        self._joined: m.JoinGroupReply | None = None  # of a leader that does not know every topic yet
+        self._joined: m.JoinGroupReply | None = None  # of a leader that waits for metadata
         self._joined_topics: tuple[str, ...] = ()
-        self._share: tuple[TopicPartition, ...] = ()  # of SYNCED: what the next poll() adopts
+        self._share: tuple[TopicPartition, ...] = ()  # of SYNCED: adopted by the next poll()
         self._pending: tuple[RebalanceCall, ...] = ()
-        self._kept_input: MemberInput | None = None  # came while the application was called back
-        self._counts: dict[str, int] | None = None  # what a leader shared out
+        self._kept_input: MemberInput | None = None  # an event during a callback
+        self._counts: dict[str, int] | None = None  # the partition counts that a leader used
         self._refresh_at = now
         self.subscribe(topics)
 
@@ -308,19 +308,19 @@ class GroupMember:
 
     @property
     def _is_cooperative(self) -> bool:
-        """All assignors that this member names must be cooperative, for the group may choose any of them."""
+        """Whether all assignors of this member are cooperative: the group may choose any of them."""
         return all(assignor.is_cooperative for assignor in self._assignors)
 
     # --- calls of the application ---------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        """Reads these topics from the next rebalance on, which follows when they are others than before."""
+        """Sets the topics; a change starts a rebalance."""
         self.topics = tuple(sorted(set(topics)))
         for topic in self.topics:
             self._calls.cluster.want(topic)
 
     def poll(self, now: int) -> None:
-        """The application is here: joins or adopts its share, if that is due; `call` says what to run."""
+        """The application polls: joins or adopts the share if that is due; `call` is the callback to run."""
         self._polled_at = now
         before = self.state
         self._move(_I.POLL)
@@ -333,7 +333,7 @@ class GroupMember:
         self._go_on_if_returned(now)
 
     def leave(self, now: int) -> None:
-        """Goes: `call` says what to run first; then the coordinator gives the partitions to others."""
+        """Leaves: `call` is the callback to run first; then the coordinator reassigns the partitions."""
         if self.state in (_S.LEAVING, _S.LEFT):
             return
         can_commit = self.commit_problem() is None
@@ -344,13 +344,13 @@ class GroupMember:
 
     @property
     def call(self) -> RebalanceCall | None:
-        """The callback that the application must get now."""
+        """The callback to run now."""
         return self._pending[0] if self._pending else None
 
     def returned(self, now: int) -> None:
-        """The callback is over, whether it raised or not."""
+        """The callback has ended, normally or with an exception."""
         done = self._pending[0]
-        # A member that was fenced meanwhile has nothing more to say about this rebalance.
+        # A member that was fenced meanwhile skips the remaining callbacks.
         self._pending = self._pending[1:] if self.state in _CALLING else ()
         if self.state is not _S.ASSIGNING:
             self.assigned = tuple(where for where in self.assigned if where not in done.partitions)
@@ -366,12 +366,12 @@ class GroupMember:
             self._join()
         elif self.state is _S.LEFT:
             self._send_leave(now)
-        elif self._kept_input is not None:  # STABLE, but meanwhile the group has gone on
+        elif self._kept_input is not None:  # STABLE, but the group has changed meanwhile
             self._happens(self._kept_input)
 
     @property
     def needs_poll(self) -> bool:
-        """Whether the next poll() would do or raise something."""
+        """Whether the next poll() would change the state or raise."""
         return self.failure is not None or MEMBER_STATES[self.state].get(_I.POLL) is not self.state
 
     @property
@@ -381,11 +381,11 @@ class GroupMember:
 
     @property
     def has_left(self) -> bool:
-        """Whether nothing is left to do, the answer to LeaveGroup included."""
+        """Whether the member has left and LeaveGroup is answered."""
         return self.state is _S.LEFT and self._leave_call is None
 
     def commit_problem(self) -> Failure | None:
-        """Why offsets cannot be committed now; the coordinator would refuse them."""
+        """Why the coordinator would reject a commit now, or None."""
         if self.state in _COMMITTING and self.generation_id != NO_GENERATION:
             return None
         if self.state is _S.FENCED:
@@ -399,8 +399,8 @@ class GroupMember:
         return Failure(CommitFailed, because=because, error=ErrorCode.UNKNOWN_MEMBER_ID)
 
     def commit_refused(self, failure: Failure, generation_id: int) -> Failure:
-        """What the application gets for a commit that the coordinator refused. A refusal also says where the
-        member stands, unless it is about a generation that is over.
+        """The error for a commit that the coordinator rejected. It also moves the member, unless the commit
+        belongs to an earlier generation.
         """
         kind = _COMMIT_REFUSALS.get(failure.error)
         if kind is None:
@@ -426,7 +426,7 @@ class GroupMember:
             self._calls.cancel(number)
 
     def _happens(self, happening: MemberInput) -> None:
-        """The group rebalances, or this member is out of it; in states without a group it changes nothing."""
+        """Applies an event of the group; ignored in states where it cannot happen."""
         if happening not in MEMBER_STATES[self.state]:
             return
         self._kept_input = None
@@ -440,7 +440,7 @@ class GroupMember:
     # --- what happens ---------------------------------------------------------------------------------------
 
     def finished(self, finished: FinishedCall, now: int) -> bool:
-        """Takes the end of a call; False when the call was not one of a member."""
+        """Applies the end of a call; False if the call is not of this member."""
         number = finished.call.number
         if number == self._beat_call:
             self._beat_call = None
@@ -455,7 +455,7 @@ class GroupMember:
             else:
                 self._take_share(finished.body)
         elif number == self._leave_call:
-            self._leave_call = None  # whether it worked or not, this member is gone
+            self._leave_call = None  # this member is gone, whatever the answer
         else:
             return False
         return True
@@ -482,7 +482,7 @@ class GroupMember:
     # --- joining --------------------------------------------------------------------------------------------
 
     def _calls_before_joining(self) -> tuple[RebalanceCall, ...]:
-        """What the application gives up before the next generation (ConsumerCoordinator.onJoinPrepare)."""
+        """The partitions to give up before the next generation (ConsumerCoordinator.onJoinPrepare)."""
         event, partitions = RebalanceEvent.REVOKED, self.assigned
         if self.generation_id == NO_GENERATION:
             event = RebalanceEvent.LOST
@@ -513,14 +513,14 @@ class GroupMember:
             MemberSubscription(
                 topics=self.topics,
                 owned=self.assigned,
-                # The generation of the claim, not the newest one: a share never adopted is not owned.
+                # The generation in which they were adopted, not the newest: an unused share is not owned.
                 generation_id=generation_id,
                 user_data=assignor.user_data(generation_id),
             )
         )
 
     def _submit(self, request: m.JoinGroup | m.SyncGroup) -> int:
-        """Asks what is answered only when other members have acted (JOIN_GROUP_TIMEOUT_LAPSE)."""
+        """A request that waits at the coordinator for other members (JOIN_GROUP_TIMEOUT_LAPSE)."""
         longest_ms = self._settings.max_poll_interval_ms + JOIN_GROUP_TIMEOUT_LAPSE_MS
         timeout_ms = max(self._settings.request_timeout_ms, longest_ms)
         return self._calls.submit(request, self._group, timeout_ms=timeout_ms)
@@ -537,7 +537,7 @@ class GroupMember:
     # --- leading --------------------------------------------------------------------------------------------
 
     def _lead(self, reply: m.JoinGroupReply, now: int) -> None:
-        """Shares the partitions out, once it is known how many there are."""
+        """Assigns the partitions, once the metadata of all topics is known."""
         cluster = self._calls.cluster
         try:
             members = _subscribed_members(reply.members)
@@ -557,7 +557,8 @@ class GroupMember:
         self._counts |= dict.fromkeys(topics.intersection(cluster.topic_errors), 0)
         self._refresh_at = now + self._settings.metadata_max_age_ms
         if reply.skip_assignment:
-            # A static leader is back under a new id: the shares hold, but it must watch the topics (KIP-814).
+            # A static leader returned with a new member id: the shares stay, but it must watch the topics
+            # (KIP-814).
             self._sync(reply, ())
             return
         assert reply.protocol_name is not None, "a generation has an assignor"
@@ -584,7 +585,7 @@ class GroupMember:
         self._group_call = self._submit(request)
 
     def _topics_have_changed(self) -> bool:
-        """Whether a leader has to share out anew: a topic was made, deleted, or has more partitions."""
+        """Whether a leader must assign again: a topic was created, deleted, or has more partitions."""
         if self._counts is None:
             return False
         counts = self._calls.cluster.partition_counts
@@ -606,8 +607,8 @@ class GroupMember:
             self._move(_I.SYNCED)
 
     def _adopt(self) -> None:
-        """The share becomes the assignment (ConsumerCoordinator.onJoinComplete). What was revoked can only go
-        to its next owner in another generation, so the member joins again.
+        """The share becomes the assignment (ConsumerCoordinator.onJoinComplete). Revoked partitions get their
+        next owner only in another generation, so the member joins again (KIP-429).
         """
         self.metadata = attrs.evolve(
             self._non_member, member_id=self.member_id, generation_id=self.generation_id
@@ -624,7 +625,7 @@ class GroupMember:
     # --- staying and leaving --------------------------------------------------------------------------------
 
     def step(self, now: int) -> None:
-        """Does what is due without a call of the application."""
+        """Does what is due at `now` without a call of the application."""
         if self._joined is not None:
             self._lead(self._joined, now)
         if self.state not in _BEATING:
@@ -653,15 +654,15 @@ class GroupMember:
         self._beat_call = self._calls.submit(request, self._group, timeout_ms=timeout_ms)
 
     def _give_up_membership(self, now: int) -> None:
-        """The application has not polled for too long: the others shall not wait for it."""
+        """The application has not polled for too long: leaves, so that others get its partitions (KIP-62)."""
         if self.generation_id != NO_GENERATION:
             self._send_leave(now)
             self._happens(_I.EXPELLED)
             self.member_id = NO_MEMBER
 
     def _send_leave(self, now: int) -> None:
-        """Static members stay for their session timeout: they are expected back (KIP-345). Without a known
-        coordinator, too, the session timeout has to do.
+        """Sends LeaveGroup. Static members do not: they may return within their session timeout (KIP-345).
+        Without a known coordinator, the session timeout ends the membership too.
         """
         is_static = self._settings.group_instance_id is not None
         is_known = self._group.key in self._calls.cluster.coordinators
@@ -674,7 +675,7 @@ class GroupMember:
     # --- time -----------------------------------------------------------------------------------------------
 
     def wake_at(self) -> int | None:
-        """When `step` has something to do that no answer brings."""
+        """When `step` has something to do, apart from answers."""
         if self.state not in _BEATING or self.generation_id == NO_GENERATION:
             return None
         at = self._polled_at + self._settings.max_poll_interval_ms

@@ -27,8 +27,8 @@ def _is_member(metadata: ConsumerGroupMetadata, _: object, generation_id: int) -
 class ConsumerGroupMetadata:
     """The membership under which offsets are committed: what `consumer.group_metadata()` returns.
 
-    A transaction that commits offsets with it is refused once the group has gone on to another generation, so
-    that a consumer that was replaced while it worked cannot commit the same input twice (KIP-447).
+    A transaction that commits offsets with it is rejected once the group is in another generation. So a
+    consumer that was replaced while it worked cannot commit the same input a second time (KIP-447).
     """
 
     group_id: str
@@ -38,7 +38,7 @@ class ConsumerGroupMetadata:
 
 
 def offsets_to_commit(offsets: Mapping[TopicPartition, int]) -> tuple[m.OffsetToCommit, ...]:
-    """Offsets as messages carry them."""
+    """Offsets in the form of the messages."""
     return tuple(
         m.OffsetToCommit(
             topic=where.topic,
@@ -52,7 +52,7 @@ def offsets_to_commit(offsets: Mapping[TopicPartition, int]) -> tuple[m.OffsetTo
 
 
 def commit_request(offsets: Mapping[TopicPartition, int], group: ConsumerGroupMetadata) -> m.OffsetCommit:
-    """A group's offsets that count at once."""
+    """A commit of offsets that takes effect at once."""
     return m.OffsetCommit(
         group_id=group.group_id,
         generation_id=group.generation_id,
@@ -70,7 +70,7 @@ def commit_in_transaction(
     producer_id: int,
     producer_epoch: int,
 ) -> m.TxnOffsetCommit:
-    """A group's offsets that count when the transaction commits."""
+    """A commit of offsets that takes effect when the transaction commits."""
     return m.TxnOffsetCommit(
         transactional_id=transactional_id,
         group_id=group.group_id,

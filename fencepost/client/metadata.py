@@ -37,7 +37,7 @@ CoordinatorKey = tuple[CoordinatorType, str]
 
 
 def bootstrap_addresses(bootstrap: str) -> list[Address]:
-    """`"host:port,host:port"` as addresses; ValueError when it is none."""
+    """The addresses in `"host:port,host:port"`; ValueError if one is invalid."""
     addresses: list[Address] = []
     for part in bootstrap.split(","):
         host, colon, port = part.strip().rpartition(":")
@@ -49,43 +49,43 @@ def bootstrap_addresses(bootstrap: str) -> list[Address]:
 
 @attrs.define(eq=False)
 class ClusterMetadata:
-    """Nodes, leaders and coordinators as last heard, and the topics that this client cares about."""
+    """The last known nodes, leaders and coordinators, and the topics that this client uses."""
 
     bootstrap: tuple[Address, ...]
     nodes: dict[int, Address] = attrs.field(factory=dict, kw_only=True)
     controller_id: int | None = attrs.field(default=None, kw_only=True)
     leaders: dict[TopicPartition, int] = attrs.field(factory=dict, kw_only=True)
     leader_epochs: dict[TopicPartition, int] = attrs.field(factory=dict, kw_only=True)
-    """The newest that were heard of. They outlive the leaders that are forgotten."""
+    """The newest known epochs. They are kept when a leader is forgotten, to detect older replies."""
     partition_counts: dict[str, int] = attrs.field(factory=dict, kw_only=True)
     topic_errors: dict[str, ErrorCode] = attrs.field(factory=dict, kw_only=True)
     coordinators: dict[CoordinatorKey, int] = attrs.field(factory=dict, kw_only=True)
     wanted: Ordered[dict[str, None]] = attrs.field(factory=dict, kw_only=True)
-    """Topics to ask for, in the order in which they were first wanted."""
+    """Topics to request, in the order in which they were first used."""
     is_stale: bool = attrs.field(default=True, kw_only=True)
     turn: int = attrs.field(default=0, kw_only=True)
-    """Counts nodes that did not answer or lag behind, so that the next question goes to another one."""
+    """Counts nodes that did not answer or sent old metadata: the next request goes to another one."""
 
     def address(self, node_id: int) -> Address | None:
-        """Where to connect for a node; None when it is no longer known."""
+        """The address of a node; None if it is not known any more."""
         if node_id <= FIRST_BOOTSTRAP_NODE:
             return self.bootstrap[FIRST_BOOTSTRAP_NODE - node_id]
         return self.nodes.get(node_id)
 
     def any_node(self) -> int:
-        """A node to ask what every node knows: known ones first, then the bootstrap addresses, in turn."""
+        """A node for a request that any node can answer: known nodes, then bootstrap addresses."""
         known = sorted(self.nodes)
         choices = known + [FIRST_BOOTSTRAP_NODE - i for i in range(len(self.bootstrap))]
         return choices[self.turn % len(choices)]
 
     def want(self, topic: str) -> None:
-        """Asks for a topic that was not asked for before."""
+        """Adds a topic to the wanted ones."""
         if topic not in self.wanted:
             self.wanted[topic] = None
             self.is_stale = True
 
     def leader(self, partition: TopicPartition) -> int | None:
-        """Who leads a partition; when nobody is known, metadata is asked for."""
+        """The leader of a partition; without a known one, None, and metadata becomes stale."""
         found = self.leaders.get(partition)
         if found is None:
             self.want(partition.topic)
@@ -93,11 +93,11 @@ class ClusterMetadata:
         return found
 
     def leader_epoch(self, partition: TopicPartition) -> int:
-        """The newest leadership of a partition that was heard of; -1 before that."""
+        """The newest known leader epoch of a partition, or -1."""
         return self.leader_epochs.get(partition, NO_LEADER_EPOCH)
 
     def with_leader_epochs(self, request: ListOffsets) -> ListOffsets:
-        """The request as of now: one that was refused for its epochs must not go out with them again."""
+        """The request with the leader epochs known now: a retry after FENCED_LEADER_EPOCH needs them."""
         parts: list[ListOffsetsPartition] = []
         for part in request.partitions:
             epoch = self.leader_epoch(TopicPartition(part.topic, part.partition))
@@ -105,29 +105,30 @@ class ClusterMetadata:
         return attrs.evolve(request, partitions=tuple(parts))
 
     def forget_leader(self, partition: TopicPartition) -> None:
-        """A node said that it does not lead, or did not answer."""
+        """The leader denied its role or did not answer: it must be looked up again."""
         self.leaders.pop(partition, None)
         self.is_stale = True
 
     def forget_coordinator(self, key: CoordinatorKey) -> None:
-        """A node said that it does not coordinate, or did not answer."""
+        """The coordinator denied its role or did not answer: it must be looked up again."""
         self.coordinators.pop(key, None)
 
     def learn(self, reply: MetadataReply, *, from_node: int) -> None:
-        """Takes a Metadata reply: complete about nodes, and about the topics that it names. A node that was
-        cut off tells of leaders that have been replaced: an older epoch is not believed (Kafka's
-        Metadata.lastSeenLeaderEpochs), and if nobody better is known, another node is asked.
+        """Applies a Metadata reply: complete for nodes, and for the topics that it contains. A node that was
+        cut off may name replaced leaders: an older leader epoch is ignored (Metadata.lastSeenLeaderEpochs in
+        Kafka), and without a known newer leader the next request goes to another node.
         """
         address = self.address(from_node)
         self.nodes = {node.node_id: (node.host, node.port) for node in reply.nodes}
         self.controller_id = reply.controller_id if reply.controller_id in self.nodes else None
         named = {topic.topic for topic in reply.topics}
-        self.is_stale = not named.issuperset(self.wanted)  # wanted while the question was on its way
-        # Epochs are the controller's to give, and a topic made anew begins above those of the old one:
-        # only a controller that lost the end of its log goes back, and what it forgot will never come again.
+        self.is_stale = not named.issuperset(self.wanted)  # wanted while the request was in flight
+        # The controller assigns leader epochs, and a topic that is created again starts above those of the
+        # old one. So epochs go back only if the controller lost the end of its log, and then the lost ones
+        # never return.
         may_go_back = self.controller_id is not None and self.nodes[self.controller_id] == address
         lags = [self._learn_leaders(topic, may_go_back=may_go_back) for topic in reply.topics]
-        self.turn += any(lags)  # by one, so that each node comes, and the controller among them
+        self.turn += any(lags)  # by one, so that each node gets its turn, the controller too
         for topic in reply.topics:
             if topic.error is not NO_ERROR:
                 self.topic_errors[topic.topic] = topic.error
@@ -138,7 +139,7 @@ class ClusterMetadata:
             self.partition_counts[topic.topic] = len(topic.partitions)
 
     def _learn_leaders(self, topic: TopicMetadata, *, may_go_back: bool) -> bool:
-        """Whether the reply knows less of some leader than is known already."""
+        """Applies the leaders of one topic; True if the reply has an older epoch than a known one."""
         before = {p: leader for p, leader in self.leaders.items() if p.topic == topic.topic}
         for partition in before:
             del self.leaders[partition]
@@ -157,6 +158,6 @@ class ClusterMetadata:
         return lags
 
     def learn_coordinator(self, key: CoordinatorKey, reply: FindCoordinatorReply) -> None:
-        """Takes a FindCoordinator reply, which also says where that node is."""
+        """Applies a FindCoordinator reply, which also contains the address of the node."""
         self.nodes[reply.node_id] = (reply.host, reply.port)
         self.coordinators[key] = reply.node_id

@@ -45,7 +45,7 @@ ROOM: Final = "room"
 
 
 class RequestResult(NamedTuple):
-    """What came of the request that was sent under `token`."""
+    """The answer to the request with `token`, or its error."""
 
     token: int
     error: ErrorCode
@@ -69,22 +69,22 @@ class ClientConnection:
         self._next = 0
         self._reader = FrameReader()
         self._in_flight: dict[int, _Expected] = {}
-        self._in_order = True  # whether deadlines follow each other as the requests do
+        self._in_order = True  # whether the deadlines are in the order of the requests
         self.outbox: deque[Buffer] = deque()
-        """What the shell writes, in order; it takes off what it wrote."""
+        """The bytes to write, in order; the driver removes what it has written."""
 
     @property
     def deadline(self) -> int | None:
         """When the first request in flight times out."""
         if not self._in_order:
             return min((expected.deadline for expected in self._in_flight.values()), default=None)
-        # With one timeout for all, which is the usual case, the oldest request times out first.
+        # With one timeout for all requests, the usual case, the oldest request times out first.
         for expected in self._in_flight.values():
             return expected.deadline
         return None
 
     def send(self, effect: SendRequest, now: int) -> None:
-        """Puts a request into the outbox and expects its answer."""
+        """Encodes a request into the outbox and expects its answer."""
         correlation_id = self._next
         self._next = (correlation_id + 1) & INT32_MAX
         timeout_ms = self._timeout_ms
@@ -95,10 +95,12 @@ class ClientConnection:
         pieces = encode_request(
             effect.request, correlation_id=correlation_id, client_id=self._client_id, version=effect.version
         )
-        self.outbox.extend(filter(len, pieces))  # an empty piece would never leave: sending it moves nothing
+        self.outbox.extend(
+            filter(len, pieces)
+        )  # sendmsg() of an empty piece writes nothing, so it would stay for ever
 
     def receive(self, chunk: Buffer) -> Iterator[RequestResult]:
-        """The answers that `chunk` completes, one by one; ProtocolViolation at one that nobody asked for."""
+        """The answers that `chunk` completes; ProtocolViolation for an unknown correlation id."""
         for frame in self._reader.feed(chunk):
             yield self._answer(frame)
 
@@ -110,11 +112,11 @@ class ClientConnection:
     def _api_of(self, correlation_id: int) -> Api:
         expected = self._in_flight.get(correlation_id)
         if expected is None:
-            raise ProtocolViolation(f"a reply to request {correlation_id}, which is not in flight")
+            raise ProtocolViolation(f"received a reply to request {correlation_id}, which is not in flight")
         return expected.api
 
     def lost(self, now: int) -> list[RequestResult]:
-        """What becomes of everything in flight when the connection ends: nobody knows whether it was done."""
+        """Error results for all requests in flight; the broker may have executed any of them."""
         answers = [
             RequestResult(
                 expected.token,
@@ -129,11 +131,11 @@ class ClientConnection:
 
 
 class ClientMachine(Protocol):
-    """What a network connects: a producer, a consumer or an admin."""
+    """A machine that needs connections: of a producer, a consumer or an admin."""
 
     @property
     def io_tick_ms(self) -> int | None:
-        """How often a thread must look after unfinished work while no call runs; None: never."""
+        """How often a thread must run unfinished work while no call runs (ms); None: never."""
         ...
 
     @property
@@ -150,7 +152,7 @@ class ClientMachine(Protocol):
 
 
 class NetworkClient:
-    """The connections of one client, and what its machine has resolved for those who wait."""
+    """The connections of one client, and the results of its machine for waiting callers."""
 
     __slots__ = (
         "_client_id",
@@ -175,7 +177,7 @@ class NetworkClient:
         self.machine = machine
         self._client_id = client_id
         self._timeout_ms = request_timeout_ms
-        self._notify = notify  # is called with the `news` of the waits whose condition may be true now
+        self._notify = notify  # called with the `news` of the waits whose condition may be true now
         self._machine_wake: int | None = None
         self.connections: dict[int, ClientConnection] = {}
         self.to_open: list[int] = []
@@ -184,11 +186,11 @@ class NetworkClient:
         self.answers: dict[int, CallAnswered] = {}
 
     def address(self, node_id: int) -> Address | None:
-        """Where a node listens, if that is still known."""
+        """The address of a node, if it is still known."""
         return self.machine.cluster.address(node_id)
 
     def perform(self, effects: Iterable[Effect], now: int) -> None:
-        """Performs effects of the machine: requests go to outboxes, results to those who wait."""
+        """Performs effects of the machine: requests go to outboxes, results to waiting callers."""
         for effect in effects:
             if isinstance(effect, SendRequest):
                 self._connection(effect.node_id).send(effect, now)
@@ -206,7 +208,7 @@ class NetworkClient:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an answer is on its way."""
+        """Whether a request is in flight."""
         return any(connection.deadline is not None for connection in self.connections.values())
 
     def _connection(self, node_id: int) -> ClientConnection:
@@ -218,7 +220,7 @@ class NetworkClient:
         return found
 
     def received(self, node_id: int, chunk: Buffer, now: int) -> str | None:
-        """Takes bytes from a node. Says why the connection is over, for the shell to close it, when it is."""
+        """Takes bytes from a node. Returns why the driver must close the connection, or None."""
         connection = self.connections.get(node_id)
         if connection is None:
             return "the connection is over"
@@ -231,7 +233,7 @@ class NetworkClient:
         return None
 
     def lost(self, node_id: int, now: int) -> None:
-        """A connection ended or could not be made; whatever was in flight on it has no answer."""
+        """A connection ended or could not be opened: its requests get an error."""
         connection = self.connections.pop(node_id, None)
         if connection is not None:
             if node_id in self.to_open:
@@ -243,7 +245,9 @@ class NetworkClient:
         self.perform(self.machine.on_reply(answer.token, answer.error, answer.body, now), now)
 
     def wake(self, now: int) -> list[int]:
-        """Time went by: nodes whose oldest request timed out, which the shell disconnects, are returned."""
+        """Does what is due at `now`; returns the nodes with a timed-out request, for the driver to
+        disconnect.
+        """
         late = [
             node
             for node, connection in self.connections.items()

@@ -92,7 +92,7 @@ from fencepost.protocol.terms import (
 )
 
 _S, _I = ProducerState, ProducerInput
-_SEND: Final = _I.SEND  # a member is looked up in Python until 3.12, and this one at every move
+_SEND: Final = _I.SEND  # enum members are looked up in Python until 3.12, and this one at every record
 _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 _RESULTS = {
     _S.COMMITTING_TRANSACTION: TransactionResult.COMMIT,
@@ -134,9 +134,9 @@ class ProducerMachine:
     _end_call: CallNumber | None
     _offset_calls: dict[CallNumber, str]
     _offsets: Ordered[dict[ConsumerGroupMetadata, dict[TopicPartition, int]]]
-    """Not yet on their way."""
+    """Offsets that are not sent yet."""
     _woken_at: Ignored[int | None]
-    """What was announced last."""
+    """The last time passed on as WakeAt."""
 
     def __init__(self, bootstrap: str, settings: ProducerSettings) -> None:
         self.settings = settings
@@ -144,36 +144,36 @@ class ProducerMachine:
         self.state = _S.UNINITIALIZED
         self.producer_id, self.producer_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
         self.failure: Failure | None = None
-        """Why the transaction or the producer is spoiled."""
+        """Why the transaction must be aborted, or why the producer has ended."""
         self.operation: TransactionCall | None = None
-        """What a caller waits for."""
+        """The call that waits for a result."""
         self.accumulator = Accumulator(settings)
         self._dialect = settings.dialect
         self.calls = PendingCalls(
             ClusterMetadata(tuple(bootstrap_addresses(bootstrap))), self._dialect.versions
         )
         self.delivery = Delivery(settings, self.accumulator, self.calls)
-        self._joining: TransactionContents | None = None  # an older client's, in transactions
+        self._joining: TransactionContents | None = None  # only with the protocol before KIP-890
         if settings.transactional_id is not None and self._dialect.asks_to_add:
             self._joining = TransactionContents(self.calls, settings.transactional_id)
         self._init_call = None
         self._end_call = None
         self._offset_calls = {}
         self._offsets = {}
-        self._added = False  # something of this transaction went out, so the coordinator must hear its end
+        self._added = False  # something of this transaction was sent, so it needs an EndTxn
         self._out: list[Effect] = []
         self._woken_at = None
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an answer other than to records is awaited."""
+        """Whether a request other than Produce is pending."""
         joining = None if self._joining is None else self._joining.call
         is_adding = bool(self._offset_calls or self._offsets)
         return is_adding or (self._init_call or self._end_call or joining) is not None
 
     @property
     def cluster(self) -> ClusterMetadata:
-        """What it knows of the cluster."""
+        """The metadata of the cluster."""
         return self.calls.cluster
 
     @property
@@ -183,37 +183,37 @@ class ProducerMachine:
 
     @property
     def is_over(self) -> bool:
-        """Whether only close() is left."""
+        """Whether only close() is possible."""
         return self.state in LAST_STATES
 
     @property
     def has_work(self) -> bool:
-        """Whether a record has no outcome yet, or an answer is awaited."""
+        """Whether a record or a request has no outcome yet."""
         return bool(self.accumulator.batches) or self.is_waiting
 
     @property
     def io_tick_ms(self) -> int:
-        """Records linger while no call runs, so a thread looks as often as they may be due."""
+        """Records linger between calls, so a thread checks them every linger_ms."""
         return max(1, self.settings.linger_ms)
 
     # --- calls of the user ----------------------------------------------------------------------------------
 
     def init_transactions(self, now: int) -> list[Effect]:
-        """Takes over the transactional id: fences its former owner and ends what that left open."""
+        """Registers the transactional id: fences its former owner and ends its transaction."""
         self._call(_I.INIT)
         self.operation = TransactionCall.INIT_TRANSACTIONS
         self._ask_identity()
         return self._step(now)
 
     def begin(self) -> None:
-        """Opens a transaction; nothing is sent for it."""
+        """Begins a transaction; sends nothing."""
         self._call(_I.BEGIN)
         self._added = False
         if self._joining is not None:
             self._joining.forget()
 
     def partition_count(self, topic: str) -> int | None:
-        """How many partitions a topic has; None until metadata tells. UnknownTopic when it cannot exist."""
+        """The number of partitions of a topic, None until it is known. UnknownTopic for an invalid name."""
         cluster = self.calls.cluster
         cluster.want(topic)
         error = cluster.topic_errors.get(topic)
@@ -222,7 +222,7 @@ class ProducerMachine:
         return cluster.partition_counts.get(topic)
 
     def route(self, topic: str) -> Route | None:
-        """Where records of a topic go, None until metadata tells; begins sending if the state allows it."""
+        """The route of a topic, None until its metadata arrives; WrongState if sending is not allowed."""
         self._call(_I.SEND)
         count = self.partition_count(topic)
         if count is None:
@@ -243,7 +243,7 @@ class ProducerMachine:
         now: int,
         wall_ms: int,
     ) -> Place | None:
-        """Takes one record; call `wake` after it. None while the topic is new; BufferFull without room."""
+        """Appends one record; `wake` sends it. None while the topic is unknown; BufferFull without room."""
         check_record(topic, value, key, timestamp_ms, headers)
         route = self.route(topic)
         if route is None:
@@ -265,15 +265,15 @@ class ProducerMachine:
         )
 
     def flush(self, now: int) -> list[Effect]:
-        """Sends every record without lingering; the outcomes tell when each is done."""
+        """Sends all records without lingering."""
         self.accumulator.close_all()
         return self._step(now)
 
     def send_offsets(
         self, offsets: Mapping[TopicPartition, int], group: ConsumerGroupMetadata | str, now: int
     ) -> list[Effect]:
-        """Commits a group's offsets with this transaction; sent at once, and commit waits for the answer.
-        A group's name alone commits them as a client that is not a member: nothing fences it.
+        """Adds a group's offsets to this transaction; they are sent at once, and commit waits for the answer.
+        A group name alone commits them as a client that is not a member, which is never fenced.
         """
         self._call(_I.SEND_OFFSETS)
         member = ConsumerGroupMetadata(group_id=group) if isinstance(group, str) else group
@@ -282,20 +282,20 @@ class ProducerMachine:
         return self._step(now)
 
     def commit(self, now: int) -> list[Effect]:
-        """Ends the transaction once everything in it is stored; Resolve(COMMIT) says how it went."""
+        """Commits once all records and offsets are stored; Resolve(COMMIT) holds the result."""
         self._call(_I.COMMIT)
         self.operation = TransactionCall.COMMIT
         self.accumulator.close_all()
         return self._step(now)
 
     def abort(self, now: int) -> list[Effect]:
-        """Ends the transaction; records that were not sent yet never are. Resolve(ABORT) says how it went."""
+        """Aborts; records that were not sent are dropped. Resolve(ABORT) holds the result."""
         self._call(_I.ABORT)
         self.operation = TransactionCall.ABORT
         return self._step(now)
 
     def give_up_commit(self, now: int) -> list[Effect]:
-        """The caller of commit waits no longer. Unless it was never sent, nobody knows what became of it."""
+        """The caller of commit stopped waiting: the outcome is unknown, unless EndTxn was never sent."""
         if self.state is not _S.COMMITTING_TRANSACTION:
             return []
         if self._end_call is None:
@@ -310,7 +310,7 @@ class ProducerMachine:
         return self._step(now)
 
     def close(self, now: int) -> list[Effect]:
-        """The end: what has no outcome yet gets none."""
+        """Closes the producer; records without an outcome get ClientClosed."""
         self._drop_calls()
         self._enter(_S.CLOSED)
         self.delivery.fail(
@@ -339,7 +339,7 @@ class ProducerMachine:
     # --- machinery ------------------------------------------------------------------------------------------
 
     def _call(self, call: ProducerInput) -> None:
-        """A user's call: moves, or raises what the state says."""
+        """A call of the user: moves, or raises the error of the table."""
         cell = self._table[self.state][call]
         if isinstance(cell, ProducerState):
             self._enter(cell)
@@ -355,7 +355,7 @@ class ProducerMachine:
         raise WrongState(refusal(call, self.state), cell)
 
     def _move(self, happening: ProducerInput) -> None:
-        """Something happened: an absent cell is our own mistake."""
+        """An event: an absent cell is a bug of this module."""
         cell = self._table[self.state].get(happening)
         assert isinstance(cell, ProducerState), f"{happening} cannot happen while {self.state}"
         self._enter(cell)
@@ -366,7 +366,7 @@ class ProducerMachine:
             self.accumulator.allow(isinstance(self._table[state].get(_SEND), ProducerState))
 
     def _step(self, now: int) -> list[Effect]:
-        """What can be done now is done; the effects so far are handed out."""
+        """Does everything that is possible now, and returns the effects."""
         accumulator = self.accumulator
         if accumulator.batches:
             self._expire(now)
@@ -374,12 +374,13 @@ class ProducerMachine:
         if self.state in SENDING:
             if accumulator.active or self._offsets:
                 self._drain(now)
-                if accumulator.close_lingered(now):  # some had waited behind what went out just now
+                if accumulator.close_lingered(now):  # some had waited for those just sent
                     self._drain(now)
             if self._offsets:
                 self._submit_offsets()
         elif self.state in (ProducerState.ABORTABLE_ERROR, ProducerState.ABORTING_TRANSACTION):
-            # Answers of what is in flight are awaited; what would go again, or never went, is given up.
+            # Requests in flight are awaited, because their batches may be stored. Retries and unsent batches
+            # are dropped.
             self.delivery.fail(self.failure or _ABORTED, also_in_flight=False)
             self._give_up_adding(also_in_flight=self._dialect.renews_identity)
         self._end_if_done()
@@ -465,7 +466,7 @@ class ProducerMachine:
     # --- the end of a transaction ---------------------------------------------------------------------------
 
     def _end_if_done(self) -> None:
-        """EndTxn goes out when all batches and offsets are answered, and not at all when none was sent."""
+        """Sends EndTxn once all batches and offsets are answered; an empty transaction needs none."""
         if self.state not in _RESULTS or self.accumulator.batches or self.is_waiting:
             return
         name = self.settings.transactional_id
@@ -481,7 +482,7 @@ class ProducerMachine:
         self._end_call = self.calls.submit(request, CoordinatorOf(CoordinatorType.TRANSACTION, name))
 
     def _ended(self, finished: FinishedCall) -> None:
-        """Only a first answer is definite: after a lost one, a refusal may be the echo of our own success."""
+        """Only a first answer is definite: see the second invariant above."""
         committing = self.state is _S.COMMITTING_TRANSACTION
         error = finished.failure.error if finished.failure else NO_ERROR
         if isinstance(finished.body, m.EndTxnReply):
@@ -496,7 +497,9 @@ class ProducerMachine:
             self._fatal(_fatal_failure(finished))
 
     def _go_on_as(self, reply: m.EndTxnReply) -> None:
-        """Who it is from now on: an older client stays who it is, or asks anew if a sequence is missing."""
+        """The identity of the next transaction. Before KIP-890 it stays, unless a sequence is missing
+        (KIP-360).
+        """
         if self._dialect.renews_identity:
             self._adopt(reply)
         elif self.accumulator.has_lost(self.producer_id, self.producer_epoch):
@@ -549,7 +552,7 @@ class ProducerMachine:
     def _expire(self, now: int) -> None:
         for batch in self.accumulator.expired(now):
             if batch.is_done:
-                continue  # it went with the transaction that an earlier one spoiled
+                continue  # failed with its transaction, by an earlier batch
             timeout_ms = self.settings.delivery_timeout_ms
             because = f"{batch.where}: no acknowledgement within delivery_timeout_ms ({timeout_ms} ms)"
             failure = Failure(DeliveryTimeout, because=because)
@@ -562,7 +565,7 @@ class ProducerMachine:
             kind = ProducerFenced if error in _FENCED else ProducerFailed
             self._fatal(refused(kind, error, f"produce to {batch.where}"))
         elif batch.is_done:
-            return  # it went with the transaction that another batch of the same answer spoiled
+            return  # failed with its transaction, by another batch of this reply
         elif batch.is_refused:
             self._renew(batch)
         else:
@@ -571,7 +574,7 @@ class ProducerMachine:
             self._lose_batch(batch, failure)
 
     def _lose_batch(self, batch: ProducerBatch, failure: Failure) -> None:
-        """A batch failed: it spoils its transaction; without one its sequence is missing, once it had one."""
+        """A batch failed: its transaction must be aborted; without one, its sequence may be missing."""
         if self.settings.transactional_id is not None:
             because = f"a batch was rejected ({failure.because})"
             self._fail(Failure(TransactionAborted, because=because, error=failure.error))
@@ -579,14 +582,14 @@ class ProducerMachine:
             self._renew(batch)
 
     def _renew(self, batch: ProducerBatch) -> None:
-        """Asks for a new identity; the partition waits for it, the others go on under the old one."""
+        """Requests a new identity; this partition waits for it, others continue with the old one."""
         self.accumulator.queue(batch.where).is_broken = True
         self._move(_I.RENEW)
         if self.state is _S.INITIALIZING:
             self._ask_identity()
 
     def _fail(self, failure: Failure) -> None:
-        """The transaction cannot commit; what was not sent never is."""
+        """Makes the transaction abortable; unsent batches fail."""
         if self.state in LAST_STATES:
             return
         self.failure = self.failure or failure
@@ -596,7 +599,7 @@ class ProducerMachine:
             self._resolve(self.failure)
 
     def _fatal(self, failure: Failure) -> None:
-        """The producer is done."""
+        """Ends the producer."""
         if self.state in LAST_STATES:
             return
         self.failure = failure
@@ -606,7 +609,7 @@ class ProducerMachine:
         self._resolve(failure)
 
     def _give_up_adding(self, *, also_in_flight: bool) -> None:
-        """What is on its way is awaited, unless it carries the epoch of what ends: then it is harmless."""
+        """Drops pending offsets. A request in flight is awaited, unless a bumped epoch makes it harmless."""
         self._offsets.clear()
         drop = self.calls.cancel if also_in_flight else self.calls.withdraw
         self._offset_calls = {number: g for number, g in self._offset_calls.items() if not drop(number)}

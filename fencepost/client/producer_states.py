@@ -13,7 +13,7 @@ from fencepost.protocol.errors import ErrorCode
 
 
 class ProducerState(Enum):
-    """Kafka's states, and two of ours: a commit whose outcome nobody knows, and closed."""
+    """Kafka's states, and two more: commit outcome unknown, and closed."""
 
     UNINITIALIZED = "uninitialized"
     INITIALIZING = "initializing"
@@ -30,7 +30,7 @@ class ProducerState(Enum):
 
 
 class ProducerInput(Enum):
-    """Calls of the user, then what happens to the producer."""
+    """Calls of the user, then events."""
 
     INIT = "init_transactions"
     BEGIN = "begin_transaction"
@@ -62,12 +62,12 @@ _HAPPENINGS: Final = (_I.INITIALIZED, _I.ENDED, _I.FAILED, _I.RENEW, _I.FATAL, _
 
 
 def _calls(error: ErrorCode, **but: Cell) -> dict[ProducerInput, Cell]:
-    """Every call refused with `error`, but for those named; close() always works."""
+    """Every call is refused with `error`, except those named; close() always works."""
     return {call: but.get(call.name, error) for call in _CALLS} | {_I.CLOSE: _S.CLOSED}
 
 
 def _stays(state: ProducerState) -> dict[ProducerInput, Cell]:
-    """A state that nothing but close() leaves: what still comes in from before changes nothing."""
+    """A state that only close() leaves: late events change nothing."""
     return _calls(_WRONG) | dict.fromkeys(_HAPPENINGS, state)
 
 
@@ -83,7 +83,7 @@ LAST_STATES: Final = frozenset(_LAST_STATES)
 TRANSACTIONAL: Final[ProducerTable] = {
     _S.UNINITIALIZED: {**_calls(_WRONG, INIT=_S.INITIALIZING)},
     _S.INITIALIZING: {
-        **_calls(_BUSY, INIT=_S.INITIALIZING),  # after a timeout the same call goes on waiting
+        **_calls(_BUSY, INIT=_S.INITIALIZING),  # after a timeout the same call continues to wait
         _I.INITIALIZED: _S.READY,
         _I.FAILED: _S.UNINITIALIZED,
         _I.FATAL: _S.FATAL_ERROR,
@@ -111,7 +111,7 @@ TRANSACTIONAL: Final[ProducerTable] = {
         **_calls(_BUSY, ABORT=_S.ABORTING_TRANSACTION),
         _I.ENDED: _S.READY,
         _I.INITIALIZED: _S.READY,  # an older client that lost a batch asks for a new epoch (KIP-360)
-        _I.FAILED: _S.ABORTING_TRANSACTION,  # already on the way out (KAFKA-14831)
+        _I.FAILED: _S.ABORTING_TRANSACTION,  # the abort is already in progress (KAFKA-14831)
         _I.FATAL: _S.FATAL_ERROR,
     },
     _S.ABORTABLE_ERROR: {
@@ -133,15 +133,15 @@ IDEMPOTENT: Final[ProducerTable] = {
     },
     _S.READY: {
         **_calls(_WRONG, SEND=_S.READY),
-        _I.RENEW: _S.INITIALIZING,  # a new producer id: sequences start again where one is missing (KIP-360)
+        _I.RENEW: _S.INITIALIZING,  # a new producer id: sequences restart where one is missing (KIP-360)
         _I.FATAL: _S.FATAL_ERROR,
     },
     **_LAST_STATES,
 }
-"""A producer without one: the first record makes it ask for a producer id."""
+"""A producer without one: the first record requests a producer id."""
 
 SENDING: Final = frozenset({_S.IN_TRANSACTION, _S.COMMITTING_TRANSACTION, _S.READY, _S.INITIALIZING})
-"""States in which batches go out, as soon as there is a producer id."""
+"""States in which batches are sent, once there is a producer id."""
 
 _NOTES: Final = {
     _S.UNINITIALIZED: "call init_transactions() first",

@@ -16,39 +16,38 @@ from fencepost.protocol.messages import ReplyBody, Request
 
 _E = ErrorCode
 
-# A lost connection tells nothing about who leads now: the next try asks first (every request alike).
+# A lost connection may mean that the leader has moved: the next attempt looks it up first.
 _ANY_REQUEST: Final[dict[ErrorCode, Remedy]] = {
     _E.NETWORK_EXCEPTION: Remedy.REFRESH,
     _E.REQUEST_TIMED_OUT: Remedy.REFRESH,
 }
 
 REMEDIES: Final[dict[tuple[type[Request], ErrorCode], Remedy]] = {
-    # A refused batch spoils its transaction, not the producer (Sender.canRetry,
-    # TransactionManager.handleFailedBatch):
-    # what is fatal shows at EndTxn, which asks the coordinator.
+    # A rejected batch makes its transaction abortable and keeps the producer (Sender.canRetry,
+    # TransactionManager.handleFailedBatch). A fatal error shows at EndTxn, at the coordinator.
     (m.Produce, _E.UNKNOWN_SERVER_ERROR): Remedy.ABORT,
     (m.Produce, _E.INVALID_REQUEST): Remedy.ABORT,
     (m.Produce, _E.INVALID_TXN_STATE): Remedy.ABORT,
     (m.Produce, _E.INVALID_PRODUCER_ID_MAPPING): Remedy.ABORT,
-    # The coordinator itself saying "older epoch" means: fenced
+    # "Older epoch" from the coordinator, not from a partition, means: fenced
     # (TransactionManager.handleResponse converts 47 to 90).
     (m.InitProducerId, _E.INVALID_PRODUCER_EPOCH): Remedy.FATAL,
     (m.EndTxn, _E.INVALID_PRODUCER_EPOCH): Remedy.FATAL,
     (m.AddPartitionsToTxn, _E.INVALID_PRODUCER_EPOCH): Remedy.FATAL,
     (m.AddOffsetsToTxn, _E.INVALID_PRODUCER_EPOCH): Remedy.FATAL,
-    # With an epoch per transaction a commit finds this when the coordinator timed the transaction out, and an
-    # abort
-    # then succeeds and gives the next identity (KIP-890 part 2, recorded from Apache Kafka 4.3.1).
+    # With an epoch per transaction, a commit gets this after the coordinator has timed the transaction out.
+    # An abort then succeeds and returns the next identity (KIP-890 part 2, recorded from Apache Kafka 4.3.1).
     (m.EndTxn, _E.INVALID_TXN_STATE): Remedy.ABORT,
-    # A member joins again by itself, under the id that the answer gives it (KIP-394).
+    # GroupMember joins again with the member id in the reply (KIP-394).
     (m.JoinGroup, _E.MEMBER_ID_REQUIRED): Remedy.RAISE,
-    # Another member took the instance id: its offsets are not ours to commit, but the producer can go on
+    # Another member has the instance id: these offsets cannot be committed, but the producer can continue
     # (TransactionManager.TxnOffsetCommitHandler).
     (m.TxnOffsetCommit, _E.FENCED_INSTANCE_ID): Remedy.ABORT,
-    # A reader comes back to the log's own range by auto_offset_reset, not by asking again.
+    # A consumer retries unknown errors of a fetch, because reading again is harmless (FetchCollector).
     (m.Fetch, _E.UNKNOWN_SERVER_ERROR): Remedy.RETRY,
     (m.TxnOffsetCommit, _E.OFFSET_METADATA_TOO_LARGE): Remedy.ABORT,
-    # For plain calls "unknown" is an answer; only producers and readers wait for a topic that is being made.
+    # For an admin "unknown" is an answer; only producers and consumers wait for a topic that is being
+    # created.
     (m.Metadata, _E.UNKNOWN_TOPIC_OR_PARTITION): Remedy.RAISE,
     (m.DeleteTopics, _E.UNKNOWN_TOPIC_OR_PARTITION): Remedy.RAISE,
     (m.DescribeProducers, _E.UNKNOWN_TOPIC_OR_PARTITION): Remedy.RAISE,
@@ -66,13 +65,13 @@ _NOT_FOUND: Final = frozenset(
 
 
 def remedy_of(request: type[Request], error: ErrorCode) -> Remedy:
-    """What the one who sent `request` does about `error`."""
+    """What the sender of `request` does about `error`."""
     found = REMEDIES.get((request, error)) or _ANY_REQUEST.get(error)
     return error.remedy if found is None else found
 
 
 def worst_error(body: ReplyBody) -> tuple[ErrorCode, str]:
-    """The first error inside a reply whose parts have errors of their own, and the broker's words for it."""
+    """The first error among the parts of a reply, and a sentence about it: the broker's, or one of ours."""
     for part in _parts(body):
         error = getattr(part, "error", NO_ERROR)
         if error is not NO_ERROR:

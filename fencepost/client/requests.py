@@ -14,11 +14,11 @@ from fencepost.protocol.states import Ignored
 
 
 class RequestMachine:
-    """Questions of one client. Every input returns its effects in order."""
+    """The requests of one client. Every input returns its effects in order."""
 
     __slots__ = ("_out", "_woken_at", "calls")
     _woken_at: Ignored[int | None]
-    """What was announced last."""
+    """The last time passed on as WakeAt."""
 
     def __init__(self, bootstrap: str) -> None:
         self.calls = PendingCalls(ClusterMetadata(tuple(bootstrap_addresses(bootstrap))))
@@ -32,16 +32,16 @@ class RequestMachine:
 
     @property
     def has_work(self) -> bool:
-        """Whether something must go on while no call runs."""
+        """Whether something must continue while no call runs."""
         return False
 
     @property
     def io_tick_ms(self) -> int | None:
-        """Everything here happens inside of calls."""
+        """None: everything happens inside calls, so no thread is needed."""
         return None
 
     def ask(self, request: Request, target: Target, *, deadline: int) -> int:
-        """Asks until `deadline`; call `wake` to send it. The number under which it is Answered."""
+        """Submits a request until `deadline`; `wake` sends it. Returns the number of its CallAnswered."""
         return self.calls.submit(request, target, deadline)
 
     def on_reply(self, token: int, error: ErrorCode, body: ReplyBody | None, now: int) -> list[Effect]:

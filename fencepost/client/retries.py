@@ -60,7 +60,7 @@ CONTROLLER: Final[Anywhere] = "controller"
 
 @value
 class CoordinatorOf:
-    """Whoever coordinates a group or a transactional id."""
+    """The coordinator of a group or a transactional id."""
 
     kind: CoordinatorType
     name: str
@@ -72,29 +72,29 @@ class CoordinatorOf:
 
 @value
 class BrokerAt:
-    """One broker by its id: for what each broker knows of itself alone."""
+    """One broker by its id, for requests about the broker's own state."""
 
     broker_id: int
 
 
-# The least time between two questions for metadata: a partition that nobody leads must not make a storm.
+# The minimum time between two Metadata requests: a partition without a leader must not cause a storm.
 METADATA_PAUSE_MS: Final = 50
 _UNANSWERED: Final = (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT)
 _SILENCE: Final = "no answer arrived"
 _NO_REMEDY: Final = Remedy.NONE
-_CANCELLED: Final = -1  # stands for the node of an answer that nobody wants any more
+_CANCELLED: Final = -1  # in place of the node: the call was cancelled, and its answer is dropped
 
 Target = Anywhere | TopicPartition | CoordinatorOf | BrokerAt
-"""Who must answer: any node, the controller, the leader of a partition, a coordinator, or one broker."""
+"""Which node must answer: any, the controller, the leader of a partition, a coordinator, or one broker."""
 
 
 CallNumber = Annotated[int, Rank("call")]
-"""Of a call, or of a request that it sent: both are counted by one counter."""
+"""The number of a call, or the token of a request that it sent; both come from one counter."""
 
 
 @attrs.define(eq=False)
 class PendingCall:
-    """One request on its way to an answer. `indefinite`: an earlier try may have been carried out."""
+    """One request until it is answered. `indefinite`: an earlier attempt may have had its effect."""
 
     number: CallNumber
     request: Request = attrs.field(kw_only=True)
@@ -109,7 +109,7 @@ class PendingCall:
 
 
 class FinishedCall(NamedTuple):
-    """A call with its answer, or with the failure that ended it. A refused JoinGroup has both."""
+    """A call with its reply or its failure. A rejected JoinGroup has both (KIP-394)."""
 
     call: PendingCall
     body: ReplyBody | None
@@ -118,7 +118,7 @@ class FinishedCall(NamedTuple):
 
 
 class OnceAnswered(NamedTuple):
-    """The answer to a request that is sent once; its sender knows what the token stood for."""
+    """The answer to a request that is sent once; its sender knows the token."""
 
     token: int
     node: int
@@ -127,7 +127,7 @@ class OnceAnswered(NamedTuple):
 
 
 class PendingCalls:
-    """The calls of one client, with what it knows of the cluster; also asks for metadata and coordinators."""
+    """The calls of one client and its metadata; also requests metadata and looks up coordinators."""
 
     __slots__ = (
         "_looking_up",
@@ -141,10 +141,10 @@ class PendingCalls:
         "cluster",
     )
     _versions: Shared[Mapping[type[Request], int]]
-    """Of the requests that do not go out in the newest."""
+    """The requests that are sent in an older version than the newest."""
     _next: Ignored[int]
     _waiting: Ordered[dict[CallNumber, PendingCall]]
-    """Not in flight, by number."""
+    """Calls that are not in flight, by number."""
     _tokens: Ordered[dict[CallNumber, PendingCall | int]]
     """In flight: the call, or the node of a request sent once."""
     _metadata_call: CallNumber | None
@@ -165,8 +165,8 @@ class PendingCalls:
     def submit(
         self, request: Request, target: Target, deadline: int | None = None, *, timeout_ms: int | None = None
     ) -> int:
-        """Asks until there is an answer, a refusal for good, or `deadline` is past; the call's number.
-        `timeout_ms` is how long each try may take, when that is not the client's request timeout.
+        """Retries the request until it is answered, fails for good, or `deadline` has passed; returns the
+        number of the call. `timeout_ms` limits each attempt, if it differs from the client's request timeout.
         """
         number = self._number()
         self._waiting[number] = PendingCall(
@@ -175,7 +175,7 @@ class PendingCalls:
         return number
 
     def once(self, node_id: int, request: Request) -> int:
-        """Sends a request that is never asked again from here; its token."""
+        """Sends a request without retries; returns its token."""
         token = self._number()
         self._tokens[token] = node_id
         self._send(node_id, request, token)
@@ -190,7 +190,7 @@ class PendingCalls:
         )
 
     def cancel(self, number: int) -> PendingCall | None:
-        """Stops asking; an answer that still comes is dropped. None when the call is over."""
+        """Cancels a call; a later answer is dropped. None if the call has ended already."""
         for token, call in self._tokens.items():
             if isinstance(call, PendingCall) and call.number == number:
                 self._tokens[token] = _CANCELLED
@@ -198,7 +198,7 @@ class PendingCalls:
         return self._waiting.pop(number, None)
 
     def withdraw(self, number: int) -> bool:
-        """Stops asking what waits to be asked again; False for what is on its way."""
+        """Cancels a call that waits for its next attempt; False for one in flight."""
         return self._waiting.pop(number, None) is not None
 
     def _number(self) -> int:
@@ -210,7 +210,9 @@ class PendingCalls:
     def answered(
         self, token: int, error: ErrorCode, body: ReplyBody | None, now: int
     ) -> list[FinishedCall] | OnceAnswered:
-        """Takes the answer to `token`: what ended by it, nothing when it is asked again or was cancelled."""
+        """Applies the answer to `token`; returns the calls that it ends, none after a retry or a
+        cancellation.
+        """
         call = self._tokens.pop(token, _CANCELLED)
         if error in _UNANSWERED:
             self.cluster.turn += 1
@@ -227,7 +229,7 @@ class PendingCalls:
         if worst is NO_ERROR and body is not None:
             worst, because = worst_error(body)
         if worst is not NO_ERROR:
-            return self._answered_badly(call, worst, because, body, now)
+            return self._rejected(call, worst, because, body, now)
         if isinstance(body, m.FindCoordinatorReply) and call.number in self._looking_up.values():
             request = cast("m.FindCoordinator", call.request)
             self._drop_lookup(call)
@@ -236,7 +238,7 @@ class PendingCalls:
         return [FinishedCall(call, body, None, _NO_REMEDY)]
 
     def _metadata_answered(self, call: PendingCall, error: ErrorCode, now: int) -> None:
-        """Metadata is asked until every topic is known or impossible; what is known counts at once."""
+        """Retries Metadata until each wanted topic is known or impossible; each reply is used at once."""
         if error is NO_ERROR and not self.cluster.is_stale:
             self._metadata_call = None
             return
@@ -244,7 +246,7 @@ class PendingCalls:
         call.retry_at = now + backoff_ms(call.attempts)
         self._waiting[call.number] = call
 
-    def _answered_badly(
+    def _rejected(
         self, call: PendingCall, error: ErrorCode, because: str, body: ReplyBody | None, now: int
     ) -> list[FinishedCall]:
         call.attempts += 1
@@ -262,12 +264,13 @@ class PendingCalls:
                 return []
             case _:
                 failure = refused(RequestFailed, error, type(call.request).__name__, because)
-                # A refused JoinGroup names the member id to join with (KIP-394); no other refusal tells more.
-                told = body if isinstance(body, m.JoinGroupReply) else None
-                return [FinishedCall(ended, told, failure, remedy) for ended in self._ended_with(call)]
+                # The rejection of a JoinGroup contains the member id to use (KIP-394); no other has more to
+                # say.
+                joined = body if isinstance(body, m.JoinGroupReply) else None
+                return [FinishedCall(ended, joined, failure, remedy) for ended in self._ended_with(call)]
 
     def _ended_with(self, call: PendingCall) -> list[PendingCall]:
-        """The call, or all that waited for the coordinator that it asked for."""
+        """The call, or for a FindCoordinator all calls that waited for its coordinator."""
         if call.number not in self._looking_up.values():
             return [call]
         request = cast("m.FindCoordinator", call.request)
@@ -290,7 +293,7 @@ class PendingCalls:
         self._looking_up = {key: number for key, number in self._looking_up.items() if number != call.number}
 
     def expired(self, now: int) -> list[FinishedCall]:
-        """Ends the calls whose deadline is past, in flight or not."""
+        """Ends the calls whose deadline has passed, in flight or not."""
         late = [
             call
             for call in [*self._waiting.values(), *self._tokens.values()]
@@ -325,7 +328,9 @@ class PendingCalls:
     # --- output ---------------------------------------------------------------------------------------------
 
     def due(self, now: int) -> list[SendRequest]:
-        """What to send now: calls whose pause is over and whose target is known, and lookups for others."""
+        """The requests to send now: calls after their backoff with a known target, and lookups for the
+        others.
+        """
         for call in list(self._waiting.values()):
             if call.retry_at <= now:
                 node = self._locate(call.target)
@@ -339,7 +344,7 @@ class PendingCalls:
         return sends
 
     def _lacks_metadata(self) -> bool:
-        """Whether somebody needs what is stale, and nobody has asked yet."""
+        """Whether stale metadata is needed and no request for it is pending."""
         return self._metadata_call is None and (
             bool(self.cluster.wanted)
             or any(
@@ -351,8 +356,10 @@ class PendingCalls:
     def _start(self, call: PendingCall, node: int) -> None:
         del self._waiting[call.number]
         if call.number == self._metadata_call:
-            call.request = m.Metadata(topics=tuple(self.cluster.wanted))  # maybe more than at the last try
-            self.cluster.is_stale = False  # doubts that come while it is asked make it stale again
+            call.request = m.Metadata(
+                topics=tuple(self.cluster.wanted)
+            )  # perhaps more topics than at the last attempt
+            self.cluster.is_stale = False  # a doubt during the request makes it stale again
         call.node = node
         token = self._number()
         self._tokens[token] = call
@@ -382,7 +389,7 @@ class PendingCalls:
         return found
 
     def wake_at(self, now: int) -> int | None:
-        """When something is due that no answer will bring; what waits for an answer has no time."""
+        """When `due` or `expired` has something to do; a call in flight without a deadline has no time."""
         at = self._metadata_at if self.cluster.is_stale and self._lacks_metadata() else None
         for call in self._waiting.values():
             if call.retry_at > now and (at is None or call.retry_at < at):

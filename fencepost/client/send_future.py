@@ -17,14 +17,14 @@ OwnerT = TypeVar("OwnerT")
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record lies; `offset` is -1 when the broker stored it before and forgot where (a duplicate)."""
+    """Where a record is stored; `offset` is -1 for a duplicate whose offset the broker has forgotten."""
 
     topic: str
     partition: int
     offset: int
 
 
-# Asked for once per record: half the cost of calling the class.
+# One per record: this costs half of calling the class, whose __new__ is written in Python.
 _tuple: Any = tuple
 make_record_metadata: Callable[[tuple[str, int, int]], RecordMetadata] = partial(
     _tuple.__new__, RecordMetadata
@@ -41,21 +41,21 @@ class PendingRecord(tuple[OwnerT, ProducerBatch, int], Generic[OwnerT]):
         return self[1]
 
     def done(self) -> bool:
-        """Whether it is known what became of the record."""
+        """Whether the record is stored or has failed."""
         return self[1].is_done
 
     @property
     def partition(self) -> TopicPartition:
-        """Where the record goes."""
+        """The partition of the record."""
         return TopicPartition(self[1].topic, self[1].partition)
 
     def outcome(self) -> RecordMetadata:
-        """Where the record lies, or the error that it ended in; only once it is done."""
+        """The place of the record, or raises its error; only once it is done."""
         return delivered(self[1], self[2])
 
 
 def delivered(batch: ProducerBatch, index: int) -> RecordMetadata:
-    """The outcome of one record of a batch that is done."""
+    """The place of a record of a batch that is done, or raises its error."""
     base_offset = batch.base_offset
     if base_offset >= 0:
         return make_record_metadata((batch.topic, batch.partition, base_offset + index))
@@ -66,7 +66,7 @@ def delivered(batch: ProducerBatch, index: int) -> RecordMetadata:
 
 
 class BatchRun(NamedTuple):
-    """Records that lie one after the other in one batch."""
+    """Consecutive records of one batch."""
 
     batch: ProducerBatch
     first: int
@@ -74,7 +74,7 @@ class BatchRun(NamedTuple):
 
 
 class PendingColumn(Generic[OwnerT]):
-    """The records of one `send_many`: runs of them, each with the places in the columns that it holds."""
+    """The records of one `send_many`: runs in batches, each with its indexes in the columns."""
 
     __slots__ = ("_owner", "_runs")
 
@@ -83,7 +83,7 @@ class PendingColumn(Generic[OwnerT]):
         self._runs: list[tuple[BatchRun, Sequence[int]]] = []
 
     def add(self, run: BatchRun, places: Sequence[int]) -> None:
-        """Takes note of a run; `places` has an index into the columns for each of its records."""
+        """Adds a run; `places` holds the index in the columns for each of its records."""
         self._runs.append((run, places))
 
     def __len__(self) -> int:
@@ -91,15 +91,15 @@ class PendingColumn(Generic[OwnerT]):
 
     @property
     def batches(self) -> list[ProducerBatch]:
-        """The batches that hold them, each once."""
+        """The batches of the records, without duplicates."""
         return list({run.batch.number: run.batch for run, _ in self._runs}.values())
 
     def done(self) -> bool:
-        """Whether it is known what became of all of them."""
+        """Whether each record is stored or has failed."""
         return all(run.batch.is_done for run, _ in self._runs)
 
     def outcomes(self) -> list[RecordMetadata]:
-        """Where each lies, in the order of the columns, or the first error; only once all are done."""
+        """The places in the order of the columns, or raises the first error; only when done."""
         found: dict[int, RecordMetadata] = {}
         for (batch, first, _), places in self._runs:
             found.update((place, delivered(batch, first + i)) for i, place in enumerate(places))

@@ -30,7 +30,7 @@ _KEYS = frozenset({bytes, type(None)})
 
 
 class Share(NamedTuple):
-    """The part of the columns that goes to one partition (None: the one whose turn it is), in order."""
+    """The part of the columns for one partition, in order; partition None is the sticky one."""
 
     partition: int | None
     values: Sequence[Any]
@@ -39,7 +39,7 @@ class Share(NamedTuple):
 
 
 class SendPath(Generic[OutcomeT]):
-    """What a producer of either shell is made of, as far as records are concerned."""
+    """The part of a producer that takes records, for both shells."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class SendPath(Generic[OutcomeT]):
         self._key_serializer, self._value_serializer = key_serializer, value_serializer
         self._serializes = key_serializer is not None or value_serializer is not None
 
-    # The last three are meant as keywords; a bare * would keep CPython 3.11 from calling this in line (7 %).
+    # Use the last three as keywords only; with a bare * CPython 3.11 would not inline the call (7 %).
     def put(
         self,
         topic: str,
@@ -64,11 +64,11 @@ class SendPath(Generic[OutcomeT]):
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
     ) -> OutcomeT:
-        """Takes one record for the partition that CRC-32 of its key names, or without a key one batch per
-        partition in turn.
+        """Appends one record to the batch of its partition and returns its future.
 
-        Without `timestamp_ms` it bears the time at which its batch was opened. What becomes of it is its
-        outcome.
+        `partition`: by default CRC-32 of the key, or without a key one partition per batch in turn (KIP-480).
+        `timestamp_ms`: since 1970, by default the time at which its batch was opened. `headers`: pairs of a
+        name and bytes or None. BufferFull, RecordTooLarge or UnknownTopic when the record is not accepted.
         """
         if self._serializes:
             key, value = self._serialize(key, value)
@@ -111,13 +111,13 @@ class SendPath(Generic[OutcomeT]):
         return self._outcome((self, batch, index))
 
     def _put_run(self, topic: str, share: Share, start: int) -> BatchRun:
-        """As many records of `share` from `start` on as one batch takes, at least one."""
+        """Appends records of `share` from `start` on to one batch, as many as fit, at least one."""
         route = self._hot.get(topic)
         if route is not None:
             batch = route.open[route.sticky if share.partition is None else share.partition]
             run = fill(batch, share, start)
             if run is not None:
-                if batch.is_closed:  # by the keeper, meanwhile: what came before the mark counts
+                if batch.is_closed:  # by the IO thread: records before its mark count
                     run = run._replace(length=max(0, min(run.length, self._count_of(batch) - run.first)))
                 if run.length:
                     return run
@@ -128,7 +128,7 @@ class SendPath(Generic[OutcomeT]):
     def _columns(
         self, values: Sequence[Any], keys: Sequence[Any] | None
     ) -> tuple[Sequence[Any], Sequence[Any] | None]:
-        """The columns as bytes; ValueError when they are not of one length."""
+        """The serialized columns; ValueError if their lengths differ."""
         if keys is not None and len(keys) != len(values):
             raise ValueError(
                 f"send_many() needs one key per value, but got {len(keys)} keys and {len(values)} values"
@@ -148,7 +148,7 @@ class SendPath(Generic[OutcomeT]):
         key: bytes | None,
         partition: int | None,
     ) -> OutcomeT:
-        """The keeper closed the batch while a record went in: was it before the mark was set?"""
+        """The IO thread closed the batch during an append: was the record in time?"""
         if index < self._count_of(batch):
             return self._outcome((self, batch, index))
         return self._put_slowly(topic, value, key, partition, None, None)
@@ -160,7 +160,7 @@ class SendPath(Generic[OutcomeT]):
         )
 
     def _count_of(self, batch: ProducerBatch) -> int:
-        """How many records a closed batch holds; a shell with threads looks under its lock."""
+        """The number of records in a closed batch; a shell with threads reads it under its lock."""
         return batch.record_count
 
     def _put_slowly(
@@ -172,7 +172,7 @@ class SendPath(Generic[OutcomeT]):
         timestamp_ms: int | None,
         headers: Headers | None,
     ) -> OutcomeT:
-        """What the hot path leaves to the shell: a batch to open, a topic to find, columns that are rare."""
+        """All that the hot path does not do: open a batch, look up a topic, append headers and timestamps."""
         raise NotImplementedError
 
 
@@ -182,7 +182,7 @@ class SendPath(Generic[OutcomeT]):
 def shares(
     route: Route, values: Sequence[Any], keys: Sequence[Any] | None, partition: int | None
 ) -> Iterator[Share]:
-    """Who gets what, by CRC-32 of the keys; order is kept within each partition."""
+    """Splits columns by CRC-32 of the keys; keeps the order within each partition."""
     if keys is None or partition is not None:
         yield Share(partition, values, keys, range(len(values)))
         return
@@ -195,7 +195,7 @@ def shares(
 
 
 def fill(batch: ProducerBatch, share: Share, start: int) -> BatchRun | None:
-    """Puts as many records from `start` on as there is room for into an open batch; None for not even one."""
+    """Appends as many records from `start` on as fit into an open batch; None if not even one fits."""
     values, keys = share.values, share.keys
     if batch.room <= 0 or (keys is not None and batch.keys is None):
         return None
@@ -212,7 +212,7 @@ def fill(batch: ProducerBatch, share: Share, start: int) -> BatchRun | None:
 
 
 def _stretch(room: int, values: Sequence[Any], keys: Sequence[Any] | None, start: int) -> int:
-    """How many records from `start` on fit into `room` bytes; 0 when one of them needs the long way."""
+    """How many records from `start` on fit into `room` bytes; 0 if one needs `_put_slowly`."""
     smallest = RECORD_OVERHEAD + (len(values[start]) if type(values[start]) is bytes else 0)
     count = min(len(values) - start, max(1, room // smallest))
     while count:

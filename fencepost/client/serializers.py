@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 Serializer = Callable[[Any], bytes | None]
-"""From what the program has to the bytes of a key or value."""
+"""From an object of the program to the bytes of a key or value."""
 
 Deserializer = Callable[[bytes | None], Any]
-"""From the bytes of a key or value to what the program wants."""
+"""From the bytes of a key or value to an object of the program."""
 
 
 def string_serializer(text: str | None) -> bytes | None:
@@ -22,17 +22,17 @@ def string_serializer(text: str | None) -> bytes | None:
 
 
 def string_deserializer(data: bytes | None) -> str | None:
-    """UTF-8; UnicodeDecodeError when it is none."""
+    """UTF-8; UnicodeDecodeError for other bytes."""
     return None if data is None else data.decode()
 
 
 def json_serializer(value: Any) -> bytes | None:
-    """Compact JSON with keys in order, so that equal values have equal bytes and go to the same partition."""
+    """Compact JSON with sorted keys: equal keys have equal bytes and go to the same partition."""
     if value is None:
         return None
     return json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False).encode()
 
 
 def json_deserializer(data: bytes | None) -> Any:
-    """What JSON says; ValueError when it is none."""
+    """The decoded JSON; ValueError for other bytes."""
     return None if data is None else json.loads(data)

@@ -17,21 +17,23 @@ from fencepost.protocol.compression import Compression
 from fencepost.protocol.messages import Request
 from fencepost.protocol.terms import IsolationLevel
 
-# Retries begin soon, for most refusals last a few milliseconds in one local broker, and back off to a second.
+# Retries start soon, because most errors of a local broker last a few milliseconds (Kafka: retry.backoff.ms
+# is 100, retry.backoff.max.ms 1000).
 RETRY_BACKOFF_MS: Final = 10
 RETRY_BACKOFF_MAX_MS: Final = 1_000
 
-# How long a topic may stay unknown before its user hears of it:
-# covers a topic that is being created right now.
+# How long a topic may stay unknown before a caller gets UnknownTopic: long enough for a topic that is being
+# created right now.
 UNKNOWN_TOPIC_PATIENCE_MS: Final = 1_000
 
-# How long close() waits for what is on its way, and how long when the block that used the producer raised.
+# How long close() waits for the acknowledgements, and how long after a Ctrl-C or an exception in the block.
+# Kafka's close() waits for ever; a broker that is down would then hang the end of every program.
 CLOSE_TIMEOUT_MS: Final = 30_000
 ABORT_GRACE_MS: Final = 5_000
 
-# The coordinator answers JoinGroup when its rebalance timeout is over: a client waits this much longer for it
-# (AbstractCoordinator.JOIN_GROUP_TIMEOUT_LAPSE). One that leaves does not wait long: its session would time
-# out.
+# The coordinator may answer JoinGroup only at the end of its rebalance timeout: a member waits this much
+# longer (AbstractCoordinator.JOIN_GROUP_TIMEOUT_LAPSE). LeaveGroup is a courtesy and gets less time, because
+# the session of the member times out anyway.
 JOIN_GROUP_TIMEOUT_LAPSE_MS: Final = 5_000
 LEAVE_TIMEOUT_MS: Final = 5_000
 
@@ -39,7 +41,7 @@ Reset = Literal["earliest", "latest", "error"]
 
 
 def backoff_ms(attempts: int) -> int:
-    """The pause before the next try after `attempts` tries: doubling, without chance, so that runs repeat."""
+    """The pause (ms) after `attempts` attempts: it doubles, without jitter, so that simulated runs repeat."""
     return min(RETRY_BACKOFF_MAX_MS, RETRY_BACKOFF_MS << min(max(attempts - 1, 0), 10))
 
 
@@ -55,14 +57,14 @@ def _not_negative(_instance: object, attribute: attrs.Attribute[int], value: int
 
 @attrs.frozen(kw_only=True)
 class Dialect:
-    """How a producer speaks."""
+    """The protocol of one generation of producers."""
 
     versions: Mapping[type[Request], int]
-    """Of the requests that it sends in an older version than the newest."""
+    """The requests that it sends in an older version than the newest."""
     asks_to_add: bool
-    """It has the coordinator add partitions and groups before it writes to them (KIP-98)."""
+    """It adds partitions and groups to the transaction at the coordinator first (KIP-98)."""
     renews_identity: bool
-    """EndTxn's reply says who it is in the next transaction (KIP-890 part 2)."""
+    """EndTxn's reply holds its epoch for the next transaction (KIP-890 part 2)."""
 
 
 DIALECTS: Final = {
@@ -77,15 +79,15 @@ DIALECTS: Final = {
 
 
 def newest_dialect(transaction_version: int) -> int:
-    """The newest generation that a client speaks with a cluster of this `transaction.version`: 1 changed the
-    log alone, its clients speak as those of 0 do.
+    """The newest version that a producer can use with a cluster of this `transaction.version`. Version 1
+    changed only the log format; its clients use the protocol of 0.
     """
     return max(version for version in DIALECTS if version <= transaction_version)
 
 
 @attrs.frozen(kw_only=True)
 class ProducerSettings:
-    """Settings of one producer; with a `transactional_id` it is transactional, without it is idempotent."""
+    """The settings of one producer; it is transactional with a `transactional_id`, else idempotent."""
 
     transactional_id: str | None = None
     transaction_timeout_ms: int = attrs.field(default=60_000, validator=_positive)
@@ -99,7 +101,7 @@ class ProducerSettings:
     compression_type: Compression = Compression.NONE
     client_id: str = ""
     transaction_version: int = attrs.field(default=2, validator=attrs.validators.in_(DIALECTS))
-    """The generation to speak, 2 or 0: Kafka's client learns it from the features that ApiVersions tells."""
+    """The protocol to use, 2 or 0. Kafka's client reads it from the features in ApiVersions."""
 
     def __attrs_post_init__(self) -> None:
         if self.transactional_id == "":
@@ -119,26 +121,28 @@ class ProducerSettings:
 
 @attrs.frozen(kw_only=True)
 class ConsumerSettings:
-    """Settings of one consumer. `filters_aborted` off shows read_committed without its second half.
+    """The settings of one consumer. With `filters_aborted` off, read_committed waits for the LSO but shows
+    aborted records.
 
-    There is no automatic commit: an offset counts when commit() or a transaction says so. Members of a group
-    send a heartbeat each `heartbeat_interval_ms`; the coordinator expels one whose heartbeats stop for
-    `session_timeout_ms`, and a member leaves when its program does not poll for `max_poll_interval_ms`.
+    There is no automatic commit. Members of a group send a heartbeat every `heartbeat_interval_ms`; the
+    coordinator expels a member without heartbeats for `session_timeout_ms`, and a member leaves when its
+    program does not poll for `max_poll_interval_ms`.
     """
 
     group_id: str | None = None
     group_instance_id: str | None = None
-    """Makes a static member (KIP-345): within the session timeout it may restart without a rebalance."""
+    """Makes a static member (KIP-345), which may restart within the session timeout without a rebalance."""
     session_timeout_ms: int = attrs.field(default=45_000, validator=_positive)
     heartbeat_interval_ms: int = attrs.field(default=3_000, validator=_positive)
     max_poll_interval_ms: int = attrs.field(default=300_000, validator=_positive)
     partition_assignment_strategy: tuple[str, ...] = attrs.field(
         default=("range", "cooperative-sticky"), converter=tuple
     )
-    """Assignors by preference: the group takes one that all members have. Incremental rebalances (KIP-429)
-    need "cooperative-sticky" alone."""
+    """Assignors by preference: the group uses one that all members support. Incremental rebalances (KIP-429)
+    need "cooperative-sticky" alone.
+    """
     metadata_max_age_ms: int = attrs.field(default=300_000, validator=_positive)
-    """How old a group leader's knowledge of its topics may be before it looks for new partitions."""
+    """How often a group leader checks its topics for new partitions."""
     isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
     fetch_max_bytes: int = attrs.field(default=1_048_576, validator=_positive)
     fetch_max_wait_ms: int = attrs.field(default=500, validator=_not_negative)
@@ -170,7 +174,7 @@ class ConsumerSettings:
             )
 
 
-# Kafka's snappy has no well-kept package for Python.
+# Kafka's snappy is missing: Python has no maintained package for it.
 _COMPRESSIONS: Final = ("none", "gzip", "lz4", "zstd")
 
 

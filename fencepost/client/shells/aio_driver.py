@@ -47,10 +47,10 @@ ArgumentT = TypeVar("ArgumentT")
 
 
 class AsyncDriver:
-    """Runs scripts of one client, with its sockets and those who wait."""
+    """Runs the scripts of one client; has its sockets and its waiting tasks."""
 
     lock: AbstractContextManager[None] = nullcontext()
-    """A task is not interrupted between two awaits, so there is nothing to lock."""
+    """No lock: a task is not interrupted between two awaits."""
 
     def __init__(
         self, machine: ClientMachine, *, client_id: str, request_timeout_ms: int, clock: Clock
@@ -91,13 +91,13 @@ class AsyncDriver:
     # --- life -----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Opens the task group in which connections are read; `stop` must follow in the same task."""
+        """Opens the task group; `stop` must follow in the same task."""
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
         self._tasks.start_soon(self._keep_time)
 
     async def stop(self) -> None:
-        """Ends every task and closes every socket."""
+        """Cancels all tasks, which close their sockets."""
         tasks, self._tasks = self._tasks, None
         if tasks is not None:
             tasks.cancel_scope.cancel()
@@ -105,14 +105,14 @@ class AsyncDriver:
         assert not self._links, "each task closes its own socket"
 
     def check_running(self) -> None:
-        """WrongState unless the client was entered and not left."""
+        """WrongState outside the `async with` block of the client."""
         if self._tasks is None:
             raise WrongState("an async client works only inside `async with`: enter it before the first call")
 
     # --- scripts --------------------------------------------------------------------------------------------
 
     async def run(self, script: CallScript[ResultT]) -> ResultT:
-        """Runs a script to its end, which is its return value or what it raises."""
+        """Runs a script to its end; returns or raises its result."""
         self.check_running()
         interruption: BaseException | None = None
         while True:
@@ -124,14 +124,12 @@ class AsyncDriver:
             except StopIteration as end:
                 return end.value
             except BaseException as problem:
-                if getgeneratorstate(script) == GEN_CLOSED:  # the script itself ended with it
+                if getgeneratorstate(script) == GEN_CLOSED:  # raised by the script itself
                     raise
-                interruption = (
-                    problem  # the task was cancelled while it waited: the script says what that means
-                )
+                interruption = problem  # cancelled while waiting: the script decides the result
 
     async def call(self, function: Callable[[ArgumentT], object], argument: ArgumentT) -> None:
-        """Calls back into the program, by a function or a coroutine function."""
+        """Calls a function or a coroutine function of the program."""
         result = function(argument)
         if isawaitable(result):
             await result
@@ -145,12 +143,12 @@ class AsyncDriver:
                 await event.wait()
 
     def perform(self, effects: list[Effect]) -> None:
-        """Writes what can be written at once; tasks do the rest."""
+        """Performs effects; writes at once what the sockets accept."""
         self.network.perform(effects, self._clock())
         self.push()
 
     def push(self) -> None:
-        """Connects, writes, wakes waiters and sets the alarm; after all that happens to the network."""
+        """Connects, writes and sets the alarm; called after each change of the network."""
         network = self.network
         while network.to_open and self._tasks is not None:
             node = network.to_open.pop(0)
@@ -170,7 +168,7 @@ class AsyncDriver:
     # --- tasks ----------------------------------------------------------------------------------------------
 
     async def _serve(self, node: int, connection: ClientConnection) -> None:
-        """One connection from its first packet to its last."""
+        """Serves one connection until it ends."""
         link: socket.socket | None = None
         try:
             link = await self._connect(node)
@@ -179,7 +177,7 @@ class AsyncDriver:
                 self.push()
                 await self._read(node, link)
         except (OSError, anyio.ClosedResourceError):
-            pass  # the peer is gone, or its request timed out: what was in flight is told below
+            pass  # the peer closed it, or a request timed out; `lost` below ends its requests
         finally:
             if link is not None:
                 if self._links.get(node) is link:
@@ -190,7 +188,7 @@ class AsyncDriver:
         self.push()
 
     def _drop(self, link: socket.socket) -> None:
-        """Closes a socket, if it is open; tasks that wait for it hear of it."""
+        """Closes a socket, if it is open, and wakes the tasks that wait for it."""
         if link.fileno() >= 0:
             anyio.notify_closing(link)
             link.close()
@@ -212,14 +210,14 @@ class AsyncDriver:
         return link
 
     async def _read(self, node: int, link: socket.socket) -> None:
-        """Reads until the connection ends or says something that is no protocol."""
+        """Reads until the connection ends or violates the protocol."""
         while True:
             await anyio.wait_readable(link)
             if not self._receive(node, link):
                 return
 
     def _receive(self, node: int, link: socket.socket) -> bool:
-        """Hands over what has come; False when the connection is over."""
+        """Passes on the received bytes; False when the connection has ended."""
         try:
             count = link.recv_into(self._buffer)
         except BlockingIOError:
@@ -236,30 +234,30 @@ class AsyncDriver:
         try:
             is_empty = write_some(self._links[node], connection)
         except OSError:
-            return  # reading finds the same end and tells of it
+            return  # the reading task gets the same error and reports it
         if not is_empty and self._tasks is not None:
             self._draining.add(connection)
             self._tasks.start_soon(self._drain, node, connection)
 
     async def _drain(self, node: int, connection: ClientConnection) -> None:
-        """The slow path of writing: waits until the kernel takes more."""
+        """The slow path of writing: waits until the socket accepts more."""
         link = self._links[node]
         try:
             while connection.outbox and self._links.get(node) is link:
                 await anyio.wait_writable(link)
                 write_some(link, connection)
         except (OSError, anyio.ClosedResourceError):
-            pass  # the connection ended meanwhile; its reading task tells
+            pass  # the connection ended meanwhile; its reading task reports it
         finally:
             self._draining.discard(connection)
 
     async def _keep_time(self) -> None:
-        """Wakes the session when something in it is due."""
+        """Wakes the network when a timer is due."""
         while True:
             for node, link in list(self._links.items()):
-                # A program that did not yield for long finds its answers here, not its time limits.
+                # If the program did not yield for long, answers are read before timeouts are checked.
                 if not self._receive(node, link):
-                    self._drop(self._links.pop(node))  # its task hears of it and tells the session
+                    self._drop(self._links.pop(node))  # its reading task wakes up and reports the end
             now = self._clock()
             for node in self.network.wake(now):
                 if node in self._links:
@@ -279,7 +277,7 @@ class AsyncDriver:
 
 
 class AsyncSendFuture(PendingRecord["AsyncProducerRecords"]):
-    """One record that was sent; awaiting it waits for its acknowledgement."""
+    """The future of one record; awaiting it returns its RecordMetadata or raises its error."""
 
     __slots__ = ()
 
@@ -293,7 +291,7 @@ class AsyncSendFuture(PendingRecord["AsyncProducerRecords"]):
 
 
 class AsyncSendFutures(PendingColumn["AsyncProducerRecords"]):
-    """The records of one `send_many`; awaiting it waits for the acknowledgement of all."""
+    """The futures of one `send_many`; awaiting it returns all RecordMetadata or raises the first error."""
 
     __slots__ = ()
 
@@ -337,8 +335,8 @@ class AsyncProducerRecords(SendPath[AsyncSendFuture]):
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
     ) -> AsyncSendFuture:
-        """Takes one record. Blocks only while the buffer is full or the topic is unknown; otherwise this is
-        not a checkpoint.
+        """Sends one record; parameters as for `put`. Waits only while the buffer is full or the topic is
+        unknown, up to `max_block_ms`; otherwise it is not a checkpoint.
         """
         try:
             return self.put(topic, value, key, partition, timestamp_ms, headers)
@@ -355,7 +353,9 @@ class AsyncProducerRecords(SendPath[AsyncSendFuture]):
         *,
         partition: int | None = None,
     ) -> AsyncSendFutures:
-        """Takes columns of records, several times faster than `send`; waits as `send` does."""
+        """Sends columns of records, several times faster than `send`; `keys` has a key or None per value.
+        Waits as `send` does.
+        """
         futures = AsyncSendFutures(self)
         if not values:
             return futures
@@ -374,7 +374,7 @@ class AsyncProducerRecords(SendPath[AsyncSendFuture]):
         return futures
 
     async def wait_for(self, batches: Sequence[ProducerBatch], timeout_ms: int | None = None) -> None:
-        """Waits until `batches` are done; RequestTimeout when `timeout_ms` passes first."""
+        """Waits until `batches` are done; RequestTimeout after `timeout_ms` (None: no limit)."""
         await self._driver.run(self._calls.wait_for(batches, timeout_ms))
 
     def _put_slowly(

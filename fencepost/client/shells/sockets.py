@@ -17,7 +17,7 @@ PIECES_PER_WRITE = 64  # far below IOV_MAX
 
 
 def monotonic_ms() -> int:
-    """Milliseconds that only go forward, for timers."""
+    """Milliseconds of a monotonic clock, for timers."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -27,11 +27,11 @@ def wall_ms() -> int:
 
 
 AddressInfo = tuple[int, int, int, str, Any]
-"""What getaddrinfo gives: family, kind, protocol, canonical name, address."""
+"""A result of getaddrinfo: family, kind, protocol, canonical name, address."""
 
 
 def connecting_socket(info: AddressInfo) -> socket.socket:
-    """A non-blocking socket that is connecting; OSError when even that is not possible."""
+    """A non-blocking socket that is connecting; OSError if connect() fails at once."""
     family, kind, protocol, _, address = info
     link = socket.socket(family, kind, protocol)
     link.setblocking(False)
@@ -39,7 +39,7 @@ def connecting_socket(info: AddressInfo) -> socket.socket:
     try:
         link.connect(address)
     except BlockingIOError:
-        pass  # on its way: it is writable when it is there
+        pass  # in progress: the socket becomes writable when it is connected
     except OSError:
         link.close()
         raise
@@ -47,7 +47,7 @@ def connecting_socket(info: AddressInfo) -> socket.socket:
 
 
 def write_some(link: socket.socket, connection: ClientConnection) -> bool:
-    """Writes what the socket takes; True when nothing is left. OSError when the connection is gone."""
+    """Writes what the socket accepts; True when the outbox is empty. OSError when the connection is lost."""
     outbox = connection.outbox
     while outbox:
         try:

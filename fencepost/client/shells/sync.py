@@ -55,8 +55,20 @@ ResultT = TypeVar("ResultT")
 
 
 class Producer(ProducerRecords):
-    """An idempotent producer, or with a `transactional_id` a transactional one. One task or thread at a time
-    opens and ends transactions; a block `with` flushes at its end, and closes the connections.
+    """A producer: idempotent, or transactional if it has a `transactional_id` (KIP-98).
+
+    Parameters are named after Kafka's producer configs; times are milliseconds, sizes are bytes.
+
+    `bootstrap_servers`: "host:port,host:port", at least one broker. `transactional_id`: the name that fences
+    earlier producers with the same name. `transaction_timeout_ms`: the coordinator aborts a transaction that
+    is open for longer. `batch_size`, `linger_ms`: a batch is sent when it has this size or this age.
+    `buffer_memory`: the limit for records without an acknowledgement. `delivery_timeout_ms`: the limit from
+    send() to the acknowledgement, retries included. `max_block_ms`: how long a call may wait.
+    `compression_type`: none, gzip, lz4 or zstd. `key_serializer`, `value_serializer`: from objects to bytes.
+    `transaction_version`: 2 for KIP-890, 0 for the protocol before it. `clock`: milliseconds, for tests.
+
+    One task or thread at a time sends and controls transactions. The end of an `with` block flushes and
+    closes the producer. ValueError if a setting is invalid.
     """
 
     def __init__(
@@ -102,53 +114,66 @@ class Producer(ProducerRecords):
         )
 
     def flush(self, timeout_ms: int | None = None) -> None:
-        """Sends everything that lingers, and waits until every record has its outcome. Failures stay with
-        their records; RequestTimeout when `timeout_ms` passes first.
+        """Sends all records without lingering, and waits until each is stored or has failed.
+
+        A failed record keeps its own error, which flush() does not raise. `timeout_ms`: the limit, None for
+        no limit; then RequestTimeout.
         """
         self._driver.run(self._calls.flush(timeout_ms))
 
     def init_transactions(self) -> None:
-        """Takes over the transactional id: fences its former owner and ends what that left open.
-        RequestTimeout after `max_block_ms`: call it again, and it waits on.
+        """Registers the transactional id; call it once, before the first transaction.
+
+        It fences the former producer with this id and ends the transaction that it left open. RequestTimeout
+        after `max_block_ms`: call it again to keep waiting. ProducerFenced or ProducerFailed end the
+        producer.
         """
         self._driver.run(self._calls.init_transactions())
 
     def begin_transaction(self) -> None:
-        """Opens a transaction; what is sent from now on belongs to it."""
+        """Begins a transaction: the records sent from now on belong to it. Sends nothing.
+
+        WrongState before init_transactions() and while another transaction is open.
+        """
         with self._driver.lock:
             self._calls.begin_transaction()
 
     def send_offsets_to_transaction(
         self, offsets: Mapping[TopicPartition, int], group_metadata: ConsumerGroupMetadata | str
     ) -> None:
-        """Commits a group's offsets with the transaction. Returns at once; a refusal shows at commit.
+        """Adds a group's offsets to the transaction: they take effect when it commits. Does not wait.
 
-        `group_metadata` is what `consumer.group_metadata()` returns: if another consumer has the partitions
-        by now, the transaction cannot commit (KIP-447). With a group name alone nothing is fenced.
+        `offsets`: by partition, the offset of the next record to read. `group_metadata`: what
+        `consumer.group_metadata()` returns. If another member has taken over the partitions since, the commit
+        fails with TransactionAborted (KIP-447). A group name alone gives no such protection. A rejection is
+        raised by commit_transaction().
         """
         self._driver.check_running()
         with self._driver.lock:
             self._calls.send_offsets_to_transaction(offsets, group_metadata)
 
     def commit_transaction(self, timeout_ms: int | None = None) -> None:
-        """Commits: everything in the transaction is visible, or an error says what to do.
+        """Commits: flushes all records of the transaction and makes them visible to read_committed readers.
 
-        CommitOutcomeUnknown when no answer came within `timeout_ms` (None: `max_block_ms`), or when the
-        caller was interrupted after the request was sent. It replaces the cancellation of a task, so that it
-        is not overlooked.
+        `timeout_ms`: the limit, None for `max_block_ms`. TransactionAborted when the transaction failed and
+        must be aborted. CommitOutcomeUnknown when the commit was sent and no answer arrived in time, or the
+        caller was interrupted; this error replaces the cancellation of a task, so that no caller can miss it.
         """
         self._driver.run(self._calls.commit_transaction(timeout_ms))
 
     def abort_transaction(self) -> None:
-        """Aborts: nothing in the transaction will be visible. RequestTimeout after `max_block_ms`: call it
-        again.
+        """Aborts the transaction: read_committed readers never see its records. Unsent records are dropped.
+
+        RequestTimeout after `max_block_ms`: call it again to keep waiting.
         """
         self._driver.run(self._calls.abort_transaction())
 
     @contextmanager
     def transaction(self) -> Generator[Producer]:
-        """Begins; commits at the end of the block, aborts when it raises. An uncertain commit is never
-        aborted.
+        """A transaction as a block: commits at its end, aborts when the block raises.
+
+        An abort waits `max_block_ms`, or five seconds after Ctrl-C or a cancellation. Its own failure becomes
+        a note of the exception. A commit whose outcome is unknown is never aborted.
         """
         self.begin_transaction()
         try:
@@ -159,8 +184,10 @@ class Producer(ProducerRecords):
         self._driver.run(self._calls.commit_block())
 
     def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
-        """Aborts an open transaction or sends what is left, then closes the connections. RequestTimeout when
-        that takes more than `timeout_ms`; the client is closed all the same.
+        """Closes the producer: aborts an open transaction, or sends the remaining records; then disconnects.
+
+        `timeout_ms`: the limit; then RequestTimeout, and the producer is closed nevertheless. Records without
+        an acknowledgement get ClientClosed.
         """
         try:
             self._driver.run(self._calls.close(timeout_ms))
@@ -181,7 +208,7 @@ class Producer(ProducerRecords):
 
 
 class RequestClient:
-    """A client that sends requests and waits for the answers."""
+    """A client that sends requests and waits for the replies: a consumer or an admin."""
 
     def __init__(self, driver: Driver, calls: RequestCalls) -> None:
         self._driver = driver
@@ -201,9 +228,23 @@ class RequestClient:
 
 
 class Consumer(RequestClient):
-    """A consumer of the partitions that `assign` names, or of its group's share of subscribed topics. Yields
-    batches; records are made only when asked for. Nothing is committed automatically: commit() does, or a
-    transaction that gets `group_metadata()`.
+    """A consumer of the partitions given to assign(), or of its group's share of the topics given to
+    subscribe().
+
+    Parameters are named after Kafka's consumer configs; times are milliseconds, sizes are bytes.
+
+    `bootstrap_servers`: "host:port,host:port", at least one broker. `group_id`: needed to subscribe and to
+    commit. `group_instance_id`: a static member, which may restart within the session timeout without a
+    rebalance (KIP-345). `session_timeout_ms`, `heartbeat_interval_ms`: the group expels a member without
+    heartbeats. `max_poll_interval_ms`: a member that does not poll for so long leaves its group (KIP-62).
+    `partition_assignment_strategy`: "range", "cooperative-sticky", or both. `isolation_level`: read_committed
+    (the default, unlike Kafka's) or read_uncommitted. `auto_offset_reset`: "earliest", "latest" or "error",
+    for a partition without a valid offset. `fetch_max_bytes`, `fetch_max_wait_ms`: the limits of a fetch.
+    `key_deserializer`, `value_deserializer`: from bytes to objects. `filters_aborted`: False shows the
+    records that read_committed would filter out. `clock`: milliseconds, for tests.
+
+    poll() returns batches. There is no automatic commit: call commit(), or send `group_metadata()` and the
+    offsets with a transaction. ValueError if a setting is invalid.
     """
 
     def __init__(
@@ -259,15 +300,19 @@ class Consumer(RequestClient):
     # --- which partitions -----------------------------------------------------------------------------------
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Reads these, from the group's committed offsets or as `auto_offset_reset` says, unless sought.
-        WrongState while topics are subscribed.
+        """Reads these partitions, from the committed offset of the group or as `auto_offset_reset` says.
+
+        Partitions that were assigned before keep their positions. WrongState while topics are subscribed.
         """
         with self._driver.lock:
             self._calls.assign(partitions)
 
     def subscribe(self, topics: Iterable[str], listener: RebalanceListener | None = None) -> None:
-        """Reads the share of these topics that the group gives to this consumer, from the next poll() on. The
-        `listener` hears inside of poll() which partitions come and go. Called again, it changes the topics.
+        """Joins the group and reads this consumer's share of the topics; the next poll() starts it.
+
+        `topics`: their names; a later call replaces them. `listener`: its methods run inside poll() when
+        partitions are assigned or revoked. WrongState without a `group_id`, or while partitions are assigned
+        by assign().
         """
         self._check_not_calling_back("subscribe")
         self._driver.check_running()
@@ -276,8 +321,10 @@ class Consumer(RequestClient):
             self._listener = listener or RebalanceListener()
 
     def unsubscribe(self) -> None:
-        """Leaves the group, which gives the partitions to others; a static member (`group_instance_id`) keeps
-        them for its session timeout. Does nothing without a subscription.
+        """Leaves the group, which then assigns the partitions to other members.
+
+        A static member (`group_instance_id`) keeps its partitions until its session times out (KIP-345). Does
+        nothing without a subscription.
         """
         self._check_not_calling_back("unsubscribe")
         with self._driver.lock:
@@ -293,12 +340,14 @@ class Consumer(RequestClient):
             return list(self._machine.readings)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """The membership under which what was polled may be committed: for `send_offsets_to_transaction`."""
+        """The membership under which the polled records may be committed, for
+        `send_offsets_to_transaction`.
+        """
         with self._driver.lock:
             return self._machine.group_metadata()
 
     def _call_back(self) -> bool:
-        """Runs the callback that is due; False when none is. What it raises is raised by poll()."""
+        """Runs the callback that is due; False if none is. poll() raises what the callback raises."""
         call = self._machine.rebalance_call
         if call is None:
             return False
@@ -320,9 +369,12 @@ class Consumer(RequestClient):
     # --- records --------------------------------------------------------------------------------------------
 
     def poll(self, timeout_ms: int = 1_000) -> list[ConsumedBatch]:
-        """The batches that were fetched or come within `timeout_ms`; the next are requested before these are
-        read. A subscribed consumer also joins its group here and hears of rebalances; it must poll at least
-        every `max_poll_interval_ms`, or it is out of the group.
+        """Returns the batches that are fetched, or arrive within `timeout_ms`; an empty list if there are
+        none.
+
+        It requests the next batches before it returns. A subscribed consumer joins its group here and runs
+        the callbacks of its listener; it must poll at least every `max_poll_interval_ms`. Raises
+        OffsetOutOfRange, CorruptRecords, UnknownTopic or RequestFailed when a partition cannot be read.
         """
         self._check_not_calling_back("poll")
         deadline = self._driver.now + timeout_ms
@@ -332,33 +384,44 @@ class Consumer(RequestClient):
         return batches
 
     def position(self, partition: TopicPartition) -> int:
-        """The offset of the next record that poll() returns; RequestTimeout when it cannot be found out."""
+        """The offset of the next record that poll() returns. RequestTimeout if it cannot be found in
+        time.
+        """
         return self._driver.run(self._calls.position(partition))
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """The next record is the one at `offset`."""
+        """Sets the position of an assigned partition: the next record is the one at `offset`."""
         with self._driver.lock:
             self._calls.seek(partition, offset)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """The next record is the first of the log; of all assigned partitions when none is named."""
+        """Sets the position to the log start; of all assigned partitions if none is given."""
         with self._driver.lock:
             self._calls.seek_to(partitions, EARLIEST_TIMESTAMP)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """The next record is one that does not exist yet: after the end that the isolation level allows."""
+        """Sets the position to the end: the last stable offset, or with read_uncommitted the high watermark.
+
+        Applies to all assigned partitions if none is given.
+        """
         with self._driver.lock:
             self._calls.seek_to(partitions, LATEST_TIMESTAMP)
 
     # --- offsets --------------------------------------------------------------------------------------------
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """The group's committed offsets or None; read_committed waits for transactions that move them."""
+        """The committed offset of the group for each partition, or None.
+
+        With read_committed it waits for open transactions that commit offsets of these partitions (KIP-447).
+        """
         return self._driver.run(self._calls.committed(partitions))
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commits offsets outside of any transaction; without any, the positions of what was polled. A member
-        of a group gets CommitFailed once others may read its partitions, RebalanceInProgress in between.
+        """Commits offsets outside any transaction; without `offsets`, the positions of all assigned
+        partitions.
+
+        `offsets`: by partition, the offset of the next record to read. CommitFailed when other members may
+        already read the partitions; RebalanceInProgress when the group is between two generations.
         """
         self._driver.run(self._calls.commit(offsets))
 
@@ -379,7 +442,12 @@ class Consumer(RequestClient):
 
 
 class Admin(RequestClient):
-    """Topics, offsets, transactions, producers and groups of a cluster, asked for and answered."""
+    """An administrator's client: topics, offsets, transactions, producers and groups of a cluster.
+
+    `bootstrap_servers`: "host:port,host:port". `request_timeout_ms`: the limit of one attempt.
+    `default_api_timeout_ms`: the limit of a call, retries included; then RequestTimeout. Every call raises
+    RequestFailed when the broker rejects the request; its `error` is Kafka's error code.
+    """
 
     def __init__(
         self,
@@ -395,37 +463,43 @@ class Admin(RequestClient):
         super().__init__(driver, RequestCalls(machine, driver, api_timeout_ms=default_api_timeout_ms))
 
     def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
-        """Makes a topic; of Kafka's settings `configs` may hold max.message.bytes. RequestFailed when it
-        exists, or its name, a setting or the number of partitions is not allowed.
+        """Creates a topic with this number of partitions.
+
+        `configs`: topic configs by Kafka's names; only max.message.bytes is supported. RequestFailed when the
+        topic exists (TOPIC_ALREADY_EXISTS), or the name, a config or the number of partitions is invalid.
         """
         self._question(ask.create_topic(name, partitions, configs or {}))
 
     def delete_topic(self, name: str) -> None:
-        """Removes a topic with its records."""
+        """Deletes a topic and its records."""
         self._question(ask.delete_topic(name))
 
     def list_topics(self) -> list[TopicDescription]:
-        """Every topic by name, internal ones too."""
+        """All topics, sorted by name, including internal ones."""
         return self._question(ask.list_topics())
 
     def describe_topic(self, name: str) -> TopicDescription:
-        """One topic; RequestFailed with UNKNOWN_TOPIC_OR_PARTITION when there is none."""
+        """One topic. RequestFailed with UNKNOWN_TOPIC_OR_PARTITION if it does not exist."""
         return self._question(ask.describe_topic(name))
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The log start offset of each."""
+        """The log start offset of each partition."""
         return self._offsets(partitions, EARLIEST_TIMESTAMP, "read_uncommitted")
 
     def end_offsets(
         self, partitions: Iterable[TopicPartition], isolation_level: str = "read_committed"
     ) -> dict[TopicPartition, int]:
-        """The last stable offset of each, or with "read_uncommitted" the high watermark."""
+        """The end offset of each partition: the last stable offset, or with "read_uncommitted" the high
+        watermark.
+        """
         return self._offsets(partitions, LATEST_TIMESTAMP, isolation_level)
 
     def offsets_for_times(
         self, partitions: Iterable[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int]:
-        """The first offset of each with a timestamp as late; -1 when there is none."""
+        """The first offset of each partition with a timestamp of at least `timestamp_ms` (since 1970), or
+        -1.
+        """
         return self._offsets(partitions, timestamp_ms, "read_committed")
 
     def _offsets(
@@ -435,13 +509,15 @@ class Admin(RequestClient):
         return {where: self._question(ask.offset_of(where, timestamp, level)) for where in partitions}
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Removes what lies before an offset of each partition, or with HIGH_WATERMARK (-1) everything;
-        where each log starts now. RequestFailed with OFFSET_OUT_OF_RANGE beyond the high watermark.
+        """Deletes the records before an offset of each partition; returns the new log start offsets.
+
+        `before`: offsets by partition; HIGH_WATERMARK (-1) deletes all records. RequestFailed with
+        OFFSET_OUT_OF_RANGE if an offset is above the high watermark.
         """
         return {where: self._question(ask.delete_records(where, offset)) for where, offset in before.items()}
 
     def list_brokers(self) -> list[int]:
-        """The ids of the brokers that are up."""
+        """The ids of the running brokers."""
         return self._question(ask.list_brokers())
 
     def list_transactions(
@@ -451,9 +527,11 @@ class Admin(RequestClient):
         duration_ms: int = NO_TIMESTAMP,
         transactional_id_pattern: str | None = None,
     ) -> list[TransactionListing]:
-        """The transactional ids that coordinators know, filtered by state, producer id, how long at least a
-        transaction has been open (ms; ids without one pass too, as in Kafka), and a regular expression for
-        the whole id. ValueError when it is none.
+        """The transactional ids of all coordinators (KIP-664), filtered.
+
+        `states`, `producer_ids`: only these, or all if empty. `duration_ms`: only transactions that have been
+        open for longer; ids without a transaction pass, as in Kafka (KIP-994). `transactional_id_pattern`: a
+        regular expression for the whole id (KIP-1152); ValueError if it is invalid.
         """
         filters = (tuple(states), tuple(producer_ids), duration_ms, transactional_id_pattern)
         brokers = self.list_brokers()
@@ -461,7 +539,9 @@ class Admin(RequestClient):
         return [listing for of_broker in listed for listing in of_broker]
 
     def transaction_version(self) -> int:
-        """The cluster's `transaction.version`: of a producer that shall speak like it, `newest_dialect`."""
+        """The `transaction.version` of the cluster. `newest_dialect` maps it to the version for a
+        producer.
+        """
         return self._question(ask.transaction_version())
 
     def find_coordinator(self, transactional_id: str) -> int:
@@ -469,53 +549,60 @@ class Admin(RequestClient):
         return self._question(ask.find_coordinator(transactional_id))
 
     def describe_transaction(self, transactional_id: str) -> m.TransactionDescription:
-        """One transactional id; RequestFailed with TRANSACTIONAL_ID_NOT_FOUND when there is none."""
+        """One transactional id. RequestFailed with TRANSACTIONAL_ID_NOT_FOUND if it does not exist."""
         return self._question(ask.describe_transaction(transactional_id))
 
     def describe_producers(
         self, partition: TopicPartition, broker_id: int | None = None
     ) -> list[m.ProducerDescription]:
-        """The producers that a partition remembers, with their open transactions: its leader is asked, or the
-        broker named, which must have the partition.
+        """The producers that a partition remembers, with their open transactions (KIP-664).
+
+        The leader answers, or the broker `broker_id`, which must be a replica of the partition.
         """
         return self._question(ask.describe_producers(partition, broker_id))
 
     def force_terminate_transaction(self, transactional_id: str) -> None:
-        """Fences whoever has the id, and aborts what it has open. An id that nobody had is made by it."""
+        """Fences the producer with this transactional id and aborts its open transaction
+        (Admin.forceTerminateTransaction).
+
+        Creates the id if it does not exist.
+        """
         self._question(ask.force_terminate_transaction(transactional_id))
 
     def abort_transaction(self, spec: AbortSpec) -> None:
-        """Ends a hanging transaction in one partition by an ABORT marker. Its coordinator is not told;
-        RequestFailed when the partition has seen a newer epoch of the producer or of its coordinator.
+        """Ends a hanging transaction in one partition with an ABORT marker (KIP-664).
+
+        The coordinator is not informed. RequestFailed if the partition has seen a newer epoch of the producer
+        or of the coordinator.
         """
         self._question(ask.abort_transaction(spec))
 
     def list_consumer_groups(self, states: Iterable[GroupState] = ()) -> list[GroupListing]:
-        """The consumer groups that brokers coordinate, in these states or, none named, in any."""
+        """The consumer groups of all coordinators, in these states, or in any state if none is given."""
         wanted = tuple(states)
         brokers = self.list_brokers()
         listed = [self._question(ask.list_groups(broker, wanted)) for broker in brokers]
         return [listing for of_broker in listed for listing in of_broker]
 
     def describe_consumer_group(self, group_id: str) -> GroupDescription:
-        """One consumer group with its members; Dead when there is none."""
+        """One consumer group with its members; its state is Dead if it does not exist."""
         return self._question(ask.describe_group(group_id))
 
     def list_consumer_group_offsets(
         self, group_id: str, *, require_stable: bool = False
     ) -> dict[TopicPartition, int]:
-        """Every offset that the group has committed; with `require_stable` waits for transactions that move
-        one.
-        """
+        """All committed offsets of a group. `require_stable` waits for open transactions that commit one."""
         return self._question(ask.group_offsets(group_id, require_stable=require_stable))
 
     def delete_consumer_group(self, group_id: str) -> None:
-        """Forgets a group and its offsets; RequestFailed with NON_EMPTY_GROUP while it has members."""
+        """Deletes a group and its offsets. RequestFailed with NON_EMPTY_GROUP while it has members."""
         self._question(ask.delete_group(group_id))
 
     def delete_consumer_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
-        """Forgets committed offsets, of those partitions that no member reads; RequestFailed with
-        GROUP_SUBSCRIBED_TO_TOPIC when a member reads one of the others.
+        """Deletes the group's offsets of these partitions.
+
+        RequestFailed with GROUP_SUBSCRIBED_TO_TOPIC if a member reads one of the topics; the other offsets
+        are deleted.
         """
         self._question(ask.delete_group_offsets(group_id, partitions))
 

@@ -42,13 +42,13 @@ from fencepost.client.shells.sockets import READ_SIZE, Clock, connecting_socket,
 ResultT = TypeVar("ResultT")
 ArgumentT = TypeVar("ArgumentT")
 
-# The longest wait in one round. When two threads wait, the answer of one can arrive in the round of the
-# other.
+# The longest wait in one round. When two threads wait, the answer for one may arrive in the round of the
+# other, which cannot wake it.
 ROUND_MS: Final = 100
 
 
 class Sockets:
-    """The sockets of one network. `round` waits for them without holding the lock that guards the network."""
+    """The sockets of one client. `round` waits for them without the lock of the network."""
 
     def __init__(self, network: NetworkClient, *, lock: threading.Lock, clock: Clock) -> None:
         self.network = network
@@ -61,7 +61,7 @@ class Sockets:
         self._buffer = bytearray(READ_SIZE)
 
     def push(self) -> None:
-        """Connects what must be connected and writes what can be written; the lock is held."""
+        """Connects, and writes what the sockets accept; the lock is held."""
         network = self.network
         while network.to_open:
             self._open(network.to_open.pop(0))
@@ -94,7 +94,7 @@ class Sockets:
             self._selector.modify(link, wanted, node)
 
     def round(self, timeout_ms: float, *, wait_for_turn: bool = True) -> None:
-        """Waits up to `timeout_ms` for something to happen and deals with it; the caller holds no lock."""
+        """Waits up to `timeout_ms` for an event and handles it; the caller holds no lock."""
         if not self._pumping.acquire(blocking=wait_for_turn):
             return
         try:
@@ -159,11 +159,9 @@ class Sockets:
 
 
 class IOThread:
-    """A thread that does rounds while something is unfinished, so that nothing waits for the caller's next
-    call.
+    """A thread that does rounds while something is unfinished, so that nothing waits for the next call.
 
-    It looks every few milliseconds and steps aside when a caller does rounds, so callers never wait for it to
-    wake up.
+    It polls every few milliseconds and skips its turn when a caller does a round, so no caller waits for it.
     """
 
     TICK_MAX_MS = 50
@@ -177,7 +175,7 @@ class IOThread:
         self._thread: threading.Thread | None = None
 
     def want(self) -> None:
-        """There is work: called for each new batch, so it costs little when the thread is awake."""
+        """Wakes the thread; called for each new batch, so it is cheap when the thread is awake."""
         if self._wanted.is_set():
             return
         if self._thread is None:
@@ -189,7 +187,7 @@ class IOThread:
         """Ends the thread and waits for its end."""
         with (
             self._sockets.lock
-        ):  # the thread decides under it to sleep: it must not do so after it was stopped
+        ):  # under the lock the thread decides to sleep, which it must not do after this
             self._stopped.set()
             self._wanted.set()
         if self._thread is not None:
@@ -210,10 +208,10 @@ class IOThread:
 
 
 class Driver:
-    """Runs scripts of one client. Not for several threads at once, beside its own IO thread."""
+    """Runs the scripts of one client, for one thread at a time besides its own IO thread."""
 
     cancelled: tuple[type[BaseException], ...] = ()
-    """Nothing cancels a thread; Ctrl-C goes on to whoever catches it."""
+    """Empty: threads are not cancelled, and KeyboardInterrupt stays as it is."""
 
     def __init__(
         self, machine: ClientMachine, *, client_id: str, request_timeout_ms: int, clock: Clock
@@ -243,17 +241,17 @@ class Driver:
         return self._network.answers
 
     def check_running(self) -> None:
-        """A blocking client works from the start."""
+        """A blocking client needs no `with` block."""
 
     def perform(self, effects: list[Effect]) -> None:
-        """Writes what can be written at once, and leaves the rest to rounds; the lock is held."""
+        """Performs effects; writes at once what the sockets accept. The lock is held."""
         self._network.perform(effects, self._clock())
         self._sockets.push()
         if self._io_thread is not None and self._network.machine.has_work:
             self._io_thread.want()
 
     def run(self, script: CallScript[ResultT]) -> ResultT:
-        """Runs a script to its end, which is its return value or what it raises."""
+        """Runs a script to its end; returns or raises its result."""
         interruption: BaseException | None = None
         while True:
             try:
@@ -264,12 +262,12 @@ class Driver:
             except StopIteration as end:
                 return end.value
             except BaseException as problem:
-                if getgeneratorstate(script) == GEN_CLOSED:  # the script itself ended with it
+                if getgeneratorstate(script) == GEN_CLOSED:  # raised by the script itself
                     raise
-                interruption = problem  # Ctrl-C while it waited: the script says what that means
+                interruption = problem  # Ctrl-C while waiting: the script decides the result
 
     def call(self, function: Callable[[ArgumentT], object], argument: ArgumentT) -> None:
-        """Calls back into the program, which may use the client: the lock is not held."""
+        """Calls a function of the program without the lock, because it may use the client."""
         function(argument)
 
     def _wait(self, wait: Wait) -> None:
@@ -280,19 +278,19 @@ class Driver:
             left = wait.deadline - self._clock()
             self._sockets.round(
                 max(0, min(ROUND_MS, left))
-            )  # one even without time: poll(0) reads what is there
+            )  # at least one round: poll(0) reads what has arrived
             if left <= 0:
                 return
 
     def read_answers(self) -> None:
-        """Takes answers that have arrived, without waiting."""
+        """Reads answers that have arrived, without waiting."""
         with self.lock:
             is_waiting = self._network.is_waiting
         if is_waiting:
             self._sockets.round(0, wait_for_turn=False)
 
     def start(self) -> None:
-        """Connections are opened when they are needed."""
+        """Does nothing: connections are opened when they are needed."""
 
     def stop(self) -> None:
         """Ends the IO thread and closes every socket."""
@@ -305,14 +303,14 @@ class Driver:
 
 
 class SendFuture(PendingRecord["ProducerRecords"]):
-    """One record that was sent; `result()` waits for its acknowledgement."""
+    """The future of one record; `result()` waits for its acknowledgement."""
 
     __slots__ = ()
 
     def result(self, timeout_ms: int | None = None) -> RecordMetadata:
-        """Where the record was stored, or raises why it was not; RequestTimeout after `timeout_ms`."""
+        """The place of the record, or raises its error; RequestTimeout after `timeout_ms`."""
         batch = self[1]
-        if batch.base_offset >= 0:  # the usual end, a call shorter
+        if batch.base_offset >= 0:  # the usual case, without another call
             return make_record_metadata((batch.topic, batch.partition, batch.base_offset + self[2]))
         if not batch.is_done:
             self[0].wait_for([batch], timeout_ms)
@@ -320,12 +318,12 @@ class SendFuture(PendingRecord["ProducerRecords"]):
 
 
 class SendFutures(PendingColumn["ProducerRecords"]):
-    """The records of one `send_many`; `result()` waits for the acknowledgement of all."""
+    """The futures of one `send_many`; `result()` waits for the acknowledgement of all."""
 
     __slots__ = ()
 
     def result(self, timeout_ms: int | None = None) -> list[RecordMetadata]:
-        """Where each was stored, in the order given. Raises the first error, or RequestTimeout."""
+        """The places in the order of the values; raises the first error, or RequestTimeout."""
         self._owner.wait_for(self.batches, timeout_ms)
         return self.outcomes()
 
@@ -359,7 +357,7 @@ class ProducerRecords(SendPath[SendFuture]):
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
     ) -> SendFuture:
-        """As `send`, but never waits: BufferFull without room, UnknownTopic while the topic is looked up."""
+        """Like `send`, but never waits: BufferFull without room, UnknownTopic before the metadata arrives."""
         key, value = self._serialize(key, value)
         with self._driver.lock:
             place = self._calls.append_nowait(topic, value, key, partition, timestamp_ms, headers)
@@ -373,7 +371,9 @@ class ProducerRecords(SendPath[SendFuture]):
         *,
         partition: int | None = None,
     ) -> SendFutures:
-        """Takes columns of records, several times faster than `send`; waits as `send` does."""
+        """Sends columns of records, several times faster than `send`; `keys` has a key or None per value.
+        Waits as `send` does.
+        """
         futures = SendFutures(self)
         if not values:
             return futures
@@ -387,7 +387,7 @@ class ProducerRecords(SendPath[SendFuture]):
         return futures
 
     def wait_for(self, batches: Sequence[ProducerBatch], timeout_ms: int | None = None) -> None:
-        """Waits until `batches` are done; RequestTimeout when `timeout_ms` passes first."""
+        """Waits until `batches` are done; RequestTimeout after `timeout_ms` (None: no limit)."""
         self._driver.run(self._calls.wait_for(batches, timeout_ms))
 
     def _put_slowly(
