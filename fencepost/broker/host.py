@@ -46,7 +46,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import attrs
 
@@ -240,17 +240,22 @@ class Host:
     def work(self, now: int) -> None:
         """Perform the next action: write one append, perform one effect, or let the node take one input."""
         if self.to_do:
-            self._perform(self.to_do.popleft(), now)
+            act = self.to_do.popleft()
+            self._performs[type(act)](self, act, now)
         elif self.inbox:
-            arrived = self.inbox.popleft()
-            if type(arrived) is Received and arrived.to.connection != NODE:
-                self.requests_waiting -= 1
-            self._take(arrived, now)
+            self._take(self.inbox.popleft(), now)
 
-    def work_until_idle(self, now: int) -> None:
-        """Perform every action that is possible at time `now` (milliseconds)."""
-        while self.to_do or self.inbox:
-            self.work(now)
+    def work_until_idle(self, now: int, *, pauses: bool = False) -> None:
+        """Perform every action that is possible at time `now` (milliseconds). With `pauses`, stop as soon as
+        answers may leave: they leave together, before the node continues with work that no client waits for.
+        """
+        while True:
+            while self.to_do:
+                act = self.to_do.popleft()
+                self._performs[type(act)](self, act, now)
+            if not self.inbox or (pauses and self.answers and not self.requests_waiting):
+                return
+            self._take(self.inbox.popleft(), now)
 
     def tick(self, now: int) -> None:
         """Offer a Tick when one is due."""
@@ -259,44 +264,38 @@ class Host:
             self.inbox.append(Tick())
 
     def _take(self, arrived: Input, now: int) -> None:
+        """Let the node take an input; appends are performed before effects."""
+        if type(arrived) is Received and arrived.to.connection != NODE:
+            self.requests_waiting -= 1
         outcome = step(self.node, arrived, now)
-        self.to_do.extend(outcome.appends)
-        self.to_do.extend(outcome.effects)
+        if outcome.appends:
+            self.to_do.extend(outcome.appends)
+        if outcome.effects:
+            self.to_do.extend(outcome.effects)
         if self.watch is not None:
             self.watch(arrived, outcome)
 
-    def _perform(self, act: Append | Effect, now: int) -> None:
-        match act:
-            case Append():
-                self._write(act)
-            case Reply():
-                self._answer(act)
-            case Send():
-                self._send(act)
-            case ReplyFetched():
-                self._answer(Reply(act.to, body=fetch.complete_fetch(act, self._journal)))
-            case ReplyListed():
-                self._answer(Reply(act.to, body=fetch.complete_list(act, self._journal)))
-            case MoveLogStart():
-                self._move_log_start(act)
-            case Assign():
-                self._lead(act, now)
-            case Remove():
-                self._remove(act.partition)
-            case WakeMe():
-                earlier = self.wakes_at_ms
-                self.wakes_at_ms = act.at_ms if earlier is None else min(earlier, act.at_ms)
-            case Warn():
-                self.troubles.append(act.because)
+    def _reply_fetched(self, act: ReplyFetched, now: int) -> None:
+        self._answer(Reply(act.to, body=fetch.complete_fetch(act, self._journal)), now)
 
-    def _send(self, send: Send) -> None:
-        if send.node_id == self.node_id and self.carries_own:
+    def _reply_listed(self, act: ReplyListed, now: int) -> None:
+        self._answer(Reply(act.to, body=fetch.complete_list(act, self._journal)), now)
+
+    def _wake_me(self, act: WakeMe, now: int) -> None:
+        earlier = self.wakes_at_ms
+        self.wakes_at_ms = act.at_ms if earlier is None else min(earlier, act.at_ms)
+
+    def _warn(self, act: Warn, now: int) -> None:
+        self.troubles.append(act.because)
+
+    def _send(self, send: Send, now: int) -> None:
+        if self.carries_own and send.node_id == self.node.settings.node_id:
             to = ReplyTo(NODE, send.token)
-            self.inbox.append(Received(send.request, to=to, version=send.version, from_node=self.node_id))
+            self.inbox.append(Received(send.request, to=to, version=send.version, from_node=send.node_id))
         else:
             self.outbox.append(send)
 
-    def _answer(self, reply: Reply) -> None:
+    def _answer(self, reply: Reply, now: int) -> None:
         if reply.to.connection == NODE:
             self.inbox.append(Answered(token=reply.to.correlation_id, error=reply.error, body=reply.body))
         else:
@@ -327,7 +326,7 @@ class Host:
         held = self.held.get(key)
         return held is not None and held.is_newest and self.directory.holds(held.journal)
 
-    def _write(self, append: Append) -> None:
+    def _write(self, append: Append, now: int) -> None:
         """Write one batch; the sync policy decides whether it is durable now or after a sync."""
         key = append.partition
         try:
@@ -352,7 +351,7 @@ class Host:
         else:
             self.inbox.appendleft(Durable(partition=key, offset=end))
 
-    def _move_log_start(self, order: MoveLogStart) -> None:
+    def _move_log_start(self, order: MoveLogStart, now: int) -> None:
         key, error, batch_start = order.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER, NO_OFFSET
         if self._still_writes(key):
             try:
@@ -460,7 +459,8 @@ class Host:
         self.written[key] = journal.log_end_offset
         self.changed.add(key)
 
-    def _remove(self, key: TopicPartition) -> None:
+    def _remove(self, removed: Remove, now: int) -> None:
+        key = removed.partition
         self.held.pop(key, None)
         self.changed.discard(key)
         self.unsynced.discard(key)
@@ -477,6 +477,19 @@ class Host:
                 except StorageError as problem:
                     self._lose(key, problem)
         self.changed.clear()
+
+    _performs: ClassVar[dict[type[Append | Effect], Callable[[Host, Any, int], None]]] = {
+        Append: _write,
+        Reply: _answer,
+        Send: _send,
+        ReplyFetched: _reply_fetched,
+        ReplyListed: _reply_listed,
+        MoveLogStart: _move_log_start,
+        Assign: _lead,
+        Remove: _remove,
+        WakeMe: _wake_me,
+        Warn: _warn,
+    }
 
 
 # Under `commit` decisions and granted identities must survive as surely as the data that they are about.

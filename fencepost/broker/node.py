@@ -97,7 +97,7 @@ from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.state import Transactions
 from fencepost.journal.indexes import AbortedRange
-from fencepost.protocol.batches import BatchHeader, Buffer, place, read_header
+from fencepost.protocol.batches import BatchHeader, Buffer, place
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     AllocateProducerIds,
@@ -235,8 +235,7 @@ class Node:
         """Place a batch at the end of a log; `entries` are its records as the coordinator reads them."""
         state = log.partition
         writable = batch if isinstance(batch, bytearray) else _writable(batch)
-        place(writable, base_offset=state.log_end_offset, leader_epoch=state.leader_epoch)
-        header = read_header(writable)
+        header = place(writable, base_offset=state.log_end_offset, leader_epoch=state.leader_epoch)
         aborted, consequences = self.enter(log, header, writable, entries)
         self.outcome.appends.append(
             Append(state.key, header=header, batch=writable, leader_epoch=state.leader_epoch, aborted=aborted)
@@ -288,9 +287,11 @@ class Node:
             # after a decision, after a failed attempt, and after a failover (transactions/markers.py).
             for name in transactions.became_durable(log.coordinator, offset):
                 self.marker_retries[state.key, name] = 0
-        while log.waiting and log.waiting[0][0] <= offset:
-            self.release(log, log.waiting.popleft()[1])
-        self.moved(state.key)
+        waiting = log.waiting
+        while waiting and waiting[0][0] <= offset:
+            self.release(log, waiting.popleft()[1])
+        if self.readers:
+            self.moved(state.key)
 
     def moved(self, key: TopicPartition) -> None:
         """Mark the parked fetches of this partition; `wake_readers` checks them once, as the step ends."""

@@ -220,11 +220,8 @@ class Server:
         host.tick(now)
         if not self.pauses:
             while not host.is_idle:
-                host.work(now)
-                # Answers leave together, but before work that no client waits for, such as markers: a commit
-                # is acknowledged after PREPARE_COMMIT, and its markers should not delay that.
-                if host.answers and not host.requests_waiting:
-                    self._send_answers()
+                host.work_until_idle(now, pauses=True)
+                self._send_answers()
         else:
             self._work_until_held(now)
         self._send_answers()

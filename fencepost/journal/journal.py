@@ -155,7 +155,8 @@ class Journal:
         """A new leader takes over, before its first write; writes of older leaders are refused from now
         on.
         """
-        self._check_leader(leader_epoch)
+        if leader_epoch < self._leader_epoch:
+            raise self._stale_leader(leader_epoch)
         self._leader_epoch = leader_epoch
         self.is_fresh = False
 
@@ -167,7 +168,8 @@ class Journal:
 
         StaleLeader when a newer leader took over; StorageError when the disk fails or has failed before.
         """
-        self._check_leader(leader_epoch)
+        if leader_epoch < self._leader_epoch:
+            raise self._stale_leader(leader_epoch)
         if self.failed is not None:
             raise StorageError(self.failed)
         end = self._end
@@ -204,12 +206,11 @@ class Journal:
             self._fail(error)
             raise
 
-    def _check_leader(self, leader_epoch: int) -> None:
-        if leader_epoch < self._leader_epoch:
-            raise StaleLeader(
-                f"a write to {self.partition} under leader epoch {leader_epoch}, "
-                f"but {self._leader_epoch} leads it now"
-            )
+    def _stale_leader(self, leader_epoch: int) -> StaleLeader:
+        return StaleLeader(
+            f"a write to {self.partition} under leader epoch {leader_epoch}, "
+            f"but {self._leader_epoch} leads it now"
+        )
 
     def _opens_segment(self, header: BatchHeader, last_offset: int) -> bool:
         """Kafka's LogSegment.shouldRoll: by time, and by the 32 bits of an index entry. `is_full` covers the

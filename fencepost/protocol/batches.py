@@ -65,8 +65,7 @@ CONTROL_BATCH_SIZE: Final = 78
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _UNCOVERED = struct.Struct(HEADER.format[:6])  # up to the checksum, which covers the rest
 _COVERED = struct.Struct(">" + HEADER.format[6:])
-_BASE_OFFSET = struct.Struct(">q")
-_LEADER_EPOCH = struct.Struct(">i")
+_PLACE = struct.Struct(">qii")  # base offset, batch length, leader epoch
 _CRC = struct.Struct(">I")
 
 
@@ -211,10 +210,12 @@ def build_batch(
     return batch
 
 
-def place(batch: bytearray | memoryview, *, base_offset: int, leader_epoch: int) -> None:
-    """Set base offset and leader epoch, which the checksum does not cover."""
-    _BASE_OFFSET.pack_into(batch, 0, base_offset)
-    _LEADER_EPOCH.pack_into(batch, 12, leader_epoch)
+def place(batch: bytearray | memoryview, *, base_offset: int, leader_epoch: int) -> BatchHeader:
+    """Set base offset and leader epoch, which the checksum does not cover. Returns the header of the batch
+    as it is now.
+    """
+    _PLACE.pack_into(batch, 0, base_offset, len(batch) - LENGTH_PREFIX_SIZE, leader_epoch)
+    return BatchHeader(*HEADER.unpack_from(batch))
 
 
 def renumber(batch: bytearray, *, producer_id: int, producer_epoch: int, base_sequence: int) -> None:

@@ -342,7 +342,8 @@ OF_JOURNALS: Final = (
         "a replaced leader may still write",
         breaks="The journal takes batches of an older leader epoch.",
         edits=(
-            Edit("journal.journal:Journal._check_leader", {"leader_epoch < self._leader_epoch": "False"}),
+            Edit("journal.journal:Journal.append", {"leader_epoch < self._leader_epoch": "False"}),
+            Edit("journal.journal:Journal.lead", {"leader_epoch < self._leader_epoch": "False"}),
         ),
     ),
     Mutation(
