@@ -1,8 +1,10 @@
-"""A check: a condition, and the error that refuses whatever meets it.
+"""A check: a predicate, and the error for everything to which it applies.
 
-Checks stand in tables, in Kafka's order; the first whose predicate is true refuses. The broker runs the
-tables, and the docs draw them.
+Rule: tables of checks are in Kafka's order; the first check whose predicate is true refuses.
 """
+
+# A table instead of a function with branches, because three readers use it: the broker runs it, the docs show
+# it (docs/state-machines.md), and a broker without a protection or a fix has the same table minus some rows.
 
 from __future__ import annotations
 
@@ -17,24 +19,24 @@ Looked = TypeVarTuple("Looked")
 
 
 class Check(NamedTuple, Generic[*Looked]):
-    """One rule. `name` completes "refused, because it ..."; `source` is the KIP or the class of Kafka."""
+    """One row. `name` completes "refused, because it ..."; `source` is the KIP or Kafka's class."""
 
     name: str
     error: ErrorCode
     predicate: Callable[[*Looked], bool]
     source: str
     protection: str | None = None
-    """What it is part of: a broker whose `broken` names this protection does without the check."""
+    """The protection to which the check belongs: a broker with this in `broken` lacks the check."""
     since: str | None = None
-    """The correction of Kafka (KafkaFixes) that brought it."""
+    """The fix of Kafka (KafkaFixes) that introduced the check."""
     until: str | None = None
-    """The correction that took it away."""
+    """The fix that removed it."""
 
 
 def in_force(
     checks: tuple[Check[*Looked], ...], *, broken: frozenset[str], fixes: KafkaFixes
 ) -> tuple[Check[*Looked], ...]:
-    """The checks of a broker that lacks these protections and has these corrections."""
+    """The checks of a broker without these protections and with these fixes."""
     return tuple(
         check
         for check in checks

@@ -1,6 +1,6 @@
 """A broker in a thread of this process, for notebooks and tests: `with fencepost.Broker() as broker:`.
 
-Rule: it is the very broker that `fencepost serve` runs, on a real socket; only its process is yours.
+Rule: it is the broker of `fencepost serve`, on a real socket; only the process is the caller's.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ START_SECONDS_MAX = 30.0  # a large log is read before the broker is ready
 
 
 class BrokerFailed(FencepostError):
-    """The broker's thread ended by itself; the cause is chained."""
+    """The broker did not start, or its thread ended unexpectedly; the cause is chained."""
 
 
 class Broker:
-    """A broker on loopback. `directory` None keeps everything in memory; `sync` is none, commit or all.
+    """A broker on loopback. `directory` None means in memory; `sync` is "none", "commit" or "all".
 
-    Use it as a context manager, or call `start()` and `stop()`. `address` is what clients take as bootstrap.
+    Use it as a context manager, or call `start()` and `stop()`. Clients take `address` as bootstrap server.
     """
 
     def __init__(
@@ -56,9 +56,11 @@ class Broker:
         return self._ready.address
 
     def start(self) -> Broker:
-        """Start, and return when the broker can be connected to."""
+        """Start the thread, and return when the broker accepts connections. Raises BrokerFailed, or the error
+        that prevented the start.
+        """
         if self._thread is not None:
-            raise BrokerFailed("this broker was started before: make a new one")
+            raise BrokerFailed("this broker was started before; create a new Broker to start again")
         self._thread = threading.Thread(target=self._run, name="fencepost broker", daemon=True)
         self._thread.start()
         if not self._is_settled.wait(START_SECONDS_MAX):
@@ -69,17 +71,18 @@ class Broker:
         return self
 
     def stop(self) -> None:
-        """Stop cleanly, and return when everything is written and closed. BrokerFailed when it had ended by
-        itself.
+        """Stop cleanly; return when everything is written and closed. Raises BrokerFailed if the broker had
+        ended unexpectedly.
         """
         if self._thread is None or self._ready is None:
             return
         self._ready = None
         if self._token is not None and self._thread.is_alive():
+            # Trio objects may only be touched from trio's own thread; the token is the one exception.
             self._token.run_sync_soon(self._scope.cancel)
         self._thread.join()
         if self._problem is not None:
-            raise BrokerFailed(f"the broker ended by itself: {self._problem}") from self._problem
+            raise BrokerFailed(f"the broker ended unexpectedly: {self._problem}") from self._problem
 
     def _run(self) -> None:
         ended = outcome.capture(trio.run, self._serve)

@@ -1,8 +1,12 @@
-"""What is forgotten because nobody used it for long: transactional ids, producers, offsets of groups.
+"""Expiration of unused state: transactional ids, producers, group offsets.
 
-Rule: scans happen on a grid of their interval, as Kafka's scheduler does them; what a transaction still needs
-never expires. Ids, offsets and groups are forgotten by tombstones in their logs, a producer without a trace.
+Rule: state that an unfinished transaction needs never expires.
 """
+
+# Ids, offsets and groups expire by tombstones in their logs, so that every later leader forgets them, too.
+# Producers expire in memory: each leader derives this from the timestamps in its log (ProducerStateManager).
+# Scans are a fixed interval apart, as KafkaScheduler runs them, so state lives up to one interval longer than
+# its limit.
 
 from __future__ import annotations
 
@@ -30,14 +34,14 @@ MAY_EXPIRE: Final = frozenset({TransactionState.EMPTY, *COMPLETED})
 
 
 def start(node: Node, log: LeaderLog, now: int) -> None:
-    """A log is led from now on: what expired in it meanwhile is forgotten, and its turn will come again."""
+    """Forget producers that expired while this node did not lead the log, and schedule the scans."""
     _forget_producers(node, log, now)
     for scan in Scan:
         _schedule(node, scan, now)
 
 
 def scan_if_due(node: Node, now: int) -> None:
-    """Every scan at its time."""
+    """Run the scans that are due, and schedule the next ones."""
     for scan, due_ms in list(node.scans_at_ms.items()):
         if due_ms <= now:
             del node.scans_at_ms[scan]
@@ -59,8 +63,8 @@ def _expire_transactional_ids(node: Node, now: int) -> None:
 
 
 def expired(state: Transactions, *, before_ms: int) -> list[str]:
-    """Transactional ids that nobody used since `before_ms` and that owe nothing; one that is busy is for the
-    next scan (TransactionStateManager.removeExpiredTransactionalIds).
+    """Transactional ids without an update since `before_ms` and without an unfinished transaction; a busy id
+    is left for the next scan (TransactionStateManager.removeExpiredTransactionalIds).
     """
     return [
         name
@@ -72,13 +76,15 @@ def expired(state: Transactions, *, before_ms: int) -> list[str]:
 def _expire_producers(node: Node, now: int) -> None:
     for log in node.logs.values():
         _forget_producers(node, log, now)
+    # A transaction that outlived transaction.max.timeout.ms is one that no coordinator will end: it hangs,
+    # and the LSO with it. The broker cannot decide it, but an operator can (KIP-664).
     late = partitions_with_late_transactions(node, now)
     if late:
         node.outcome.effects.append(
             Warn(
                 f"PartitionsWithLateTransactionsCount is {len(late)}: the oldest transaction in {late[0]} is "
-                "open for longer than any coordinator lets it; `fencepost transactions find-hanging "
-                f"--broker-id {node.settings.node_id}` says whether it hangs"
+                "open for longer than transaction.max.timeout.ms allows; run `fencepost transactions "
+                f"find-hanging --broker-id {node.settings.node_id}` to see whether it hangs"
             )
         )
 
@@ -108,8 +114,8 @@ def _expire_offsets_of(node: Node, log: LeaderLog, group_id: str, *, before_ms: 
 
 
 def partitions_with_late_transactions(node: Node, now: int) -> list[TopicPartition]:
-    """Those whose oldest open transaction outlived every timeout, so that nobody will end it (Kafka's metric
-    PartitionsWithLateTransactionsCount is their number).
+    """Partitions whose oldest open transaction outlived every timeout. Their number is Kafka's metric
+    PartitionsWithLateTransactionsCount.
     """
     limit = node.settings.transaction_max_timeout_ms + LATE_TRANSACTION_BUFFER_MS
     return sorted(key for key, log in node.logs.items() if _is_late(log, before_ms=now - limit))

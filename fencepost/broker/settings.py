@@ -1,6 +1,6 @@
-"""What can be set about a node, under Kafka's names and with Kafka's defaults where Kafka has them.
+"""The settings of a node, with Kafka's names and defaults where Kafka has them.
 
-Rule: one frozen value per node, given at birth; nothing below reads an environment or a file.
+Rule: one frozen value per node; no core reads an environment variable or a file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ PROTECTIONS: Final = frozenset({"fencing", "dedup"})
 def _known_protections(_: object, __: object, broken: frozenset[str]) -> None:
     if unknown := broken - PROTECTIONS:
         raise ValueError(
-            f"there is no protection {', '.join(sorted(unknown))}; there are {', '.join(sorted(PROTECTIONS))}"
+            f"unknown protection {', '.join(sorted(unknown))}; "
+            f"the protections are {', '.join(sorted(PROTECTIONS))}"
         )
 
 
@@ -35,7 +36,7 @@ def _own_id(settings: NodeSettings) -> int:
 
 @attrs.frozen(kw_only=True)
 class NodeSettings:
-    """Settings of one node. `broken` turns protections off, to show what they are for."""
+    """Settings of one node. `broken` turns protections off, to show the anomalies that they prevent."""
 
     node_id: int = 1
     controller_id: int = attrs.field(
@@ -47,7 +48,7 @@ class NodeSettings:
     transaction_version: TransactionVersion = NEWEST  # transaction.version, as finalized in the cluster
     partition_verification: bool = True  # transaction.partition.verification.enable (KIP-890 part 1)
     broken: frozenset[str] = attrs.field(factory=frozenset[str], validator=_known_protections)
-    fixes: KafkaFixes = ALL_FIXES  # which of Kafka's later corrections this broker has
+    fixes: KafkaFixes = ALL_FIXES  # the fixes of Kafka that this broker has
     transaction_state_log_num_partitions: int = 50
     offsets_topic_num_partitions: int = 50
     message_max_bytes: int = 1_048_588  # message.max.bytes: 1 MiB of records and a header
@@ -61,7 +62,7 @@ class NodeSettings:
     offsets_retention_check_interval_ms: int = 600_000
     reelection_backoff_ms: int = 1_000  # a disk that failed gets this long before its log is read again
     controller_quorum_retry_backoff_ms: int = 20  # controller.quorum.retry.backoff.ms
-    metadata_max_wait_ms: int = 500  # KafkaRaftClient.MAX_FETCH_WAIT_MS: how long a node waits for news
+    metadata_max_wait_ms: int = 500  # KafkaRaftClient.MAX_FETCH_WAIT_MS: how long a metadata Fetch is parked
     group_initial_rebalance_delay_ms: int = 3_000
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
@@ -71,13 +72,16 @@ class NodeSettings:
 
     @cached_property
     def rules(self) -> Rules:
-        """What this node's transaction coordinators go by."""
+        """The settings of this node's transaction coordinators."""
         return Rules(
             transaction_version=self.transaction_version,
             transaction_max_timeout_ms=self.transaction_max_timeout_ms,
             broken=self.broken,
             fixes=self.fixes,
         )
+
+    # Tables without the rows that are off are built once, so that the hot path does not look at `broken` or
+    # `fixes`.
 
     @cached_property
     def batch_checks(self) -> tuple[WriteCheck, ...]:
@@ -86,7 +90,7 @@ class NodeSettings:
 
     @cached_property
     def checks_before_asking(self) -> tuple[WriteCheck, ...]:
-        """The checks for a transactional write before the coordinator is asked about it."""
+        """The checks for a transactional write before the coordinator verifies it."""
         return self._in_force(checks.BEFORE_ASKING)
 
     @cached_property
@@ -104,7 +108,7 @@ class NodeSettings:
 
     @cached_property
     def group_rules(self) -> GroupRules:
-        """What this node's group coordinators go by."""
+        """The settings of this node's group coordinators."""
         return GroupRules(
             initial_rebalance_delay_ms=self.group_initial_rebalance_delay_ms,
             min_session_timeout_ms=self.group_min_session_timeout_ms,

@@ -1,8 +1,10 @@
-"""DeleteRecords: the start of a log moves forward, and what lies before it is not read any more.
+"""DeleteRecords: move the start of a log forward; readers cannot fetch the records before it any more.
 
-Rule: the new start is durable before the node goes by it, and before anybody hears of it. Producers, open
-transactions and the index of aborted ones stay as they are (KAFKA-7190).
+Rule: the new start is durable before the node uses it, and before the client gets its answer.
 """
+
+# Producers, open transactions and the index of aborted transactions stay (KAFKA-7190). A producer whose
+# records are all deleted would otherwise be unknown, and an open transaction would lose its marker's effect.
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from fencepost.protocol.terms import HIGH_WATERMARK, INTERNAL_TOPICS, NO_OFFSET,
 
 
 def delete_records(node: Node, request: DeleteRecords, to: ReplyTo, now: int) -> None:
-    """Each partition on its own (ReplicaManager.deleteRecordsOnLocalLog)."""
+    """Each partition has its own result (ReplicaManager.deleteRecordsOnLocalLog)."""
     ticket = node.gather(to, DeleteRecordsReply, len(request.partitions))
     for index, part in enumerate(request.partitions):
         key = TopicPartition(part.topic, part.partition)
@@ -59,7 +61,7 @@ def _part(
 
 
 def moved(node: Node, arrived: LogStartMoved, now: int) -> None:
-    """The journal starts there now, or could not do it."""
+    """The journal has moved its start, or failed to."""
     order = arrived.order
     log, start = node.logs.get(order.partition), NO_OFFSET
     if arrived.error is NO_ERROR:

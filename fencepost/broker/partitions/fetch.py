@@ -1,9 +1,14 @@
-"""Fetch and ListOffsets: what a reader may see, bounded by its isolation level; bytes come from the
-journal, by the shell.
+"""Fetch and ListOffsets: the offsets that a reader may see, and the answer built from them.
 
-Rule: the core plans with offsets alone, and `complete_*` fill a plan in from a journal: they are the only
-readers of logs.
+Rule: the node plans with offsets alone; `complete_*`, called by the host, read the journal.
 """
+
+# A plan is made and bounded at one moment, and the bytes are read right after it in the same step's effects.
+# So a reader never sees bytes of a batch that was appended, or became durable, after its bound was taken.
+#
+# At read_committed the answer contains all records up to the LSO, aborted ones included, together with the
+# list of aborted transactions that overlap them. The client filters: the broker would otherwise have to parse
+# and copy batches (KIP-98; the client's side is client/consumer_records.py).
 
 from __future__ import annotations
 
@@ -44,7 +49,7 @@ from fencepost.protocol.terms import (
 
 OpenJournal = Callable[[TopicPartition], Journal]
 
-# A reader that asks for more than this in one answer gets this much: the rest of us want our turn.
+# The largest answer, whatever the reader requests: one reader must not occupy the broker's memory.
 FETCH_BYTES_MAX: Final = 50 * 1024 * 1024  # fetch.max.bytes
 
 
@@ -52,7 +57,7 @@ FETCH_BYTES_MAX: Final = 50 * 1024 * 1024  # fetch.max.bytes
 
 
 def fetch(node: Node, request: Fetch, to: ReplyTo, now: int) -> None:
-    """Answer at once when there is something to say, else wait for it up to max_wait_ms (DelayedFetch)."""
+    """Answer at once if there is data or an error; else park the request for max_wait_ms (DelayedFetch)."""
     plans = _plans(node, request)
     if _has_news(plans) or request.min_bytes <= 0 or request.max_wait_ms <= 0 or not plans:
         _answer(node, request, to, plans)
@@ -100,7 +105,7 @@ def _plan_fetch(node: Node, part: FetchPartition, isolation_level: IsolationLeve
 
 
 def _refused(part: FetchPartition, key: TopicPartition, error: ErrorCode) -> FetchPlan:
-    """Beside an error a Fetch says nothing of offsets."""
+    """A plan that contains only an error; as in Kafka, all its offsets are -1."""
     return FetchPlan(
         partition=key,
         error=error,
@@ -114,8 +119,8 @@ def _refused(part: FetchPartition, key: TopicPartition, error: ErrorCode) -> Fet
 
 
 def _led(node: Node, key: TopicPartition, current_leader_epoch: int) -> LeaderLog | ErrorCode:
-    """The log, if this node leads it and in the epoch that the reader knows of: what another leadership
-    says of offsets is not about the reader's (KIP-320, Partition.checkCurrentLeaderEpoch).
+    """The log, if this node leads it under the leader epoch that the reader knows: an offset may mean another
+    record under another leadership (KIP-320, Partition.checkCurrentLeaderEpoch).
     """
     log = node.log_of(key)
     if isinstance(log, Refused):
@@ -127,7 +132,7 @@ def _led(node: Node, key: TopicPartition, current_leader_epoch: int) -> LeaderLo
 
 
 def wake_readers(node: Node) -> None:
-    """Fetches that wait for a partition that moved are looked at again."""
+    """Check the parked fetches of partitions that changed in this step, and answer those with data."""
     movable, node.movable = node.movable & node.fetches.keys(), set()
     for ticket in sorted(movable):
         request = node.fetches[ticket].request
@@ -137,14 +142,14 @@ def wake_readers(node: Node) -> None:
 
 
 def end_waits(node: Node, now: int) -> None:
-    """Fetches whose time is up are answered with what there is, which is nothing."""
+    """Answer the fetches whose time is up, without data."""
     for ticket in [ticket for ticket, parked in node.fetches.items() if parked.until_ms <= now]:
         parked = forget_fetch(node, ticket)
         _answer(node, parked.request, parked.to, _plans(node, parked.request))
 
 
 def forget_fetch(node: Node, ticket: int) -> ParkedFetch:
-    """A parked fetch is answered, or nobody waits for it any more."""
+    """Remove a parked fetch that is answered now, or whose connection is closed."""
     parked = node.fetches.pop(ticket)
     for part in parked.request.partitions:
         key = TopicPartition(part.topic, part.partition)
@@ -155,9 +160,7 @@ def forget_fetch(node: Node, ticket: int) -> ParkedFetch:
 
 
 def list_offsets(node: Node, request: ListOffsets, to: ReplyTo, now: int) -> None:
-    """Earliest, latest, or the first offset at or after a timestamp; never at or past what the isolation
-    level allows.
-    """
+    """The earliest or latest offset, or the first one at or after a timestamp, within the isolation level."""
     plans = tuple(_plan_offset(node, part, request.isolation_level) for part in request.partitions)
     node.outcome.effects.append(ReplyListed(to, plans=plans))
 
@@ -178,7 +181,7 @@ def _plan_offset(node: Node, part: ListOffsetsPartition, isolation_level: Isolat
             LATEST_TIERED_TIMESTAMP: NO_OFFSET,
         }
         if not is_lookup and part.timestamp not in named:
-            error = ErrorCode.UNSUPPORTED_VERSION  # a name of Kafka's that is younger than this
+            error = ErrorCode.UNSUPPORTED_VERSION  # a special timestamp of a later Kafka
         offset = named.get(part.timestamp, NO_OFFSET)
     return OffsetPlan(
         partition=key,
@@ -194,8 +197,8 @@ def _plan_offset(node: Node, part: ListOffsetsPartition, isolation_level: Isolat
 
 
 def complete_fetch(reply: ReplyFetched, journal: OpenJournal) -> FetchReply:
-    """The bytes for each plan, and for read_committed the aborted transactions among them. The first batch
-    found is given whatever the limits are, no other beyond them (KIP-74).
+    """Read the bytes for each plan, and for read_committed the aborted transactions in them. Only the first
+    batch may exceed the size limits, so that a large one does not block its reader for ever (KIP-74).
     """
     left, has_some = reply.max_bytes, False
     parts: list[FetchedPartition] = []
@@ -204,7 +207,7 @@ def complete_fetch(reply: ReplyFetched, journal: OpenJournal) -> FetchReply:
         try:
             if error is not NO_ERROR:
                 if error is ErrorCode.OFFSET_OUT_OF_RANGE and _has_offset(journal(plan.partition), plan):
-                    error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # whoever leads now has written it
+                    error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # a later leader has written it
             else:
                 if plan.fetch_offset < plan.before and not (has_some and left <= 0):
                     size, log = max(0, min(plan.max_bytes, left)), journal(plan.partition)
@@ -220,14 +223,14 @@ def complete_fetch(reply: ReplyFetched, journal: OpenJournal) -> FetchReply:
 
 
 def _has_offset(log: Journal, plan: FetchPlan) -> bool:
-    """Whether the log goes as far as a reader does, though this leader does not know. A reader that names the
-    leader epoch that it knows of is refused by that (KIP-320); for one that names none the log can tell.
+    """Whether the log contains an offset that this leader does not know of. Then another node leads already,
+    and a reader without a leader epoch (KIP-320) must look for it, not reset its offset.
     """
     return log.log_start_offset <= plan.fetch_offset <= log.log_end_offset
 
 
 def _unreadable(problem: FencepostError) -> ErrorCode:
-    """What a reader is told when a disk, or what lies on it, cannot be read; nobody else notices."""
+    """The error for a reader if the disk cannot be read, or its bytes are corrupt."""
     return ErrorCode.KAFKA_STORAGE_ERROR if isinstance(problem, StorageError) else ErrorCode.CORRUPT_MESSAGE
 
 
@@ -247,8 +250,8 @@ def _fetched(
 
 
 def _aborted(plan: FetchPlan, records: Buffer, journal: OpenJournal) -> tuple[AbortedTransaction, ...]:
-    """LocalLog.addAbortedTransactions: from the fetch offset up to the first offset that surely lies behind
-    the bytes.
+    """The aborted transactions from the fetch offset to the upper bound of the bytes
+    (LocalLog.addAbortedTransactions).
     """
     log = journal(plan.partition)
     upper = log.fetch_upper_bound(read_header(records).base_offset, len(records))
@@ -259,7 +262,7 @@ def _aborted(plan: FetchPlan, records: Buffer, journal: OpenJournal) -> tuple[Ab
 
 
 def complete_list(reply: ReplyListed, journal: OpenJournal) -> ListOffsetsReply:
-    """Offsets for each plan; a timestamp that no visible record reaches is answered with -1 and -1."""
+    """Look up each plan's offset; if no visible record has the timestamp, offset and timestamp are -1."""
     return ListOffsetsReply(partitions=tuple(_listed(plan, journal) for plan in reply.plans))
 
 
