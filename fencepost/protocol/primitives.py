@@ -111,6 +111,10 @@ class Fields:
         self.at = end
         return piece
 
+    def rest(self) -> bytes:
+        """All bytes that are left."""
+        return self.take(len(self.data) - self.at)
+
     def fail(self, because: str) -> NoReturn:
         raise ProtocolViolation(f"{self.name}: {because}")
 

@@ -141,13 +141,21 @@ def read_transactions(batch: Buffer, header: BatchHeader) -> list[tuple[str, Tra
     """The records in a batch of `__transaction_state`, None for a tombstone; reads value versions 0 and 1."""
     found: list[tuple[str, TransactionRecord | None]] = []
     for key, value in read_keys_and_values(batch, header):
-        fields = Fields(key or b"", name="transaction log key")
-        if fields.int16() != _TRANSACTION_KEY_VERSION:
-            continue
-        transactional_id = fields.string()
-        fields.finish()
-        found.append((transactional_id, None if value is None else _read_transaction(value)))
+        transactional_id = _read_key(key or b"")
+        if transactional_id is not None:
+            found.append((transactional_id, None if value is None else _read_transaction(value)))
     return found
+
+
+@lru_cache(_REMEMBERED)
+def _read_key(key: bytes) -> str | None:
+    """The transactional id, None in a key of another kind."""
+    fields = Fields(key, name="transaction log key")
+    if fields.int16() != _TRANSACTION_KEY_VERSION:
+        return None
+    transactional_id = fields.string()
+    fields.finish()
+    return transactional_id
 
 
 def _read_transaction(value: bytes) -> TransactionRecord:
@@ -163,21 +171,34 @@ def _read_transaction(value: bytes) -> TransactionRecord:
     if (partitions is None) != (_STATES[number] is TransactionState.EMPTY):
         fields.fail("partitions are null exactly in the state Empty")
     update_ms, start_ms = fields.fixed(_TRANSACTION_TIMES)
-    tags = fields.tagged_fields() if version else {}
+    previous_producer_id, next_producer_id, client_version = NO_PRODUCER_ID, NO_PRODUCER_ID, 0
+    if version:
+        previous_producer_id, next_producer_id, client_version = _read_tags(fields.rest())
     fields.finish()
     return TransactionRecord(
-        producer_id=producer_id,
-        previous_producer_id=fields.tagged_int(
-            tags, _TAG_PREVIOUS_PRODUCER_ID, INT64, default=NO_PRODUCER_ID
-        ),
-        next_producer_id=fields.tagged_int(tags, _TAG_NEXT_PRODUCER_ID, INT64, default=NO_PRODUCER_ID),
-        producer_epoch=producer_epoch,
-        timeout_ms=timeout_ms,
-        state=_STATES[number],
-        partitions=tuple(sorted(partitions or ())),
-        update_ms=update_ms,
-        start_ms=start_ms,
-        client_version=fields.tagged_int(tags, _TAG_CLIENT_VERSION, INT16, default=0),
+        producer_id,
+        previous_producer_id,
+        next_producer_id,
+        producer_epoch,
+        timeout_ms,
+        _STATES[number],
+        tuple(sorted(partitions or ())),
+        update_ms,
+        start_ms,
+        client_version,
+    )
+
+
+@lru_cache(_REMEMBERED)
+def _read_tags(content: bytes) -> tuple[int, int, int]:
+    """The previous and the next producer id, and the client's transaction version."""
+    fields = Fields(content, name="transaction log value")
+    tags = fields.tagged_fields()
+    fields.finish()
+    return (
+        fields.tagged_int(tags, _TAG_PREVIOUS_PRODUCER_ID, INT64, default=NO_PRODUCER_ID),
+        fields.tagged_int(tags, _TAG_NEXT_PRODUCER_ID, INT64, default=NO_PRODUCER_ID),
+        fields.tagged_int(tags, _TAG_CLIENT_VERSION, INT16, default=0),
     )
 
 

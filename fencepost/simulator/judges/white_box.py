@@ -44,6 +44,7 @@ from fencepost.broker.groups.state import Groups
 from fencepost.broker.host import Host
 from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.purgatory import InFlightMetadataFetch, LeaderLog
+from fencepost.broker.transactions.state import Transactions
 from fencepost.log_model.transactions import DECISIONS
 from fencepost.protocol.batches import BatchHeader, marker_of
 from fencepost.protocol.messages import EndTxn, InitProducerId, WriteTxnMarkers
@@ -56,7 +57,7 @@ from fencepost.protocol.terms import (
     TransactionResult,
     TransactionState,
 )
-from fencepost.protocol.transaction_log import read_transactions
+from fencepost.protocol.transaction_log import TransactionRecord, read_transactions
 from fencepost.simulator.judges.answer_rules import AnswerRules, RetryRule
 from fencepost.simulator.judges.coverage import COUNTED, CellCounter, Coverage
 from fencepost.simulator.judges.partition_rules import (
@@ -237,6 +238,7 @@ class Invariants:
             # Read from the batch, since a coordinator's memory may hold what its log does not.
             (name, decided), *_ = read_transactions(append.batch, header)
             if decided is not None:
+                _compare(host, key, name, decided)
                 self.cells.decided(name, decided, is_tick=isinstance(arrived, Tick))
                 self.transactions.enter(key, (record.end_offset, name, decided))
         elif key.topic == CONSUMER_OFFSETS_TOPIC:
@@ -285,6 +287,14 @@ class Invariants:
 
     def _leads(self, host: Host, key: TopicPartition) -> bool:
         return self.partitions[key].host is host and key in host.node.logs
+
+
+def _compare(host: Host, key: TopicPartition, name: str, written: TransactionRecord) -> None:
+    """Memory and log must agree, since a coordinator does not read its own records back."""
+    coordinator = host.node.logs[key].coordinator
+    assert isinstance(coordinator, Transactions), "transactions live on __transaction_state"
+    known = coordinator.records.get(name)
+    assert known == written, f"{name}: {known} is written as {written}"
 
 
 _BEFORE_APPENDS: Final[dict[type[Any], Callable[[Invariants, Host, Any, Outcome], None]]] = {

@@ -108,9 +108,7 @@ class SimulatedNode:
         """A new incarnation over what the logs hold."""
         self.incarnation += 1
         self.dies_in = self.tick_at = None
-        self.host = Host(
-            Node(self.settings, verifies_entries=True), NodeJournals(self.journals), policy=self.policy
-        )
+        self.host = Host(Node(self.settings), NodeJournals(self.journals), policy=self.policy)
         self.host.carries_own = self.carries_own
         self.host.watch = self._stepped
         self.host.start(self.clock.ms(self.world.now))
