@@ -220,6 +220,8 @@ class Server:
         host.tick(now)
         if not self.pauses:
             while not host.is_idle:
+                # Answers leave together, but before work that no client waits for, such as markers: a commit
+                # is acknowledged after PREPARE_COMMIT, and its markers should not delay that.
                 host.work_until_idle(now, pauses=True)
                 self._send_answers()
         else:

@@ -183,7 +183,7 @@ class Segment:
 
     def append(self, batch: Buffer, header: BatchHeader, *, last_offset: int, leader_epoch: int) -> None:
         """Write the batch, then note it in the indexes."""
-        self.file.append(batch)
+        (self._file or self.file).append(batch)
         self.note(header, last_offset=last_offset, leader_epoch=leader_epoch)
 
     def note(self, header: BatchHeader, *, last_offset: int, leader_epoch: int) -> None:

@@ -25,6 +25,9 @@ Header = tuple[str, bytes | None]
 _RECORD_SIZE_MIN: Final = 7  # length, attributes, two deltas, two null lengths, no headers
 _NULL: Final = -1
 _NO_ATTRIBUTES: Final = b"\0"  # none are defined
+_RECORD_START: Final = b"\0\0\0"  # no attributes, and deltas of 0
+_NULL_SIZE: Final = varint(_NULL)
+_NO_HEADERS: Final = b"\0"
 
 
 class KafkaRecord(NamedTuple):
@@ -47,22 +50,36 @@ def build_kafka_batch(
     base_sequence: int = NO_SEQUENCE,
 ) -> bytearray:
     """An uncompressed batch with dense offsets; the records' own `offset_delta` is ignored."""
-    payload = bytearray()
-    timestamp_deltas: list[int] = []
-    for offset_delta, record in enumerate(records):
-        payload += _encoded(record, offset_delta)
-        timestamp_deltas.append(record.timestamp_delta)
+    payload = b"".join([_encoded(record, offset_delta) for offset_delta, record in enumerate(records)])
+    record_count = len(records)
     return build_batch(
         payload,
         magic=MAGIC_KAFKA,
         attributes=TRANSACTIONAL_BIT if transactional else 0,
-        record_count=len(records),
-        last_offset_delta=len(records) - 1,
+        record_count=record_count,
+        last_offset_delta=record_count - 1,
         base_timestamp=timestamp,
-        max_timestamp=timestamp + max(timestamp_deltas or (0,)),
+        max_timestamp=timestamp + max((record.timestamp_delta for record in records), default=0),
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
+    )
+
+
+def build_state_batch(key: bytes, value: bytes | None, *, timestamp: int) -> bytearray:
+    """A batch of one record without headers: how a coordinator writes its state."""
+    record = _RECORD_START + _sized(key) + (_NULL_SIZE if value is None else _sized(value)) + _NO_HEADERS
+    return build_batch(
+        _sized(record),
+        magic=MAGIC_KAFKA,
+        attributes=0,
+        record_count=1,
+        last_offset_delta=0,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_PRODUCER_EPOCH,
+        base_sequence=NO_SEQUENCE,
     )
 
 

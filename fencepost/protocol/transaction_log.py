@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from fencepost.protocol.batches import BatchHeader, Buffer
-from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
+from fencepost.protocol.kafka_records import build_state_batch
 from fencepost.protocol.primitives import (
     INT16,
     INT64,
@@ -65,7 +65,7 @@ def transaction_batch(
 ) -> bytearray:
     """One batch with the state of a transactional id; None writes its tombstone."""
     value = None if record is None else _transaction_value(record)
-    return build_kafka_batch([KafkaRecord(_transaction_key(transactional_id), value)], timestamp=timestamp)
+    return build_state_batch(_transaction_key(transactional_id), value, timestamp=timestamp)
 
 
 # Three records are written per transaction, mostly with the same id and partitions: what does not change is

@@ -54,7 +54,7 @@ OF_READERS: Final = (
     _one(
         "the index does not see who else is open",
         "broker.partitions.partition:_apply_marker",
-        "others.peekitem(0)[0] if others else header.next_offset",
+        "next(iter(partition.open_transactions), header.next_offset)",
         "header.next_offset",
         breaks="Whoever looks for aborted transactions stops too early.",
     ),

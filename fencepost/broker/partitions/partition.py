@@ -48,7 +48,6 @@ from collections.abc import Iterable
 from typing import Annotated, Final, NamedTuple
 
 import attrs
-from sortedcontainers import SortedDict
 
 from fencepost.journal.indexes import AbortedRange
 from fencepost.journal.snapshots import ProducerSnapshot
@@ -138,7 +137,8 @@ class Partition:
     log_end_offset: int = 0
     high_watermark: Note[int] = 0
     producers: dict[int, ProducerEntry] = attrs.Factory(dict[int, ProducerEntry])
-    open_transactions: SortedDict[int, int] = attrs.Factory(SortedDict[int, int])
+    # First offset and producer id. Offsets only grow, so the oldest transaction is the first entry.
+    open_transactions: dict[int, int] = attrs.Factory(dict[int, int])
     unreplicated_txns: Note[list[UnreplicatedTxn]] = attrs.Factory(list[UnreplicatedTxn])
     verifying: Note[dict[int, Verification]] = attrs.Factory(dict[int, Verification])
     guards_issued: Ignored[int] = 0
@@ -146,7 +146,7 @@ class Partition:
     @property
     def first_unstable_offset(self) -> int | None:
         """First offset of the oldest transaction that is open, or decided but not yet durably so."""
-        oldest = self.open_transactions.peekitem(0)[0] if self.open_transactions else None
+        oldest = next(iter(self.open_transactions), None)
         if not self.unreplicated_txns:
             return oldest
         decided = min(ended.first_offset for ended in self.unreplicated_txns)
@@ -270,16 +270,15 @@ def _apply_marker(partition: Partition, header: BatchHeader, marker: Marker) -> 
         return None
     # The entry stores the LSO as of this marker: a lookup may stop at the first entry whose LSO is at or past
     # the end of its range (TransactionIndex.collectAbortedTxns). Durability does not count here, as in Kafka.
-    others = partition.open_transactions
-    stable = others.peekitem(0)[0] if others else header.next_offset
+    stable = next(iter(partition.open_transactions), header.next_offset)
     return AbortedRange(header.producer_id, producer.current_txn_first_offset, header.base_offset, stable)
 
 
 def oldest_open_timestamp(partition: Partition) -> int:
     """The last timestamp of the producer of the oldest open transaction, or NO_TIMESTAMP."""
-    if not partition.open_transactions:
-        return NO_TIMESTAMP
-    return partition.producers[partition.open_transactions.peekitem(0)[1]].last_timestamp
+    for producer_id in partition.open_transactions.values():
+        return partition.producers[producer_id].last_timestamp
+    return NO_TIMESTAMP
 
 
 def advance_high_watermark(partition: Partition, offset: int) -> None:
@@ -339,6 +338,7 @@ def _snapshot_entry(producer_id: int, producer: ProducerEntry) -> ProducerSnapsh
 
 def restore(partition: Partition, entries: Iterable[ProducerSnapshot], *, at_offset: int) -> None:
     """Restore the state that a snapshot at this offset describes. The caller then applies later batches."""
+    opened: dict[int, int] = {}
     for entry in entries:
         cached = CachedBatch(entry.last_sequence, entry.last_offset, entry.offset_delta)
         partition.producers[entry.producer_id] = ProducerEntry(
@@ -349,7 +349,8 @@ def restore(partition: Partition, entries: Iterable[ProducerSnapshot], *, at_off
             (cached,) if entry.last_offset != NO_OFFSET else (),
         )
         if entry.first_offset != NO_OFFSET:
-            partition.open_transactions[entry.first_offset] = entry.producer_id
+            opened[entry.first_offset] = entry.producer_id
+    partition.open_transactions.update(sorted(opened.items()))  # a snapshot is in the order of producer ids
     partition.log_end_offset = at_offset
 
 

@@ -15,8 +15,6 @@ Rule: from PREPARE_* on the transaction ends that way, whatever crashes. The ver
 
 from __future__ import annotations
 
-from attrs import evolve
-
 from fencepost.broker.contract import Decision, Effect, Refused, Reply, ReplyTo
 from fencepost.broker.transactions.state import (
     COMPLETED,
@@ -82,7 +80,8 @@ def end_transaction(
         return decision
     ((_, prepared),) = decision.entries
     assert prepared is not None, "an end is a record, not a tombstone"
-    return evolve(decision, effects=(Reply(to, body=_identity(prepared, rules, version)),))
+    reply = Reply(to, body=_identity(prepared, rules, version))
+    return Decision(entries=decision.entries, note=decision.note, effects=(reply,))
 
 
 def _end_cell(

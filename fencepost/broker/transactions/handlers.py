@@ -61,7 +61,8 @@ def transactions_of(log: LeaderLog) -> Transactions:
 
 def carry_out(node: Node, log: LeaderLog, decision: TransactionDecision, now: int) -> None:
     """Carry out a decision: note and record now, effects when the record is durable."""
-    transactions.take_note(transactions_of(log), decision.note)
+    if decision.note is not None:
+        transactions.take_note(transactions_of(log), decision.note)
     for name, record in decision.entries:
         write_record(node, log, name, record, now)
     node.after(log, decision.effects)
@@ -72,7 +73,7 @@ def write_record(node: Node, log: LeaderLog, name: str, record: TransactionRecor
     state, ids = transactions_of(log), node.producer_ids
     if record is not None:
         # A decision is offered a fresh producer id and need not use it; only its record shows whether it did.
-        if not ids.is_empty and ids.next_id in (record.producer_id, record.next_producer_id):
+        if ids.next_id in (record.producer_id, record.next_producer_id) and not ids.is_empty:
             node.use_producer_id()
         if not node.settings.rules.persists_other_ids:
             transactions.remember_other_ids(state, name, record)

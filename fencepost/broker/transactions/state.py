@@ -12,12 +12,12 @@ log) and the functions that begin with "Note" change the state.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
 import attrs
-from sortedcontainers import SortedSet
 
 from fencepost.broker.contract import Decision, Refused, Reply, ReplyTo
 from fencepost.broker.kafka_fixes import ALL_FIXES, KafkaFixes
@@ -91,7 +91,7 @@ class Transactions:
 
     coordinator_epoch: Note[int]
     records: dict[str, TransactionRecord] = attrs.Factory(dict[str, TransactionRecord])
-    deadlines: Ignored[SortedSet[tuple[int, str]]] = attrs.Factory(SortedSet[tuple[int, str]])
+    deadlines: Ignored[list[tuple[int, str]]] = attrs.Factory(list[tuple[int, str]])  # sorted
     last_epochs: Note[dict[str, int]] = attrs.Factory(dict[str, int])
     other_ids: Note[dict[str, OtherIds]] = attrs.Factory(
         dict[str, OtherIds]
@@ -110,7 +110,7 @@ class Rules:
     broken: frozenset[str] = frozenset()
     fixes: KafkaFixes = ALL_FIXES
 
-    @property
+    @cached_property
     def persists_other_ids(self) -> bool:
         """Whether the log stores the producer ids before and after a rotation."""
         return (
@@ -238,15 +238,12 @@ def remember_other_ids(state: Transactions, name: str, record: TransactionRecord
         state.other_ids[name] = ids
 
 
-def take_note(state: Transactions, note: LastEpoch | Unwritable | None) -> None:
+def take_note(state: Transactions, note: LastEpoch | Unwritable) -> None:
     """Note what a decision remembers in addition to its record."""
-    match note:
-        case LastEpoch():
-            state.last_epochs[note.transactional_id] = note.epoch
-        case Unwritable():
-            state.pending[note.transactional_id] = NEVER_DURABLE
-        case None:
-            pass
+    if isinstance(note, LastEpoch):
+        state.last_epochs[note.transactional_id] = note.epoch
+    else:
+        state.pending[note.transactional_id] = NEVER_DURABLE
 
 
 def became_durable(state: Transactions, offset: int) -> list[str]:
@@ -283,11 +280,12 @@ def apply(state: Transactions, entries: Iterable[TransactionEntry]) -> None:
     for name, record in entries:
         before = state.records.pop(name, None)
         if before is not None and before.state is ONGOING:
-            state.deadlines.discard((before.start_ms + before.timeout_ms, name))
+            deadline = (before.start_ms + before.timeout_ms, name)
+            del state.deadlines[bisect_left(state.deadlines, deadline)]
         if record is None:
             state.last_epochs.pop(name, None)
             state.other_ids.pop(name, None)
             continue
         state.records[name] = record
         if record.state is ONGOING:
-            state.deadlines.add((record.start_ms + record.timeout_ms, name))
+            insort(state.deadlines, (record.start_ms + record.timeout_ms, name))
