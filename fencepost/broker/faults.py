@@ -1,9 +1,8 @@
 """Faults of a real server, in the phrases of scenarios: "when node 1 sends Produce reply do drop every 50
 times".
 
-Rule: a fault counts the moments of its point and strikes at the right ones; a server without faults runs none
-of this. A server plays the kinds in `SUPPORTED` and refuses the others when it starts. A new kind is a class
-with `strikes`, a row there, and the place in `server.py` that asks it.
+Rule: a fault counts the occurrences of its point and strikes at the chosen ones. A server supports the kinds
+in `SUPPORTED` and refuses all others when it starts; without faults it runs none of this code.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ API_NAMES: Final = {api.request: api.name for api in APIS}
 
 @attrs.define
 class DropReply:
-    """The reply to a request is lost with its connection; the request has had its effect."""
+    """Drop the reply to a request, and its connection; the request itself has taken effect."""
 
     fault: FaultLine
     seen: int = 0
@@ -43,7 +42,7 @@ class DropReply:
 
 @attrs.define
 class PauseAfterAppend:
-    """The node stops after a record of its transaction log, before everything that follows, until a kill."""
+    """Stop the node after a record of its transaction log, before any effect of it, until it is killed."""
 
     fault: FaultLine
     seen: int = 0
@@ -67,11 +66,11 @@ SUPPORTED: Final[dict[tuple[PointKind, ActionKind], type[ServerFault]]] = {
     (PointKind.SENDS_REPLY, ActionKind.DROP): DropReply,
     (PointKind.DECIDES, ActionKind.PAUSE): PauseAfterAppend,
 }
-"""What a server can do at which point."""
+"""The supported pairs of point and action."""
 
 
 def server_faults(texts: Iterable[str], *, node_id: int) -> list[ServerFault]:
-    """The faults that these texts name, for this node. BadPhrase when a server cannot play one of them."""
+    """The faults of these texts, for this node. Raises BadPhrase if a server does not support one of them."""
     return [_server_fault(FAULTS.read(text), f"node {node_id}") for text in texts]
 
 

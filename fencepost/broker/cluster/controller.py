@@ -1,8 +1,7 @@
 """The controller over `__cluster_metadata-0`: nodes, topics, leadership with rising epochs, and blocks of
 producer ids.
 
-Rule: whatever it grants is in its log first, and every node hears of it from there alone (`following.py`); a
-local broker is a cluster of one and asks itself.
+Rule: every grant is a record first, and nodes learn of it only from the log (cluster/follower.py).
 """
 
 from __future__ import annotations
@@ -51,13 +50,13 @@ from fencepost.protocol.terms import (
 
 PRODUCER_ID_BLOCK_SIZE: Final = 1_000  # ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE
 PARTITIONS_PER_TOPIC_MAX: Final = (
-    10_000  # one directory and a few open files each: beyond this it is a typing error
+    10_000  # each needs a directory and a few open files; a larger number is probably a typing error
 )
 
 
 @attrs.frozen
 class Leader:
-    """Who leads a partition, and since which epoch."""
+    """The leader of a partition, and its leader epoch."""
 
     node_id: int
     leader_epoch: int
@@ -65,7 +64,7 @@ class Leader:
 
 @attrs.define(eq=False)
 class Topic:
-    """A topic, the leaders of its partitions by number, and what is set for it alone."""
+    """A topic, the leaders of its partitions by number, and its own configuration."""
 
     name: str
     topic_id: bytes
@@ -83,20 +82,21 @@ class Controller:
     topics: dict[str, Topic] = attrs.Factory(dict[str, Topic])
     names: Ignored[dict[bytes, str]] = attrs.Factory(dict[bytes, str])
     brokers: dict[int, NodeAddress] = attrs.Factory(dict[int, NodeAddress])
-    # Names whose files may still lie there after a kill, and the newest leader epoch that they had.
+    # Deleted topics and their last leader epoch: files may remain after a kill, and a new topic starts above
+    # it.
     removed: dict[str, int] = attrs.Factory(dict[str, int])
     topics_made: int = 0
     next_producer_id: int = 0
 
     def leader(self, partition: TopicPartition) -> Leader | None:
-        """Who leads, None for an unknown partition."""
+        """The leader of a partition, or None if the partition is unknown."""
         topic = self.topics.get(partition.topic)
         return None if topic is None else topic.leaders.get(partition.partition)
 
     def is_gone(self, partition: TopicPartition) -> bool:
-        """Whether a partition that was there once is deleted; one that nobody has heard of yet is not."""
+        """Whether the partition was deleted. A partition that is not known yet does not count as deleted."""
         topic = self.topics.get(partition.topic)
-        # A topic has all its partitions from its first batch on: one that it lacks was of an older topic.
+        # One batch creates all partitions of a topic, so a missing one belonged to an older topic.
         if topic is not None:
             return partition.partition not in topic.leaders
         return partition.topic in self.removed
@@ -105,8 +105,8 @@ class Controller:
 def register(
     state: Controller, node: NodeAddress, *, broker_epoch: int, to: ReplyTo | None
 ) -> ClusterDecision:
-    """A node starts: its address is known from now on, and every partition of it gets the next leader
-    epoch, so that what it did before is of the past. `to` is None for the controller's own node.
+    """Register a node that starts, and raise the leader epoch of each of its partitions, which fences its
+    earlier incarnation. `to` is None for the controller's own node.
     """
     registered = BrokerRegistered(node.node_id, broker_epoch=broker_epoch, host=node.host, port=node.port)
     changes = [
@@ -120,9 +120,7 @@ def register(
 
 
 def elect_again(state: Controller, request: ElectLeaders, *, node_id: int, to: ReplyTo) -> ClusterDecision:
-    """A leader lost its logs (a failed disk): it may lead again, from what they hold, under new epochs,
-    unless somebody else leads by now.
-    """
+    """Let a node lead again under new epochs after a storage failure, unless another node leads by now."""
     records: list[ClusterRecord] = []
     answers: list[PartitionError] = []
     for part in request.partitions:
@@ -139,7 +137,7 @@ def elect_again(state: Controller, request: ElectLeaders, *, node_id: int, to: R
 
 
 def move(state: Controller, partition: TopicPartition, *, node_id: int) -> ClusterDecision | Refused:
-    """Another node, or the same one again, leads the partition from now on."""
+    """Elect a node, perhaps the present one, as leader of the partition."""
     if state.leader(partition) is None:
         return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition} to move")
     if node_id not in state.brokers:
@@ -164,8 +162,8 @@ def create_topics(
     internal: bool = False,
     leaving: Collection[str] = (),
 ) -> ClusterDecision:
-    """Topics by name and number of partitions; each is made or refused on its own. `leaving` are names whose
-    deletion is not durable yet.
+    """Create topics; each is created or refused on its own. `leaving`: topics whose deletion is not durable
+    yet, so that their names are still taken.
     """
     records: list[ClusterRecord] = []
     answers: list[TopicError] = []
@@ -183,14 +181,15 @@ def create_topics(
 
 
 def _new_topic(state: Controller, wanted: CreateTopic, *, at: int) -> Iterator[ClusterRecord]:
-    """The topic with number `at`: its partitions go around the nodes, and each topic begins at another."""
+    """The records of the topic with number `at`: its partitions are spread over the nodes, round robin."""
     assert state.brokers, "the controller's node registers itself before anybody asks it"
     node_ids = sorted(state.brokers)
     topic_id = (at + 1).to_bytes(16, "big")
     yield TopicCreated(topic=wanted.topic, topic_id=topic_id)
     for config in wanted.configs:
         yield TopicConfigured(wanted.topic, name=config.name, value=config.value)
-    # Not from 0 when there was a topic of this name: whoever still believes to lead that one is refused.
+    # Not 0 if there was a topic of this name: its leader may not know of the deletion yet, and must be
+    # refused.
     leader_epoch = state.removed.get(wanted.topic, NO_LEADER_EPOCH) + 1
     for number in range(wanted.partition_count):
         leader_id = node_ids[(at + number) % len(node_ids)]
@@ -220,13 +219,13 @@ def _topic_problem(
 
 
 def _is_size(value: str) -> bool:
-    """LogConfig: an int of 32 bits, at least 0; what has more digits than those is not read as a number."""
+    """Whether the value is an integer from 0 to 2^31 - 1 (LogConfig); long digit strings are not parsed."""
     is_short = len(value) <= len(str(INT32_MAX))
     return is_short and value.isascii() and value.isdigit() and int(value) <= INT32_MAX
 
 
 def delete_topics(state: Controller, request: DeleteTopics, *, to: ReplyTo) -> ClusterDecision:
-    """Topics by name, with their data; internal ones stay."""
+    """Delete topics with their data; internal topics cannot be deleted."""
     records: list[ClusterRecord] = []
     answers: list[TopicError] = []
     for name in dict.fromkeys(request.topics):
@@ -251,7 +250,7 @@ def _topic_error(name: str, error: ErrorCode, because: str) -> TopicError:
 
 
 def allocate_producer_ids(state: Controller, *, node_id: int, to: ReplyTo) -> ClusterDecision:
-    """The next block of producer ids; ids are never handed out twice, gaps are normal (KIP-730)."""
+    """Grant the next block of producer ids. No id is granted twice; gaps are normal (KIP-730)."""
     first = state.next_producer_id
     record = ProducerIdsAllocated(node_id=node_id, next_producer_id=first + PRODUCER_ID_BLOCK_SIZE)
     body = AllocateProducerIdsReply(first_producer_id=first, count=PRODUCER_ID_BLOCK_SIZE)
@@ -259,9 +258,7 @@ def allocate_producer_ids(state: Controller, *, node_id: int, to: ReplyTo) -> Cl
 
 
 def apply(state: Controller, records: Iterable[ClusterRecord]) -> list[Assign | Remove]:
-    """The metadata log now holds these records, live and at recovery. Returns what they mean for nodes, once
-    they are durable.
-    """
+    """Apply records that the metadata log now holds. Returns the changes on which nodes act, once durable."""
     news: list[Assign | Remove] = []
     for record in records:
         match record:

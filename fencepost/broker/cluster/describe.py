@@ -1,7 +1,6 @@
-"""Questions about the node and its cluster: metadata, coordinators, versions, producers and transactions.
+"""Requests that describe: metadata, coordinators, versions, producers and transactions.
 
-Rule: nothing here changes a log, but for internal topics, which come into being when somebody first looks
-for a coordinator.
+Rule: nothing here changes a log, except that the first FindCoordinator creates the internal topic.
 """
 
 from __future__ import annotations
@@ -55,12 +54,12 @@ from fencepost.protocol.terms import (
 )
 
 COORDINATOR_TYPES: Final = frozenset(CoordinatorType)
-# Two of Kafka's states never are in a log: nobody is found in them here.
+# Two of Kafka's states exist only in memory there; filters may name them, and find nothing here.
 STATE_TITLES: Final = frozenset({state.title for state in TransactionState} | {"Dead", "PrepareEpochFence"})
 
 
 def api_versions(node: Node, request: ApiVersions, to: ReplyTo, now: int) -> None:
-    """Which requests are spoken, and the generation of transactions."""
+    """The supported request versions, and the transaction version."""
     versions = tuple(
         ApiVersionRange(api_key=api.key, minimum=api.minimum, maximum=api.maximum) for api in APIS
     )
@@ -71,7 +70,7 @@ def api_versions(node: Node, request: ApiVersions, to: ReplyTo, now: int) -> Non
 
 
 def metadata(node: Node, request: Metadata, to: ReplyTo, now: int) -> None:
-    """Topics with their leaders; a topic that does not exist is an error of its own, never made by asking."""
+    """Topics with their leaders. An unknown topic has its own error and is never created by this request."""
     names = sorted(node.cluster.topics) if request.topics is None else list(request.topics)
     brokers = node.cluster.brokers
     body = MetadataReply(
@@ -100,7 +99,7 @@ def _topic(name: str, topic: Topic | None) -> TopicMetadata:
 
 
 def find_coordinator(node: Node, request: FindCoordinator, to: ReplyTo, now: int) -> None:
-    """The leader of the partition that the id hashes to; the first question makes the internal topic."""
+    """The leader of the partition to which the id hashes; the first request creates the internal topic."""
     if request.kind not in COORDINATOR_TYPES:
         node.reply(
             to, Refused(ErrorCode.INVALID_REQUEST, f"nothing of kind {request.kind} has a coordinator")
@@ -113,7 +112,7 @@ def find_coordinator(node: Node, request: FindCoordinator, to: ReplyTo, now: int
 
 
 def answer_topic(node: Node, in_flight: InFlightTopicCreation, answer: Answered) -> None:
-    """The internal topic is there, made now or by somebody else in the meantime, and heard of or not yet."""
+    """Answer after the creation. If this node has not read the topic's records yet, clients retry."""
     if _internal_topic(node, in_flight.request).topic in node.cluster.topics:
         _answer_coordinator(node, in_flight.request, in_flight.to)
     else:
@@ -145,7 +144,7 @@ def _answer_coordinator(node: Node, request: FindCoordinator, to: ReplyTo) -> No
 
 
 def describe_producers(node: Node, request: DescribeProducers, to: ReplyTo, now: int) -> None:
-    """What partition leaders know of their producers."""
+    """The producers of each partition, as its leader knows them."""
     parts = tuple(_producers(node, part.key) for part in request.partitions)
     reply = Reply(to, body=DescribeProducersReply(partitions=parts))
     node.after_all((part.key for part in request.partitions), reply)
@@ -176,7 +175,7 @@ def _producer(producer_id: int, producer: ProducerEntry) -> ProducerDescription:
 
 
 def describe_transactions(node: Node, request: DescribeTransactions, to: ReplyTo, now: int) -> None:
-    """Where each transaction stands; during PREPARE only the partitions whose marker is missing."""
+    """The state of each transaction; during PREPARE_* only the partitions whose marker is missing."""
     found = tuple(_transaction(node, name) for name in request.transactional_ids)
     node.after_all(_coordinated(node), Reply(to, body=DescribeTransactionsReply(transactions=found)))
 
@@ -246,5 +245,5 @@ def list_transactions(node: Node, request: ListTransactions, to: ReplyTo, now: i
 
 
 def _coordinated(node: Node) -> list[TopicPartition]:
-    """The logs that this node's transaction coordinators stand on."""
+    """The partitions of `__transaction_state` that this node leads."""
     return [key for key, log in node.logs.items() if isinstance(log.coordinator, Transactions)]

@@ -1,6 +1,6 @@
-"""What the controller's node does: requests of clients and nodes that change the cluster, and who leads what.
+"""The handlers of the controller: requests of clients and nodes that change topics, nodes or leaders.
 
-Rule: each is one decision and one batch of the metadata log; without that log a node refuses.
+Rule: each is one decision and one batch of the metadata log; a node without that log refuses.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from fencepost.protocol.metadata_log import cluster_batch
 
 
 def create_topics(node: Node, request: CreateTopics, to: ReplyTo, now: int) -> None:
-    """Topics with the names that clients may choose."""
+    """CreateTopics from a client, which may not choose internal names."""
     _create(node, request, to, now, internal=False)
 
 
 def delete_topics(node: Node, request: DeleteTopics, to: ReplyTo, now: int) -> None:
-    """Topics with all their records."""
+    """DeleteTopics."""
     _control(node, controller.delete_topics(node.cluster, request, to=to), to, now)
 
 
 def allocate_producer_ids(node: Node, request: AllocateProducerIds, to: ReplyTo, now: int) -> None:
-    """A block of ids that nobody else gets."""
+    """AllocateProducerIds."""
     _control(node, controller.allocate_producer_ids(node.cluster, node_id=request.node_id, to=to), to, now)
 
 
 def refuse_client(node: Node, request: BrokerRegistration | ElectLeaders, to: ReplyTo, now: int) -> None:
-    """A client that called itself a node would take its partitions away."""
+    """Refuse requests of nodes that come from a client: it could take partitions away from a node."""
     node.reply(to, Refused(ErrorCode.INVALID_REQUEST, "only the nodes of the cluster ask for this"))
 
 
@@ -47,13 +47,13 @@ def refuse_client(node: Node, request: BrokerRegistration | ElectLeaders, to: Re
 
 
 def create_any_topics(node: Node, arrived: Received, now: int) -> None:
-    """A node that looks for a coordinator has the internal topic made."""
+    """CreateTopics from a node, which creates internal topics for FindCoordinator."""
     assert isinstance(arrived.request, CreateTopics), "the table says so"
     _create(node, arrived.request, arrived.to, now, internal=True)
 
 
 def register(node: Node, arrived: Received, now: int) -> None:
-    """A node starts."""
+    """BrokerRegistration."""
     request = arrived.request
     assert isinstance(request, BrokerRegistration), "the table says so"
     address = NodeAddress(node_id=request.node_id, host=request.host, port=request.port)
@@ -61,7 +61,7 @@ def register(node: Node, arrived: Received, now: int) -> None:
 
 
 def elect_leaders(node: Node, arrived: Received, now: int) -> None:
-    """A node lost the logs of partitions that it led."""
+    """ElectLeaders from a node that lost logs by a storage failure."""
     assert isinstance(arrived.request, ElectLeaders), "the table says so"
     assert arrived.from_node is not None, "what clients ask for is in another table"
     decision = controller.elect_again(node.cluster, arrived.request, node_id=arrived.from_node, to=arrived.to)
@@ -72,7 +72,7 @@ def elect_leaders(node: Node, arrived: Received, now: int) -> None:
 
 
 def start(node: Node, now: int) -> None:
-    """The controller's own node starts: it is the first to be registered."""
+    """Register the controller's own node, as the first one."""
     settings = node.settings
     address = NodeAddress(node_id=settings.node_id, host=settings.host, port=settings.port)
     log = node.logs[METADATA_PARTITION]
@@ -80,7 +80,7 @@ def start(node: Node, now: int) -> None:
 
 
 def move(node: Node, arrived: Reassign, now: int) -> None:
-    """Somebody who watches over the cluster wants another leader; nobody waits for an answer."""
+    """Move a partition to another leader; there is no client, so a refusal is a warning."""
     log = node.logs.get(METADATA_PARTITION)
     decided = controller.move(node.cluster, arrived.partition, node_id=arrived.node_id)
     if log is None:
@@ -117,7 +117,7 @@ def _control(node: Node, decision: ClusterDecision, to: ReplyTo, now: int) -> No
 
 
 def _write(node: Node, log: LeaderLog, decision: ClusterDecision, now: int) -> None:
-    """What the records mean for nodes is done once they are durable, before the effects of the decision."""
+    """Append the decision's records. The nodes' changes are released before the decision's own effects."""
     if decision.entries:
         node.append(log, cluster_batch(decision.entries, timestamp=now), decision.entries)
     node.after(log, decision.effects)

@@ -1,6 +1,6 @@
-"""What administrators ask about groups, and do to them: describe, list, delete, delete offsets.
+"""Administration of groups: describe, list, delete, delete offsets.
 
-Rule: only a group without members is deleted; only offsets that no member reads are.
+Rule: only a group without members can be deleted, and only offsets of topics that no member reads.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from fencepost.protocol.terms import CONSUMER_PROTOCOL, GroupState, TopicPartiti
 
 
 def _coordinated(node: Node) -> list[TopicPartition]:
-    """The logs that this node's group coordinators stand on."""
+    """The partitions of `__consumer_offsets` that this node leads."""
     return [key for key, log in node.logs.items() if isinstance(log.coordinator, Groups)]
 
 
 def describe_groups(node: Node, request: DescribeGroups, to: ReplyTo, now: int) -> None:
-    """Where each group stands; metadata of members only while it means something."""
+    """DescribeGroups. Members' metadata is included only while the group is stable, as in Kafka."""
     found = tuple(_described(node, group_id, now) for group_id in request.groups)
     node.after_all(_coordinated(node), Reply(to, body=DescribeGroupsReply(groups=found)))
 
@@ -95,7 +95,7 @@ def _group_id(group: Group) -> str:
 
 
 def delete_groups(node: Node, request: DeleteGroups, to: ReplyTo, now: int) -> None:
-    """Each group on its own: its record and its offsets are forgotten in one batch."""
+    """DeleteGroups. Each group has its own result; one batch contains all its tombstones."""
     found = tuple(
         GroupError(group_id=group_id, error=_delete(node, group_id, now)) for group_id in request.groups
     )
@@ -116,7 +116,7 @@ def _delete(node: Node, group_id: str, now: int) -> ErrorCode:
 
 
 def delete_offsets(node: Node, request: OffsetDelete, to: ReplyTo, now: int) -> None:
-    """Offsets of topics that no member reads; one that was never committed is no error."""
+    """OffsetDelete, for topics that no member reads. A missing offset is not an error."""
     log = group_log(node, request.group_id) if request.group_id else NO_GROUP_ID
     if isinstance(log, Refused):
         node.reply(to, log)

@@ -1,7 +1,7 @@
-"""What a node does as group coordinator: requests of members and administrators, deadlines, a new beginning.
+"""The handlers of a group coordinator: requests of members, deadlines, and the start of a leadership.
 
-Rule: an answer waits for the record that it goes by, and for the log that it saw; whoever waits for other
-members is kept in the group, not here.
+Rule: an answer waits until the log is durable as far as it was used. Requests that wait for other members are
+part of the group's value.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fencepost.protocol.terms import GroupState
 
 
 def _carry_out(node: Node, log: LeaderLog, decision: GroupDecision, now: int) -> None:
-    """Make a decision so: the group and its record now, its answers once the record is durable."""
+    """Carry out a decision: group and record now, answers when the record is durable."""
     if decision.note is not None:
         groups_of(log).live[decision.note.group_id] = decision.note
         _schedule(node, decision.note)
@@ -42,7 +42,7 @@ def _carry_out(node: Node, log: LeaderLog, decision: GroupDecision, now: int) ->
 
 
 def _find(node: Node, group_id: str, now: int) -> tuple[LeaderLog, Group | None] | Refused:
-    """The coordinator's log and the group, when this node coordinates it."""
+    """The coordinator's log, and the group or None, if this node coordinates it."""
     if not group_id:
         return NO_GROUP_ID
     log = group_log(node, group_id)
@@ -53,7 +53,7 @@ def _find(node: Node, group_id: str, now: int) -> tuple[LeaderLog, Group | None]
 
 
 def join_group(node: Node, request: JoinGroup, to: ReplyTo, now: int) -> None:
-    """Answered when the others have joined too, or their time is up; a newcomer gets an id at once."""
+    """JoinGroup. The answer waits for the other members; a new member gets its id at once."""
     found, rules = _find(node, request.group_id, now), node.settings.group_rules
     shortest_ms, longest_ms = rules.min_session_timeout_ms, rules.max_session_timeout_ms
     if request.group_id and not shortest_ms <= request.session_timeout_ms <= longest_ms:
@@ -67,7 +67,7 @@ def join_group(node: Node, request: JoinGroup, to: ReplyTo, now: int) -> None:
         node.after(log, (refusal,))
         return
     turn = Turn(group or _made(request.group_id), now, rules)
-    if group is None:  # it is there from now on, even if nobody ever joins
+    if group is None:  # as in Kafka, the group exists from now on, even if no member completes its join
         turn.record = record_of(turn.group)
     fresh = _fresh_member_id(log, request)
     group_requests.join(turn, request, to, fresh)
@@ -83,15 +83,15 @@ def _made(group_id: str) -> Group:
 
 
 def _fresh_member_id(log: LeaderLog, request: JoinGroup) -> str:
-    """An id that this log's coordinators have never given: leaders differ in their epoch (Kafka draws a
-    UUID).
+    """A new member id. Kafka draws a UUID; cores are deterministic, and the leader epoch makes ids of
+    different leaders differ.
     """
     prefix = request.group_instance_id or "member"
     return f"{prefix}-{log.partition.leader_epoch}-{groups_of(log).member_ids_given + 1}"
 
 
 def sync_group(node: Node, request: SyncGroup, to: ReplyTo, now: int) -> None:
-    """Answered when the leader has brought the assignment."""
+    """SyncGroup. The answer waits for the leader's assignment."""
     found = _find(node, request.group_id, now)
     if isinstance(found, Refused):
         node.outcome.effects.append(refused_sync(to, found.error))
@@ -113,7 +113,7 @@ def _refusal(happened: GroupInput) -> ErrorCode:
 
 
 def heartbeat(node: Node, request: Heartbeat, to: ReplyTo, now: int) -> None:
-    """Answered at once."""
+    """Heartbeat. The answer says whether the generation still holds."""
     found = _find(node, request.group_id, now)
     if isinstance(found, Refused):
         node.reply(to, found)
@@ -128,7 +128,7 @@ def heartbeat(node: Node, request: Heartbeat, to: ReplyTo, now: int) -> None:
 
 
 def leave_group(node: Node, request: LeaveGroup, to: ReplyTo, now: int) -> None:
-    """Each member is answered on its own; of a group that is not there nobody is a member."""
+    """LeaveGroup. Each member has its own result; in a group that does not exist all are unknown."""
     found = _find(node, request.group_id, now)
     if isinstance(found, Refused):
         node.reply(to, found)
@@ -150,12 +150,12 @@ def leave_group(node: Node, request: LeaveGroup, to: ReplyTo, now: int) -> None:
     _carry_out(node, log, turn.decision(), now)
 
 
-# --- time ------------------------------------------------------------------------------------------------
+# --- deadlines and recovery ------------------------------------------------------------------------------
 
 
 def resume(node: Node, log: LeaderLog, now: int) -> None:
-    """A coordinator has just loaded its log: the members that it tells of have a whole session to show that
-    they live (onLoaded).
+    """Start after loading the log: every member of a stable generation gets a new session
+    (GroupMetadataManager.onLoaded).
     """
     state = groups_of(log)
     for group_id, record in state.records.items():
@@ -165,7 +165,7 @@ def resume(node: Node, log: LeaderLog, now: int) -> None:
 
 
 def expire(node: Node, now: int) -> None:
-    """Sessions, joins and syncs whose time is up."""
+    """Handle the sessions, joins and syncs whose deadline has passed."""
     for log in list(node.logs.values()):
         if isinstance(log.coordinator, Groups):
             for group in list(log.coordinator.live.values()):

@@ -1,8 +1,13 @@
-"""OffsetCommit, TxnOffsetCommit and OffsetFetch: how a node that coordinates a group serves its offsets.
+"""OffsetCommit, TxnOffsetCommit and OffsetFetch at the group coordinator.
 
-Rule: a transactional commit asks the transaction coordinator first, as a Produce does, and looks at the
-group last (KIP-447, KIP-890).
+Rule: a TxnOffsetCommit is verified like a Produce (KIP-890); then the group checks its member (KIP-447).
 """
+
+# The group coordinator's partition is one more partition of the transaction: it is added or verified through
+# the same guard (partitions/produce.py), and the same marker decides it. The order matters: a zombie producer
+# must be fenced by its epoch even if its consumer is still a member, and a zombie consumer by its generation
+# even if its producer id is new. The first protects a fixed transactional id per input partition (KIP-98),
+# the second one producer per process (KIP-447).
 
 from __future__ import annotations
 
@@ -43,9 +48,9 @@ from fencepost.protocol.terms import (
 )
 
 NOBODY: Final = (NO_GENERATION, NO_MEMBER, None)
-"""The generation, member and instance of whoever says nothing of a group."""
+"""Generation, member and instance of a commit without member identity."""
 
-# What a no of partition leader or transaction coordinator means to one who commits offsets
+# Refusals of partition or transaction coordinator, as the committing producer sees them
 # (GroupCoordinatorService).
 ADD_ERRORS: Final = {
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -60,7 +65,7 @@ NO_GROUP_ID: Final = Refused(ErrorCode.INVALID_GROUP_ID, "a group needs a name")
 
 
 def group_log(node: Node, group_id: str) -> LeaderLog | Refused:
-    """The log of the group's coordinator, when this node is it."""
+    """The log of the group's coordinator, if this node is the coordinator."""
     number = coordinator_partition(group_id, node.settings.offsets_topic_num_partitions)
     log = node.logs.get(TopicPartition(CONSUMER_OFFSETS_TOPIC, number))
     return Refused(ErrorCode.NOT_COORDINATOR) if log is None else log
@@ -82,13 +87,13 @@ def _answers(request: OffsetCommit | TxnOffsetCommit, errors: list[ErrorCode]) -
 def _check_member(
     node: Node, log: LeaderLog, request: OffsetCommit | TxnOffsetCommit, now: int
 ) -> Refused | None:
-    """Why the group refuses all of it; a member's own commit shows that it lives."""
+    """Why the group refuses the whole request, or None. A member's own commit extends its session."""
     state = groups_of(log)
     group = state.group(request.group_id, now=now)
     in_transaction = isinstance(request, TxnOffsetCommit)
     identity = (request.generation_id, request.member_id, request.group_instance_id)
     if in_transaction and not node.settings.fixes.group_fencing:
-        identity = NOBODY  # before KIP-447 a TxnOffsetCommit did not say whose it is
+        identity = NOBODY  # before KIP-447 a TxnOffsetCommit had no member identity
     error = rebalance.check_commit(group, *identity, in_transaction=in_transaction)
     if error is not NO_ERROR:
         return Refused(error)
@@ -100,7 +105,7 @@ def _check_member(
 
 
 def _errors(node: Node, request: OffsetCommit | TxnOffsetCommit, refused: Refused | None) -> list[ErrorCode]:
-    """One error per offset: an unknown partition's own, or what refuses them all, or the offset's own."""
+    """One error per offset. An unknown partition takes precedence over a refusal of the whole request."""
 
     def error(offset: OffsetToCommit) -> ErrorCode:
         if node.cluster.leader(TopicPartition(offset.topic, offset.partition)) is None:
@@ -111,7 +116,7 @@ def _errors(node: Node, request: OffsetCommit | TxnOffsetCommit, refused: Refuse
 
 
 def commit(node: Node, request: OffsetCommit, to: ReplyTo, now: int) -> None:
-    """Offsets outside any transaction count as soon as they are in the log."""
+    """OffsetCommit: committed as soon as the record is in the log."""
     log = group_log(node, request.group_id)
     if isinstance(log, Refused):
         body = OffsetCommitReply(partitions=_answers(request, _errors(node, request, log)))
@@ -128,8 +133,8 @@ def commit(node: Node, request: OffsetCommit, to: ReplyTo, now: int) -> None:
 def commit_in_transaction(
     node: Node, request: TxnOffsetCommit, to: ReplyTo, now: int, client_version: ClientVersion
 ) -> None:
-    """Offsets that count when the producer's transaction commits; the first of a transaction adds the
-    partition to it.
+    """TxnOffsetCommit: pending until the producer's transaction ends. The first one of a transaction adds the
+    partition to it, or verifies it.
     """
     log = group_log(node, request.group_id)
     if not request.group_id or not _has_known_place(node, request):
@@ -176,14 +181,14 @@ def _has_known_place(node: Node, request: TxnOffsetCommit) -> bool:
 
 
 def _asks(node: Node, requested: TransactionVersion) -> bool:
-    """Without verification a coordinator is asked only to add the partition, where clusters do that."""
+    """Whether the coordinator must be asked: to verify, or to add the partition in version 2."""
     return node.settings.partition_verification or (
         requested.adds_implicitly and node.settings.transaction_version.adds_implicitly
     )
 
 
 def answer_to_add(node: Node, in_flight: InFlightAddOffsets, answer: Answered, now: int) -> None:
-    """The coordinator has answered: append the offsets, or refuse them all."""
+    """Handle the coordinator's answer: append the offsets, or refuse the request."""
     error = answer.error
     if isinstance(answer.body, AddPartitionsToTxnReply):
         error = answer.body.partitions[0].error
@@ -249,7 +254,7 @@ def _refuse(node: Node, request: TxnOffsetCommit, to: ReplyTo, error: ErrorCode)
 
 
 def fetch(node: Node, request: OffsetFetch, to: ReplyTo, now: int) -> None:
-    """Committed offsets of a group; one that never existed has none (-1), which is no error."""
+    """OffsetFetch. A group that does not exist has no offsets (-1), which is not an error."""
     log = group_log(node, request.group_id)
     if isinstance(log, Refused):
         node.reply(to, log)
@@ -260,8 +265,8 @@ def fetch(node: Node, request: OffsetFetch, to: ReplyTo, now: int) -> None:
 
 
 def forget_topics(node: Node, log: LeaderLog, topics: Collection[str], now: int) -> None:
-    """Tombstones for offsets in topics that are deleted, or a new topic of that name would be read from the
-    middle (GroupCoordinatorService.onPartitionsDeleted).
+    """Delete the offsets of deleted topics. A new topic of that name would otherwise be read from the middle
+    (GroupCoordinatorService.onPartitionsDeleted).
     """
     gone = [key for key in groups.offset_keys(groups_of(log)) if key.topic in topics]
     if gone:

@@ -1,7 +1,7 @@
-"""What members of a group ask, and what time does to it: the classic group protocol (GroupMetadataManager).
+"""Rebalances of a group, and its deadlines: the classic group protocol (GroupMetadataManager).
 
-Rule: a decision changes nothing; it ends in a Turn, which holds the next group, the answers, and the record
-that must be in the log before they are given. Who has to wait for others is kept in the group.
+Rule: a decision changes no state. It builds a Turn: the next value of the group, the answers, and the record
+that must be durable before they leave.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from fencepost.protocol.messages import JoinedMember, JoinGroupReply, SyncGroupR
 from fencepost.protocol.offsets_log import GroupEntry, GroupRecord
 from fencepost.protocol.terms import GroupState
 
-# A rebalance timeout of nothing would be over at once, again and again, until the last session ends.
+# A join phase without any join is repeated; with a rebalance timeout of 0 it would be repeated without a
+# pause.
 PATIENCE_MS_MIN: Final = 100
 
 
 @attrs.frozen(kw_only=True)
 class GroupRules:
-    """What group coordinators go by."""
+    """The settings of group coordinators."""
 
     initial_rebalance_delay_ms: int
     min_session_timeout_ms: int
@@ -50,12 +51,12 @@ def _group_of(turn: Turn) -> Group:
 
 
 GroupDecision = Decision[GroupEntry]
-"""Its note is the group as it is from now on, None where nothing changes."""
+"""Its note is the next value of the group, or None if nothing changes."""
 
 
 @attrs.define
 class Turn:
-    """One decision in the making: the group as it will be, and what comes of it."""
+    """A decision under construction: the next value of the group, its answers and its record."""
 
     group: Group
     now: int
@@ -65,7 +66,7 @@ class Turn:
     record: GroupRecord | None = None
 
     def decision(self) -> GroupDecision:
-        """What has been decided, once all that is due by now has happened, too."""
+        """The finished decision, after all deadlines that are due by now."""
         expire(self)
         return Decision(
             entries=() if self.record is None else ((self.group.group_id, self.record),),
@@ -74,21 +75,21 @@ class Turn:
         )
 
     def keep(self, member: Member) -> None:
-        """The member is as given now."""
+        """Put this value of a member into the group."""
         self.group = with_member(self.group, member)
 
     def cell(self, happened: GroupInput) -> GroupState | ErrorCode:
-        """What the table says to it."""
+        """The cell of the table for the group's state."""
         return MEMBERSHIP[self.group.state][happened]
 
     def enter(self, happened: GroupInput) -> None:
-        """Go to the state that the table names."""
+        """Enter the state that the table names."""
         target = self.cell(happened)
         assert isinstance(target, GroupState), "refusals were answered before"
         self.group = attrs.evolve(self.group, state=target, state_since_ms=self.now)
 
     def live_on(self, member: Member) -> Member:
-        """The member's session starts anew."""
+        """The member with a new session deadline."""
         return attrs.evolve(member, due_ms=self.now + member.session_timeout_ms)
 
 
@@ -96,7 +97,7 @@ class Turn:
 
 
 def refused_join(to: ReplyTo, error: ErrorCode, member_id: str) -> Reply:
-    """A join that came to nothing, or to no more than a member id."""
+    """The answer to a refused join; it may contain a new member id (KIP-394)."""
     body = JoinGroupReply(
         generation_id=NO_GENERATION, protocol_type=None, protocol_name=None, leader=NO_MEMBER,
         skip_assignment=False, member_id=member_id, members=(),
@@ -105,7 +106,7 @@ def refused_join(to: ReplyTo, error: ErrorCode, member_id: str) -> Reply:
 
 
 def joined(group: Group, to: ReplyTo, member_id: str, *, skip_assignment: bool = False) -> Reply:
-    """The generation as this member is told of it: the leader learns of all."""
+    """The answer to a join: the generation, and for the leader all members."""
     members: tuple[JoinedMember, ...] = group.joined_members if member_id == group.leader else ()
     body = JoinGroupReply(
         generation_id=group.generation_id, protocol_type=group.protocol_type,
@@ -121,7 +122,7 @@ def refused_sync(to: ReplyTo, error: ErrorCode) -> Reply:
 
 
 def synced(group: Group, to: ReplyTo, member: Member) -> Reply:
-    """The member's part in this generation."""
+    """The answer to a sync: the member's part of the assignment."""
     body = SyncGroupReply(
         protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
     )
@@ -132,7 +133,7 @@ def synced(group: Group, to: ReplyTo, member: Member) -> Reply:
 
 
 def rebalance(turn: Turn, because: GroupInput) -> None:
-    """Begin a rebalance, or go on with the one that has begun."""
+    """Begin a rebalance, or continue the present one."""
     if turn.cell(because) is turn.group.state:
         complete_if_all_joined(turn)
     else:
@@ -151,7 +152,7 @@ def _prepare(turn: Turn, because: GroupInput) -> None:
     turn.enter(because)
     turn.group = attrs.evolve(turn.group, unsynced=(), sync_due_ms=None)
     if was_empty:
-        # Members of a new group start at about the same time: wait for the others.
+        # The members of a new group start at about the same time; one rebalance is cheaper than one for each.
         delay_ms = turn.rules.initial_rebalance_delay_ms
         remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
         first = FirstRebalance(delay_ms=delay_ms, remaining_ms=remaining_ms)
@@ -164,14 +165,14 @@ def _prepare(turn: Turn, because: GroupInput) -> None:
 
 
 def complete_if_all_joined(turn: Turn) -> None:
-    """The last one to join ends the phase, but for a first rebalance, which takes its time."""
+    """Complete the join phase if all members have joined; a first rebalance waits for its delay."""
     group = turn.group
     if group.state is PREPARING and group.first is None and group.has_all_joined:
         complete_join(turn)
 
 
 def end_join_phase(turn: Turn) -> None:
-    """Time is up; a first rebalance that still grows is given more of it, in all no more than the members'
+    """End the join phase at its deadline, or extend a first rebalance that new members have joined, up to the
     rebalance timeout (InitialDelayedJoin).
     """
     first = turn.group.first
@@ -184,8 +185,8 @@ def end_join_phase(turn: Turn) -> None:
 
 
 def complete_join(turn: Turn) -> None:
-    """Whoever has joined makes the next generation; static members are waited for until their session
-    ends.
+    """Make the next generation from the members that have joined. Static members stay until their session
+    ends (KIP-345).
     """
     turn.group = attrs.evolve(turn.group, join_due_ms=None)
     for member in turn.group.members:
@@ -194,6 +195,7 @@ def complete_join(turn: Turn) -> None:
     group = turn.group
     leader = _elected_leader(group)
     if leader is None and group.members:
+        # Only absent static members are left: extend the phase until one joins or their sessions end.
         patience_ms = max(group.rebalance_timeout_ms, PATIENCE_MS_MIN)
         turn.group = attrs.evolve(group, join_due_ms=turn.now + patience_ms)
         return
@@ -218,16 +220,16 @@ def complete_join(turn: Turn) -> None:
 
 
 def _elected_leader(group: Group) -> str | None:
-    """The old leader when it has joined again, else the first who has."""
+    """The previous leader if it has joined, otherwise the first member that has."""
     has_joined = [member.member_id for member in group.members if member.joining is not None]
     return group.leader if group.leader in has_joined else next(iter(has_joined), None)
 
 
-# --- members that go --------------------------------------------------------------------------------------
+# --- departures -------------------------------------------------------------------------------------------
 
 
 def remove(turn: Turn, member: Member) -> None:
-    """The member is out; if it still waits, it learns that it has to start over."""
+    """Remove a member, and refuse its waiting requests, so that it joins again as a new one."""
     if member.joining is not None:
         turn.answers.append(refused_join(member.joining, ErrorCode.UNKNOWN_MEMBER_ID, NO_MEMBER))
     if member.syncing is not None:
@@ -236,7 +238,7 @@ def remove(turn: Turn, member: Member) -> None:
 
 
 def expire(turn: Turn) -> None:
-    """Everything that is due by now happens, the earliest first."""
+    """Handle all deadlines that are due, the earliest first."""
     while (due_ms := min(turn.group.deadlines(), default=None)) is not None and due_ms <= turn.now:
         group = turn.group
         if group.join_due_ms == due_ms:
@@ -262,6 +264,7 @@ def _end_session(turn: Turn, due_ms: int) -> None:
         member_id = next(member_id for member_id, at_ms in turn.group.pending if at_ms == due_ms)
         turn.group = without(turn.group, member_id)
     elif member.is_kept:
+        # It waits at a barrier: `joined` or `synced` will start its next session.
         turn.keep(attrs.evolve(member, due_ms=None))
         return
     else:
@@ -279,7 +282,7 @@ def _end_session(turn: Turn, due_ms: int) -> None:
 def check_commit(
     group: Group | None, generation_id: int, member_id: str, instance_id: str | None, *, in_transaction: bool
 ) -> ErrorCode:
-    """Why these offsets are refused, or NONE (ClassicGroup.validateOffsetCommit, KIP-447)."""
+    """Why the offsets are refused, or NONE (ClassicGroup.validateOffsetCommit, KIP-447)."""
     simple, member = GroupInput.SIMPLE_COMMIT, GroupInput.COMMIT
     if in_transaction:
         simple, member = GroupInput.SIMPLE_TXN_COMMIT, GroupInput.TXN_COMMIT
@@ -296,7 +299,7 @@ def check_commit(
 
 
 def touch(turn: Turn, member_id: str) -> None:
-    """A commit of a member shows that it lives (OffsetMetadataManager.commitOffset)."""
+    """A member's commit extends its session (OffsetMetadataManager.commitOffset)."""
     member = turn.group.member(member_id)
     if member is not None and turn.group.state in {STABLE, PREPARING}:
         turn.keep(turn.live_on(member))

@@ -1,4 +1,4 @@
-"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup: what each asks of a group that there is.
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup on an existing group.
 
 Rule: first the member check, then the generation, then the table (tables.py).
 """
@@ -45,10 +45,10 @@ from fencepost.protocol.terms import GroupState
 
 
 def join(turn: Turn, request: JoinGroup, to: ReplyTo, fresh_member_id: str) -> None:
-    """A newcomer gets `fresh_member_id`; everybody who joins waits for the others."""
+    """Join the group; a new member gets `fresh_member_id`. The answer waits for the other members."""
     group, member_id = turn.group, request.member_id
     if not _has_room(group, member_id, turn.rules.max_size):
-        if group.is_pending(member_id):  # the id was given out, and there is no place for it any more
+        if group.is_pending(member_id):  # the group became full after it granted this id
             turn.group = without(group, member_id)
         turn.answers.append(refused_join(to, ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER))
     elif not supports(group, request):
@@ -58,7 +58,7 @@ def join(turn: Turn, request: JoinGroup, to: ReplyTo, fresh_member_id: str) -> N
     elif group.is_pending(member_id):
         if request.group_instance_id is None:
             _add(turn, request, to, member_id)
-        else:  # only dynamic members are given an id before they join
+        else:  # only dynamic members get an id before they join
             turn.answers.append(refused_join(to, ErrorCode.UNKNOWN_SERVER_ERROR, NO_MEMBER))
     elif problem := check_member(group, member_id, request.group_instance_id):
         turn.answers.append(refused_join(to, problem, member_id))
@@ -67,8 +67,8 @@ def join(turn: Turn, request: JoinGroup, to: ReplyTo, fresh_member_id: str) -> N
 
 
 def _has_room(group: Group, member_id: str, max_size: int) -> bool:
-    """Members already in are let in again; while they gather, those that have joined count
-    (acceptJoiningMember).
+    """Whether the group accepts this member: known members always, new ones below group.max.size. During the
+    join phase only those that have joined count (acceptJoiningMember).
     """
     known = group.member(member_id)
     match group.state:
@@ -88,7 +88,7 @@ def _join_newcomer(turn: Turn, request: JoinGroup, to: ReplyTo, fresh_member_id:
     elif request.group_instance_id is not None:
         _add(turn, request, to, fresh_member_id)
     else:
-        # KIP-394: an id first, so that a join that is repeated does not leave a member behind each time.
+        # KIP-394: first an id. A retried join would otherwise leave one more member that never answers.
         due_ms = turn.now + request.session_timeout_ms
         pending = (*turn.group.pending, (fresh_member_id, due_ms))
         turn.group = attrs.evolve(turn.group, pending=pending)
@@ -147,9 +147,7 @@ def _updated(member: Member, request: JoinGroup, to: ReplyTo) -> Member:
 
 
 def _return_static(turn: Turn, request: JoinGroup, to: ReplyTo, old: Member, member_id: str) -> None:
-    """A static member is back under a new id: the old one is fenced, and the generation goes on if it
-    can.
-    """
+    """A static member returns with a new id: fence the old one, and keep the generation if possible."""
     group = turn.group
     if old.joining is not None:
         turn.answers.append(refused_join(old.joining, ErrorCode.FENCED_INSTANCE_ID, old.member_id))
@@ -175,7 +173,7 @@ def _return_static(turn: Turn, request: JoinGroup, to: ReplyTo, old: Member, mem
 
 
 def sync(turn: Turn, request: SyncGroup, to: ReplyTo) -> None:
-    """Members wait for the leader's assignment; once it is there everybody gets a part."""
+    """Wait for the leader's assignment, or return the member's part of it."""
     group = turn.group
     problem = _sync_problem(group, request)
     if problem:
@@ -222,11 +220,11 @@ def _assign(turn: Turn, request: SyncGroup) -> None:
     turn.record = record_of(turn.group)
 
 
-# --- living and leaving ----------------------------------------------------------------------------------
+# --- heartbeats and departures ---------------------------------------------------------------------------
 
 
 def heartbeat(turn: Turn, request: Heartbeat, to: ReplyTo) -> None:
-    """The session goes on, even when the answer is that the group rebalances."""
+    """Extend the member's session, also when the answer is REBALANCE_IN_PROGRESS."""
     group = turn.group
     error = check_member(group, request.member_id, request.group_instance_id)
     if error is NO_ERROR and request.generation_id != group.generation_id:
@@ -241,10 +239,10 @@ def heartbeat(turn: Turn, request: Heartbeat, to: ReplyTo) -> None:
 
 
 def leave(turn: Turn, request: LeaveGroup, to: ReplyTo) -> None:
-    """Each member has its own answer; if any of them went, the others share out anew."""
+    """Remove members, each with its own result; if one has left, the others rebalance."""
     left = tuple(_left(turn, member) for member in request.members)
     turn.answers.append(Reply(to, body=LeaveGroupReply(members=left)))
-    # A group without members may have lost a newcomer that had an id and had not joined yet.
+    # Without members only a pending id has left, which needs no rebalance.
     has_members = turn.group.state is not GroupState.EMPTY
     if has_members and any(member.error is NO_ERROR for member in left):
         rebalance(turn, GroupInput.GONE)
@@ -254,7 +252,7 @@ def _left(turn: Turn, leaving: LeavingMember) -> LeftMember:
     group, member_id = turn.group, leaving.member_id
     error = NO_ERROR
     if member_id == NO_MEMBER:
-        # An administrator removes a static member, whatever id it goes by today (KIP-345).
+        # An administrator removes a static member by its instance id alone (KIP-345).
         member = group.static_member(leaving.group_instance_id)
         error = ErrorCode.UNKNOWN_MEMBER_ID if member is None else NO_ERROR
     elif group.is_pending(member_id):

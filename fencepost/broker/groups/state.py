@@ -1,9 +1,15 @@
 """The group coordinator over one partition of `__consumer_offsets`: its groups and their offsets
 (OffsetMetadataManager).
 
-Rule: a transactional offset is pending until the marker of its producer arrives; what the log holds last,
-in log order, wins. Who is in a group right now (`live`) is a note: a new coordinator goes by the records.
+Rule: a transactional offset is pending until its producer's marker enters the log. Of two committed offsets
+the one that was written later wins. The members (`live`) are notes.
 """
+
+# "Written later" means the offset of its record, not of the marker: a plain commit that is written after a
+# pending one stays when the transaction commits. Otherwise a slow transaction would move a group back.
+#
+# The marker reaches this log like that of any data partition. So offsets and records become visible by the
+# same decision, which is what makes consume-transform-produce exactly-once.
 
 from __future__ import annotations
 
@@ -39,8 +45,8 @@ OFFSET_METADATA_BYTES_MAX: Final = 4096
 
 
 class Committed(NamedTuple):
-    """An offset, and where in the log it was written: the later write wins (GroupMetadata,
-    OffsetMetadataManager).
+    """A committed or pending offset, and the offset of its record in the log: the later record wins
+    (OffsetMetadataManager).
     """
 
     record: OffsetRecord
@@ -52,7 +58,7 @@ OffsetEntry = tuple[OffsetKey, OffsetRecord | None]
 
 
 class GroupBatch(NamedTuple):
-    """What one batch of `__consumer_offsets` says; None stands for a tombstone."""
+    """The records of one batch of `__consumer_offsets`; None is a tombstone."""
 
     offsets: tuple[OffsetEntry, ...] = ()
     groups: tuple[GroupEntry, ...] = ()
@@ -60,7 +66,7 @@ class GroupBatch(NamedTuple):
 
 @attrs.define(eq=False)
 class Groups:
-    """State of one group coordinator. Of `records`, None stands for a group that only offsets speak of."""
+    """State of one group coordinator. In `records`, None is a group that has only committed offsets."""
 
     committed: dict[str, Offsets] = attrs.Factory(dict[str, Offsets])
     pending: dict[int, dict[OffsetKey, Committed]] = attrs.Factory(dict[int, dict[OffsetKey, Committed]])
@@ -69,7 +75,7 @@ class Groups:
     member_ids_given: Note[int] = 0
 
     def group(self, group_id: str, *, now: int) -> Group | None:
-        """The group as it is now, None when there is none."""
+        """The present value of the group, or None if it does not exist."""
         found = self.live.get(group_id)
         if found is None and group_id in self.records:
             return loaded(group_id, self.records[group_id], now=now)
@@ -112,8 +118,8 @@ def entries_of(
 
 
 def fetch(state: Groups, request: OffsetFetch) -> tuple[FetchedOffset, ...]:
-    """Committed offsets; with `require_stable`, one that an undecided transaction moves is
-    UNSTABLE_OFFSET_COMMIT.
+    """Committed offsets. With `require_stable`, a pending offset is answered with UNSTABLE_OFFSET_COMMIT: a
+    consumer that starts at the old offset would process records twice (KIP-447).
     """
     committed = state.committed.get(request.group_id, {})
     unstable = {
@@ -123,7 +129,7 @@ def fetch(state: Groups, request: OffsetFetch) -> tuple[FetchedOffset, ...]:
         if key.group_id == request.group_id
     }
     if request.partitions is None:
-        wanted = sorted(committed)  # what a transaction alone has is not listed, unstable or not
+        wanted = sorted(committed)  # partitions with only a pending offset are not listed
     else:
         wanted = [partition.key for partition in request.partitions]
     return tuple(
@@ -148,8 +154,8 @@ def _fetched(key: TopicPartition, found: Committed | None, is_unstable: bool) ->
 
 
 def expired_offsets(state: Groups, group: Group, *, before_ms: int) -> list[OffsetKey]:
-    """The offsets of a group whose time began at or before `before_ms`; what a transaction moves and what
-    members read stays (OffsetMetadataManager.cleanupExpiredOffsets).
+    """The offsets whose retention began at or before `before_ms`, except pending ones and those of subscribed
+    topics (OffsetMetadataManager.cleanupExpiredOffsets).
     """
     moved = _moved_by_transactions(state, group.group_id)
     found: list[OffsetKey] = []
@@ -163,10 +169,10 @@ def expired_offsets(state: Groups, group: Group, *, before_ms: int) -> list[Offs
 
 
 def _since(group: Group, committed: Committed) -> int | None:
-    """When the time of an offset began, None while it does not run (ClassicGroup.offsetExpirationCondition).
+    """The time from which an offset's retention counts, or None (ClassicGroup.offsetExpirationCondition).
 
-    With members it is the commit; a group that was left counts from then; who never had members is a simple
-    consumer, which commits as long as it lives.
+    In a stable group and for simple consumers this is the commit, in an empty group the time when the last
+    member left. During a rebalance nothing expires.
     """
     commit_ms = committed.record.commit_ms
     if not group.protocol_type:
@@ -178,8 +184,8 @@ def _since(group: Group, committed: Committed) -> int | None:
 
 
 def is_over(state: Groups, group: Group, expired: Collection[OffsetKey]) -> bool:
-    """Nothing but these offsets is left of a group without members: it goes with them, at once if there
-    never were any (GroupCoordinatorShard.cleanupGroupMetadata).
+    """Whether the group is empty once these offsets are gone, so that it can be deleted, too
+    (GroupCoordinatorShard.cleanupGroupMetadata).
     """
     kept = len(state.committed.get(group.group_id, {})) - len(expired)
     return kept == 0 and group.state is GroupState.EMPTY and not _moved_by_transactions(state, group.group_id)
@@ -193,7 +199,7 @@ def _moved_by_transactions(state: Groups, group_id: str) -> set[OffsetKey]:
 
 
 def apply(state: Groups, header: BatchHeader, batch: Buffer, entries: GroupBatch) -> None:
-    """The log holds this batch now: offsets, records of groups, or the marker that decides a producer's
+    """Apply a batch that the log now holds: offsets, group records, or a marker, which decides its producer's
     pending offsets.
     """
     if header.is_control:

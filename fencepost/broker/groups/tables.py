@@ -1,7 +1,7 @@
-"""What happens to a consumer group in each state: joins, syncs, heartbeats, commits, departures, deletion.
+"""The state machine of a consumer group as a table: joins, syncs, heartbeats, commits, departures, deletion.
 
 Rule: a cell is the next state, the same state, or the error that refuses (ClassicGroup, ClassicGroupState,
-GroupMetadataManager). Whether somebody is a member, and of this generation, is asked before.
+GroupMetadataManager). Member id and generation are checked before the table is read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fencepost.protocol.terms import GroupState
 
 
 class GroupInput(Enum):
-    """What members, clocks and administrators do to a group."""
+    """The inputs of a group, from members, deadlines and administrators."""
 
     __hash__ = object.__hash__  # by identity, in C: Enum hashes the member's name, in Python
 
@@ -81,11 +81,11 @@ MEMBERSHIP: Final[GroupTable] = {
     },
     COMPLETING: {
         _IN.JOIN: PREPARING,
-        # The answer to its join was lost: it is given again.
+        # A retry of a join whose answer was lost: the same answer again.
         _IN.REJOIN: COMPLETING,
         _IN.LEADER_REJOIN: COMPLETING,
         _IN.CHANGED_REJOIN: PREPARING,
-        # The leader may have been told of its old id, and would assign nothing to the new one.
+        # The leader may know only the old member id, and would assign nothing to the new one.
         _IN.STATIC_RETURN: PREPARING,
         _IN.SYNC: COMPLETING,
         _IN.LEADER_SYNC: STABLE,
@@ -113,7 +113,7 @@ MEMBERSHIP: Final[GroupTable] = {
         _IN.COMMIT: STABLE,
         _IN.SIMPLE_COMMIT: _STRANGER,
         _IN.TXN_COMMIT: STABLE,
-        # KIP-447 left this door open for clients older than itself: no zombie is fenced here.
+        # KIP-447 still accepts clients that do not send their identity: it fences no zombie here.
         _IN.SIMPLE_TXN_COMMIT: STABLE,
         _IN.GONE: PREPARING,
         _IN.SYNC_TIMEOUT: PREPARING,
@@ -121,7 +121,7 @@ MEMBERSHIP: Final[GroupTable] = {
         _IN.DELETE_OFFSETS: STABLE,
         _IN.DELETE_FOREIGN_OFFSETS: _BUSY,
     },
-    # Dead is the state of a group that does not exist: it never did, or it was deleted.
+    # Dead means that the group does not exist: it was never created, or it was deleted.
     DEAD: {
         _IN.CREATE: EMPTY,
         _IN.REJOIN: _STRANGER,
