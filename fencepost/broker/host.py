@@ -30,7 +30,7 @@ Rule: the appends of a step are written before its effects happen. The process m
 # `all` put the log into `unsynced`; the shell syncs it and calls `synced`. Once a log is in `unsynced`, its
 # later batches wait, too, since Durable is a prefix of the log and never skips a batch.
 #
-# When a write or a sync fails, nobody knows which bytes are on the disk, and a second fsync may succeed
+# When a write or a sync fails, it is unknown which bytes are on the disk, and a second fsync may succeed
 # without having written them (the page is clean by then). So it is not repeated. The host drops the appends
 # of this log that are still queued, closes the journal, and reports StorageFailed. The node answers everyone
 # who waits with an error, and asks the controller for a new leader epoch; `_load` then reads the log anew

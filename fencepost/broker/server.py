@@ -23,7 +23,7 @@ Rule: per wake-up a connection reads all bytes that are there and sends all answ
 # Back-pressure has two limits per connection. A client that does not take its answers is not read from while
 # more than UNSENT_BYTES_MAX are waiting: its requests then stay in its own send buffer. A Fetch may be
 # answered with 50 MiB, so at most FETCHES_MAX of one connection are in progress at a time. A slow reader
-# therefore costs memory up to these limits, and it delays nobody else.
+# therefore costs memory up to these limits, and it does not delay other clients.
 #
 # Syncs run in rounds. All logs that wait are synced in parallel threads, one fsync each, and every
 # transaction whose record was written before the round shares its cost (group commit). While they run, the

@@ -47,7 +47,7 @@ from fencepost.protocol.terms import (
     coordinator_partition,
 )
 
-NOBODY: Final = (NO_GENERATION, NO_MEMBER, None)
+NO_IDENTITY: Final = (NO_GENERATION, NO_MEMBER, None)
 """Generation, member and instance of a commit without member identity."""
 
 # Refusals of partition or transaction coordinator, as the committing producer sees them
@@ -93,7 +93,7 @@ def _check_member(
     in_transaction = isinstance(request, TxnOffsetCommit)
     identity = (request.generation_id, request.member_id, request.group_instance_id)
     if in_transaction and not node.settings.fixes.group_fencing:
-        identity = NOBODY  # before KIP-447 a TxnOffsetCommit had no member identity
+        identity = NO_IDENTITY  # before KIP-447 a TxnOffsetCommit had no member identity
     error = rebalance.check_commit(group, *identity, in_transaction=in_transaction)
     if error is not NO_ERROR:
         return Refused(error)

@@ -177,12 +177,15 @@ def verify_partitions(
 
 
 def find(state: Transactions, name: str) -> TransactionRecord | Refused:
-    """The record of an id that somebody owns."""
+    """The record of an id that has an owner."""
     if not name:
         return Refused(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
     record = known_record(state, name)
     if record is None:
-        return Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"nobody owns the transactional id {name}")
+        return Refused(
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+            f"the transactional id {name} has no owner; call InitProducerId first",
+        )
     return record
 
 
