@@ -187,9 +187,11 @@ class Fields:
     def tagged_fields(self) -> dict[int, bytes]:
         """Tagged fields (KIP-482) by tag; the caller ignores unknown tags."""
         fields: dict[int, bytes] = {}
-        count = self._count(self.unsigned_varint())
+        count = self.unsigned_varint()
+        if not count:  # as in nearly every record
+            return fields
         previous = -1
-        for _ in range(count):
+        for _ in range(self._count(count)):
             tag = self.unsigned_varint()
             # KIP-482 demands the order. It also rules out a tag that occurs twice.
             if tag <= previous:
