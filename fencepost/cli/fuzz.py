@@ -34,6 +34,7 @@ _Number = Annotated[int, Parameter(validator=validators.Number(gte=0))]
 _AtLeastOne = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 Version = Literal[0, 1, 2]
 Protection = Literal["fencing", "dedup"]
+Workload = Literal["transactions", "groups"]
 
 
 def fuzz(
@@ -41,6 +42,7 @@ def fuzz(
     seeds: _AtLeastOne = 1_000,
     first_seed: _Number = 0,
     cores: _AtLeastOne | None = None,
+    workload: Workload = "transactions",
     transaction_version: Version = 2,
     partition_verification: bool | None = None,
     without_fixes: WithoutFixes = (),
@@ -59,6 +61,9 @@ def fuzz(
         The first seed; the others follow it.
     cores
         Number of worker processes. [default: number of CPU cores]
+    workload
+        What clients do: `transactions` writes and copies with transactional ids, `groups` processes a topic
+        with the members of a consumer group. A seed is another world in each.
     transaction_version
         Transaction protocol: 2 is KIP-890 with an epoch per transaction, 0 is KIP-98.
     partition_verification
@@ -79,6 +84,7 @@ def fuzz(
     from fencepost.simulator.fuzz.seeds import SeedTally
 
     options = WorldOptions(
+        workload=workload,
         transaction_version=transaction_version,
         partition_verification=partition_verification,
         without_fixes=without_fixes,
@@ -105,6 +111,7 @@ class WorldOptions:
     """The options of the command line that describe the simulated cluster; `str()` repeats them."""
 
     transaction_version: int
+    workload: Workload = "transactions"
     partition_verification: bool | None = None
     without_fixes: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
@@ -119,6 +126,7 @@ class WorldOptions:
             self.broken,
             self.without_fixes,
             partition_verification=self.partition_verification,
+            workload=self.workload,
         )
 
     @property
@@ -129,7 +137,9 @@ class WorldOptions:
         return verifies(self.transaction_version, self.partition_verification)
 
     def __str__(self) -> str:
-        said = [f"--transaction-version {self.transaction_version}"] if self.transaction_version != 2 else []
+        said = [f"--workload {self.workload}"] if self.workload != "transactions" else []
+        if self.transaction_version != 2:
+            said.append(f"--transaction-version {self.transaction_version}")
         if self.partition_verification is not None:
             said.append(f"--{'' if self.partition_verification else 'no-'}partition-verification")
         broken = [f"--break {protection}" for protection in self.broken]
@@ -277,6 +287,7 @@ def _as_json(tally: SeedTally, pace: Pace, options: WorldOptions) -> dict[str, J
         "reached": dict(sorted(tally.marks.items())),
         "coverage": coverage_as_json(tally.coverage, options.transaction_version),
         "digest": tally.digest,
+        "workload": options.workload,
         "transaction_version": options.transaction_version,
         "partition_verification": options.verifies,
     }

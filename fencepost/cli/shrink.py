@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed, Ended, code_of
-from fencepost.cli.fuzz import WorldOptions
+from fencepost.cli.fuzz import Workload, WorldOptions
 from fencepost.cli.fuzz_workers import PausedCollector
 from fencepost.cli.options import WithoutFixes
 from fencepost.cli.output import Json, Target, counted, print_json
@@ -36,6 +36,7 @@ def shrink(
     /,
     *,
     seed: _Number | None = None,
+    workload: Workload = "transactions",
     transaction_version: Literal[0, 1, 2] | None = None,
     partition_verification: bool | None = None,
     without_fixes: WithoutFixes = (),
@@ -52,6 +53,8 @@ def shrink(
         A generated scenario (one with a [seeded] table), instead of --seed.
     seed
         The seed, as `fencepost fuzz` prints it.
+    workload
+        --workload of that search.
     transaction_version
         --transaction-version of that search. [default: 2]
     partition_verification
@@ -73,6 +76,7 @@ def shrink(
 
     version = 2 if transaction_version is None else transaction_version
     options = WorldOptions(
+        workload=workload,
         transaction_version=version,
         partition_verification=partition_verification,
         without_fixes=without_fixes,

@@ -255,6 +255,7 @@ class GroupMember:
         "_refresh_at",
         "_settings",
         "_share",
+        "_share_again_at",
         "assigned",
         "failure",
         "generation_id",
@@ -298,6 +299,7 @@ class GroupMember:
         self._kept_input: MemberInput | None = None  # an event during a callback
         self._counts: dict[str, int] | None = None  # the partition counts that a leader used
         self._refresh_at = now
+        self._share_again_at: int | None = None  # of a leader that has withheld partitions
         self.subscribe(topics)
 
     @property
@@ -436,6 +438,7 @@ class GroupMember:
         if happening is _I.EXPELLED:
             self.generation_id = NO_GENERATION
             self._counts = None
+            self._share_again_at = None
 
     # --- what happens ---------------------------------------------------------------------------------------
 
@@ -530,6 +533,7 @@ class GroupMember:
         self._beat_at = now + self._settings.heartbeat_interval_ms
         self._move(_I.JOINED)
         self._counts = None
+        self._share_again_at = None
         self._joined = reply
         if reply.leader != reply.member_id:
             self._sync(reply, ())
@@ -556,13 +560,20 @@ class GroupMember:
         self._counts = {t: n for t, n in sorted(cluster.partition_counts.items()) if t in topics}
         self._counts |= dict.fromkeys(topics.intersection(cluster.topic_errors), 0)
         self._refresh_at = now + self._settings.metadata_max_age_ms
+        assert reply.protocol_name is not None, "a generation has an assignor"
+        shares = ASSIGNORS[reply.protocol_name].assign(members, self._counts)
+        # A partition that nobody has yet goes to its new owner when the old one has joined again. A static
+        # member that restarts in between never does so: the coordinator gives the new process the share of
+        # the old one, without a rebalance. Then the leader has to begin it. A leader that has restarted
+        # does not know what was withheld, so it begins one in any case.
+        is_withheld = sum(map(len, shares.values())) < sum(self._counts.values())
+        if is_withheld or (reply.skip_assignment and self._is_cooperative):
+            self._share_again_at = now + self._settings.max_poll_interval_ms
         if reply.skip_assignment:
             # A static leader returned with a new member id: the shares stay, but it must watch the topics
             # (KIP-814).
             self._sync(reply, ())
             return
-        assert reply.protocol_name is not None, "a generation has an assignor"
-        shares = ASSIGNORS[reply.protocol_name].assign(members, self._counts)
         self._sync(
             reply,
             tuple(
@@ -637,7 +648,8 @@ class GroupMember:
             if self._counts is not None and now >= self._refresh_at:
                 self._refresh_at = now + self._settings.metadata_max_age_ms
                 self._calls.cluster.is_stale = True
-            if self.topics != self._joined_topics or self._topics_have_changed():
+            is_due = self._share_again_at is not None and now >= self._share_again_at
+            if is_due or self.topics != self._joined_topics or self._topics_have_changed():
                 self._happens(_I.REBALANCE)
         if self._beat_call is None and now >= self._beat_at and self.generation_id != NO_GENERATION:
             self._beat(now)
@@ -683,6 +695,8 @@ class GroupMember:
             at = min(at, self._beat_at)
         if self._counts is not None and self.state is _S.STABLE:
             at = min(at, self._refresh_at)
+        if self._share_again_at is not None and self.state is _S.STABLE:
+            at = min(at, self._share_again_at)
         return at
 
 

@@ -37,10 +37,12 @@ import attrs
 from fencepost.broker.purgatory import LeaderLog
 from fencepost.broker.transactions.state import COMPLETED, PREPARED, Transactions
 from fencepost.faults.phrases import Fault, Point
+from fencepost.protocol.messages import ReplyBody, Request
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.actors.workloads import transform, without_mark
 from fencepost.simulator.faults.injector import FaultInjector
 from fencepost.simulator.faults.kinds import FaultKind
+from fencepost.simulator.faults.message_trap import ANSWERS, REQUESTS
 from fencepost.simulator.faults.protocol_events import SAME, Listener, ProtocolEvent, ProtocolEvents
 from fencepost.simulator.faults.random_faults import Nemesis
 from fencepost.simulator.judges.black_box import check, exactly_once
@@ -110,6 +112,8 @@ class RandomFaults:
     strikes: int = 0
     pause: int = NS_PER_MS
     slow_participants: int = 0  # PCT: so many times one becomes the slowest
+    requests: tuple[type[Request], ...] = REQUESTS  # those that may be late
+    answers: tuple[type[ReplyBody], ...] = ANSWERS  # those that may be lost
 
 
 @attrs.frozen(kw_only=True)
@@ -176,6 +180,7 @@ class Run:
         chance = spec.random_faults
         self.nemesis = Nemesis(world, chance.kinds, chance.strikes, chance.pause, self.replace)
         self.nemesis.hunted = self._copying
+        self.nemesis.requests, self.nemesis.answers = chance.requests, chance.answers
 
     def attach(self) -> None:
         """The judges of steps look on from now on; whatever records the run has subscribed before."""

@@ -85,12 +85,16 @@ def test_the_first_seed_that_breaks_a_rule_ends_the_search(capsys: Output, broke
 
 def test_what_the_brokers_do_without_goes_with_the_next_command(capsys: Output) -> None:
     options = WorldOptions(
-        transaction_version=0, without_fixes=("fences_once", "require_stable"), broken=("dedup",)
+        workload="groups",
+        transaction_version=0,
+        without_fixes=("fences_once", "require_stable"),
+        broken=("dedup",),
     )
     said = str(options)
     assert (
         said
-        == " --transaction-version 0 --without-fix fences_once --without-fix require_stable --break dedup"
+        == " --workload groups --transaction-version 0 --without-fix fences_once --without-fix require_stable"
+        " --break dedup"
     )
     assert fuzz(capsys, "--seeds", "1", "--cores", "1", *said.split()[:-2])[1]["seeds"] == 1
 

@@ -209,6 +209,29 @@ def test_a_static_member_restarts_without_a_rebalance() -> None:
     world.check_stable(*world.apps[2:])
 
 
+@pytest.mark.parametrize("is_leader", [True, False])
+def test_a_static_member_that_restarts_before_it_gives_partitions_up(*, is_leader: bool) -> None:
+    """Its next process gets the smaller share without a rebalance, and the rest would stay with nobody."""
+    world = GroupWorld()
+    others = [] if is_leader else [world.app("leader", "u", strategy="cooperative-sticky")]
+    world.wait(SOON_MS)
+    a = world.app("a", "t", strategy="cooperative-sticky", group_instance_id="1")
+    world.wait(SOON_MS)
+    a.is_polling = False
+    b = world.app("b", "t", strategy="cooperative-sticky")
+    world.wait(HEARTBEAT_MS)
+    a.poll()
+    world.wait(HEARTBEAT_MS)
+    assert (a.state, a.assigned, b.assigned) == (MemberState.SYNCED, "t0 t1 t2 t3", "")
+    world.kill(a)
+    heir = world.app("heir", "t", strategy="cooperative-sticky", group_instance_id="1")
+    world.wait(HEARTBEAT_MS)
+    assert (heir.assigned, b.assigned) == ("t0 t1", "")
+    world.wait(MAX_POLL_MS + SOON_MS)
+    assert b.assigned, "the leader has begun another rebalance"
+    world.check_stable(heir, b, *others)
+
+
 def test_two_processes_with_one_instance_id() -> None:
     world = GroupWorld()
     a = world.app("a", "t", group_instance_id="1")

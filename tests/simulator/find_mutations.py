@@ -1,7 +1,7 @@
 """Searches the first seed that finds each planted bug, and writes them to docs/mutations.json:
 `python -m tests.simulator.find_mutations`, then `make docs`.
 
-Rule: every bug is looked for in the very same worlds, those of `fencepost fuzz` as it comes.
+Rule: every bug is looked for in the very same worlds, those of `fencepost fuzz` with its workload.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 
 import attrs
 
+from fencepost.simulator.fuzz.plan import PLANNERS
 from fencepost.simulator.fuzz.worlds import try_seed
 from tests.simulator.mutations import MUTATIONS
 from tests.simulator.planting import Mutation, planted
@@ -27,10 +28,14 @@ def search(mutation: Mutation) -> PlantedBug | None:
     """The first of the seeds that finds this bug; None when none does."""
     with planted(mutation):
         for seed in range(SEEDS_MAX):
-            violation = try_seed(seed).violation
+            violation = try_seed(seed, PLANNERS[mutation.workload]).violation
             if violation is not None:
                 return PlantedBug(
-                    mutation=mutation.name, breaks=mutation.breaks, seed=seed, rule=violation.rule
+                    mutation=mutation.name,
+                    breaks=mutation.breaks,
+                    workload=mutation.workload,
+                    seed=seed,
+                    rule=violation.rule,
                 )
     return None
 

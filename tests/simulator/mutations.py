@@ -59,6 +59,14 @@ _NUMBERED_AGAIN: Final = """\
                      producer_epoch=queue.producer_epoch, base_sequence=batch.base_sequence)
         batch.in_flight = """
 
+_MEMBERSHIP_OF_NOW: Final = """\
+ConsumerGroupMetadata(
+            group_id=self.group_id,
+            generation_id=self.member.generation_id,
+            member_id=self.member.member_id,
+            group_instance_id=self.settings.group_instance_id,
+        )"""
+
 OF_PARTITIONS: Final = (
     Mutation(
         "the LSO is one too high",
@@ -402,4 +410,65 @@ OF_CLIENTS: Final = (
     ),
 )
 
-MUTATIONS: Final = (*OF_PARTITIONS, *OF_COORDINATORS, *OF_OFFSETS, *OF_JOURNALS, *OF_CLIENTS)
+OF_GROUPS: Final = (
+    Mutation(
+        "a coordinator does not look who commits offsets in a transaction",
+        breaks="A member that was replaced commits what its successor has copied already (KIP-447).",
+        workload="groups",
+        edits=(
+            Edit("broker.groups.offsets:_check_member", {"not node.settings.fixes.group_fencing": "True"}),
+        ),
+    ),
+    Mutation(
+        "a transaction carries the membership of its end",
+        breaks="A member that was expelled commits as a stranger, whom no group refuses (KIP-447).",
+        workload="groups",
+        edits=(
+            Edit(
+                "client.consumer:ConsumerMachine.group_metadata", {"self.member.metadata": _MEMBERSHIP_OF_NOW}
+            ),
+        ),
+    ),
+    Mutation(
+        "an eager member keeps what it should revoke",
+        breaks="It reads on while the group gives its partitions to others.",
+        workload="groups",
+        edits=(
+            Edit(
+                "client.group_member:GroupMember._calls_before_joining",
+                {"partitions),) if partitions else ()": "partitions),) if False else ()"},
+            ),
+        ),
+    ),
+    Mutation(
+        "a member sends no heartbeats",
+        breaks="It is expelled and never hears of it: its commits are refused for ever.",
+        workload="groups",
+        edits=(
+            Edit(
+                "client.group_member:GroupMember.step", {"self._beat_call is None and now": "False and now"}
+            ),
+        ),
+    ),
+    Mutation(
+        "a moving partition is not withheld",
+        breaks="Its new owner begins before the old one has given it up (KIP-429).",
+        workload="groups",
+        edits=(
+            Edit("client.assignors:assign_sticky", {"owners.get(where, member_id) == member_id": "True"}),
+        ),
+    ),
+    Mutation(
+        "a withheld partition waits for ever",
+        breaks="A static member restarts before it has joined again, and nobody begins another rebalance.",
+        workload="groups",
+        edits=(
+            Edit(
+                "client.group_member:GroupMember._lead",
+                {"if is_withheld or (reply.skip_assignment and self._is_cooperative):": "if False:"},
+            ),
+        ),
+    ),
+)
+
+MUTATIONS: Final = (*OF_PARTITIONS, *OF_COORDINATORS, *OF_OFFSETS, *OF_JOURNALS, *OF_CLIENTS, *OF_GROUPS)

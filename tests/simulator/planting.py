@@ -32,10 +32,12 @@ class Edit:
 @attrs.frozen
 class Mutation:
     """One mistake that somebody could have made: what it breaks, and which bug or rule of Kafka it is
-    like."""
+    like. `workload` is that of the worlds that find it.
+    """
 
     name: str
     breaks: str = attrs.field(kw_only=True)
+    workload: str = attrs.field(default="transactions", kw_only=True)
     edits: tuple[Edit, ...] = attrs.field(kw_only=True)
 
 

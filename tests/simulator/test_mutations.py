@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from fencepost.simulator.fuzz.plan import PLANNERS
 from fencepost.simulator.fuzz.worlds import try_seed
 from fencepost.simulator.judges.rules import Violation
 from tests.simulator.find_mutations import SEEDS_MAX
@@ -21,15 +22,15 @@ FOUND: Final = {bug.mutation: bug for bug in planted_bugs()}
 
 
 @cache
-def unplanted(seed: int) -> Violation | None:
+def unplanted(seed: int, workload: str) -> Violation | None:
     """What the cores as they are break in this seed."""
-    return try_seed(seed).violation
+    return try_seed(seed, PLANNERS[workload]).violation
 
 
 def test_the_table_shows_the_planted_bugs() -> None:
     """`python -m tests.simulator.find_mutations` searches anew."""
-    assert [(bug.mutation, bug.breaks) for bug in planted_bugs()] == [
-        (mutation.name, mutation.breaks) for mutation in MUTATIONS
+    assert [(bug.mutation, bug.breaks, bug.workload) for bug in planted_bugs()] == [
+        (mutation.name, mutation.breaks, mutation.workload) for mutation in MUTATIONS
     ]
     assert all(bug.seed < SEEDS_MAX for bug in planted_bugs())
 
@@ -37,9 +38,9 @@ def test_the_table_shows_the_planted_bugs() -> None:
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_planted_bug_is_found(mutation: Mutation) -> None:
     known = FOUND[mutation.name]
-    assert unplanted(known.seed) is None
+    assert unplanted(known.seed, mutation.workload) is None
     with planted(mutation):
-        found = try_seed(known.seed).violation
+        found = try_seed(known.seed, PLANNERS[mutation.workload]).violation
     assert found is not None, f"seed {known.seed} does not find it any more"
     assert found.rule == known.rule
 

@@ -9,7 +9,7 @@ import attrs
 from fencepost.broker.kafka_fixes import KafkaFixes
 from fencepost.broker.settings import NodeSettings
 from fencepost.simulator.faults.kinds import FaultKind
-from fencepost.simulator.fuzz.plan import FuzzPlan, draw
+from fencepost.simulator.fuzz.plan import FuzzPlan, draw, draw_groups
 from fencepost.simulator.fuzz.shrinking import failing_seed
 from fencepost.simulator.scenarios.files import scenario_of
 from fencepost.simulator.scenarios.model import Scenario, ScenarioExpectation, SeededRun, cases
@@ -78,6 +78,15 @@ def test_what_is_written_is_read_as_the_same() -> None:
     text = seeded_text(scenario, Commentary(found="seed 3"))
     assert 'holds = ["G1a", "liveness"]' in text
     assert scenario_of(text, "found.toml") == scenario
+
+
+def test_members_of_a_group_are_written_too() -> None:
+    plan = draw_groups(Choices(SEED))
+    text = seeded_text(Scenario(name="group", seeded=SeededRun(plan=plan)), Commentary())
+    assert text.count("[[seeded.member]]") == len(plan.members) > 1
+    seeded = scenario_of(text, "group.toml").seeded
+    assert seeded is not None
+    assert seeded.plan == plan
 
 
 def test_what_a_world_does_without_is_written_too() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import fencepost
-from fencepost.simulator.fuzz.plan import draw
+from fencepost.simulator.fuzz.plan import draw, draw_groups
 from fencepost.simulator.fuzz.simulate import planner_of
 from fencepost.simulator.fuzz.worlds import try_seed
 from fencepost.simulator.world.choices import Choices
@@ -28,6 +28,13 @@ def test_a_seed_is_the_same_world_as_on_the_command_line() -> None:
         searched = try_seed(3, partial(draw, transaction_version=version))
         same = fencepost.simulate(3, transaction_version=version, partition_verification=True)
         assert same.digest == searched.digest
+
+
+def test_a_workload_is_another_world() -> None:
+    assert fencepost.simulate(3, workload="groups").digest == try_seed(3, draw_groups).digest
+    assert fencepost.simulate(3, workload="transactions").digest == fencepost.simulate(3).digest
+    with pytest.raises(ValueError, match=r"workload is 'luck', and may be \['groups', 'transactions'\]"):
+        fencepost.simulate(3, workload="luck")
 
 
 def test_partition_leaders_ask_unless_it_is_version_0() -> None:

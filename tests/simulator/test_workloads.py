@@ -6,17 +6,19 @@ from collections import Counter
 
 import attrs
 
+from fencepost.client.group_member import RebalanceEvent
 from fencepost.simulator.actors.clients import MID_BATCH
-from fencepost.simulator.actors.workloads import TAKEN_BACK
+from fencepost.simulator.actors.workloads import REBALANCED, REFUSED_MEMBER, TAKEN_BACK
 from fencepost.simulator.faults.kinds import FaultKind
-from fencepost.simulator.fuzz.plan import PROCESSORS, FuzzPlan, draw
+from fencepost.simulator.fuzz.plan import ASSIGNORS, PROCESSORS, FuzzPlan, draw, draw_groups
 from fencepost.simulator.fuzz.worlds import try_choices, try_seed
-from fencepost.simulator.judges.rules import CIRCULAR_READS, DOUBLED_OUTPUT, PRECOMMITTED_READ
+from fencepost.simulator.judges.rules import CIRCULAR_READS, DOUBLED_OUTPUT, ONE_OWNER, PRECOMMITTED_READ
 from fencepost.simulator.run import Run
 from fencepost.simulator.world.choices import Choices
 from tests.simulator.planting import Edit, Mutation, planted
 
 SEEDS = 40
+GROUP_SEEDS = 20
 
 
 def test_seeds_come_to_the_middles_of_batches_to_fights_for_an_id_and_to_readers_that_write() -> None:
@@ -32,6 +34,31 @@ def test_seeds_come_to_the_middles_of_batches_to_fights_for_an_id_and_to_readers
         f"exercised: {PRECOMMITTED_READ.name}",
     ):
         assert marks[reached] > 2, reached
+
+
+def test_groups_rebalance_in_transactions_and_refuse_members_that_were_replaced() -> None:
+    marks = Counter[str]()
+    for seed in range(GROUP_SEEDS):
+        trial = try_seed(seed, draw_groups)
+        assert trial.violation is None, f"seed {seed}"
+        marks.update(mark for mark, count in trial.marks.items() if count)
+    for reached in (
+        REBALANCED,
+        REFUSED_MEMBER,
+        *(event.value for event in RebalanceEvent),
+        f"exercised: {DOUBLED_OUTPUT.name}",
+        f"exercised: {ONE_OWNER.name}",
+    ):
+        assert marks[reached] > 2, reached
+
+
+def test_every_way_to_be_a_member_is_drawn() -> None:
+    members = [each for seed in range(SEEDS) for _, each in draw_groups(Choices(seed)).members]
+    assert {each.assignor for each in members} == set(ASSIGNORS)
+    assert {each.group_instance_id is None for each in members} == {True, False}
+    assert all(
+        any(getattr(each, name) for each in members) for name in ("starts_after_ms", "stalls", "leaves")
+    )
 
 
 def deadly(choices: Choices) -> FuzzPlan:

@@ -40,10 +40,11 @@ PLANTED_BUGS: Final = DOCS / "mutations.json"
 
 @attrs.frozen(kw_only=True)
 class PlantedBug:
-    """A bug planted in the cores, and the first seed of the default configuration that finds it."""
+    """A bug planted in the cores, and the first seed of its workload that finds it."""
 
     mutation: str
     breaks: str
+    workload: str
     seed: int
     rule: str
 
@@ -115,8 +116,10 @@ def _unreachable_table() -> str:
 
 
 def _planted_bugs_table() -> str:
-    rows = [(bug.mutation, bug.breaks, str(bug.seed), bug.rule) for bug in planted_bugs()]
-    return tables.markdown_table(("planted bug", "broken behaviour", "first seed", "found by"), rows)
+    rows = [(bug.mutation, bug.breaks, bug.workload, str(bug.seed), bug.rule) for bug in planted_bugs()]
+    return tables.markdown_table(
+        ("planted bug", "broken behaviour", "workload", "first seed", "found by"), rows
+    )
 
 
 def _versions(api: Api) -> str:

@@ -16,13 +16,14 @@ from fencepost.client.calls import CallScript, ConsumerCalls, ProducerCalls
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.consumer_records import ConsumedBatch
 from fencepost.client.errors import ClientError, Failure, ProducerFenced, TransactionAborted, WrongState
-from fencepost.client.group_member import RebalanceEvent
+from fencepost.client.group_member import MemberState, RebalanceEvent
 from fencepost.client.group_offsets import ConsumerGroupMetadata
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.settings import ConsumerSettings, ProducerSettings
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.judges.operations import Action, ClientOperation, OperationOutcome, Poll, Write
 from fencepost.simulator.world.choices import Choices
+from fencepost.simulator.world.events import PartitionsAdded
 from fencepost.simulator.world.processes import ClientProcess, Port, Script
 
 # Small batches, so that a transaction has several, and short patience, so that a lost answer is soon asked
@@ -206,15 +207,41 @@ class Receiver:
             self.machine.seek(where, offset)
         self.port.wake()
 
+    def leave(self) -> Script[None]:
+        """Leaves the group, and waits until its coordinator has heard of it or was too slow."""
+        self.calls.unsubscribe()
+        self._answer_rebalance_calls()
+        yield from self.calls.left()
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether another process has taken the instance id of this member."""
+        return self.machine.member is not None and self.machine.member.is_fenced
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether the group has not begun to rebalance, as far as this member knows."""
+        return self.machine.member is not None and self.machine.member.state is MemberState.STABLE
+
+    def _answer_rebalance_calls(self) -> bool:
+        """Whether there were any."""
+        call = first = self.machine.rebalance_call
+        while call is not None:
+            self.process.world.marks[call.event.value] += 1
+            if call.event is RebalanceEvent.ASSIGNED:
+                self.assigned += call.partitions
+                assert self.machine.member is not None, "only a member gets this call"
+                added = PartitionsAdded(self.process, self.machine.member, call.partitions)
+                self.process.world.events.publish(added)
+            self.calls.returned()
+            call = self.machine.rebalance_call
+        return first is not None
+
     def poll(self) -> Script[list[ConsumedBatch]]:
         """Waits for records, and takes what is there; a consumer that asks too early gets nothing."""
         try:
             batches = yield from self.calls.poll(inf)
-            while (call := self.machine.rebalance_call) is not None:
-                self.process.world.marks[call.event.value] += 1
-                if call.event is RebalanceEvent.ASSIGNED:
-                    self.assigned += call.partitions
-                self.calls.returned()
+            while self._answer_rebalance_calls():
                 batches = yield from self.calls.poll(inf)
             return batches
         except ClientError as problem:

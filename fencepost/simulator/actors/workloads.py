@@ -17,6 +17,7 @@ from fencepost.client.errors import ClientError, ProducerFenced
 from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import CoordinatorOf
 from fencepost.client.settings import ConsumerSettings, ProducerSettings
+from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import InitProducerId, InitProducerIdReply
 from fencepost.protocol.terms import (
     NO_PRODUCER_EPOCH,
@@ -54,11 +55,29 @@ FOR_EVER_MS: Final = 10**9
 NO_IDENTITY: Final = InitProducerIdReply(producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH)
 TAKING_BACK_MS: Final = (1_000, 300, 50)
 TAKEN_BACK: Final = "copier took its id back"
-# A member that stalls is replaced soon; a broker allows no shorter sessions.
-SESSION_TIMEOUT_MS: Final = 6_000
-HEARTBEAT_INTERVAL_MS: Final = 1_000
-MAX_POLL_INTERVAL_MS: Final = 20_000
+AWAY_MS: Final = (20, 200, 1_000)  # between leaving a group and joining it again
+REBALANCED: Final = "rebalance in a transaction"
+REFUSED_MEMBER: Final = "commit of a replaced member refused"
+REPLACED: Final = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
 PATIENCE_MS: Final = 20  # what a process waits at most between two things that it does
+
+
+@attrs.frozen(kw_only=True)
+class Membership:
+    """How a process belongs to its group, and how it behaves there. `stalls` and `leaves` are permille of its
+    transactions: a stall is longer than `max_poll_interval_ms`, and one that leaves joins again later.
+    """
+
+    group: str = GROUP
+    assignor: str = "range"
+    group_instance_id: str | None = None
+    # A member that stalls is replaced soon; by default a broker allows no shorter sessions.
+    session_timeout_ms: int = 6_000
+    heartbeat_interval_ms: int = 1_000
+    max_poll_interval_ms: int = 20_000
+    starts_after_ms: int = 0
+    stalls: int = 0
+    leaves: int = 0
 
 
 @attrs.define(eq=False)
@@ -99,16 +118,25 @@ class Runner:
         )
         return sender(self.process, settings, self.world.bootstrap, self.transactions)
 
-    def receiver(
-        self, *, isolation_level: IsolationLevel, group_id: str | None = None, strategy: str = "range"
-    ) -> Receiver:
+    def receiver(self, *, isolation_level: IsolationLevel, group_id: str | None = None) -> Receiver:
         settings = ConsumerSettings(
             group_id=group_id,
-            session_timeout_ms=SESSION_TIMEOUT_MS,
-            heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
-            max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
-            partition_assignment_strategy=(strategy,),
             isolation_level=isolation_level,
+            fetch_max_wait_ms=FETCH_WAIT_MS,
+            request_timeout_ms=2 * FETCH_WAIT_MS,
+        )
+        return receiver(self.process, settings, self.world.bootstrap)
+
+    def member(self, membership: Membership) -> Receiver:
+        """A consumer that can subscribe."""
+        settings = ConsumerSettings(
+            group_id=membership.group,
+            group_instance_id=membership.group_instance_id,
+            session_timeout_ms=membership.session_timeout_ms,
+            heartbeat_interval_ms=membership.heartbeat_interval_ms,
+            max_poll_interval_ms=membership.max_poll_interval_ms,
+            partition_assignment_strategy=(membership.assignor,),
+            isolation_level=IsolationLevel.READ_COMMITTED,
             fetch_max_wait_ms=FETCH_WAIT_MS,
             request_timeout_ms=2 * FETCH_WAIT_MS,
         )
@@ -183,6 +211,7 @@ def _end(runner: Runner, made: Sender, transaction: AttemptedTransaction) -> Scr
         return False
     if machine.failure is None and not runner.choices.happens(250):
         failure = yield from made.commit(transaction)
+        marks[REFUSED_MEMBER] += failure is not None and failure.error in REPLACED
         marks[f"commit: {'ok' if failure is None else failure.kind.__name__}"] += 1
         if failure is None:
             return True
@@ -225,7 +254,9 @@ def epoch_bumper(runner: Runner, count: int) -> Script[None]:
 # --- plain producers ----------------------------------------------------------------------------------------
 
 
-def idempotent_writer(runner: Runner, partitions: tuple[TopicPartition, ...], count: int) -> Script[None]:
+def idempotent_writer(
+    runner: Runner, partitions: tuple[TopicPartition, ...], count: int, *, pauses_ms: tuple[int, ...] = ()
+) -> Script[None]:
     """Writes `count` records into each partition, idempotent and without transactions."""
     made = runner.sender()
     for number in range(count):
@@ -237,6 +268,8 @@ def idempotent_writer(runner: Runner, partitions: tuple[TopicPartition, ...], co
             if not (yield from made.send(transaction, where, value)):
                 return
         yield from runner.rests()
+        if pauses_ms:
+            yield runner.choices.one_of(pauses_ms)
     places = [place for transaction in runner.transactions for _, _, place in transaction.written]
     yield lambda: all(batch.is_done for batch, _ in places)
     for transaction in runner.transactions:
@@ -342,22 +375,36 @@ def group_processor(
     settled: dict[TopicPartition, int],
     *,
     output: str,
-    group: str,
-    strategy: str,
+    membership: Membership,
 ) -> Script[None]:
     """Copies as `processor` does, but the group says which partitions, and the transaction carries the
-    membership, so that a member that was replaced cannot commit (KIP-447).
+    membership, so that a member that was replaced cannot commit (KIP-447). It ends when its producer does,
+    or when another process takes its instance id.
     """
+    if membership.starts_after_ms:
+        yield membership.starts_after_ms
     made = yield from _own(runner)
-    if made is None:
-        return
-    consumer = runner.receiver(
-        isolation_level=IsolationLevel.READ_COMMITTED, group_id=group, strategy=strategy
-    )
-    consumer.subscribe(topics)
+    while made is not None:
+        consumer = runner.member(membership)
+        consumer.subscribe(topics)
+        if not (yield from _copy_as_member(runner, made, consumer, settled, output, membership)):
+            return
+        yield from consumer.leave()
+        yield runner.choices.one_of(AWAY_MS)
+
+
+def _copy_as_member(
+    runner: Runner,
+    made: Sender,
+    consumer: Receiver,
+    settled: dict[TopicPartition, int],
+    output: str,
+    membership: Membership,
+) -> Script[bool]:
+    """Until the member leaves, or until this process is done (False)."""
     machine = consumer.machine
     again: dict[TopicPartition, int] = {}  # where an aborted transaction had begun
-    while True:
+    while not consumer.is_fenced:
         polls = polls_of((yield from consumer.poll()))
         placed = [*map(PositionSet, consumer.assigned), *(PositionSet(where) for where in again)]
         consumer.assigned.clear()
@@ -367,11 +414,15 @@ def group_processor(
         transaction = made.begin()
         transaction.read += [*placed, *polls]
         yield from _write_copies(runner, made, transaction, polls, output=output)
+        if membership.stalls and runner.choices.happens(membership.stalls):
+            yield membership.max_poll_interval_ms + membership.session_timeout_ms
         offsets = {poll.partition: machine.positions[poll.partition] for poll in polls}
         if made.is_usable:
             made.send_offsets(offsets, machine.group_metadata())
-        if not (yield from _end(runner, made, transaction)):
-            return
+        goes_on = yield from _end(runner, made, transaction)
+        runner.world.marks[REBALANCED] += not consumer.is_stable
+        if not goes_on:
+            return False
         again = {}
         if transaction.outcome is OperationOutcome.OK:
             _raise(settled, offsets)
@@ -379,6 +430,9 @@ def group_processor(
             for poll in polls:
                 again.setdefault(poll.partition, poll.records[0][0])
             consumer.seek({where: at for where, at in again.items() if where in machine.readings})
+        if membership.leaves and runner.choices.happens(membership.leaves):
+            return True
+    return False
 
 
 def _raise(settled: dict[TopicPartition, int], to: Mapping[TopicPartition, int]) -> None:

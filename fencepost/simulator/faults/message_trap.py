@@ -14,12 +14,19 @@ from fencepost.protocol.messages import (
     AddPartitionsToTxn,
     EndTxn,
     EndTxnReply,
+    Heartbeat,
+    HeartbeatReply,
     InitProducerId,
     InitProducerIdReply,
+    JoinGroup,
+    JoinGroupReply,
+    LeaveGroup,
     Produce,
     ProduceReply,
     ReplyBody,
     Request,
+    SyncGroup,
+    SyncGroupReply,
     TxnOffsetCommit,
     TxnOffsetCommitReply,
     WriteTxnMarkers,
@@ -36,6 +43,9 @@ REQUESTS: Final = (
     *(EndTxn, EndTxn, EndTxn, Produce, Produce),
     *(WriteTxnMarkers, TxnOffsetCommit, AddPartitionsToTxn, InitProducerId),
 )
+# Besides, in worlds with members of groups.
+GROUP_ANSWERS: Final = (JoinGroupReply, SyncGroupReply, HeartbeatReply)
+GROUP_REQUESTS: Final = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, TxnOffsetCommit)
 
 
 @attrs.define(eq=False)

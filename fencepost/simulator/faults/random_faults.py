@@ -14,6 +14,7 @@ import attrs
 from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.host import SyncPolicy
 from fencepost.journal.simulated import APPEND, SYNC
+from fencepost.protocol.messages import ReplyBody, Request
 from fencepost.simulator.faults.kinds import ENDS, FaultKind, Struck
 from fencepost.simulator.faults.message_trap import ANSWERS, REQUESTS, MessageTrap
 from fencepost.simulator.world.clock import NS_PER_MS
@@ -64,6 +65,8 @@ class Nemesis:
     respawn: Callable[[str], None]
     hunted: Callable[[], list[ClientProcess]] = list[ClientProcess]
     """Whom a fault of processes strikes every other time, if they live."""
+    requests: tuple[type[Request], ...] = REQUESTS  # those that may be late
+    answers: tuple[type[ReplyBody], ...] = ANSWERS  # those that may be lost
     is_over: bool = True
     undos: dict[int, tuple[Undo, Struck | None]] = attrs.Factory(dict[int, tuple[Undo, Struck | None]])
     made: int = 0
@@ -159,7 +162,7 @@ def _named(connection: SimulatedConnection) -> str:
 
 def _lose_answer(nemesis: Nemesis) -> Done | None:
     """As soon as it is on its way."""
-    awaited = nemesis.world.choices.one_of(ANSWERS)
+    awaited = nemesis.world.choices.one_of(nemesis.answers)
 
     def strike(connection: SimulatedConnection) -> None:
         nemesis.tell(FaultKind.LOST_ANSWER, f"{awaited.__name__} to {connection.caller.participant}")
@@ -173,7 +176,7 @@ def _lose_answer(nemesis: Nemesis) -> Done | None:
 def _delay_request(nemesis: Nemesis) -> Done | None:
     """Whoever asked takes it for lost and asks again elsewhere; then the first one arrives."""
     network = nemesis.world.network
-    awaited = nemesis.world.choices.one_of(REQUESTS)
+    awaited = nemesis.world.choices.one_of(nemesis.requests)
 
     def strike(connection: SimulatedConnection) -> None:
         struck = nemesis.tell(

@@ -11,7 +11,7 @@ from functools import partial
 from fencepost.broker.kafka_fixes import KafkaFixes
 from fencepost.broker.settings import PROTECTIONS, NodeSettings
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
-from fencepost.simulator.fuzz.plan import draw, verifies
+from fencepost.simulator.fuzz.plan import PLANNERS, verifies
 from fencepost.simulator.fuzz.worlds import Planner, try_seed
 from fencepost.simulator.run import RunResult
 
@@ -19,6 +19,7 @@ from fencepost.simulator.run import RunResult
 def simulate(
     seed: int,
     *,
+    workload: str = "transactions",
     transaction_version: int = 2,
     partition_verification: bool | None = None,
     broken: Iterable[str] = (),
@@ -27,13 +28,18 @@ def simulate(
     """Run one world at random: brokers and clients under virtual time, with faults, before every judge.
 
     The result's `violation` is None, or says which rule was broken and by what; `known_anomaly` is the same
-    of what brokers of an old generation do by design; `digest` is equal for equal histories. Without
+    of what brokers of an old generation do by design; `digest` is equal for equal histories. `workload` is
+    "transactions", or "groups" for worlds in which the members of a group process a topic. Without
     `partition_verification` it is as that version was shipped: off in 0. `broken` are protections of the
     broker to turn off: "fencing", "dedup"; `without_fixes` are Kafka's later fixes to turn off
-    (broker.history). ValueError for a seed, a version or a name that there is not.
+    (broker.history). ValueError for a seed, a version or a name that does not exist.
     """
     planner = planner_of(
-        transaction_version, broken, without_fixes, partition_verification=partition_verification
+        transaction_version,
+        broken,
+        without_fixes,
+        partition_verification=partition_verification,
+        workload=workload,
     )
     return try_seed(_seed_of(seed), planner)
 
@@ -51,6 +57,7 @@ def planner_of(
     without_fixes: Iterable[str],
     *,
     partition_verification: bool | None = None,
+    workload: str = "transactions",
 ) -> Planner:
     """What draws such worlds; it can be handed to other processes."""
     protections = frozenset(_names_of("broken", broken))
@@ -58,6 +65,8 @@ def planner_of(
         raise ValueError(
             f"transaction_version is {transaction_version}, and may be {sorted(TRANSACTION_VERSIONS)}"
         )
+    if workload not in PLANNERS:
+        raise ValueError(f"workload is {workload!r}, and may be {sorted(PLANNERS)}")
     if not protections <= PROTECTIONS:
         raise ValueError(f"broken is {sorted(protections)}, and may be of {sorted(PROTECTIONS)}")
     settings = NodeSettings(
@@ -65,7 +74,7 @@ def planner_of(
         fixes=KafkaFixes.without(_names_of("without_fixes", without_fixes)),
         partition_verification=verifies(transaction_version, partition_verification),
     )
-    return partial(draw, transaction_version=transaction_version, node_settings=settings)
+    return partial(PLANNERS[workload], transaction_version=transaction_version, node_settings=settings)
 
 
 def _names_of(key: str, names: Iterable[str]) -> Iterable[str]:

@@ -47,8 +47,24 @@ def _fewer_processors(plan: FuzzPlan) -> Iterator[FuzzPlan]:
         yield attrs.evolve(plan, processors=plan.processors[:1])
 
 
+def _fewer_members(plan: FuzzPlan) -> Iterator[FuzzPlan]:
+    if len(plan.members) > 1:
+        for members in _all_but_one(plan.members):
+            yield attrs.evolve(plan, members=members)
+    for at, (name, member) in enumerate(plan.members):
+        for calmer in (
+            attrs.evolve(member, group_instance_id=None),
+            attrs.evolve(member, starts_after_ms=0),
+            attrs.evolve(member, stalls=0),
+            attrs.evolve(member, leaves=0),
+        ):
+            if calmer != member:
+                members = (*plan.members[:at], (name, calmer), *plan.members[at + 1 :])
+                yield attrs.evolve(plan, members=members)
+
+
 def _fewer_txn_writers(plan: FuzzPlan) -> Iterator[FuzzPlan]:
-    if plan.txn_writers and plan.processors:
+    if plan.txn_writers and (plan.processors or plan.members):
         yield attrs.evolve(plan, txn_writers=())
     if len(plan.txn_writers) > 1:
         for txn_writers in _all_but_one(plan.txn_writers):
@@ -112,6 +128,7 @@ def _longer_pauses(plan: FuzzPlan) -> Iterator[FuzzPlan]:
 
 DIMENSIONS: Final[tuple[Smaller, ...]] = (
     _fewer_processors,
+    _fewer_members,
     _fewer_txn_writers,
     _fewer_kinds,
     _fewer_strikes,

@@ -14,14 +14,17 @@ from fencepost.simulator.actors.workloads import (
     INPUT,
     OUTPUT,
     PAYMENTS,
+    Membership,
     Runner,
     epoch_bumper,
+    group_processor,
     idempotent_writer,
     processor,
     reader,
     txn_writer,
 )
-from fencepost.simulator.fuzz.plan import LONG_MS, PARTITIONS, FuzzPlan, TxnWriterPlan, draw
+from fencepost.simulator.faults.message_trap import ANSWERS, GROUP_ANSWERS, GROUP_REQUESTS, REQUESTS
+from fencepost.simulator.fuzz.plan import FEED_PAUSES_MS, LONG_MS, PARTITIONS, FuzzPlan, TxnWriterPlan, draw
 from fencepost.simulator.run import RandomFaults, Role, Run, RunResult, RunSpec, Task, run_of
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.processes import ClientProcess, Script
@@ -64,7 +67,12 @@ def spec_of(plan: FuzzPlan) -> RunSpec:
         roles=tuple(_roles_of(plan)),
         final=_reader(plan, FINAL_READER, IsolationLevel.READ_COMMITTED),
         random_faults=RandomFaults(
-            kinds=plan.kinds, strikes=plan.strikes, pause=plan.pause, slow_participants=plan.slow_participants
+            kinds=plan.kinds,
+            strikes=plan.strikes,
+            pause=plan.pause,
+            slow_participants=plan.slow_participants,
+            requests=(*REQUESTS, *GROUP_REQUESTS) if plan.members else REQUESTS,
+            answers=(*ANSWERS, *GROUP_ANSWERS) if plan.members else ANSWERS,
         ),
         drifts_ppm=plan.drifts_ppm,
     )
@@ -79,10 +87,16 @@ def _roles_of(plan: FuzzPlan) -> list[Role]:
                 plan,
                 "feeder",
                 Task.WORK,
-                lambda _, runner: idempotent_writer(runner, partitions_of(INPUT), plan.idempotent_writes),
+                lambda _, runner: idempotent_writer(
+                    runner,
+                    partitions_of(INPUT),
+                    plan.idempotent_writes,
+                    pauses_ms=FEED_PAUSES_MS if plan.members else (),
+                ),
             )
         )
     roles += [_processor(plan, name) for name in plan.processors]
+    roles += [_member(plan, name, membership) for name, membership in plan.members]
     if plan.epoch_bumps:
         roles.append(
             _role(
@@ -147,6 +161,20 @@ def _processor(plan: FuzzPlan, name: str) -> Role:
         Task.COPY,
         lambda run, runner: processor(runner, partitions_of(INPUT), run.settled, lives=PROCESSOR_LIVES),
         transactional_id=PROCESSORS_ID,
+        reads=partitions_of(INPUT),
+        writes=OUTPUT,
+    )
+
+
+def _member(plan: FuzzPlan, name: str, membership: Membership) -> Role:
+    return _role(
+        plan,
+        name,
+        Task.COPY,
+        lambda run, runner: group_processor(
+            runner, (INPUT,), run.settled, output=OUTPUT, membership=membership
+        ),
+        transactional_id=name,
         reads=partitions_of(INPUT),
         writes=OUTPUT,
     )

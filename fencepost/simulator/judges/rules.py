@@ -282,6 +282,12 @@ TOLD_AGAIN = Rule(
     exercised_by="retries of EndTxn and InitProducerId",
 )
 
+ONE_OWNER = Rule(
+    "I17 one owner",
+    meaning="Two members of one generation never own the same partition of a group.",
+    exercised_by="partitions that a group gave to one of several members",
+)
+
 STEP_RULES = (
     BOUNDS,
     MONOTONE,
@@ -298,4 +304,5 @@ STEP_RULES = (
     TIMEOUT,
     SEEN_IS_SAFE,
     TOLD_AGAIN,
+    ONE_OWNER,
 )

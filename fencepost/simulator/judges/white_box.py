@@ -60,6 +60,7 @@ from fencepost.protocol.terms import (
 from fencepost.protocol.transaction_log import TransactionRecord, read_transactions
 from fencepost.simulator.judges.answer_rules import AnswerRules, RetryRule
 from fencepost.simulator.judges.coverage import COUNTED, CellCounter, Coverage
+from fencepost.simulator.judges.group_rules import OwnerRule
 from fencepost.simulator.judges.partition_rules import (
     OffsetsBatch,
     OffsetsRecord,
@@ -70,7 +71,7 @@ from fencepost.simulator.judges.partition_rules import (
 )
 from fencepost.simulator.judges.rules import CONVERGENCE, TIMEOUT, Exercised, Violation
 from fencepost.simulator.judges.transaction_rules import TransactionBook
-from fencepost.simulator.world.events import FetchAnswered, NodeKilled, NodeStepped
+from fencepost.simulator.world.events import FetchAnswered, NodeKilled, NodeStepped, PartitionsAdded
 from fencepost.simulator.world.nodes import SimulatedNode
 from fencepost.simulator.world.world import World
 
@@ -87,6 +88,7 @@ class Invariants:
         self.offsets: dict[TopicPartition, OffsetsRecord] = {}
         self.answers = AnswerRules(self.exercised, self.partitions, self.transactions)
         self.retries = RetryRule(self.exercised, self.partitions, self.transactions)
+        self.owners = OwnerRule(world, self.exercised)
         self.recovery = RecoveryRule(self.exercised, settings.policy, world.journals)
         self.moved: list[tuple[PartitionRecord, Partition]] = []  # in this step, by their newest leader
         self.cells = CellCounter(settings.node_settings.transaction_version, self.transactions)
@@ -101,7 +103,12 @@ class Invariants:
     @property
     def subscriptions(self) -> dict[type, Callable[[Any], None]]:
         """What it looks at, by the type of event."""
-        return {NodeStepped: self.stepped, FetchAnswered: self.fetched, NodeKilled: self.killed}
+        return {
+            NodeStepped: self.stepped,
+            FetchAnswered: self.fetched,
+            NodeKilled: self.killed,
+            PartitionsAdded: self.owners.added,
+        }
 
     def stepped(self, step: NodeStepped) -> None:
         """A node took one input; nothing of the outcome is written or sent yet."""

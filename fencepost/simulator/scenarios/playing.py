@@ -12,7 +12,7 @@ from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.journal.journal import JournalSettings
 from fencepost.simulator.actors.scripted import ConsumerPlayer, ProducerPlayer
-from fencepost.simulator.actors.workloads import Runner, group_processor, processor
+from fencepost.simulator.actors.workloads import Membership, Runner, group_processor, processor
 from fencepost.simulator.run import Actor, Role, Run, RunSpec, Task
 from fencepost.simulator.scenarios.model import (
     Case,
@@ -79,9 +79,8 @@ def _role(cluster: ClusterShape, part: Part) -> Role:
 def _copying(runner: Runner, run: Run, part: ProcessorPart) -> Script[None]:
     if not part.subscribes:
         return processor(runner, part.reads, run.settled, output=part.writes, group=part.group)
-    return group_processor(
-        runner, part.subscribes, run.settled, output=part.writes, group=part.group, strategy=part.assignor
-    )
+    membership = Membership(group=part.group, assignor=part.assignor)
+    return group_processor(runner, part.subscribes, run.settled, output=part.writes, membership=membership)
 
 
 _TASKS: Final = {ProducerPart: Task.WORK, ConsumerPart: Task.READ, ProcessorPart: Task.COPY}

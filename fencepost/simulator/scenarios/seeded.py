@@ -17,8 +17,18 @@ from fencepost.broker.kafka_fixes import KafkaFixes
 from fencepost.broker.settings import NodeSettings
 from fencepost.faults.grammar import NUMBER_MAX, quoted
 from fencepost.journal.journal import JournalSettings
+from fencepost.simulator.actors.workloads import Membership
 from fencepost.simulator.faults.kinds import FaultKind, Struck
-from fencepost.simulator.fuzz.plan import FuzzPlan, TxnWriterPlan, draw, hurried
+from fencepost.simulator.fuzz.plan import (
+    ASSIGNORS,
+    GROUP,
+    POLL_INTERVALS_MS,
+    SESSIONS_MS,
+    FuzzPlan,
+    TxnWriterPlan,
+    draw,
+    hurried,
+)
 from fencepost.simulator.judges.known_anomalies import OLD_BEHAVIOURS
 from fencepost.simulator.run import CORE_FAILED, NOT_LIVE
 from fencepost.simulator.scenarios.codec import Between, OneOf, Table, read_table, written
@@ -98,6 +108,27 @@ class TxnWriterTable:
 
 
 @attrs.frozen(kw_only=True)
+class MemberTable:
+    """[[seeded.member]]: one processor that is a member of a group."""
+
+    name: str
+    group: str = GROUP
+    assignor: Annotated[str, OneOf(tuple(ASSIGNORS))] = "range"
+    group_instance_id: str | None = None
+    session_timeout_ms: Work = SESSIONS_MS[0]
+    heartbeat_interval_ms: Work = SESSIONS_MS[0] // 6
+    max_poll_interval_ms: Work = POLL_INTERVALS_MS[0]
+    starts_after_ms: Count = 0
+    stalls: Count = 0
+    leaves: Count = 0
+
+
+def _member(table: MemberTable) -> tuple[str, Membership]:
+    settings = attrs.asdict(table)
+    return settings.pop("name"), Membership(**settings)
+
+
+@attrs.frozen(kw_only=True)
 class SeededExpectTable:
     """[expect]: the rule that the run breaks, or kept once the mistake was corrected."""
 
@@ -139,13 +170,19 @@ def _faults_table(plan: FuzzPlan) -> SeededFaultsTable:
     return SeededFaultsTable(kinds=plan.kinds, strikes=plan.strikes, pause_ms=plan.pause // NS_PER_MS)
 
 
-def _plan(table: SeededTable, faults: SeededFaultsTable, writers: tuple[TxnWriterTable, ...]) -> FuzzPlan:
+def _plan(
+    table: SeededTable,
+    faults: SeededFaultsTable,
+    writers: tuple[TxnWriterTable, ...],
+    members: tuple[MemberTable, ...],
+) -> FuzzPlan:
     return FuzzPlan(
         world=_world(table),
         transaction_version=table.transaction_version,
         txn_writers=tuple(TxnWriterPlan(**attrs.asdict(writer)) for writer in writers),
         idempotent_writes=table.idempotent_writes,
         processors=table.processors,
+        members=tuple(map(_member, members)),
         epoch_bumps=table.epoch_bumps,
         reads_uncommitted=table.reads_uncommitted,
         kinds=faults.kinds,
@@ -187,16 +224,18 @@ def seeded_scenario(top: Table) -> Scenario:
     table, expect = top.inner("seeded"), top.inner("expect")
     faults = table.inner("faults", "[seeded.faults]")
     writers = list(table.each("txn_writer", "[[seeded.txn_writer]]"))
+    members = list(table.each("member", "[[seeded.member]]"))
     plan = _plan(
         read_table(SeededTable, table, _world_table(DEFAULT_PLAN)),
         read_table(SeededFaultsTable, faults, _faults_table(DEFAULT_PLAN)),
         tuple(read_table(TxnWriterTable, each) for each in writers),
+        tuple(read_table(MemberTable, each) for each in members),
     )
     expected = read_table(SeededExpectTable, expect)
     for name in contradictory(expected.holds, expected.violates):
         raise expect.wrong("holds", f"{quoted(name)} cannot be kept and be broken, too")
     choices = _choices(table.inner("choices", "[seeded.choices]"))
-    for each in (faults, *writers, table, expect, top):
+    for each in (faults, *writers, *members, table, expect, top):
         each.finish()
     return Scenario(
         name=head.name,
@@ -246,6 +285,8 @@ def seeded_text(scenario: Scenario, commentary: Commentary) -> str:
     lines += ["", "[seeded]", *written(_world_table(plan), _world_table(DEFAULT_PLAN))]
     for writer in plan.txn_writers:
         lines += ["", "[[seeded.txn_writer]]", *written(TxnWriterTable(**attrs.asdict(writer)))]
+    for name, membership in plan.members:
+        lines += ["", "[[seeded.member]]", *written(MemberTable(name=name, **attrs.asdict(membership)))]
     faults = list(written(_faults_table(plan), _faults_table(DEFAULT_PLAN)))
     if faults:
         lines += ["", "[seeded.faults]", *faults]

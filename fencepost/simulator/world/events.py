@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from fencepost.broker.contract import Append, Effect, Input, Outcome
     from fencepost.broker.host import Host
     from fencepost.client.effects import Resolve
+    from fencepost.client.group_member import GroupMember
     from fencepost.protocol.messages import FetchReply
+    from fencepost.protocol.terms import TopicPartition
     from fencepost.simulator.world.network import Channel, Message, ReplyMessage
     from fencepost.simulator.world.nodes import SimulatedNode
     from fencepost.simulator.world.processes import ClientProcess
@@ -168,6 +170,15 @@ class CallEnded:
 
     process: ClientProcess
     resolved: Resolve
+
+
+@value
+class PartitionsAdded:
+    """A group added partitions to what its member reads."""
+
+    process: ClientProcess
+    member: GroupMember
+    partitions: tuple[TopicPartition, ...]
 
 
 @value

@@ -1,0 +1,62 @@
+"""What members of consumer groups may own: a partition is with one member of a generation at a time (I17).
+
+A member that was expelled owns its partitions until it hears of it; that is no breach, for the group refuses
+its commits (KIP-447). What would be one: a new owner begins while the old one is a member of the same
+generation and has not given the partition up. Commits of both would be taken.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from fencepost.broker.groups.state import Groups
+from fencepost.client.group_member import GroupMember
+from fencepost.simulator.judges.rules import ONE_OWNER, Exercised, Violation
+from fencepost.simulator.world.events import PartitionsAdded
+from fencepost.simulator.world.processes import ClientProcess
+from fencepost.simulator.world.world import World
+
+
+@attrs.define(eq=False)
+class OwnerRule:
+    """I17, at each point where a group adds partitions to a member. `members` ever got some."""
+
+    world: World
+    exercised: Exercised
+    members: dict[GroupMember, ClientProcess] = attrs.Factory(dict[GroupMember, ClientProcess])
+
+    def added(self, event: PartitionsAdded) -> None:
+        """A member begins to read partitions."""
+        member, group_id = event.member, event.member.metadata.group_id
+        self.members[member] = event.process
+        for other, process in self.members.items():
+            if other is member or process.is_over or other.metadata.group_id != group_id:
+                continue
+            self.exercised[ONE_OWNER.name] += 1
+            both = [where for where in event.partitions if where in other.assigned]
+            # A coordinator that loses a generation before it is logged gives its number again, to others.
+            if (
+                both
+                and other.generation_id == member.generation_id
+                and self._knows(group_id, other.member_id)
+            ):
+                raise Violation(
+                    ONE_OWNER.name,
+                    f"{process.participant} has not given up {', '.join(map(str, both))}, which "
+                    f"{event.process.participant} owns in generation {member.generation_id}",
+                )
+
+    def _knows(self, group_id: str, member_id: str) -> bool:
+        """Whether this is a member to the newest coordinator of the group."""
+        coordinators = [
+            log
+            for node in self.world.nodes
+            if node.host is not None
+            for log in node.host.node.logs.values()
+            if isinstance(log.coordinator, Groups)
+        ]
+        newest = max(coordinators, key=lambda log: log.partition.leader_epoch, default=None)
+        if newest is None or not isinstance(newest.coordinator, Groups):
+            return False
+        group = newest.coordinator.live.get(group_id)
+        return group is not None and any(each.member_id == member_id for each in group.members)
