@@ -1,6 +1,7 @@
 """Expiration of unused state: transactional ids, producers, group offsets.
 
-Rule: state that an unfinished transaction needs never expires.
+Rule: state that an unfinished transaction needs never expires. Timeouts of transactions are in
+`transactions/handlers.py`.
 """
 
 # Ids, offsets and groups expire by tombstones in their logs, so that every later leader forgets them, too.

@@ -1,6 +1,7 @@
 """What a node keeps in addition to its logs: waiting effects, partial answers, parked fetches, producer ids.
 
-Rule: all of these are notes. A restart forgets them, and the clients retry.
+Rule: all of these are notes. A restart forgets them, and the clients retry. These are values only: `node.py`
+and the handlers park them and take them out.
 """
 
 from __future__ import annotations

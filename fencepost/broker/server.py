@@ -1,4 +1,4 @@
-"""The trio server: the broker's only shell, with its sockets, clock, sync threads and signals.
+"""The trio server: the shell of a broker process, with its sockets, clock, sync threads and signals.
 
 Rule: per wake-up a connection reads all bytes that are there and sends all answers; no message awaits.
 """

@@ -2,7 +2,7 @@
 
 Rule: a batch is valid when its checksum matches, it begins where the batch before it ends, and its leader
 epoch is not older. Everything after the first invalid byte is dropped, and the journal reports how much
-and why.
+and why. The state is then rebuilt from the log by `Node.lead` in broker/node.py.
 """
 
 # Theory of operation

@@ -2,7 +2,7 @@
 TransactionMetadata).
 
 Rule: each function decides from state, request and time alone, and changes nothing; only `apply` (for the
-log) and the functions that begin with "Note" change the state.
+log) and the functions that begin with "Note" change the state. `check_identity` fences a replaced owner.
 """
 
 # `records` is what the log says. Three things are notes, lost at a restart, as in Kafka's
