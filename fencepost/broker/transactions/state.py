@@ -12,12 +12,12 @@ log) and the functions that begin with "Note" change the state. `check_identity`
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
 import attrs
+from sortedcontainers import SortedSet
 
 from fencepost.broker.contract import Decision, Refused, Reply, ReplyTo
 from fencepost.broker.kafka_fixes import ALL_FIXES, KafkaFixes
@@ -91,7 +91,7 @@ class Transactions:
 
     coordinator_epoch: Note[int]
     records: dict[str, TransactionRecord] = attrs.Factory(dict[str, TransactionRecord])
-    deadlines: Ignored[list[tuple[int, str]]] = attrs.Factory(list[tuple[int, str]])  # sorted
+    deadlines: Ignored[SortedSet[tuple[int, str]]] = attrs.Factory(SortedSet[tuple[int, str]])
     last_epochs: Note[dict[str, int]] = attrs.Factory(dict[str, int])
     other_ids: Note[dict[str, OtherIds]] = attrs.Factory(
         dict[str, OtherIds]
@@ -283,12 +283,11 @@ def apply(state: Transactions, entries: Iterable[TransactionEntry]) -> None:
     for name, record in entries:
         before = state.records.pop(name, None)
         if before is not None and before.state is ONGOING:
-            deadline = (before.start_ms + before.timeout_ms, name)
-            del state.deadlines[bisect_left(state.deadlines, deadline)]
+            state.deadlines.discard((before.start_ms + before.timeout_ms, name))
         if record is None:
             state.last_epochs.pop(name, None)
             state.other_ids.pop(name, None)
             continue
         state.records[name] = record
         if record.state is ONGOING:
-            insort(state.deadlines, (record.start_ms + record.timeout_ms, name))
+            state.deadlines.add((record.start_ms + record.timeout_ms, name))
