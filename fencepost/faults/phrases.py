@@ -85,7 +85,10 @@ BLANKS: Final = {
     "JUMP": Blank("a time with its sign: +3 s, -20 ms", pattern="[+-].+", read=milliseconds, write=_signed),
     "N": Blank("a number from 1", pattern=r"[1-9]\d*", read=int),
     "before": Blank(
-        "just before it happens, not just after", pattern="before", read=_true, write=lambda _: "before"
+        "just before the event instead of just after it",
+        pattern="before",
+        read=_true,
+        write=lambda _: "before",
     ),
 }
 
@@ -187,23 +190,25 @@ POINTS: Final = Grammar("a protocol point", PointKind, Point, BLANKS)
 class ActionKind(Enum):
     """What a fault can do."""
 
-    HOLD = Phrase("hold", "the message of `when` waits, and all that follow it on its connection")
-    DELAY = Phrase("delay", "a hold whose sender takes the request for lost and retries elsewhere")
-    DROP = Phrase("drop", "the connection breaks, and the message of `when` is lost with all others on it")
+    HOLD = Phrase("hold", "the message of `when` and all later ones on its connection wait")
+    DELAY = Phrase("delay", "as hold, but the sender gives the request up and retries it on a new connection")
+    DROP = Phrase("drop", "the connection breaks; the message of `when` and all others on it are lost")
     CRASH = Phrase("crash {who:NODE}", "the node stops at once; what it had written survives")
-    CUT_POWER = Phrase("cut power of {who:NODE}", "the same, and what was not synced may be lost")
+    CUT_POWER = Phrase("cut power of {who:NODE}", "the node stops at once; unsynced writes may be lost")
     KILL = Phrase("kill {who:PROCESS}", "the process dies, and another one takes its place at the end")
     PAUSE = Phrase("pause {who:WHO}", "a node or a process stands still and does not notice it")
     START = Phrase("start {who:PROCESS}", 'a process with starts = "on request" begins')
     MOVE = Phrase(
         "move {who:PARTITION or coordinator of ID} to {whom:NODE}", "the partition gets another leader"
     )
-    PARTITION = Phrase("partition {who:WHO} from {whom:WHO}", "neither reaches the other")
+    PARTITION = Phrase(
+        "partition {who:WHO} from {whom:WHO}", "no message from one reaches the other, in both directions"
+    )
     BLOCK = Phrase("block {who:WHO} to {whom:WHO}", "messages from one to the other wait, one way")
-    ISOLATE = Phrase("isolate {who:WHO}", "it reaches none of the others, and none reaches it")
+    ISOLATE = Phrase("isolate {who:WHO}", "no message reaches it or leaves it")
     CLOCK = Phrase("clock of {who:WHO} {amount:JUMP}", "its clock jumps")
-    SLOW_DISK = Phrase("slow disk of {who:NODE} {amount:N} times", "a sync takes that many times as long")
-    SLOW = Phrase("slow {who:WHO} {amount:N} times", "what it sends takes that many times as long")
+    SLOW_DISK = Phrase("slow disk of {who:NODE} {amount:N} times", "each sync takes N times as long")
+    SLOW = Phrase("slow {who:WHO} {amount:N} times", "each message from it takes N times as long")
     FAIL_APPENDS = Phrase("fail appends of {who:PARTITION}", "the disk refuses to append to this log")
     FAIL_SYNCS = Phrase("fail syncs of {who:PARTITION}", "the disk refuses to sync this log")
 

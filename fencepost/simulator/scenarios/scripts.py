@@ -28,7 +28,7 @@ class Verb(Enum):
     ABORT = Phrase("abort", "aborts the transaction")
     FLUSH = Phrase("flush", "waits until every record was acknowledged or has failed")
     PAUSE = Phrase("pause {time_ms:TIME}", "does nothing for a time")
-    WAIT = Phrase("wait until {point:POINT}", "does nothing before a point is reached")
+    WAIT = Phrase("wait until {point:POINT}", "waits until a point is reached")
 
 
 @attrs.frozen(kw_only=True)
