@@ -16,6 +16,7 @@ from benchmarks.loads import KEYS, PARTITIONS, RECORDS_PER_TRANSACTION, VALUES, 
 WAIT_SECONDS_MAX = 30.0
 CALLBACKS_EVERY = 1_000  # records; polling for delivery reports after each one costs a third of the speed
 CONSUMED_AT_ONCE = 10_000
+STALLED_SECONDS = 60.0  # a bound on a hang: a busy machine may take seconds for the first record
 
 Settings = dict[str, str | int | float | bool]
 
@@ -102,8 +103,8 @@ def _fetching(address: str, scale: Scale) -> Generator[Work]:
         consumer.assign(partitions)
         count = 0
         while count < scale.records:
-            messages = consumer.consume(CONSUMED_AT_ONCE, timeout=1.0)
-            assert messages, f"a second went by without a record; there were {count}"
+            messages = consumer.consume(CONSUMED_AT_ONCE, timeout=STALLED_SECONDS)
+            assert messages, f"no record arrived in {STALLED_SECONDS} s; there were {count}"
             taken.append(sum(len(message.value() or b"") for message in messages))
             count += len(messages)
         return count

@@ -18,9 +18,9 @@ from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 
 
 def settings_in_words(settings: NodeSettings) -> str:
-    """What differs from the default, as JSON; the generation by its number."""
+    """What differs from the default, as JSON; the transaction version by its number."""
     plain = NodeSettings()
-    names = [field.name for field in attrs.fields(NodeSettings) if field.name != "generation"]
+    names = [field.name for field in attrs.fields(NodeSettings) if field.name != "transaction_version"]
     words = {
         name: getattr(settings, name) for name in names if getattr(settings, name) != getattr(plain, name)
     }

@@ -201,7 +201,7 @@ def test_hash_seeds_change_nothing() -> None:
             capture_output=True,
             check=True,
             text=True,
-            timeout=60,
+            timeout=600,
         ).stdout
         for seed in ("1", "2", "3")
     }
