@@ -371,3 +371,16 @@ def test_a_consumer_seeks(tell: Callable[[Story], None]) -> None:
             assert await consumer.position(HERE) == 10
 
     tell(story)
+
+
+def test_a_client_may_be_closed_before_its_block_ends(tell: Callable[[Story], None]) -> None:
+    async def story(address: str) -> None:
+        async with AsyncProducer(address) as producer:
+            await producer.send("t", b"a", partition=0)
+            await producer.close()
+            await producer.close()
+        async with AsyncConsumer(address) as consumer:
+            await consumer.close()
+        assert await read(address) == [b"a"]
+
+    tell(story)

@@ -20,7 +20,7 @@ from fencepost.client.admin import (
     TopicDescription,
     TransactionListing,
 )
-from fencepost.client.calls import ConsumerCalls, RequestCalls
+from fencepost.client.calls import CallScript, ConsumerCalls, RequestCalls
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.consumer_records import ConsumedBatch, RecordDecoder
 from fencepost.client.errors import WrongState
@@ -194,10 +194,7 @@ class AsyncProducer(AsyncProducerRecords):
         `timeout_ms`: the limit; then RequestTimeout, and the producer is closed nevertheless. Records without
         an acknowledgement get ClientClosed.
         """
-        try:
-            await self._driver.run(self._calls.close(timeout_ms))
-        finally:
-            await self._driver.stop()
+        await self._end(self._calls.close(timeout_ms))
 
     async def __aenter__(self) -> AsyncProducer:
         await self._driver.start()
@@ -206,8 +203,13 @@ class AsyncProducer(AsyncProducerRecords):
     async def __aexit__(
         self, _kind: type[BaseException] | None, problem: BaseException | None, _trace: TracebackType | None
     ) -> None:
+        await self._end(self._calls.close_after(problem))
+
+    async def _end(self, closing: CallScript[None]) -> None:
+        """Runs the script that closes the producer, unless it is closed already."""
         try:
-            await self._driver.run(self._calls.close_after(problem))
+            if self._driver.is_running:
+                await self._driver.run(closing)
         finally:
             await self._driver.stop()
 

@@ -104,9 +104,14 @@ class AsyncDriver:
             await tasks.__aexit__(None, None, None)
         assert not self._links, "each task closes its own socket"
 
+    @property
+    def is_running(self) -> bool:
+        """True between `start` and `stop`."""
+        return self._tasks is not None
+
     def check_running(self) -> None:
         """WrongState outside the `async with` block of the client."""
-        if self._tasks is None:
+        if not self.is_running:
             raise WrongState("an async client works only inside `async with`: enter it before the first call")
 
     # --- scripts --------------------------------------------------------------------------------------------

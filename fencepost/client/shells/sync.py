@@ -20,7 +20,7 @@ from fencepost.client.admin import (
     TopicDescription,
     TransactionListing,
 )
-from fencepost.client.calls import ConsumerCalls, RequestCalls
+from fencepost.client.calls import CallScript, ConsumerCalls, RequestCalls
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.consumer_records import ConsumedBatch, RecordDecoder
 from fencepost.client.errors import WrongState
@@ -189,10 +189,7 @@ class Producer(ProducerRecords):
         `timeout_ms`: the limit; then RequestTimeout, and the producer is closed nevertheless. Records without
         an acknowledgement get ClientClosed.
         """
-        try:
-            self._driver.run(self._calls.close(timeout_ms))
-        finally:
-            self._driver.stop()
+        self._end(self._calls.close(timeout_ms))
 
     def __enter__(self) -> Producer:
         self._driver.start()
@@ -201,8 +198,13 @@ class Producer(ProducerRecords):
     def __exit__(
         self, _kind: type[BaseException] | None, problem: BaseException | None, _trace: TracebackType | None
     ) -> None:
+        self._end(self._calls.close_after(problem))
+
+    def _end(self, closing: CallScript[None]) -> None:
+        """Runs the script that closes the producer, unless it is closed already."""
         try:
-            self._driver.run(self._calls.close_after(problem))
+            if self._driver.is_running:
+                self._driver.run(closing)
         finally:
             self._driver.stop()
 

@@ -240,8 +240,13 @@ class Driver:
     def answers(self) -> dict[int, CallAnswered]:
         return self._network.answers
 
+    @property
+    def is_running(self) -> bool:
+        """Always true: a blocking client needs no `with` block."""
+        return True
+
     def check_running(self) -> None:
-        """A blocking client needs no `with` block."""
+        """Does nothing: a blocking client needs no `with` block."""
 
     def perform(self, effects: list[Effect]) -> None:
         """Performs effects; writes at once what the sockets accept. The lock is held."""
