@@ -37,14 +37,11 @@ import attrs
 from fencepost.broker.purgatory import LeaderLog
 from fencepost.broker.transactions.state import COMPLETED, PREPARED, Transactions
 from fencepost.faults.phrases import Fault, Point
-from fencepost.protocol.messages import ReplyBody, Request
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.actors.workloads import transform, without_mark
 from fencepost.simulator.faults.injector import FaultInjector
-from fencepost.simulator.faults.kinds import FaultKind
-from fencepost.simulator.faults.message_trap import ANSWERS, REQUESTS
 from fencepost.simulator.faults.protocol_events import SAME, Listener, ProtocolEvent, ProtocolEvents
-from fencepost.simulator.faults.random_faults import Nemesis
+from fencepost.simulator.faults.random_faults import RandomFaultPlan, RandomFaults
 from fencepost.simulator.judges.black_box import check, exactly_once
 from fencepost.simulator.judges.coverage import Coverage
 from fencepost.simulator.judges.known_anomalies import KnownAnomaly, known_kafka
@@ -64,8 +61,6 @@ JUDGE_FAILED: Final = "a judge failed"
 NOT_LIVE: Final = "liveness"
 FAULT: Final = "fault: "  # begins the mark of each kind of fault
 ENDED: Final = ("commit: ok", "abort: ok")  # marks of transactions that their process saw the end of
-PERIODS: Final = 8  # the pauses of random faults within which a participant may become the slowest
-SLOWEST: Final = 400  # times the usual latency, whose worst case is 250: all others overtake this participant
 
 
 # --- what a run is given ------------------------------------------------------------------------------------
@@ -105,18 +100,6 @@ class Role:
 
 
 @attrs.frozen(kw_only=True)
-class RandomFaults:
-    """Faults that chance draws while the run lasts: of these kinds, so many, about every `pause` ns."""
-
-    kinds: tuple[FaultKind, ...] = ()
-    strikes: int = 0
-    pause: int = NS_PER_MS
-    slow_participants: int = 0  # PCT: so many times one becomes the slowest
-    requests: tuple[type[Request], ...] = REQUESTS  # those that may be late
-    answers: tuple[type[ReplyBody], ...] = ANSWERS  # those that may be lost
-
-
-@attrs.frozen(kw_only=True)
 class RunSpec:
     """Everything about a run but its choices. `final` reads everything at the end."""
 
@@ -124,7 +107,7 @@ class RunSpec:
     topics: tuple[tuple[str, int], ...]
     roles: tuple[Role, ...]
     final: Role
-    random_faults: RandomFaults = RandomFaults()
+    random_faults: RandomFaultPlan = attrs.Factory(RandomFaultPlan)
     faults: tuple[Fault, ...] = ()
     reaches: tuple[Point, ...] = ()
     drifts_ppm: tuple[int, ...] = ()
@@ -160,7 +143,7 @@ class Run:
     invariants: Invariants = attrs.field(init=False)
     protocol_events: ProtocolEvents = attrs.field(init=False)
     injector: FaultInjector = attrs.field(init=False)
-    nemesis: Nemesis = attrs.field(init=False)
+    random_faults: RandomFaults = attrs.field(init=False)
     cast: list[CastMember] = attrs.Factory(list[CastMember])
     copiers: list[CastMember] = attrs.Factory(list[CastMember])
     working: list[ClientProcess] = attrs.Factory(list[ClientProcess])
@@ -177,10 +160,7 @@ class Run:
         self.invariants = Invariants(world)
         self.protocol_events = ProtocolEvents(world, settings.transaction_state_log_num_partitions)
         self.injector = FaultInjector(world, self.protocol_events, self.call, self.replace)
-        chance = spec.random_faults
-        self.nemesis = Nemesis(world, chance.kinds, chance.strikes, chance.pause, self.replace)
-        self.nemesis.hunted = self._copying
-        self.nemesis.requests, self.nemesis.answers = chance.requests, chance.answers
+        self.random_faults = RandomFaults(spec.random_faults, self.injector, self._copying)
 
     def attach(self) -> None:
         """The judges of steps look on from now on; whatever records the run has subscribed before."""
@@ -225,8 +205,7 @@ class Run:
         for role in spec.roles:
             if not role.waits_for_fault:
                 self.enter(role)
-        self.nemesis.start()
-        self._slow_down()
+        self.random_faults.start()
         self._until(self._has_struck)
         self._heal()
         is_at_rest = self._until(self._is_at_rest)
@@ -245,8 +224,7 @@ class Run:
 
     def _heal(self) -> None:
         """No fault strikes any more, every effect is undone, and every node runs."""
-        self.nemesis.heal()
-        self.injector.heal()
+        self.random_faults.heal()
         for node in self.world.nodes:
             if node.host is None:
                 node.start()
@@ -266,23 +244,13 @@ class Run:
                 self.stuck.append(str(problem))
         return is_over()
 
-    def _slow_down(self) -> None:
-        """Priorities that change a few times (PCT): the slowest lets all others overtake it."""
-        world, chance = self.world, self.spec.random_faults
-        for _ in range(chance.slow_participants):
-            world.at(world.now + chance.pause * world.choices.below(2 * PERIODS) // 2, self._slow_one)
-
-    def _slow_one(self, _: object) -> None:
-        world = self.world
-        if self.nemesis.strikes_left:
-            everyone = [each.participant for each in (*world.nodes, *world.processes)]
-            world.speeds[world.choices.one_of(everyone)] = SLOWEST
-
     # --- when a phase is over -------------------------------------------------------------------------------
 
     def _has_struck(self) -> bool:
         """Faults are over; those that chance draws are, too, when there is nothing left to disturb."""
-        return (self.nemesis.is_over or (self._is_worked() and self._is_copied())) and self.injector.is_over
+        return (
+            self.random_faults.is_over or (self._is_worked() and self._is_copied())
+        ) and self.injector.is_over
 
     def _is_worked(self) -> bool:
         working = self.working

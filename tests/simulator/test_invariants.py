@@ -31,7 +31,7 @@ from fencepost.journal.simulated import SimulatedFile
 from fencepost.protocol.messages import InitProducerIdReply
 from fencepost.protocol.terms import IsolationLevel
 from fencepost.protocol.transaction_log import TransactionRecord
-from fencepost.simulator.faults.kinds import FaultKind
+from fencepost.simulator.faults.random_faults import FaultKind
 from fencepost.simulator.fuzz.plan import FuzzPlan, draw, draw_groups
 from fencepost.simulator.fuzz.worlds import Planner, spec_of, try_seed
 from fencepost.simulator.judges.rules import (

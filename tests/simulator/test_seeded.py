@@ -8,7 +8,7 @@ import attrs
 
 from fencepost.broker.kafka_fixes import KafkaFixes
 from fencepost.broker.settings import NodeSettings
-from fencepost.simulator.faults.kinds import FaultKind
+from fencepost.simulator.faults.random_faults import FaultKind
 from fencepost.simulator.fuzz.plan import FuzzPlan, draw, draw_groups
 from fencepost.simulator.fuzz.shrinking import failing_seed
 from fencepost.simulator.scenarios.files import scenario_of

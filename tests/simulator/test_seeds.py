@@ -29,7 +29,7 @@ from fencepost.simulator.actors.workloads import (
     txn_writer,
     without_mark,
 )
-from fencepost.simulator.faults.kinds import FaultKind
+from fencepost.simulator.faults.random_faults import FaultKind
 from fencepost.simulator.fuzz.plan import FuzzPlan, TxnWriterPlan, draw
 from fencepost.simulator.fuzz.worlds import ALL_PARTITIONS, FINAL_READER, partitions_of, try_choices
 from fencepost.simulator.judges.operations import OperationOutcome as Known

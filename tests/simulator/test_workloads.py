@@ -9,7 +9,7 @@ import attrs
 from fencepost.client.group_member import RebalanceEvent
 from fencepost.simulator.actors.clients import MID_BATCH
 from fencepost.simulator.actors.workloads import REBALANCED, REFUSED_MEMBER, TAKEN_BACK
-from fencepost.simulator.faults.kinds import FaultKind
+from fencepost.simulator.faults.random_faults import FaultKind
 from fencepost.simulator.fuzz.plan import ASSIGNORS, PROCESSORS, FuzzPlan, draw, draw_groups
 from fencepost.simulator.fuzz.worlds import try_choices, try_seed
 from fencepost.simulator.judges.rules import CIRCULAR_READS, DOUBLED_OUTPUT, ONE_OWNER, PRECOMMITTED_READ
@@ -73,7 +73,7 @@ def test_processors_die_while_they_copy() -> None:
     for seed in range(12):
         begun: list[Run] = []
         assert try_choices(Choices(seed), deadly, begun.append).violation is None, f"seed {seed}"
-        struck.update(strike.kind for strike in begun[0].nemesis.struck if "copier" in strike.whom)
+        struck.update(strike.kind for strike in begun[0].random_faults.struck if "copier" in strike.what)
     assert struck[FaultKind.KILL] > 12
     assert struck[FaultKind.PAUSE] > 12
 

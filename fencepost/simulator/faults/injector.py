@@ -1,92 +1,105 @@
-"""Faults at their points: each waits, strikes, and is undone when its time has come.
+"""The fault engine: it strikes with an action, publishes that, and undoes it when its end has come."""
 
-Theory of operation. A fault is a value: `when` it strikes, what it does (`do`), and `until` when that
-lasts.
-
-    ProtocolEvents --"node 1 sends EndTxn reply"--> Strike --> one of _DEEDS --> Undo --until--> undone
-                                                       at once, or as the next thing of the world
-
-A deed happens at the very moment of its point where that is possible: a node can crash or pause between
-two of its own acts, and a message can be held while it is sent. Any other deed waits until the current
-act is over, because code that runs must not be pulled away from under itself: no real cluster does that.
-Each deed publishes FaultStruck before its effect and FaultEnded before that is undone, so that a picture
-shows the cause above what follows.
-
-Invariant: after `heal` no effect of a fault is left, whether its `until` came or not. A fault whose point
-never came did not strike, and a scenario that waits for it fails.
-"""
+# Theory of operation. A scenario gives faults as values: `when` a fault strikes, what it does (`do`), and
+# `until` when that lasts. Chance (random_faults.py) gives single actions. Both go through the same steps:
+#
+#     plan(faults) --> a point of the protocol is reached --+
+#                                                           +--> strike --> one of _EFFECTS --> Effect
+#     RandomFaults --> strike(action) now ------------------+                 |
+#                                                                             v
+#                      FaultEnded, undo <-- its end: a time, a point, heal <-- FaultStruck, do
+#
+# A function of _EFFECTS only looks: it finds what the action names and returns an `Effect`, or None if there
+# is nothing to strike (the node is down already). The engine does it, remembers it and undoes it.
+#
+# An action strikes at the very moment of its point where that is possible: a node can crash or pause between
+# two of its own acts, and a message can be held while it is sent. Any other action waits until the current
+# act is over, because no real cluster takes objects away from code that is running.
+#
+# FaultStruck comes before the effect and FaultEnded before its undoing, so that a picture shows the cause
+# above what follows. An end that is a time is planned before the effect too: the order in which a run takes
+# its choices is part of every recorded run.
+#
+# Invariant: after `heal` no effect of a fault is left, whether its `until` came or not. A fault whose point
+# never came did not strike, and a scenario that waits for it fails.
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 import attrs
 
 from fencepost.broker.host import SyncPolicy
-from fencepost.faults.phrases import ENDS_ITSELF, LASTS_MS, Action, ActionKind, Fault, Point, PointKind
+from fencepost.faults.phrases import LASTS_MS, Action, ActionKind, Fault, Point, PointKind
 from fencepost.journal.simulated import APPEND, SYNC
 from fencepost.simulator.faults.protocol_events import SAME, Listener, ProtocolEvent, ProtocolEvents
 from fencepost.simulator.world.clock import NS_PER_MS
 from fencepost.simulator.world.events import DiskFailed, FaultEnded, FaultStruck
-from fencepost.simulator.world.network import Message
+from fencepost.simulator.world.network import Channel, Message
 from fencepost.simulator.world.nodes import SimulatedNode, disk_of
 from fencepost.simulator.world.processes import ClientProcess
 from fencepost.simulator.world.world import World
 
 Act = Callable[[], None]
-_AT_LEISURE: Final = Point(kind=PointKind.LATER, time_ms=LASTS_MS)
-# What a node can bear in the middle of its own work, and what touches nobody's work.
-_OF_ITSELF: Final = frozenset({ActionKind.CRASH, ActionKind.CUT_POWER, ActionKind.PAUSE})
-_HARMLESS: Final = frozenset(
+_DEFAULT_END: Final = Point(kind=PointKind.LATER, time_ms=LASTS_MS)
+# What a node survives in the middle of its own work, and what interrupts no work.
+_ON_ITSELF: Final = frozenset({ActionKind.CRASH, ActionKind.CUT_POWER, ActionKind.PAUSE})
+_AT_ONCE: Final = frozenset(
     {ActionKind.HOLD, ActionKind.DELAY, ActionKind.FAIL_APPENDS, ActionKind.FAIL_SYNCS}
 )
 
 
-def _nothing() -> None:
-    """Nothing is left to undo."""
-
-
-def _at_once() -> bool:
-    """It struck when it was done."""
+def _always() -> bool:
     return True
 
 
-class Undo(NamedTuple):
-    """How an effect is undone, and whether it met anything yet."""
+class Effect(NamedTuple):
+    """What an action does here and now. Without `undo` it is over at once.
 
-    act: Act = _nothing
-    has_struck: Callable[[], bool] = _at_once
+    `participant` is the lane that shows `label` when it strikes and `end_label` when it is undone: "" is the
+    network's lane, and what has no label is not published. `is_left` is False when something else undid it
+    already, `has_struck` is False as long as the effect changed nothing.
+    """
+
+    participant: str
+    label: str
+    do: Act
+    undo: Act | None = None
+    end_label: str = ""
+    message: Message | None = None
+    is_left: Callable[[], bool] = _always
+    has_struck: Callable[[], bool] = _always
 
 
 @attrs.define(eq=False)
 class Strike:
-    """One fault of a run: how often its point came, how often what it did is over, and whether its end never
-    came.
+    """One fault of a run: how often its point was reached, what it did, how often that is over, and whether
+    only `heal` ended it.
     """
 
     fault: Fault
     fired: int = 0
     ended: int = 0
     never_ended: bool = False
-    undos: list[Act] = attrs.Factory(list[Act])
-    done: list[Undo] = attrs.Factory(list[Undo])
+    effects: list[Effect] = attrs.Factory(list[Effect])
 
     @property
     def struck(self) -> int:
-        """How often it did something."""
-        return sum(each.has_struck() for each in self.done)
+        """How often it changed something."""
+        return sum(effect.has_struck() for effect in self.effects)
 
     @property
     def is_over(self) -> bool:
-        """Whether its point came as often as it should, and nothing of it is left."""
+        """Whether its point was reached as often as it should be, and nothing of it is left."""
         return self.fired == self.fault.times and self.ended == self.fired
 
 
 @attrs.define(eq=False)
 class FaultInjector:
-    """All faults of a run. `call` starts a process by name, `replace` another one in the place of a dead
-    one.
+    """Strikes with all faults of a run. `call` starts a process by its name, `replace` starts another process
+    in the place of a dead one. `lasting` are the effects that are not undone yet, oldest first.
     """
 
     world: World
@@ -95,276 +108,296 @@ class FaultInjector:
     replace: Callable[[str], None]
     strikes: list[Strike] = attrs.Factory(list[Strike])
     waiting: list[Listener] = attrs.Factory(list[Listener])
+    lasting: list[tuple[Strike, Effect]] = attrs.Factory(list[tuple[Strike, Effect]])
 
     def plan(self, faults: tuple[Fault, ...]) -> None:
         """From now on each fault waits for its point."""
         for fault in faults:
-            strike = Strike(fault)
+            strike = Strike(attrs.evolve(fault, until=fault.until or _DEFAULT_END))
             self.strikes.append(strike)
             (when,) = fault.when
             if when.is_time:
                 at = self.world.now + when.time_ms * NS_PER_MS
-                self.world.at(at, self._at_time, strike)
+                self.world.at(
+                    at, partial(self._strike, strike), ProtocolEvent(PointKind.AT, "", is_between=True)
+                )
             else:
-                hear = _bound(self._reached, strike)
+                hear = partial(self._reached, strike)
                 self.waiting.append(self.protocol_events.listen(when, hear, times=fault.times))
+
+    def strike(
+        self, action: Action, *, channel: Channel | None = None, lasts_ms: int | None = None
+    ) -> Strike:
+        """Strike now. Without `lasts_ms` the effect lasts until `end_after` sets its end, or until `heal`.
+        `channel` is what a hold, a delay or a drop strikes.
+        """
+        now = Point(kind=PointKind.AT, time_ms=self.world.now // NS_PER_MS)
+        until = None if lasts_ms is None else Point(kind=PointKind.LATER, time_ms=lasts_ms)
+        strike = Strike(Fault(when=(now,), do=action, until=until))
+        carried = None if channel is None else (channel, None)
+        self._strike(strike, ProtocolEvent(PointKind.AT, "", is_between=True, carried=carried))
+        return strike
+
+    def end_after(self, strike: Strike, lasts_ms: int) -> None:
+        """What this strike did is undone after that time."""
+        self.world.at(self.world.now + lasts_ms * NS_PER_MS, self._end_of, strike)
 
     @property
     def is_over(self) -> bool:
+        """Whether every planned fault struck and ended."""
         return all(strike.is_over for strike in self.strikes)
 
     def heal(self) -> None:
-        """No fault strikes any more, and every effect is undone."""
+        """No planned fault strikes any more, and every effect is undone."""
         for listener in self.waiting:
             listener.is_over = True
-        for strike in self.strikes:
-            while strike.undos:
-                strike.never_ended = strike.never_ended or not (strike.fault.until or _AT_LEISURE).is_time
-                strike.undos[0]()
+        while self.lasting:
+            oldest = self.lasting[0]
+            strike, until = oldest[0], oldest[0].fault.until
+            strike.never_ended = strike.never_ended or (until is not None and not until.is_time)
+            self._end(oldest)
 
-    # --- striking -------------------------------------------------------------------------------------------
-
-    def _at_time(self, strike: Strike) -> None:
-        self._strike(strike, ProtocolEvent(PointKind.AT, "", is_between=True))
+    # --- striking and undoing -------------------------------------------------------------------------------
 
     def _reached(self, strike: Strike, event: ProtocolEvent) -> None:
         kind = strike.fault.do.kind
-        is_own = kind in _OF_ITSELF and self.node(strike.fault.do.who) is event.node
-        if event.is_between or is_own or kind in _HARMLESS:
+        is_own = kind in _ON_ITSELF and self.node(strike.fault.do.who) is event.node
+        if event.is_between or is_own or kind in _AT_ONCE:
             self._strike(strike, event)
         else:
-            self.world.next(lambda _: self._strike(strike, event))
+            self.world.next(partial(self._strike, strike), event)
 
     def _strike(self, strike: Strike, event: ProtocolEvent) -> None:
-        fault = strike.fault
         strike.fired += 1
-        done = _DEEDS[fault.do.kind](self, fault.do, event)
-        if done is not None:
-            strike.done.append(done)
-        if done is None or fault.do.kind in ENDS_ITSELF:
+        action, until = strike.fault.do, strike.fault.until
+        effect = _EFFECTS[action.kind](self, action, event)
+        if effect is None:
             strike.ended += 1
             return
-        self._end_later(strike, done.act)
+        strike.effects.append(effect)
+        lasting = (strike, effect)
+        if effect.label:
+            self.world.events.publish(FaultStruck(effect.participant, effect.label, effect.message))
+        if effect.undo is None:
+            strike.ended += 1
+            effect.do()
+            return
+        self.lasting.append(lasting)
+        if until is not None and until.is_time:
+            self.world.at(self.world.now + until.time_ms * NS_PER_MS, self._end, lasting)
+        effect.do()
+        if until is not None and not until.is_time:
+            self.protocol_events.listen(until, lambda _: self.world.next(self._end, lasting))
 
-    def _end_later(self, strike: Strike, undo: Act) -> None:
-        """When its end comes, or when all is healed."""
+    def _end_of(self, strike: Strike) -> None:
+        for lasting in [each for each in self.lasting if each[0] is strike]:
+            self._end(lasting)
 
-        def end(_: object = None) -> None:
-            if end in strike.undos:
-                strike.undos.remove(end)
-                strike.ended += 1
-                undo()
+    def _end(self, ending: tuple[Strike, Effect]) -> None:
+        if not any(each is ending for each in self.lasting):
+            return  # its time came, or all was healed, before
+        self.lasting[:] = [each for each in self.lasting if each is not ending]
+        strike, effect = ending
+        strike.ended += 1
+        if effect.undo is not None and effect.is_left():
+            if effect.end_label:
+                self.world.events.publish(FaultEnded(effect.participant, effect.end_label, effect.message))
+            effect.undo()
 
-        strike.undos.append(end)
-        until = strike.fault.until or _AT_LEISURE
-        if until.is_time:
-            self.world.at(self.world.now + until.time_ms * NS_PER_MS, end)
-        else:
-            self.protocol_events.listen(until, lambda _: self.world.next(end))
+    # --- names ----------------------------------------------------------------------------------------------
 
     def node(self, name: str) -> SimulatedNode | None:
+        """The node that a name stands for now."""
         participant = self.protocol_events.participant(name)
         return next((node for node in self.world.nodes if node.participant == participant), None)
 
-    def somebody(self, name: str) -> SimulatedNode | ClientProcess | None:
-        """Who bears this name now: a node, or the newest process of that name that is alive."""
+    def bearer(self, name: str) -> SimulatedNode | ClientProcess | None:
+        """The node of this name, or the newest process of this name that is alive."""
+        node = self.node(name)
+        if node is not None:
+            return node
         alive = (process for process in reversed(self.world.processes) if not process.is_over)
-        return self.node(name) or next(
-            (process for process in alive if process.participant.partition(SAME)[0] == name), None
+        return next(
+            (each for each in alive if name in (each.participant, each.participant.partition(SAME)[0])), None
         )
 
-    def watch(self, participant: str, label: str, message: Message | None = None) -> None:
-        """A fault is about to strike."""
-        self.world.events.publish(FaultStruck(participant, label, message))
 
-    def unwatch(self, participant: str, label: str, message: Message | None = None) -> None:
-        """What a fault did is about to be undone."""
-        self.world.events.publish(FaultEnded(participant, label, message))
+# --- effects on messages ------------------------------------------------------------------------------------
 
 
-def _bound(act: Callable[[Strike, ProtocolEvent], None], strike: Strike) -> Callable[[ProtocolEvent], None]:
-    return lambda event: act(strike, event)
-
-
-# --- what is done to messages -------------------------------------------------------------------------------
-
-
-def _hold(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Undo | None:
-    """The message waits where it arrives, and all that comes behind it on its connection."""
-    assert event.carried is not None, "only what is anchored at a message holds one"
+def _hold(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Effect | None:
+    """The message waits where it arrives, and so does everything that follows it on its connection. Without
+    a message, the whole channel waits.
+    """
+    assert event.carried is not None, "a hold strikes a message or a channel"
     channel, message = event.carried
     network = injector.world.network
-    if any(message is held for held in network.held):
+    if message is not None and network.is_held(message):
         return None
-    network.hold_message(message)
-    injector.watch("", str(action), message)
-
-    def release() -> None:
-        injector.unwatch("", "release", message)
-        network.release_message(channel, message)
-
-    return Undo(release)
-
-
-def _delay(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Undo | None:
-    """The same; and whoever sent it takes it for lost, and asks again elsewhere."""
-    done = _hold(injector, action, event)
-    if done is not None and event.carried is not None:
-        connection = event.carried[0].connection
-
-        def take_for_lost(_: object) -> None:
-            if connection.is_open:
-                connection.caller.lost(connection)
-                injector.world.network.give_up(connection)
-
-        injector.world.next(take_for_lost)
-    return done
+    return Effect(
+        "",
+        _label(action, channel, message),
+        lambda: network.hold(channel, message),
+        lambda: network.release(channel, message),
+        "release",
+        message,
+    )
 
 
-def _drop(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Undo | None:
-    """The connection breaks, with this message and all else that is on its way."""
-    assert event.carried is not None, "only what is anchored at a message loses one"
+def _delay(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Effect | None:
+    """A hold; and the sender takes the message for lost, and asks again on another connection."""
+    held = _hold(injector, action, event)
+    if held is None or event.carried is None:
+        return None
+    connection, network = event.carried[0].connection, injector.world.network
+
+    def take_for_lost(_: object = None) -> None:
+        if connection.is_open:
+            connection.caller.lost(connection)
+            network.give_up(connection)
+
+    def do() -> None:
+        held.do()
+        if event.is_between:
+            take_for_lost()
+        else:
+            injector.world.next(take_for_lost)
+
+    return held._replace(do=do)
+
+
+def _drop(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Effect | None:
+    """The connection breaks, with everything that is on its way."""
+    assert event.carried is not None, "a drop strikes a message or a channel"
     channel, message = event.carried
     if channel.is_dead:
         return None
-    injector.watch("", str(action), message)
-    injector.world.network.reset(channel.connection)
-    return Undo()
+    network = injector.world.network
+    return Effect(
+        "", _label(action, channel, message), lambda: network.reset(channel.connection), message=message
+    )
 
 
-# --- what is done to nodes and processes --------------------------------------------------------------------
+def _label(action: Action, channel: Channel, message: Message | None) -> str:
+    return str(action) if message is not None else f"{action}: {channel.source} to {channel.target}"
 
 
-def _crash(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Undo | None:
+# --- effects on nodes and processes -------------------------------------------------------------------------
+
+
+def _crash(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Effect | None:
     node = injector.node(action.who)
-    assert node is not None, "who crashes is a node"
+    assert node is not None, "only a node crashes"
     if node.host is None:
         return None
-    return _kill_node(injector, node, power_is_lost=action.kind is ActionKind.CUT_POWER)
+    is_power_cut = action.kind is ActionKind.CUT_POWER
+    return Effect(
+        node.participant,
+        "crash: power is cut" if is_power_cut else "crash",
+        lambda: node.kill(power_is_lost=is_power_cut),
+        node.start,
+        "restart",
+        is_left=lambda: node.host is None,
+    )
 
 
-def _kill_node(injector: FaultInjector, node: SimulatedNode, *, power_is_lost: bool) -> Undo:
-    injector.watch(node.participant, "crash: power is cut" if power_is_lost else "crash")
-    node.kill(power_is_lost=power_is_lost)
-
-    def restart() -> None:
-        if node.host is None:
-            injector.unwatch(node.participant, "restart")
-            node.start()
-
-    return Undo(restart)
-
-
-def _kill(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Undo | None:
-    process = injector.somebody(action.who)
+def _kill(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Effect | None:
+    process = injector.bearer(action.who)
     if not isinstance(process, ClientProcess):
         return None
-    injector.watch(process.participant, "crash: killed")
-    process.kill()
-    return Undo(lambda: injector.replace(action.who))
+    return Effect(
+        process.participant, "crash: killed", process.kill, lambda: injector.replace(process.participant)
+    )
 
 
-def _pause(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Undo | None:
-    somebody = injector.somebody(action.who)
-    is_down = isinstance(somebody, SimulatedNode) and somebody.host is None
-    if somebody is None or somebody.is_paused or is_down:
+def _pause(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Effect | None:
+    bearer = injector.bearer(action.who)
+    is_down = isinstance(bearer, SimulatedNode) and bearer.host is None
+    if bearer is None or bearer.is_paused or is_down:
         return None
-    injector.watch(somebody.participant, "pause")
-    somebody.pause()
-
-    def resume() -> None:
-        if somebody.is_paused:
-            injector.unwatch(somebody.participant, "resume")
-            somebody.resume()
-
-    return Undo(resume)
+    return Effect(
+        bearer.participant, "pause", bearer.pause, bearer.resume, "resume", is_left=lambda: bearer.is_paused
+    )
 
 
-def _start(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Undo | None:
-    injector.call(action.who)
-    return Undo()
+def _start(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Effect | None:
+    """The process publishes its own start."""
+    return Effect(action.who, "", lambda: injector.call(action.who))
 
 
-def _clock(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Undo | None:
-    somebody = injector.somebody(action.who)
-    if somebody is None or action.amount == 0:
+def _jump(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Effect | None:
+    bearer = injector.bearer(action.who)
+    if bearer is None or action.amount == 0:
         return None
-    somebody.clock.offset_ns += action.amount * NS_PER_MS
-    injector.watch(somebody.participant, str(action))
-    somebody.look_at_clock()
-    return Undo()
+
+    def do() -> None:
+        bearer.clock.offset_ns += action.amount * NS_PER_MS
+        bearer.look_at_clock()
+
+    return Effect(bearer.participant, str(action), do)
 
 
-def _slow(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Undo | None:
+def _slow(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Effect | None:
     participant, speeds = injector.protocol_events.participant(action.who), injector.world.speeds
     is_disk = action.kind is ActionKind.SLOW_DISK
     slow = disk_of(participant) if is_disk else participant
     if slow in speeds or (is_disk and injector.world.settings.policy is SyncPolicy.NONE):
         return None
-    speeds[slow] = action.amount
-    injector.watch(participant, str(action))
-
-    def as_quick_as_ever() -> None:
-        speeds.pop(slow, None)
-        injector.unwatch(participant, "quick again")
-
-    return Undo(as_quick_as_ever)
-
-
-# --- what is done to partitions and between lanes -----------------------------------------------------------
+    return Effect(
+        participant,
+        str(action),
+        lambda: speeds.update({slow: action.amount}),
+        lambda: speeds.__delitem__(slow),
+        "quick again",
+        is_left=lambda: slow in speeds,
+    )
 
 
-def _move(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Undo | None:
-    target = injector.node(action.whom)
+# --- effects on partitions, and between lanes ---------------------------------------------------------------
+
+
+def _move(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Effect | None:
+    world, target = injector.world, injector.node(action.whom)
     assert target is not None, "a partition is moved to a node"
     where = injector.protocol_events.partition(action.who)
-    leader = injector.protocol_events.leaders.get(where)
-    if leader is None or leader is target or injector.world.nodes[0].host is None:
-        return None  # nobody moves what nobody leads, or what is there, or without a controller
-    injector.watch(target.participant, str(action))
-    injector.world.move(where, target.settings.node_id)
-    return Undo()
+    is_there = injector.protocol_events.leaders.get(where) is target
+    if where not in world.journals.disks or is_there or world.nodes[0].host is None:
+        return None  # it does not exist, it is there already, or no controller is up to move it
+    return Effect(target.participant, str(action), lambda: world.move(where, target.settings.node_id))
 
 
-def _part(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Undo | None:
-    one, other = (
-        injector.protocol_events.participant(action.who),
-        injector.protocol_events.participant(action.whom),
-    )
+def _partition(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Effect | None:
+    one, other = map(injector.protocol_events.participant, (action.who, action.whom))
     both = action.kind is ActionKind.PARTITION
-    return _block(injector, str(action), ((one, other), (other, one)) if both else ((one, other),))
+    return _block(injector, action, ((one, other), (other, one)) if both else ((one, other),))
 
 
-def _isolate(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Undo | None:
+def _isolate(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Effect | None:
     participant = injector.protocol_events.participant(action.who)
-    participants = [
-        each.participant
-        for each in (*injector.world.nodes, *injector.world.processes)
-        if each.participant != participant
-    ]
-    pairs = tuple(pair for other in participants for pair in ((participant, other), (other, participant)))
-    return _block(injector, str(action), pairs)
+    alive = [process for process in injector.world.processes if not process.is_over]
+    others = [each.participant for each in (*injector.world.nodes, *alive)]
+    pairs = tuple(pair for other in others for pair in ((participant, other), (other, participant)))
+    return _block(injector, action, pairs)
 
 
-def _block(injector: FaultInjector, what: str, pairs: tuple[tuple[str, str], ...]) -> Undo | None:
+def _block(injector: FaultInjector, action: Action, pairs: tuple[tuple[str, str], ...]) -> Effect | None:
     network = injector.world.network
     fresh = tuple(pair for pair in pairs if pair[0] != pair[1] and pair not in network.blocked)
     if not fresh:
         return None
-    network.blocked.update(fresh)
-    injector.watch(fresh[0][0], what)
+    return Effect(
+        fresh[0][0],
+        str(action),
+        lambda: network.blocked.update(fresh),
+        lambda: network.unblock(fresh),
+        f"healed: {action}",
+    )
 
-    def heal() -> None:
-        injector.unwatch(fresh[0][0], f"healed: {what}")
-        network.unblock(fresh)
 
-    return Undo(heal)
-
-
-def _break_disk(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Undo | None:
-    where = injector.protocol_events.partition(action.who)
+def _break_disk(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Effect | None:
+    """The effect strikes at the first operation that fails."""
+    world, where = injector.world, injector.protocol_events.partition(action.who)
     broken = (APPEND if action.kind is ActionKind.FAIL_APPENDS else SYNC, str(where))
-    world = injector.world
     if broken in world.broken_disks:
         return None
     failures: list[DiskFailed] = []
@@ -373,17 +406,20 @@ def _break_disk(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Un
         if (failed.operation, failed.directory) == broken:
             failures.append(failed)
 
-    def mend() -> None:
+    def do() -> None:
+        world.broken_disks.add(broken)
+        world.events.subscribe(DiskFailed, hear)
+
+    def undo() -> None:
         world.broken_disks.discard(broken)
         world.events.unsubscribe(DiskFailed, hear)
 
-    world.broken_disks.add(broken)
-    world.events.subscribe(DiskFailed, hear)
-    injector.watch(injector.protocol_events.participant(f"leader of {where}"), str(action))
-    return Undo(mend, lambda: bool(failures))
+    leader = injector.protocol_events.leader_named(f"leader of {where}")
+    lane = "" if leader is None else leader.participant
+    return Effect(lane, str(action), do, undo, f"over: {action}", has_struck=lambda: bool(failures))
 
 
-_DEEDS: Final[dict[ActionKind, Callable[[FaultInjector, Action, ProtocolEvent], Undo | None]]] = {
+_EFFECTS: Final[dict[ActionKind, Callable[[FaultInjector, Action, ProtocolEvent], Effect | None]]] = {
     ActionKind.HOLD: _hold,
     ActionKind.DELAY: _delay,
     ActionKind.DROP: _drop,
@@ -393,10 +429,10 @@ _DEEDS: Final[dict[ActionKind, Callable[[FaultInjector, Action, ProtocolEvent], 
     ActionKind.PAUSE: _pause,
     ActionKind.START: _start,
     ActionKind.MOVE: _move,
-    ActionKind.PARTITION: _part,
-    ActionKind.BLOCK: _part,
+    ActionKind.PARTITION: _partition,
+    ActionKind.BLOCK: _partition,
     ActionKind.ISOLATE: _isolate,
-    ActionKind.CLOCK: _clock,
+    ActionKind.CLOCK: _jump,
     ActionKind.SLOW: _slow,
     ActionKind.SLOW_DISK: _slow,
     ActionKind.FAIL_APPENDS: _break_disk,

@@ -60,7 +60,7 @@ class ProtocolEvent(NamedTuple):
     is_before: bool = False
     is_between: bool = False
     node: SimulatedNode | None = None
-    carried: tuple[Channel, Message] | None = None
+    carried: tuple[Channel, Message | None] | None = None
 
 
 @attrs.define(eq=False)

@@ -1,235 +1,344 @@
-"""Faults that strike at random: each kind with how it is done and how it is undone.
+"""Faults that chance draws: what strikes next, whom, and for how long. The injector does the rest."""
 
-Rule: a fault only does what could happen to a real cluster, and whatever it did is undone when all must be
-well again.
-"""
+# Theory of operation. About every `pause` nanoseconds chance draws a kind of fault, then its victim and its
+# amounts, and hands an action to the one engine (injector.py), which strikes, publishes and undoes it:
+#
+#     time has come --> kind --> _DRAWS[kind]: an action --> injector.strike --> a duration --> end_after
+#                                    |
+#                                    +--> a trap: a message, or the n-th act of a node --> the same, then
+#
+# Three kinds strike at a moment that has no point in the words of scenarios, and so they set a trap: a
+# MessageTrap waits for the next message of a type, a CountedDeath (world/nodes.py) for the n-th act of a
+# node. Protocol events could name most of these moments, but they look at every message and every append,
+# which would slow down each seed of a search.
+#
+# Invariant: every number comes from `world.choices`, and none is drawn for a fault without a victim. One
+# more draw, or another order, makes another run of every recorded list of choices. A trap that nothing
+# walked into did not strike, and `heal` removes it.
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple, TypeVar
+from enum import Enum
+from functools import partial
+from typing import Final, TypeVar
 
 import attrs
 
 from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.host import SyncPolicy
-from fencepost.journal.simulated import APPEND, SYNC
-from fencepost.protocol.messages import ReplyBody, Request
-from fencepost.simulator.faults.kinds import ENDS, FaultKind, Struck
-from fencepost.simulator.faults.message_trap import ANSWERS, REQUESTS, MessageTrap
+from fencepost.faults.phrases import Action, ActionKind
+from fencepost.protocol.messages import (
+    AddPartitionsToTxn,
+    EndTxn,
+    EndTxnReply,
+    Heartbeat,
+    HeartbeatReply,
+    InitProducerId,
+    InitProducerIdReply,
+    JoinGroup,
+    JoinGroupReply,
+    LeaveGroup,
+    Produce,
+    ProduceReply,
+    ReplyBody,
+    Request,
+    SyncGroup,
+    SyncGroupReply,
+    TxnOffsetCommit,
+    TxnOffsetCommitReply,
+    WriteTxnMarkers,
+    WriteTxnMarkersReply,
+)
+from fencepost.simulator.faults.injector import FaultInjector, Strike
 from fencepost.simulator.world.clock import NS_PER_MS
-from fencepost.simulator.world.events import FaultEnded, FaultStruck, NodeKilled
-from fencepost.simulator.world.network import SimulatedConnection
-from fencepost.simulator.world.nodes import Death, SimulatedNode, led_by
+from fencepost.simulator.world.events import MessageSent
+from fencepost.simulator.world.network import Channel, ReplyMessage, RequestMessage, SimulatedConnection
+from fencepost.simulator.world.nodes import CountedDeath, DeathPlace, SimulatedNode, led_by
 from fencepost.simulator.world.processes import ClientProcess
 from fencepost.simulator.world.world import World
 
-Undo = Callable[[], None]
-Able = TypeVar("Able", bound=SimulatedNode | ClientProcess)
-
-
-class Done(NamedTuple):
-    """A fault that strikes: whom or what, and how it is undone. `whom` is None while it lies in wait, and is
-    told when it strikes; `do` is what others see at once, done when the fault has been told.
-    """
-
-    whom: str | None
-    undo: Undo
-    do: Undo = lambda: None
-
+Victim = TypeVar("Victim", bound=SimulatedNode | ClientProcess)
 
 DURATIONS_MS: Final = (1, 5, 20, 50, 120, 300, 700, 1_700)
-LATE_MS: Final = (120, 150, 200, 300, 700, 1_700)  # long enough to have asked again
+LATE_MS: Final = (120, 150, 200, 300, 700, 1_700)  # long enough for the caller to ask again before
 SLOWNESS: Final = (5, 20, 100)
+SLOWEST: Final = 400  # times the usual latency, whose worst case is 250: all others overtake this participant
+SLOWEST_PAUSES: Final = 8  # the pauses within which a participant may become the slowest
 JUMPS_MS: Final = (50, 400, 3_000, -20, -300, 70_000)
-THINGS_BEFORE_DEATH: Final = 12
+FAVOUR_PERMILLE: Final = 500  # how often a favoured process is the victim
+ACTS_BEFORE_DEATH: Final = 12
 WRITES_BEFORE_DEATH: Final = 4
+# The answers that hurt most when they get lost: something was done, and will be asked for again.
+ANSWERS: Final = (EndTxnReply, ProduceReply, InitProducerIdReply, TxnOffsetCommitReply, WriteTxnMarkersReply)
+# The requests that do most harm when they arrive after their caller has gone on (KAFKA-17754, KIP-890).
+REQUESTS: Final = (
+    *(EndTxn, EndTxn, EndTxn, Produce, Produce),
+    *(WriteTxnMarkers, TxnOffsetCommit, AddPartitionsToTxn, InitProducerId),
+)
+# Besides, in worlds with members of groups.
+GROUP_ANSWERS: Final = (JoinGroupReply, SyncGroupReply, HeartbeatReply)
+GROUP_REQUESTS: Final = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, TxnOffsetCommit)
+
+
+class FaultKind(Enum):
+    """What can go wrong at random. The names are those of plans, of scenarios and of the coverage table."""
+
+    DROP = "drop"  # one connection breaks, with everything that is on its way
+    LOST_ANSWER = "lost answer"  # the same, as soon as a certain answer is on its way
+    LATE_REQUEST = "late request"  # its caller gives it up, and then it arrives
+    HOLD = "hold"  # what one connection carries one way stops, and goes on later
+    PARTITION = "partition"  # between two lanes, one way or both ways
+    ISOLATION = "isolation"  # a node from all others
+    PAUSE = "pause"  # a node or a process stands still and does not notice it
+    CRASH = "crash"  # a node dies between two of its acts, and starts again
+    POWER_LOSS = "power loss"  # the same, and what it had not synced may be gone or torn
+    FAILOVER = "failover"  # a node dies, and others lead what it led
+    MOVE = "move"  # a partition gets another leader while its old one lives
+    CLOCK_JUMP = "clock jump"
+    SLOW = "slow"  # what a lane sends, or a disk syncs, is late for a while
+    DISK = "disk failure"  # appends or syncs of one partition fail for a while
+    KILL = "kill"  # a client process dies, and another one takes its place
 
 
 DEATHS: Final = {
-    FaultKind.CRASH: (Death.ANYWHERE, Death.BEFORE_A_WRITE),
-    FaultKind.POWER_LOSS: (Death.ANYWHERE, Death.BEHIND_A_WRITE, Death.BEHIND_A_WRITE),
+    FaultKind.CRASH: (DeathPlace.ANYWHERE, DeathPlace.BEFORE_A_WRITE),
+    FaultKind.POWER_LOSS: (DeathPlace.ANYWHERE, DeathPlace.AFTER_A_WRITE, DeathPlace.AFTER_A_WRITE),
 }
 
 
-@attrs.define(eq=False)
-class Nemesis:
-    """Strikes `strikes_left` times, about every `pause` nanoseconds, with the kinds that it was given; it
-    `is_over` when the last strike has had its time too.
+@attrs.frozen(kw_only=True)
+class Struck:
+    """One fault of a run that chance drew, at a time in nanoseconds."""
+
+    at: int
+    kind: FaultKind
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}: {self.what}"
+
+
+@attrs.frozen(kw_only=True)
+class RandomFaultPlan:
+    """Faults that chance draws while the run lasts: of these kinds, so many, about every `pause` ns.
+
+    `slow_participants` is how often one participant becomes the slowest, and lets all others overtake it:
+    the priority changes of PCT (Burckhardt et al., 2010).
     """
 
-    world: World
-    kinds: tuple[FaultKind, ...]
-    strikes_left: int
-    pause: int
-    respawn: Callable[[str], None]
-    hunted: Callable[[], list[ClientProcess]] = list[ClientProcess]
-    """Whom a fault of processes strikes every other time, if they live."""
+    kinds: tuple[FaultKind, ...] = ()
+    strikes: int = 0
+    pause: int = NS_PER_MS
+    slow_participants: int = 0
     requests: tuple[type[Request], ...] = REQUESTS  # those that may be late
     answers: tuple[type[ReplyBody], ...] = ANSWERS  # those that may be lost
+
+
+@attrs.define(eq=False)
+class RandomFaults:
+    """Draws the faults of a plan. It `is_over` when the last strike has had its time too. A fault of
+    processes strikes one of `favoured` every other time, if one is alive.
+    """
+
+    plan: RandomFaultPlan
+    injector: FaultInjector
+    favoured: Callable[[], list[ClientProcess]] = list[ClientProcess]
+    strikes_left: int = 0
     is_over: bool = True
-    undos: dict[int, tuple[Undo, Struck | None]] = attrs.Factory(dict[int, tuple[Undo, Struck | None]])
-    made: int = 0
     struck: list[Struck] = attrs.Factory(list[Struck])
-    doomed: dict[str, FaultKind] = attrs.Factory(dict[str, FaultKind])  # nodes about to die, and of what
+    traps: list[MessageTrap] = attrs.Factory(list["MessageTrap"])
+
+    @property
+    def world(self) -> World:
+        return self.injector.world
 
     def start(self) -> None:
-        """From now on."""
-        if self.kinds and self.strikes_left:
+        """Draw from now on."""
+        plan, world = self.plan, self.world
+        self.strikes_left = plan.strikes
+        if plan.kinds and plan.strikes:
             self.is_over = False
-            self.world.events.subscribe(NodeKilled, self._died)
             self._plan_next()
+        for _ in range(plan.slow_participants):
+            at = world.now + plan.pause * world.choices.below(2 * SLOWEST_PAUSES) // 2
+            world.at(at, self._slow_one)
+
+    def heal(self) -> None:
+        """Nothing is drawn any more, every effect is undone, and no trap is left."""
+        self.strikes_left, self.is_over = 0, True
+        for trap in self.traps:
+            trap.remove()
+        self.injector.heal()  # a node that is about to die may still die here; that is undone here too
+        for node in self.world.nodes:
+            node.death = None
+
+    def strike(
+        self,
+        kind: FaultKind,
+        action: Action,
+        *,
+        channel: Channel | None = None,
+        what: str = "",
+        lasts_ms: int | None = None,
+    ) -> Strike:
+        """Let the injector strike now, and keep a record if that changed something."""
+        strike = self.injector.strike(action, channel=channel, lasts_ms=lasts_ms)
+        if strike.effects:
+            self.world.marks[f"fault: {kind.value}"] += 1
+            self.struck.append(Struck(at=self.world.now, kind=kind, what=what or str(action)))
+        return strike
 
     def _plan_next(self) -> None:
         world = self.world
-        world.at(world.now + self.pause * (1 + world.choices.below(16)) // 8, self._strike)
+        world.at(world.now + self.plan.pause * (1 + world.choices.below(16)) // 8, self._draw)
 
-    def _strike(self, _: object) -> None:
+    def _draw(self, _: object) -> None:
         if self.strikes_left == 0:
             self.is_over = True
             return
         self.strikes_left -= 1
-        kind = self.world.choices.one_of(self.kinds)
-        done = _STRIKES[kind](self)
-        if done is not None and done.whom is not None:
-            struck = self.tell(kind, done.whom)
-            done.do()
-            self.undo_later(done.undo, struck)
-        elif done is not None:
-            self._keep(done.undo)
+        choices = self.world.choices
+        strike = _DRAWS[choices.one_of(self.plan.kinds)](self)
+        if strike is not None:
+            # Even for what is over at once: recorded choices expect a duration after each strike.
+            self.injector.end_after(strike, choices.one_of(DURATIONS_MS))
         self._plan_next()
 
-    def tell(self, kind: FaultKind, whom: str) -> Struck:
-        """A fault struck now."""
-        self.world.marks[f"fault: {kind.value}"] += 1
-        struck = Struck(at=self.world.now, kind=kind, whom=whom)
-        self.struck.append(struck)
-        self.world.events.publish(FaultStruck("", f"{kind.value}: {whom}"))
-        return struck
-
-    def _died(self, killed: NodeKilled) -> None:
-        node = killed.node
-        kind = self.doomed.pop(node.participant, None)
-        if kind is not None:
-            self.undo_later(lambda: _start_again(node), self.tell(kind, node.participant))
-
-    def _keep(self, undo: Undo, struck: Struck | None = None) -> int:
-        """What lies in wait is only undone when all is healed; the rest may be earlier, by this number."""
-        self.made += 1
-        self.undos[self.made] = (undo, struck)
-        return self.made
-
-    def undo_later(self, undo: Undo, struck: Struck, durations_ms: tuple[int, ...] = DURATIONS_MS) -> None:
-        """After one of these times, or when all is healed."""
-        world, number = self.world, self._keep(undo, struck)
-        world.at(world.now + world.choices.one_of(durations_ms) * NS_PER_MS, self._undo, number)
-
-    def _undo(self, number: int) -> None:
-        undo, struck = self.undos.pop(number, (_nothing, None))
-        if struck is not None and struck.kind in ENDS:
-            self.world.events.publish(FaultEnded("", f"{ENDS[struck.kind]}: {struck.whom}"))
-        undo()
-
-    def heal(self) -> None:
-        """No more strikes, and every effect is undone."""
-        self.strikes_left, self.is_over = 0, True
-        while self.undos:
-            self._undo(next(iter(self.undos)))
-        for node in self.world.nodes:
-            node.dies_in = None
-        self.doomed.clear()
+    def _slow_one(self, _: object) -> None:
+        world = self.world
+        if self.strikes_left:
+            everyone = [each.participant for each in (*world.nodes, *world.processes)]
+            # The priority of a schedule and no fault: it overrides a fault that slows the same participant.
+            world.speeds[world.choices.one_of(everyone)] = SLOWEST
 
 
-def _nothing() -> None:
-    """A fault that is over at once has nothing to undo."""
+# --- traps --------------------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class MessageTrap:
+    """Waits for the first message that carries `awaited`; right after it was sent, `strike` gets its
+    connection.
+    """
+
+    world: World
+    awaited: type[Request] | type[ReplyBody]
+    strike: Callable[[SimulatedConnection], object]
+    is_over: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        self.world.events.subscribe(MessageSent, self._sent)
+
+    def remove(self) -> None:
+        """Nothing strikes any more."""
+        self.is_over = True
+        self.world.events.unsubscribe(MessageSent, self._sent)
+
+    def _sent(self, sent: MessageSent) -> None:
+        match sent.message:
+            case ReplyMessage(body=content) | RequestMessage(request=content):
+                if isinstance(content, self.awaited):
+                    self.world.events.unsubscribe(MessageSent, self._sent)
+                    self.world.next(self._spring, sent.channel.connection)
+            case _:
+                pass
+
+    def _spring(self, connection: SimulatedConnection) -> None:
+        if connection.is_open and not self.is_over:
+            self.strike(connection)
+
+
+def _lose_answer(faults: RandomFaults) -> None:
+    awaited = faults.world.choices.one_of(faults.plan.answers)
+
+    def strike(connection: SimulatedConnection) -> None:
+        what = f"{awaited.__name__} to {connection.caller.participant}"
+        action = Action(kind=ActionKind.DROP)
+        faults.strike(FaultKind.LOST_ANSWER, action, channel=connection.to_caller, what=what)
+
+    faults.traps.append(MessageTrap(faults.world, awaited, strike))
+
+
+def _delay_request(faults: RandomFaults) -> None:
+    choices = faults.world.choices
+    awaited = choices.one_of(faults.plan.requests)
+
+    def strike(connection: SimulatedConnection) -> None:
+        faults.strike(
+            FaultKind.LATE_REQUEST,
+            Action(kind=ActionKind.DELAY),
+            channel=connection.to_server,
+            what=f"{awaited.__name__} of {connection.caller.participant}",
+            lasts_ms=choices.one_of(LATE_MS),
+        )
+
+    faults.traps.append(MessageTrap(faults.world, awaited, strike))
+
+
+def _crash(faults: RandomFaults, *, kind: FaultKind) -> None:
+    """Not at once but some acts later: most deaths then find a node in the middle of its work."""
+    choices = faults.world.choices
+    able = [node for node in _up(faults.world) if node.death is None]
+    if not able:
+        return
+    node = choices.one_of(able)
+    place = choices.one_of(DEATHS[kind])
+    left = choices.below(ACTS_BEFORE_DEATH if place is DeathPlace.ANYWHERE else WRITES_BEFORE_DEATH)
+    action = Action(
+        kind=ActionKind.CUT_POWER if kind is FaultKind.POWER_LOSS else ActionKind.CRASH, who=node.participant
+    )
+    node.death = CountedDeath(
+        place, left, lambda: faults.strike(kind, action, lasts_ms=choices.one_of(DURATIONS_MS))
+    )
 
 
 # --- the network --------------------------------------------------------------------------------------------
 
 
-def _drop(nemesis: Nemesis) -> Done | None:
-    world = nemesis.world
-    connections = list(world.network.connections.values())
-    if not connections:
+def _connection(faults: RandomFaults) -> SimulatedConnection | None:
+    connections = list(faults.world.network.connections.values())
+    return faults.world.choices.one_of(connections) if connections else None
+
+
+def _drop(faults: RandomFaults) -> Strike | None:
+    connection = _connection(faults)
+    if connection is None:
         return None
-    connection = world.choices.one_of(connections)
-    return Done(_named(connection), _nothing, lambda: world.network.reset(connection))
+    what = f"{connection.caller.participant} and {connection.server.participant}"
+    action = Action(kind=ActionKind.DROP)
+    return faults.strike(FaultKind.DROP, action, channel=connection.to_server, what=what)
 
 
-def _named(connection: SimulatedConnection) -> str:
-    return f"{connection.caller.participant} and {connection.server.participant}"
-
-
-def _lose_answer(nemesis: Nemesis) -> Done | None:
-    """As soon as it is on its way."""
-    awaited = nemesis.world.choices.one_of(nemesis.answers)
-
-    def strike(connection: SimulatedConnection) -> None:
-        nemesis.tell(FaultKind.LOST_ANSWER, f"{awaited.__name__} to {connection.caller.participant}")
-        nemesis.world.network.reset(connection)
-
-    ambush = MessageTrap(nemesis.world, awaited, strike)
-    ambush.lie_in_wait()
-    return Done(None, ambush.leave)
-
-
-def _delay_request(nemesis: Nemesis) -> Done | None:
-    """Whoever asked takes it for lost and asks again elsewhere; then the first one arrives."""
-    network = nemesis.world.network
-    awaited = nemesis.world.choices.one_of(nemesis.requests)
-
-    def strike(connection: SimulatedConnection) -> None:
-        struck = nemesis.tell(
-            FaultKind.LATE_REQUEST, f"{awaited.__name__} of {connection.caller.participant}"
-        )
-        network.hold(connection.to_server)
-        nemesis.undo_later(lambda: network.release(connection.to_server), struck, LATE_MS)
-        connection.caller.lost(connection)
-        network.give_up(connection)
-
-    ambush = MessageTrap(nemesis.world, awaited, strike)
-    ambush.lie_in_wait()
-    return Done(None, ambush.leave)
-
-
-def _hold(nemesis: Nemesis) -> Done | None:
-    """Everything of one direction of one connection stops."""
-    world = nemesis.world
-    connections = list(world.network.connections.values())
-    if not connections:
+def _hold(faults: RandomFaults) -> Strike | None:
+    connection = _connection(faults)
+    if connection is None:
         return None
-    connection = world.choices.one_of(connections)
-    channel = world.choices.one_of((connection.to_caller, connection.to_server))
-    world.network.hold(channel)
-    return Done(f"{channel.source} to {channel.target}", lambda: world.network.release(channel))
+    channel = faults.world.choices.one_of((connection.to_caller, connection.to_server))
+    what = f"{channel.source} to {channel.target}"
+    return faults.strike(FaultKind.HOLD, Action(kind=ActionKind.HOLD), channel=channel, what=what)
 
 
 def _participants(world: World) -> list[str]:
-    return [node.participant for node in world.nodes] + [
-        p.participant for p in world.processes if not p.is_over
-    ]
+    return [each.participant for each in (*world.nodes, *_alive(world))]
 
 
-def _partition(nemesis: Nemesis) -> Done | None:
-    world = nemesis.world
-    one, other = world.choices.one_of(_participants(world)), world.choices.one_of(_participants(world))
-    pairs = ((one, other), (other, one)) if world.choices.below(2) else ((one, other),)
-    words = f"{one} to {other}" if len(pairs) == 1 else f"{one} and {other}"
-    return Done(words, _block(world, pairs)) if one != other else None
+def _alive(world: World) -> list[ClientProcess]:
+    return [process for process in world.processes if not process.is_over]
 
 
-def _isolate(nemesis: Nemesis) -> Done | None:
-    world = nemesis.world
-    participant = world.choices.one_of(world.nodes).participant
-    others = [other for other in _participants(world) if other != participant]
-    pairs = tuple(pair for other in others for pair in ((participant, other), (other, participant)))
-    return Done(participant, _block(world, pairs))
+def _partition(faults: RandomFaults) -> Strike | None:
+    choices, participants = faults.world.choices, _participants(faults.world)
+    one, other = choices.one_of(participants), choices.one_of(participants)
+    kind = ActionKind.PARTITION if choices.below(2) else ActionKind.BLOCK
+    if one == other:
+        return None
+    return faults.strike(FaultKind.PARTITION, Action(kind=kind, who=one, whom=other))
 
 
-def _block(world: World, pairs: tuple[tuple[str, str], ...]) -> Undo:
-    fresh = tuple(pair for pair in pairs if pair not in world.network.blocked)
-    world.network.blocked.update(fresh)
-    return lambda: world.network.unblock(fresh)
+def _isolate(faults: RandomFaults) -> Strike | None:
+    node = faults.world.choices.one_of(faults.world.nodes)
+    return faults.strike(FaultKind.ISOLATION, Action(kind=ActionKind.ISOLATE, who=node.participant))
 
 
 # --- nodes and processes ------------------------------------------------------------------------------------
@@ -239,118 +348,85 @@ def _up(world: World) -> list[SimulatedNode]:
     return [node for node in world.nodes if node.host is not None and not node.is_paused]
 
 
-def _victim(nemesis: Nemesis, able: list[Able]) -> Able:
-    choices, participants = nemesis.world.choices, {process.participant for process in nemesis.hunted()}
-    favoured = [each for each in able if each.participant in participants]
-    return choices.one_of(favoured if favoured and choices.happens(500) else able)
+def _victim(faults: RandomFaults, able: list[Victim]) -> Victim:
+    choices, names = faults.world.choices, {process.participant for process in faults.favoured()}
+    favoured = [each for each in able if each.participant in names]
+    return choices.one_of(favoured if favoured and choices.happens(FAVOUR_PERMILLE) else able)
 
 
-def _pause(nemesis: Nemesis) -> Done | None:
-    world = nemesis.world
-    able = [*_up(world), *(p for p in world.processes if not p.is_over and not p.is_paused)]
+def _pause(faults: RandomFaults) -> Strike | None:
+    world = faults.world
+    able = [*_up(world), *(process for process in _alive(world) if not process.is_paused)]
     if not able:
         return None
-    chosen = _victim(nemesis, able)
-    chosen.pause()
-    return Done(chosen.participant, chosen.resume)
+    action = Action(kind=ActionKind.PAUSE, who=_victim(faults, able).participant)
+    return faults.strike(FaultKind.PAUSE, action)
 
 
-def _crash(nemesis: Nemesis, kind: FaultKind = FaultKind.CRASH) -> Done | None:
-    """Not at once, but some things later: most deaths find a node in the middle of something."""
-    world = nemesis.world
-    able = [node for node in _up(world) if node.participant not in nemesis.doomed]
+def _kill(faults: RandomFaults) -> Strike | None:
+    able = _alive(faults.world)
     if not able:
         return None
-    node = world.choices.one_of(able)
-    node.loses_power = kind is FaultKind.POWER_LOSS
-    node.death = world.choices.one_of(DEATHS[kind])
-    is_anywhere = node.death is Death.ANYWHERE
-    node.dies_in = world.choices.below(THINGS_BEFORE_DEATH if is_anywhere else WRITES_BEFORE_DEATH)
-    nemesis.doomed[node.participant] = kind
-    return Done(None, _nothing)
+    action = Action(kind=ActionKind.KILL, who=_victim(faults, able).participant)
+    return faults.strike(FaultKind.KILL, action)
 
 
-def _start_again(node: SimulatedNode) -> None:
-    if node.host is None:
-        node.start()
-
-
-def _lose_power(nemesis: Nemesis) -> Done | None:
-    return _crash(nemesis, FaultKind.POWER_LOSS)
-
-
-def _fail_over(nemesis: Nemesis) -> Done | None:
-    world = nemesis.world
+def _fail_over(faults: RandomFaults) -> Strike | None:
+    world = faults.world
     able = [node for node in _up(world) if node is not world.nodes[0]]
     if not able or world.nodes[0].host is None:
         return None
     node = world.choices.one_of(able)
     assert node.host is not None, "a node that is up has a host"
     led = led_by(node.host)
-
-    def do() -> None:
-        nemesis.doomed.pop(node.participant, None)  # this death has another reason
-        node.kill()
-        for key in led:
-            world.move(key, world.choices.one_of(world.nodes).settings.node_id)
-
-    return Done(node.participant, lambda: _start_again(node), do)
+    strike = faults.strike(FaultKind.FAILOVER, Action(kind=ActionKind.CRASH, who=node.participant))
+    for partition in led:
+        heir = world.choices.one_of(world.nodes).participant
+        faults.injector.strike(Action(kind=ActionKind.MOVE, who=str(partition), whom=heir))
+    return strike
 
 
-def _move(nemesis: Nemesis) -> Done | None:
-    world = nemesis.world
+def _move(faults: RandomFaults) -> Strike | None:
+    world = faults.world
     able = [key for node in _up(world) if node.host is not None for key in led_by(node.host)]
     able = [key for key in able if key != METADATA_PARTITION]
     if not able or world.nodes[0].host is None or len(world.nodes) == 1:
         return None
-    key, heir = world.choices.one_of(able), world.choices.one_of(world.nodes)
-    return Done(f"{key} to {heir.participant}", _nothing, lambda: world.move(key, heir.settings.node_id))
+    partition, heir = world.choices.one_of(able), world.choices.one_of(world.nodes)
+    action = Action(kind=ActionKind.MOVE, who=str(partition), whom=heir.participant)
+    return faults.strike(FaultKind.MOVE, action)
 
 
-def _kill(nemesis: Nemesis) -> Done | None:
-    world = nemesis.world
-    able = [process for process in world.processes if not process.is_over]
-    if not able:
-        return None
-    process = _victim(nemesis, able)
-    return Done(process.participant, lambda: nemesis.respawn(process.participant), process.kill)
+def _jump(faults: RandomFaults) -> Strike | None:
+    world = faults.world
+    who = world.choices.one_of([*world.nodes, *_alive(world)]).participant
+    action = Action(kind=ActionKind.CLOCK, who=who, amount=world.choices.one_of(JUMPS_MS))
+    return faults.strike(FaultKind.CLOCK_JUMP, action)
 
 
-def _jump(nemesis: Nemesis) -> Done | None:
-    world = nemesis.world
-    chosen = world.choices.one_of([*world.nodes, *(p for p in world.processes if not p.is_over)])
-    jump_ms = world.choices.one_of(JUMPS_MS)
-
-    def do() -> None:
-        chosen.clock.offset_ns += jump_ms * NS_PER_MS
-        chosen.look_at_clock()
-
-    return Done(f"{chosen.participant} by {jump_ms} ms", _nothing, do)
-
-
-def _slow(nemesis: Nemesis) -> Done | None:
-    world = nemesis.world
-    disks = [] if world.settings.policy is SyncPolicy.NONE else [node.disk for node in world.nodes]
-    slow = world.choices.one_of([*_participants(world), *disks])
+def _slow(faults: RandomFaults) -> Strike | None:
+    world = faults.world
+    nodes = () if world.settings.policy is SyncPolicy.NONE else world.nodes
+    able = [(ActionKind.SLOW, who, who) for who in _participants(world)]
+    able += [(ActionKind.SLOW_DISK, node.participant, node.disk) for node in nodes]
+    kind, who, slow = world.choices.one_of(able)
     if slow in world.speeds:
         return None
-    world.speeds[slow] = world.choices.one_of(SLOWNESS)
-    return Done(f"{slow} by {world.speeds[slow]} times", lambda: world.speeds.__delitem__(slow))
+    action = Action(kind=kind, who=who, amount=world.choices.one_of(SLOWNESS))
+    return faults.strike(FaultKind.SLOW, action)
 
 
-def _break_disk(nemesis: Nemesis) -> Done | None:
-    world = nemesis.world
+def _break_disk(faults: RandomFaults) -> Strike | None:
+    world = faults.world
     able = sorted(key for key in world.journals.disks if key != METADATA_PARTITION)
     if not able:
         return None
-    broken = (world.choices.one_of((SYNC, APPEND)), str(world.choices.one_of(able)))
-    if broken in world.broken_disks:
-        return None
-    world.broken_disks.add(broken)
-    return Done(" of ".join(broken), lambda: world.broken_disks.discard(broken))
+    kind = world.choices.one_of((ActionKind.FAIL_SYNCS, ActionKind.FAIL_APPENDS))
+    strike = faults.strike(FaultKind.DISK, Action(kind=kind, who=str(world.choices.one_of(able))))
+    return strike if strike.effects else None  # it is broken already
 
 
-_STRIKES: Final[dict[FaultKind, Callable[[Nemesis], Done | None]]] = {
+_DRAWS: Final[dict[FaultKind, Callable[[RandomFaults], Strike | None]]] = {
     FaultKind.DROP: _drop,
     FaultKind.LOST_ANSWER: _lose_answer,
     FaultKind.LATE_REQUEST: _delay_request,
@@ -358,8 +434,8 @@ _STRIKES: Final[dict[FaultKind, Callable[[Nemesis], Done | None]]] = {
     FaultKind.PARTITION: _partition,
     FaultKind.ISOLATION: _isolate,
     FaultKind.PAUSE: _pause,
-    FaultKind.CRASH: _crash,
-    FaultKind.POWER_LOSS: _lose_power,
+    FaultKind.CRASH: partial(_crash, kind=FaultKind.CRASH),
+    FaultKind.POWER_LOSS: partial(_crash, kind=FaultKind.POWER_LOSS),
     FaultKind.FAILOVER: _fail_over,
     FaultKind.MOVE: _move,
     FaultKind.CLOCK_JUMP: _jump,

@@ -15,7 +15,7 @@ from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.journal.journal import JournalSettings
 from fencepost.simulator.actors.workloads import Membership
-from fencepost.simulator.faults.kinds import FaultKind
+from fencepost.simulator.faults.random_faults import FaultKind
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.clock import NS_PER_MS
 from fencepost.simulator.world.world import WorldSettings

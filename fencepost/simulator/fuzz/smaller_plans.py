@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import attrs
 
 from fencepost.broker.host import SyncPolicy
-from fencepost.simulator.faults.kinds import FaultKind
+from fencepost.simulator.faults.random_faults import FaultKind
 from fencepost.simulator.fuzz.plan import DEFAULT_PAUSE_MS, LONG_MS, FuzzPlan, TxnWriterPlan, draw
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.clock import NS_PER_MS

@@ -23,9 +23,15 @@ from fencepost.simulator.actors.workloads import (
     reader,
     txn_writer,
 )
-from fencepost.simulator.faults.message_trap import ANSWERS, GROUP_ANSWERS, GROUP_REQUESTS, REQUESTS
+from fencepost.simulator.faults.random_faults import (
+    ANSWERS,
+    GROUP_ANSWERS,
+    GROUP_REQUESTS,
+    REQUESTS,
+    RandomFaultPlan,
+)
 from fencepost.simulator.fuzz.plan import FEED_PAUSES_MS, LONG_MS, PARTITIONS, FuzzPlan, TxnWriterPlan, draw
-from fencepost.simulator.run import RandomFaults, Role, Run, RunResult, RunSpec, Task, run_of
+from fencepost.simulator.run import Role, Run, RunResult, RunSpec, Task, run_of
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.processes import ClientProcess, Script
 
@@ -66,7 +72,7 @@ def spec_of(plan: FuzzPlan) -> RunSpec:
         topics=tuple((name, PARTITIONS) for name in TOPICS),
         roles=tuple(_roles_of(plan)),
         final=_reader(plan, FINAL_READER, IsolationLevel.READ_COMMITTED),
-        random_faults=RandomFaults(
+        random_faults=RandomFaultPlan(
             kinds=plan.kinds,
             strikes=plan.strikes,
             pause=plan.pause,

@@ -81,7 +81,7 @@ def finish(case: Case, run: Run) -> RunResult:
     if case.scenario.seeded is not None:
         run.end_at_first_breach()
         wrong = problems_of_seed(case, run)
-        fired = tuple(f"{struck.kind.value}: {struck.whom}" for struck in run.nemesis.struck)
+        fired = tuple(map(str, run.random_faults.struck))
     else:
         wrong = _play_and_judge(case, run)
         strikes = [strike for strike in run.injector.strikes if strike.struck]

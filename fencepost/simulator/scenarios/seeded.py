@@ -18,7 +18,7 @@ from fencepost.broker.settings import NodeSettings
 from fencepost.faults.grammar import NUMBER_MAX, quoted
 from fencepost.journal.journal import JournalSettings
 from fencepost.simulator.actors.workloads import Membership
-from fencepost.simulator.faults.kinds import FaultKind, Struck
+from fencepost.simulator.faults.random_faults import FaultKind, Struck
 from fencepost.simulator.fuzz.plan import (
     ASSIGNORS,
     GROUP,
@@ -290,7 +290,7 @@ def seeded_text(scenario: Scenario, commentary: Commentary) -> str:
     faults = list(written(_faults_table(plan), _faults_table(DEFAULT_PLAN)))
     if faults:
         lines += ["", "[seeded.faults]", *faults]
-    lines += [f"# {_ms(each.at)}: {each.kind.value}, {each.whom}" for each in commentary.struck]
+    lines += [f"# {_ms(each.at)}: {each}" for each in commentary.struck]
     lines += ["", "# Every choice that is not here is 0, the calmest.", "[seeded.choices]"]
     lines += _choice_lines(scenario.choices, commentary.notes)
     lines += ["", "[expect]", *written(SeededExpectTable(violates=expect.violates, holds=expect.holds))]

@@ -34,7 +34,7 @@ def scenario_text(name: str, failing: Failing, found: str) -> str:
     history = attrs.evolve(played.history, title=name, lesson="", broken=(str(failing.violation),))
     commentary = Commentary(
         found=found,
-        struck=tuple(played.run.nemesis.struck),
+        struck=tuple(played.run.random_faults.struck),
         notes=played.choices.notes,
         ending=tuple(_ending(space_time(history, width=WIDTH))),
     )

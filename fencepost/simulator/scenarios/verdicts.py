@@ -114,7 +114,7 @@ def problems_of_seed(case: Case, run: Run) -> list[str]:
     found = [f"was expected to break {name}, and keeps it" for name in expect.violates if name != broken]
     found += [f"never puts {name} to the test" for name in expect.holds if not _puts_to_test(run, name)]
     if breach is None:
-        struck = {each.kind for each in run.nemesis.struck}
+        struck = {each.kind for each in run.random_faults.struck}
         kinds = run.spec.random_faults.kinds
         found += [f"fault never struck: {kind.value}" for kind in kinds if kind not in struck]
     elif broken not in expect.violates:

@@ -57,7 +57,7 @@ class MessageSent:
 
 @value
 class MessageArriving:
-    """A message reached its target and was not taken yet; `Network.hold_message` keeps it from that."""
+    """A message reached its target and was not taken yet; `Network.hold` keeps it from that."""
 
     channel: Channel
     message: Message

@@ -213,9 +213,9 @@ class Network:
         ):
             channel.held.append(message)
             return
-        if MessageArriving in self.heard and not (self.held and self._is_held(message)):
+        if MessageArriving in self.heard and not (self.held and self.is_held(message)):
             self.timeline.events.publish(MessageArriving(channel, message))
-        if self.held and self._is_held(message):
+        if self.held and self.is_held(message):
             channel.held.append(message)
         elif channel.is_dead:  # whoever was asked broke it
             self._lost(channel, message, "the connection broke")
@@ -250,31 +250,27 @@ class Network:
             else:
                 self._hand_over(channel, message)
 
-    def hold(self, channel: Channel) -> None:
-        """Nothing more arrives on this channel until it is released."""
-        channel.is_held = True
+    def hold(self, channel: Channel, message: Message | None = None) -> None:
+        """Nothing more arrives on this channel until it is released: at once, or from this message on."""
+        if message is None:
+            channel.is_held = True
+        else:
+            self.held.append(message)
 
-    def release(self, channel: Channel) -> None:
-        """What was held goes on, one after the other."""
-        channel.is_held = False
-        held, channel.held = channel.held, deque()
-        for message in held:
-            timeline = self.timeline
+    def release(self, channel: Channel, message: Message | None = None) -> None:
+        """What was held goes on, in its order."""
+        if message is None:
+            channel.is_held = False
+        else:
+            self.held[:] = [held for held in self.held if held is not message]
+        timeline, waiting, channel.held = self.timeline, channel.held, deque()
+        for each in waiting:
             timeline.happened += 1
             channel.last_at = max(channel.last_at, timeline.now)
-            heappush(timeline.queue, (timeline.now, timeline.happened, self.arrive, (channel, message)))
+            heappush(timeline.queue, (timeline.now, timeline.happened, self.arrive, (channel, each)))
 
-    def hold_message(self, message: Message) -> None:
-        """This message, and all that follows it, waits where it arrives until it is released."""
-        self.held.append(message)
-
-    def release_message(self, channel: Channel, message: Message) -> None:
-        """It goes on, if its connection still lives."""
-        self.held[:] = [held for held in self.held if held is not message]
-        if not channel.is_dead:
-            self.release(channel)
-
-    def _is_held(self, message: Message) -> bool:
+    def is_held(self, message: Message) -> bool:
+        """Whether a fault holds this message."""
         return any(message is held for held in self.held)
 
     def unblock(self, pairs: tuple[tuple[str, str], ...]) -> None:

@@ -45,12 +45,32 @@ from fencepost.simulator.world.network import (
 )
 
 
-class Death(Enum):
-    """Where a node dies that is about to, and so what it counts until then."""
+class DeathPlace(Enum):
+    """Between which acts of a node its drawn death comes."""
 
-    ANYWHERE = "anywhere"  # between any two things that it does
-    BEFORE_A_WRITE = "before a write"  # which is decided, and in no log
-    BEHIND_A_WRITE = "behind a write"  # which is not synced
+    ANYWHERE = "anywhere"  # between any two acts
+    BEFORE_A_WRITE = "before a write"  # the write is decided, and is in no log
+    AFTER_A_WRITE = "after a write"  # the write is in a log that is not synced
+
+
+@attrs.define(eq=False)
+class CountedDeath:
+    """The death of a node after `left` more acts, or writes: then `strike` is called, and kills the node."""
+
+    place: DeathPlace
+    left: int
+    strike: Callable[[], object]
+
+    def counts(self, act: object) -> bool:
+        """Whether this act is one of those that are counted."""
+        return self.left > 0 and (self.place is DeathPlace.ANYWHERE or type(act) is Append)
+
+    def is_due(self, host: Host) -> bool:
+        if self.left:
+            return False
+        if self.place is DeathPlace.BEFORE_A_WRITE:
+            return bool(host.to_do) and type(host.to_do[0]) is Append
+        return self.place is DeathPlace.AFTER_A_WRITE or not host.is_idle
 
 
 class NodeWorld(Protocol):
@@ -69,9 +89,7 @@ class NodeWorld(Protocol):
 
 @attrs.define(eq=False)
 class SimulatedNode:
-    """One node: up with a host, or down without. `dies_in` counts the things, or the writes, that it still
-    does before its `death`.
-    """
+    """One node: up with a host, or down without one."""
 
     world: NodeWorld
     settings: NodeSettings
@@ -85,9 +103,7 @@ class SimulatedNode:
     is_paused: bool = False
     backlog: list[tuple[Channel, Message]] = attrs.Factory(list[tuple[Channel, Message]])
     sends_at_once: bool = False  # what an act sends leaves before the next act: faults strike in between
-    dies_in: int | None = None
-    death: Death = Death.ANYWHERE
-    loses_power: bool = False
+    death: CountedDeath | None = None
     incarnation: int = 0
     callers: dict[int, SimulatedConnection] = attrs.Factory(
         dict[int, SimulatedConnection]
@@ -107,7 +123,7 @@ class SimulatedNode:
     def start(self) -> None:
         """A new incarnation over what the logs hold."""
         self.incarnation += 1
-        self.dies_in = self.tick_at = None
+        self.death = self.tick_at = None
         self.host = Host(Node(self.settings), NodeJournals(self.journals), policy=self.policy)
         self.host.carries_own = self.carries_own
         self.host.watch = self._stepped
@@ -130,7 +146,7 @@ class SimulatedNode:
         self.is_paused = False
         self.backlog.clear()
         self.syncing.clear()
-        self.dies_in = None
+        self.death = None
         self.world.events.publish(NodeKilled(self, host, power_is_lost))
         for key in led_by(host):
             self.journals.let_go(key, power_is_lost=power_is_lost)
@@ -211,12 +227,7 @@ class SimulatedNode:
             return
         now = self.clock.ms(self.world.now)
         heard = self.world.events.heard
-        if (
-            self.dies_in is None
-            and not self.sends_at_once
-            and ActDone not in heard
-            and ActBegins not in heard
-        ):
+        if self.death is None and not self.sends_at_once and ActDone not in heard and ActBegins not in heard:
             host.work_until_idle(now)
         else:
             self._work_watched(host, now)
@@ -225,18 +236,18 @@ class SimulatedNode:
 
     def _work_watched(self, host: Host, now: int) -> None:
         """One thing after the other; between any two the node may be killed."""
-        leaves_at_once = self.sends_at_once or self.dies_in is not None
+        leaves_at_once = self.sends_at_once or self.death is not None
         events = self.world.events
         while self.host is host and not self.is_paused:
-            if self._dies_now(host):
+            if self.death is not None and self.death.is_due(host):
                 self._flush(host)
-                self.kill(power_is_lost=self.loses_power)
+                self.death.strike()
                 return
             if host.is_idle:
                 return
             act = host.to_do[0] if host.to_do else None
-            if self.dies_in and (type(act) is Append or self.death is Death.ANYWHERE):
-                self.dies_in -= 1
+            if self.death is not None and self.death.counts(act):
+                self.death.left -= 1
             if act is not None and ActBegins in events.heard:
                 events.publish(ActBegins(self, act))
             if self.host is host and not self.is_paused:
@@ -245,13 +256,6 @@ class SimulatedNode:
                     self._flush(host)
                 if act is not None and ActDone in events.heard:
                     events.publish(ActDone(self, act))
-
-    def _dies_now(self, host: Host) -> bool:
-        if self.dies_in != 0:
-            return False
-        if self.death is Death.BEFORE_A_WRITE:
-            return bool(host.to_do) and type(host.to_do[0]) is Append
-        return self.death is Death.BEHIND_A_WRITE or not host.is_idle
 
     def _flush(self, host: Host) -> None:
         """What the host wants done outside: answers, questions to nodes, syncs, and to be woken."""

@@ -8,11 +8,12 @@ import attrs
 import pytest
 
 from fencepost.broker.settings import NodeSettings
-from fencepost.simulator.faults.kinds import ENDS, FaultKind
-from fencepost.simulator.faults.random_faults import Nemesis
+from fencepost.protocol.errors import NO_ERROR
+from fencepost.protocol.messages import EndTxnReply
+from fencepost.simulator.faults.random_faults import FaultKind, MessageTrap, RandomFaultPlan
 from fencepost.simulator.fuzz.plan import FuzzPlan, draw
-from fencepost.simulator.fuzz.worlds import try_choices
-from fencepost.simulator.run import Run
+from fencepost.simulator.fuzz.worlds import spec_of, try_choices
+from fencepost.simulator.run import Run, run_of
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.clock import NS_PER_MS
 from fencepost.simulator.world.events import (
@@ -23,8 +24,11 @@ from fencepost.simulator.world.events import (
     MessageTaken,
     NodeKilled,
 )
-from fencepost.simulator.world.network import ReplyMessage, RequestMessage
+from fencepost.simulator.world.network import ReplyMessage, RequestMessage, SimulatedConnection
 from fencepost.simulator.world.world import World, WorldSettings
+
+# The labels of what ends at once, and of a killed process, whose successor publishes its own start.
+OVER_AT_ONCE = ("drop", "move", "clock of", "crash: killed")
 
 
 @attrs.define(eq=False)
@@ -58,7 +62,7 @@ def test_an_answer_gets_lost() -> None:
     plan = only(FaultKind.LOST_ANSWER)
     trials = [try_choices(Choices(seed), lambda _: plan, watch) for seed in range(3)]
     assert [trial.violation for trial in trials] == [None, None, None]
-    struck = Counter(each.whom.partition(" ")[0] for run in begun for each in run.nemesis.struck)
+    struck = Counter(each.what.partition(" ")[0] for run in begun for each in run.random_faults.struck)
     assert len(struck) > 1, "of several kinds"
     assert struck <= lost.answers
     assert sum(trial.marks["fault: lost answer"] for trial in trials) == struck.total()
@@ -94,17 +98,43 @@ def test_a_request_arrives_after_its_caller_has_given_it_up() -> None:
 
 @pytest.mark.parametrize("kind", [FaultKind.LOST_ANSWER, FaultKind.LATE_REQUEST, FaultKind.CRASH])
 def test_what_lay_in_wait_for_nothing_did_not_strike(kind: FaultKind) -> None:
-    world = World(WorldSettings(node_settings=NodeSettings()), Choices(0))
-    nemesis = Nemesis(world, (kind,), 3, NS_PER_MS, lambda _: None)
+    plan = attrs.evolve(only(kind), strikes=3, txn_writers=())
+    spec = attrs.evolve(
+        spec_of(plan),
+        world=WorldSettings(node_settings=NodeSettings()),
+        random_faults=RandomFaultPlan(kinds=(kind,), strikes=3),
+    )
+    run = run_of(spec, Choices(0))
+    world, faults = run.world, run.random_faults
     world.start()
     world.run_until(lambda: not world.queue or world.now > NS_PER_MS)
-    nemesis.start()
-    world.run_until(lambda: nemesis.is_over)
-    assert nemesis.struck == []
+    heard = MessageSent in world.events.heard
+    faults.start()
+    world.run_until(lambda: faults.is_over)
+    assert faults.struck == []
     assert world.marks[f"fault: {kind.value}"] == 0
-    nemesis.heal()
-    assert MessageSent not in world.events.heard
-    assert [node.dies_in for node in world.nodes] == [None]
+    faults.heal()
+    assert (MessageSent in world.events.heard) == heard
+    assert [node.death for node in world.nodes] == [None]
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_trap_that_is_removed_does_not_strike(is_removed: bool) -> None:
+    """Its message may have been sent already, just before all is healed."""
+    world = World(WorldSettings(node_settings=NodeSettings()), Choices(0))
+    (node,) = world.nodes
+    struck: list[SimulatedConnection] = []
+    trap = MessageTrap(world, EndTxnReply, struck.append)
+    connection = world.network.connect(node, node)
+    world.events.publish(
+        MessageSent(
+            connection.to_caller, ReplyMessage(1, NO_ERROR, EndTxnReply(producer_id=1, producer_epoch=0))
+        )
+    )
+    if is_removed:
+        trap.remove()
+    world.run_until(lambda: not world.queue)
+    assert struck == ([] if is_removed else [connection])
 
 
 @pytest.mark.parametrize("kind", [FaultKind.KILL, FaultKind.FAILOVER])
@@ -117,7 +147,7 @@ def test_a_fault_is_told_before_what_comes_of_it(kind: FaultKind) -> None:
             world = simulation.world
             up = [node.participant for node in world.nodes if node.host is not None]
             up += [process.participant for process in world.processes if not process.is_over]
-            lived.append(struck.label.partition(": ")[2] in up)
+            lived.append(struck.label.startswith("move") or struck.participant in up)
 
         simulation.world.events.subscribe(FaultStruck, hear)
 
@@ -142,8 +172,8 @@ def test_what_lasts_is_told_when_it_ends(kind: FaultKind) -> None:
         struck.clear()
         ended.clear()
         assert try_choices(Choices(seed), lambda _: plan, watch).violation is None
-        over = sorted(fault.label.partition(": ")[2] for fault in ended)
-        assert over == (sorted(fault.label.partition(": ")[2] for fault in struck) if kind in ENDS else [])
+        lasting = [fault.participant for fault in struck if not fault.label.startswith(OVER_AT_ONCE)]
+        assert sorted(fault.participant for fault in ended) == sorted(lasting)
 
 
 @attrs.define(eq=False)
@@ -165,7 +195,7 @@ def deaths(kind: FaultKind) -> Deaths:
     def watch(simulation: Run) -> None:
         events = simulation.world.events
         events.subscribe(NodeKilled, seen.hear)
-        events.subscribe(FaultStruck, lambda strike: struck.append(strike.label.partition(": ")[2]))
+        events.subscribe(FaultStruck, lambda strike: struck.append(strike.participant))
 
     for seed in range(8):
         assert try_choices(Choices(seed), lambda _: plan, watch).violation is None
