@@ -114,11 +114,11 @@ def _compare_entries(
     """Report the first difference only: the entries after it are shifted."""
     for number, (entry, right) in enumerate(zip(entries, expected, strict=False)):
         if entry != right:
-            findings.problem(file, f"entry {number} is {entry}, the log makes {right}", means=means)
+            findings.problem(file, f"entry {number} is {entry}, but the log gives {right}", means=means)
             return
     if len(entries) > len(expected):
         findings.problem(
-            file, f"entry {len(expected)} is {entries[len(expected)]}, the log makes none", means=means
+            file, f"entry {len(expected)} is {entries[len(expected)]}, but the log gives none", means=means
         )
     elif len(entries) < len(expected):
         missing = f"{len(expected) - len(entries)} of {len(expected)} entries are missing"
@@ -136,7 +136,7 @@ def _check_times(storage: StorageReader, segment: ScannedSegment, findings: Find
     for number, entry in enumerate(entries):
         if entry not in true or entry.timestamp <= last.timestamp:
             findings.problem(
-                file, f"entry {number} is {entry}, and no batch was the newest so far then", means=SEEKS
+                file, f"entry {number} is {entry}, but no batch there had the newest timestamp", means=SEEKS
             )
             return
         last = entry
@@ -203,7 +203,7 @@ def check_snapshots(
                 log.was_closed,
                 file,
                 f"taken at offset {offset}, and the log ends at {log.end_offset}",
-                means="the log has lost its end since",
+                means="the end of the log was lost after this was written",
             )
             continue
         expected = scanned.producers_at.get(offset)
@@ -257,7 +257,7 @@ def _compare_producers(
                 not is_expired or right.first_offset != NO_OFFSET,
                 file,
                 f"producer {producer_id} is missing",
-                means="it was silent for so long that it was forgotten" if is_expired else MISLED,
+                means="it was idle for longer than producer.id.expiration.ms" if is_expired else MISLED,
             )
         elif says != right:
             differing = ", ".join(
@@ -365,7 +365,7 @@ def _check_closed(
         findings.note(
             file,
             f"its high watermark is {manifest['high_watermark']}, the log was closed at {log.end_offset}",
-            means="the broker stopped in the middle of things: readers without one see the end after a start",
+            means="the broker did not stop cleanly: readers of the manifest see the end after its next start",
         )
         return
     says = [(entry["first_offset"], entry["producer_id"]) for entry in manifest["open_transactions"]]

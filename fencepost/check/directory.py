@@ -127,7 +127,7 @@ def _check_against_metadata(witnesses: list[Witness], internals: Internals, find
                 findings.note(
                     directory,
                     "the metadata has no such partition",
-                    means="left of a topic that was deleted; it goes when a topic of that name is made",
+                    means="left over from a deleted topic; creating a topic of that name removes it",
                 )
                 continue
             _check_leader_epoch(witness, topic.leader_epochs[partition.partition], findings)
@@ -141,7 +141,7 @@ def _check_leader_epoch(witness: Witness, known: int, findings: Findings) -> Non
             last.file,
             f"written under leader epoch {last.header.leader_epoch}, the metadata knows {known}",
             offset=last.header.base_offset,
-            means="the metadata has lost its end: a later leader may have an epoch that was given before",
+            means="the end of the metadata log was lost: a later leader may reuse an epoch",
         )
 
 
@@ -152,7 +152,7 @@ def _check_producer_ids(witness: Witness, next_producer_id: int, findings: Findi
             newest.file,
             f"producer {newest.header.producer_id}, and ids below {next_producer_id} were handed out",
             offset=newest.header.base_offset,
-            means="the metadata has lost its end: the id may be allocated twice",
+            means="the end of the metadata log was lost: the id may be allocated twice",
         )
 
 
@@ -171,7 +171,7 @@ def _check_transactions(
         findings.note(
             str(damaged[0]),
             "transactions were not compared with markers",
-            means="this log has a fault of its own: what it decided cannot be trusted",
+            means="this log has a problem itself, so its decisions are not compared with other logs",
         )
         return
     lost = internals.cluster.partitions() - set(partitions_in(storage))

@@ -98,7 +98,7 @@ def _judge_sequence(
             batch.file,
             f"{_writer(batch)}: {what}",
             offset=header.base_offset,
-            means="it had been silent for so long that the partition may have forgotten it",
+            means="it was idle for so long that the partition may have removed its state",
         )
     else:
         _complain(findings, batch, what, "records of this producer were lost, doubled or reordered")

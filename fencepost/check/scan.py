@@ -177,7 +177,7 @@ class _Scan:
         return self._looked_into(ScannedBatch(file, position, header, None), data)
 
     def _torn(self, file: str, offset: int, left: int, *, is_final: bool) -> None:
-        what = f"{left} bytes at the end are no whole batch"
+        what = f"{left} bytes at the end are not a complete batch"
         if is_final:
             self.fail(file, offset, what)
         else:

@@ -90,7 +90,7 @@ def check_histories(histories: Histories, findings: Findings) -> None:
                 last.file,
                 f"{name!r} is {last.record.state.title}",
                 offset=last.offset,
-                means="decided and not finished: the next start writes the markers",
+                means="the transaction is decided but not finished: the next start writes the markers",
             )
 
 

@@ -30,7 +30,7 @@ SIMULATOR = (
 
         Each seed draws its own nodes, clients and faults; the real broker and real clients run in virtual
         time. If an invariant fails, the exit code is 1, and the output says how to replay and how to shrink
-        that seed. A known anomaly of an older protocol generation ends its run; it is counted by name and is
+        that seed. A known anomaly of an older transaction version ends its run; it is counted by name and is
         not a violation.
         """,
     ),

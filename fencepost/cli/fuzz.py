@@ -233,7 +233,7 @@ def _tell_found(tally: SeedTally, options: WorldOptions) -> None:
 
 
 def _tell_met(behaviours: dict[str, list[SeedFinding]], options: WorldOptions) -> None:
-    print("Not violations: known anomalies of Apache Kafka in this generation of the protocol.")
+    print("Not violations: known anomalies of Apache Kafka in this transaction version.")
     cures = _cures()
     rows = [(name, cures[name], len(found), found[0].seed) for name, found in behaviours.items()]
     print_table(("anomaly", "fixed by", "seeds", "first seed"), rows)

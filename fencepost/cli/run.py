@@ -205,7 +205,7 @@ def _print(report: RunResult) -> None:
         ("", report.problems),
         ("expected: ", report.expected),
         ("reached:  ", report.reached),
-        ("fired:    ", report.fired),
+        ("struck:   ", report.fired),
         ("broken:   ", report.evidence),
     ):
         for line in lines:

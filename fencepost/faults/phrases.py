@@ -236,7 +236,7 @@ class Action:
         return ACTIONS.write(self)
 
 
-ACTIONS: Final = Grammar("something that a fault can do", ActionKind, Action, BLANKS)
+ACTIONS: Final = Grammar("an action of a fault", ActionKind, Action, BLANKS)
 
 
 # --- the fault ----------------------------------------------------------------------------------------------

@@ -53,8 +53,8 @@ from tests.check.planting import (
 BATCHES = [
     Fault("a byte of a record is flipped", lambda at: at.flip(ORDERS_LOG, 200), ORDERS_LOG, "checksum"),
     Fault("the magic byte is none", lambda at: at.flip(ORDERS_LOG, 16), ORDERS_LOG, "no batch at byte 0"),
-    Fault("a closed log is cut off", lambda at: at.cut(SMALL_LOG, 7), SMALL_LOG, "no whole batch"),
-    Fault("an old segment is cut off", lambda at: at.cut(ORDERS_LOG, 7), ORDERS_LOG, "no whole batch"),
+    Fault("a closed log is cut off", lambda at: at.cut(SMALL_LOG, 7), SMALL_LOG, "not a complete batch"),
+    Fault("an old segment is cut off", lambda at: at.cut(ORDERS_LOG, 7), ORDERS_LOG, "not a complete batch"),
     Fault(
         "a batch is missing",
         lambda at: at.put(SMALL_LOG, b"".join(at.batches(SMALL_LOG)[1:])),
@@ -171,7 +171,7 @@ INDEXES = [
         "an offset index says more",
         lambda at: at.grow(f"{SECOND}.index", OFFSET_ENTRY.pack(7, 30_500)),
         f"{SECOND}.index",
-        "the log makes none",
+        "the log gives none",
     ),
     Fault(
         "an offset index is torn",
@@ -214,7 +214,7 @@ INDEXES = [
         "a commit is indexed as an abort",
         lambda at: at.put(f"{SECOND}.txnindex", ABORTED_ENTRY.pack(0, 0, 0, 8, 9)),
         f"{SECOND}.txnindex",
-        "the log makes none",
+        "the log gives none",
     ),
     Fault(
         "an entry of another version",
@@ -500,14 +500,14 @@ LEFT_BEHIND = [
         "the last write is torn",
         lambda at: at.grow(SMALL_LOG, b"\0" * 30),
         SMALL_LOG,
-        "no whole batch",
+        "not a complete batch",
         Severity.NOTE,
     ),
     Fault(
         "the last write is half there",
         lambda at: at.grow(SMALL_LOG, at.batches(SMALL_LOG)[0][:66]),
         SMALL_LOG,
-        "no whole batch",
+        "not a complete batch",
         Severity.NOTE,
     ),
     Fault(

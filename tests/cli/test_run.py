@@ -47,7 +47,7 @@ def test_every_run_is_told_and_counted(capsys: Output, story: Path) -> None:
     out = capsys.readouterr().out
     assert "pass  lost acknowledgement\n" in out
     assert "pass  lost acknowledgement (sync all)\n" in out
-    assert "fired:    drop (node 1 sends Produce reply to p)" in out
+    assert "struck:   drop (node 1 sends Produce reply to p)" in out
     assert "2 of 2 runs of one scenario met their expectations" in out
 
 
@@ -82,7 +82,7 @@ def test_many_stories_are_a_line_each(capsys: Output, story: Path) -> None:
     assert lines == ["pass  lost acknowledgement  (2 runs)"] * 3
     assert summary.startswith("6 of 6 runs of 3 scenarios met their expectations")
     assert run(["run", str(story), str(story), str(story), "--verbose"]) == 0
-    assert capsys.readouterr().out.count("fired:    drop") == 6
+    assert capsys.readouterr().out.count("struck:   drop") == 6
 
 
 def test_what_fails_is_told_in_full_and_again_at_the_end(capsys: Output, story: Path) -> None:

@@ -80,7 +80,7 @@ OF_PARTITIONS: Final = (
     ),
     Mutation(
         "a dedup window of one batch",
-        breaks="Of five batches in flight only the last is recognised when it comes again (KAFKA-14034).",
+        breaks="Of five batches in flight, only a retry of the last is recognised (KAFKA-14034).",
         edits=(Edit("broker.partitions.partition:_apply_data", {"[-CACHED_BATCHES_MAX:]": "[-1:]"}),),
     ),
     Mutation(
@@ -96,7 +96,7 @@ OF_PARTITIONS: Final = (
     ),
     Mutation(
         "gaps in a sequence are let in",
-        breaks="A batch overtakes the one before it, which got lost and comes again later (KIP-98).",
+        breaks="A batch overtakes the one before it, which was lost and is retried later (KIP-98).",
         edits=(
             Edit(
                 "broker.partitions.checks:_is_out_of_order",
@@ -106,7 +106,7 @@ OF_PARTITIONS: Final = (
     ),
     Mutation(
         "a partition does not compare epochs",
-        breaks="A zombie writes into the transaction of the producer that took its place (KIP-890).",
+        breaks="A zombie writes into the transaction of the producer that replaced it (KIP-890).",
         edits=(
             Edit(
                 "broker.partitions.partition:Partition.is_open",
@@ -120,7 +120,7 @@ OF_PARTITIONS: Final = (
     ),
     Mutation(
         "a batch enters behind its marker",
-        breaks="What the coordinator allowed is appended, though a marker came in between (KAFKA-14884).",
+        breaks="A verified batch is appended although a marker was written in between (KAFKA-14884).",
         edits=(
             Edit(
                 "broker.partitions.checks:_is_overtaken", {"entry is None or entry.guard != guard": "False"}
@@ -181,7 +181,7 @@ OF_COORDINATORS: Final = (
     ),
     Mutation(
         "EndTxn does not look at the epoch",
-        breaks="A zombie ends the transaction of the producer that took its place (KAFKA-17754).",
+        breaks="A zombie ends the transaction of the producer that replaced it (KAFKA-17754).",
         edits=(
             Edit(
                 "broker.transactions.end_txn:_end_cell",
@@ -199,7 +199,7 @@ OF_COORDINATORS: Final = (
     ),
     Mutation(
         "a retry of EndTxn is not recognised",
-        breaks="Who asks again after a lost answer is fenced by its own success (KIP-890).",
+        breaks="A producer that retries EndTxn after a lost answer is fenced by its own success (KIP-890).",
         edits=(
             Edit(
                 "broker.transactions.end_txn:_is_retry",
@@ -209,7 +209,7 @@ OF_COORDINATORS: Final = (
     ),
     Mutation(
         "the epoch before the last one is forgotten",
-        breaks="Who asks again for its next identity is fenced by its own success (KIP-360).",
+        breaks="A producer that retries InitProducerId is fenced by its own success (KIP-360).",
         edits=(
             Edit(
                 "broker.transactions.init_producer_id:_expectation",
@@ -268,12 +268,12 @@ OF_COORDINATORS: Final = (
     ),
     Mutation(
         "COMPLETE before all markers are written",
-        breaks="A partition that could not take its marker is never asked again (KAFKA-9777).",
+        breaks="A marker that a partition could not append is never retried (KAFKA-9777).",
         edits=(Edit("broker.transactions.markers:answer_markers", {" if error is NO_ERROR": ""}),),
     ),
     Mutation(
         "markers are never sent again",
-        breaks="A transaction whose marker met a dead or new leader stays prepared for ever (KAFKA-8069).",
+        breaks="After a marker request to a dead leader the transaction stays in PREPARE_* (KAFKA-8069).",
         edits=(
             Edit(
                 "broker.transactions.markers:_retry_markers",
@@ -283,7 +283,7 @@ OF_COORDINATORS: Final = (
     ),
     Mutation(
         "a timeout keeps the epoch",
-        breaks="Who was timed out can still write and end, as if nothing had happened.",
+        breaks="A producer whose transaction timed out can still write and end transactions.",
         edits=(
             Edit(
                 "broker.transactions.end_txn:abort_timed_out",
@@ -306,12 +306,12 @@ OF_COORDINATORS: Final = (
 OF_OFFSETS: Final = (
     Mutation(
         "offsets of an aborted transaction count",
-        breaks="A group goes on behind records whose results were thrown away (KIP-98).",
+        breaks="A group skips records whose results were aborted (KIP-98).",
         edits=(Edit("broker.groups.state:_decide_pending", {"result is TransactionResult.COMMIT": "True"}),),
     ),
     Mutation(
         "offsets of a transaction are lost",
-        breaks="They are answered and never written: who comes next copies again what was copied.",
+        breaks="They are acknowledged but never written, so the next processor repeats the records.",
         edits=(
             Edit(
                 "broker.groups.offsets:_append", {"node.append(log, batch, GroupBatch(entries))": "del batch"}
@@ -328,7 +328,7 @@ OF_OFFSETS: Final = (
 OF_JOURNALS: Final = (
     Mutation(
         "aborted transactions are looked for in one segment",
-        breaks="Records are let through whose abort marker lies in a later segment.",
+        breaks="Readers get aborted records whose ABORT marker is in a later segment.",
         edits=(
             Edit(
                 "journal.journal:Journal.aborted_between",
@@ -356,7 +356,7 @@ OF_JOURNALS: Final = (
     ),
     Mutation(
         "recovery takes a torn batch for a whole one",
-        breaks="What a loss of power left half written is not checked.",
+        breaks="A batch that a loss of power left half written is not detected.",
         edits=(
             Edit(
                 "journal.segments:walk_batches",
@@ -369,7 +369,7 @@ OF_JOURNALS: Final = (
 OF_CLIENTS: Final = (
     Mutation(
         "a reader forgets all aborted transactions at the first marker",
-        breaks="One producer's ABORT marker lets the aborted records of others through.",
+        breaks="After one producer's ABORT marker, readers get the aborted records of the others.",
         edits=(
             Edit(
                 "client.consumer_records:AbortedFilter.drops",
@@ -379,7 +379,7 @@ OF_CLIENTS: Final = (
     ),
     Mutation(
         "a reader in mid-batch begins at the start of the batch",
-        breaks="What was read already comes again, at offsets of other records.",
+        breaks="Records are returned twice, the second time at offsets of other records.",
         edits=(
             Edit(
                 "client.consumer_records:ConsumedBatch.columns",
@@ -389,14 +389,14 @@ OF_CLIENTS: Final = (
     ),
     Mutation(
         "a reader in mid-batch begins one record too late",
-        breaks="The record at the position is left out, and the ones after it stand one offset too early.",
+        breaks="The record at the position is skipped, and later ones are returned one offset too early.",
         edits=(
             Edit("client.consumer_records:_without_first", {"skipped if deltas": "skipped + 1 if deltas"}),
         ),
     ),
     Mutation(
         "an unknown commit is taken for an abort",
-        breaks="After a lost answer the producer says that the transaction failed, and goes on.",
+        breaks="After a lost answer the producer reports that the transaction failed, and continues.",
         edits=(
             Edit(
                 "client.producer:ProducerMachine._ended", {"committing and finished.call.indefinite": "False"}
@@ -421,7 +421,7 @@ OF_GROUPS: Final = (
     ),
     Mutation(
         "a transaction carries the membership of its end",
-        breaks="A member that was expelled commits as a stranger, whom no group refuses (KIP-447).",
+        breaks="A member that was expelled commits without a member id, which no group refuses (KIP-447).",
         workload="groups",
         edits=(
             Edit(
@@ -442,7 +442,7 @@ OF_GROUPS: Final = (
     ),
     Mutation(
         "a member sends no heartbeats",
-        breaks="It is expelled and never hears of it: its commits are refused for ever.",
+        breaks="The group expels it and it does not notice: its commits are refused forever.",
         workload="groups",
         edits=(
             Edit(
@@ -452,7 +452,7 @@ OF_GROUPS: Final = (
     ),
     Mutation(
         "a moving partition is not withheld",
-        breaks="Its new owner begins before the old one has given it up (KIP-429).",
+        breaks="The new owner begins to read before the old one has given the partition up (KIP-429).",
         workload="groups",
         edits=(
             Edit("client.assignors:assign_sticky", {"owners.get(where, member_id) == member_id": "True"}),
@@ -460,7 +460,7 @@ OF_GROUPS: Final = (
     ),
     Mutation(
         "a withheld partition waits for ever",
-        breaks="A static member restarts before it has joined again, and nobody begins another rebalance.",
+        breaks="A static member restarts before it has joined again, and no other rebalance begins.",
         workload="groups",
         edits=(
             Edit(

@@ -69,7 +69,7 @@ WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     ("topics = {", 'without_fixes = "fence_once"\ntopics = {', ('did you mean "fences_once"?',)),
     ('name = "s"', 'name = "s"\nchoices = [-1]', ("choices: is [-1], but must be a whole number from 0",)),
     ('["send t-1 b"]', "[1]", ("line 14: [[producer]] 2 script: is [1], but must be text",)),
-    ('"commit"]', '"comit"]', ('"comit" is not something that a producer can do; did you mean "commit"',)),
+    ('"commit"]', '"comit"]', ('"comit" is not a line of a script; did you mean "commit"',)),
     ('"commit"]', '"pause soon"]', ('"soon" is not a time (possible: 300 ms',)),
     ('"commit"]', '"pause 99999999999999 min"]', ("is too long: the maximum is 1000000000 ms",)),
     ("send t-0 a", "send t a", ('script: "t" is not a partition', "(possible: t-0, t-1)")),
@@ -79,8 +79,12 @@ WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     ('name = "q"', 'name = "p"', ('line 12: [[producer]] 2 name: two parts have the name "p"',)),
     ('name = "q"', 'name = "q q"', ('"q q": a name is one word',)),
     ('"on request"', '"later"', ("starts: is 'later' (possible: at once, on request)",)),
-    ('do = "start q"', 'do = "pause p"', ('on request, but no fault does "start q"',)),
-    ('starts = "on request"\n', "", ('at once, and a fault does "start q"',)),
+    (
+        'do = "start q"',
+        'do = "pause p"',
+        ('is "on request", but no fault starts it; add one with do = "start q"',),
+    ),
+    ('starts = "on request"\n', "", ('is "at once", but a fault does "start q"',)),
     ('reads = ["t-0"]', "reads = []", ("[[consumer]] 1 reads: is empty",)),
     ('when = "p ends"\n', "", ("[[fault]] 2 when: is missing; it is a protocol point, or a list of them",)),
     ('"p ends"', "[]", ("when: is empty",)),
@@ -94,7 +98,7 @@ WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     ('"p ends"', '"leader of u-0 sends Fetch"', ('there is no "u-0"', "t-0, t-1")),
     ('"p ends"', '"t-0 appends data for ape"', ('there is no "ape"',)),
     ('"p ends"', '"after 20 ms"', ('write "at ..."',)),
-    ('"start q"', '"strat q"', ("is not something that a fault can do", 'did you mean "start q"?')),
+    ('"start q"', '"strat q"', ("is not an action of a fault", 'did you mean "start q"?')),
     ('"start q"', '"crash p"', ('do: there is no "p" (possible: node 1)',)),
     ('"start q"', '"kill node 1"', ('do: there is no "node 1"',)),
     ('"start q"', '"move t-0 to node 4"', ('do: there is no "node 4"',)),
@@ -105,11 +109,11 @@ WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     ('sends EndTxn"\ndo = "hold"', 'receives EndTxn"\ndo = "delay"', ('"delay" needs a request that is',)),
     ('"after 20 ms"', '"at 20 ms"', ('until: is a time of the run; write "after 20 ms"',)),
     ('do = "start q"', 'do = "start q"\nuntil = "q ends"', ('"start q" ends at once; leave out `until`',)),
-    ('["q ends"]', '["at 3 ms"]', ('reaches: "at 3 ms" is a time, and times always come',)),
+    ('["q ends"]', '["at 3 ms"]', ('reaches: "at 3 ms" is a time, which every run reaches; name an event',)),
     ("[expect]", '[expect]\nholds = ["exactly-twice"]', ('did you mean "exactly-once"?', "G1a")),
-    ("[expect]", '[expect]\nholds = "exactly-once"\nviolates = "lost-write"', ('"lost-write" cannot be',)),
+    ("[expect]", '[expect]\nholds = "exactly-once"\nviolates = "lost-write"', ('"lost-write" is also',)),
     ("[expect]", '[expect]\nvisible = { "t-9" = [] }', ('[expect] visible: there is no partition "t-9"',)),
-    ("[expect]", "[expect]\nalso_with = [3]", ("also_with: holds 3, but must hold tables",)),
+    ("[expect]", "[expect]\nalso_with = [3]", ("also_with: contains 3, but must contain tables",)),
     ("[expect]", "[expect]\nalso_with = [{ node = 2 }]", ("30: [expect] also_with 1 node: is not a key",)),
 ]
 
@@ -152,7 +156,7 @@ WRONG_FOUND: list[tuple[str, str, str]] = [
     ("strikes = 1", "strikes = 99999", "[seeded.faults] strikes: is 99999, and the maximum is 10000"),
     ('"hold"', '"hole"', "[seeded.faults] kinds: is 'hole' (possible: drop, "),
     ('name = "p"', 'name = "p"\nrecords = 3', "[[seeded.txn_writer]] 1 records: is not a key here"),
-    ("3 = 1", "1000000 = 3", "is not a place in the list of choices: the maximum is 1000000"),
+    ("3 = 1", "1000000 = 3", "is not the index of a choice: the maximum is 999999"),
     ("3 = 1", "3 = 99999999999", "is 99999999999, but must be a whole number from 0 to 1000000000"),
 ]
 
@@ -190,7 +194,7 @@ SUGGESTED = [
     (struck("fail syncs of orders-7"), 'there is no "orders-7" (possible: orders-0, orders-1, __consumer'),
     (struck("fail syncs of order-1"), 'there is no "order-1"; did you mean "orders-1"?'),
     (struck("crush node 2"), '; did you mean "crash node 2"?'),
-    (struck("crush node 2 now"), '"crush node 2 now" is not something that a fault can do (possible: hold'),
+    (struck("crush node 2 now"), '"crush node 2 now" is not an action of a fault (possible: hold'),
     (scenario("s").expect(holds=["lost write"]), 'there is no "lost write"; did you mean "lost-write"?'),
     (scenario("s").expect(holds=["I2 sequence once"]), 'there is no "I2 sequence once" (possible: '),
 ]
@@ -205,15 +209,15 @@ def test_a_suggestion_is_one_of_what_is_possible(builder: Builder, words: str) -
 ABSENT = [
     (
         scenario("s").cluster(topics={}).consumer("r", "shop-0"),
-        "and there are no topics: [cluster] topics = { t = 2 } makes one",
+        "and there are no topics; add one with [cluster] topics = { t = 2 }",
     ),
     (
         scenario("s").when("coordinator of shop appends ONGOING").do("crash node 1"),
-        'there is no "shop": a [[producer]] with transactional_id = "shop" makes it',
+        'there is no "shop"; add a [[producer]] with transactional_id = "shop"',
     ),
     (
         scenario("s").when("at 3 ms").do("kill shop"),
-        'there is no "shop": a [[producer]] with name = "shop" makes it',
+        'there is no "shop"; add a [[producer]] with name = "shop"',
     ),
     (
         scenario("s").producer("p", transactional_id=""),
@@ -234,12 +238,27 @@ def asked(*script: str) -> Builder:
 
 # What the client refuses even when everything goes well, and what it says.
 REFUSED = [
-    (["init", "send t-0 a", "commit"], '"send t-0 a": send() while ready: call begin_transaction() first'),
-    (["begin"], '"begin": begin_transaction() while uninitialized: call init_transactions() first'),
-    (["init", "commit"], '"commit": commit_transaction() while ready: call begin_transaction() first'),
-    (["init", "begin", "begin"], '"begin": begin_transaction() while in transaction: a transaction is open'),
-    (["init", "begin", "abort", "send_offsets g t-0 1"], "send_offsets_to_transaction() while ready: call"),
-    (["init", "begin", "init", "abort"], '"abort": abort_transaction() while ready: call begin_transaction'),
+    (
+        ["init", "send t-0 a", "commit"],
+        "send() is not allowed in state 'ready': call begin_transaction() first",
+    ),
+    (
+        ["begin"],
+        "begin_transaction() is not allowed in state 'uninitialized': call init_transactions() first",
+    ),
+    (
+        ["init", "commit"],
+        "commit_transaction() is not allowed in state 'ready': call begin_transaction() first",
+    ),
+    (
+        ["init", "begin", "begin"],
+        "begin_transaction() is not allowed in state 'in transaction': a transaction is open",
+    ),
+    (
+        ["init", "begin", "abort", "send_offsets g t-0 1"],
+        "send_offsets_to_transaction() is not allowed in state 'ready'",
+    ),
+    (["init", "begin", "init", "abort"], '"abort": abort_transaction() is not allowed in state'),
 ]
 
 
@@ -254,7 +273,7 @@ def test_the_client_itself_says_the_same() -> None:
     _, said_of_scripts = REFUSED[1]
     with pytest.raises(WrongState) as found:
         ProducerMachine("node:1", ProducerSettings(transactional_id="app")).begin()
-    assert said_of_scripts == f'"begin": {found.value}'
+    assert said_of_scripts == str(found.value)
 
 
 def test_what_may_follow_a_failure_is_no_mistake() -> None:
@@ -284,10 +303,10 @@ def test_a_fault_that_does_nothing_says_what_to_call() -> None:
     builder = asked("init")
     fault = builder.when("p ends", "p dies")
     assert refusal(builder) == (
-        """scenario 's': .when("p ends", "p dies") is not a fault yet: .do(...) says what it does"""
+        """scenario 's': .when("p ends", "p dies") is not a complete fault; .do(...) must say what it does"""
     )
     with pytest.raises(
-        AttributeError, match=r"""\.when\("p ends", "p dies"\) is not .* \.do\(\.\.\.\) says"""
+        AttributeError, match=r"""\.when\("p ends", "p dies"\) is not .* \.do\(\.\.\.\) must say"""
     ):
         cast("Any", fault).scenario()
     assert fault.do("crash node 1").scenario().faults

@@ -199,18 +199,18 @@ WRONG: list[tuple[str, Builder, str]] = [
     (
         "a rule that should be broken, and is kept",
         zombie().expect(violates=["G1a"]),
-        "was expected to break G1a, and keeps it",
+        "was expected to violate G1a, but G1a holds",
     ),
     (
         "a rule that is not put to the test",
         lost_ack().expect(holds=["torn-transaction"]),
-        "says nothing about torn-transaction: there was nothing to look at",
+        "never exercises torn-transaction",
     ),
     *(
         (
             f"{rule} of nobody",
             scenario("s").consumer("r", "t-0").expect(holds=[rule]),
-            f"says nothing about {rule}: there was nothing to look at",
+            f"never exercises {rule}",
         )
         for rule in ("converges", "hanging-transaction", "exactly-once")
     ),
@@ -220,23 +220,23 @@ WRONG: list[tuple[str, Builder, str]] = [
         .cluster(topics={"t": 1, "out": 1})
         .processor("c", "out-0", writes="t")
         .expect(holds=["exactly-once"]),
-        "says nothing about exactly-once: there was nothing to look at",
+        "never exercises exactly-once",
     ),
     (
         "hanging transactions of who has none",
         lost_ack().expect(holds=["hanging-transaction"]),
-        "says nothing about hanging-transaction: there was nothing to look at",
+        "never exercises hanging-transaction",
     ),
-    ("a rule that is broken", lost_ack().cluster(broken=("dedup",)), "breaks duplicate: "),
+    ("a rule that is broken", lost_ack().cluster(broken=("dedup",)), "violates duplicate: "),
     (
         "a rule that is broken while its whole is allowed to be",
         lost_ack().cluster(broken=("dedup",)).expect(violates=["exactly-once"], holds=["duplicate"]),
-        "was expected to keep duplicate: ",
+        "violates duplicate, which should hold: ",
     ),
     (
         "a process that never comes to its end",
         scenario("stuck").producer("p", "wait until p pauses", "send t-0 a"),
-        "breaks converges: p never comes to its end",
+        "violates converges: p never comes to its end",
     ),
 ]
 

@@ -53,12 +53,12 @@ def problems(expect: ScenarioExpectation) -> tuple[str, ...]:
 def test_what_is_expected_to_hold_was_put_to_the_test() -> None:
     assert problems(ScenarioExpectation(holds=("I3 sequence once", "liveness", "unseen"))) == ()
     assert problems(ScenarioExpectation(holds=("precommitted-read",))) == (
-        "never puts precommitted-read to the test",
+        "never exercises precommitted-read",
     )
 
 
 def test_what_is_expected_to_break_and_keeps_is_told() -> None:
-    assert problems(ScenarioExpectation(violates=("G1a",))) == ("was expected to break G1a, and keeps it",)
+    assert problems(ScenarioExpectation(violates=("G1a",))) == ("was expected to violate G1a, but G1a holds",)
 
 
 def test_a_fault_that_never_struck_is_told() -> None:
@@ -68,8 +68,8 @@ def test_a_fault_that_never_struck_is_told() -> None:
 
 def test_where_nobody_works_nothing_is_put_to_the_test() -> None:
     assert problems_of(DEFAULT_PLAN, holds=("liveness", "a core failed")) == (
-        "never puts liveness to the test",
-        "never puts a core failed to the test",
+        "never exercises liveness",
+        "never exercises a core failed",
     )
 
 

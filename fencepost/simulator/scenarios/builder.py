@@ -35,7 +35,8 @@ class When:
     @property
     def lack(self) -> str:
         """The error for an incomplete fault."""
-        return f".when({', '.join(map(quoted, self.when))}) is not a fault yet: .do(...) says what it does"
+        when = ", ".join(map(quoted, self.when))
+        return f".when({when}) is not a complete fault; .do(...) must say what it does"
 
     if not TYPE_CHECKING:  # a type checker finds the mistake itself
 

@@ -162,7 +162,7 @@ class Table:
             raise self.mistyped(key, "a list")
         for number, values in enumerate(cast("list[object]", found)):
             if not isinstance(values, dict):
-                raise self.wrong(key, f"holds {values!r}, but must hold tables")
+                raise self.wrong(key, f"contains {values!r}, but must contain tables")
             yield Table(f"{name or f'[[{key}]]'} {number + 1}", cast("dict[str, Any]", values), self.source)
 
     def finish(self) -> None:

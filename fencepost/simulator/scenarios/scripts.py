@@ -54,4 +54,4 @@ _BLANKS: Final = BLANKS | {
     "OFFSET": Blank("an offset", pattern=r"\d+", read=int),
     "POINT": Blank("a protocol point", pattern=".+", read=POINTS.read),
 }
-LINES: Final = Grammar("something that a producer can do", Verb, ScriptLine, _BLANKS)
+LINES: Final = Grammar("a line of a script", Verb, ScriptLine, _BLANKS)

@@ -233,7 +233,7 @@ def seeded_scenario(top: Table) -> Scenario:
     )
     expected = read_table(SeededExpectTable, expect)
     for name in contradictory(expected.holds, expected.violates):
-        raise expect.wrong("holds", f"{quoted(name)} cannot be kept and be broken, too")
+        raise expect.wrong("holds", f"{quoted(name)} is also in violates; remove it from one of the two")
     choices = _choices(table.inner("choices", "[seeded.choices]"))
     for each in (faults, *writers, *members, table, expect, top):
         each.finish()
@@ -250,10 +250,10 @@ def _choices(table: Table) -> tuple[int, ...]:
     chosen: dict[int, int] = {}
     for key, choice in table.values.items():
         if not key.isdecimal():
-            raise table.wrong(key, "is not a place in the list of choices: a number from 0")
+            raise table.wrong(key, "is not the index of a choice: a whole number from 0")
         place = int(key) if len(key) <= len(str(CHOICES_MAX)) else CHOICES_MAX
         if place >= CHOICES_MAX:
-            raise table.wrong(key, f"is not a place in the list of choices: the maximum is {CHOICES_MAX}")
+            raise table.wrong(key, f"is not the index of a choice: the maximum is {CHOICES_MAX - 1}")
         if type(choice) is not int or not 0 <= choice <= NUMBER_MAX:
             raise table.mistyped(key, f"a whole number from 0 to {NUMBER_MAX}")
         chosen[place] = choice

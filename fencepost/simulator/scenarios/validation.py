@@ -77,7 +77,7 @@ class _Names:
             return
         because = f"there is no {quoted(name)}"
         if not possible:
-            raise self.wrong(f"{because}: a [[producer]] with {made_by} = {quoted(name)} makes it")
+            raise self.wrong(f"{because}; add a [[producer]] with {made_by} = {quoted(name)}")
         raise self.wrong(because + suggestion(name, possible), possible)
 
     def check_partition(self, name: str) -> None:
@@ -87,7 +87,9 @@ class _Names:
             return
         because = f"there is no {quoted(name)}"
         if len(possible) == 1:
-            raise self.wrong(f"{because}, and there are no topics: [cluster] topics = {{ t = 2 }} makes one")
+            raise self.wrong(
+                f"{because}, and there are no topics; add one with [cluster] topics = {{ t = 2 }}"
+            )
         raise self.wrong(because + suggestion(name, possible), possible)
 
     def check_topic_partition(self, where: TopicPartition) -> None:
@@ -98,7 +100,9 @@ class _Names:
             return
         because = f"there is no partition {quoted(name)}"
         if not names:
-            raise self.wrong(f"{because}, and there are no topics: [cluster] topics = {{ t = 2 }} makes one")
+            raise self.wrong(
+                f"{because}, and there are no topics; add one with [cluster] topics = {{ t = 2 }}"
+            )
         raise self.wrong(because + suggestion(name, names), names)
 
     def check_blanks(self, phrase: Point | Action) -> None:
@@ -157,7 +161,9 @@ def _check_reads(scenario: Scenario, place: str, part: ConsumerPart | ProcessorP
     inputs = part.reads
     if isinstance(part, ProcessorPart):
         if part.reads and part.subscribes:
-            raise Inconsistent(place, "subscribes", 'the group says what a member reads: leave out "reads"')
+            raise Inconsistent(
+                place, "subscribes", 'a member of a group reads what it subscribes to; leave out "reads"'
+            )
         for topic in part.subscribes:
             _Names(scenario, place, "subscribes").check(topic, [name for name, _ in scenario.cluster.topics])
         inputs = part.inputs(scenario.cluster)
@@ -175,9 +181,13 @@ def _check_starts(scenario: Scenario) -> None:
     called = [fault.do.who for fault in scenario.faults if fault.do.kind is ActionKind.START]
     for place, part in _places(scenario):
         if part.is_called and part.name not in called:
-            raise Inconsistent(place, "starts", f'on request, but no fault does "start {part.name}"')
+            raise Inconsistent(
+                place,
+                "starts",
+                f'is "on request", but no fault starts it; add one with do = "start {part.name}"',
+            )
         if not part.is_called and part.name in called:
-            because = f'at once, and a fault does "start {part.name}": write starts = "on request"'
+            because = f'is "at once", but a fault does "start {part.name}"; write starts = "on request"'
             raise Inconsistent(place, "starts", because)
 
 
@@ -285,11 +295,13 @@ def _check_fault(scenario: Scenario, place: str, fault: Fault) -> None:
 def _check_expectations(scenario: Scenario) -> None:
     for expect in (scenario.expect, *(variant.expect for variant in scenario.also_with)):
         for name in contradictory(expect.holds, expect.violates):
-            raise Inconsistent("[expect]", "holds", f"{quoted(name)} cannot be kept and be broken, too")
+            raise Inconsistent(
+                "[expect]", "holds", f"{quoted(name)} is also in violates; remove it from one of the two"
+            )
         reaches = _Names(scenario, "[expect]", "reaches")
         for point in expect.reaches:
             if point.is_time:
-                raise reaches.wrong(f'"{point}" is a time, and times always come')
+                raise reaches.wrong(f'"{point}" is a time, which every run reaches; name an event')
             reaches.check_blanks(point)
         for key, values in (("visible", expect.visible), ("logs", expect.logs)):
             for where, _ in values:

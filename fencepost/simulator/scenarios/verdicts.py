@@ -77,8 +77,8 @@ def _hanging(run: Run) -> list[str]:
         log = run.led(where)
         if log is not None:
             found += [
-                f"{where} waits from offset {offset} on for the end of a transaction of producer "
-                f"{producer_id}, which its coordinator does not know of"
+                f"{where} has an open transaction of producer {producer_id} from offset {offset} on, "
+                "which its coordinator does not know"
                 for offset, producer_id in log.partition.open_transactions.items()
                 if (producer_id, where) not in known
             ]
@@ -111,14 +111,16 @@ def problems_of_seed(case: Case, run: Run) -> list[str]:
     """The same of a world that a search found."""
     expect, breach = case.expect, run.breaches[0] if run.breaches else None
     broken = None if breach is None else breach.rule
-    found = [f"was expected to break {name}, and keeps it" for name in expect.violates if name != broken]
-    found += [f"never puts {name} to the test" for name in expect.holds if not _puts_to_test(run, name)]
+    found = [
+        f"was expected to violate {name}, but {name} holds" for name in expect.violates if name != broken
+    ]
+    found += [f"never exercises {name}" for name in expect.holds if not _puts_to_test(run, name)]
     if breach is None:
         struck = {each.kind for each in run.random_faults.struck}
         kinds = run.spec.random_faults.kinds
         found += [f"fault never struck: {kind.value}" for kind in kinds if kind not in struck]
     elif broken not in expect.violates:
-        found.append(f"breaks {breach}")
+        found.append(f"violates {breach}")
     return found
 
 
@@ -144,20 +146,16 @@ def _unexpected(expect: ScenarioExpectation, run: Run) -> list[str]:
     first = {breach.rule: breach.evidence for breach in reversed(run.breaches)}
     broken = list(dict.fromkeys(breach.rule for breach in run.breaches))
     found = [
-        f"{'was expected to keep' if name in kept else 'breaks'} {name}: {first[name]}"
+        f"violates {name}{', which should hold' if name in kept else ''}: {first[name]}"
         for name in broken
         if name in kept or name not in allowed
     ]
     found += [
-        f"was expected to break {name}, and keeps it"
+        f"was expected to violate {name}, but {name} holds"
         for name in expect.violates
         if not set(spelled_out([name])).intersection(broken)
     ]
-    found += [
-        f"says nothing about {name}: there was nothing to look at"
-        for name in expect.holds
-        if not run.exercised[name]
-    ]
+    found += [f"never exercises {name}" for name in expect.holds if not run.exercised[name]]
     return found
 
 
