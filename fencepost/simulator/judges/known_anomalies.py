@@ -56,7 +56,7 @@ class KnownAnomaly(Violation):
 LATE_END: Final = OldBehaviour(
     name="a late EndTxn ends the next transaction",
     cured_by="KAFKA-17754, KIP-890 part 2",
-    why="An EndTxn that its sender has retried since arrives when the next transaction is open. Both "
+    why="An EndTxn arrives late: its sender has retried it, and the next transaction is open. Both "
     "have one epoch, so it ends the wrong one: records are committed that the client aborts later, "
     "or the other way round, and the records that follow belong to no transaction.",
     needs="The coordinator's log holds the beginning of the transaction, written after the EndTxn that "
@@ -65,10 +65,10 @@ LATE_END: Final = OldBehaviour(
 LATE_MARKER: Final = OldBehaviour(
     name="a late marker is taken for one of the next transaction",
     cured_by="KIP-890 part 2, KIP-1228",
-    why="The coordinator lost the answer to its markers and sent them again; the first ones arrive when "
-    "the next transaction has begun. A marker names only an epoch, and both have the same: it decides "
-    "what the next one has written there so far. Where that is nothing, the log holds a decision that "
-    "no coordinator took.",
+    why="The coordinator did not get the answer to its markers and retried them; the first ones arrive "
+    "after the next transaction has begun. Both transactions have the same epoch, so the late marker ends "
+    "what the next one has written there so far. If that is nothing, the log holds a decision that "
+    "no coordinator made.",
     needs="The marker had left before the coordinator wrote the beginning of the newest transaction; the "
     "partition knows neither a newer epoch of the producer nor of the coordinator.",
 )
@@ -84,8 +84,8 @@ LATE_WRITE: Final = OldBehaviour(
 LATE_WRITE_ALONE: Final = OldBehaviour(
     name="a late write opens a transaction that nobody ends",
     cured_by="KAFKA-14402, KIP-890 part 1",
-    why="The same where no transaction has the partition. Without verification the leader accepts it, and "
-    "readers of committed records wait for a marker of the producer that may never come.",
+    why="A late write arrives in a partition without an open transaction. Without verification the "
+    "leader accepts it, and readers of committed records wait for a marker of the producer that may never come.",
     needs="Its producer's marker is in the log, written after the batch had left, and the partition "
     "knows no newer epoch.",
     despite_verification=False,
@@ -147,7 +147,7 @@ KNOWN: Final = (
         name="an unknown producer may start anywhere",
         rule=NONMONOTONIC_SEND,
         why="Since KIP-360 a partition takes any first sequence of a producer that it does not know. Batches "
-        "in flight together while the partition gets its first leader can so enter out of order.",
+        "in flight together while the partition gets its first leader can therefore enter out of order.",
         needs="The batch that came too early is the first one of its producer id.",
         explains=_was_unknown,
     ),
@@ -164,7 +164,7 @@ KNOWN: Final = (
     KnownBehaviour(
         name="a batch that is sent again lands after newer ones",
         rule=NONMONOTONIC_SEND,
-        why="The same, where the newer batches had been acknowledged.",
+        why="The same retry under a new identity, where newer batches had already been acknowledged.",
         needs="Between the two a leader took over, and the later one has another identity.",
         explains=_was_sent_again,
     ),
