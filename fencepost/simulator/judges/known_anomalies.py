@@ -85,7 +85,8 @@ LATE_WRITE_ALONE: Final = OldBehaviour(
     name="a late write opens a transaction that nobody ends",
     cured_by="KAFKA-14402, KIP-890 part 1",
     why="A late write arrives in a partition without an open transaction. Without verification the "
-    "leader accepts it, and readers of committed records wait for a marker of the producer that may never come.",
+    "leader accepts it, and readers of committed records wait for a marker of the producer that may "
+    "never come.",
     needs="Its producer's marker is in the log, written after the batch had left, and the partition "
     "knows no newer epoch.",
     despite_verification=False,
