@@ -262,6 +262,8 @@ class ProducerCalls:
     def begin_transaction(self) -> None:
         """Begins a transaction; sends nothing."""
         self._machine.begin()
+        # An abort that outlasted its caller has ended: the next abort is one of this transaction.
+        self._unfinished = None
 
     def send_offsets_to_transaction(
         self, offsets: Mapping[TopicPartition, int], group: ConsumerGroupMetadata | str
@@ -368,10 +370,16 @@ class TopicNotLoaded(UnknownTopic):
 
 
 def _shielded(script: CallScript[ResultT]) -> CallScript[ResultT]:
-    """The same script with waits that a cancellation does not interrupt."""
+    """The same script with waits that a cancellation does not interrupt. A second Ctrl-C interrupts them."""
     try:
+        wait = next(script)
         while True:
-            yield next(script)._replace(is_shielded=True)
+            try:
+                yield wait._replace(is_shielded=True)
+            except BaseException as problem:  # noqa: BLE001 - the script decides, as under `yield from`
+                wait = script.throw(problem)
+            else:
+                wait = next(script)
     except StopIteration as end:
         return end.value
 

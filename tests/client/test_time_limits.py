@@ -89,3 +89,26 @@ def test_a_producer_whose_block_raised_closes_within_five_seconds() -> None:
     driver.run(driver.calls.close_after(problem))
     assert driver.now - started == 5_000
     assert "close() failed too" in problem.__notes__[0]
+
+
+def test_a_second_interruption_closes_the_producer_at_once() -> None:
+    driver = SilentBroker()
+    script = driver.calls.close_after(KeyboardInterrupt())
+    assert next(script).is_shielded
+    with pytest.raises(KeyboardInterrupt, match="the second") as caught:
+        script.throw(KeyboardInterrupt("the second"))
+    # The caller still holds the traceback, and with it the frames of the script.
+    assert driver.talk.machine.is_over, caught.traceback
+
+
+def test_an_abort_that_ended_after_its_caller_left_does_not_answer_the_next_abort() -> None:
+    driver = SilentBroker()
+    with pytest.raises(RequestTimeout):
+        driver.run(driver.calls.abort_transaction())
+    driver.talk.store()
+    driver.talk.end(epoch=1)
+    driver.calls.begin_transaction()
+    driver.talk.send(b"y")
+    with pytest.raises(RequestTimeout):
+        driver.run(driver.calls.abort_transaction())
+    assert driver.talk.machine.may_abort, "the second transaction is still open"
