@@ -24,7 +24,7 @@ Rule: an append enters the log and the state at once; its effects wait until the
 #
 # `append` places a batch at the log end and calls `enter`, the only way into the state: recovery replays a
 # log through the same function (`lead`). So the state after a restart equals the state before it, except for
-# the fields that are notes (protocol/states.py).
+# the fields that are notes (protocol/fork.py).
 #
 # `after` holds effects back until the log is durable up to its present end. A decision that appends nothing
 # also goes through `after`, because it may have read a record that a loss of power still takes away:
@@ -99,6 +99,7 @@ from fencepost.broker.transactions.state import Transactions
 from fencepost.journal.indexes import AbortedRange
 from fencepost.protocol.batches import BatchHeader, Buffer, place
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.fork import Ignored, Ordered, Shared, log_state
 from fencepost.protocol.messages import (
     AllocateProducerIds,
     AllocateProducerIdsReply,
@@ -109,7 +110,6 @@ from fencepost.protocol.messages import (
 )
 from fencepost.protocol.metadata_log import read_cluster_records
 from fencepost.protocol.offsets_log import read_groups, read_offsets
-from fencepost.protocol.states import Ignored, Ordered, Shared, log_state
 from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.protocol.transaction_log import read_transactions
 

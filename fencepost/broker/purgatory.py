@@ -20,6 +20,7 @@ from fencepost.broker.transactions.state import Transactions
 from fencepost.broker.transactions.tables import ClientVersion
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.fork import Rank, Scope
 from fencepost.protocol.messages import (
     DeletedRecords,
     DeleteRecordsReply,
@@ -32,13 +33,12 @@ from fencepost.protocol.messages import (
     WriteTxnMarkersReply,
     WrittenMarker,
 )
-from fencepost.protocol.states import Rank, Scope
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition
 from fencepost.protocol.values import value
 
 Coordinator = Transactions | Groups | Controller
 
-# Numbers from one counter of the node. Only their order within a kind matters (protocol/states.py).
+# Numbers from one counter of the node. Only their order within a kind matters (protocol/fork.py).
 Ticket = Annotated[int, Rank("ticket")]
 Token = Annotated[int, Rank("token")]
 FetchTicket = Annotated[int, Rank("fetch")]

@@ -51,7 +51,7 @@ from fencepost.client.batch import (
 )
 from fencepost.client.errors import BufferFull, RecordTooLarge
 from fencepost.client.settings import ProducerSettings
-from fencepost.protocol.states import Ignored, Ordered, Shared
+from fencepost.protocol.fork import Ignored, Ordered, Shared
 from fencepost.protocol.terms import TopicPartition
 
 Place = tuple[ProducerBatch, int]

@@ -26,8 +26,8 @@ from typing import Final, cast
 from fencepost.client.errors import Failure
 from fencepost.protocol.batches import renumber
 from fencepost.protocol.compression import Compression
+from fencepost.protocol.fork import Due, Pace, constant
 from fencepost.protocol.records import build_data_batch
-from fencepost.protocol.states import Due, Pace, constant
 from fencepost.protocol.terms import (
     INT64_MAX,
     NO_OFFSET,

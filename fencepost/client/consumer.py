@@ -64,7 +64,7 @@ from fencepost.client.retries import CoordinatorOf, FinishedCall, OnceAnswered
 from fencepost.client.settings import UNKNOWN_TOPIC_PATIENCE_MS, ConsumerSettings, backoff_ms
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation, Remedy
-from fencepost.protocol.states import Ordered, Shared
+from fencepost.protocol.fork import Ordered, Shared
 from fencepost.protocol.terms import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,

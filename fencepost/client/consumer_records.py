@@ -25,9 +25,9 @@ import attrs
 
 from fencepost.client.serializers import Deserializer
 from fencepost.protocol.batches import BatchHeader, check, marker_of, walk
+from fencepost.protocol.fork import Ignored, Shared
 from fencepost.protocol.messages import AbortedTransaction
 from fencepost.protocol.records import Columns, read_columns
-from fencepost.protocol.states import Ignored, Shared
 from fencepost.protocol.terms import TopicPartition, TransactionResult
 
 Header = tuple[str, bytes | None]

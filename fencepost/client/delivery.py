@@ -47,7 +47,7 @@ from fencepost.client.retries import CallNumber, OnceAnswered, PendingCalls
 from fencepost.client.settings import ProducerSettings, backoff_ms
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
-from fencepost.protocol.states import Shared
+from fencepost.protocol.fork import Shared
 from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID, TopicPartition
 
 # The limit for the batches of one request, as Kafka's max.request.size (1 MiB).

@@ -66,7 +66,7 @@ from fencepost.protocol.consumer_protocol import (
     encode_subscription,
 )
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
-from fencepost.protocol.states import Shared
+from fencepost.protocol.fork import Shared
 from fencepost.protocol.terms import CONSUMER_PROTOCOL, CoordinatorType, TopicPartition
 from fencepost.protocol.values import value
 

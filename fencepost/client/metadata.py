@@ -19,6 +19,7 @@ from typing import Final
 import attrs
 
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
+from fencepost.protocol.fork import Ordered
 from fencepost.protocol.messages import (
     FindCoordinatorReply,
     ListOffsets,
@@ -26,7 +27,6 @@ from fencepost.protocol.messages import (
     MetadataReply,
     TopicMetadata,
 )
-from fencepost.protocol.states import Ordered
 from fencepost.protocol.terms import NO_LEADER_EPOCH, CoordinatorType, TopicPartition
 
 # Bootstrap addresses are nodes -2, -3, ... until metadata names the real ones; -1 is Kafka's "no node".

@@ -81,8 +81,8 @@ from fencepost.client.retries import ANY_NODE, CallNumber, CoordinatorOf, Finish
 from fencepost.client.settings import Dialect, ProducerSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
+from fencepost.protocol.fork import Ignored, Ordered, Shared
 from fencepost.protocol.messages import ReplyBody
-from fencepost.protocol.states import Ignored, Ordered, Shared
 from fencepost.protocol.terms import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,

@@ -9,8 +9,8 @@ from fencepost.client.effects import CallAnswered, Effect, WakeAt
 from fencepost.client.metadata import ClusterMetadata, bootstrap_addresses
 from fencepost.client.retries import FinishedCall, OnceAnswered, PendingCalls, Target
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.fork import Ignored
 from fencepost.protocol.messages import ReplyBody, Request
-from fencepost.protocol.states import Ignored
 
 
 class RequestMachine:

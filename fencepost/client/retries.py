@@ -48,8 +48,8 @@ from fencepost.client.reply_errors import remedy_of, worst_error
 from fencepost.client.settings import backoff_ms
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
+from fencepost.protocol.fork import Due, Ignored, Ordered, Pace, Rank, Shared
 from fencepost.protocol.messages import ReplyBody, Request
-from fencepost.protocol.states import Due, Ignored, Ordered, Pace, Rank, Shared
 from fencepost.protocol.terms import NEWEST_VERSION, CoordinatorType, TopicPartition
 from fencepost.protocol.values import value
 

@@ -20,6 +20,7 @@ from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.memory import MemoryStorage
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.fork import log_state
 from fencepost.protocol.messages import (
     CreateTopic,
     CreateTopics,
@@ -33,7 +34,6 @@ from fencepost.protocol.messages import (
     Request,
     TxnOffsetCommitReply,
 )
-from fencepost.protocol.states import log_state
 from fencepost.protocol.terms import CoordinatorType, IsolationLevel, TopicPartition, TransactionResult
 from fencepost.protocol.transaction_log import TransactionRecord, read_transactions
 from tests.broker.requests import (

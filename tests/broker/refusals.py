@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from fencepost.broker.contract import NODE, Input, Outcome, Received, Reply
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.fork import fingerprint
 from fencepost.protocol.messages import Heartbeat, JoinGroup
-from fencepost.protocol.states import fingerprint
 from tests.broker.story import Story
 
 

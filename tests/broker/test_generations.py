@@ -21,6 +21,7 @@ from fencepost.broker.transactions.tables import (
     served,
 )
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.fork import fork
 from fencepost.protocol.messages import (
     AddOffsetsToTxn,
     AddPartitionsToTxn,
@@ -32,7 +33,6 @@ from fencepost.protocol.messages import (
     Request,
     TxnOffsetCommit,
 )
-from fencepost.protocol.states import fork
 from fencepost.protocol.terms import (
     INT16_MAX,
     LAST_GRANTED_EPOCH,

@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from fencepost.broker.contract import Received, ReplyTo, Tick
 from fencepost.broker.dispatch import step
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.fork import fingerprint, fork
 from fencepost.protocol.messages import Heartbeat, JoinGroup, JoinGroupReply, SyncGroup
-from fencepost.protocol.states import fingerprint, fork
 from fencepost.protocol.terms import GroupState
 from tests.broker.group_story import (
     GROUP,

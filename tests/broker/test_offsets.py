@@ -13,6 +13,7 @@ from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.partitions.partition import ProducerEntry as PartitionProducer
 from fencepost.protocol.batches import place, read_header
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.fork import fork, log_state
 from fencepost.protocol.messages import (
     FetchedOffset,
     OffsetCommit,
@@ -23,7 +24,6 @@ from fencepost.protocol.messages import (
     TxnOffsetCommitReply,
 )
 from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord, offsets_batch
-from fencepost.protocol.states import fork, log_state
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition
 from tests.broker.requests import (
     ABORT,

@@ -8,7 +8,7 @@ from fencepost.broker.partitions import partition
 from fencepost.broker.partitions.partition import CACHED_BATCHES_MAX
 from fencepost.journal.indexes import AbortedRange
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.states import fork, log_state
+from fencepost.protocol.fork import fork, log_state
 from fencepost.protocol.terms import INT32_MAX
 from tests.broker.logs import Led
 from tests.broker.requests import ABORT, COMMIT

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.states import log_state
+from fencepost.protocol.fork import log_state
 from fencepost.protocol.terms import INT32_MAX, TransactionResult
 from tests.broker import naive_answers
 from tests.broker.logs import Led

@@ -10,7 +10,7 @@ import pytest
 from fencepost.broker.host import SyncPolicy
 from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.states import log_state
+from fencepost.protocol.fork import log_state
 from fencepost.protocol.terms import TransactionState
 from tests.broker.requests import COMMIT, NOBODY, ORDERS, UNCOMMITTED, Identity, produce_request, produced
 from tests.broker.story import Story

@@ -18,6 +18,7 @@ from fencepost.broker.contract import NOBODY as NO_ONE
 from fencepost.broker.host import SyncPolicy
 from fencepost.journal.simulated import SimulatedStorage
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.fork import fork, log_state
 from fencepost.protocol.messages import (
     CreateTopic,
     CreateTopics,
@@ -30,7 +31,6 @@ from fencepost.protocol.messages import (
     TopicConfig,
 )
 from fencepost.protocol.metadata_log import BrokerRegistered
-from fencepost.protocol.states import fork, log_state
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,

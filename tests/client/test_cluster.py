@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fencepost.client.metadata import ClusterMetadata
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.fork import fingerprint, fork
 from fencepost.protocol.messages import MetadataReply, NodeAddress, PartitionMetadata, TopicMetadata
-from fencepost.protocol.states import fingerprint, fork
 from fencepost.protocol.terms import TopicPartition
 
 HERE = TopicPartition("t", 0)

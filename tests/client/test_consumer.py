@@ -17,9 +17,9 @@ from fencepost.client.settings import ConsumerSettings, Reset
 from fencepost.protocol import messages as m
 from fencepost.protocol.batches import build_marker, place, read_batch
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.fork import fingerprint, fork
 from fencepost.protocol.messages import AbortedTransaction, ReplyBody
 from fencepost.protocol.records import build_data_batch
-from fencepost.protocol.states import fingerprint, fork
 from fencepost.protocol.terms import IsolationLevel, TopicPartition, TransactionResult
 
 HERE = TopicPartition("t", 0)

@@ -11,8 +11,8 @@ from fencepost.client.errors import WrongState
 from fencepost.client.group_member import MEMBER_STATES, MemberInput, MemberState
 from fencepost.client.settings import ConsumerSettings
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.fork import fingerprint, fork
 from fencepost.protocol.messages import TxnOffsetCommitReply
-from fencepost.protocol.states import fingerprint, fork
 from fencepost.protocol.terms import GroupState, TopicPartition
 from tests.broker.group_story import join_request, protocols
 from tests.broker.requests import body_of, offset_request

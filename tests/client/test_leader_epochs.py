@@ -11,8 +11,8 @@ from fencepost.client.retries import METADATA_PAUSE_MS
 from fencepost.client.settings import ConsumerSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.fork import fingerprint, fork
 from fencepost.protocol.messages import ReplyBody
-from fencepost.protocol.states import fingerprint, fork
 from fencepost.protocol.terms import EARLIEST_TIMESTAMP, TopicPartition
 from tests.client.conversation import Talk
 

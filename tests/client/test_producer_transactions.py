@@ -25,7 +25,7 @@ from fencepost.client.producer_states import (
 )
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.states import fingerprint, fork
+from fencepost.protocol.fork import fingerprint, fork
 from fencepost.protocol.terms import TopicPartition, TransactionResult
 from tests.client.conversation import HERE, PRODUCER_ID, ProducerTalk, transactional
 

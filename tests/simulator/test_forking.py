@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.protocol.states import fingerprint, fork
+from fencepost.protocol.fork import fingerprint, fork
 from fencepost.simulator.explore import ExploreConfig, search
 from fencepost.simulator.explore.broker import ExploredBroker
 from fencepost.simulator.explore.steps import BrokerMove, Steps

@@ -13,6 +13,7 @@ import attrs
 
 from fencepost.broker.contract import Assign, Decision, Refused, Remove, Reply, ReplyTo
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.fork import Ignored
 from fencepost.protocol.messages import (
     AllocateProducerIdsReply,
     BrokerRegistrationReply,
@@ -37,7 +38,6 @@ from fencepost.protocol.metadata_log import (
     TopicCreated,
     TopicRemoved,
 )
-from fencepost.protocol.states import Ignored
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
     INT32_MAX,

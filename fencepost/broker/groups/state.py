@@ -21,6 +21,7 @@ import attrs
 from fencepost.broker.groups.group import Group, is_subscribed, loaded
 from fencepost.protocol.batches import BatchHeader, Buffer, marker_of
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.fork import Note
 from fencepost.protocol.messages import (
     FetchedOffset,
     OffsetCommit,
@@ -29,7 +30,6 @@ from fencepost.protocol.messages import (
     TxnOffsetCommit,
 )
 from fencepost.protocol.offsets_log import GroupEntry, GroupRecord, OffsetKey, OffsetRecord
-from fencepost.protocol.states import Note
 from fencepost.protocol.terms import (
     CONSUMER_PROTOCOL,
     NO_LEADER_EPOCH,

@@ -52,7 +52,7 @@ import attrs
 from fencepost.journal.indexes import AbortedRange
 from fencepost.journal.snapshots import ProducerSnapshot
 from fencepost.protocol.batches import BatchHeader, Buffer, Marker, marker_of
-from fencepost.protocol.states import Ignored, LastLogged, Note, Rank, Scope
+from fencepost.protocol.fork import Ignored, LastLogged, Note, Rank, Scope
 from fencepost.protocol.terms import (
     NO_OFFSET,
     NO_PRODUCER_EPOCH,

@@ -32,8 +32,8 @@ from fencepost.broker.transactions.tables import (
     TransactionVersion,
 )
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.fork import Ignored, Note
 from fencepost.protocol.messages import AddPartitionsToTxn, AddPartitionsToTxnReply, PartitionError
-from fencepost.protocol.states import Ignored, Note
 from fencepost.protocol.terms import (
     INT64_MAX,
     NO_PRODUCER_ID,

@@ -17,8 +17,8 @@ from fencepost.client.producer import ProducerMachine
 from fencepost.client.retries import CallNumber
 from fencepost.client.settings import RETRY_BACKOFF_MAX_MS
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.fork import Clock, Shared, fork
 from fencepost.protocol.messages import Produce, Request
-from fencepost.protocol.states import Clock, Shared, fork
 from fencepost.protocol.terms import TransactionResult
 from fencepost.simulator.explore.broker import NOW, ReplyInFlight, RequestInFlight
 

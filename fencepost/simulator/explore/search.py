@@ -16,7 +16,7 @@ found none, there is none within the bounds of the configuration.
 #                                                       the broker crashes and restarts
 #
 # State. A world is a tuple of small integers (worlds.py): the numbers of the broker's state, of each client's
-# state and of its connections. A state gets its number by its fingerprint (protocol/states.py): tickets and
+# state and of its connections. A state gets its number by its fingerprint (protocol/fork.py): tickets and
 # tokens are ranked, and times are reduced to due or not due. Otherwise no two paths would ever meet.
 #
 # Interning (steps.py). What an actor does depends on its own state and on what reaches it. So each pair of

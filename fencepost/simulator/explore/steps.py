@@ -12,7 +12,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from fencepost.broker.contract import NOBODY
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.states import fingerprint, fork
+from fencepost.protocol.fork import fingerprint, fork
 from fencepost.simulator.explore.broker import ExploredBroker, Message, Posted, ReplyInFlight
 from fencepost.simulator.explore.connections import PLACES, ClientConnections, LoopbackQueues
 from fencepost.simulator.explore.process import ExploredClient

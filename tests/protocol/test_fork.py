@@ -9,7 +9,7 @@ import attrs
 import pytest
 from sortedcontainers import SortedDict
 
-from fencepost.protocol.states import (
+from fencepost.protocol.fork import (
     Clock,
     Due,
     Ignored,
