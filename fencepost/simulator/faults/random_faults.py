@@ -108,7 +108,7 @@ DEATHS: Final = {
 
 
 @attrs.frozen(kw_only=True)
-class Struck:
+class StruckFault:
     """One fault of a run that chance drew, at a time in nanoseconds."""
 
     at: int
@@ -146,7 +146,7 @@ class RandomFaults:
     favoured: Callable[[], list[ClientProcess]] = list[ClientProcess]
     strikes_left: int = 0
     is_over: bool = True
-    struck: list[Struck] = attrs.Factory(list[Struck])
+    struck: list[StruckFault] = attrs.Factory(list[StruckFault])
     traps: list[MessageTrap] = attrs.Factory(list["MessageTrap"])
 
     @property
@@ -186,7 +186,7 @@ class RandomFaults:
         strike = self.injector.strike(action, channel=channel, lasts_ms=lasts_ms)
         if strike.effects:
             self.world.marks[f"fault: {kind.value}"] += 1
-            self.struck.append(Struck(at=self.world.now, kind=kind, what=what or str(action)))
+            self.struck.append(StruckFault(at=self.world.now, kind=kind, what=what or str(action)))
         return strike
 
     def _plan_next(self) -> None:

@@ -18,7 +18,7 @@ from fencepost.broker.settings import NodeSettings
 from fencepost.faults.grammar import NUMBER_MAX, quoted
 from fencepost.journal.journal import JournalSettings
 from fencepost.simulator.actors.workloads import Membership
-from fencepost.simulator.faults.random_faults import FaultKind, Struck
+from fencepost.simulator.faults.random_faults import FaultKind, StruckFault
 from fencepost.simulator.fuzz.plan import (
     ASSIGNORS,
     GROUP,
@@ -270,7 +270,7 @@ class Commentary:
     """
 
     found: str = ""
-    struck: tuple[Struck, ...] = ()
+    struck: tuple[StruckFault, ...] = ()
     notes: Mapping[int, Note] = attrs.field(factory=dict[int, Note])
     ending: tuple[str, ...] = ()
 
