@@ -431,10 +431,11 @@ class GroupMember:
         """Applies an event of the group; ignored in states where it cannot happen."""
         if happening not in MEMBER_STATES[self.state]:
             return
-        self._kept_input = None
+        kept, self._kept_input = self._kept_input, None
         self._move(happening)
         if self.state is _S.ASSIGNING:
-            self._kept_input = happening
+            # A refused heartbeat is raised by poll(); the rebalance that waits for the callback remains.
+            self._kept_input = kept if happening is _I.REFUSED else happening
         if happening is _I.EXPELLED:
             self.generation_id = NO_GENERATION
             self._counts = None

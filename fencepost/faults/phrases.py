@@ -83,7 +83,8 @@ BLANKS: Final = {
     "VALUE": Blank("the value of a record", pattern=".+?"),
     "TIME": Blank("300 ms, 3 s or 2 min", pattern=".+?", read=milliseconds, write=time_text),
     "JUMP": Blank("a time with its sign: +3 s, -20 ms", pattern="[+-].+", read=milliseconds, write=_signed),
-    "N": Blank("a number from 1", pattern=r"[1-9]\d*", read=int),
+    # Nine digits stay below NUMBER_MAX; int() itself refuses a text of 4300 digits, by another error.
+    "N": Blank("a number from 1", pattern=r"[1-9]\d{0,8}", read=int),
     "before": Blank(
         "just before the event instead of just after it",
         pattern="before",

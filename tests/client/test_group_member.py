@@ -7,12 +7,13 @@ import pytest
 
 from fencepost.client.assignors import ASSIGNORS
 from fencepost.client.consumer import ConsumerMachine
+from fencepost.client.effects import SendRequest
 from fencepost.client.errors import WrongState
 from fencepost.client.group_member import MEMBER_STATES, MemberInput, MemberState
 from fencepost.client.settings import ConsumerSettings
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import fingerprint, fork
-from fencepost.protocol.messages import TxnOffsetCommitReply
+from fencepost.protocol.messages import Heartbeat, TxnOffsetCommitReply
 from fencepost.protocol.terms import GroupState, TopicPartition
 from tests.broker.group_story import join_request, protocols
 from tests.broker.requests import body_of, offset_request
@@ -75,6 +76,28 @@ def test_a_cooperative_member_gives_up_only_what_moves() -> None:
     world.check_stable(a, b)
     assert a.read == ["before"]
     assert a.machine.positions[TopicPartition("t", 0)] == 1, "what it keeps goes on where it was"
+
+
+def test_a_heartbeat_refused_during_a_callback_does_not_cancel_the_rebalance() -> None:
+    world, (a,) = shared("cooperative-sticky", count=1)
+
+    def refuse_a_heartbeat(told: str) -> None:
+        if told.startswith("revoked"):
+            world.story.now += HEARTBEAT_MS
+            sent = [each for each in a.machine.wake(world.now) if isinstance(each, SendRequest)]
+            (beat,) = [each for each in sent if isinstance(each.request, Heartbeat)]
+            a.perform(a.machine.on_reply(beat.token, ErrorCode.INVALID_GROUP_ID, None, world.now))
+            a.is_polling = False
+
+    a.in_callback = refuse_a_heartbeat
+    b = world.app("b", "t", strategy="cooperative-sticky")
+    world.wait(SOON_MS)
+    a.poll()
+    assert a.heard() == ["revoked t2 t3", "assigned", "RequestFailed"]
+    a.is_polling = True
+    world.wait(SOON_MS)
+    assert b.assigned == "t2 t3"
+    world.check_stable(a, b)
 
 
 def test_a_member_that_leaves_makes_room() -> None:

@@ -90,6 +90,7 @@ WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     ('"p ends"', "[]", ("when: is empty",)),
     ('"p ends"', '"p snds EndTxn"', ("line 26: [[fault]] 2 when: ", 'did you mean "p sends EndTxn"?')),
     ("sends EndTxn", "sends EndTxm", ('"EndTxm" is not a REQUEST; did you mean "EndTxn"?', "Produce")),
+    ('"p ends"', f'"p ends #{"9" * 5000}"', ("is not a protocol point",)),
     ('"p ends"', '"commit of p is good"', ('"good" is not an OUTCOME (possible: ok, aborted',)),
     ('"p ends"', '"before p ends"', ('"before p ends" is not a protocol point',)),
     ('"p ends"', '"s ends"', ('there is no "s" (possible: p, q, r, node 1, final reader)',)),
