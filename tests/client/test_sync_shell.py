@@ -446,6 +446,22 @@ def test_admin_tells_of_topics_transactions_and_producers(broker: Broker) -> Non
         assert "gone" not in {topic.topic for topic in admin.list_topics()}
 
 
+def test_a_closed_client_refuses_its_calls(broker: Broker) -> None:
+    admin, consumer = Admin(broker.address), Consumer(broker.address, group_id="g")
+    consumer.assign(PARTITIONS)
+    for client in (admin, consumer):
+        client.close()
+        client.close()  # does nothing
+    for call in (
+        admin.list_topics,
+        lambda: consumer.poll(0),
+        lambda: consumer.position(PARTITIONS[0]),
+        lambda: consumer.subscribe(["t"]),
+    ):
+        with pytest.raises(ClientClosed, match="made on a closed client"):
+            call()
+
+
 def test_a_consumer_seeks(broker: Broker) -> None:
     with Producer(broker.address) as producer:
         producer.send_many("t", [b"%d" % i for i in range(10)], partition=0).result()

@@ -31,7 +31,7 @@ from typing import Any, Final, TypeVar
 from fencepost.client.batch import Headers, ProducerBatch
 from fencepost.client.calls import CallScript, ProducerCalls, TopicNotLoaded, Wait
 from fencepost.client.effects import CallAnswered, Effect, TransactionCall
-from fencepost.client.errors import BufferFull, Failure
+from fencepost.client.errors import BufferFull, ClientClosed, Failure
 from fencepost.client.network import ClientConnection, ClientMachine, NetworkClient
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.send_future import PendingColumn, PendingRecord, RecordMetadata, make_record_metadata
@@ -221,6 +221,7 @@ class Driver:
         self._network = NetworkClient(machine, client_id=client_id, request_timeout_ms=request_timeout_ms)
         self._sockets = Sockets(self._network, lock=self.lock, clock=clock)
         self._io_thread: IOThread | None = None
+        self._is_stopped = False
         if machine.io_tick_ms is not None:
             self._io_thread = IOThread(self._sockets, lambda: machine.has_work, tick_ms=machine.io_tick_ms)
 
@@ -246,11 +247,15 @@ class Driver:
         return True
 
     def check_running(self) -> None:
-        """Does nothing: a blocking client needs no `with` block."""
+        """ClientClosed after `stop`. A blocking client needs no `with` block."""
+        if self._is_stopped:
+            raise ClientClosed("the call was made on a closed client")
 
     def perform(self, effects: list[Effect]) -> None:
         """Performs effects; writes at once what the sockets accept. The lock is held."""
         self._network.perform(effects, self._clock())
+        if self._is_stopped:
+            return
         self._sockets.push()
         if self._io_thread is not None and self._network.machine.has_work:
             self._io_thread.want()
@@ -276,6 +281,7 @@ class Driver:
         function(argument)
 
     def _wait(self, wait: Wait) -> None:
+        self.check_running()
         while True:
             with self.lock:
                 if wait.until():
@@ -301,6 +307,7 @@ class Driver:
         """Ends the IO thread and closes every socket."""
         if self._io_thread is not None:
             self._io_thread.stop()
+        self._is_stopped = True
         self._sockets.close()
 
 

@@ -183,7 +183,7 @@ class SimulatedNode:
         if message is CLOSE:
             self.disconnected(connection)
             return
-        assert isinstance(message, RequestMessage), "what arrives and is no goodbye is a question"
+        assert isinstance(message, RequestMessage), "a message that arrives is a request or a Close"
         self.callers[connection.number] = connection
         caller = connection.caller
         host.offer(
