@@ -123,7 +123,8 @@ class Node:
 
     settings: Shared[NodeSettings]
     verifies_entries: Shared[bool] = attrs.field(kw_only=True, default=False)
-    """For tests and simulators: decode each batch as it enters and compare it with the caller's entries."""
+    """For tests: decode each batch as it enters and compare it with the caller's entries. In simulated worlds
+    the white-box judge reads the batches instead."""
     logs: dict[TopicPartition, LeaderLog] = attrs.Factory(dict[TopicPartition, LeaderLog])
     cluster: Controller = attrs.Factory(Controller)
     following: Following = attrs.Factory(Following)
@@ -231,8 +232,11 @@ class Node:
                 pass
         return aborted, []
 
-    def append(self, log: LeaderLog, batch: Buffer, entries: Entries = ()) -> BatchHeader:
-        """Place a batch at the end of a log; `entries` are its records as the coordinator reads them."""
+    def append(self, log: LeaderLog, batch: Buffer, entries: Entries) -> BatchHeader:
+        """Place a batch at the end of a log; `entries` are its records as the coordinator reads them.
+
+        Data and markers have none: the partition applies them.
+        """
         state = log.partition
         writable = batch if isinstance(batch, bytearray) else _writable(batch)
         header = place(writable, base_offset=state.log_end_offset, leader_epoch=state.leader_epoch)

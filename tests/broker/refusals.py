@@ -8,7 +8,7 @@ from __future__ import annotations
 from fencepost.broker.contract import NODE, Input, Outcome, Received, Reply
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import fingerprint
-from fencepost.protocol.messages import Heartbeat, JoinGroup
+from fencepost.protocol.messages import AddPartitionsToTxn, EndTxn, Heartbeat, InitProducerId, JoinGroup
 from tests.broker.story import Story
 
 
@@ -18,6 +18,10 @@ def is_refusal(reply: Reply) -> bool:
     return bool(reply.error) or (bool(parts) and all(getattr(part, "error", None) for part in parts))
 
 
+# The coordinator cannot write the record, or has no producer id yet and asks the controller for some.
+UNWRITABLE = frozenset({ErrorCode.UNSUPPORTED_VERSION, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
+
+
 def changes_by_design(arrived: Received, reply: Reply) -> bool:
     """Errors that do something in Kafka, too: a join makes its group and gives out member ids, a heartbeat
     keeps a session during a rebalance, and an id whose record cannot be written stays reserved.
@@ -25,8 +29,10 @@ def changes_by_design(arrived: Received, reply: Reply) -> bool:
     return (
         isinstance(arrived.request, JoinGroup)
         or (isinstance(arrived.request, Heartbeat) and reply.error is ErrorCode.REBALANCE_IN_PROGRESS)
-        or reply.error is ErrorCode.UNSUPPORTED_VERSION
-        or reply.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # it asks the controller for producer ids
+        or (
+            isinstance(arrived.request, AddPartitionsToTxn | InitProducerId | EndTxn)
+            and reply.error in UNWRITABLE
+        )
     )
 
 

@@ -243,7 +243,7 @@ def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int) -> None:
         case Duplicate():
             part = _part(incoming.ticket, incoming.index, incoming.key, NO_ERROR, verdict.base_offset)
         case None:
-            header = node.append(log, incoming.records)
+            header = node.append(log, incoming.records, entries=())
             part = _part(incoming.ticket, incoming.index, incoming.key, NO_ERROR, header.base_offset)
     # Refusals and duplicates wait, too: they were decided by batches that may not be durable yet.
     node.after(log, (part,))

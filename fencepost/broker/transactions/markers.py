@@ -182,7 +182,7 @@ def write_markers(node: Node, request: WriteTxnMarkers, to: ReplyTo, now: int) -
             else judge_marker(log.partition, marker, checks=node.settings.marker_checks)
         )
         if refused is None:
-            node.append(log, _marker_batch(marker, now))
+            node.append(log, _marker_batch(marker, now), entries=())
         node.after(log, (_marker_part(ticket, index, key, refused.error if refused else NO_ERROR),))
 
 
