@@ -1,7 +1,7 @@
 """The face: a broker to run, producer, consumer and admin to talk to it, and a world to simulate them in. A
 name loads when first used.
 
-Rule: `import fencepost` costs next to nothing; whoever only reads a log never imports a network.
+Rule: `import fencepost` costs next to nothing; a program that only reads a log never imports a network.
 """
 
 from __future__ import annotations

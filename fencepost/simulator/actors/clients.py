@@ -1,6 +1,6 @@
 """What a client process can do, step by step: become an owner, begin, write, commit, abort, read.
 
-Rule: an act believes only what its machine resolved; what nobody told it, it writes down as unknown.
+Rule: an act trusts only what its machine resolved; an outcome without an answer is recorded as unknown.
 """
 
 from __future__ import annotations

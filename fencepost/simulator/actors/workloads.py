@@ -332,7 +332,7 @@ def _copy(
     consumer.assign(inputs)
     machine = consumer.machine
     yield lambda: len(machine.positions) == len(inputs)
-    own = dict(machine.positions)  # nobody else commits while this one does
+    own = dict(machine.positions)  # no other client commits at the same time
     _raise(settled, own)
     read: list[Action] = [PositionSet(where) for where in inputs]
     while True:

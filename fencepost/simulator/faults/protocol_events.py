@@ -1,4 +1,4 @@
-"""Tells what happens in a world in the words of protocol points, to whoever waits for one.
+"""Reports what happens in a world in the words of protocol points, to the listeners that wait for one.
 
 Rule: it looks and never touches. A message is told of before it is taken, an append before or after it is
 written.
@@ -49,8 +49,8 @@ from fencepost.simulator.world.world import World
 
 
 class ProtocolEvent(NamedTuple):
-    """One moment in the words of points. `node` is whoever is in the middle of something, `carried` the
-    message that it is about; `is_between` says that nobody is in the middle of anything.
+    """One moment in the words of points. `node` is the node that is at work, `carried` the
+    message that it is about; `is_between` is true when no node is at work.
     """
 
     kind: PointKind
@@ -131,7 +131,7 @@ class ProtocolEvents:
         return listener
 
     def tell(self, event: ProtocolEvent) -> None:
-        """Something happened: whoever waits for it hears of it."""
+        """Reports an event to the listeners that wait for it."""
         waiting = self.listeners.get(event.kind)
         if waiting is None:
             return
@@ -254,7 +254,7 @@ class ProtocolEvents:
 
 
 def api_of(channel: Channel, message: Message) -> str | None:
-    """The name of the request that a message is, or answers; None for what is neither, or nobody awaits."""
+    """The name of the request that a message carries or answers; None if it does neither."""
     if isinstance(message, RequestMessage):
         return API_BY_REQUEST[type(message.request)].name
     if isinstance(message, ReplyMessage):

@@ -162,7 +162,7 @@ def _draw_world(choices: Choices, transaction_version: int, node_settings: NodeS
 
 
 def _applies(kind: FaultKind, world: WorldSettings, *, copies: bool) -> bool:
-    # Without syncs nobody promises anything about a loss of power.
+    # Without syncs there is no promise about a loss of power.
     if kind is FaultKind.POWER_LOSS:  # what a plain producer wrote is only promised by the strictest policy
         return world.policy is SyncPolicy.ALL or (world.policy is SyncPolicy.COMMIT and not copies)
     if kind in (FaultKind.FAILOVER, FaultKind.MOVE):

@@ -88,7 +88,7 @@ def shrink(failing: Failing, *, budget: int = BUDGET, tell: Tell | None = None) 
 
 
 class ShrinkSearch:
-    """One search: whoever ends it from outside still gets what it had found."""
+    """One search: if it is interrupted, the smallest run found so far remains."""
 
     def __init__(self, failing: Failing, *, budget: int = BUDGET) -> None:
         self.best = failing

@@ -1,4 +1,4 @@
-"""The world of a seed, run from Python: what `fencepost fuzz` does to each seed, for whoever writes a test.
+"""The world of a seed, run from Python: what `fencepost fuzz` does to each seed, for tests.
 
 Rule: the same seed with the same options is the same trial here, there and in any process.
 """

@@ -1,6 +1,6 @@
 """The rules that a scenario can name, and what exactly-once comes down to.
 
-Rule: whoever says that a rule holds says so of every rule that it stands for.
+Rule: "a rule holds" means that every rule that it stands for holds.
 """
 
 from __future__ import annotations

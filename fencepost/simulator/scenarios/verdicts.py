@@ -20,7 +20,7 @@ from fencepost.simulator.run import CORE_FAILED, NOT_LIVE, Run, Task
 from fencepost.simulator.scenarios.model import Case, ScenarioExpectation
 from fencepost.simulator.scenarios.rule_names import CONVERGES, EXACTLY_ONCE, HANGING_TRANSACTION, spelled_out
 
-# Without these, nobody exercised at exactly-once; the rest of it depends on what went wrong.
+# Without these, the run did not exercise exactly-once; the other rules depend on what went wrong.
 _TWICE_OR_NEVER: Final = ("duplicate", "unseen")
 _OF_COPIES: Final = ("missing-output", "doubled-output")
 _NO_SYNC: Final = (
@@ -68,7 +68,7 @@ def _transactions_in_logs(run: Run) -> int:
 
 
 def _hanging(run: Run) -> list[str]:
-    """Transactions that are open at a partition though nobody will ever end them: the coordinator knows
+    """Transactions that are open at a partition and will never end: the coordinator knows
     nothing of it.
     """
     found: list[str] = []

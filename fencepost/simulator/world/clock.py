@@ -1,6 +1,6 @@
 """A clock of one node or one process: it drifts, and it can jump.
 
-Rule: the world counts true nanoseconds; whoever lives in it sees the milliseconds of its own clock alone.
+Rule: the world counts true nanoseconds; each participant sees only the milliseconds of its own clock.
 """
 
 from __future__ import annotations

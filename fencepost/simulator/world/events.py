@@ -13,7 +13,7 @@ they need. Everything that wants to know what a run does is such a subscriber:
 Three rules make it cheap and safe:
 
 * A publisher asks `Type in stream.heard` before it builds an event. A type without subscribers costs one
-  dictionary lookup, so a run that nobody records is as fast as one without a stream.
+  dictionary lookup, so a run without a recorder is as fast as one without a stream.
 * Subscribers of one type are called in the order of their subscription, at once, in the middle of what
   happens. A judge raises Violation there, before anything of the step is written or sent.
 * A subscriber may look at everything and changes nothing. The exceptions are the faults: they hold a message

@@ -38,7 +38,7 @@ class Arrived:
 
 @attrs.frozen
 class Lost:
-    """The message with this number never arrives: its connection, or whoever it was for, is gone."""
+    """The message with this number never arrives: its connection or its receiver is gone."""
 
     at: int
     number: int

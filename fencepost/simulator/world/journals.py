@@ -1,6 +1,6 @@
 """The logs of a simulated cluster: one journal per partition, which outlives the nodes that lead it.
 
-Rule: whoever leads by the newest epoch writes; what was not synced is lost when that leader loses its power.
+Rule: only the leader of the newest epoch writes; a loss of power loses its unsynced bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ClusterJournals:
     opened: dict[TopicPartition, Journal] = attrs.Factory(dict[TopicPartition, Journal])
 
     def journal(self, partition: TopicPartition) -> Journal:
-        """The log, made or recovered if nobody has it open."""
+        """The log, created or recovered if no node has it open."""
         journal = self.opened.get(partition)
         if journal is None:
             disk = self.disks.get(partition)
@@ -36,7 +36,7 @@ class ClusterJournals:
         return journal
 
     def let_go(self, partition: TopicPartition, *, power_is_lost: bool = False) -> None:
-        """Whoever had the log open is dead: the next who wants it recovers what the disk has."""
+        """The node that had the log open is dead: the next node recovers the log from the disk."""
         journal = self.opened.pop(partition, None)
         if journal is not None:
             journal.abandon()
@@ -47,7 +47,7 @@ class ClusterJournals:
                 disk.kill()
 
     def delete(self, partition: TopicPartition) -> None:
-        """The log is gone with its records, also for whoever still holds it."""
+        """Deletes the log with its records, also for a node that still holds it."""
         journal = self.opened.pop(partition, None)
         if journal is not None:
             journal.abandon()

@@ -57,7 +57,7 @@ Message = RequestMessage | ReplyMessage | Close
 
 
 class Requester(Protocol):
-    """Whoever asks: a port of a client process, or a node."""
+    """The sender of requests: a port of a client process, or a node."""
 
     @property
     def participant(self) -> str: ...
@@ -74,7 +74,7 @@ class Requester(Protocol):
 
 
 class Responder(Protocol):
-    """Whoever answers: a node."""
+    """The sender of answers: a node."""
 
     @property
     def participant(self) -> str: ...
@@ -217,7 +217,7 @@ class Network:
             self.timeline.events.publish(MessageArriving(channel, message))
         if self.held and self.is_held(message):
             channel.held.append(message)
-        elif channel.is_dead:  # whoever was asked broke it
+        elif channel.is_dead:  # the receiver of the request broke the connection
             self._lost(channel, message, "the connection broke")
         else:
             self._hand_over(channel, message)
@@ -241,7 +241,7 @@ class Network:
             connection.server.asked(connection, message)
 
     def resume(self, target: Responder | Requester) -> None:
-        """Whoever was paused takes what came meanwhile, in its order."""
+        """A participant that was paused takes the messages that arrived meanwhile, in their order."""
         waiting = list(target.backlog)
         target.backlog.clear()
         for channel, message in waiting:
@@ -312,7 +312,7 @@ class Network:
 
 
 def _recoded_question(question: RequestMessage) -> RequestMessage:
-    """The question as whoever reads its bytes has it."""
+    """The request as its receiver decodes it."""
     frame = b"".join(
         encode_request(question.request, correlation_id=question.token, version=question.version)
     )

@@ -1,4 +1,4 @@
-"""Choices that remember what each of them decided: for whoever reads a run that was found by a search.
+"""Choices that remember what each of them decided, for readers of a run that a search found.
 
 Rule: it looks and never touches; the choices are those that they would have been.
 """
@@ -16,7 +16,7 @@ from fencepost.simulator.world.choices import Choices
 
 
 class Timekeeper(Protocol):
-    """Whoever knows what time it is, in nanoseconds."""
+    """A source of the time, in nanoseconds."""
 
     now: int
 

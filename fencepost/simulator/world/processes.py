@@ -130,7 +130,7 @@ class Port:
         if connection is None:
             address = self.machine.cluster.address(send.node_id)
             server = None if address is None else world.server(address[1])
-            if server is None:  # nobody is there: as refused as a connection can be, but not before we return
+            if server is None:  # refused, but only after this call has returned
                 world.at(world.now, self._nobody, send.token)
                 return
             connection = self.connections[send.node_id] = world.network.connect(self, server)
@@ -170,7 +170,7 @@ class Port:
             self.give_up(connection)
 
     def give_up(self, connection: SimulatedConnection) -> None:
-        """Nobody waits on this connection any longer; what it carried may still be carried out."""
+        """Stops waiting on this connection; requests that it carried may still have their effect."""
         lost = list(connection.in_flight)
         self.process.world.network.give_up(connection)
         self._forget(connection, lost)

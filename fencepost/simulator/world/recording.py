@@ -1,4 +1,4 @@
-"""Writes down what happens in a world as a history: for pictures, and for whoever reads a run.
+"""Records what happens in a world as a history, for pictures and for readers of a run.
 
 Rule: it looks and never touches; a world runs the same with it and without it.
 """
