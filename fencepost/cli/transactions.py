@@ -400,7 +400,7 @@ def hanging_among(candidates: Iterable[Opened], known: Iterable[TransactionDescr
     """Transactions without a coordinator: no transactional id owns the producer id, or the transaction of
     the owner does not include this partition.
     """
-    owned = {(entry.producer_id, part.key) for entry in known for part in entry.partitions}
+    owned = {(entry.producer_id, key) for entry in known for key in entry.partitions}
     return [opened for opened in candidates if (opened.producer.producer_id, opened.partition) not in owned]
 
 

@@ -59,7 +59,7 @@ class TransactionContents:
                 producer_id=producer_id,
                 producer_epoch=producer_epoch,
                 verify_only=False,
-                partitions=tuple(m.PartitionName(topic=p.topic, partition=p.partition) for p in new),
+                partitions=tuple(new),
             )
         elif group is not None:
             request = m.AddOffsetsToTxn(

@@ -185,22 +185,20 @@ def describe_producers(
     partition: TopicPartition, broker_id: int | None
 ) -> AdminRequest[list[m.ProducerDescription]]:
     """The producers that a partition remembers, at its leader or at one broker."""
-    name = m.PartitionName(topic=partition.topic, partition=partition.partition)
-    request = m.DescribeProducers(partitions=(name,))
+    request = m.DescribeProducers(partitions=(partition,))
     target = partition if broker_id is None else BrokerAt(broker_id)
     return AdminRequest(request, target=target, read=lambda reply: list(reply.partitions[0].producers))
 
 
 def abort_transaction(spec: AbortSpec) -> AdminRequest[None]:
     """Writes an ABORT marker; the coordinator is not informed (Kafka's Admin.abortTransaction)."""
-    name = m.PartitionName(topic=spec.partition.topic, partition=spec.partition.partition)
     marker = m.TransactionMarker(
         producer_id=spec.producer_id,
         producer_epoch=spec.producer_epoch,
         result=TransactionResult.ABORT,
         coordinator_epoch=spec.coordinator_epoch,
         transaction_version=_ABORT_VERSION,
-        partitions=(name,),
+        partitions=(spec.partition,),
     )
     return AdminRequest(m.WriteTxnMarkers(markers=(marker,)), target=spec.partition, read=nothing)
 
@@ -325,8 +323,7 @@ def delete_group(group_id: str) -> AdminRequest[None]:
 
 def delete_group_offsets(group_id: str, partitions: Iterable[TopicPartition]) -> AdminRequest[None]:
     """Deletes offsets of partitions that no member reads; a missing offset is not an error."""
-    names = tuple(m.PartitionName(topic=where.topic, partition=where.partition) for where in partitions)
-    request = m.OffsetDelete(group_id=group_id, partitions=names)
+    request = m.OffsetDelete(group_id=group_id, partitions=tuple(partitions))
     return AdminRequest(request, target=_coordinator(group_id), read=nothing)
 
 

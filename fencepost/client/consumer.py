@@ -461,7 +461,7 @@ class ConsumerMachine(RequestMachine):
         return m.OffsetFetch(
             group_id=self.group_id,
             require_stable=self.settings.isolation_level is IsolationLevel.READ_COMMITTED,
-            partitions=tuple(m.PartitionName(topic=topic, partition=number) for topic, number in partitions),
+            partitions=tuple(TopicPartition(topic, number) for topic, number in partitions),
         )
 
     def _look_up(self, reading: Reading, timestamp: int) -> None:

@@ -98,7 +98,7 @@ def _build(kind: Any) -> tuple[Encode, Decode]:
         return _optional(next(a for a in get_args(kind) if a is not types.NoneType))
     if origin is tuple:
         return _array(get_args(kind)[0])
-    if attrs.has(kind):
+    if attrs.has(kind) or issubclass(kind, tuple):
         return _structure(kind)
     if issubclass(kind, Enum):
         return _enum(kind)
@@ -210,9 +210,8 @@ def _array(inner: Any) -> tuple[Encode, Decode]:
 
 def _structure(kind: Any) -> tuple[Encode, Decode]:
     hints = get_type_hints(kind, include_extras=True)
-    names = [field.name for field in attrs.fields(kind)]
-    encoders = [(name, _codec(hints[name])[0]) for name in names]
-    decoders = [(name, _codec(hints[name])[1]) for name in names]
+    encoders = [(name, _codec(hint)[0]) for name, hint in hints.items()]
+    decoders = [(name, _codec(hint)[1]) for name, hint in hints.items()]
 
     def encode_structure(value: Any, payload: list[Buffer]) -> Any:
         return [encode_field(getattr(value, name), payload) for name, encode_field in encoders]

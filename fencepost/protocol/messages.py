@@ -29,21 +29,6 @@ from fencepost.protocol.terms import (
 )
 from fencepost.protocol.values import value
 
-# --- partitions, as every message names them ----------------------------------------------------------------
-
-
-@value(kw_only=True)
-class PartitionName:
-    """A partition, in a request that says nothing else about it."""
-
-    topic: str
-    partition: Int32
-
-    @property
-    def key(self) -> TopicPartition:
-        """The partition as the cores name it."""
-        return TopicPartition(self.topic, self.partition)
-
 
 @value(kw_only=True)
 class PartitionError:
@@ -387,7 +372,7 @@ class BrokerRegistrationReply:
 class ElectLeaders:
     """A leader that lost its journals asks the controller for new leader epochs; clients may not."""
 
-    partitions: tuple[PartitionName, ...]
+    partitions: tuple[TopicPartition, ...]
 
 
 @value(kw_only=True)
@@ -429,7 +414,7 @@ class AddPartitionsToTxn:
     producer_id: Int64
     producer_epoch: Int16
     verify_only: bool
-    partitions: tuple[PartitionName, ...]
+    partitions: tuple[TopicPartition, ...]
 
 
 @value(kw_only=True)
@@ -481,7 +466,7 @@ class TransactionMarker:
     coordinator_epoch: Int32
     # Decides whether the epoch of the marker must be newer than that of the data (KIP-1228).
     transaction_version: Int8
-    partitions: tuple[PartitionName, ...]
+    partitions: tuple[TopicPartition, ...]
 
 
 @value(kw_only=True)
@@ -506,7 +491,7 @@ class WriteTxnMarkersReply:
 class DescribeProducers:
     """List the producers that a partition leader remembers (KIP-664)."""
 
-    partitions: tuple[PartitionName, ...]
+    partitions: tuple[TopicPartition, ...]
 
 
 @value(kw_only=True)
@@ -552,7 +537,7 @@ class TransactionDescription:
     start_ms: Int64
     producer_id: Int64
     producer_epoch: Int16
-    partitions: tuple[PartitionName, ...]
+    partitions: tuple[TopicPartition, ...]
 
 
 @value(kw_only=True)
@@ -624,7 +609,7 @@ class OffsetFetch:
 
     group_id: str
     require_stable: bool
-    partitions: tuple[PartitionName, ...] | None
+    partitions: tuple[TopicPartition, ...] | None
 
 
 @value(kw_only=True)
@@ -860,7 +845,7 @@ class OffsetDelete:
     """Delete a group's offsets of partitions that no member reads."""
 
     group_id: str
-    partitions: tuple[PartitionName, ...]
+    partitions: tuple[TopicPartition, ...]
 
 
 @value(kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from enum import Enum, IntEnum
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 # Kafka writes -1 for none in all of these fields. A name each, so that code says which none it means.
 NO_PRODUCER_ID: Final = -1
@@ -55,7 +55,7 @@ class TopicPartition(NamedTuple):
     """One partition of a topic; sorts by topic, then number."""
 
     topic: str
-    partition: int
+    partition: Annotated[int, 32]  # bits, for messages (codec.py)
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"

@@ -30,7 +30,6 @@ from fencepost.protocol.messages import (
     ListTransactionsReply,
     OffsetFetch,
     OffsetFetchReply,
-    PartitionName,
 )
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
@@ -66,10 +65,6 @@ def check(story: Chronicle, high_watermarks: Mapping[TopicPartition, int] | None
         for key in story.keys:
             if key.topic not in INTERNAL_TOPICS:
                 read(story, key, story.kept[key].log_start, 1 << 20)
-
-
-def _name(key: TopicPartition) -> PartitionName:
-    return PartitionName(topic=key.topic, partition=key.partition)
 
 
 def bounds(story: Chronicle, key: TopicPartition, high_watermark: int | None = None) -> tuple[int, int, int]:
@@ -122,7 +117,7 @@ def _check_indexes(story: Chronicle) -> None:
 
 def _check_producers(story: Chronicle) -> None:
     keys = story.keys
-    request = DescribeProducers(partitions=tuple(_name(key) for key in keys))
+    request = DescribeProducers(partitions=tuple(keys))
     parts = body_of(story.peek(request), DescribeProducersReply).partitions
     for key, part in zip(keys, parts, strict=True):
         assert part.error is ErrorCode.NONE
@@ -173,7 +168,7 @@ def _check_ids(story: Chronicle) -> None:
         assert (one.producer_id, one.producer_epoch, one.state, one.timeout_ms, one.start_ms) == (
             record.producer_id, record.producer_epoch, record.state, record.timeout_ms, record.start_ms
         )  # fmt: skip
-        partitions = {part.key for part in one.partitions}
+        partitions = set(one.partitions)
         if record.state in PREPARED:
             assert partitions <= set(record.partitions)  # those that have their marker are left out
         else:
@@ -185,7 +180,7 @@ def _check_offsets(story: Chronicle) -> None:
         keys = found.committed.keys() | found.pending
         for group in sorted({key.group_id for key in keys}):
             of_group = sorted(key for key in keys if key.group_id == group)
-            asked = tuple(PartitionName(topic=key.topic, partition=key.partition) for key in of_group)
+            asked = tuple(TopicPartition(key.topic, key.partition) for key in of_group)
             for require_stable in (False, True):
                 request = OffsetFetch(group_id=group, require_stable=require_stable, partitions=asked)
                 told = body_of(story.peek(request), OffsetFetchReply).offsets

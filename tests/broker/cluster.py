@@ -28,7 +28,6 @@ from fencepost.protocol.messages import (
     FindCoordinator,
     OffsetFetch,
     OffsetFetchReply,
-    PartitionName,
     ProducedPartition,
     ReplyBody,
     Request,
@@ -288,8 +287,7 @@ class Cluster:
 
     def offset(self, group: str) -> int:
         """The committed offset of orders-0."""
-        partitions = (PartitionName(topic=ORDERS.topic, partition=ORDERS.partition),)
-        request = OffsetFetch(group_id=group, require_stable=False, partitions=partitions)
+        request = OffsetFetch(group_id=group, require_stable=False, partitions=(ORDERS,))
         (found,) = body_of(self.ask(self.leader(offsets_log_of(group)), request), OffsetFetchReply).offsets
         return found.offset
 

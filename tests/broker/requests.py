@@ -20,7 +20,6 @@ from fencepost.protocol.messages import (
     InitProducerIdReply,
     OffsetCommit,
     OffsetToCommit,
-    PartitionName,
     Produce,
     ProducedPartition,
     ProducePartition,
@@ -126,7 +125,7 @@ def add_request(
         producer_id=who.producer_id,
         producer_epoch=who.producer_epoch,
         verify_only=verify_only,
-        partitions=_names(keys),
+        partitions=keys,
     )
 
 
@@ -143,13 +142,9 @@ def marker_request(
         result=result,
         coordinator_epoch=coordinator_epoch,
         transaction_version=transaction_version,
-        partitions=_names(keys),
+        partitions=keys,
     )
     return WriteTxnMarkers(markers=(marker,))
-
-
-def _names(keys: tuple[TopicPartition, ...]) -> tuple[PartitionName, ...]:
-    return tuple(PartitionName(topic=key.topic, partition=key.partition) for key in keys)
 
 
 def offset_to_commit(key: TopicPartition, offset: int, *, metadata: str = "") -> OffsetToCommit:

@@ -31,7 +31,6 @@ from fencepost.protocol.messages import (
     FindCoordinator,
     OffsetFetch,
     OffsetFetchReply,
-    PartitionName,
     ProducedPartition,
     Request,
     TransactionDescription,
@@ -325,8 +324,7 @@ class Story:
 
     def offset(self, group: str, *, require_stable: bool = False) -> FetchedOffset:
         """The committed offset of orders-0."""
-        partitions = (PartitionName(topic=ORDERS.topic, partition=ORDERS.partition),)
-        request = OffsetFetch(group_id=group, require_stable=require_stable, partitions=partitions)
+        request = OffsetFetch(group_id=group, require_stable=require_stable, partitions=(ORDERS,))
         (found,) = body_of(self.ask(request), OffsetFetchReply).offsets
         return found
 

@@ -17,7 +17,6 @@ from fencepost.protocol.messages import (
     ListTransactions,
     Metadata,
     OffsetFetch,
-    PartitionName,
     Request,
     TxnOffsetCommitReply,
 )
@@ -250,7 +249,7 @@ def test_a_description_waits_for_all_that_it_tells(policy: SyncPolicy) -> None:
     story = simulated(policy)
     me = story.identity()
     story.produce(me, "a")
-    partitions = tuple(PartitionName(topic=key.topic, partition=key.partition) for key in (ORDERS, OTHERS))
+    partitions = (ORDERS, OTHERS)
     questions: tuple[Request, ...] = (
         DescribeTransactions(transactional_ids=("app",)),
         ListTransactions(states=(), producer_ids=(), duration_ms=-1),

@@ -15,7 +15,6 @@ from fencepost.protocol.messages import (
     DescribeProducersReply,
     DescribeTransactions,
     DescribeTransactionsReply,
-    PartitionName,
     Produce,
 )
 from fencepost.protocol.terms import LATE_TRANSACTION_BUFFER_MS, TopicPartition, TransactionState
@@ -48,7 +47,7 @@ HURRIED = attrs.evolve(
 
 
 def producers(story: Story, key: TopicPartition = ORDERS) -> list[int]:
-    request = DescribeProducers(partitions=(PartitionName(topic=key.topic, partition=key.partition),))
+    request = DescribeProducers(partitions=(key,))
     (part,) = body_of(story.ask(request), DescribeProducersReply).partitions
     return [producer.producer_id for producer in part.producers]
 

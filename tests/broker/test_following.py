@@ -21,7 +21,6 @@ from fencepost.protocol.messages import (
     FindCoordinatorReply,
     Metadata,
     MetadataReply,
-    PartitionName,
     Request,
 )
 from fencepost.protocol.terms import (
@@ -174,7 +173,7 @@ def test_a_move_that_cannot_be_is_ignored_with_a_reason(
     "request_",
     [
         BrokerRegistration(node_id=3, host="here", port=1),
-        ElectLeaders(partitions=(PartitionName(topic="orders", partition=0),)),
+        ElectLeaders(partitions=(TopicPartition("orders", 0),)),
     ],
 )
 def test_what_only_nodes_may_ask_is_refused_to_clients(node_id: int, request_: Request) -> None:

@@ -14,7 +14,6 @@ from fencepost.protocol.messages import (
     OffsetCommitReply,
     OffsetDelete,
     OffsetDeleteReply,
-    PartitionName,
 )
 from fencepost.protocol.primitives import INT16, INT32, put_string
 from fencepost.protocol.terms import NO_OFFSET, GroupState, TopicPartition
@@ -34,8 +33,7 @@ def delete(story: GroupStory, *groups: str) -> list[ErrorCode]:
 
 
 def delete_offsets(story: GroupStory, *keys: TopicPartition) -> Reply:
-    parts = tuple(PartitionName(topic=key.topic, partition=key.partition) for key in keys)
-    return story.ask(OffsetDelete(group_id=GROUP, partitions=parts))
+    return story.ask(OffsetDelete(group_id=GROUP, partitions=keys))
 
 
 def commit(story: GroupStory, group: str = GROUP, offset: int = 5) -> ErrorCode:

@@ -261,7 +261,7 @@ def test_a_transaction_of_nothing_but_an_added_partition_ends(result: object) ->
     story = Story()
     me = story.identity()
     assert story.produce(me, "a", sequence=5).error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert [part.key for part in story.transaction().partitions] == [ORDERS]
+    assert story.transaction().partitions == (ORDERS,)
     story.ended(me, COMMIT if result is COMMIT else ABORT)
     state = story.partition()
     assert state.last_stable_offset == state.log_end_offset == 1

@@ -434,7 +434,7 @@ def test_admin_tells_of_topics_transactions_and_producers(broker: Broker) -> Non
         (listed,) = admin.list_transactions([TransactionState.ONGOING])
         assert listed.transactional_id == "pay"
         described = admin.describe_transaction("pay")
-        assert [part.key for part in described.partitions] == [PARTITIONS[2]]
+        assert described.partitions == (PARTITIONS[2],)
         (known,) = admin.describe_producers(PARTITIONS[2])
         assert (known.producer_id, known.open_since_offset) == (listed.producer_id, 0)
         assert admin.end_offsets([PARTITIONS[2]]) == {PARTITIONS[2]: 0}

@@ -54,8 +54,8 @@ def partition_of(text: str) -> TopicPartition:
     return TopicPartition(topic, int(number))
 
 
-def names_of(partitions: Iterable[str]) -> tuple[m.PartitionName, ...]:
-    return tuple(m.PartitionName(topic=p.topic, partition=p.partition) for p in map(partition_of, partitions))
+def names_of(partitions: Iterable[str]) -> tuple[TopicPartition, ...]:
+    return tuple(map(partition_of, partitions))
 
 
 def body_of(reply: Reply, kind: type[Body]) -> Body | None:

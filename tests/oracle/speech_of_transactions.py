@@ -135,7 +135,7 @@ def tell_transactions(reply: Reply, telling: Telling) -> Told:
 def _transaction(found: m.TransactionDescription, symbols: Symbols) -> Told:
     if found.error is not ErrorCode.NONE:
         return {"error": found.error.name}
-    names = ("offsets" if p.topic == CONSUMER_OFFSETS_TOPIC else str(p.key) for p in found.partitions)
+    names = ("offsets" if p.topic == CONSUMER_OFFSETS_TOPIC else str(p) for p in found.partitions)
     return {
         "error": found.error.name,
         "state": found.state.title,

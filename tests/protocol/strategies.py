@@ -34,10 +34,9 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
         return st.none() | values_of(next(a for a in get_args(kind) if a is not types.NoneType))
     if origin is tuple:
         return st.lists(values_of(get_args(kind)[0]), max_size=3).map(tuple)
-    if attrs.has(kind):
+    if attrs.has(kind) or issubclass(kind, tuple):
         hints = get_type_hints(kind, include_extras=True)
-        fields = {field.name: values_of(hints[field.name]) for field in attrs.fields(kind)}
-        return st.builds(kind, **fields)
+        return st.builds(kind, **{name: values_of(hint) for name, hint in hints.items()})
     if issubclass(kind, Enum):
         return st.sampled_from(kind)
     return {str: words, bytes: st.binary(max_size=20), bool: st.booleans()}[kind]

@@ -7,8 +7,7 @@ from typing import get_args
 import attrs
 
 from fencepost.protocol import messages
-from fencepost.protocol.messages import API_BY_KEY, API_BY_REQUEST, APIS, PartitionName, ReplyBody, Request
-from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.messages import API_BY_KEY, API_BY_REQUEST, APIS, ReplyBody, Request
 
 # org.apache.kafka.common.protocol.ApiKeys
 KAFKA_KEYS = {
@@ -67,7 +66,3 @@ def test_messages_are_values() -> None:
         assert kind.__eq__ is not object.__eq__, f"{kind.__name__} is not equal by its fields"
         assert kind.__hash__ is not None, f"{kind.__name__} has no hash"
         assert "__slots__" in vars(kind), f"{kind.__name__} takes any field"
-
-
-def test_a_partition_has_one_name_everywhere() -> None:
-    assert PartitionName(topic="t", partition=3).key == TopicPartition("t", 3)

@@ -17,7 +17,6 @@ from fencepost.protocol.messages import (
     AbortedTransaction,
     FetchedPartition,
     PartitionError,
-    PartitionName,
     TransactionMarker,
     WriteTxnMarkers,
     WriteTxnMarkersReply,
@@ -370,14 +369,13 @@ def test_nodes_that_number_what_they_ask_themselves_alike_are_told_apart() -> No
     rules = AnswerRules(Exercised(int), partitions, TransactionBook(Exercised(int), partitions))
     ticket = ReplyTo(NODE, 1)
     for node, key, producer_id in zip(world.nodes, partitions, (PRODUCER, 8), strict=True):
-        names = (PartitionName(topic=key.topic, partition=key.partition),)
         marker = TransactionMarker(
             producer_id=producer_id,
             producer_epoch=1,
             result=COMMIT,
             coordinator_epoch=0,
             transaction_version=2,
-            partitions=names,
+            partitions=(key,),
         )
         rules.asked[node.settings.node_id, ticket] = WriteTxnMarkers(markers=(marker,))
     mark(partitions[KEY], 1, COMMIT)

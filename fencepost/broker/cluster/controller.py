@@ -124,7 +124,7 @@ def elect_again(state: Controller, request: ElectLeaders, *, node_id: int, to: R
     records: list[ClusterRecord] = []
     answers: list[PartitionError] = []
     for part in request.partitions:
-        leader, error = state.leader(part.key), NO_ERROR
+        leader, error = state.leader(part), NO_ERROR
         if leader is None:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         elif leader.node_id != node_id:

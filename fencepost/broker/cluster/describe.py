@@ -35,7 +35,6 @@ from fencepost.protocol.messages import (
     Metadata,
     MetadataReply,
     PartitionMetadata,
-    PartitionName,
     ProducerDescription,
     TopicMetadata,
     TransactionDescription,
@@ -145,9 +144,9 @@ def _answer_coordinator(node: Node, request: FindCoordinator, to: ReplyTo) -> No
 
 def describe_producers(node: Node, request: DescribeProducers, to: ReplyTo, now: int) -> None:
     """The producers of each partition, as its leader knows them."""
-    parts = tuple(_producers(node, part.key) for part in request.partitions)
+    parts = tuple(_producers(node, key) for key in request.partitions)
     reply = Reply(to, body=DescribeProducersReply(partitions=parts))
-    node.after_all((part.key for part in request.partitions), reply)
+    node.after_all(request.partitions, reply)
 
 
 def _producers(node: Node, key: TopicPartition) -> DescribedProducers:
@@ -200,7 +199,7 @@ def _transaction(node: Node, name: str) -> TransactionDescription:
         start_ms=record.start_ms,
         producer_id=record.producer_id,
         producer_epoch=record.producer_epoch,
-        partitions=tuple(PartitionName(topic=key.topic, partition=key.partition) for key in partitions),
+        partitions=tuple(partitions),
     )
 
 

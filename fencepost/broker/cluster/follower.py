@@ -50,7 +50,6 @@ from fencepost.protocol.messages import (
     FetchedPartition,
     FetchPartition,
     FetchReply,
-    PartitionName,
 )
 from fencepost.protocol.metadata_log import read_cluster_records
 from fencepost.protocol.terms import NO_OFFSET, IsolationLevel, TopicPartition
@@ -185,8 +184,7 @@ def reelect_due(node: Node, now: int) -> None:
     for key in due:
         del node.reelections[key]
     if due:
-        names = tuple(PartitionName(topic=key.topic, partition=key.partition) for key in due)
-        node.ask(node.settings.controller_id, ElectLeaders(partitions=names), InFlightElection(due))
+        node.ask(node.settings.controller_id, ElectLeaders(partitions=due), InFlightElection(due))
 
 
 def answer_election(node: Node, in_flight: InFlightElection, answer: Answered, now: int) -> None:

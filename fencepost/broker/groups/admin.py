@@ -129,10 +129,8 @@ def delete_offsets(node: Node, request: OffsetDelete, to: ReplyTo, now: int) -> 
         node.after(log, (Reply(to, error=ErrorCode(cell.value)),))
         return
     answers = tuple(
-        PartitionError(
-            topic=part.topic, partition=part.partition, error=_offset_problem(node, group, part.key)
-        )
-        for part in request.partitions
+        PartitionError(topic=key.topic, partition=key.partition, error=_offset_problem(node, group, key))
+        for key in request.partitions
     )
     _forget(node, log, group, [part for part in answers if part.error is NO_ERROR], now)
     node.after(log, (Reply(to, body=OffsetDeleteReply(partitions=answers)),))

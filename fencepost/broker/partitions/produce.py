@@ -59,7 +59,6 @@ from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
     AddPartitionsToTxn,
     AddPartitionsToTxnReply,
-    PartitionName,
     Produce,
     ProducedPartition,
     ProduceReply,
@@ -192,7 +191,7 @@ def add_request(
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         verify_only=verify_only,
-        partitions=tuple(PartitionName(topic=key.topic, partition=key.partition) for key in partitions),
+        partitions=tuple(partitions),
     )
 
 

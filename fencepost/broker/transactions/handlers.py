@@ -30,7 +30,6 @@ from fencepost.protocol.messages import (
     InitProducerId,
     InitProducerIdReply,
     PartitionError,
-    PartitionName,
 )
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
@@ -139,15 +138,13 @@ def add_partitions(
     node: Node, request: AddPartitionsToTxn, to: ReplyTo, now: int, client_version: ClientVersion
 ) -> None:
     """From partition leaders on behalf of a producer (KIP-890), or from a client; all partitions or none."""
-    problems = [
-        _add_problem(node, part.key, client_version.transaction_version) for part in request.partitions
-    ]
+    problems = [_add_problem(node, key, client_version.transaction_version) for key in request.partitions]
     if any(problems):
         parts = tuple(
             PartitionError(
-                topic=part.topic, partition=part.partition, error=problem or ErrorCode.OPERATION_NOT_ATTEMPTED
+                topic=key.topic, partition=key.partition, error=problem or ErrorCode.OPERATION_NOT_ATTEMPTED
             )
-            for part, problem in zip(request.partitions, problems, strict=True)
+            for key, problem in zip(request.partitions, problems, strict=True)
         )
         node.outcome.effects.append(Reply(to, body=AddPartitionsToTxnReply(partitions=parts)))
         return
@@ -201,7 +198,7 @@ def add_offsets(
         producer_id=request.producer_id,
         producer_epoch=request.producer_epoch,
         verify_only=False,
-        partitions=(PartitionName(topic=CONSUMER_OFFSETS_TOPIC, partition=number),),
+        partitions=(TopicPartition(CONSUMER_OFFSETS_TOPIC, number),),
     )
     decided = transactions.add_partitions(
         transactions_of(log),

@@ -43,7 +43,6 @@ from fencepost.protocol.batches import build_marker
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
     PartitionError,
-    PartitionName,
     TransactionMarker,
     WriteTxnMarkers,
     WriteTxnMarkersReply,
@@ -117,7 +116,7 @@ def _marker(state: Transactions, record: TransactionRecord, keys: list[TopicPart
         result=RESULT_OF[record.state],
         coordinator_epoch=state.coordinator_epoch,
         transaction_version=record.client_version,
-        partitions=tuple(PartitionName(topic=key.topic, partition=key.partition) for key in keys),
+        partitions=tuple(keys),
     )
 
 
@@ -167,7 +166,7 @@ def write_markers(node: Node, request: WriteTxnMarkers, to: ReplyTo, now: int) -
     """Append the markers that a coordinator sent; each partition has its own result
     (KafkaApis.handleWriteTxnMarkersRequest).
     """
-    targets = [(marker, part.key) for marker in request.markers for part in marker.partitions]
+    targets = [(marker, key) for marker in request.markers for key in marker.partitions]
     ticket = node.gather(
         to, WriteTxnMarkersReply, len(targets), tuple(marker.producer_id for marker, _ in targets)
     )

@@ -133,7 +133,7 @@ def add_partitions(
 ) -> TransactionDecision | Refused:
     """Add partitions to the transaction; the first ones open it."""
     name = request.transactional_id
-    partitions = {partition.key for partition in request.partitions}
+    partitions = frozenset(request.partitions)
     found = find(state, name)
     if isinstance(found, Refused):
         return found
@@ -220,8 +220,8 @@ def _verified(request: AddPartitionsToTxn, record: TransactionRecord) -> AddPart
 
     return AddPartitionsToTxnReply(
         partitions=tuple(
-            PartitionError(topic=p.topic, partition=p.partition, error=error(p.key))
-            for p in request.partitions
+            PartitionError(topic=key.topic, partition=key.partition, error=error(key))
+            for key in request.partitions
         )
     )
 

@@ -79,14 +79,14 @@ def _of_request(request: Request) -> Iterator[str]:
             yield _identity(request.producer_id, request.producer_epoch)
         case AddPartitionsToTxn():
             yield "verify" if request.verify_only else ""
-            yield from (str(part.key) for part in request.partitions)
+            yield from map(str, request.partitions)
             yield _identity(request.producer_id, request.producer_epoch)
         case EndTxn():
             yield request.result.name
             yield _identity(request.producer_id, request.producer_epoch)
         case WriteTxnMarkers():
             for marker in request.markers:
-                yield from (str(part.key) for part in marker.partitions)
+                yield from map(str, marker.partitions)
                 yield f"{marker.result.name} {_identity(marker.producer_id, marker.producer_epoch)}"
         case TxnOffsetCommit():
             yield request.group_id
