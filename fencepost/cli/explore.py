@@ -96,7 +96,7 @@ def _tell_progress(states: int, waiting: int) -> None:
 
 def _tell(explored: Explored, seconds: float, *, is_interrupted: bool) -> None:
     for number, step in enumerate(explored.trace, start=1):
-        print(f"{number:>4}  {step.label}")
+        print(f"{number:>4}  {step}")
     states, steps = counted(explored.states, "state"), counted(explored.transitions, "transition")
     size = f"{states} and {steps} in {seconds:.2f} s"
     if explored.violation is not None:
@@ -120,7 +120,7 @@ def _as_json(config: ExploreConfig, explored: Explored, seconds: float) -> dict[
         "violation": explored.violation,
         "because": explored.because,
         "steps": len(explored.trace),
-        "trace": [step.label for step in explored.trace],
+        "trace": list(explored.trace),
         "states": explored.states,
         "transitions": explored.transitions,
         "complete": explored.complete,

@@ -23,8 +23,8 @@ def test_a_finding_is_told_step_by_step(capsys: Output) -> None:
     assert found["violation"] == "G1a"
     assert found["steps"] == len(found["trace"]) == 18
     assert not found["complete"]
-    assert words[0] == "   1  AddPartitionsToTxn t-0 of p0 reaches the coordinator"
-    assert words[17].startswith("  18  WriteTxnMarkers commit")
+    assert words[0] == "   1  AddPartitionsToTxn t-0 0/0 of p0 reaches the coordinator"
+    assert words[17].startswith("  18  WriteTxnMarkers t-0 COMMIT")
     assert words[18].startswith(
         "G1a after 18 steps: p0.2.0 is committed, but its client requested an abort ("
     )

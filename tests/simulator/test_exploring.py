@@ -17,9 +17,9 @@ import pytest
 from fencepost.broker.settings import PROTECTIONS
 from fencepost.protocol.terms import TransactionResult
 from fencepost.simulator.explore import ExploreConfig, search
-from fencepost.simulator.explore.search import REACHED, explore
-from fencepost.simulator.explore.worlds import Successor, TransitionKind, World, Worlds
-from fencepost.simulator.world.history import Appended, Arrived, Lost, Sent
+from fencepost.simulator.explore.search import explore
+from fencepost.simulator.explore.trace import REACHED
+from fencepost.simulator.explore.worlds import Successor, World, Worlds
 
 LATE_END = ExploreConfig(producers=1, transactions=2, retries=1, transaction_version=0)
 SAME_IN_VERSION_2 = attrs.evolve(LATE_END, transaction_version=2)
@@ -34,25 +34,25 @@ def test_a_late_end_decides_the_next_transaction_before_kip_890() -> None:
     found = explore(LATE_END)
     assert found.violation == "G1a"
     assert found.states < 5_000
-    assert [step.label for step in found.trace] == [
-        "AddPartitionsToTxn t-0 of p0 reaches the coordinator",
-        "p0 hears NONE for AddPartitionsToTxn t-0",
-        "Produce p0.1.0 to t-0 of p0 reaches the leader of t-0",
-        "p0 hears NONE for Produce p0.1.0 to t-0 [commit]",
+    assert list(found.trace) == [
+        "AddPartitionsToTxn t-0 0/0 of p0 reaches the coordinator",
+        "p0 hears AddPartitionsToTxn NONE",
+        "Produce t-0 p0.1.0 0/0 of p0 reaches the leader of t-0",
+        "p0 hears Produce NONE @0 [commit]",
         "p0 waits no longer and gives up its first connection",
         "a pause of p0 is over",
         "FindCoordinator of p0 reaches the broker (first connection)",
-        "p0 hears NONE for FindCoordinator",
-        "EndTxn commit (epoch 0) of p0 reaches the coordinator (second connection)",
-        "p0 hears NONE -1/-1 for EndTxn commit (epoch 0) [commit: ok, begin]",
-        "WriteTxnMarkers commit to t-0 reaches the leader of t-0",
-        "the answer to WriteTxnMarkers commit to t-0 comes back: NONE",
-        "AddPartitionsToTxn t-0 of p0 reaches the coordinator (second connection)",
-        "p0 hears NONE for AddPartitionsToTxn t-0",
-        "Produce p0.2.0 to t-0 of p0 reaches the leader of t-0 (second connection)",
-        "p0 hears NONE for Produce p0.2.0 to t-0 [abort]",
-        "EndTxn commit (epoch 0) of p0 reaches the coordinator late (first connection)",
-        "WriteTxnMarkers commit to t-0 reaches the leader of t-0",
+        "p0 hears FindCoordinator NONE",
+        "EndTxn COMMIT 0/0 of p0 reaches the coordinator (second connection)",
+        "p0 hears EndTxn NONE [commit: ok, begin]",
+        "WriteTxnMarkers t-0 COMMIT 0/0 reaches the leader of t-0",
+        "the answer comes back: WriteTxnMarkers NONE",
+        "AddPartitionsToTxn t-0 0/0 of p0 reaches the coordinator (second connection)",
+        "p0 hears AddPartitionsToTxn NONE",
+        "Produce t-0 p0.2.0 0/0 of p0 reaches the leader of t-0 (second connection)",
+        "p0 hears Produce NONE @2 [abort]",
+        "EndTxn COMMIT 0/0 of p0 reaches the coordinator late",
+        "WriteTxnMarkers t-0 COMMIT 0/0 reaches the leader of t-0",
     ]
 
 
@@ -160,7 +160,7 @@ def test_symmetry_hides_nothing() -> None:
     assert folded.violation == plain.violation == "duplicate"
     assert len(folded.trace) == len(plain.trace)
     assert folded.states < plain.states
-    assert len([step for step in folded.trace if step.kind is TransitionKind.GIVE_UP]) == 1
+    assert len([step for step in folded.trace if "gives up" in step]) == 1
 
 
 def test_a_search_that_is_cut_short_proves_nothing() -> None:
@@ -189,7 +189,7 @@ import sys
 from fencepost.simulator.explore import ExploreConfig, explore
 for version in (0, 2):
     found = explore(ExploreConfig(transaction_version=version))
-    print(found.states, found.transitions, found.core_steps, found.ends, [step.label for step in found.trace])
+    print(found.states, found.transitions, found.core_steps, found.ends, found.trace)
 """
 
 
@@ -216,22 +216,3 @@ def test_without_a_protection_something_is_found(protection: str) -> None:
     found = explore(attrs.evolve(SAME_IN_VERSION_2, broken=frozenset({protection})))
     assert found.violation is not None
     assert found.trace
-
-
-def test_a_trace_is_a_history_to_draw() -> None:
-    found = explore(LATE_END)
-    history = found.history
-    assert history.participants == ("p0", "broker")
-    sent = [event.number for event in history.events if isinstance(event, Sent)]
-    over = [event.number for event in history.events if isinstance(event, Arrived | Lost)]
-    assert len(set(sent)) == len(sent)
-    assert set(over) <= set(sent)
-    arrived = sum(isinstance(event, Arrived) for event in history.events)
-    quiet = sum(step.kind in (TransitionKind.WAKE, TransitionKind.GIVE_UP) for step in found.trace)
-    assert arrived == len(found.trace) - quiet, "every other step delivers one message"
-    appended = [event for event in history.events if isinstance(event, Appended)]
-    markers = [event.label for event in appended if event.result is not None]
-    assert markers == ["commit", "commit"]
-    times = [event.at for event in history.events]
-    assert times == sorted(times)
-    assert history.end > times[-1]

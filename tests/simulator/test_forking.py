@@ -7,7 +7,7 @@ import pytest
 from fencepost.protocol.fork import fingerprint, fork
 from fencepost.simulator.explore import ExploreConfig, search
 from fencepost.simulator.explore.broker import ExploredBroker
-from fencepost.simulator.explore.steps import BrokerMove, Steps
+from fencepost.simulator.explore.steps import Move, Steps
 
 WORLDS = [
     ExploreConfig(),
@@ -23,8 +23,8 @@ def test_a_step_of_a_fork_leaves_the_original_alone(config: ExploreConfig) -> No
     one = search.StateSearch(config)
     one.run(None)
     brokers, processes = one.steps.brokers, one.steps.processes
-    assert [brokers.number(fingerprint(each), each) for each in brokers.values] == [*range(len(brokers))]
-    assert [processes.number(fingerprint(each), each) for each in processes.values] == [
+    assert [brokers.number(each, key=fingerprint(each)) for each in brokers.values] == [*range(len(brokers))]
+    assert [processes.number(each, key=fingerprint(each)) for each in processes.values] == [
         *range(len(processes))
     ]
 
@@ -44,7 +44,7 @@ class Remembering(Steps):
             self.doubles.append((number, fork(broker)))
         return number
 
-    def broker(self, broker: int, connection: int, message: int) -> BrokerMove:
+    def broker(self, broker: int, connection: int, message: int) -> Move:
         self.asked.setdefault(broker, {})[connection, message] = None
         return super().broker(broker, connection, message)
 

@@ -23,7 +23,7 @@ found none, there is none within the bounds of the configuration.
 # state number and message number runs through the core once and is then looked up. A search with 8,000
 # transitions takes about 1,600 steps of a real core.
 #
-# Symmetry (symmetry.py). Clients with the same script are interchangeable: of the worlds that differ only in
+# Symmetry (worlds.py). Clients with the same script are interchangeable: of the worlds that differ only in
 # which client is which, one stands for all.
 #
 # Soundness. Nothing is missed as long as equal fingerprints mean equal futures. This is tested, not assumed:
@@ -33,13 +33,12 @@ found none, there is none within the bounds of the configuration.
 #
 # Checks. In each world verdicts.py reads the logs and compares them with what the clients were told: G1a,
 # lost writes, torn transactions, duplicates, wrong bounds for readers; in a final world, a transaction that
-# is still open. A search that meets none of the dangerous steps proves nothing, so ExploredCoverage counts
+# is still open. A search that meets none of the dangerous steps proves nothing, so trace.py counts
 # them.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Final
 
@@ -50,15 +49,11 @@ from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.settings import ProducerSettings, newest_dialect
-from fencepost.protocol.errors import NO_ERROR
-from fencepost.protocol.messages import EndTxn
 from fencepost.protocol.terms import TransactionResult
-from fencepost.simulator.explore.broker import ExploredBroker, ReplyInFlight, RequestInFlight
-from fencepost.simulator.explore.connections import NO_WIRES, LoopbackQueues
+from fencepost.simulator.explore.broker import ExploredBroker, ReplyInFlight
 from fencepost.simulator.explore.process import TOPIC, ExploredClient, ScriptPlan, ScriptStage
-from fencepost.simulator.explore.steps import Steps
-from fencepost.simulator.explore.symmetry import Symmetry
-from fencepost.simulator.explore.trace import TraceStep, client_changes, markers, tell
+from fencepost.simulator.explore.steps import LOOPBACK, NOTHING_SENT, Steps
+from fencepost.simulator.explore.trace import ExploredCoverage, told
 from fencepost.simulator.explore.verdicts import (
     AnomalyKind,
     DecidedRecords,
@@ -67,9 +62,8 @@ from fencepost.simulator.explore.verdicts import (
     judge,
     shown_by,
 )
-from fencepost.simulator.explore.worlds import BROKER, FIRST_CLIENT, Transition, TransitionKind, World, Worlds
+from fencepost.simulator.explore.worlds import BROKER, FIRST_CLIENT, Symmetry, Transition, World, Worlds
 from fencepost.simulator.fuzz.plan import verifies
-from fencepost.simulator.world.history import History
 
 NEVER_MS: Final = 10**12  # delivery timeouts are not among the faults of these worlds
 INTRODUCTION_STEPS_MAX: Final = 100
@@ -122,16 +116,12 @@ def root(config: ExploreConfig, steps: Steps) -> World:
         process = _process(f"p{number}", config, plan)
         _introduce(broker, process)
         [process] = process.go_on()
-        wires = NO_WIRES
         state, sent = steps.keep_process(process)
-        wires = wires.sent(sent)
-        world += (state, steps.wires.number(wires, wires))
-    return (
-        steps.keep_broker(broker),
-        steps.inners.number(LoopbackQueues(), LoopbackQueues()),
-        config.crashes,
-        *world,
-    )
+        wires = NOTHING_SENT
+        for place, message in sent:
+            wires = wires.sent(place, message)
+        world += (state, steps.wires.number(wires))
+    return (steps.keep_broker(broker), steps.wires.number(LOOPBACK), config.crashes, *world)
 
 
 def _process(name: str, config: ExploreConfig, plan: ScriptPlan) -> ExploredClient:
@@ -161,71 +151,6 @@ def _introduce(broker: ExploredBroker, process: ExploredClient) -> None:
     raise AssertionError(f"{process.name} got no producer id within {INTRODUCTION_STEPS_MAX} steps")
 
 
-LATE: Final = "late requests"
-LATE_ENDS: Final = "late ends"
-LATE_ENDS_REFUSED: Final = "late ends refused"
-TOLD: Final = {"commit: ok": "commits", "abort: ok": "aborts"}
-MARKERS: Final = {TransactionResult.COMMIT: "commit markers", TransactionResult.ABORT: "abort markers"}
-REACHED: Final = (LATE, LATE_ENDS, LATE_ENDS_REFUSED, *TOLD.values(), *MARKERS.values())
-
-
-Words = Callable[[int, int], Iterable[str]]
-Times = defaultdict[tuple[int, int], int]
-"""How often an actor went from one state to another, or a message reached the broker in a state."""
-
-
-class ExploredCoverage:
-    """How often each of REACHED happened. Pairs of states are counted here, and compared once at the end."""
-
-    __slots__ = ("_appended", "_late", "_told", "steps")
-
-    def __init__(self, steps: Steps) -> None:
-        self.steps = steps
-        self._late: Times = defaultdict(int)
-        self._appended: Times = defaultdict(int)
-        self._told: Times = defaultdict(int)
-
-    def counts(self) -> dict[str, int]:
-        """By name, in the order of REACHED."""
-        counts = dict.fromkeys(REACHED, 0)
-        words: tuple[tuple[Times, Words], ...] = (
-            (self._late, self._late_words),
-            (self._appended, self._marker_words),
-            (self._told, self._told_words),
-        )
-        for times, words_of in words:
-            for pair, count in times.items():
-                for name in words_of(*pair):
-                    counts[name] += count
-        return counts
-
-    def count(self, before: World, action: Transition, after: World) -> None:
-        """Count one step."""
-        if action.kind is TransitionKind.STRAY:
-            self._late[before[BROKER], action.message] += 1
-        at = FIRST_CLIENT + 2 * action.client
-        if before[BROKER] != after[BROKER]:
-            self._appended[before[BROKER], after[BROKER]] += 1
-        elif action.client >= 0 and before[at] != after[at]:
-            self._told[before[at], after[at]] += 1
-
-    def _late_words(self, broker: int, message: int) -> Iterator[str]:
-        yield LATE
-        arrived = self.steps.messages[message]
-        if isinstance(arrived, RequestInFlight) and isinstance(arrived.request, EndTxn):
-            yield LATE_ENDS
-            if self.steps.late_answers.get((broker, message), NO_ERROR) is not NO_ERROR:
-                yield LATE_ENDS_REFUSED
-
-    def _marker_words(self, before: int, after: int) -> Iterator[str]:
-        ends = markers(self.steps.brokers[before], self.steps.brokers[after])
-        return (MARKERS[end] for end in ends)
-
-    def _told_words(self, before: int, after: int) -> Iterator[str]:
-        words = client_changes(self.steps.processes[before], self.steps.processes[after])
-        return (TOLD[word] for word in words if word in TOLD)
-
-
 Report = Callable[[int, int], None]
 """Called now and then with the number of known states, and of those that are not expanded yet."""
 
@@ -239,9 +164,8 @@ class Explored:
 
     violation: str | None
     because: str
-    trace: tuple[TraceStep, ...]
-    """The shortest way to the violation, when one was found."""
-    history: History
+    trace: tuple[str, ...]
+    """The shortest way to the violation, when one was found: a line for each step."""
     states: int
     transitions: int
     complete: bool
@@ -288,12 +212,10 @@ class StateSearch:
         return self._explored(None, 0, complete=False)
 
     def _explored(self, wrong: ExploredAnomaly | None, wrong_at: int, *, complete: bool) -> Explored:
-        telling = tell(self.worlds, self.root, [] if wrong is None else self._path(wrong_at))
         return Explored(
             violation=None if wrong is None else wrong.violation.value,
             because="" if wrong is None else wrong.because,
-            trace=telling.steps,
-            history=telling.history("the shortest way there"),
+            trace=told(self.worlds, self.root, [] if wrong is None else self._path(wrong_at)),
             states=len(self.found),
             transitions=self.transitions,
             complete=complete,

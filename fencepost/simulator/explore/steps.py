@@ -1,4 +1,5 @@
-"""Steps of the actors by number: each is taken once by the real core and then looked up.
+"""Steps of the actors by number, and the connections between them: each step is taken once by the real core
+and then looked up.
 
 Rule: what an actor does depends on its own state and on what reaches it, and on nothing else. Equal
 fingerprints get the same number, and the first state with a fingerprint stands for all of them.
@@ -7,18 +8,109 @@ fingerprints get the same number, and the first state with a fingerprint stands 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from enum import IntEnum
-from typing import Final, Generic, Protocol, TypeVar
+from enum import Enum
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from fencepost.broker.contract import NOBODY
+from fencepost.client.metadata import FIRST_BOOTSTRAP_NODE
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import fingerprint, fork
 from fencepost.simulator.explore.broker import ExploredBroker, Message, Posted, ReplyInFlight
-from fencepost.simulator.explore.connections import PLACES, ClientConnections, LoopbackQueues
 from fencepost.simulator.explore.process import ExploredClient
 
-ValueT = TypeVar("ValueT")
-StateT = TypeVar("StateT")
+# --- connections --------------------------------------------------------------------------------------------
+
+NODE_ID: Final = 1
+PLACES: Final = (NODE_ID, FIRST_BOOTSTRAP_NODE)
+"""The addresses that a client knows: the node's, and the bootstrap address, which leads to the same node."""
+
+Numbers = tuple[int, ...]
+"""Numbers of messages, oldest first."""
+
+
+class ConnectionQueues(NamedTuple):
+    """The current connection to a node: its messages in both directions. `generation` counts the connections
+    before it.
+    """
+
+    generation: int = 0
+    is_broken: bool = False
+    outgoing: Numbers = ()
+    incoming: Numbers = ()
+
+
+class Connections(NamedTuple):
+    """The connections of one client, one for each address it knows, and the requests left on those it gave
+    up. What the node has sent to itself is one more such connection.
+
+    A connection is first in, first out. A client that gives up a connection opens a new one and never hears
+    from the old one again; requests that it sent there may still arrive, at any later time.
+    """
+
+    lines: tuple[ConnectionQueues, ...]
+    strays: tuple[Numbers, ...] = ()
+
+    def sent(self, place: int, message: int) -> Connections:
+        """With a request sent to the broker."""
+        line = self.lines[place]
+        return self._with(place, line._replace(outgoing=(*line.outgoing, message)))
+
+    def answered(self, place: int, generation: int, message: int) -> Connections:
+        """With a reply sent by the broker, if that connection still exists."""
+        line = self.lines[place]
+        if line.generation != generation or line.is_broken:
+            return self
+        return self._with(place, line._replace(incoming=(*line.incoming, message)))
+
+    def delivered(self, place: int) -> Connections:
+        """The oldest request of a connection has arrived."""
+        line = self.lines[place]
+        return self._with(place, line._replace(outgoing=line.outgoing[1:]))
+
+    def heard(self, place: int) -> Connections:
+        """The oldest reply of a connection has arrived."""
+        line = self.lines[place]
+        return self._with(place, line._replace(incoming=line.incoming[1:]))
+
+    def strayed(self, index: int) -> Connections:
+        """The oldest request of an abandoned connection has arrived, late."""
+        left = self.strays[index][1:]
+        strays = (*self.strays[:index], *self.strays[index + 1 :], *((left,) if left else ()))
+        return Connections(self.lines, tuple(sorted(strays)))
+
+    def given_up(self, place: int) -> Connections:
+        """A new connection; requests on the old one may still arrive, unless the broker crashed."""
+        line = self.lines[place]
+        strays = self.strays if not line.outgoing else tuple(sorted((*self.strays, line.outgoing)))
+        return self._with(place, ConnectionQueues(generation=line.generation + 1))._replace(strays=strays)
+
+    def broken(self) -> Connections:
+        """The broker crashed: every message is lost, and the client has not noticed yet."""
+        return Connections(tuple(ConnectionQueues(line.generation, is_broken=True) for line in self.lines))
+
+    def _with(self, place: int, line: ConnectionQueues) -> Connections:
+        return Connections((*self.lines[:place], line, *self.lines[place + 1 :]), self.strays)
+
+
+NOTHING_SENT: Final = Connections(tuple(ConnectionQueues() for _ in PLACES))
+LOOPBACK: Final = Connections((ConnectionQueues(),))
+
+
+def connection_of(client: int, place: int, generation: int, clients: int) -> int:
+    """The broker's number for a connection, from 1 on."""
+    return 1 + (generation * clients + client) * len(PLACES) + place
+
+
+def whose(connection: int, clients: int) -> tuple[int, int, int]:
+    """The client, the place and the generation of a connection number."""
+    rest, place = divmod(connection - 1, len(PLACES))
+    generation, client = divmod(rest, clients)
+    return client, place, generation
+
+
+# --- numbers ------------------------------------------------------------------------------------------------
+
+ValueT = TypeVar("ValueT", bound=Hashable)
 
 
 class Interned(Generic[ValueT]):
@@ -30,9 +122,9 @@ class Interned(Generic[ValueT]):
         self._numbers: dict[Hashable, int] = {}
         self.values: list[ValueT] = []
 
-    def number(self, key: Hashable, value: ValueT) -> int:
-        """The number of `key`; the first value of a key is kept."""
-        found = self._numbers.setdefault(key, len(self.values))
+    def number(self, value: ValueT, *, key: Hashable = None) -> int:
+        """The number of `key`, by default the value itself; the first value of a key is kept."""
+        found = self._numbers.setdefault(value if key is None else key, len(self.values))
         if found == len(self.values):
             self.values.append(value)
         return found
@@ -44,7 +136,7 @@ class Interned(Generic[ValueT]):
         return len(self.values)
 
 
-class States(Interned[StateT]):
+class States(Interned[ValueT]):
     """States of an actor by number. The first state of a number is the one to read, and is never changed; a
     step may use up a later one instead of a fork, since states with equal fingerprints act alike.
     """
@@ -53,47 +145,52 @@ class States(Interned[StateT]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._doubles: dict[int, StateT] = {}
+        self._doubles: dict[int, ValueT] = {}
 
-    def keep(self, state: StateT) -> int:
+    def keep(self, state: ValueT) -> int:
         """The number of a state. Most steps lead to a known one; its double saves the next step a fork."""
-        number = self.number(fingerprint(state), state)
+        number = self.number(state, key=fingerprint(state))
         if self.values[number] is not state:
             self._doubles[number] = state
         return number
 
-    def taken(self, number: int) -> StateT:
+    def taken(self, number: int) -> ValueT:
         """A state of that number, for the caller to change."""
         double = self._doubles.pop(number, None)
         return fork(self.values[number]) if double is None else double
 
 
+# --- steps --------------------------------------------------------------------------------------------------
+
 NO_MESSAGE: Final = -1
 STRAY: Final = NOBODY.connection
 
 
-class ClientInput(IntEnum):
-    """What reaches a client."""
+class TransitionKind(Enum):
+    """The kinds of steps."""
 
-    HEARS = 0
-    LOSES = 1
-    GIVES_UP = 2
-    WAKES = 3
+    REQUEST = "a request arrives"
+    STRAY = "a request of a connection that was given up arrives"
+    ANSWER = "an answer arrives"
+    GIVE_UP = "a client gives up its connection"
+    BREAK = "a client learns that its connection broke"
+    WAKE = "a pause is over"
+    ASK_SELF = "the broker hears what it asked itself"
+    ANSWER_SELF = "the broker hears what it answered itself"
+    CRASH = "the broker dies and starts again"
 
 
-Routed = tuple[int, int]
-"""The destination of a message, and its number."""
-BrokerMove = tuple[int, tuple[Routed, ...]]
-ProcessMove = tuple[int, tuple[Routed, ...]]
+Move = tuple[int, tuple[tuple[int, int], ...]]
+"""The state after a step, and what the actor sent: destination and number of each message."""
 
 
 class StepObserver(Protocol):
     """Takes the mirror image of every step."""
 
-    def broker_moved(self, broker: int, connection: int, message: int, move: BrokerMove) -> None: ...
+    def broker_moved(self, broker: int, connection: int, message: int, move: Move) -> None: ...
 
     def process_moved(
-        self, process: int, event: ClientInput, place: int, message: int, ways: tuple[ProcessMove, ...]
+        self, process: int, kind: TransitionKind, place: int, message: int, ways: tuple[Move, ...]
     ) -> None: ...
 
 
@@ -104,10 +201,9 @@ class Steps:
         self.brokers: States[ExploredBroker] = States()
         self.processes: States[ExploredClient] = States()
         self.messages: Interned[Message] = Interned()
-        self.wires: Interned[ClientConnections] = Interned()
-        self.inners: Interned[LoopbackQueues] = Interned()
-        self._of_broker: dict[tuple[int, int, int], BrokerMove] = {}
-        self._of_process: dict[tuple[int, ClientInput, int, int], tuple[ProcessMove, ...]] = {}
+        self.wires: Interned[Connections] = Interned()
+        self._of_broker: dict[tuple[int, int, int], Move] = {}
+        self._of_process: dict[tuple[int, TransitionKind, int, int], tuple[Move, ...]] = {}
         self.late_answers: dict[tuple[int, int], ErrorCode] = {}
         """The broker's answers to late messages, by the state it was in and the message. No client hears
         them.
@@ -117,7 +213,7 @@ class Steps:
 
     # --- the broker
 
-    def broker(self, broker: int, connection: int, message: int) -> BrokerMove:
+    def broker(self, broker: int, connection: int, message: int) -> Move:
         """A message reaches the broker; NO_MESSAGE: it crashes and restarts."""
         key = (broker, connection, message)
         found = self._of_broker.get(key)
@@ -127,14 +223,16 @@ class Steps:
                 mirror.broker_moved(broker, connection, message, found)
         return found
 
-    def _take(self, number: int, connection: int, message: int) -> BrokerMove:
+    def _take(self, number: int, connection: int, message: int) -> Move:
         self.taken += 1
         broker = self.brokers.taken(number)
         posted = self.deliver(broker, connection, message)
         for where, answer in posted:
             if where == STRAY and isinstance(answer, ReplyInFlight) and connection == STRAY:
                 self.late_answers[number, message] = answer.error
-        return self.keep_broker(broker), self._routed(posted)
+        return self.keep_broker(broker), tuple(
+            (where, self.messages.number(sent)) for where, sent in posted if where != STRAY
+        )
 
     def deliver(self, broker: ExploredBroker, connection: int, message: int) -> list[Posted]:
         """Let the broker take a message; this changes it."""
@@ -151,44 +249,38 @@ class Steps:
         """The number of this state of the broker."""
         return self.brokers.keep(broker)
 
-    def _routed(self, posted: list[Posted]) -> tuple[Routed, ...]:
-        return tuple(
-            (where, self.messages.number(message, message)) for where, message in posted if where != STRAY
-        )
-
     # --- processes
 
-    def process(self, process: int, event: ClientInput, place: int, message: int) -> tuple[ProcessMove, ...]:
+    def process(self, process: int, kind: TransitionKind, place: int, message: int) -> tuple[Move, ...]:
         """An input to a client leads to one state, or to one for each way that its script can decide."""
-        key = (process, event, place, message)
+        key = (process, kind, place, message)
         found = self._of_process.get(key)
         if found is None:
-            found = self._of_process[key] = self._react(process, event, place, message)
+            found = self._of_process[key] = self._react(process, kind, place, message)
             for mirror in self.mirrors:
-                mirror.process_moved(process, event, place, message, found)
+                mirror.process_moved(process, kind, place, message, found)
         return found
 
-    def _react(self, number: int, event: ClientInput, place: int, message: int) -> tuple[ProcessMove, ...]:
+    def _react(self, number: int, kind: TransitionKind, place: int, message: int) -> tuple[Move, ...]:
         self.taken += 1
         process = self.processes.taken(number)
-        match event:
-            case ClientInput.HEARS:
+        match kind:
+            case TransitionKind.ANSWER:
                 answer = self.messages[message]
                 assert isinstance(answer, ReplyInFlight), "a client receives replies only"
                 ways = process.hear(PLACES[place], answer)
-            case ClientInput.LOSES:
+            case TransitionKind.BREAK:
                 ways = process.lose(PLACES[place])
-            case ClientInput.GIVES_UP:
+            case TransitionKind.GIVE_UP:
                 process.retries -= 1
                 ways = process.lose(PLACES[place])
-            case ClientInput.WAKES:
+            case _:
+                assert kind is TransitionKind.WAKE, "a client takes no other step"
                 ways = process.wake()
         return tuple(self.keep_process(way) for way in ways)
 
-    def keep_process(self, process: ExploredClient) -> ProcessMove:
+    def keep_process(self, process: ExploredClient) -> Move:
         """The number of a client's state, and what it has just sent."""
-        sent = tuple(
-            (PLACES.index(node), self.messages.number(question, question)) for node, question in process.sent
-        )
+        sent = tuple((PLACES.index(node), self.messages.number(question)) for node, question in process.sent)
         process.sent.clear()
         return self.processes.keep(process), sent
