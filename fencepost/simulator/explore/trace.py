@@ -70,7 +70,7 @@ def role_of(request: Request) -> str:
             part = request.partitions[0]
             return f"the leader of {part.topic}-{part.partition}"
         case WriteTxnMarkers():
-            return f"the leader of {request.markers[0].partitions[0].key}"
+            return f"the leader of {request.markers[0].partitions[0]}"
         case AddPartitionsToTxn() | EndTxn() | InitProducerId():
             return "the coordinator"
         case _:
