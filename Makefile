@@ -49,7 +49,6 @@ bench: env
 	$(BIN)/python -m benchmarks
 
 docs: env
-	$(BIN)/python -m tools.unasync
 	$(BIN)/python -m tools.docs
 
 clean:

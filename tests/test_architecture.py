@@ -43,6 +43,7 @@ SHELLS = frozenset(
         "broker/server.py",
         "client/shells/aio.py",
         "client/shells/aio_driver.py",
+        "client/shells/clients.py",
         "client/shells/sockets.py",
         "client/shells/sync.py",
         "client/shells/sync_driver.py",

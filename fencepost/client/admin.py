@@ -1,35 +1,36 @@
-"""The requests of an admin, and how their replies are read; the shells wait in between.
+"""The calls of an admin: topics, offsets, transactions, producers and groups of a cluster.
 
-Rule: an `AdminRequest` is a request, the node that must answer it, and a function from its reply to a result.
+Rule: a call is a script (see `calls`) that sends its requests one after the other, each to the node that must
+answer it, and returns what a program wants to know.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 import attrs
 
-from fencepost.client.retries import ANY_NODE, CONTROLLER, BrokerAt, CoordinatorOf, Target
+from fencepost.client.calls import CallScript, RequestCalls
+from fencepost.client.retries import ANY_NODE, CONTROLLER, BrokerAt, CoordinatorOf
+from fencepost.client.settings import isolation_named
 from fencepost.protocol import messages as m
 from fencepost.protocol.consumer_protocol import decode_assignment
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.messages import Request
 from fencepost.protocol.terms import (
     CONSUMER_PROTOCOL,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     CoordinatorType,
     GroupState,
-    IsolationLevel,
     TopicPartition,
     TransactionResult,
     TransactionState,
 )
-
-ResultT = TypeVar("ResultT")
 
 # The lenient check: an administrator's marker has the epoch of the transaction that it ends, and a marker of
 # version 2 must have a higher one (KIP-1228, AbortTransactionHandler).
@@ -38,15 +39,6 @@ _ABORT_VERSION: Final = 0
 FENCING_TIMEOUT_MS: Final = 30_000
 # request.timeout.ms: the time that Kafka's leader waits for its followers.
 DELETE_RECORDS_MS: Final = 30_000
-
-
-@attrs.frozen
-class AdminRequest(Generic[ResultT]):
-    """A request, its target, and how to read the reply."""
-
-    request: Request
-    target: Target = attrs.field(kw_only=True)
-    read: Callable[[Any], ResultT] = attrs.field(kw_only=True)
 
 
 @attrs.frozen(kw_only=True)
@@ -79,163 +71,6 @@ class AbortSpec:
     coordinator_epoch: int
 
 
-def list_brokers() -> AdminRequest[list[int]]:
-    """The ids of the running brokers."""
-    return AdminRequest(
-        m.Metadata(topics=()), target=ANY_NODE, read=lambda reply: [node.node_id for node in reply.nodes]
-    )
-
-
-def transaction_version() -> AdminRequest[int]:
-    """The finalized `transaction.version` of the cluster."""
-    return AdminRequest(m.ApiVersions(), target=ANY_NODE, read=lambda reply: reply.transaction_version)
-
-
-def create_topic(name: str, partitions: int, configs: Mapping[str, str]) -> AdminRequest[None]:
-    """Creates a topic; `configs` are its configs by Kafka's names."""
-    settings = tuple(m.TopicConfig(name=setting, value=value) for setting, value in sorted(configs.items()))
-    wanted = m.CreateTopic(topic=name, partition_count=partitions, configs=settings)
-    return AdminRequest(m.CreateTopics(topics=(wanted,)), target=CONTROLLER, read=nothing)
-
-
-def delete_topic(name: str) -> AdminRequest[None]:
-    """Deletes a topic and its records."""
-    return AdminRequest(m.DeleteTopics(topics=(name,)), target=CONTROLLER, read=nothing)
-
-
-def list_topics() -> AdminRequest[list[TopicDescription]]:
-    """Every topic, internal ones too, by name."""
-    return AdminRequest(m.Metadata(topics=None), target=ANY_NODE, read=_topics)
-
-
-def describe_topic(name: str) -> AdminRequest[TopicDescription]:
-    """One topic."""
-    return AdminRequest(m.Metadata(topics=(name,)), target=ANY_NODE, read=lambda reply: _topics(reply)[0])
-
-
-def offset_of(partition: TopicPartition, timestamp: int, isolation: IsolationLevel) -> AdminRequest[int]:
-    """The first offset at or after a timestamp, or of LATEST_TIMESTAMP or EARLIEST_TIMESTAMP; or -1."""
-    asked = m.ListOffsetsPartition(topic=partition.topic, partition=partition.partition, timestamp=timestamp)
-    request = m.ListOffsets(isolation_level=isolation, partitions=(asked,))
-    return AdminRequest(request, target=partition, read=lambda reply: reply.partitions[0].offset)
-
-
-def delete_records(partition: TopicPartition, before: int) -> AdminRequest[int]:
-    """Deletes the records before an offset, or with HIGH_WATERMARK all; the new log start offset."""
-    part = m.DeleteRecordsPartition(topic=partition.topic, partition=partition.partition, offset=before)
-    request = m.DeleteRecords(timeout_ms=DELETE_RECORDS_MS, partitions=(part,))
-    return AdminRequest(request, target=partition, read=lambda reply: reply.partitions[0].low_watermark)
-
-
-def list_transactions(
-    broker_id: int,
-    states: Sequence[TransactionState] = (),
-    producer_ids: Sequence[int] = (),
-    duration_ms: int = NO_TIMESTAMP,
-    transactional_id_pattern: str | None = None,
-) -> AdminRequest[list[TransactionListing]]:
-    """The transactional ids that a broker coordinates, filtered as Kafka does (KIP-664, KIP-994, KIP-1152).
-
-    The pattern is applied here and not in the broker, unlike Kafka: Kafka's matcher needs linear time, but an
-    evil pattern for Python's would block the broker for all clients. ValueError if it is invalid.
-    """
-    wanted = _pattern(transactional_id_pattern)
-    request = m.ListTransactions(
-        states=tuple(state.title for state in states),
-        producer_ids=tuple(producer_ids),
-        duration_ms=duration_ms,
-    )
-
-    def read(reply: m.ListTransactionsReply) -> list[TransactionListing]:
-        return [
-            TransactionListing(
-                transactional_id=listed.transactional_id,
-                coordinator_id=broker_id,
-                producer_id=listed.producer_id,
-                state=listed.state,
-            )
-            for listed in reply.transactions
-            if wanted.fullmatch(listed.transactional_id)
-        ]
-
-    return AdminRequest(request, target=BrokerAt(broker_id), read=read)
-
-
-def _pattern(given: str | None) -> re.Pattern[str]:
-    try:
-        return re.compile(given or ".*", re.DOTALL)
-    except re.error as problem:
-        raise ValueError(f"{given!r} is not a valid regular expression: {problem}") from problem
-
-
-def find_coordinator(transactional_id: str) -> AdminRequest[int]:
-    """The broker that coordinates a transactional id, which need not exist."""
-    request = m.FindCoordinator(kind=CoordinatorType.TRANSACTION, key=transactional_id)
-    return AdminRequest(request, target=ANY_NODE, read=lambda reply: reply.node_id)
-
-
-def describe_transaction(transactional_id: str) -> AdminRequest[m.TransactionDescription]:
-    """One transactional id: its state, identity, timeout and open partitions."""
-    target = CoordinatorOf(CoordinatorType.TRANSACTION, transactional_id)
-    request = m.DescribeTransactions(transactional_ids=(transactional_id,))
-    return AdminRequest(request, target=target, read=lambda reply: reply.transactions[0])
-
-
-def describe_producers(
-    partition: TopicPartition, broker_id: int | None
-) -> AdminRequest[list[m.ProducerDescription]]:
-    """The producers that a partition remembers, at its leader or at one broker."""
-    request = m.DescribeProducers(partitions=(partition,))
-    target = partition if broker_id is None else BrokerAt(broker_id)
-    return AdminRequest(request, target=target, read=lambda reply: list(reply.partitions[0].producers))
-
-
-def abort_transaction(spec: AbortSpec) -> AdminRequest[None]:
-    """Writes an ABORT marker; the coordinator is not informed (Kafka's Admin.abortTransaction)."""
-    marker = m.TransactionMarker(
-        producer_id=spec.producer_id,
-        producer_epoch=spec.producer_epoch,
-        result=TransactionResult.ABORT,
-        coordinator_epoch=spec.coordinator_epoch,
-        transaction_version=_ABORT_VERSION,
-        partitions=(spec.partition,),
-    )
-    return AdminRequest(m.WriteTxnMarkers(markers=(marker,)), target=spec.partition, read=nothing)
-
-
-def force_terminate_transaction(transactional_id: str) -> AdminRequest[None]:
-    """Registers the id as a new producer would, which fences its producer and aborts its open transaction
-    (Kafka's Admin.forceTerminateTransaction, Admin.fenceProducers).
-    """
-    request = m.InitProducerId(
-        transactional_id=transactional_id,
-        transaction_timeout_ms=FENCING_TIMEOUT_MS,
-        producer_id=NO_PRODUCER_ID,
-        producer_epoch=NO_PRODUCER_EPOCH,
-    )
-    target = CoordinatorOf(CoordinatorType.TRANSACTION, transactional_id)
-    return AdminRequest(request, target=target, read=nothing)
-
-
-def nothing(_reply: object) -> None:
-    """Reads a reply without a result."""
-
-
-def _topics(reply: m.MetadataReply) -> list[TopicDescription]:
-    return [
-        TopicDescription(
-            topic=topic.topic,
-            is_internal=topic.is_internal,
-            leaders=tuple(partition.leader_id for partition in topic.partitions),
-            leader_epochs=tuple(partition.leader_epoch for partition in topic.partitions),
-        )
-        for topic in sorted(reply.topics, key=lambda topic: topic.topic)
-    ]
-
-
-# --- consumer groups ----------------------------------------------------------------------------------------
-
-
 @attrs.frozen(kw_only=True)
 class GroupListing:
     """A consumer group, and the broker that coordinates it."""
@@ -266,27 +101,216 @@ class GroupDescription:
     members: tuple[MemberDescription, ...]
 
 
-def list_groups(broker_id: int, states: Iterable[GroupState]) -> AdminRequest[list[GroupListing]]:
-    """The groups that a broker coordinates, in these states, or in any state if none is given."""
+class AdminCalls(RequestCalls):
+    """The calls of an admin. Every one raises RequestFailed when the broker rejects the request."""
 
-    def read(reply: m.ListGroupsReply) -> list[GroupListing]:
-        return [
-            GroupListing(
-                group_id=listed.group_id,
-                coordinator_id=broker_id,
-                protocol_type=listed.protocol_type,
-                state=listed.state,
-            )
-            for listed in reply.groups
-        ]
+    __slots__ = ()
 
-    return AdminRequest(m.ListGroups(states=tuple(states)), target=BrokerAt(broker_id), read=read)
+    # --- topics ---------------------------------------------------------------------------------------------
 
+    def create_topic(
+        self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
+    ) -> CallScript[None]:
+        """Creates a topic with this number of partitions.
 
-def describe_group(group_id: str) -> AdminRequest[GroupDescription]:
-    """One group with its members."""
+        `configs`: topic configs by Kafka's names; only max.message.bytes is supported. RequestFailed when the
+        topic exists (TOPIC_ALREADY_EXISTS), or the name, a config or the number of partitions is invalid.
+        """
+        settings = tuple(
+            m.TopicConfig(name=key, value=value) for key, value in sorted((configs or {}).items())
+        )
+        wanted = m.CreateTopic(topic=name, partition_count=partitions, configs=settings)
+        yield from self.ask(m.CreateTopics(topics=(wanted,)), CONTROLLER)
 
-    def read(reply: m.DescribeGroupsReply) -> GroupDescription:
+    def delete_topic(self, name: str) -> CallScript[None]:
+        """Deletes a topic and its records."""
+        yield from self.ask(m.DeleteTopics(topics=(name,)), CONTROLLER)
+
+    def list_topics(self) -> CallScript[list[TopicDescription]]:
+        """All topics, sorted by name, including internal ones."""
+        return _topics((yield from self.ask(m.Metadata(topics=None), ANY_NODE)))
+
+    def describe_topic(self, name: str) -> CallScript[TopicDescription]:
+        """One topic. RequestFailed with UNKNOWN_TOPIC_OR_PARTITION if it does not exist."""
+        return _topics((yield from self.ask(m.Metadata(topics=(name,)), ANY_NODE)))[0]
+
+    def list_brokers(self) -> CallScript[list[int]]:
+        """The ids of the running brokers."""
+        reply: m.MetadataReply = yield from self.ask(m.Metadata(topics=()), ANY_NODE)
+        return [node.node_id for node in reply.nodes]
+
+    # --- offsets --------------------------------------------------------------------------------------------
+
+    def beginning_offsets(
+        self, partitions: Iterable[TopicPartition]
+    ) -> CallScript[dict[TopicPartition, int]]:
+        """The log start offset of each partition."""
+        return self._offsets(partitions, EARLIEST_TIMESTAMP, "read_uncommitted")
+
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], isolation_level: str = "read_committed"
+    ) -> CallScript[dict[TopicPartition, int]]:
+        """The end offset of each partition: the last stable offset, or with "read_uncommitted" the high
+        watermark.
+        """
+        return self._offsets(partitions, LATEST_TIMESTAMP, isolation_level)
+
+    def offsets_for_times(
+        self, partitions: Iterable[TopicPartition], timestamp_ms: int
+    ) -> CallScript[dict[TopicPartition, int]]:
+        """The first offset of each partition with a timestamp of at least `timestamp_ms` (since 1970), or
+        -1.
+        """
+        return self._offsets(partitions, timestamp_ms, "read_committed")
+
+    def _offsets(
+        self, partitions: Iterable[TopicPartition], timestamp: int, isolation_level: str
+    ) -> CallScript[dict[TopicPartition, int]]:
+        level = isolation_named(isolation_level)
+        found: dict[TopicPartition, int] = {}
+        for where in partitions:
+            asked = m.ListOffsetsPartition(topic=where.topic, partition=where.partition, timestamp=timestamp)
+            request = m.ListOffsets(isolation_level=level, partitions=(asked,))
+            reply: m.ListOffsetsReply = yield from self.ask(request, where)
+            found[where] = reply.partitions[0].offset
+        return found
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> CallScript[dict[TopicPartition, int]]:
+        """Deletes the records before an offset of each partition; returns the new log start offsets.
+
+        `before`: offsets by partition; HIGH_WATERMARK (-1) deletes all records. RequestFailed with
+        OFFSET_OUT_OF_RANGE if an offset is above the high watermark.
+        """
+        starts: dict[TopicPartition, int] = {}
+        for where, offset in before.items():
+            part = m.DeleteRecordsPartition(topic=where.topic, partition=where.partition, offset=offset)
+            request = m.DeleteRecords(timeout_ms=DELETE_RECORDS_MS, partitions=(part,))
+            reply: m.DeleteRecordsReply = yield from self.ask(request, where)
+            starts[where] = reply.partitions[0].low_watermark
+        return starts
+
+    # --- transactions ---------------------------------------------------------------------------------------
+
+    def list_transactions(
+        self,
+        states: Iterable[TransactionState] = (),
+        producer_ids: Iterable[int] = (),
+        duration_ms: int = NO_TIMESTAMP,
+        transactional_id_pattern: str | None = None,
+    ) -> CallScript[list[TransactionListing]]:
+        """The transactional ids of all coordinators (KIP-664), filtered.
+
+        `states`, `producer_ids`: only these, or all if empty. `duration_ms`: only transactions that have been
+        open for longer; ids without a transaction pass, as in Kafka (KIP-994). `transactional_id_pattern`: a
+        regular expression for the whole id (KIP-1152); ValueError if it is invalid.
+        """
+        # The pattern is applied here and not in the broker, unlike Kafka: Kafka's matcher needs linear time,
+        # but an evil pattern for Python's would block the broker for all clients.
+        wanted = _pattern(transactional_id_pattern)
+        request = m.ListTransactions(
+            states=tuple(state.title for state in states),
+            producer_ids=tuple(producer_ids),
+            duration_ms=duration_ms,
+        )
+        found: list[TransactionListing] = []
+        for broker in (yield from self.list_brokers()):
+            reply: m.ListTransactionsReply = yield from self.ask(request, BrokerAt(broker))
+            found += [
+                TransactionListing(
+                    transactional_id=listed.transactional_id,
+                    coordinator_id=broker,
+                    producer_id=listed.producer_id,
+                    state=listed.state,
+                )
+                for listed in reply.transactions
+                if wanted.fullmatch(listed.transactional_id)
+            ]
+        return found
+
+    def transaction_version(self) -> CallScript[int]:
+        """The `transaction.version` of the cluster. `newest_dialect` maps it to the version for a
+        producer.
+        """
+        return (yield from self.ask(m.ApiVersions(), ANY_NODE)).transaction_version
+
+    def find_coordinator(self, transactional_id: str) -> CallScript[int]:
+        """The id of the broker that coordinates a transactional id, which need not exist."""
+        request = m.FindCoordinator(kind=CoordinatorType.TRANSACTION, key=transactional_id)
+        return (yield from self.ask(request, ANY_NODE)).node_id
+
+    def describe_transaction(self, transactional_id: str) -> CallScript[m.TransactionDescription]:
+        """One transactional id: its state, identity, timeout and open partitions. RequestFailed with
+        TRANSACTIONAL_ID_NOT_FOUND if it does not exist.
+        """
+        request = m.DescribeTransactions(transactional_ids=(transactional_id,))
+        target = CoordinatorOf(CoordinatorType.TRANSACTION, transactional_id)
+        return (yield from self.ask(request, target)).transactions[0]
+
+    def describe_producers(
+        self, partition: TopicPartition, broker_id: int | None = None
+    ) -> CallScript[list[m.ProducerDescription]]:
+        """The producers that a partition remembers, with their open transactions (KIP-664).
+
+        The leader answers, or the broker `broker_id`, which must be a replica of the partition.
+        """
+        target = partition if broker_id is None else BrokerAt(broker_id)
+        reply = yield from self.ask(m.DescribeProducers(partitions=(partition,)), target)
+        return list(reply.partitions[0].producers)
+
+    def force_terminate_transaction(self, transactional_id: str) -> CallScript[None]:
+        """Fences the producer with this transactional id and aborts its open transaction
+        (Admin.forceTerminateTransaction), by registering the id as a new producer would.
+
+        Creates the id if it does not exist.
+        """
+        request = m.InitProducerId(
+            transactional_id=transactional_id,
+            transaction_timeout_ms=FENCING_TIMEOUT_MS,
+            producer_id=NO_PRODUCER_ID,
+            producer_epoch=NO_PRODUCER_EPOCH,
+        )
+        yield from self.ask(request, CoordinatorOf(CoordinatorType.TRANSACTION, transactional_id))
+
+    def abort_transaction(self, spec: AbortSpec) -> CallScript[None]:
+        """Ends a hanging transaction in one partition with an ABORT marker (KIP-664).
+
+        The coordinator is not informed. RequestFailed if the partition has seen a newer epoch of the producer
+        or of the coordinator.
+        """
+        marker = m.TransactionMarker(
+            producer_id=spec.producer_id,
+            producer_epoch=spec.producer_epoch,
+            result=TransactionResult.ABORT,
+            coordinator_epoch=spec.coordinator_epoch,
+            transaction_version=_ABORT_VERSION,
+            partitions=(spec.partition,),
+        )
+        yield from self.ask(m.WriteTxnMarkers(markers=(marker,)), spec.partition)
+
+    # --- consumer groups ------------------------------------------------------------------------------------
+
+    def list_consumer_groups(self, states: Iterable[GroupState] = ()) -> CallScript[list[GroupListing]]:
+        """The consumer groups of all coordinators, in these states, or in any state if none is given."""
+        request = m.ListGroups(states=tuple(states))
+        found: list[GroupListing] = []
+        for broker in (yield from self.list_brokers()):
+            reply: m.ListGroupsReply = yield from self.ask(request, BrokerAt(broker))
+            found += [
+                GroupListing(
+                    group_id=listed.group_id,
+                    coordinator_id=broker,
+                    protocol_type=listed.protocol_type,
+                    state=listed.state,
+                )
+                for listed in reply.groups
+            ]
+        return found
+
+    def describe_consumer_group(self, group_id: str) -> CallScript[GroupDescription]:
+        """One consumer group with its members; its state is Dead if it does not exist."""
+        reply: m.DescribeGroupsReply = yield from self.ask(
+            m.DescribeGroups(groups=(group_id,)), _coordinator(group_id)
+        )
         (found,) = reply.groups
         return GroupDescription(
             group_id=found.group_id,
@@ -303,28 +327,47 @@ def describe_group(group_id: str) -> AdminRequest[GroupDescription]:
             ),
         )
 
-    return AdminRequest(m.DescribeGroups(groups=(group_id,)), target=_coordinator(group_id), read=read)
-
-
-def group_offsets(group_id: str, *, require_stable: bool) -> AdminRequest[dict[TopicPartition, int]]:
-    """All committed offsets of a group; `require_stable` waits for transactions that commit one."""
-
-    def read(reply: m.OffsetFetchReply) -> dict[TopicPartition, int]:
+    def list_consumer_group_offsets(
+        self, group_id: str, *, require_stable: bool = False
+    ) -> CallScript[dict[TopicPartition, int]]:
+        """All committed offsets of a group. `require_stable` waits for open transactions that commit one."""
+        request = m.OffsetFetch(group_id=group_id, partitions=None, require_stable=require_stable)
+        reply: m.OffsetFetchReply = yield from self.ask(request, _coordinator(group_id))
         return {TopicPartition(found.topic, found.partition): found.offset for found in reply.offsets}
 
-    request = m.OffsetFetch(group_id=group_id, partitions=None, require_stable=require_stable)
-    return AdminRequest(request, target=_coordinator(group_id), read=read)
+    def delete_consumer_group(self, group_id: str) -> CallScript[None]:
+        """Deletes a group and its offsets. RequestFailed with NON_EMPTY_GROUP while it has members."""
+        yield from self.ask(m.DeleteGroups(groups=(group_id,)), _coordinator(group_id))
+
+    def delete_consumer_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition]
+    ) -> CallScript[None]:
+        """Deletes the group's offsets of these partitions; a missing offset is not an error.
+
+        RequestFailed with GROUP_SUBSCRIBED_TO_TOPIC if a member reads one of the topics; the other offsets
+        are deleted.
+        """
+        request = m.OffsetDelete(group_id=group_id, partitions=tuple(partitions))
+        yield from self.ask(request, _coordinator(group_id))
 
 
-def delete_group(group_id: str) -> AdminRequest[None]:
-    """Deletes a group without members, and its offsets."""
-    return AdminRequest(m.DeleteGroups(groups=(group_id,)), target=_coordinator(group_id), read=nothing)
+def _pattern(given: str | None) -> re.Pattern[str]:
+    try:
+        return re.compile(given or ".*", re.DOTALL)
+    except re.error as problem:
+        raise ValueError(f"{given!r} is not a valid regular expression: {problem}") from problem
 
 
-def delete_group_offsets(group_id: str, partitions: Iterable[TopicPartition]) -> AdminRequest[None]:
-    """Deletes offsets of partitions that no member reads; a missing offset is not an error."""
-    request = m.OffsetDelete(group_id=group_id, partitions=tuple(partitions))
-    return AdminRequest(request, target=_coordinator(group_id), read=nothing)
+def _topics(reply: m.MetadataReply) -> list[TopicDescription]:
+    return [
+        TopicDescription(
+            topic=topic.topic,
+            is_internal=topic.is_internal,
+            leaders=tuple(partition.leader_id for partition in topic.partitions),
+            leader_epochs=tuple(partition.leader_epoch for partition in topic.partitions),
+        )
+        for topic in sorted(reply.topics, key=lambda topic: topic.topic)
+    ]
 
 
 def _coordinator(group_id: str) -> CoordinatorOf:

@@ -1,6 +1,7 @@
 """The calls of a producer, a consumer and an admin, each written once as a script that every driver can run.
 
-Rule: a script never blocks. It touches the machine, passes effects to its driver, and yields a `Wait`.
+Rule: a script never blocks. It touches the machine, passes effects to its driver, and yields a `Wait`, or a
+`Callback` of the program.
 """
 
 # Theory of operation
@@ -18,9 +19,11 @@ Rule: a script never blocks. It touches the machine, passes effects to its drive
 #                                        a parked task                            shells/aio_driver.py
 #                                        a process in virtual time                simulator/world/processes.py
 #         (continues)              <--   `until()` is true, or `deadline` passed
+#         yield Callback(...)      -->   runs a rebalance listener of the program
 #         return value             -->   the result of the public method
 #
-# So the simulator runs the code that users run, and the sync and async clients cannot drift apart.
+# So the simulator runs the code that users run, and the sync and async clients cannot drift apart: their
+# public methods are these scripts, each with its signature and its docstring (`shells/clients.py`).
 #
 # A driver keeps three promises:
 #
@@ -39,12 +42,11 @@ Rule: a script never blocks. It touches the machine, passes effects to its drive
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from fencepost.client.accumulator import Place, Route
-from fencepost.client.admin import AdminRequest
 from fencepost.client.batch import Headers, ProducerBatch
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.consumer_records import ConsumedBatch
@@ -56,8 +58,10 @@ from fencepost.client.errors import (
     Failure,
     RequestTimeout,
     UnknownTopic,
+    WrongState,
     unknown_topic,
 )
+from fencepost.client.group_member import RebalanceListener
 from fencepost.client.group_offsets import ConsumerGroupMetadata
 from fencepost.client.network import ROOM
 from fencepost.client.producer import ProducerMachine
@@ -66,7 +70,7 @@ from fencepost.client.retries import CoordinatorOf, Target
 from fencepost.client.settings import ABORT_GRACE_MS, CLOSE_TIMEOUT_MS, UNKNOWN_TOPIC_PATIENCE_MS
 from fencepost.protocol import messages as m
 from fencepost.protocol.messages import Request
-from fencepost.protocol.terms import CoordinatorType, TopicPartition
+from fencepost.protocol.terms import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, CoordinatorType, TopicPartition
 
 ResultT = TypeVar("ResultT")
 
@@ -84,7 +88,14 @@ class Wait(NamedTuple):
     """Whether a cancelled caller waits nevertheless."""
 
 
-CallScript = Generator[Wait, None, ResultT]
+class Callback(NamedTuple):
+    """Call a function of the program, without a lock, because it may use the client. It may be async."""
+
+    function: Callable[[list[TopicPartition]], Awaitable[None] | None]
+    partitions: list[TopicPartition]
+
+
+CallScript = Generator[Wait | Callback, None, ResultT]
 
 
 class CallDriver(Protocol):
@@ -112,6 +123,10 @@ class CallDriver(Protocol):
     def answers(self) -> dict[int, CallAnswered]: ...
 
     def perform(self, effects: list[Effect]) -> None: ...
+
+    def check_running(self) -> None:
+        """Raises WrongState or ClientClosed outside the life of the client."""
+        ...
 
 
 class ProducerCalls:
@@ -238,7 +253,11 @@ class ProducerCalls:
         return Wait(is_settled, ANYTHING, deadline)
 
     def flush(self, timeout_ms: float | None = None) -> CallScript[None]:
-        """Sends all records without lingering, and waits until each has an outcome."""
+        """Sends all records without lingering, and waits until each is stored or has failed.
+
+        A failed record keeps its own error, which flush() does not raise. `timeout_ms`: the limit, None for
+        no limit; then RequestTimeout.
+        """
         self._driver.perform(self._machine.flush(self._driver.now))
         yield from self.wait_for(list(self._machine.accumulator.batches.values()), timeout_ms)
 
@@ -256,24 +275,44 @@ class ProducerCalls:
     # --- transactions ---------------------------------------------------------------------------------------
 
     def init_transactions(self, timeout_ms: float | None = None) -> CallScript[None]:
-        """Registers the transactional id and fences its former owner."""
+        """Registers the transactional id; call it once, before the first transaction.
+
+        It fences the former producer with this id and ends the transaction that it left open. RequestTimeout
+        after `timeout_ms` (None for `max_block_ms`): call it again to keep waiting. ProducerFenced or
+        ProducerFailed end the producer.
+        """
         return self._operate(self._machine.init_transactions, TransactionCall.INIT_TRANSACTIONS, timeout_ms)
 
     def begin_transaction(self) -> None:
-        """Begins a transaction; sends nothing."""
+        """Begins a transaction: the records sent from now on belong to it. Sends nothing.
+
+        WrongState before init_transactions() and while another transaction is open.
+        """
         self._machine.begin()
         # An abort that outlasted its caller has ended: the next abort is one of this transaction.
         self._unfinished = None
 
     def send_offsets_to_transaction(
-        self, offsets: Mapping[TopicPartition, int], group: ConsumerGroupMetadata | str
+        self, offsets: Mapping[TopicPartition, int], group_metadata: ConsumerGroupMetadata | str
     ) -> None:
-        """Adds a group's offsets to the transaction; commit reports a rejection."""
+        """Adds a group's offsets to the transaction: they take effect when it commits. Does not wait.
+
+        `offsets`: by partition, the offset of the next record to read. `group_metadata`: what
+        `consumer.group_metadata()` returns. If another member has taken over the partitions since, the commit
+        fails with TransactionAborted (KIP-447). A group name alone gives no such protection. A rejection is
+        raised by commit_transaction().
+        """
         driver = self._driver
-        driver.perform(self._machine.send_offsets(offsets, group, driver.now))
+        driver.check_running()
+        driver.perform(self._machine.send_offsets(offsets, group_metadata, driver.now))
 
     def commit_transaction(self, timeout_ms: float | None = None) -> CallScript[None]:
-        """Commits. If the caller stops waiting, the commit is given up and its outcome is unknown."""
+        """Commits: flushes all records of the transaction and makes them visible to read_committed readers.
+
+        `timeout_ms`: the limit, None for `max_block_ms`. TransactionAborted when the transaction failed and
+        must be aborted. CommitOutcomeUnknown when the commit was sent and no answer arrived in time, or the
+        caller was interrupted; this error replaces the cancellation of a task, so that no caller can miss it.
+        """
         try:
             yield from self._operate(self._machine.commit, TransactionCall.COMMIT, timeout_ms)
         except (ClientError, GeneratorExit):
@@ -291,7 +330,10 @@ class ProducerCalls:
             raise
 
     def abort_transaction(self, timeout_ms: float | None = None) -> CallScript[None]:
-        """Aborts; after RequestTimeout the same call continues to wait."""
+        """Aborts the transaction: read_committed readers never see its records. Unsent records are dropped.
+
+        RequestTimeout after `timeout_ms` (None for `max_block_ms`): call it again to keep waiting.
+        """
         return self._operate(self._machine.abort, TransactionCall.ABORT, timeout_ms)
 
     def _operate(
@@ -375,7 +417,7 @@ def _shielded(script: CallScript[ResultT]) -> CallScript[ResultT]:
         wait = next(script)
         while True:
             try:
-                yield wait._replace(is_shielded=True)
+                yield wait._replace(is_shielded=True) if isinstance(wait, Wait) else wait
             except BaseException as problem:  # noqa: BLE001 - the script decides, as under `yield from`
                 wait = script.throw(problem)
             else:
@@ -409,10 +451,6 @@ class RequestCalls:
             raise answer.failure.exception()
         return answer.reply
 
-    def answer_to(self, question: AdminRequest[ResultT]) -> CallScript[ResultT]:
-        """The answer to one of the requests in `admin`."""
-        return question.read((yield from self.ask(question.request, question.target)))
-
     def _wake(self) -> None:
         self._driver.perform(self._machine.wake(self._driver.now))
 
@@ -420,54 +458,99 @@ class RequestCalls:
 class ConsumerCalls(RequestCalls):
     """The calls of a consumer."""
 
-    __slots__ = ("_consumer",)
+    __slots__ = ("_consumer", "_is_calling_back", "_listener")
 
     def __init__(self, machine: ConsumerMachine, driver: CallDriver) -> None:
         super().__init__(machine, driver, api_timeout_ms=machine.settings.default_api_timeout_ms)
         self._consumer = machine
+        self._listener = RebalanceListener()
+        self._is_calling_back = False
+
+    # --- which partitions -----------------------------------------------------------------------------------
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Reads these partitions; the next poll() looks up their positions."""
+        """Reads these partitions, from the committed offset of the group or as `auto_offset_reset` says.
+
+        Partitions that were assigned before keep their positions. WrongState while topics are subscribed.
+        """
         self._consumer.assign(partitions)
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Sets the position of a partition."""
-        self._consumer.seek(partition, offset)
+    def subscribe(self, topics: Iterable[str], listener: RebalanceListener | None = None) -> None:
+        """Joins the group and reads this consumer's share of the topics; the next poll() starts it.
 
-    def seek_to(self, partitions: Iterable[TopicPartition], timestamp: int) -> None:
-        """Sets positions by ListOffsets, of all assigned partitions if none is given."""
-        for partition in list(partitions) or list(self._consumer.readings):
-            self._consumer.seek_to(partition, timestamp)
-
-    def subscribe(self, topics: Iterable[str]) -> None:
-        """Joins the group; the next poll() starts it."""
-        self._driver.perform(self._consumer.subscribe(topics, self._driver.now))
-
-    def unsubscribe(self) -> None:
-        """Starts to leave the group: callbacks follow, then `left`."""
-        self._driver.perform(self._consumer.unsubscribe(self._driver.now))
-
-    def left(self) -> CallScript[None]:
-        """Waits for the answer to LeaveGroup, LEAVE_TIMEOUT_MS at most: its session times out anyway."""
-        consumer = self._consumer
-        yield Wait(lambda: consumer.has_left, ANYTHING, is_shielded=True)
-
-    def returned(self) -> None:
-        """The callback of `rebalance_call` has returned."""
-        self._driver.perform(self._consumer.returned(self._driver.now))
-
-    def poll(self, timeout_ms: float) -> CallScript[list[ConsumedBatch]]:
-        """The batches that are fetched or arrive within `timeout_ms`; fetches more before it returns. It
-        returns early, with nothing, when a `rebalance_call` must run first.
+        `topics`: their names; a later call replaces them. `listener`: its methods run inside poll() when
+        partitions are assigned or revoked. WrongState without a `group_id`, or while partitions are assigned
+        by assign().
         """
+        self.check_not_calling_back("subscribe")
+        self._driver.check_running()
+        self._driver.perform(self._consumer.subscribe(topics, self._driver.now))
+        self._listener = listener or RebalanceListener()
+
+    def unsubscribe(self) -> CallScript[None]:
+        """Leaves the group, which then assigns the partitions to other members.
+
+        A static member (`group_instance_id`) keeps its partitions until its session times out (KIP-345). Does
+        nothing without a subscription.
+        """
+        consumer = self._consumer
+        self.check_not_calling_back("unsubscribe")
+        self._driver.perform(consumer.unsubscribe(self._driver.now))
+        try:
+            yield from self._call_back()
+        finally:
+            # LEAVE_TIMEOUT_MS at most: the session of the member times out anyway.
+            yield Wait(lambda: consumer.has_left, ANYTHING, is_shielded=True)
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that this consumer reads now."""
+        return list(self._consumer.readings)
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """The membership under which the polled records may be committed, for
+        `send_offsets_to_transaction`.
+        """
+        return self._consumer.group_metadata()
+
+    def _call_back(self) -> CallScript[bool]:
+        """Runs the callback that is due; False if none is. poll() raises what the callback raises."""
+        call = self._consumer.rebalance_call
+        if call is None:
+            return False
+        self._is_calling_back = True
+        try:
+            yield Callback(getattr(self._listener, call.event.value), list(call.partitions))
+        finally:
+            self._is_calling_back = False
+            self._driver.perform(self._consumer.returned(self._driver.now))
+        return True
+
+    def check_not_calling_back(self, call: str) -> None:
+        """Raises WrongState inside a callback of a rebalance."""
+        if self._is_calling_back:
+            raise WrongState(
+                f"{call}() is not allowed inside a rebalance callback: return from the callback first"
+            )
+
+    # --- records --------------------------------------------------------------------------------------------
+
+    def poll(self, timeout_ms: float = 1_000) -> CallScript[list[ConsumedBatch]]:
+        """Returns the batches that are fetched, or arrive within `timeout_ms`; an empty list if there are
+        none.
+
+        It requests the next batches before it returns. A subscribed consumer joins its group here and runs
+        the callbacks of its listener; it must poll at least every `max_poll_interval_ms`. Raises
+        OffsetOutOfRange, CorruptRecords, UnknownTopic or RequestFailed when a partition cannot be read.
+        """
+        self.check_not_calling_back("poll")
         consumer, driver = self._consumer, self._driver
         deadline = driver.now + timeout_ms
         # A program that waits here counts as polling, however long its timeout is.
         patience_ms = inf if consumer.member is None else consumer.settings.max_poll_interval_ms // 2
         while True:
             driver.perform(consumer.poll(driver.now))
-            if consumer.rebalance_call is not None:
-                return []
+            if (yield from self._call_back()):
+                continue
             limit = min(deadline, driver.now + patience_ms)
             yield Wait(lambda: consumer.has_news or consumer.needs_poll, ANYTHING, limit)
             if consumer.has_news or driver.now >= deadline:
@@ -477,7 +560,9 @@ class ConsumerCalls(RequestCalls):
         return batches
 
     def position(self, partition: TopicPartition) -> CallScript[int]:
-        """The offset of the next record that poll() returns; RequestTimeout if it cannot be found."""
+        """The offset of the next record that poll() returns. RequestTimeout if it cannot be found in
+        time.
+        """
         reading = self._consumer.reading(partition)
         deadline = self._driver.now + self._api_timeout_ms
         self._wake()
@@ -490,15 +575,44 @@ class ConsumerCalls(RequestCalls):
             )
         return reading.position
 
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Sets the position of an assigned partition: the next record is the one at `offset`."""
+        self._consumer.seek(partition, offset)
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Sets the position to the log start; of all assigned partitions if none is given."""
+        self._seek_to(partitions, EARLIEST_TIMESTAMP)
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Sets the position to the end: the last stable offset, or with read_uncommitted the high watermark.
+
+        Applies to all assigned partitions if none is given.
+        """
+        self._seek_to(partitions, LATEST_TIMESTAMP)
+
+    def _seek_to(self, partitions: Iterable[TopicPartition], timestamp: int) -> None:
+        for partition in list(partitions) or list(self._consumer.readings):
+            self._consumer.seek_to(partition, timestamp)
+
+    # --- offsets --------------------------------------------------------------------------------------------
+
     def committed(self, partitions: Iterable[TopicPartition]) -> CallScript[dict[TopicPartition, int | None]]:
-        """The committed offset of each partition, or None."""
+        """The committed offset of the group for each partition, or None.
+
+        With read_committed it waits for open transactions that commit offsets of these partitions (KIP-447).
+        """
         wanted = list(partitions)
         reply: m.OffsetFetchReply = yield from self.ask(self._consumer.committed_request(wanted), self._group)
         offsets = {TopicPartition(entry.topic, entry.partition): entry.offset for entry in reply.offsets}
         return {where: offset if (offset := offsets.get(where, -1)) >= 0 else None for where in wanted}
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> CallScript[None]:
-        """Commits offsets outside any transaction; by default the positions of all partitions."""
+        """Commits offsets outside any transaction; without `offsets`, the positions of all assigned
+        partitions.
+
+        `offsets`: by partition, the offset of the next record to read. CommitFailed when other members may
+        already read the partitions; RebalanceInProgress when the group is between two generations.
+        """
         chosen = self._consumer.positions if offsets is None else offsets
         if chosen:
             yield from self.ask(self._consumer.commit_request(chosen), self._group)
@@ -506,3 +620,8 @@ class ConsumerCalls(RequestCalls):
     @property
     def _group(self) -> CoordinatorOf:
         return CoordinatorOf(CoordinatorType.GROUP, self._consumer.group_id)
+
+    def close(self) -> CallScript[None]:
+        """Leaves the group."""
+        if not self._consumer.has_left:
+            yield from self.unsubscribe()

@@ -44,6 +44,9 @@ class SilentBroker:
     def perform(self, effects: list[Effect]) -> None:
         self.talk.hear(effects)
 
+    def check_running(self) -> None:
+        """It is never closed."""
+
     def run(self, script: CallScript[ResultT]) -> ResultT:
         """Runs a script; each of its waits lasts until the deadline."""
         while True:
@@ -51,6 +54,7 @@ class SilentBroker:
                 wait = next(script)
             except StopIteration as end:
                 return end.value
+            assert isinstance(wait, Wait)
             assert not wait.until(), "nothing is answered"
             self.waits.append(wait)
             self.talk.now = int(wait.deadline)
@@ -94,7 +98,9 @@ def test_a_producer_whose_block_raised_closes_within_five_seconds() -> None:
 def test_a_second_interruption_closes_the_producer_at_once() -> None:
     driver = SilentBroker()
     script = driver.calls.close_after(KeyboardInterrupt())
-    assert next(script).is_shielded
+    wait = next(script)
+    assert isinstance(wait, Wait)
+    assert wait.is_shielded
     with pytest.raises(KeyboardInterrupt, match="the second") as caught:
         script.throw(KeyboardInterrupt("the second"))
     # The caller still holds the traceback, and with it the frames of the script.

@@ -22,39 +22,27 @@ from __future__ import annotations
 
 import socket
 from collections import defaultdict
-from collections.abc import Callable, Generator, Hashable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from inspect import GEN_CLOSED, getgeneratorstate, isawaitable
+from collections.abc import Hashable
+from inspect import GEN_CLOSED, getgeneratorstate
 from math import inf
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 
-from fencepost.client.batch import Headers, ProducerBatch
-from fencepost.client.calls import ANYTHING, CallScript, ProducerCalls, TopicNotLoaded, Wait
+from fencepost.client.calls import ANYTHING, Callback, CallScript, Wait
 from fencepost.client.effects import CallAnswered, Effect, TransactionCall
-from fencepost.client.errors import BufferFull, Failure, WrongState
+from fencepost.client.errors import Failure, WrongState
 from fencepost.client.network import ClientConnection, ClientMachine, NetworkClient
-from fencepost.client.producer import ProducerMachine
-from fencepost.client.send_future import BatchRun, PendingColumn, PendingRecord, RecordMetadata
-from fencepost.client.send_path import SendPath, shares
-from fencepost.client.serializers import Serializer
 from fencepost.client.shells.sockets import READ_SIZE, Clock, connecting_socket, wall_ms, write_some
 
 ResultT = TypeVar("ResultT")
-ArgumentT = TypeVar("ArgumentT")
 
 
 class AsyncDriver:
     """Runs the scripts of one client; has its sockets and its waiting tasks."""
 
-    lock: AbstractContextManager[None] = nullcontext()
-    """No lock: a task is not interrupted between two awaits."""
-
-    def __init__(
-        self, machine: ClientMachine, *, client_id: str, request_timeout_ms: int, clock: Clock
-    ) -> None:
+    def __init__(self, machine: ClientMachine, client_id: str, request_timeout_ms: int, clock: Clock) -> None:
         self.network = NetworkClient(
             machine, client_id=client_id, request_timeout_ms=request_timeout_ms, notify=self._wake
         )
@@ -104,14 +92,17 @@ class AsyncDriver:
             await tasks.__aexit__(None, None, None)
         assert not self._links, "each task closes its own socket"
 
-    @property
-    def is_running(self) -> bool:
-        """True between `start` and `stop`."""
-        return self._tasks is not None
+    async def end(self, script: CallScript[None]) -> None:
+        """Runs the last script of the client, unless it is not running, and stops."""
+        try:
+            if self._tasks is not None:
+                await self.run(script)
+        finally:
+            await self.stop()
 
     def check_running(self) -> None:
         """WrongState outside the `async with` block of the client."""
-        if not self.is_running:
+        if self._tasks is None:
             raise WrongState("an async client works only inside `async with`: enter it before the first call")
 
     # --- scripts --------------------------------------------------------------------------------------------
@@ -122,22 +113,21 @@ class AsyncDriver:
         interruption: BaseException | None = None
         while True:
             try:
-                wait = next(script) if interruption is None else script.throw(interruption)
+                step = next(script) if interruption is None else script.throw(interruption)
                 interruption = None
-                if not wait.until():
-                    await self._wait(wait)
-            except StopIteration as end:
-                return end.value
+                if isinstance(step, Callback):
+                    result = step.function(step.partitions)
+                    if result is not None:
+                        await result
+                elif not step.until():
+                    await self._wait(step)
             except BaseException as problem:
-                if getgeneratorstate(script) == GEN_CLOSED:  # raised by the script itself
+                if getgeneratorstate(script) != GEN_CLOSED:
+                    interruption = problem  # cancelled, or an error of the callback: the script decides
+                elif isinstance(problem, StopIteration):
+                    return problem.value
+                else:
                     raise
-                interruption = problem  # cancelled while waiting: the script decides the result
-
-    async def call(self, function: Callable[[ArgumentT], object], argument: ArgumentT) -> None:
-        """Calls a function or a coroutine function of the program."""
-        result = function(argument)
-        if isawaitable(result):
-            await result
 
     async def _wait(self, wait: Wait) -> None:
         limit = inf if wait.deadline == inf else anyio.current_time() + (wait.deadline - self._clock()) / 1000
@@ -276,121 +266,3 @@ class AsyncDriver:
             with anyio.move_on_after(None if delay == inf else delay):
                 await self._alarm.wait()
             self._sleeps_until = 0
-
-
-# --- records ------------------------------------------------------------------------------------------------
-
-
-class AsyncSendFuture(PendingRecord["AsyncProducerRecords"]):
-    """The future of one record; awaiting it returns its RecordMetadata or raises its error."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator[Any, Any, RecordMetadata]:
-        return self._acknowledged().__await__()
-
-    async def _acknowledged(self) -> RecordMetadata:
-        if not self[1].is_done:
-            await self[0].wait_for([self[1]])
-        return self.outcome()
-
-
-class AsyncSendFutures(PendingColumn["AsyncProducerRecords"]):
-    """The futures of one `send_many`; awaiting it returns all RecordMetadata or raises the first error."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator[Any, Any, list[RecordMetadata]]:
-        return self._acknowledged().__await__()
-
-    async def _acknowledged(self) -> list[RecordMetadata]:
-        await self._owner.wait_for(self.batches)
-        return self.outcomes()
-
-
-class AsyncProducerRecords(SendPath[AsyncSendFuture]):
-    """The part of the async producer that takes records."""
-
-    def __init__(
-        self,
-        machine: ProducerMachine,
-        driver: AsyncDriver,
-        *,
-        key_serializer: Serializer | None,
-        value_serializer: Serializer | None,
-    ) -> None:
-        super().__init__(
-            machine.accumulator,
-            AsyncSendFuture,
-            key_serializer=key_serializer,
-            value_serializer=value_serializer,
-        )
-        self._driver = driver
-        self._calls = ProducerCalls(machine, driver)
-
-    send_nowait = SendPath[AsyncSendFuture].put
-
-    async def send(
-        self,
-        topic: str,
-        value: Any,
-        key: Any = None,
-        *,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-        headers: Headers | None = None,
-    ) -> AsyncSendFuture:
-        """Sends one record; parameters as for `put`. Waits only while the buffer is full or the topic is
-        unknown, up to `max_block_ms`; otherwise it is not a checkpoint.
-        """
-        try:
-            return self.put(topic, value, key, partition, timestamp_ms, headers)
-        except (BufferFull, TopicNotLoaded):
-            key, value = self._serialize(key, value)
-            append = self._calls.append(topic, value, key, partition, timestamp_ms, headers)
-            return AsyncSendFuture((self, *await self._driver.run(append)))
-
-    async def send_many(
-        self,
-        topic: str,
-        values: Sequence[Any],
-        keys: Sequence[Any] | None = None,
-        *,
-        partition: int | None = None,
-    ) -> AsyncSendFutures:
-        """Sends columns of records, several times faster than `send`; `keys` has a key or None per value.
-        Waits as `send` does.
-        """
-        futures = AsyncSendFutures(self)
-        if not values:
-            return futures
-        values, keys = self._columns(values, keys)
-        for share in shares(await self._driver.run(self._calls.route(topic)), values, keys, partition):
-            start = 0
-            while start < len(share.values):
-                try:
-                    run = self._put_run(topic, share, start)
-                except (BufferFull, TopicNotLoaded):
-                    key = None if share.keys is None else share.keys[start]
-                    append = self._calls.append(topic, share.values[start], key, share.partition)
-                    run = BatchRun(*await self._driver.run(append), 1)
-                futures.add(run, share.places[start : start + run.length])
-                start += run.length
-        return futures
-
-    async def wait_for(self, batches: Sequence[ProducerBatch], timeout_ms: int | None = None) -> None:
-        """Waits until `batches` are done; RequestTimeout after `timeout_ms` (None: no limit)."""
-        await self._driver.run(self._calls.wait_for(batches, timeout_ms))
-
-    def _put_slowly(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int | None,
-        timestamp_ms: int | None,
-        headers: Headers | None,
-    ) -> AsyncSendFuture:
-        self._driver.check_running()
-        place = self._calls.append_nowait(topic, value, key, partition, timestamp_ms, headers)
-        return AsyncSendFuture((self, *place))

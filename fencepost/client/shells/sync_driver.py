@@ -24,23 +24,17 @@ from __future__ import annotations
 import selectors
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from inspect import GEN_CLOSED, getgeneratorstate
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-from fencepost.client.batch import Headers, ProducerBatch
-from fencepost.client.calls import CallScript, ProducerCalls, TopicNotLoaded, Wait
+from fencepost.client.calls import Callback, CallScript, Wait
 from fencepost.client.effects import CallAnswered, Effect, TransactionCall
-from fencepost.client.errors import BufferFull, ClientClosed, Failure
+from fencepost.client.errors import ClientClosed, Failure
 from fencepost.client.network import ClientConnection, ClientMachine, NetworkClient
-from fencepost.client.producer import ProducerMachine
-from fencepost.client.send_future import PendingColumn, PendingRecord, RecordMetadata, make_record_metadata
-from fencepost.client.send_path import SendPath, shares
-from fencepost.client.serializers import Serializer
 from fencepost.client.shells.sockets import READ_SIZE, Clock, connecting_socket, wall_ms, write_some
 
 ResultT = TypeVar("ResultT")
-ArgumentT = TypeVar("ArgumentT")
 
 # The longest wait in one round. When two threads wait, the answer for one may arrive in the round of the
 # other, which cannot wake it.
@@ -213,9 +207,7 @@ class Driver:
     cancelled: tuple[type[BaseException], ...] = ()
     """Empty: threads are not cancelled, and KeyboardInterrupt stays as it is."""
 
-    def __init__(
-        self, machine: ClientMachine, *, client_id: str, request_timeout_ms: int, clock: Clock
-    ) -> None:
+    def __init__(self, machine: ClientMachine, client_id: str, request_timeout_ms: int, clock: Clock) -> None:
         self.lock = threading.Lock()
         self._clock = clock
         self._network = NetworkClient(machine, client_id=client_id, request_timeout_ms=request_timeout_ms)
@@ -241,11 +233,6 @@ class Driver:
     def answers(self) -> dict[int, CallAnswered]:
         return self._network.answers
 
-    @property
-    def is_running(self) -> bool:
-        """Always true: a blocking client needs no `with` block."""
-        return True
-
     def check_running(self) -> None:
         """ClientClosed after `stop`. A blocking client needs no `with` block."""
         if self._is_stopped:
@@ -266,19 +253,21 @@ class Driver:
         while True:
             try:
                 with self.lock:
-                    wait = next(script) if interruption is None else script.throw(interruption)
+                    step = next(script) if interruption is None else script.throw(interruption)
                 interruption = None
-                self._wait(wait)
-            except StopIteration as end:
-                return end.value
+                if isinstance(step, Callback):
+                    step.function(step.partitions)
+                else:
+                    self._wait(step)
             except BaseException as problem:
-                if getgeneratorstate(script) == GEN_CLOSED:  # raised by the script itself
+                if getgeneratorstate(script) != GEN_CLOSED:
+                    interruption = (
+                        problem  # Ctrl-C, or an error of the callback: the script decides the result
+                    )
+                elif isinstance(problem, StopIteration):
+                    return problem.value
+                else:
                     raise
-                interruption = problem  # Ctrl-C while waiting: the script decides the result
-
-    def call(self, function: Callable[[ArgumentT], object], argument: ArgumentT) -> None:
-        """Calls a function of the program without the lock, because it may use the client."""
-        function(argument)
 
     def _wait(self, wait: Wait) -> None:
         self.check_running()
@@ -300,8 +289,12 @@ class Driver:
         if is_waiting:
             self._sockets.round(0, wait_for_turn=False)
 
-    def start(self) -> None:
-        """Does nothing: connections are opened when they are needed."""
+    def end(self, script: CallScript[None]) -> None:
+        """Runs the last script of the client, and stops."""
+        try:
+            self.run(script)
+        finally:
+            self.stop()
 
     def stop(self) -> None:
         """Ends the IO thread and closes every socket."""
@@ -309,117 +302,3 @@ class Driver:
             self._io_thread.stop()
         self._is_stopped = True
         self._sockets.close()
-
-
-# --- records ------------------------------------------------------------------------------------------------
-
-
-class SendFuture(PendingRecord["ProducerRecords"]):
-    """The future of one record; `result()` waits for its acknowledgement."""
-
-    __slots__ = ()
-
-    def result(self, timeout_ms: int | None = None) -> RecordMetadata:
-        """The place of the record, or raises its error; RequestTimeout after `timeout_ms`."""
-        batch = self[1]
-        if batch.base_offset >= 0:  # the usual case, without another call
-            return make_record_metadata((batch.topic, batch.partition, batch.base_offset + self[2]))
-        if not batch.is_done:
-            self[0].wait_for([batch], timeout_ms)
-        return self.outcome()
-
-
-class SendFutures(PendingColumn["ProducerRecords"]):
-    """The futures of one `send_many`; `result()` waits for the acknowledgement of all."""
-
-    __slots__ = ()
-
-    def result(self, timeout_ms: int | None = None) -> list[RecordMetadata]:
-        """The places in the order of the values; raises the first error, or RequestTimeout."""
-        self._owner.wait_for(self.batches, timeout_ms)
-        return self.outcomes()
-
-
-class ProducerRecords(SendPath[SendFuture]):
-    """The part of the blocking producer that takes records."""
-
-    def __init__(
-        self,
-        machine: ProducerMachine,
-        driver: Driver,
-        *,
-        key_serializer: Serializer | None,
-        value_serializer: Serializer | None,
-    ) -> None:
-        super().__init__(
-            machine.accumulator, SendFuture, key_serializer=key_serializer, value_serializer=value_serializer
-        )
-        self._driver = driver
-        self._calls = ProducerCalls(machine, driver)
-
-    send = SendPath["SendFuture"].put
-
-    def send_nowait(
-        self,
-        topic: str,
-        value: Any,
-        key: Any = None,
-        *,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-        headers: Headers | None = None,
-    ) -> SendFuture:
-        """Like `send`, but never waits: BufferFull without room, UnknownTopic before the metadata arrives."""
-        key, value = self._serialize(key, value)
-        with self._driver.lock:
-            place = self._calls.append_nowait(topic, value, key, partition, timestamp_ms, headers)
-        return SendFuture((self, *place))
-
-    def send_many(
-        self,
-        topic: str,
-        values: Sequence[Any],
-        keys: Sequence[Any] | None = None,
-        *,
-        partition: int | None = None,
-    ) -> SendFutures:
-        """Sends columns of records, several times faster than `send`; `keys` has a key or None per value.
-        Waits as `send` does.
-        """
-        futures = SendFutures(self)
-        if not values:
-            return futures
-        values, keys = self._columns(values, keys)
-        for share in shares(self._driver.run(self._calls.route(topic)), values, keys, partition):
-            start = 0
-            while start < len(share.values):
-                run = self._put_run(topic, share, start)
-                futures.add(run, share.places[start : start + run.length])
-                start += run.length
-        return futures
-
-    def wait_for(self, batches: Sequence[ProducerBatch], timeout_ms: int | None = None) -> None:
-        """Waits until `batches` are done; RequestTimeout after `timeout_ms` (None: no limit)."""
-        self._driver.run(self._calls.wait_for(batches, timeout_ms))
-
-    def _put_slowly(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int | None,
-        timestamp_ms: int | None,
-        headers: Headers | None,
-    ) -> SendFuture:
-        driver, record = self._driver, (topic, value, key, partition, timestamp_ms, headers)
-        try:
-            with driver.lock:
-                place = self._calls.append_nowait(*record)
-        except (BufferFull, TopicNotLoaded):
-            place = driver.run(self._calls.append(*record))
-        driver.read_answers()  # once per batch: memory is free before it is full, and futures are done early
-        return SendFuture((self, *place))
-
-    def _count_of(self, batch: ProducerBatch) -> int:
-        with self._driver.lock:
-            return super()._count_of(batch)

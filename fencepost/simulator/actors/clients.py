@@ -16,7 +16,7 @@ from fencepost.client.calls import CallScript, ConsumerCalls, ProducerCalls
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.consumer_records import ConsumedBatch
 from fencepost.client.errors import ClientError, Failure, ProducerFenced, TransactionAborted, WrongState
-from fencepost.client.group_member import MemberState, RebalanceEvent
+from fencepost.client.group_member import MemberState, RebalanceEvent, RebalanceListener
 from fencepost.client.group_offsets import ConsumerGroupMetadata
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.settings import ConsumerSettings, ProducerSettings
@@ -182,8 +182,8 @@ def can_go_on(failure: Failure | None) -> bool:
 
 
 @attrs.define(eq=False)
-class Receiver:
-    """A consumer of a process."""
+class Receiver(RebalanceListener):
+    """A consumer of a process, and the listener of its group."""
 
     process: ClientProcess
     port: Port
@@ -194,7 +194,7 @@ class Receiver:
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
         """Reads the share that the group gives to it."""
-        self.calls.subscribe(topics)
+        self.calls.subscribe(topics, self)
 
     def assign(self, partitions: tuple[TopicPartition, ...]) -> None:
         """Reads these partitions, from where the group or the log begins."""
@@ -209,9 +209,7 @@ class Receiver:
 
     def leave(self) -> Script[None]:
         """Leaves the group, and waits until its coordinator has heard of it or was too slow."""
-        self.calls.unsubscribe()
-        self._answer_rebalance_calls()
-        yield from self.calls.left()
+        yield from self.calls.unsubscribe()
 
     @property
     def is_fenced(self) -> bool:
@@ -223,27 +221,26 @@ class Receiver:
         """Whether the group has not begun to rebalance, as far as this member knows."""
         return self.machine.member is not None and self.machine.member.state is MemberState.STABLE
 
-    def _answer_rebalance_calls(self) -> bool:
-        """Whether there were any."""
-        call = first = self.machine.rebalance_call
-        while call is not None:
-            self.process.world.marks[call.event.value] += 1
-            if call.event is RebalanceEvent.ASSIGNED:
-                self.assigned += call.partitions
-                assert self.machine.member is not None, "only a member gets this call"
-                added = PartitionsAdded(self.process, self.machine.member, call.partitions)
-                self.process.world.events.publish(added)
-            self.calls.returned()
-            call = self.machine.rebalance_call
-        return first is not None
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        self._count(RebalanceEvent.REVOKED)
+
+    def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+        self._count(RebalanceEvent.LOST)
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        self._count(RebalanceEvent.ASSIGNED)
+        self.assigned += partitions
+        assert self.machine.member is not None, "only a member gets this call"
+        added = PartitionsAdded(self.process, self.machine.member, tuple(partitions))
+        self.process.world.events.publish(added)
+
+    def _count(self, event: RebalanceEvent) -> None:
+        self.process.world.marks[event.value] += 1
 
     def poll(self) -> Script[list[ConsumedBatch]]:
         """Waits for records, and takes what is there; a consumer that asks too early gets nothing."""
         try:
-            batches = yield from self.calls.poll(inf)
-            while self._answer_rebalance_calls():
-                batches = yield from self.calls.poll(inf)
-            return batches
+            return (yield from self.calls.poll(inf))
         except ClientError as problem:
             self._failed(problem)
         yield AFTER_A_PROBLEM_MS

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import attrs
 
-from fencepost.client.calls import Wait
+from fencepost.client.calls import Callback, Wait
 from fencepost.client.effects import (
     BatchDone,
     CallAnswered,
@@ -41,9 +41,9 @@ from fencepost.simulator.world.network import (
 
 Machine = ProducerMachine | RequestMachine
 Result = TypeVar("Result")
-Waiting = Callable[[], bool] | int | Wait
+Waiting = Callable[[], bool] | int | Wait | Callback
 """What a script waits for: a condition, a number of milliseconds of its own clock, or what a client call
-waits for.
+waits for or calls back.
 """
 Script = Generator[Waiting, None, Result]
 
@@ -82,6 +82,9 @@ class Port:
     @property
     def is_paused(self) -> bool:
         return self.process.is_paused
+
+    def check_running(self) -> None:
+        """A process that does not run makes no calls."""
 
     @property
     def backlog(self) -> list[tuple[Channel, Message]]:
@@ -262,6 +265,9 @@ class ClientProcess:
                     self.world.at(max(self.clock.when(due_ms), self.world.now), self._rested, self.script)
                 elif isinstance(wait, Wait):
                     self._wait(wait)
+                elif isinstance(wait, Callback):
+                    wait.function(wait.partitions)
+                    self.waits_for = _at_once
                 else:
                     assert not isinstance(wait, str), "a script yields a condition, a Wait or milliseconds"
                     self.waits_for = wait

@@ -1,0 +1,211 @@
+"""What the blocking and the async clients have in common: their constructors, and how a script becomes a
+public method.
+
+Rule: `sync.py` and `aio.py` list the same methods. Each is a script of `calls` or `admin`, with the signature
+and the docstring of the script; the drivers hold the differences between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from inspect import signature
+from typing import Any, Generic, TypeVar
+
+from fencepost.client.admin import AdminCalls
+from fencepost.client.calls import CallDriver, ConsumerCalls, ProducerCalls
+from fencepost.client.consumer import ConsumerMachine
+from fencepost.client.consumer_records import RecordDecoder
+from fencepost.client.network import ClientMachine
+from fencepost.client.producer import ProducerMachine
+from fencepost.client.requests import RequestMachine
+from fencepost.client.send_path import SendPath
+from fencepost.client.serializers import Deserializer, Serializer
+from fencepost.client.settings import (
+    ConsumerSettings,
+    ProducerSettings,
+    Reset,
+    compression_named,
+    isolation_named,
+)
+from fencepost.client.shells.sockets import Clock, monotonic_ms
+
+DriverT = TypeVar("DriverT", bound=CallDriver)
+CallsT = TypeVar("CallsT")
+FutureT = TypeVar("FutureT")
+MethodT = TypeVar("MethodT", bound=Callable[..., Any])
+
+
+def described(method: MethodT, script: Callable[..., Any]) -> MethodT:
+    """The method with the name, signature and docstring of its script, for help() and inspect."""
+    method.__name__, method.__qualname__, method.__doc__ = script.__name__, script.__name__, script.__doc__
+    shape = signature(script)
+    result = str(shape.return_annotation).removeprefix("CallScript[")
+    is_script = result != shape.return_annotation
+    method.__dict__["__signature__"] = shape.replace(
+        return_annotation=result.removesuffix("]") if is_script else result
+    )
+    return method
+
+
+class Client(Generic[DriverT, CallsT]):
+    """A driver, and the scripts that it runs."""
+
+    make_driver: Callable[[ClientMachine, str, int, Clock], DriverT]
+    """The class of the driver."""
+    _driver: DriverT
+    _calls: CallsT
+
+
+class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):
+    """A producer: idempotent, or transactional if it has a `transactional_id` (KIP-98).
+
+    One task or thread at a time sends and controls transactions. The end of a `with` block (for an async
+    producer `async with`) flushes and closes the producer.
+    """
+
+    make_future: type[FutureT]
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int = 60_000,
+        batch_size: int = 131_072,
+        linger_ms: int = 5,
+        buffer_memory: int = 33_554_432,
+        delivery_timeout_ms: int = 120_000,
+        request_timeout_ms: int = 30_000,
+        max_in_flight_requests_per_connection: int = 5,
+        max_block_ms: int = 60_000,
+        compression_type: str = "none",
+        key_serializer: Serializer | None = None,
+        value_serializer: Serializer | None = None,
+        client_id: str = "",
+        transaction_version: int = 2,
+        clock: Clock = monotonic_ms,
+    ) -> None:
+        """Parameters are named after Kafka's producer configs; times are milliseconds, sizes are bytes.
+
+        `bootstrap_servers`: "host:port,host:port", at least one broker. `transactional_id`: the name that
+        fences earlier producers with the same name. `transaction_timeout_ms`: the coordinator aborts a
+        transaction that is open for longer. `batch_size`, `linger_ms`: a batch is sent when it has this size
+        or this age. `buffer_memory`: the limit for records without an acknowledgement. `delivery_timeout_ms`:
+        the limit from send() to the acknowledgement, retries included. `max_block_ms`: how long a call may
+        wait. `compression_type`: none, gzip, lz4 or zstd. `key_serializer`, `value_serializer`: from objects
+        to bytes. `transaction_version`: 2 for KIP-890, 0 for the protocol before it. `clock`: milliseconds,
+        for tests. ValueError if a setting is invalid.
+        """
+        self.settings = ProducerSettings(
+            transactional_id=transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
+            batch_size=batch_size,
+            linger_ms=linger_ms,
+            buffer_memory=buffer_memory,
+            delivery_timeout_ms=delivery_timeout_ms,
+            request_timeout_ms=request_timeout_ms,
+            max_in_flight_requests_per_connection=max_in_flight_requests_per_connection,
+            max_block_ms=max_block_ms,
+            compression_type=compression_named(compression_type),
+            client_id=client_id,
+            transaction_version=transaction_version,
+        )
+        machine = ProducerMachine(bootstrap_servers, self.settings)
+        self._driver = self.make_driver(machine, client_id, request_timeout_ms, clock)
+        self._calls = ProducerCalls(machine, self._driver)
+        super().__init__(
+            machine.accumulator,
+            self.make_future,
+            key_serializer=key_serializer,
+            value_serializer=value_serializer,
+        )
+
+
+class ConsumerClient(Client[DriverT, ConsumerCalls]):
+    """A consumer of the partitions given to assign(), or of its group's share of the topics given to
+    subscribe().
+
+    poll() returns batches. There is no automatic commit: call commit(), or send `group_metadata()` and the
+    offsets with a transaction.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        group_id: str | None = None,
+        group_instance_id: str | None = None,
+        session_timeout_ms: int = 45_000,
+        heartbeat_interval_ms: int = 3_000,
+        max_poll_interval_ms: int = 300_000,
+        partition_assignment_strategy: Iterable[str] = ("range", "cooperative-sticky"),
+        isolation_level: str = "read_committed",
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        fetch_max_bytes: int = 1_048_576,
+        fetch_max_wait_ms: int = 500,
+        auto_offset_reset: Reset = "earliest",
+        metadata_max_age_ms: int = 300_000,
+        request_timeout_ms: int = 30_000,
+        default_api_timeout_ms: int = 60_000,
+        client_id: str = "",
+        filters_aborted: bool = True,
+        clock: Clock = monotonic_ms,
+    ) -> None:
+        """Parameters are named after Kafka's consumer configs; times are milliseconds, sizes are bytes.
+
+        `bootstrap_servers`: "host:port,host:port", at least one broker. `group_id`: needed to subscribe and
+        to commit. `group_instance_id`: a static member, which may restart within the session timeout without
+        a rebalance (KIP-345). `session_timeout_ms`, `heartbeat_interval_ms`: the group expels a member
+        without heartbeats. `max_poll_interval_ms`: a member that does not poll for so long leaves its group
+        (KIP-62). `partition_assignment_strategy`: "range", "cooperative-sticky", or both. `isolation_level`:
+        read_committed (the default, unlike Kafka's) or read_uncommitted. `auto_offset_reset`: "earliest",
+        "latest" or "error", for a partition without a valid offset. `fetch_max_bytes`, `fetch_max_wait_ms`:
+        the limits of a fetch. `key_deserializer`, `value_deserializer`: from bytes to objects.
+        `filters_aborted`: False shows the records that read_committed would filter out. `clock`:
+        milliseconds, for tests. ValueError if a setting is invalid.
+        """
+        self.settings = ConsumerSettings(
+            group_id=group_id,
+            group_instance_id=group_instance_id,
+            session_timeout_ms=session_timeout_ms,
+            heartbeat_interval_ms=heartbeat_interval_ms,
+            max_poll_interval_ms=max_poll_interval_ms,
+            partition_assignment_strategy=tuple(partition_assignment_strategy),
+            isolation_level=isolation_named(isolation_level),
+            fetch_max_bytes=fetch_max_bytes,
+            fetch_max_wait_ms=fetch_max_wait_ms,
+            auto_offset_reset=auto_offset_reset,
+            metadata_max_age_ms=metadata_max_age_ms,
+            request_timeout_ms=request_timeout_ms,
+            default_api_timeout_ms=default_api_timeout_ms,
+            client_id=client_id,
+            filters_aborted=filters_aborted,
+        )
+        decoding = RecordDecoder(key=key_deserializer, value=value_deserializer)
+        self._machine = ConsumerMachine(bootstrap_servers, self.settings, decoding)
+        self._driver = self.make_driver(self._machine, client_id, request_timeout_ms, clock)
+        self._calls = ConsumerCalls(self._machine, self._driver)
+
+
+class AdminClient(Client[DriverT, AdminCalls]):
+    """An administrator's client: topics, offsets, transactions, producers and groups of a cluster.
+
+    Every call raises RequestFailed when the broker rejects the request; its `error` is Kafka's error code.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        request_timeout_ms: int = 30_000,
+        default_api_timeout_ms: int = 60_000,
+        client_id: str = "",
+        clock: Clock = monotonic_ms,
+    ) -> None:
+        """`bootstrap_servers`: "host:port,host:port". `request_timeout_ms`: the limit of
+        one attempt. `default_api_timeout_ms`: the limit of a call, retries included; then RequestTimeout.
+        """
+        machine = RequestMachine(bootstrap_servers)
+        self._driver = self.make_driver(machine, client_id, request_timeout_ms, clock)
+        self._calls = AdminCalls(machine, self._driver, api_timeout_ms=default_api_timeout_ms)
