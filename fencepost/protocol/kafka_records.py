@@ -125,9 +125,13 @@ def read_kafka_records(payload: bytes, record_count: int) -> list[KafkaRecord]:
 
 
 def _read_record(payload: bytes, at: int) -> tuple[KafkaRecord, int]:
-    # at + 1: the attributes of a record have no meaning yet, and Kafka's readers skip them as well.
-    timestamp_delta, at = read_varint(payload, at + 1)
-    offset_delta, at = read_varint(payload, at)
+    timestamp_delta = offset_delta = 0
+    if payload.startswith(_RECORD_START, at):  # every batch of one record
+        at += len(_RECORD_START)
+    else:
+        # at + 1: the attributes of a record have no meaning yet, and Kafka's readers skip them as well.
+        timestamp_delta, at = read_varint(payload, at + 1)
+        offset_delta, at = read_varint(payload, at)
     key, at = _bytes(payload, at)
     value, at = _bytes(payload, at)
     header_count, at = read_varint(payload, at)

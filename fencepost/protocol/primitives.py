@@ -120,7 +120,11 @@ class Fields:
 
     def fixed(self, layout: struct.Struct) -> tuple[Any, ...]:
         """Several fields of fixed size at once."""
-        return layout.unpack(self.take(layout.size))
+        at, end = self.at, self.at + layout.size
+        if end > len(self.data):
+            self.take(layout.size)  # says what is missing
+        self.at = end
+        return layout.unpack_from(self.data, at)
 
     def int16(self) -> int:
         return INT16.unpack(self.take(2))[0]

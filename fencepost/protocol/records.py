@@ -187,7 +187,7 @@ def _payload(batch: Buffer, header: BatchHeader, at: int) -> Buffer:
     payload = memoryview(batch)[at + HEADER_SIZE : at + header.size]
     if len(payload) != header.size - HEADER_SIZE:
         raise ProtocolViolation(f"a batch of {header.size} bytes is cut off")
-    return decompress(payload, header.compression) if payload else payload
+    return decompress(payload, header.compression) if header.compression and payload else payload
 
 
 def _unpack_columns(payload: Buffer, header: BatchHeader) -> Columns:

@@ -19,6 +19,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from fencepost.protocol.batches import BatchHeader, Buffer
+from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.kafka_records import build_state_batch
 from fencepost.protocol.primitives import (
     INT16,
@@ -166,7 +167,7 @@ def _read_transaction(value: bytes) -> TransactionRecord:
         fields.fail(f"version {version} is unknown")
     if number not in _STATES:
         fields.fail(f"state {number} is unknown")
-    partitions = _read_partitions(fields, flexible=version > 0)
+    partitions = _flexible_partitions(fields) if version else _read_partitions(fields, flexible=False)
     # Kafka's writer has this rule, and `_partitions` above; a record without it was not written by either.
     if (partitions is None) != (_STATES[number] is TransactionState.EMPTY):
         fields.fail("partitions are null exactly in the state Empty")
@@ -182,7 +183,7 @@ def _read_transaction(value: bytes) -> TransactionRecord:
         producer_epoch,
         timeout_ms,
         _STATES[number],
-        tuple(sorted(partitions or ())),
+        partitions or (),
         update_ms,
         start_ms,
         client_version,
@@ -205,7 +206,32 @@ def _read_tags(content: bytes) -> tuple[int, int, int]:
 _STATES: Final = {number: state for state, number in STATE_NUMBERS.items()}
 
 
-def _read_partitions(fields: Fields, *, flexible: bool) -> list[TopicPartition] | None:
+def _flexible_partitions(fields: Fields) -> tuple[TopicPartition, ...] | None:
+    """The partitions of a record, decoded once for all records that hold the same bytes."""
+    # Where they end is guessed, as if each length were one byte. A wrong guess costs only time: no encoding is
+    # the beginning of another one, so bytes that decode to their last one are all of them.
+    data, at = fields.data, fields.at
+    try:
+        end = at + 1
+        for _ in range(data[at] - 1):
+            end += data[end]  # the name of a topic
+            end += 4 * data[end] - 2  # its partitions, and no tagged fields
+        partitions = _remembered_partitions(data[at:end])
+    except (IndexError, ProtocolViolation):
+        return _read_partitions(fields, flexible=True)
+    fields.at = end
+    return partitions
+
+
+@lru_cache(_REMEMBERED)
+def _remembered_partitions(content: bytes) -> tuple[TopicPartition, ...] | None:
+    fields = Fields(content, name="transaction log value")
+    partitions = _read_partitions(fields, flexible=True)
+    fields.finish()
+    return partitions
+
+
+def _read_partitions(fields: Fields, *, flexible: bool) -> tuple[TopicPartition, ...] | None:
     length, text = fields.array_length, fields.string
     if flexible:
         length, text = fields.compact_array_length, fields.compact_string
@@ -218,4 +244,4 @@ def _read_partitions(fields: Fields, *, flexible: bool) -> list[TopicPartition] 
         partitions += [TopicPartition(topic, number) for number in fields.int32s(length())]
         if flexible:
             fields.tagged_fields()
-    return partitions
+    return tuple(sorted(partitions))

@@ -145,6 +145,14 @@ def test_partitions_are_stored_and_read_in_order_whatever_order_they_come_in() -
     assert only_record(transaction_batch("t", shuffled, timestamp=0))[1] == kafka_bytes.ONGOING
 
 
+@pytest.mark.parametrize(("topic", "count"), [("a" * 200, 1), ("a", 200), ("a" * 126, 2), ("a" * 127, 126)])
+def test_partitions_whose_lengths_take_two_bytes_come_back(topic: str, count: int) -> None:
+    long = tuple(TopicPartition(topic, number) for number in range(count))
+    record = ONGOING._replace(partitions=(*long, TopicPartition("b", 0)))
+    batch = transaction_batch(TRANSACTIONAL_ID, record, timestamp=0)
+    assert read_transactions(batch, read_batch(batch)) == [(TRANSACTIONAL_ID, record)]
+
+
 def test_an_id_is_forgotten_by_a_tombstone() -> None:
     batch = transaction_batch(TRANSACTIONAL_ID, None, timestamp=0)
     assert only_record(batch) == (kafka_bytes.TRANSACTION_KEY, None)
