@@ -208,8 +208,8 @@ _STATES: Final = {number: state for state, number in STATE_NUMBERS.items()}
 
 def _flexible_partitions(fields: Fields) -> tuple[TopicPartition, ...] | None:
     """The partitions of a record, decoded once for all records that hold the same bytes."""
-    # Where they end is guessed, as if each length were one byte. A wrong guess costs only time: no encoding is
-    # the beginning of another one, so bytes that decode to their last one are all of them.
+    # Where they end is guessed, as if each length were one byte. A wrong guess costs only time: no encoding
+    # is the beginning of another one, so bytes that decode to their last one are all of them.
     data, at = fields.data, fields.at
     try:
         end = at + 1

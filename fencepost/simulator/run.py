@@ -444,7 +444,7 @@ class Run:
         """Every anomaly in what clients saw and in what was copied; `exercised` counts what was looked at."""
         verdict = check(self.operations, finally_read=self._read_to_their_end())
         self.exercised.update(verdict.exercised)
-        yield from verdict.violations
+        yield from verdict.anomalies
         visible = self.visible()
         copies = dict.fromkeys(
             (role.reads, role.writes) for role in self.spec.roles if role.task is Task.COPY
@@ -459,7 +459,7 @@ class Run:
                 ],
             )
             self.exercised.update(copied.exercised)
-            yield from copied.violations
+            yield from copied.anomalies
 
     def end_at_first_breach(self) -> None:
         """Plays and judges until something is broken: a rule at some step, progress, or what clients saw."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from fencepost.simulator.judges.black_box import check
@@ -44,22 +46,15 @@ def test_every_rule_has_its_case() -> None:
     assert len({rule.name for rule in HISTORY_RULES}) == len(HISTORY_RULES)
 
 
-def test_what_kafka_allows_is_told_and_no_violation() -> None:
-    history = [transaction("p", write("a", 0), write("c", 2)), transaction("q", write("b", 1), write("d", 3))]
-    verdict = check(history)
-    assert [anomaly.rule.name for anomaly in verdict.anomalies] == ["G0"]
-    assert verdict.violations == ()
-
-
 def test_an_anomaly_tells_who_saw_what_where() -> None:
     verdict = check([ABC, READS_ABC, plain("c", poll((0, "a")), poll((2, "c")))])
-    assert [str(anomaly) for anomaly in verdict.violations] == [
+    assert [str(anomaly) for anomaly in verdict.anomalies] == [
         "int-poll-skip: c#0 went from a-0 offset 0 to 2 and left out 1"
     ]
-    assert [(each.partition, each.records) for each in verdict.violations] == [
+    assert [(each.partition, each.records) for each in verdict.anomalies] == [
         (A, ((0, b"a"), (1, b"b"), (2, b"c")))
     ]
-    assert [operation.process for operation in verdict.violations[0].operations] == ["c"]
+    assert [operation.process for operation in verdict.anomalies[0].operations] == ["c"]
 
 
 def test_a_record_that_may_not_be_read_is_told_with_its_writer() -> None:
@@ -71,13 +66,13 @@ def test_a_record_that_may_not_be_read_is_told_with_its_writer() -> None:
             plain("c", PositionSet(A), poll((2, "b"), (3, "b"))),
         ]
     )
-    assert list(map(str, verdict.violations)) == [
+    assert list(map(str, verdict.anomalies)) == [
         "duplicate: b'b' is at a-0 offsets 2 and 3",
         "G1a: c#0 read b'a' of p#0 at a-0 offset 0, whose write had failed",
         "phantom: c#0 read b'?' at a-0 offset 1, which no client wrote there",
         "precommitted-read: q#0 read its own b'b' at a-0 offset 2",
     ]
-    assert [len(anomaly.operations) for anomaly in verdict.violations] == [1, 2, 1, 1]
+    assert [len(anomaly.operations) for anomaly in verdict.anomalies] == [1, 2, 1, 1]
 
 
 def test_order_is_told_with_both_ends() -> None:
@@ -91,7 +86,7 @@ def test_order_is_told_with_both_ends() -> None:
             plain("c", poll((1, "b"))),
         ]
     )
-    assert [(str(anomaly), anomaly.records) for anomaly in verdict.violations] == [
+    assert [(str(anomaly), anomaly.records) for anomaly in verdict.anomalies] == [
         (
             "poll-skip: c#0 went from a-0 offset 0 to 3 and left out 1 and 1 more",
             ((0, b"a"), (1, b"b"), (2, b"c"), (3, b"d")),
@@ -113,15 +108,15 @@ def test_a_missing_record_is_told_with_where_it_should_be() -> None:
         ],
         finally_read=(B,),
     )
-    assert [(str(anomaly), anomaly.records) for anomaly in torn.violations] == [
+    assert [(str(anomaly), anomaly.records) for anomaly in torn.anomalies] == [
         ("torn-transaction: 1 of 3 writes of p#0 were read, but not b'b' of b-0, b'c' of b-0", ((0, b"b"),))
     ]
     lost = check([ABC, plain("c", poll((1, "b"), (2, "c")))])
-    assert list(map(str, lost.violations)) == [
+    assert list(map(str, lost.anomalies)) == [
         "lost-write: b'a' of p#0 at a-0 offset 0 was never read, though readers passed it"
     ]
     unseen = check([plain("p", write("a"))], finally_read=(A,))
-    assert list(map(str, unseen.violations)) == [
+    assert list(map(str, unseen.anomalies)) == [
         "unseen: b'a' of p#0 at a-0 was never read, though the partition was read to its end"
     ]
 
@@ -139,11 +134,11 @@ def test_a_cycle_is_told_step_by_step_and_a_long_one_in_part() -> None:
             transaction("q", poll((0, "a")), write("b", 0, to=B)),
         ]
     )
-    assert [str(anomaly) for anomaly in short.violations] == [
-        "G1c: p#0 -> (b'a' of a-0) -> q#0 -> (b'b' of b-0) -> p#0, of 2 in all"
+    assert [str(anomaly) for anomaly in short.anomalies] == [
+        "G1c: q#0 -> (b'b' of b-0) -> p#0 -> (b'a' of a-0) -> q#0"
     ]
-    (long,) = check(ring).violations
-    assert long.text.endswith("-> 2 more -> p0#0, of 10 in all")
+    (long,) = check(ring).anomalies
+    assert re.search(r" -> 2 more -> p\d#0$", long.text)
     assert len(long.operations) == len(long.records) == 10
 
 
@@ -190,7 +185,6 @@ def test_what_the_judge_looked_at_is_counted() -> None:
         "torn-transaction": 1,
         "precommitted-read": 1,
         "G1c": 1,
-        "G0": 2,
     }
 
 
@@ -212,5 +206,5 @@ def test_what_could_not_have_gone_wrong_is_not_counted() -> None:
     assert verdict.anomalies == ()
     names = ("G1a", "torn-transaction", "lost-write", "unseen", "holes", "int-poll-skip", "poll-skip")
     assert [verdict.exercised[name] for name in names] == [1, 0, 3, 0, 0, 2, 0]
-    names = ("nonmonotonic-send", "int-nonmonotonic-send", "precommitted-read", "G1c", "G0")
-    assert [verdict.exercised[name] for name in names] == [1, 2, 0, 0, 1]
+    names = ("nonmonotonic-send", "int-nonmonotonic-send", "precommitted-read", "G1c")
+    assert [verdict.exercised[name] for name in names] == [1, 2, 0, 0]

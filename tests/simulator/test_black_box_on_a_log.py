@@ -43,14 +43,14 @@ def seeded(seed: int) -> list[ClientOperation]:
 
 @given(st.lists(STEPS, max_size=80))
 def test_nothing_is_wrong_with_a_correct_log(steps: list[Step]) -> None:
-    assert check(run(steps), finally_read=PARTITIONS).violations == ()
+    assert check(run(steps), finally_read=PARTITIONS).anomalies == ()
 
 
 def test_every_rule_had_something_to_look_at() -> None:
     sometimes = Counter[str]()
     for seed in range(SEEDS):
         verdict = check(seeded(seed), finally_read=PARTITIONS)
-        assert verdict.violations == (), f"seed {seed}"
+        assert verdict.anomalies == (), f"seed {seed}"
         sometimes.update(verdict.exercised)
     black_box = {rule.name for rule in HISTORY_RULES if not rule.name.endswith("-output")}
     assert {name for name, count in sometimes.items() if count} == black_box | {"holes", "unknown-then-read"}
@@ -283,6 +283,6 @@ def test_what_is_changed_is_noticed(change: Change, rules: str) -> None:
         history = change(seeded(seed), Random(seed))
         if history is not None:
             made += 1
-            found = {anomaly.rule.name for anomaly in check(history, finally_read=PARTITIONS).violations}
+            found = {anomaly.rule.name for anomaly in check(history, finally_read=PARTITIONS).anomalies}
             assert found & set(rules.split("|")), f"seed {seed}: {found}"
     assert made >= SEEDS // 4

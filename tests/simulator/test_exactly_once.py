@@ -42,5 +42,5 @@ def test_exactly_once(
     inputs: list[bytes], outputs: dict[TopicPartition, list[bytes]], wrong: list[str]
 ) -> None:
     verdict = exactly_once({IN: inputs}, outputs, shout)
-    assert [str(anomaly) for anomaly in verdict.violations] == wrong
+    assert [str(anomaly) for anomaly in verdict.anomalies] == wrong
     assert verdict.exercised["foreign-output"] == sum(map(len, outputs.values()))

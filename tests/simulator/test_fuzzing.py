@@ -62,7 +62,7 @@ def test_what_brokers_of_old_do_ends_no_search_and_is_told_with_its_seeds() -> N
 
 
 def test_a_mark_that_a_seed_did_not_reach_does_not_count() -> None:
-    idle = attrs.evolve(tried(1, "commit: ok"), marks={"exercised: G0": 0, "commit: ok": 2})
+    idle = attrs.evolve(tried(1, "commit: ok"), marks={"exercised: G1c": 0, "commit: ok": 2})
     assert tally_of([idle]).marks == {"commit: ok": 1}
 
 

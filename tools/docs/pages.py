@@ -86,11 +86,8 @@ def _step_rule_table() -> str:
 
 
 def _anomaly_table() -> str:
-    rows = [
-        (f"`{rule.name}`", rule.meaning, rule.exercised_by, rule.allowed_because or "-")
-        for rule in HISTORY_RULES
-    ]
-    return tables.markdown_table(("rule", "broken when", "exercised by", "allowed, because"), rows)
+    rows = [(f"`{rule.name}`", rule.meaning, rule.exercised_by) for rule in HISTORY_RULES]
+    return tables.markdown_table(("rule", "broken when", "exercised by"), rows)
 
 
 def _known_table() -> str:

@@ -7,7 +7,7 @@ read it where); then each group of rules looks at the same observations:
     single records    one value per offset, one offset per value; no failed or unwritten value is read
     missing records   an acknowledged write that readers passed, half of a transaction, an unread end
     order             no reader skips or goes back, no writer's offsets fall
-    dependencies      no transaction reads its own writes; no cycle of reads (one of writes is allowed)
+    dependencies      no transaction reads its own writes; no cycle of reads
     end to end        the output holds what the inputs produce, each as often as it should
 
 It judges every run of a search, so it is linear in the number of writes and reads.
@@ -18,40 +18,17 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 import attrs
 
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
-from fencepost.simulator.judges.cycles import components, shortest_cycle
+from fencepost.simulator.judges import rules
 from fencepost.simulator.judges.observations import Observations, ObservedLog, Readings, observe
 from fencepost.simulator.judges.operations import ClientOperation, OperationOutcome, Poll, Record, Write
-from fencepost.simulator.judges.rules import (
-    ABORTED_READ,
-    CIRCULAR_READS,
-    CIRCULAR_WRITES,
-    DOUBLED_OUTPUT,
-    DUPLICATE,
-    FOREIGN_OUTPUT,
-    INCONSISTENT_OFFSETS,
-    INTERNAL_NONMONOTONIC_POLL,
-    INTERNAL_NONMONOTONIC_SEND,
-    INTERNAL_POLL_SKIP,
-    LOST_WRITE,
-    MISSING_OUTPUT,
-    NONMONOTONIC_POLL,
-    NONMONOTONIC_SEND,
-    PHANTOM,
-    POLL_SKIP,
-    PRECOMMITTED_READ,
-    TORN_TRANSACTION,
-    UNDECIDED_READ,
-    UNSEEN,
-    Anomaly,
-    HistoryVerdict,
-    Rule,
-)
+from fencepost.simulator.judges.rules import Anomaly, HistoryVerdict, Rule
 
 
 def check(
@@ -73,7 +50,6 @@ def check(
         anomalies += judge_sends(seen, log)
     anomalies += judge_missing(seen, frozenset(finally_read))
     anomalies += judge_mixed(seen)
-    anomalies += judge_writes(seen)
     return HistoryVerdict(tuple(anomalies), exercised=seen.exercised)
 
 
@@ -84,13 +60,13 @@ _FAIL: Final = OperationOutcome.FAIL
 
 def judge_places(seen: Observations, log: ObservedLog) -> Iterator[Anomaly]:
     """One value per offset, one offset per value."""
-    seen.exercised[INCONSISTENT_OFFSETS.name] += len(log.values)
-    seen.exercised[DUPLICATE.name] += len(log.places)
+    seen.exercised[rules.INCONSISTENT_OFFSETS.name] += len(log.values)
+    seen.exercised[rules.DUPLICATE.name] += len(log.places)
     for offset, value in log.conflicts:
         there, elsewhere = log.values[offset], log.places[value]
         if there != value:
             yield Anomaly(
-                INCONSISTENT_OFFSETS,
+                rules.INCONSISTENT_OFFSETS,
                 text=f"{log.partition} offset {offset} holds {there!r} and {value!r}",
                 partition=log.partition,
                 records=((offset, there), (offset, value)),
@@ -98,7 +74,7 @@ def judge_places(seen: Observations, log: ObservedLog) -> Iterator[Anomaly]:
         if elsewhere != offset:
             write = log.writes.get(value)
             yield Anomaly(
-                DUPLICATE,
+                rules.DUPLICATE,
                 text=f"{value!r} is at {log.partition} offsets {elsewhere} and {offset}",
                 partition=log.partition,
                 operations=() if write is None else (seen.operations[write[0]],),
@@ -114,28 +90,28 @@ def judge_reads(seen: Observations, log: ObservedLog, isolation_level: Isolation
     operations, writes = seen.operations, log.writes
     filtered = isolation_level is IsolationLevel.READ_COMMITTED
     first_readers = log.readings(isolation_level).first_readers
-    seen.exercised[PHANTOM.name] += len(first_readers)
+    seen.exercised[rules.PHANTOM.name] += len(first_readers)
     for record, position in first_readers.items():
         write = writes.get(record[1])
         if write is None:
-            yield _read(PHANTOM, log, record, reader=operations[position])
+            yield _read(rules.PHANTOM, log, record, reader=operations[position])
             continue
         writer = operations[write[0]]
         if position == write[0]:
             continue  # what a transaction reads of itself has a rule of its own
         if writer.outcome is _FAIL:
             if filtered or not writer.transactional:
-                yield _read(ABORTED_READ, log, record, reader=operations[position], writer=writer)
+                yield _read(rules.ABORTED_READ, log, record, reader=operations[position], writer=writer)
         elif filtered and writer.commit_asked_at is not None:
-            seen.exercised[UNDECIDED_READ.name] += 1
+            seen.exercised[rules.UNDECIDED_READ.name] += 1
             if operations[position].completed_at < writer.commit_asked_at:
-                yield _read(UNDECIDED_READ, log, record, reader=operations[position], writer=writer)
+                yield _read(rules.UNDECIDED_READ, log, record, reader=operations[position], writer=writer)
 
 
 _OF_THE_WRITER = {
-    PHANTOM: "which no client wrote there",
-    ABORTED_READ: "whose write had failed",
-    UNDECIDED_READ: "before its commit was asked for",
+    rules.PHANTOM: "which no client wrote there",
+    rules.ABORTED_READ: "whose write had failed",
+    rules.UNDECIDED_READ: "before its commit was asked for",
 }
 
 
@@ -162,7 +138,7 @@ def _read(
 
 
 class Missed(NamedTuple):
-    """A write that its readers did not read; `because` is LOST_WRITE or UNSEEN."""
+    """A write that its readers did not read; `because` is rules.LOST_WRITE or rules.UNSEEN."""
 
     because: Rule
     partition: TopicPartition
@@ -187,7 +163,7 @@ def judge_missing(seen: Observations, finally_read: Collection[TopicPartition]) 
     for position, count in counts.items():
         writer = seen.operations[position]
         if writer.transactional and count.written > 1 and count.read:
-            seen.exercised[TORN_TRANSACTION.name] += 1
+            seen.exercised[rules.TORN_TRANSACTION.name] += 1
         if not count.missed:
             continue
         # No client was told that a transaction of unknown outcome is committed: only its other half says so.
@@ -217,19 +193,19 @@ def _count(seen: Observations, log: ObservedLog, counts: dict[int, _Count], *, f
                 and offset <= highest
                 and operations[position].outcome is OperationOutcome.FAIL
             ):
-                exercised[ABORTED_READ.name] += 1
+                exercised[rules.ABORTED_READ.name] += 1
             continue
         met = (
             []
             if offset is None
             else [passage for passage in passages if passage.low <= offset <= passage.high]
         )
-        exercised[LOST_WRITE.name] += bool(met)
-        exercised[UNSEEN.name] += finally_read
+        exercised[rules.LOST_WRITE.name] += bool(met)
+        exercised[rules.UNSEEN.name] += finally_read
         if any(value not in passage.values for passage in met):
-            count.missed.append(Missed(LOST_WRITE, log.partition, value, offset))
+            count.missed.append(Missed(rules.LOST_WRITE, log.partition, value, offset))
         elif finally_read and value not in arrived:
-            count.missed.append(Missed(UNSEEN, log.partition, value, offset))
+            count.missed.append(Missed(rules.UNSEEN, log.partition, value, offset))
 
 
 class Passage(NamedTuple):
@@ -271,7 +247,7 @@ def _stretches(seen: Observations, log: ObservedLog) -> list[Passage]:
 def _missing(seen: Observations, position: int, missed: Missed) -> Anomaly:
     writer = seen.operations[position]
     where = missed.partition if missed.offset is None else f"{missed.partition} offset {missed.offset}"
-    fate = "readers passed it" if missed.because is LOST_WRITE else "the partition was read to its end"
+    fate = "readers passed it" if missed.because is rules.LOST_WRITE else "the partition was read to its end"
     return Anomaly(
         missed.because,
         text=f"{missed.value!r} of {writer} at {where} was never read, though {fate}",
@@ -285,7 +261,7 @@ def _torn(seen: Observations, position: int, count: _Count) -> Anomaly:
     writer = seen.operations[position]
     lacking = ", ".join(f"{missed.value!r} of {missed.partition}" for missed in count.missed)
     return Anomaly(
-        TORN_TRANSACTION,
+        rules.TORN_TRANSACTION,
         text=f"{count.read} of {count.written} writes of {writer} were read, but not {lacking}",
         operations=(writer,),
         records=_records(count.missed),
@@ -321,10 +297,10 @@ def judge_polls(seen: Observations, log: ObservedLog) -> Iterator[Anomaly]:
         if start is None or readings.order[start : start + len(offsets)] != offsets:
             since = position if before is None else before[0]
             yield from _judge_steps(seen, log, readings, offsets, since=since, position=position)
-    seen.exercised[INTERNAL_POLL_SKIP.name] += within
-    seen.exercised[INTERNAL_NONMONOTONIC_POLL.name] += within
-    seen.exercised[POLL_SKIP.name] += across
-    seen.exercised[NONMONOTONIC_POLL.name] += across
+    seen.exercised[rules.INTERNAL_POLL_SKIP.name] += within
+    seen.exercised[rules.INTERNAL_NONMONOTONIC_POLL.name] += within
+    seen.exercised[rules.POLL_SKIP.name] += across
+    seen.exercised[rules.NONMONOTONIC_POLL.name] += across
 
 
 def _judge_steps(
@@ -339,10 +315,10 @@ def _judge_steps(
         skipped = order[bisect_right(order, before) : bisect_left(order, after)]
         is_internal = since == position
         if after <= before:
-            rule = INTERNAL_NONMONOTONIC_POLL if is_internal else NONMONOTONIC_POLL
+            rule = rules.INTERNAL_NONMONOTONIC_POLL if is_internal else rules.NONMONOTONIC_POLL
             what = f"went back from {log.partition} offset {before} to {after}"
         elif skipped:
-            rule = INTERNAL_POLL_SKIP if is_internal else POLL_SKIP
+            rule = rules.INTERNAL_POLL_SKIP if is_internal else rules.POLL_SKIP
             what = f"went from {log.partition} offset {before} to {after} and left out {skipped[0]}"
         else:
             rule, what = None, ""
@@ -375,35 +351,35 @@ def judge_sends(seen: Observations, log: ObservedLog) -> Iterator[Anomaly]:
         if offset < before[1]:
             since = seen.operations[before[0]]
             yield Anomaly(
-                INTERNAL_NONMONOTONIC_SEND if is_internal else NONMONOTONIC_SEND,
+                rules.INTERNAL_NONMONOTONIC_SEND if is_internal else rules.NONMONOTONIC_SEND,
                 text=f"{operation} wrote {value!r} at {log.partition} offset {offset},"
                 f" after {before[2]!r} of {since} at {before[1]}",
                 partition=log.partition,
                 operations=(operation,) if is_internal else (since, operation),
                 records=((before[1], before[2]), (offset, value)),
             )
-    seen.exercised[INTERNAL_NONMONOTONIC_SEND.name] += within
-    seen.exercised[NONMONOTONIC_SEND.name] += across
+    seen.exercised[rules.INTERNAL_NONMONOTONIC_SEND.name] += within
+    seen.exercised[rules.NONMONOTONIC_SEND.name] += across
 
 
 # --- dependencies between transactions ----------------------------------------------------------------------
 
-# from writer to the one after it, and what shows it
-SHOWN_MAX = 8  # edges of a cycle that its text names; all of them are in its records
-
 Edges = dict[int, dict[int, tuple[ObservedLog, Record]]]
+"""From each transaction to those that read what it wrote, with the first record that shows it."""
+
+SHOWN_MAX = 8  # edges of a cycle that its text names; all of them are in its records
 
 
 def judge_mixed(seen: Observations) -> Iterator[Anomaly]:
     """Transactions that read and write: their own writes are not theirs to read, nor may they read in a
-    cycle.
+    cycle. A cycle of writes (Jepsen's G0) is allowed: records of open transactions are interleaved in a log.
     """
     edges: Edges = {position: {} for position in seen.mixed if seen.is_committed[position]}
     for position in seen.mixed:
-        actions = seen.operations[position].actions
-        polls = [action for action in actions if isinstance(action, Poll)]
-        written = {action.partition for action in actions if isinstance(action, Write)}
-        seen.exercised[PRECOMMITTED_READ.name] += any(poll.partition in written for poll in polls)
+        operation = seen.operations[position]
+        polls = [action for action in operation.actions if isinstance(action, Poll)]
+        written = {action.partition for action in operation.actions if isinstance(action, Write)}
+        seen.exercised[rules.PRECOMMITTED_READ.name] += any(poll.partition in written for poll in polls)
         for poll in polls:
             log = seen.logs[poll.partition]
             for record in poll.records:
@@ -412,59 +388,36 @@ def judge_mixed(seen: Observations) -> Iterator[Anomaly]:
                     if writer in edges and position in edges:
                         edges[writer].setdefault(position, (log, record))
                 elif record[1] in log.writes:
-                    yield _own(seen, log, position, record)
-    seen.exercised[CIRCULAR_READS.name] += sum(map(len, edges.values()))
-    yield from _cycles(CIRCULAR_READS, seen, edges)
+                    yield Anomaly(
+                        rules.PRECOMMITTED_READ,
+                        text=f"{operation} read its own {record[1]!r} at {log.partition} offset {record[0]}",
+                        partition=log.partition,
+                        operations=(operation,),
+                        records=(record,),
+                    )
+    seen.exercised[rules.CIRCULAR_READS.name] += sum(map(len, edges.values()))
+    yield from _cycle(seen, edges)
 
 
-def judge_writes(seen: Observations) -> Iterator[Anomaly]:
-    """Cycles of transactions that wrote before each other; only neighbours in a log need an edge."""
-    edges: Edges = {}
-    for log in seen.logs.values():
-        before: int | None = None
-        for offset in sorted(log.values):
-            value = log.values[offset]
-            write = log.writes.get(value)
-            if (
-                write is None
-                or not seen.is_committed[write[0]]
-                or not seen.operations[write[0]].transactional
-            ):
-                continue
-            if before is not None and before != write[0]:
-                edges.setdefault(before, {}).setdefault(write[0], (log, (offset, value)))
-            before = write[0]
-    seen.exercised[CIRCULAR_WRITES.name] += sum(map(len, edges.values()))
-    yield from _cycles(CIRCULAR_WRITES, seen, edges)
-
-
-def _own(seen: Observations, log: ObservedLog, position: int, record: Record) -> Anomaly:
-    operation = seen.operations[position]
-    return Anomaly(
-        PRECOMMITTED_READ,
-        text=f"{operation} read its own {record[1]!r} at {log.partition} offset {record[0]}",
-        partition=log.partition,
-        operations=(operation,),
-        records=(record,),
-    )
-
-
-def _cycles(rule: Rule, seen: Observations, edges: Edges) -> Iterator[Anomaly]:
-    if not any(edges.values()):
-        return
-    graph = {position: tuple(after) for position, after in edges.items()}
-    for component in components(graph):
-        cycle = shortest_cycle(graph, component)
-        steps = [(position, *edges[position][after]) for position, after in pairwise([*cycle, cycle[0]])]
+def _cycle(seen: Observations, edges: Edges) -> Iterator[Anomaly]:
+    sorter: TopologicalSorter[int] = TopologicalSorter()
+    for writer, readers in edges.items():
+        for reader in readers:
+            sorter.add(reader, writer)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        cycle: list[int] = error.args[1]  # the first one again at its end
+        steps = [(position, *edges[position][after]) for position, after in pairwise(cycle)]
         shown = [
             f"{seen.operations[position]} -> ({record[1]!r} of {log.partition})"
             for position, log, record in steps[:SHOWN_MAX]
         ]
-        left_out = f" -> {len(cycle) - SHOWN_MAX} more" if len(cycle) > SHOWN_MAX else ""
+        left_out = f" -> {len(steps) - SHOWN_MAX} more" if len(steps) > SHOWN_MAX else ""
         yield Anomaly(
-            rule,
-            text=f"{' -> '.join(shown)}{left_out} -> {seen.operations[cycle[0]]}, of {len(component)} in all",
-            operations=tuple(seen.operations[position] for position in cycle),
+            rules.CIRCULAR_READS,
+            text=f"{' -> '.join(shown)}{left_out} -> {seen.operations[cycle[0]]}",
+            operations=tuple(seen.operations[position] for position, _, _ in steps),
             records=tuple(record for _, _, record in steps),
         )
 
@@ -489,9 +442,9 @@ def exactly_once(inputs: Values, outputs: Values, transform: Transform) -> Histo
     )
     found = Counter((partition, value) for partition, values in outputs.items() for value in values)
     exercised = {
-        MISSING_OUTPUT.name: due.total(),
-        DOUBLED_OUTPUT.name: due.total(),
-        FOREIGN_OUTPUT.name: found.total(),
+        rules.MISSING_OUTPUT.name: due.total(),
+        rules.DOUBLED_OUTPUT.name: due.total(),
+        rules.FOREIGN_OUTPUT.name: found.total(),
     }
     return HistoryVerdict(tuple(_differences(due, found)), exercised=exercised)
 
@@ -502,10 +455,10 @@ def _differences(
     for (partition, value), count in due.items():
         there = found[partition, value]
         if there != count:
-            rule: Rule = MISSING_OUTPUT if there < count else DOUBLED_OUTPUT
+            rule: Rule = rules.MISSING_OUTPUT if there < count else rules.DOUBLED_OUTPUT
             text = f"{value!r} is {there} times in {partition}, not {count}"
             yield Anomaly(rule, text=text, partition=partition)
     for partition, value in found:
         if (partition, value) not in due:
             text = f"{value!r} is in {partition}, and no input produces it"
-            yield Anomaly(FOREIGN_OUTPUT, text=text, partition=partition)
+            yield Anomaly(rules.FOREIGN_OUTPUT, text=text, partition=partition)

@@ -29,8 +29,7 @@ RULE_NAMES: Final = (
     CONVERGES,
     HANGING_TRANSACTION,
     EXACTLY_ONCE,
-    *(rule.name for rule in HISTORY_RULES if not rule.allowed_because),
-    *(rule.name for rule in STEP_RULES),
+    *(rule.name for rule in (*HISTORY_RULES, *STEP_RULES)),
 )
 
 
