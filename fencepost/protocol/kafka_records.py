@@ -158,7 +158,10 @@ def _header_name(name: bytes | None) -> str:
 
 
 def _bytes(payload: bytes, at: int) -> tuple[bytes | None, int]:
-    size, at = read_varint(payload, at)
+    if at < len(payload) and (first := payload[at]) < 0x80:  # as in read_varint, without the call
+        size, at = (first >> 1) ^ -(first & 1), at + 1
+    else:
+        size, at = read_varint(payload, at)
     if size == _NULL:
         return None, at
     end = at + size

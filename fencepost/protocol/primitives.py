@@ -113,7 +113,9 @@ class Fields:
 
     def rest(self) -> bytes:
         """All bytes that are left."""
-        return self.take(len(self.data) - self.at)
+        piece = self.data[self.at :]
+        self.at = len(self.data)
+        return piece
 
     def fail(self, because: str) -> NoReturn:
         raise ProtocolViolation(f"{self.name}: {because}")

@@ -165,11 +165,12 @@ def _read_transaction(value: bytes) -> TransactionRecord:
     # Version 0 is what brokers before transaction.version 1 wrote; a directory may hold it after an upgrade.
     if version not in (0, _TRANSACTION_VALUE_VERSION):
         fields.fail(f"version {version} is unknown")
-    if number not in _STATES:
+    state = _STATES.get(number)
+    if state is None:
         fields.fail(f"state {number} is unknown")
     partitions = _flexible_partitions(fields) if version else _read_partitions(fields, flexible=False)
     # Kafka's writer has this rule, and `_partitions` above; a record without it was not written by either.
-    if (partitions is None) != (_STATES[number] is TransactionState.EMPTY):
+    if (partitions is None) != (state is _EMPTY):
         fields.fail("partitions are null exactly in the state Empty")
     update_ms, start_ms = fields.fixed(_TRANSACTION_TIMES)
     previous_producer_id, next_producer_id, client_version = NO_PRODUCER_ID, NO_PRODUCER_ID, 0
@@ -182,7 +183,7 @@ def _read_transaction(value: bytes) -> TransactionRecord:
         next_producer_id,
         producer_epoch,
         timeout_ms,
-        _STATES[number],
+        state,
         partitions or (),
         update_ms,
         start_ms,
