@@ -11,11 +11,10 @@ from typing import Annotated, Literal
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed
-from fencepost.cli.options import ANSWER_MS, DEFAULT, AsJson, Bootstrap, is_offset, reach
+from fencepost.cli.options import ANSWER_MS, DEFAULT, AsJson, Bootstrap, connect, is_offset, partitions_of
 from fencepost.cli.output import Json, print_json, text_of
-from fencepost.cli.transactions import in_range
 from fencepost.client.consumer_records import Record
-from fencepost.client.shells.sync import Admin, Consumer
+from fencepost.client.shells.sync import Consumer
 from fencepost.protocol.terms import TopicPartition
 
 POLL_MS = 500
@@ -56,10 +55,10 @@ def consume(
     """
     left = max_
     with (
-        Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin,
+        connect(bootstrap) as admin,
         Consumer(bootstrap, isolation_level=isolation, default_api_timeout_ms=ANSWER_MS) as consumer,
     ):
-        partitions = partitions_to_read(admin, topic, partition)
+        partitions = partitions_of(admin, topic, partition)
         ends = admin.end_offsets(partitions, isolation_level=isolation)
         consumer.assign(partitions)
         go_to_start(consumer, partitions, ends, from_)
@@ -71,18 +70,6 @@ def consume(
                     show(record, as_json=as_json, places=places)
                     left = None if left is None else left - 1
             sys.stdout.flush()
-
-
-def partitions_to_read(admin: Admin, topic: str, wanted: tuple[int, ...]) -> list[TopicPartition]:
-    """The wanted partitions, or all partitions of the topic."""
-    present = range(len(admin.describe_topic(topic).leaders))
-    if missing := set(wanted) - set(present):
-        raise CommandFailed(
-            f"topic {topic} has no partition {min(missing)}",
-            then=f"its partitions are {in_range(len(present))}",
-            code=WRONG_USAGE,
-        )
-    return [TopicPartition(topic, number) for number in wanted or present]
 
 
 def go_to_start(

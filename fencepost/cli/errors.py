@@ -7,6 +7,7 @@ other exception is a bug and shows its traceback.
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from typing import Final
@@ -34,6 +35,9 @@ ADVICE: Final = {
     ErrorCode.CONCURRENT_TRANSACTIONS: "the previous transaction of this id is still ending; try again",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "a topic name has up to 249 ASCII letters, digits, '.', '_' and '-'",
 }
+
+REQUEST_NAME: Final = re.compile(r"^[A-Z]\w+: ")
+"""Refusals begin with the request (`Metadata: topic 'x' does not exist`), which helps only programmers."""
 
 
 class CommandFailed(FencepostError):
@@ -64,41 +68,30 @@ def code_of(ended: BaseException) -> int:
 
 def report(problem: Exception) -> int:
     """Prints an expected error and returns its exit code; re-raises any other."""
+    code, then = FAILED, ""
     match problem:
         case ExceptionGroup(exceptions=(Exception() as only,)):
             return report(only)  # a trio nursery wraps the one error of its task
         case CommandFailed():
-            complain(str(problem), then=problem.then)
-            return problem.code
-        case UnknownTopic():
-            complain(
-                problem.because,
-                then="`fencepost topic create` creates a topic; `fencepost topic list` shows the topics",
-            )
-            return FAILED
+            what, then, code = str(problem), problem.then, problem.code
         case RequestTimeout():  # a broker accepted the connection before, so starting one is no advice
-            complain(
-                problem.because,
-                then="try again; if it fails again, check the broker at the --bootstrap address",
-            )
-            return FAILED
+            what, then = problem.because, "try again; if it fails again, check the broker at --bootstrap"
+        case UnknownTopic():
+            what = problem.because
+            then = "`fencepost topic create` creates a topic; `fencepost topic list` shows the topics"
         case ClientError():
-            complain(problem.because, then=ADVICE.get(problem.error, ""))
-            return FAILED
+            what, then = REQUEST_NAME.sub("", problem.because), ADVICE.get(problem.error, "")
         case ConnectionError():
-            complain(
-                str(problem),
-                then="start a broker with `fencepost serve DIR`, or give its address with --bootstrap",
-            )
-            return NO_BROKER
+            what, code = str(problem), NO_BROKER
+            then = "start a broker with `fencepost serve DIR`, or give its address with --bootstrap"
         case OSError(strerror=str(reason), filename=str(path)):
-            complain(f"{path}: {reason}")
-            return FAILED
+            what = f"{path}: {reason}"
         case FencepostError() | OSError():
-            complain(str(problem))
-            return FAILED
+            what = str(problem)
         case _:
             raise problem
+    complain(what, then=then)
+    return code
 
 
 def complain(what: str, *, then: str = "") -> None:

@@ -6,34 +6,48 @@ markers and aborted records. Only the delete commands change anything.
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from fencepost.cli.errors import ADVICE, CommandFailed
-from fencepost.cli.options import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
-from fencepost.cli.output import Json, counted, print_json, print_table
-from fencepost.cli.transactions import Row, partition_of, print_rows
-from fencepost.client.admin import GroupDescription
-from fencepost.client.shells.sync import Admin
+from fencepost.cli.options import DEFAULT, AsJson, Bootstrap, connect, partitions_of
+from fencepost.cli.output import Columns, Json, counted, print_json, print_rows, print_table, row_of
+from fencepost.client.admin import GroupDescription, GroupListing
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import GroupState, TopicPartition
 
 StateName = Literal["Empty", "PreparingRebalance", "CompletingRebalance", "Stable"]
 STATES: Final = {state.title: state for state in GroupState}
 
-LISTED: Final = {
-    "group": "GROUP",
-    "coordinator": "COORDINATOR",
-    "protocol_type": "PROTOCOL-TYPE",
-    "state": "STATE",
-}
-OFFSETS: Final = {
-    "topic": "TOPIC",
-    "partition": "PARTITION",
-    "current_offset": "CURRENT-OFFSET",
-    "log_end_offset": "LOG-END-OFFSET",
-    "lag": "LAG",
-    "consumer_id": "CONSUMER-ID",
-}
+LISTED: Columns[GroupListing] = (
+    ("group", "GROUP", lambda group: group.group_id),
+    ("coordinator", "COORDINATOR", lambda group: group.coordinator_id),
+    ("protocol_type", "PROTOCOL-TYPE", lambda group: group.protocol_type or None),
+    ("state", "STATE", lambda group: group.state.title),
+)
+
+
+class OffsetLine(NamedTuple):
+    """One partition of a group; a value is None when it is unknown or the topic was deleted."""
+
+    partition: TopicPartition
+    current: int | None
+    end: int | None
+    consumer_id: str | None
+
+    @property
+    def lag(self) -> int | None:
+        """How far the group is behind; 0 if the log was cut below its offset."""
+        return None if self.current is None or self.end is None else max(self.end - self.current, 0)
+
+
+OFFSETS: Columns[OffsetLine] = (
+    ("topic", "TOPIC", lambda line: line.partition.topic),
+    ("partition", "PARTITION", lambda line: line.partition.partition),
+    ("current_offset", "CURRENT-OFFSET", lambda line: line.current),
+    ("log_end_offset", "LOG-END-OFFSET", lambda line: line.end),
+    ("lag", "LAG", lambda line: line.lag),
+    ("consumer_id", "CONSUMER-ID", lambda line: line.consumer_id),
+)
 
 
 def list_groups(
@@ -46,20 +60,11 @@ def list_groups(
     state
         Only groups in this state. Repeatable.
     """
-    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
+    with connect(bootstrap) as admin:
         listed = sorted(
             admin.list_consumer_groups(STATES[name] for name in state), key=lambda entry: entry.group_id
         )
-    rows: list[Row] = [
-        {
-            "group": entry.group_id,
-            "coordinator": entry.coordinator_id,
-            "protocol_type": entry.protocol_type or None,
-            "state": entry.state.title,
-        }
-        for entry in listed
-    ]
-    print_rows(LISTED, rows, as_json=as_json)
+    print_rows(LISTED, listed, as_json=as_json)
 
 
 def describe_group(name: str, /, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False) -> None:
@@ -70,7 +75,7 @@ def describe_group(name: str, /, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJ
     name
         The group.
     """
-    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
+    with connect(bootstrap) as admin:
         found = admin.describe_consumer_group(name)
         if found.state is GroupState.DEAD:
             raise CommandFailed(f"group {name} does not exist", then=ADVICE[ErrorCode.GROUP_ID_NOT_FOUND])
@@ -78,9 +83,10 @@ def describe_group(name: str, /, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJ
         topics = {topic.topic for topic in admin.list_topics()}
         read = sorted({*offsets, *(where for member in found.members for where in member.partitions)})
         ends = admin.end_offsets([where for where in read if where.topic in topics], "read_uncommitted")
-    rows = [_offset_row(where, found, offsets.get(where), ends.get(where)) for where in read]
+    owners = {where: member.member_id for member in found.members for where in member.partitions}
+    lines = [OffsetLine(where, offsets.get(where), ends.get(where), owners.get(where)) for where in read]
     if as_json:
-        print_json({**_facts(found), "offsets": rows})
+        print_json({**_facts(found), "offsets": [row_of(OFFSETS, line) for line in lines]})
     else:
         members = counted(len(found.members), "member") if found.members else "no members"
         print(f"{name} is {found.state.title} and has {members}.")
@@ -89,8 +95,8 @@ def describe_group(name: str, /, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJ
                 ("CONSUMER-ID", "GROUP-INSTANCE-ID", "#PARTITIONS"),
                 [(each.member_id, each.group_instance_id, len(each.partitions)) for each in found.members],
             )
-        if rows:
-            print_rows(OFFSETS, rows, as_json=False)
+        if lines:
+            print_rows(OFFSETS, lines, as_json=False)
 
 
 def _facts(found: GroupDescription) -> dict[str, Json]:
@@ -110,19 +116,6 @@ def _facts(found: GroupDescription) -> dict[str, Json]:
     }
 
 
-def _offset_row(where: TopicPartition, found: GroupDescription, current: int | None, end: int | None) -> Row:
-    """One partition; a value is None when it is unknown or the topic was deleted."""
-    owner = next((member.member_id for member in found.members if where in member.partitions), None)
-    return {
-        "topic": where.topic,
-        "partition": where.partition,
-        "current_offset": current,
-        "log_end_offset": end,
-        "lag": None if current is None or end is None else max(end - current, 0),
-        "consumer_id": owner,
-    }
-
-
 def delete_group(name: str, /, *, bootstrap: Bootstrap = DEFAULT) -> None:
     """Delete a group that has no members, and all its offsets.
 
@@ -131,7 +124,7 @@ def delete_group(name: str, /, *, bootstrap: Bootstrap = DEFAULT) -> None:
     name
         The group.
     """
-    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
+    with connect(bootstrap) as admin:
         admin.delete_consumer_group(name)
     print(f"Deleted group {name}.")
 
@@ -150,8 +143,7 @@ def delete_offsets(
     partition
         Only this partition of the topic. Repeatable.
     """
-    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
-        numbers = partition or range(len(admin.describe_topic(topic).leaders))
-        parts = [partition_of(admin, topic, number) for number in numbers]
+    with connect(bootstrap) as admin:
+        parts = partitions_of(admin, topic, partition)
         admin.delete_consumer_group_offsets(name, parts)
     print(f"Deleted the offsets of group {name} for {', '.join(map(str, parts))}.")

@@ -1,14 +1,18 @@
-"""The options that several commands share: `--bootstrap`, `--json`, `--without-fix`, and their checks."""
+"""The options that several commands share, and their checks: broker, partition, JSON, fixes of Kafka."""
 
 from __future__ import annotations
 
 import socket
-from typing import Annotated, Final
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import NO_BROKER, WRONG_USAGE, CommandFailed
-from fencepost.protocol.terms import INT64_MAX
+from fencepost.protocol.terms import INT64_MAX, TopicPartition
+
+if TYPE_CHECKING:
+    from fencepost.client.shells.sync import Admin
 
 DEFAULT: Final = "127.0.0.1:9092"
 CONNECT_SECONDS: Final = 5.0
@@ -46,6 +50,30 @@ def reach(bootstrap: str) -> str:
             code=NO_BROKER,
         ) from problem
     return bootstrap
+
+
+def connect(bootstrap: str) -> Admin:
+    """An admin client of the broker at this address, for a person who waits for the answer."""
+    from fencepost.client.shells.sync import Admin
+
+    return Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS)
+
+
+def partitions_of(admin: Admin, topic: str, wanted: Iterable[int] = ()) -> list[TopicPartition]:
+    """The wanted partitions of a topic, or all; CommandFailed if one does not exist.
+
+    A client that asked for the leader of a missing partition would retry until its timeout.
+    """
+    count = len(admin.describe_topic(topic).leaders)
+    numbers = list(wanted) or range(count)
+    for number in numbers:
+        if not 0 <= number < count:
+            raise CommandFailed(
+                f"topic {topic} has no partition {number}",
+                then=f"its partitions are {'0' if count == 1 else f'0 to {count - 1}'}",
+                code=WRONG_USAGE,
+            )
+    return [TopicPartition(topic, number) for number in numbers]
 
 
 def _check_fix_names(_: type, names: tuple[str, ...]) -> None:

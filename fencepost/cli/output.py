@@ -13,11 +13,13 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar, cast
 
 import attrs
 
 from fencepost.cli.errors import FAILED, WRONG_USAGE, CommandFailed
 
+T = TypeVar("T")
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 
 
@@ -45,6 +47,24 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     Console(highlight=False, markup=False).print(table)
 
 
+Columns = Sequence[tuple[str, str, Callable[[T], Json]]]
+"""The columns of a table of T: each one's name in JSON, its title for people, and its value."""
+
+
+def row_of(columns: Columns[T], entry: T) -> dict[str, Json]:
+    """One row as a JSON object."""
+    return {name: value(entry) for name, _, value in columns}
+
+
+def print_rows(columns: Columns[T], entries: Iterable[T], *, as_json: bool) -> None:
+    """A table of entries, or one JSON list of objects."""
+    rows = [row_of(columns, entry) for entry in entries]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table([title for _, title, _ in columns], [list(row.values()) for row in rows])
+
+
 def counted(number: int, what: str) -> str:
     """`1 batch`, `2,000 batches`."""
     ending = "" if number == 1 else "es" if what.endswith("ch") else "s"
@@ -52,12 +72,14 @@ def counted(number: int, what: str) -> str:
 
 
 def as_words(cell: object) -> str:
-    """The text of one cell: a dash for None."""
+    """The text of one cell: a dash for None, commas between the items of a list."""
     match cell:
         case None:
             return "-"
         case bool():
             return "yes" if cell else "no"
+        case list():
+            return ",".join(map(as_words, cast("list[object]", cell)))
         case _:
             return str(cell)
 

@@ -15,11 +15,10 @@ from typing import Annotated, Literal
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed
-from fencepost.cli.options import ANSWER_MS, DEFAULT, AsJson, Bootstrap, reach
+from fencepost.cli.options import ANSWER_MS, DEFAULT, AsJson, Bootstrap, connect, partitions_of
 from fencepost.cli.output import counted, print_json
-from fencepost.cli.transactions import partition_of
 from fencepost.client.settings import newest_dialect
-from fencepost.client.shells.sync import Admin, Producer, SendFuture
+from fencepost.client.shells.sync import Producer, SendFuture
 from fencepost.protocol.terms import INTERNAL_TOPICS
 
 Pair = tuple[bytes | None, bytes]  # key and value
@@ -94,7 +93,7 @@ def produce(
         )
     written = Written()
     records = split_lines(read_lines(file), separator=separator)
-    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
+    with connect(bootstrap) as admin:
         if topic in INTERNAL_TOPICS:
             raise CommandFailed(
                 f"{topic} is an internal topic: only the broker writes to it",
@@ -102,7 +101,7 @@ def produce(
                 code=WRONG_USAGE,
             )
         if partition is not None:
-            partition_of(admin, topic, partition)
+            partitions_of(admin, topic, [partition])
         spoken = newest_dialect(admin.transaction_version())
     with Producer(
         bootstrap,

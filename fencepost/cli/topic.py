@@ -7,11 +7,16 @@ from typing import Annotated
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed
-from fencepost.cli.options import ANSWER_MS, DEFAULT, AsJson, Bootstrap, is_offset, reach
-from fencepost.cli.output import counted, print_json, print_table
-from fencepost.cli.transactions import partition_of
-from fencepost.client.shells.sync import Admin
+from fencepost.cli.options import DEFAULT, AsJson, Bootstrap, connect, is_offset, partitions_of
+from fencepost.cli.output import Columns, counted, print_json, print_rows, print_table
+from fencepost.client.admin import TopicDescription
 from fencepost.protocol.terms import HIGH_WATERMARK, INT32_MAX, INTERNAL_TOPICS, TopicPartition
+
+LISTED: Columns[TopicDescription] = (
+    ("topic", "TOPIC", lambda topic: topic.topic),
+    ("partitions", "PARTITIONS", lambda topic: len(topic.leaders)),
+    ("internal", "INTERNAL", lambda topic: topic.is_internal),
+)
 
 
 def create_topic(
@@ -34,13 +39,12 @@ def create_topic(
         A setting of the topic as name=value, under its name in Kafka: max.message.bytes. Repeatable.
     """
     _refuse_internal(name, "created")
-    settings = [_setting(given) for given in config]
-    configs = dict(settings)
-    if len(configs) < len(settings):
+    configs = dict(map(_setting, config))
+    if len(configs) < len(config):
         raise CommandFailed(
             "--config sets the same setting twice", then="give each setting once", code=WRONG_USAGE
         )
-    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
+    with connect(bootstrap) as admin:
         admin.create_topic(name, partitions=partitions, configs=configs)
     print(f"Created {name} with {counted(partitions, 'partition')}.")
 
@@ -68,16 +72,9 @@ def _setting(given: str) -> tuple[str, str]:
 
 def list_topics(*, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False) -> None:
     """List all topics, including internal ones."""
-    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
+    with connect(bootstrap) as admin:
         topics = sorted(admin.list_topics(), key=lambda topic: (topic.is_internal, topic.topic))
-    rows = [
-        {"topic": topic.topic, "partitions": len(topic.leaders), "internal": topic.is_internal}
-        for topic in topics
-    ]
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(("TOPIC", "PARTITIONS", "INTERNAL"), [tuple(row.values()) for row in rows])
+    print_rows(LISTED, topics, as_json=as_json)
 
 
 def describe_topic(name: str, /, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False) -> None:
@@ -88,7 +85,7 @@ def describe_topic(name: str, /, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJ
     name
         The topic.
     """
-    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
+    with connect(bootstrap) as admin:
         described = admin.describe_topic(name)
         partitions = [TopicPartition(name, number) for number in range(len(described.leaders))]
         starts = admin.beginning_offsets(partitions)
@@ -125,7 +122,7 @@ def delete_topic(name: str, /, *, bootstrap: Bootstrap = DEFAULT) -> None:
         The topic.
     """
     _refuse_internal(name, "deleted")
-    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
+    with connect(bootstrap) as admin:
         admin.delete_topic(name)
     print(f"Deleted {name}.")
 
@@ -151,8 +148,8 @@ def delete_records(
             code=WRONG_USAGE,
         )
     offset = HIGH_WATERMARK if before == "end" else int(before)
-    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
-        where = partition_of(admin, name, partition)
+    with connect(bootstrap) as admin:
+        [where] = partitions_of(admin, name, [partition])
         start = admin.delete_records({where: offset})[where]
     if as_json:
         print_json({"topic": name, "partition": partition, "start": start})

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 import attrs
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed
-from fencepost.cli.options import ANSWER_MS, DEFAULT, AsJson, Bootstrap, Int64, reach
-from fencepost.cli.output import Json, print_json, print_table
-from fencepost.client.admin import AbortSpec, TopicDescription
+from fencepost.cli.options import DEFAULT, AsJson, Bootstrap, Int64, connect, partitions_of
+from fencepost.cli.output import Columns, print_json, print_rows, row_of
+from fencepost.client.admin import AbortSpec, TransactionListing
 from fencepost.client.errors import RequestFailed
 from fencepost.client.shells.sync import Admin
 from fencepost.protocol.errors import ErrorCode
@@ -32,32 +32,78 @@ from fencepost.protocol.terms import (
 StateName = Literal["Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort"]
 STATES: Final = {state.title: state for state in TransactionState}
 
-Row = dict[str, Json]
-LISTED: Final = {
-    "transactional_id": "TransactionalId",
-    "coordinator": "Coordinator",
-    "producer_id": "ProducerId",
-    "state": "TransactionState",
-}
-DESCRIBED: Final = {
-    "coordinator_id": "CoordinatorId",
-    "transactional_id": "TransactionalId",
-    "producer_id": "ProducerId",
-    "producer_epoch": "ProducerEpoch",
-    "state": "TransactionState",
-    "timeout_ms": "TransactionTimeoutMs",
-    "start_ms": "CurrentTransactionStartTimeMs",
-    "duration_ms": "TransactionDurationMs",
-    "partitions": "TopicPartitions",
-}
-PRODUCERS: Final = {
-    "producer_id": "ProducerId",
-    "producer_epoch": "ProducerEpoch",
-    "latest_coordinator_epoch": "LatestCoordinatorEpoch",
-    "last_sequence": "LastSequence",
-    "last_timestamp": "LastTimestamp",
-    "current_transaction_start_offset": "CurrentTransactionStartOffset",
-}
+
+class Described(NamedTuple):
+    """A transaction as its coordinator describes it."""
+
+    coordinator_id: int
+    found: TransactionDescription
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has begun and is not complete."""
+        return self.found.start_ms != NO_TIMESTAMP
+
+
+class Opened(NamedTuple):
+    """An open transaction as its partition leader describes it."""
+
+    partition: TopicPartition
+    producer: ProducerDescription
+
+
+LISTED: Columns[TransactionListing] = (
+    ("transactional_id", "TransactionalId", lambda entry: entry.transactional_id),
+    ("coordinator", "Coordinator", lambda entry: entry.coordinator_id),
+    ("producer_id", "ProducerId", lambda entry: entry.producer_id),
+    ("state", "TransactionState", lambda entry: entry.state.title),
+)
+DESCRIBED: Columns[Described] = (
+    ("coordinator_id", "CoordinatorId", lambda row: row.coordinator_id),
+    ("transactional_id", "TransactionalId", lambda row: row.found.transactional_id),
+    ("producer_id", "ProducerId", lambda row: row.found.producer_id),
+    ("producer_epoch", "ProducerEpoch", lambda row: row.found.producer_epoch),
+    ("state", "TransactionState", lambda row: row.found.state.title),
+    ("timeout_ms", "TransactionTimeoutMs", lambda row: row.found.timeout_ms),
+    ("start_ms", "CurrentTransactionStartTimeMs", lambda row: row.found.start_ms if row.is_open else None),
+    (
+        "duration_ms",
+        "TransactionDurationMs",
+        lambda row: now_ms() - row.found.start_ms if row.is_open else None,
+    ),
+    ("partitions", "TopicPartitions", lambda row: [str(where) for where in row.found.partitions]),
+)
+PRODUCERS: Columns[ProducerDescription] = (
+    ("producer_id", "ProducerId", lambda entry: entry.producer_id),
+    ("producer_epoch", "ProducerEpoch", lambda entry: entry.producer_epoch),
+    ("latest_coordinator_epoch", "LatestCoordinatorEpoch", lambda entry: entry.coordinator_epoch),
+    ("last_sequence", "LastSequence", lambda entry: entry.last_sequence),
+    ("last_timestamp", "LastTimestamp", lambda entry: entry.last_timestamp),
+    (
+        "current_transaction_start_offset",
+        "CurrentTransactionStartOffset",
+        lambda entry: None if entry.open_since_offset == NO_OFFSET else entry.open_since_offset,
+    ),
+)
+HANGING: Columns[Opened] = (
+    ("topic", "Topic", lambda row: row.partition.topic),
+    ("partition", "Partition", lambda row: row.partition.partition),
+    ("producer_id", "ProducerId", lambda row: row.producer.producer_id),
+    ("producer_epoch", "ProducerEpoch", lambda row: row.producer.producer_epoch),
+    ("coordinator_epoch", "CoordinatorEpoch", lambda row: row.producer.coordinator_epoch),
+    ("start_offset", "StartOffset", lambda row: row.producer.open_since_offset),
+    ("last_timestamp", "LastTimestamp", lambda row: row.producer.last_timestamp),
+    ("duration_min", "Duration(min)", lambda row: (now_ms() - row.producer.last_timestamp) // MINUTE_MS),
+)
+
+MAX_TRANSACTION_TIMEOUT_MIN: Final = 15  # Kafka's default of transaction.max.timeout.ms
+PRODUCERS_AT_ONCE: Final = 500  # as Kafka's tool asks
+Minutes = Annotated[int, Parameter(validator=validators.Number(gte=0))]
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970, as in start times and timestamps."""
+    return time.time_ns() // 1_000_000
 
 
 def list_transactions(
@@ -85,21 +131,12 @@ def list_transactions(
     """
     states = tuple(STATES[name] for name in state)
     filters = (states, producer_id, duration_filter, transactional_id_pattern)
-    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
+    with connect(bootstrap) as admin:
         try:
             listed = sorted(admin.list_transactions(*filters), key=lambda entry: entry.transactional_id)
         except ValueError as problem:
             raise CommandFailed(f"--transactional-id-pattern {problem}", code=WRONG_USAGE) from problem
-    rows: list[Row] = [
-        {
-            "transactional_id": entry.transactional_id,
-            "coordinator": entry.coordinator_id,
-            "producer_id": entry.producer_id,
-            "state": entry.state.title,
-        }
-        for entry in listed
-    ]
-    print_rows(LISTED, rows, as_json=as_json)
+    print_rows(LISTED, listed, as_json=as_json)
 
 
 def describe_transaction(
@@ -112,31 +149,13 @@ def describe_transaction(
     transactional_id
         The transactional id.
     """
-    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
+    with connect(bootstrap) as admin:
         found = admin.describe_transaction(transactional_id)
-        coordinator_id = admin.find_coordinator(transactional_id)
-    row = row_of(found, coordinator_id=coordinator_id, now_ms=now_ms())
+        row = Described(admin.find_coordinator(transactional_id), found)
     if as_json:
-        print_json(row)
+        print_json(row_of(DESCRIBED, row))
     else:
-        partitions = ",".join(f"{part.topic}-{part.partition}" for part in found.partitions)
-        print_rows(DESCRIBED, [{**row, "partitions": partitions}], as_json=False)
-
-
-def row_of(found: TransactionDescription, *, coordinator_id: int, now_ms: int) -> Row:
-    """A described transaction; start and duration are None if no transaction is open."""
-    is_open = found.start_ms != NO_TIMESTAMP
-    return {
-        "coordinator_id": coordinator_id,
-        "transactional_id": found.transactional_id,
-        "producer_id": found.producer_id,
-        "producer_epoch": found.producer_epoch,
-        "state": found.state.title,
-        "timeout_ms": found.timeout_ms,
-        "start_ms": found.start_ms if is_open else None,
-        "duration_ms": now_ms - found.start_ms if is_open else None,
-        "partitions": [f"{part.topic}-{part.partition}" for part in found.partitions],
-    }
+        print_rows(DESCRIBED, [row], as_json=False)
 
 
 def describe_producers(
@@ -158,8 +177,8 @@ def describe_producers(
     broker_id
         Ask this broker instead of the leader of the partition.
     """
-    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
-        where = partition_of(admin, topic, partition)
+    with connect(bootstrap) as admin:
+        [where] = partitions_of(admin, topic, [partition])
         leader = admin.describe_topic(topic).leaders[partition]
         if broker_id not in (None, leader):  # a partition has one replica
             raise CommandFailed(
@@ -168,7 +187,7 @@ def describe_producers(
                 code=WRONG_USAGE,
             )
         producers = admin.describe_producers(where, broker_id)
-    print_rows(PRODUCERS, [row_of_producer(producer) for producer in producers], as_json=as_json)
+    print_rows(PRODUCERS, producers, as_json=as_json)
 
 
 def force_terminate_transaction(
@@ -181,93 +200,10 @@ def force_terminate_transaction(
     transactional_id
         The transactional id. A new producer can use it right away.
     """
-    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
+    with connect(bootstrap) as admin:
         admin.describe_transaction(transactional_id)  # a mistyped id would be created
         admin.force_terminate_transaction(transactional_id)
     print(f"Fenced the producer of {transactional_id}.")
-
-
-def row_of_producer(producer: ProducerDescription) -> Row:
-    """One producer with the fields of Kafka's tool; -1 is an unknown coordinator epoch or sequence."""
-    start = producer.open_since_offset
-    return {
-        "producer_id": producer.producer_id,
-        "producer_epoch": producer.producer_epoch,
-        "latest_coordinator_epoch": producer.coordinator_epoch,
-        "last_sequence": producer.last_sequence,
-        "last_timestamp": producer.last_timestamp,
-        "current_transaction_start_offset": None if start == NO_OFFSET else start,
-    }
-
-
-def partition_of(admin: Admin, topic: str, partition: int) -> TopicPartition:
-    """The partition, if it exists; else CommandFailed or RequestFailed.
-
-    A client that asked for the leader of a missing partition would retry until its timeout.
-    """
-    count = len(admin.describe_topic(topic).leaders)
-    if not 0 <= partition < count:
-        raise CommandFailed(
-            f"topic {topic} has no partition {partition}",
-            then=f"its partitions are {in_range(count)}",
-            code=WRONG_USAGE,
-        )
-    return TopicPartition(topic, partition)
-
-
-def in_range(count: int) -> str:
-    """`0`, or `0 to 3`: the partition numbers of a topic with so many partitions."""
-    return "0" if count == 1 else f"0 to {count - 1}"
-
-
-def print_rows(columns: dict[str, str], rows: list[Row], *, as_json: bool) -> None:
-    """Rows under Kafka's column names, or as one JSON list."""
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(tuple(columns.values()), [tuple(row[name] for name in columns) for row in rows])
-
-
-def now_ms() -> int:
-    """Milliseconds since 1970, as in start times and timestamps."""
-    return time.time_ns() // 1_000_000
-
-
-MAX_TRANSACTION_TIMEOUT_MIN: Final = 15  # Kafka's default of transaction.max.timeout.ms
-PRODUCERS_AT_ONCE: Final = 500  # as Kafka's tool asks
-
-HANGING: Final = {
-    "topic": "Topic",
-    "partition": "Partition",
-    "producer_id": "ProducerId",
-    "producer_epoch": "ProducerEpoch",
-    "coordinator_epoch": "CoordinatorEpoch",
-    "start_offset": "StartOffset",
-    "last_timestamp": "LastTimestamp",
-    "duration_min": "Duration(min)",
-}
-Minutes = Annotated[int, Parameter(validator=validators.Number(gte=0))]
-
-
-@attrs.frozen
-class Opened:
-    """An open transaction, as its partition leader describes it."""
-
-    partition: TopicPartition
-    producer: ProducerDescription = attrs.field(kw_only=True)
-
-    def row(self, now_ms: int) -> Row:
-        """One line of find-hanging."""
-        return {
-            "topic": self.partition.topic,
-            "partition": self.partition.partition,
-            "producer_id": self.producer.producer_id,
-            "producer_epoch": self.producer.producer_epoch,
-            "coordinator_epoch": self.producer.coordinator_epoch,
-            "start_offset": self.producer.open_since_offset,
-            "last_timestamp": self.producer.last_timestamp,
-            "duration_min": (now_ms - self.producer.last_timestamp) // MINUTE_MS,
-        }
 
 
 # KIP-664: partitions are asked before coordinators. A transaction that begins between the two questions is
@@ -304,7 +240,7 @@ def find_hanging(
             then="for example: fencepost transactions find-hanging --topic TOPIC",
             code=WRONG_USAGE,
         )
-    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
+    with connect(bootstrap) as admin:
         searched = partitions_to_search(admin, broker_id, topic, partition)
         now = now_ms()
         candidates = [
@@ -313,8 +249,7 @@ def find_hanging(
             if now - opened.producer.last_timestamp > max_transaction_timeout * MINUTE_MS
         ]
         known = known_transactions(admin, sorted({found.producer.producer_id for found in candidates}))
-    rows = [opened.row(now) for opened in hanging_among(candidates, known)]
-    print_rows(HANGING, rows, as_json=as_json)
+    print_rows(HANGING, hanging_among(candidates, known), as_json=as_json)
 
 
 def find_late(
@@ -334,13 +269,12 @@ def find_late(
         The broker's transaction.max.timeout.ms in minutes; another five minutes are allowed for ending the
         transaction.
     """
-    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
+    with connect(bootstrap) as admin:
         searched = partitions_to_search(admin, broker_id, None, None)
-        now = now_ms()
-        before_ms = now - max_transaction_timeout * MINUTE_MS - LATE_TRANSACTION_BUFFER_MS
+        before_ms = now_ms() - max_transaction_timeout * MINUTE_MS - LATE_TRANSACTION_BUFFER_MS
         oldest = oldest_of_each(open_transactions(admin, searched))
-    rows = [opened.row(now) for opened in oldest if opened.producer.last_timestamp < before_ms]
-    print_rows(HANGING, rows, as_json=as_json)
+    late = [opened for opened in oldest if opened.producer.last_timestamp < before_ms]
+    print_rows(HANGING, late, as_json=as_json)
 
 
 def oldest_of_each(opened: Iterable[Opened]) -> list[Opened]:
@@ -363,10 +297,8 @@ def partitions_to_search(
             code=WRONG_USAGE,
         )
     if topic is not None and partition is not None:
-        partition_of(admin, topic, partition)
-    topics: Sequence[TopicDescription] = (
-        admin.list_topics() if topic is None else [admin.describe_topic(topic)]
-    )
+        partitions_of(admin, topic, [partition])
+    topics = admin.list_topics() if topic is None else [admin.describe_topic(topic)]
     return [
         TopicPartition(described.topic, number)
         for described in topics
@@ -380,7 +312,7 @@ def open_transactions(admin: Admin, partitions: Iterable[TopicPartition]) -> Ite
     for where in partitions:
         for producer in admin.describe_producers(where):
             if producer.open_since_offset != NO_OFFSET:
-                yield Opened(where, producer=producer)
+                yield Opened(where, producer)
 
 
 def known_transactions(admin: Admin, producer_ids: Sequence[int]) -> list[TransactionDescription]:
@@ -432,16 +364,14 @@ def abort_transaction(
     coordinator_epoch
         The coordinator epoch of the marker.
     """
-    with Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS) as admin:
+    with connect(bootstrap) as admin:
+        [where] = partitions_of(admin, topic, [partition])
         match (start_offset, producer_id, producer_epoch, coordinator_epoch):
             case (int(offset), None, None, None):
-                spec = spec_at(admin, partition_of(admin, topic, partition), offset)
+                spec = spec_at(admin, where, offset)
             case (None, int(who), int(epoch), int(coordinator)):
                 spec = AbortSpec(
-                    partition=partition_of(admin, topic, partition),
-                    producer_id=who,
-                    producer_epoch=epoch,
-                    coordinator_epoch=coordinator,
+                    partition=where, producer_id=who, producer_epoch=epoch, coordinator_epoch=coordinator
                 )
             case _:
                 raise CommandFailed(
@@ -462,15 +392,13 @@ def abort_transaction(
 
 def spec_at(admin: Admin, where: TopicPartition, start_offset: int) -> AbortSpec:
     """The open transaction that starts at this offset; CommandFailed if there is none."""
-    for opened in open_transactions(admin, [where]):
-        if opened.producer.open_since_offset == start_offset:
+    for _, producer in open_transactions(admin, [where]):
+        if producer.open_since_offset == start_offset:
             return AbortSpec(
                 partition=where,
-                producer_id=opened.producer.producer_id,
-                producer_epoch=opened.producer.producer_epoch,
-                coordinator_epoch=max(
-                    opened.producer.coordinator_epoch, 0
-                ),  # -1: no marker was written here yet
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                coordinator_epoch=max(producer.coordinator_epoch, 0),  # -1: no marker was written here yet
             )
     raise CommandFailed(
         f"no open transaction in {where} starts at offset {start_offset}",

@@ -214,7 +214,7 @@ def test_only_the_oldest_transaction_of_a_partition_makes_it_late() -> None:
             coordinator_epoch=0,
             open_since_offset=since,
         )
-        return Opened(TopicPartition("t", partition), producer=producer)
+        return Opened(TopicPartition("t", partition), producer)
 
     found = oldest_of_each([opened(0, 1, 9), opened(0, 2, 3), opened(1, 1, 5), opened(0, 3, 4)])
     assert [(each.partition.partition, each.producer.producer_id) for each in found] == [(0, 2), (1, 1)]

@@ -236,7 +236,7 @@ def delete_topics(state: Controller, request: DeleteTopics, *, to: ReplyTo) -> C
             )
         elif topic is None:
             answers.append(
-                _topic_error(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+                _topic_error(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
             )
         else:
             records.append(TopicRemoved(topic_id=topic.topic_id))
