@@ -355,6 +355,24 @@ def test_unknown_topics_and_absent_brokers_are_told(tell: Callable[[Story], None
     tell(story)
 
 
+def test_a_call_ends_by_the_clock_that_its_client_was_given(tell: Callable[[Story], None]) -> None:
+    """The clock is the test's: a minute goes by at once, and so do the pauses between two connections."""
+    now = [0]
+
+    def clock() -> int:
+        now[0] += 1_000
+        return now[0]
+
+    async def story(_: str) -> None:
+        client = AsyncProducer("127.0.0.1:9", transactional_id="pay", max_block_ms=60_000, clock=clock)
+        async with client as producer:
+            with pytest.raises(RequestTimeout, match="did not finish within 60000 ms"):
+                await producer.init_transactions()
+        assert now[0] < 200_000, "nothing goes on after the deadline"
+
+    tell(story)
+
+
 def test_a_consumer_seeks(tell: Callable[[Story], None]) -> None:
     async def story(address: str) -> None:
         async with AsyncProducer(address) as producer:

@@ -1,5 +1,8 @@
 """The async producer, consumer and admin, on trio and on asyncio. Their methods are the scripts of
 `client/calls.py` and `client/admin.py`, run by the async driver.
+
+A client works inside its `async with` block. Several clients are left in the opposite order of entering
+them, as nested blocks do, because the tasks of each belong to a task group.
 """
 
 # The functions that make methods use the private parts of a client:
@@ -84,8 +87,8 @@ class AsyncSendFutures(PendingColumn["AsyncProducer"]):
 class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
     """A producer: idempotent, or transactional if it has a `transactional_id` (KIP-98).
 
-    One task at a time sends and controls transactions. The end of an `async with` block flushes and closes
-    the producer.
+    One task at a time sends and controls transactions. The end of the `async with` block flushes and closes
+    the producer. Clients are left in the opposite order of entering them, as nested blocks do.
     """
 
     make_driver = AsyncDriver

@@ -9,8 +9,8 @@ reads, passes on everything that has arrived, and wakes the callers whose condit
 #     the caller          runs its script; writes to the socket directly; parks on an Event in `_waiters`
 #     _serve (per node)   connects, then reads until the connection ends, and reports its end
 #     _drain (per node)   only while the kernel's buffer is full: waits until the socket is writable again
-#     _keep_time          sleeps until the next deadline of the network; `push` sets its alarm when an
-#                         earlier one appears
+#     _keep_time          sleeps until the next deadline of the network or of a caller, by the clock of the
+#                         client; `_set_alarm` wakes it when an earlier one appears
 #
 # `_waiters` is keyed by the `news` of a Wait, so a finished batch wakes its own callers and not all of them:
 # a program may have thousands of tasks that wait for a record each. ANYTHING is woken by every read.
@@ -28,6 +28,7 @@ from math import inf
 from typing import TypeVar
 
 import anyio
+import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from fencepost.client.calls import ANYTHING, Callback, CallScript, Wait
@@ -50,6 +51,7 @@ class AsyncDriver:
         self._links: dict[int, socket.socket] = {}
         self._tasks: TaskGroup | None = None
         self._waiters: defaultdict[Hashable, list[anyio.Event]] = defaultdict(list)
+        self._deadlines: dict[anyio.Event, float] = {}  # of the waiting callers
         self._sleeps_until: float = 0
         self._buffer = bytearray(READ_SIZE)
         self._view = memoryview(self._buffer)
@@ -130,12 +132,20 @@ class AsyncDriver:
                     raise
 
     async def _wait(self, wait: Wait) -> None:
-        limit = inf if wait.deadline == inf else anyio.current_time() + (wait.deadline - self._clock()) / 1000
-        with anyio.CancelScope(deadline=limit, shield=wait.is_shielded):
-            while not wait.until():
+        with anyio.CancelScope(shield=wait.is_shielded):
+            if wait.deadline <= self._clock():
+                await (
+                    anyio.lowlevel.checkpoint()
+                )  # a program that only asks what is there lets others run too
+            while not wait.until() and wait.deadline > self._clock():
                 event = anyio.Event()
                 self._waiters[wait.news].append(event)
-                await event.wait()
+                self._deadlines[event] = wait.deadline
+                self._set_alarm(wait.deadline)
+                try:
+                    await event.wait()
+                finally:
+                    del self._deadlines[event]
 
     def perform(self, effects: list[Effect]) -> None:
         """Performs effects; writes at once what the sockets accept."""
@@ -151,8 +161,10 @@ class AsyncDriver:
         for node, connection in list(network.connections.items()):
             if connection.outbox and node in self._links and connection not in self._draining:
                 self._write(node, connection)
-        wake_at = network.wake_at
-        if wake_at is not None and wake_at < self._sleeps_until:
+        self._set_alarm(network.wake_at)
+
+    def _set_alarm(self, at: float | None) -> None:
+        if at is not None and at < self._sleeps_until:
             self._alarm.set()
 
     def _wake(self, key: Hashable) -> None:
@@ -259,10 +271,15 @@ class AsyncDriver:
                     self._drop(self._links.pop(node))
             self.push()
             self._wake(ANYTHING)
+            for event, deadline in self._deadlines.items():
+                if deadline <= now:
+                    event.set()
             wake_at = self.network.wake_at
-            self._sleeps_until = inf if wake_at is None else wake_at
+            waiting = (deadline for deadline in self._deadlines.values() if deadline > now)
+            self._sleeps_until = min(waiting, default=inf)
+            if wake_at is not None:
+                self._sleeps_until = min(self._sleeps_until, wake_at)
             self._alarm = anyio.Event()
-            delay = inf if wake_at is None else max(0, wake_at - now) / 1000
-            with anyio.move_on_after(None if delay == inf else delay):
+            with anyio.move_on_after(max(0, self._sleeps_until - now) / 1000):
                 await self._alarm.wait()
             self._sleeps_until = 0
