@@ -106,10 +106,6 @@ class DataDirectory:
             self._journals[partition] = journal
         return journal
 
-    def opened(self) -> list[TopicPartition]:
-        """The partitions whose journal is open, sorted."""
-        return sorted(self._journals)
-
     def has(self, partition: TopicPartition) -> bool:
         """Whether the partition has a log; does not create one."""
         name = directory_name(partition)

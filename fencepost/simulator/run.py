@@ -50,10 +50,9 @@ from fencepost.simulator.judges.operations import ClientOperation, Poll
 from fencepost.simulator.judges.rules import Anomaly, Violation
 from fencepost.simulator.judges.white_box import Invariants
 from fencepost.simulator.world.choices import Choices
-from fencepost.simulator.world.clock import NS_PER_MS
 from fencepost.simulator.world.events import CallBegan
+from fencepost.simulator.world.participants import NS_PER_MS
 from fencepost.simulator.world.processes import ClientProcess, Script
-from fencepost.simulator.world.topics import create_topics
 from fencepost.simulator.world.world import Disordered, World, WorldSettings
 
 CORE_FAILED: Final = "a core failed"
@@ -199,7 +198,7 @@ class Run:
         for node, drift_ppm in zip(world.nodes, spec.drifts_ppm, strict=False):
             node.clock.drift_ppm = drift_ppm
         world.start()
-        create_topics(world, spec.topics)
+        world.create_topics(spec.topics)
         self.reached += [self.protocol_events.listen(point, _heard) for point in spec.reaches]
         self.injector.plan(spec.faults)
         for role in spec.roles:

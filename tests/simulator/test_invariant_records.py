@@ -38,7 +38,7 @@ from fencepost.simulator.judges.rules import Exercised, Violation
 from fencepost.simulator.judges.transaction_rules import TransactionBook
 from fencepost.simulator.judges.white_box import Invariants
 from fencepost.simulator.world.choices import Choices
-from fencepost.simulator.world.journals import ClusterJournals, NodeJournals
+from fencepost.simulator.world.journals import ClusterJournals
 from fencepost.simulator.world.world import World, WorldSettings
 
 KEY, OTHER = TopicPartition("payments", 0), TopicPartition("payments", 1)
@@ -165,7 +165,7 @@ def test_a_replaced_leader_learns_of_nothing_new() -> None:
     journals = ClusterJournals(
         lambda _most: 0, settings=JournalSettings(), breaks=lambda _what, _where: False
     )
-    record.taken_over(Host(Node(NodeSettings()), NodeJournals(journals)), 1, is_cut=False)
+    record.taken_over(Host(Node(NodeSettings()), journals), 1, is_cut=False)
     record.judge_replaced(1)
     write(record, 0, 1)
     with pytest.raises(Violation, match="I15 seen is safe"):
@@ -177,7 +177,7 @@ def test_the_bounds_of_a_replaced_leader_are_in_order_too() -> None:
     judge = Invariants(world)
     judge.partitions[KEY] = record = record_of()
     write(record, 0, 0)
-    replaced, heir = (Host(Node(NodeSettings()), NodeJournals(world.journals)) for _ in range(2))
+    replaced, heir = (Host(Node(NodeSettings()), world.journals) for _ in range(2))
     record.taken_over(heir, 1, is_cut=False)
     state = Partition(KEY, high_watermark=1, log_end_offset=1)
     replaced.node.logs[KEY] = LeaderLog(state)

@@ -15,7 +15,6 @@ from fencepost.simulator.fuzz.plan import FuzzPlan, draw
 from fencepost.simulator.fuzz.worlds import spec_of, try_choices
 from fencepost.simulator.run import Run, run_of
 from fencepost.simulator.world.choices import Choices
-from fencepost.simulator.world.clock import NS_PER_MS
 from fencepost.simulator.world.events import (
     FaultEnded,
     FaultStruck,
@@ -25,6 +24,7 @@ from fencepost.simulator.world.events import (
     NodeKilled,
 )
 from fencepost.simulator.world.network import ReplyMessage, RequestMessage, SimulatedConnection
+from fencepost.simulator.world.participants import NS_PER_MS
 from fencepost.simulator.world.world import World, WorldSettings
 
 # The labels of what ends at once, and of a killed process, whose successor publishes its own start.

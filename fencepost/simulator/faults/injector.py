@@ -35,10 +35,10 @@ from fencepost.broker.host import SyncPolicy
 from fencepost.faults.phrases import LASTS_MS, Action, ActionKind, Fault, Point, PointKind
 from fencepost.journal.simulated import APPEND, SYNC
 from fencepost.simulator.faults.protocol_events import SAME, Listener, ProtocolEvent, ProtocolEvents
-from fencepost.simulator.world.clock import NS_PER_MS
 from fencepost.simulator.world.events import DiskFailed, FaultEnded, FaultStruck
 from fencepost.simulator.world.network import Channel, Message
 from fencepost.simulator.world.nodes import SimulatedNode, disk_of
+from fencepost.simulator.world.participants import NS_PER_MS
 from fencepost.simulator.world.processes import ClientProcess
 from fencepost.simulator.world.world import World
 

@@ -51,10 +51,10 @@ from fencepost.protocol.messages import (
     WriteTxnMarkersReply,
 )
 from fencepost.simulator.faults.injector import FaultInjector, Strike
-from fencepost.simulator.world.clock import NS_PER_MS
 from fencepost.simulator.world.events import MessageSent
 from fencepost.simulator.world.network import Channel, ReplyMessage, RequestMessage, SimulatedConnection
 from fencepost.simulator.world.nodes import CountedDeath, DeathPlace, SimulatedNode, led_by
+from fencepost.simulator.world.participants import NS_PER_MS
 from fencepost.simulator.world.processes import ClientProcess
 from fencepost.simulator.world.world import World
 

@@ -17,7 +17,7 @@ from fencepost.journal.journal import JournalSettings
 from fencepost.simulator.actors.workloads import Membership
 from fencepost.simulator.faults.random_faults import FaultKind
 from fencepost.simulator.world.choices import Choices
-from fencepost.simulator.world.clock import NS_PER_MS
+from fencepost.simulator.world.participants import NS_PER_MS
 from fencepost.simulator.world.world import WorldSettings
 
 PARTITIONS: Final = 2

@@ -15,7 +15,7 @@ from fencepost.broker.host import SyncPolicy
 from fencepost.simulator.faults.random_faults import FaultKind
 from fencepost.simulator.fuzz.plan import DEFAULT_PAUSE_MS, LONG_MS, FuzzPlan, TxnWriterPlan, draw
 from fencepost.simulator.world.choices import Choices
-from fencepost.simulator.world.clock import NS_PER_MS
+from fencepost.simulator.world.participants import NS_PER_MS
 
 Thing = TypeVar("Thing")
 Smaller = Callable[[FuzzPlan], Iterator[FuzzPlan]]

@@ -36,9 +36,9 @@ from fencepost.simulator.judges.known_anomalies import (
 )
 from fencepost.simulator.judges.partition_rules import PartitionRecord
 from fencepost.simulator.judges.transaction_rules import TransactionBook
-from fencepost.simulator.world.clock import NS_PER_MS
 from fencepost.simulator.world.events import MessageLost, MessageSent, NodeStepped
 from fencepost.simulator.world.network import RequestMessage
+from fencepost.simulator.world.participants import NS_PER_MS
 from fencepost.simulator.world.world import World
 
 _WATCHED: Final = (EndTxn, Produce, TxnOffsetCommit, WriteTxnMarkers)

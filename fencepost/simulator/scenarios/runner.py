@@ -17,9 +17,8 @@ from fencepost.simulator.run import NOT_LIVE, Run, RunResult, core_failure, judg
 from fencepost.simulator.scenarios.model import Case, Scenario, ScenarioExpectation, cases
 from fencepost.simulator.scenarios.playing import spec_of
 from fencepost.simulator.scenarios.verdicts import hints, judge, problems, problems_of_seed
-from fencepost.simulator.world.choices import Choices
+from fencepost.simulator.world.choices import Choices, NotedChoices
 from fencepost.simulator.world.history import History
-from fencepost.simulator.world.noted_choices import NotedChoices
 from fencepost.simulator.world.recording import Recorder
 from fencepost.simulator.world.world import Disordered
 

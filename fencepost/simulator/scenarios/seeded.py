@@ -44,9 +44,8 @@ from fencepost.simulator.scenarios.model import (
     TransactionVersion,
 )
 from fencepost.simulator.scenarios.rule_names import RULE_NAMES, contradictory
-from fencepost.simulator.world.choices import Choices
-from fencepost.simulator.world.clock import NS_PER_MS
-from fencepost.simulator.world.noted_choices import Note
+from fencepost.simulator.world.choices import Choices, Note
+from fencepost.simulator.world.participants import NS_PER_MS
 from fencepost.simulator.world.world import WorldSettings
 
 NS_PER_US: Final = 1_000

@@ -1,15 +1,19 @@
 """Every chance of a run as one recorded sequence of small numbers.
 
 Rule: 0 is always the calmest choice, so that a sequence with zeros in it, or one that ends early, is a
-calmer run.
+calmer run. `NotedChoices` remember what each choice decided, and change none of them.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from inspect import currentframe
 from random import Random
-from typing import TypeVar
+from types import FrameType
+from typing import Protocol, TypeVar
+
+import attrs
 
 Thing = TypeVar("Thing")
 PERMILLE = 1_000
@@ -49,3 +53,53 @@ class Choices:
     def some_of(self, things: Sequence[Thing]) -> tuple[Thing, ...]:
         """Any of these, each with an even chance, in their order: the calmest is none."""
         return tuple(thing for thing in things if self.below(2))
+
+
+# --- for readers of a run that a search found ---------------------------------------------------------------
+
+
+class Timekeeper(Protocol):
+    """A source of the time, in nanoseconds."""
+
+    now: int
+
+
+@attrs.frozen(kw_only=True)
+class Note:
+    """One choice that was not the calmest: when, what it decided, and what was chosen."""
+
+    at: int
+    about: str
+    chosen: int
+
+
+class NotedChoices(Choices):
+    """`notes` are by place in the list, of those that are not 0."""
+
+    __slots__ = ("clock", "notes")
+
+    def __init__(self, recorded: tuple[int, ...]) -> None:
+        super().__init__(recorded=recorded)
+        self.notes: dict[int, Note] = {}
+        self.clock: Timekeeper | None = None
+
+    def below(self, count: int) -> int:
+        """As ever, with a note."""
+        place = len(self.taken)
+        chosen = super().below(count)
+        if chosen:
+            at = 0 if self.clock is None else self.clock.now
+            self.notes[place] = Note(at=at, about=_asker(currentframe()), chosen=chosen)
+        return chosen
+
+
+def _asker(frame: FrameType | None) -> str:
+    """The function that had to choose, by its name: what is chosen is what it is about."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename != __file__ and not code.co_name.startswith("<"):
+            words = code.co_name.strip("_").replace("_", " ")
+            source = frame.f_locals.get("source")
+            return f"{words} of {source}" if isinstance(source, str) else words
+        frame = frame.f_back
+    return "?"

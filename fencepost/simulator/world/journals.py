@@ -16,7 +16,7 @@ from fencepost.protocol.terms import TopicPartition
 
 @attrs.define(eq=False)
 class ClusterJournals:
-    """Every partition's log on a disk of its own. All nodes of a cluster share one of these."""
+    """Every partition's log on a disk of its own. The hosts of all nodes share one of these."""
 
     choose: Choose
     settings: JournalSettings
@@ -35,8 +35,20 @@ class ClusterJournals:
             self.opened[partition] = journal
         return journal
 
-    def let_go(self, partition: TopicPartition, *, power_is_lost: bool = False) -> None:
-        """The node that had the log open is dead: the next node recovers the log from the disk."""
+    def has(self, partition: TopicPartition) -> bool:
+        """Whether the partition has a log; does not create one."""
+        return partition in self.disks
+
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions that have a log, sorted."""
+        return sorted(self.disks)
+
+    def holds(self, journal: Journal) -> bool:
+        """Whether this is still the open log of its partition."""
+        return self.opened.get(journal.partition) is journal
+
+    def give_up(self, partition: TopicPartition, *, power_is_lost: bool = False) -> None:
+        """The leader that had the log open died or lost it: the next one recovers the log from the disk."""
         journal = self.opened.pop(partition, None)
         if journal is not None:
             journal.abandon()
@@ -53,6 +65,12 @@ class ClusterJournals:
             journal.abandon()
         self.disks.pop(partition, None)
 
+    def close(self) -> None:
+        """The logs outlive every node."""
+
+    def abandon(self) -> None:
+        """The logs outlive every node."""
+
     def contents(self) -> Iterator[tuple[str, bytes]]:
         """What lies on every disk: path and bytes of each file, in order."""
         for partition in sorted(self.disks):
@@ -63,37 +81,3 @@ class ClusterJournals:
                     content = disk.read_file(path)
                     assert content is not None, "a file that is listed is there"
                     yield f"{partition} {path}", content
-
-
-@attrs.define(eq=False)
-class NodeJournals:
-    """The same logs as one node's host sees them: its `Journals`."""
-
-    shared: ClusterJournals
-
-    def journal(self, partition: TopicPartition) -> Journal:
-        return self.shared.journal(partition)
-
-    def has(self, partition: TopicPartition) -> bool:
-        return partition in self.shared.disks
-
-    def partitions(self) -> list[TopicPartition]:
-        return sorted(self.shared.disks)
-
-    def opened(self) -> list[TopicPartition]:
-        return sorted(self.shared.opened)
-
-    def holds(self, journal: Journal) -> bool:
-        return self.shared.opened.get(journal.partition) is journal
-
-    def give_up(self, partition: TopicPartition) -> None:
-        self.shared.let_go(partition)
-
-    def delete(self, partition: TopicPartition) -> None:
-        self.shared.delete(partition)
-
-    def close(self) -> None:
-        """Nothing is the node's own."""
-
-    def abandon(self) -> None:
-        """Nothing is the node's own."""

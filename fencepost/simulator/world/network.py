@@ -7,9 +7,9 @@ may still arrive: the receiver cannot know.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from heapq import heappush
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
 
@@ -18,13 +18,17 @@ from fencepost.protocol.frames import ReplyFrame, decode_reply, decode_request, 
 from fencepost.protocol.messages import API_BY_REQUEST, Api, ReplyBody, Request
 from fencepost.protocol.values import value
 from fencepost.simulator.world.events import (
-    EventStream,
     MessageArriving,
     MessageLost,
     MessageSent,
     MessageTaken,
     ReplyDiscarded,
 )
+
+if TYPE_CHECKING:
+    from fencepost.simulator.world.nodes import SimulatedNode
+    from fencepost.simulator.world.participants import Participant
+    from fencepost.simulator.world.world import World
 
 LENGTH_BYTES: Final = 4  # the length before a frame, which a reader of frames takes off
 
@@ -63,31 +67,11 @@ class Requester(Protocol):
     def participant(self) -> str: ...
 
     @property
-    def is_paused(self) -> bool: ...
-
-    @property
-    def backlog(self) -> list[tuple[Channel, Message]]: ...
+    def owner(self) -> Participant: ...
 
     def answered(self, connection: SimulatedConnection, answer: ReplyMessage) -> None: ...
 
     def lost(self, connection: SimulatedConnection) -> None: ...
-
-
-class Responder(Protocol):
-    """The sender of answers: a node."""
-
-    @property
-    def participant(self) -> str: ...
-
-    @property
-    def is_paused(self) -> bool: ...
-
-    @property
-    def backlog(self) -> list[tuple[Channel, Message]]: ...
-
-    def asked(self, connection: SimulatedConnection, message: RequestMessage | Close) -> None: ...
-
-    def disconnected(self, connection: SimulatedConnection) -> None: ...
 
 
 class Channel:
@@ -115,7 +99,7 @@ class SimulatedConnection:
 
     __slots__ = ("caller", "in_flight", "is_timed", "number", "server", "to_caller", "to_server")
 
-    def __init__(self, number: int, caller: Requester, server: Responder) -> None:
+    def __init__(self, number: int, caller: Requester, server: SimulatedNode) -> None:
         self.number = number
         self.caller = caller
         self.server = server
@@ -135,24 +119,13 @@ class SimulatedConnection:
         return not self.to_caller.is_dead
 
 
-class Timeline(Protocol):
-    """What the network needs of a world: its time, its queue, and how long things take."""
-
-    now: int
-    events: EventStream
-    queue: list[tuple[int, int, Callable[[Any], None], Any]]
-    happened: int
-
-    def latency(self, source: str) -> int: ...
-
-
 @attrs.define(eq=False)
 class Network:
     """All connections. `blocked` are pairs (source, target) of lanes that nothing passes between; `held` are
     messages that faults hold: each waits where it arrives, and so does all that follows it on its connection.
     """
 
-    timeline: Timeline
+    world: World
     encodes: bool = False
     held: list[Message] = attrs.Factory(list[Message])
     connections: dict[int, SimulatedConnection] = attrs.Factory(dict[int, SimulatedConnection])
@@ -161,11 +134,11 @@ class Network:
     heard: Mapping[type, object] = attrs.field(init=False)  # the types of event that somebody subscribed to
 
     def __attrs_post_init__(self) -> None:
-        self.heard = self.timeline.events.heard
+        self.heard = self.world.events.heard
 
     # --- sending --------------------------------------------------------------------------------------------
 
-    def connect(self, caller: Requester, server: Responder) -> SimulatedConnection:
+    def connect(self, caller: Requester, server: SimulatedNode) -> SimulatedConnection:
         self.made += 1
         connection = SimulatedConnection(self.made, caller, server)
         self.connections[connection.number] = connection
@@ -173,7 +146,7 @@ class Network:
 
     def ask(self, connection: SimulatedConnection, question: RequestMessage) -> None:
         """Send a question; its answer, or the loss of the connection, reaches the caller."""
-        connection.in_flight[question.token] = (API_BY_REQUEST[type(question.request)], self.timeline.now)
+        connection.in_flight[question.token] = (API_BY_REQUEST[type(question.request)], self.world.now)
         self._send(connection.to_server, _recoded_question(question) if self.encodes else question)
 
     def answer(self, connection: SimulatedConnection, answer: ReplyMessage) -> None:
@@ -181,22 +154,22 @@ class Network:
         channel = connection.to_caller
         if channel.is_dead:
             if ReplyDiscarded in self.heard:
-                self.timeline.events.publish(ReplyDiscarded(channel, answer))
+                self.world.events.publish(ReplyDiscarded(channel, answer))
             return
         if self.encodes and answer.token in connection.in_flight:
             answer = _recoded_answer(answer, connection.in_flight[answer.token][0])
         self._send(channel, answer)
 
     def _send(self, channel: Channel, message: Message) -> None:
-        timeline = self.timeline
+        world = self.world
         if MessageSent in self.heard:
-            timeline.events.publish(MessageSent(channel, message))
-        at = timeline.now + timeline.latency(channel.source)
+            world.events.publish(MessageSent(channel, message))
+        at = world.now + world.latency(channel.source)
         if at < channel.last_at:
             at = channel.last_at
         channel.last_at = at
-        timeline.happened += 1
-        heappush(timeline.queue, (at, timeline.happened, self.arrive, (channel, message)))
+        world.happened += 1
+        heappush(world.queue, (at, world.happened, self.arrive, (channel, message)))
 
     # --- arriving -------------------------------------------------------------------------------------------
 
@@ -214,7 +187,7 @@ class Network:
             channel.held.append(message)
             return
         if MessageArriving in self.heard and not (self.held and self.is_held(message)):
-            self.timeline.events.publish(MessageArriving(channel, message))
+            self.world.events.publish(MessageArriving(channel, message))
         if self.held and self.is_held(message):
             channel.held.append(message)
         elif channel.is_dead:  # the receiver of the request broke the connection
@@ -224,12 +197,12 @@ class Network:
 
     def _hand_over(self, channel: Channel, message: Message) -> None:
         connection = channel.connection
-        target = connection.server if channel.is_to_server else connection.caller
+        target = connection.server if channel.is_to_server else connection.caller.owner
         if target.is_paused:
             target.backlog.append((channel, message))
             return
         if MessageTaken in self.heard:
-            self.timeline.events.publish(MessageTaken(channel, message))
+            self.world.events.publish(MessageTaken(channel, message))
         if isinstance(message, ReplyMessage):
             if message.token in connection.in_flight:
                 del connection.in_flight[message.token]
@@ -240,7 +213,7 @@ class Network:
                 self.connections.pop(connection.number, None)
             connection.server.asked(connection, message)
 
-    def resume(self, target: Responder | Requester) -> None:
+    def resume(self, target: Participant) -> None:
         """A participant that was paused takes the messages that arrived meanwhile, in their order."""
         waiting = list(target.backlog)
         target.backlog.clear()
@@ -263,11 +236,11 @@ class Network:
             channel.is_held = False
         else:
             self.held[:] = [held for held in self.held if held is not message]
-        timeline, waiting, channel.held = self.timeline, channel.held, deque()
+        world, waiting, channel.held = self.world, channel.held, deque()
         for each in waiting:
-            timeline.happened += 1
-            channel.last_at = max(channel.last_at, timeline.now)
-            heappush(timeline.queue, (timeline.now, timeline.happened, self.arrive, (channel, each)))
+            world.happened += 1
+            channel.last_at = max(channel.last_at, world.now)
+            heappush(world.queue, (world.now, world.happened, self.arrive, (channel, each)))
 
     def is_held(self, message: Message) -> bool:
         """Whether a fault holds this message."""
@@ -308,7 +281,7 @@ class Network:
 
     def _lost(self, channel: Channel, message: Message, because: str) -> None:
         if MessageLost in self.heard:
-            self.timeline.events.publish(MessageLost(channel, message, because))
+            self.world.events.publish(MessageLost(channel, message, because))
 
 
 def _recoded_question(question: RequestMessage) -> RequestMessage:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Protocol
 
 import attrs
 
@@ -21,28 +20,18 @@ from fencepost.journal.storage import StorageError
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import API_BY_REQUEST, FetchReply
 from fencepost.protocol.terms import TopicPartition
-from fencepost.simulator.world.clock import SimulatedClock
 from fencepost.simulator.world.events import (
     ActBegins,
     ActDone,
-    EventStream,
     FetchAnswered,
     Life,
     LifeChanged,
     NodeKilled,
     NodeStepped,
 )
-from fencepost.simulator.world.journals import ClusterJournals, NodeJournals
-from fencepost.simulator.world.network import (
-    CLOSE,
-    Channel,
-    Close,
-    Message,
-    Network,
-    ReplyMessage,
-    RequestMessage,
-    SimulatedConnection,
-)
+from fencepost.simulator.world.journals import ClusterJournals
+from fencepost.simulator.world.network import CLOSE, Close, ReplyMessage, RequestMessage, SimulatedConnection
+from fencepost.simulator.world.participants import Participant
 
 
 class DeathPlace(Enum):
@@ -73,50 +62,31 @@ class CountedDeath:
         return self.place is DeathPlace.AFTER_A_WRITE or not host.is_idle
 
 
-class NodeWorld(Protocol):
-    """What a node needs of its world."""
-
-    now: int
-    network: Network
-    events: EventStream
-
-    def at(self, time: int, act: Callable[[Any], None], argument: object) -> None: ...
-
-    def node(self, node_id: int) -> SimulatedNode: ...
-
-    def sync_latency(self, disk: str) -> int: ...
-
-
 @attrs.define(eq=False)
-class SimulatedNode:
+class SimulatedNode(Participant):
     """One node: up with a host, or down without one."""
 
-    world: NodeWorld
     settings: NodeSettings
     journals: ClusterJournals
     policy: SyncPolicy
-    clock: SimulatedClock
     carries_own: bool = attrs.field(kw_only=True)
-    participant: str = attrs.field(init=False)
     disk: str = attrs.field(init=False)
     host: Host | None = None
-    is_paused: bool = False
-    backlog: list[tuple[Channel, Message]] = attrs.Factory(list[tuple[Channel, Message]])
     sends_at_once: bool = False  # what an act sends leaves before the next act: faults strike in between
     death: CountedDeath | None = None
     incarnation: int = 0
-    callers: dict[int, SimulatedConnection] = attrs.Factory(
-        dict[int, SimulatedConnection]
-    )  # who asks it, by connection
-    peers: dict[int, SimulatedConnection] = attrs.Factory(
-        dict[int, SimulatedConnection]
-    )  # whom it asks, by node id
+    # By connection, those who ask it; by node id, those that it asks.
+    callers: dict[int, SimulatedConnection] = attrs.Factory(dict[int, SimulatedConnection])
+    peers: dict[int, SimulatedConnection] = attrs.Factory(dict[int, SimulatedConnection])
     syncing: set[TopicPartition] = attrs.Factory(set[TopicPartition])
     tick_at: int | None = None
 
     def __attrs_post_init__(self) -> None:
-        self.participant = f"node {self.settings.node_id}"
         self.disk = disk_of(self.participant)
+
+    @property
+    def owner(self) -> Participant:
+        return self
 
     # --- life and death -------------------------------------------------------------------------------------
 
@@ -124,7 +94,7 @@ class SimulatedNode:
         """A new incarnation over what the logs hold."""
         self.incarnation += 1
         self.death = self.tick_at = None
-        self.host = Host(Node(self.settings), NodeJournals(self.journals), policy=self.policy)
+        self.host = Host(Node(self.settings), self.journals, policy=self.policy)
         self.host.carries_own = self.carries_own
         self.host.watch = self._stepped
         self.host.start(self.clock.ms(self.world.now))
@@ -149,7 +119,7 @@ class SimulatedNode:
         self.death = None
         self.world.events.publish(NodeKilled(self, host, power_is_lost))
         for key in led_by(host):
-            self.journals.let_go(key, power_is_lost=power_is_lost)
+            self.journals.give_up(key, power_is_lost=power_is_lost)
         for connection in list(self.callers.values()):
             self.world.network.reset(connection, server_is_gone=True)
         self.callers.clear()
@@ -158,20 +128,9 @@ class SimulatedNode:
         self.peers.clear()
         self.world.events.publish(LifeChanged(self.participant, Life.CRASHES))
 
-    def pause(self) -> None:
-        """It does nothing until it is resumed, and does not know it (a garbage collection, a stopped
-        machine).
-        """
-        self.is_paused = True
-        self.world.events.publish(LifeChanged(self.participant, Life.PAUSES))
-
-    def resume(self) -> None:
-        was_paused, self.is_paused = self.is_paused, False
-        self.world.network.resume(self)
-        if self.host is not None and not self.is_paused:
-            self.work()
-        if was_paused:
-            self.world.events.publish(LifeChanged(self.participant, Life.RESUMES))
+    def catch_up(self) -> None:
+        super().catch_up()
+        self.work()
 
     # --- as a server ----------------------------------------------------------------------------------------
 

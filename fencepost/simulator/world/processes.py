@@ -6,10 +6,9 @@ what it had sent.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Generator
 from math import ceil, inf
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import attrs
 
@@ -27,17 +26,9 @@ from fencepost.client.errors import Failure
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.requests import RequestMachine
 from fencepost.protocol.errors import ErrorCode
-from fencepost.simulator.world.clock import NS_PER_MS, SimulatedClock
-from fencepost.simulator.world.events import CallEnded, EventStream, Life, LifeChanged
-from fencepost.simulator.world.network import (
-    Channel,
-    Message,
-    Network,
-    ReplyMessage,
-    RequestMessage,
-    Responder,
-    SimulatedConnection,
-)
+from fencepost.simulator.world.events import CallEnded, Life, LifeChanged
+from fencepost.simulator.world.network import ReplyMessage, RequestMessage, SimulatedConnection
+from fencepost.simulator.world.participants import NS_PER_MS, Participant
 
 Machine = ProducerMachine | RequestMachine
 Result = TypeVar("Result")
@@ -46,19 +37,6 @@ Waiting = Callable[[], bool] | int | Wait | Callback
 waits for or calls back.
 """
 Script = Generator[Waiting, None, Result]
-
-
-class ProcessWorld(Protocol):
-    """What a process needs of its world."""
-
-    now: int
-    network: Network
-    events: EventStream
-    marks: Counter[str]
-
-    def at(self, time: int, act: Callable[[Any], None], argument: object) -> None: ...
-
-    def server(self, node_id: int) -> Responder | None: ...
 
 
 @attrs.define(eq=False)
@@ -80,15 +58,11 @@ class Port:
         return self.process.participant
 
     @property
-    def is_paused(self) -> bool:
-        return self.process.is_paused
+    def owner(self) -> Participant:
+        return self.process
 
     def check_running(self) -> None:
         """A process that does not run makes no calls."""
-
-    @property
-    def backlog(self) -> list[tuple[Channel, Message]]:
-        return self.process.backlog
 
     @property
     def now(self) -> int:
@@ -222,19 +196,14 @@ class Port:
 
 
 @attrs.define(eq=False)
-class ClientProcess:
+class ClientProcess(Participant):
     """A client process: its ports, and its script until that ends or the process is killed."""
 
-    world: ProcessWorld
-    participant: str
-    clock: SimulatedClock
     ports: list[Port] = attrs.Factory(list[Port])
     script: Script[None] | None = None
     waits_for: Callable[[], bool] | None = None
     is_over: bool = False
-    is_paused: bool = False
     is_advancing: bool = False
-    backlog: list[tuple[Channel, Message]] = attrs.Factory(list[tuple[Channel, Message]])
 
     def port(self, machine: Machine, *, request_timeout_ms: int) -> Port:
         port = Port(self, machine, request_timeout_ms)
@@ -307,19 +276,10 @@ class ClientProcess:
                 self.world.network.give_up(connection)
             port.connections.clear()
 
-    def pause(self) -> None:
-        """It does nothing until it is resumed, and does not know it."""
-        self.is_paused = True
-        self.world.events.publish(LifeChanged(self.participant, Life.PAUSES))
-
-    def resume(self) -> None:
-        was_paused, self.is_paused = self.is_paused, False
+    def catch_up(self) -> None:
         self.look_at_clock()
-        if self.ports:
-            self.world.network.resume(self.ports[0])
+        super().catch_up()
         self.advance()
-        if was_paused:
-            self.world.events.publish(LifeChanged(self.participant, Life.RESUMES))
 
     def look_at_clock(self) -> None:
         """Every machine whose time has come is woken."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Any, Final
 
@@ -31,19 +31,23 @@ import attrs
 from fencepost.broker.contract import Reassign
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.settings import NodeSettings
+from fencepost.client.calls import RequestCalls
+from fencepost.client.requests import RequestMachine
+from fencepost.client.retries import CONTROLLER
 from fencepost.journal.journal import JournalSettings
+from fencepost.protocol.messages import CreateTopic, CreateTopics
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.world.choices import Choices
-from fencepost.simulator.world.clock import SimulatedClock
 from fencepost.simulator.world.events import DiskFailed, EventStream
 from fencepost.simulator.world.journals import ClusterJournals
-from fencepost.simulator.world.network import Network, Responder
+from fencepost.simulator.world.network import Network
 from fencepost.simulator.world.nodes import SimulatedNode
-from fencepost.simulator.world.processes import ClientProcess
+from fencepost.simulator.world.processes import ClientProcess, Script
 
 # Most messages are quick and few are very late: multiples of the quickest, by an even choice.
 LATENCIES: Final = (1, 1, 1, 1, 1, 2, 2, 3, 3, 4, 6, 8, 12, 20, 60, 250)
 
+PATIENCE_MS: Final = 60_000  # for topics to be created
 FIRST: Final = 2**60  # taken off a number, it comes before all others of its time
 
 
@@ -91,10 +95,10 @@ class World:
         )
         return SimulatedNode(
             self,
+            f"node {node_id}",
             settings,
             self.journals,
             self.settings.policy,
-            SimulatedClock(),
             carries_own=not self.settings.own_travels,
         )
 
@@ -143,7 +147,7 @@ class World:
     def node(self, node_id: int) -> SimulatedNode:
         return self.nodes[node_id - 1]
 
-    def server(self, node_id: int) -> Responder | None:
+    def server(self, node_id: int) -> SimulatedNode | None:
         """Who listens at this address; a node that is down refuses when it is reached."""
         return self.nodes[node_id - 1] if 1 <= node_id <= len(self.nodes) else None
 
@@ -158,9 +162,28 @@ class World:
 
     def process(self, name: str) -> ClientProcess:
         """A client process that does nothing yet."""
-        process = ClientProcess(self, name, SimulatedClock())
+        process = ClientProcess(self, name)
         self.processes.append(process)
         return process
+
+    def create_topics(self, topics: Sequence[tuple[str, int]]) -> None:
+        """Creates topics, each with its number of partitions, as any client would, and returns when they
+        exist.
+        """
+        process = self.process("admin")
+        machine = RequestMachine(self.bootstrap)
+        port = process.port(machine, request_timeout_ms=PATIENCE_MS)
+        wanted = tuple(CreateTopic(topic=name, partition_count=count) for name, count in topics)
+
+        def script() -> Script[None]:
+            # Raises if they cannot be created: no fault strikes before they exist.
+            yield from RequestCalls(machine, port, api_timeout_ms=PATIENCE_MS).ask(
+                CreateTopics(topics=wanted), CONTROLLER
+            )
+
+        process.start(script())
+        self.run_until(lambda: process.is_over)
+        self.processes.remove(process)
 
     def move(self, partition: TopicPartition, node_id: int) -> None:
         """Whoever watches over the cluster wants this partition led by that node; the controller may be
