@@ -5,7 +5,16 @@ Rule: they say what real cores would do, but no core has run; one event each 0.5
 
 from __future__ import annotations
 
-from fencepost.protocol.terms import TopicPartition, TransactionResult, TransactionState
+from fencepost.protocol.batches import CONTROL_BIT, MAGIC_KAFKA, TRANSACTIONAL_BIT, BatchHeader
+from fencepost.protocol.terms import (
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    TopicPartition,
+    TransactionResult,
+    TransactionState,
+)
+from fencepost.protocol.transaction_log import TransactionRecord
 from fencepost.simulator.world.history import (
     Appended,
     Arrived,
@@ -74,19 +83,23 @@ class Chronicle:
         is_transactional: bool = True,
     ) -> None:
         count = 1 if result is not None else len(label.split())
+        header = BatchHeader(
+            base_offset=base_offset,
+            batch_length=0,
+            leader_epoch=0,
+            magic=MAGIC_KAFKA,
+            crc=0,
+            attributes=TRANSACTIONAL_BIT * is_transactional | CONTROL_BIT * (result is not None),
+            last_offset_delta=count - 1,
+            base_timestamp=NO_TIMESTAMP,
+            max_timestamp=NO_TIMESTAMP,
+            producer_id=producer_id,
+            producer_epoch=-1 if producer_id < 0 else 0,
+            base_sequence=NO_SEQUENCE,
+            record_count=count,
+        )
         self.events.append(
-            Appended(
-                at=self.now,
-                node=NODE,
-                partition=partition,
-                base_offset=base_offset,
-                next_offset=base_offset + count,
-                producer_id=producer_id,
-                producer_epoch=-1 if producer_id < 0 else 0,
-                result=result,
-                is_transactional=is_transactional,
-                label=label,
-            )
+            Appended(at=self.now, node=NODE, partition=partition, header=header, result=result, label=label)
         )
 
     def bound(self, partition: TopicPartition, last_stable_offset: int, high_watermark: int) -> None:
@@ -103,15 +116,20 @@ class Chronicle:
         self.events.append(Truncated(at=self.now, node=NODE, partition=partition, next_offset=next_offset))
 
     def coordinate(self, state: TransactionState, *, transactional_id: str = PAY) -> None:
+        record = TransactionRecord(
+            producer_id=PRODUCER_ID,
+            previous_producer_id=NO_PRODUCER_ID,
+            next_producer_id=NO_PRODUCER_ID,
+            producer_epoch=0,
+            timeout_ms=60_000,
+            state=state,
+            partitions=(ORDERS,),
+            update_ms=0,
+            start_ms=0,
+            client_version=0,
+        )
         self.events.append(
-            Coordinated(
-                at=self.now,
-                node=NODE,
-                transactional_id=transactional_id,
-                state=state,
-                producer_id=PRODUCER_ID,
-                producer_epoch=0,
-            )
+            Coordinated(at=self.now, node=NODE, transactional_id=transactional_id, record=record)
         )
 
     def call(self, participant: str, label: str) -> None:

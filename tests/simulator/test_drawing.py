@@ -5,6 +5,7 @@ Rule: the histories are written by hand, so no picture depends on how the cores 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from itertools import pairwise
 from xml.etree.ElementTree import Element, fromstring
@@ -13,11 +14,10 @@ import attrs
 import pytest
 from rich.cells import cell_len
 
-from fencepost.protocol.terms import TRANSACTION_STATE_TOPIC, TopicPartition, TransactionState
-from fencepost.simulator.draw.fates import BatchFate, follow, read_logs
+from fencepost.protocol.terms import TransactionState
+from fencepost.simulator.draw.fates import BatchFate, follow, note, read_logs, sentence
 from fencepost.simulator.draw.svg import draw
 from fencepost.simulator.draw.text import space_time
-from fencepost.simulator.draw.wording import note, sentence
 from fencepost.simulator.world.history import Arrived, History, Sent
 from tests.simulator.histories import (
     ABORT,
@@ -174,6 +174,14 @@ def test_the_same_history_gives_the_same_bytes(history: History) -> None:
     assert draw(history) == draw(attrs.evolve(history, events=tuple(history.events)))
 
 
+def test_every_style_is_one_that_a_browser_reads() -> None:
+    """A name that is broken over two lines is an error, and its style is dropped without a word."""
+    (found,) = fromstring(draw(small())).iter(f"{SVG}style")
+    rules = re.findall(r"[{;]([^{};]+)(?=[;}])", (found.text or "").replace("@media(", ""))
+    assert len(rules) > 100
+    assert [rule for rule in rules if not re.fullmatch(r"[a-z-]+:[^:]+", rule)] == []
+
+
 def test_a_late_message_is_marked_by_word_and_weight() -> None:
     picture = draw(late_end_txn())
     assert texts(picture).count("LATE") == 1
@@ -221,7 +229,7 @@ def test_undecided_data_is_not_drawn_as_committed() -> None:
     told.append(ORDERS, 0, "a")
     told.append(ORDERS, 1, "b", producer_id=8)
     told.append(ORDERS, 2, result=ABORT)
-    (aborted, undecided, _) = read_logs(told.events)[ORDERS].batches.values()
+    (aborted, undecided, _) = read_logs(told.events)[ORDERS].batches().values()
     assert (aborted.fate, undecided.fate) == (BatchFate.ABORTED, BatchFate.OPEN)
     picture = draw(told.history("two producers", NODE))
     assert len(kinds(picture, "undecided")) == 3  # its row, the foot, the legend
@@ -243,14 +251,6 @@ def test_what_no_xml_may_hold_is_drawn_all_the_same() -> None:
     told = Chronicle()
     told.call("<p>", 'send "\x00\x1b" & \ud800')
     assert '0.000 ms: <p>: send "\ufffd\ufffd" & \ufffd' in titles(draw(told.history("a & b", "<p>")))
-
-
-def test_logs_that_only_the_cluster_reads_have_no_lane() -> None:
-    told = Chronicle()
-    told.append(TopicPartition(TRANSACTION_STATE_TOPIC, 3), 0, "pay")
-    picture = draw(told.history("internal", NODE))
-    assert f"[{TRANSACTION_STATE_TOPIC}-3 0]" in texts(picture)
-    assert not any(text.startswith("log ") for text in texts(picture))
 
 
 def test_a_label_steps_aside_for_a_message_that_would_cross_it() -> None:

@@ -21,31 +21,34 @@ _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 STYLE = """
 text{font:11px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:#1c2128}
 .halo{paint-order:stroke;stroke:#fff;stroke-width:4px;stroke-linejoin:round}
-.title{font-size:14px;font-weight:bold}.name{font-size:12px;font-weight:bold}.small{font-
-size:10px;fill:#57606a} .loud{font-weight:bold}.lesson{fill:#57606a} .broken{fill:#b3261e;font-
-weight:bold}.broken-band{fill:#ffd3cc;opacity:.8}
-.paper{fill:#fff}.pill{fill:#fff;stroke:#57606a}.badge{fill:#b3261e;stroke:none}.badge-text{fill:#fff;font-
-weight:bold} .fault-band{fill:#ffe9b8;opacity:.55}.late-
-band{fill:#ffd3cc;opacity:.6}.silence{fill:#8c959f;opacity:.25} .lifeline{stroke:#8c959f;stroke-
-width:1.5}.silent{stroke:#8c959f;stroke-width:1.5;stroke-dasharray:1 5} .guide{stroke:#8c959f;stroke-
-width:.8;stroke-dasharray:1 3;fill:none}.rule{stroke:#d0d7de;stroke-width:1} .message{stroke:#31597f;stroke-
-width:1.6;fill:none}.answer{stroke:#31597f;stroke-width:1;fill:none} .late{stroke:#b3261e;stroke-
-width:3.2;fill:none}.again{stroke:#7d3c98;stroke-width:2.4;fill:none} .lost{stroke:#b3261e;stroke-
-width:1.6;stroke-dasharray:6 4;fill:none} .under-way{stroke:#8c959f;stroke-width:1.4;stroke-dasharray:2
-4;fill:none} .head-message,.head-answer{fill:#31597f}.head-late{fill:#b3261e}.head-again{fill:#7d3c98}
-.dot{fill:#1c2128}.bolt{fill:#f2b705;stroke:#1c2128;stroke-width:1}.cross{stroke:#b3261e;stroke-
-width:2.4;fill:none} .commit-marker{fill:#1c2128;stroke:#1c2128}.abort-marker{fill:#fff;stroke:#b3261e;stroke-
-width:2} .commit-letter{fill:#fff;font-weight:bold}.abort-letter{fill:#b3261e;font-weight:bold}
-.undecided{stroke-dasharray:3 2;fill-opacity:.25}.outside{fill-opacity:.25} .held-
-back{fill:#f2b705;opacity:.3}.lso{stroke:#007a4d;stroke-width:3;fill:none} .hw{stroke:#1c2128;stroke-
-width:1.2;stroke-dasharray:4 2;fill:none}
+.title{font-size:14px;font-weight:bold}.name{font-size:12px;font-weight:bold}
+.small{font-size:10px;fill:#57606a}.loud{font-weight:bold}.lesson{fill:#57606a}
+.broken{fill:#b3261e;font-weight:bold}.broken-band{fill:#ffd3cc;opacity:.8}
+.paper{fill:#fff}.pill{fill:#fff;stroke:#57606a}.badge{fill:#b3261e;stroke:none}
+.badge-text{fill:#fff;font-weight:bold}.fault-band{fill:#ffe9b8;opacity:.55}.late-band{fill:#ffd3cc;opacity:.6}
+.silence{fill:#8c959f;opacity:.25}.lifeline{stroke:#8c959f;stroke-width:1.5}
+.silent{stroke:#8c959f;stroke-width:1.5;stroke-dasharray:1 5}
+.guide{stroke:#8c959f;stroke-width:.8;stroke-dasharray:1 3;fill:none}.rule{stroke:#d0d7de;stroke-width:1}
+.message{stroke:#31597f;stroke-width:1.6;fill:none}.answer{stroke:#31597f;stroke-width:1;fill:none}
+.late{stroke:#b3261e;stroke-width:3.2;fill:none}.again{stroke:#7d3c98;stroke-width:2.4;fill:none}
+.lost{stroke:#b3261e;stroke-width:1.6;stroke-dasharray:6 4;fill:none}
+.under-way{stroke:#8c959f;stroke-width:1.4;stroke-dasharray:2 4;fill:none}
+.head-message,.head-answer{fill:#31597f}.head-late{fill:#b3261e}.head-again{fill:#7d3c98}
+.dot{fill:#1c2128}.bolt{fill:#f2b705;stroke:#1c2128;stroke-width:1}
+.cross{stroke:#b3261e;stroke-width:2.4;fill:none}
+.commit-marker{fill:#1c2128;stroke:#1c2128}.abort-marker{fill:#fff;stroke:#b3261e;stroke-width:2}
+.commit-letter{fill:#fff;font-weight:bold}.abort-letter{fill:#b3261e;font-weight:bold}
+.undecided{stroke-dasharray:3 2;fill-opacity:.25}.outside{fill-opacity:.25}
+.held-back{fill:#f2b705;opacity:.3}.lso{stroke:#007a4d;stroke-width:3;fill:none}
+.hw{stroke:#1c2128;stroke-width:1.2;stroke-dasharray:4 2;fill:none}
 .empty{fill:none;stroke:#8c959f}.ongoing{fill:#56b4e9;stroke:#31597f}
-.prepare{fill:#f2b705;stroke:#1c2128;stroke-dasharray:3 2} .complete-commit{fill:#007a4d;fill-
-opacity:.3;stroke:#007a4d}.complete-abort{fill:none;stroke:#b3261e;stroke-width:2} @media(prefers-color-
-scheme:dark){text{fill:#e6edf3}.halo{stroke:#0d1117}.small{fill:#9198a1} .paper,.pill,.abort-
-marker{fill:#0d1117}.fault-band{fill:#4d3800}.late-band{fill:#5a1a14} .message,.answer{stroke:#79b8ff}.head-
-message,.head-answer{fill:#79b8ff}.late,.lost,.cross{stroke:#ff7b72} .head-
-late{fill:#ff7b72}.again{stroke:#d2a8ff}.head-again{fill:#d2a8ff}.dot{fill:#e6edf3}.rule{stroke:#30363d}
+.prepare{fill:#f2b705;stroke:#1c2128;stroke-dasharray:3 2}
+.complete-commit{fill:#007a4d;fill-opacity:.3;stroke:#007a4d}
+.complete-abort{fill:none;stroke:#b3261e;stroke-width:2}
+@media(prefers-color-scheme:dark){text{fill:#e6edf3}.halo{stroke:#0d1117}.small{fill:#9198a1}
+.paper,.pill,.abort-marker{fill:#0d1117}.fault-band{fill:#4d3800}.late-band{fill:#5a1a14}
+.message,.answer{stroke:#79b8ff}.head-message,.head-answer{fill:#79b8ff}.late,.lost,.cross{stroke:#ff7b72}
+.head-late{fill:#ff7b72}.again{stroke:#d2a8ff}.head-again{fill:#d2a8ff}.dot{fill:#e6edf3}.rule{stroke:#30363d}
 .commit-marker{fill:#e6edf3;stroke:#e6edf3}.commit-letter{fill:#0d1117}.hw{stroke:#e6edf3}.lso{stroke:#3fb950}
 .abort-letter,.broken{fill:#ff7b72}.broken-band{fill:#5a1a14}.lesson{fill:#9198a1}.badge-text{fill:#fff}}
 """.strip()

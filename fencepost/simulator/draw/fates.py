@@ -1,10 +1,12 @@
-"""What became of each message and each batch of a run: everything that a picture shows beyond the events.
+"""What became of each message and each batch of a run, and every event in words.
 
 Messages: when each left and arrived, what overtook it, what it repeats. A connection keeps its order, so a
 message that was overtaken travelled on a connection of its own, and is worth a mark.
 
 Batches: the log model says how each was decided. A log that came back shorter is read again without the
 batches that it lost; those keep the fate that they had until then.
+
+Rule: the words alone tell the story; colour, dash and place only repeat it.
 """
 
 from __future__ import annotations
@@ -15,34 +17,36 @@ from enum import Enum
 import attrs
 
 from fencepost.log_model.partitions import PartitionModel
-from fencepost.protocol.batches import CONTROL_BIT, MAGIC_KAFKA, TRANSACTIONAL_BIT, BatchHeader, Marker
-from fencepost.protocol.terms import (
-    CLUSTER_METADATA_TOPIC,
-    NO_SEQUENCE,
-    NO_TIMESTAMP,
-    TRANSACTION_STATE_TOPIC,
-    TopicPartition,
-    TransactionResult,
+from fencepost.protocol.batches import Marker
+from fencepost.protocol.terms import TopicPartition, TransactionResult
+from fencepost.simulator.world.history import (
+    Appended,
+    Arrived,
+    Bounded,
+    Called,
+    Coordinated,
+    Event,
+    Lost,
+    Sent,
+    Struck,
+    Truncated,
 )
-from fencepost.simulator.world.history import Appended, Arrived, Bounded, Event, Lost, Sent, Struck, Truncated
+from fencepost.simulator.world.labels import producer
 
 # --- messages -----------------------------------------------------------------------------------------------
 
 
 @attrs.frozen(kw_only=True)
 class DrawnMessage:
-    """One message. `sent`, `arrived`, `lost` are places in the run's events; None: that has not happened.
+    """One message, as it left. `sent`, `arrived`, `lost` are places in the run's events; None: that has not
+    happened.
 
     `overtaken_by` are the numbers of those that left the same source later and reached the same target first,
     `repeats` is the number of the equal one before it: a request that had no answer by then, or an answer to
     it that did not come; `is_struck`: a fault hit it.
     """
 
-    number: int
-    source: str
-    target: str
-    label: str
-    answers: int | None
+    event: Sent
     sent: int
     arrived: int | None = None
     lost: int | None = None
@@ -78,17 +82,17 @@ def follow(events: Iterable[Event]) -> dict[int, DrawnMessage]:
                     if event.answers is None
                     else found[earlier].arrived is None and found[event.answers].repeats is not None
                 )
-                found[number] = _left(event, place=place, repeats=earlier if is_again else None)
+                found[number] = DrawnMessage(event=event, sent=place, repeats=earlier if is_again else None)
                 latest[same] = number
                 under_way.setdefault((event.source, event.target), []).append(number)
             case Arrived(number=number):
                 found[number] = message = attrs.evolve(found[number], arrived=place)
-                _overtake(found, message, under_way[message.source, message.target])
-                if message.answers is not None:
-                    answered.add(message.answers)
+                _overtake(found, number, under_way[message.event.source, message.event.target])
+                if message.event.answers is not None:
+                    answered.add(message.event.answers)
             case Lost(number=number, because=because):
                 found[number] = message = attrs.evolve(found[number], lost=place, because=because)
-                under_way[message.source, message.target].remove(number)
+                under_way[message.event.source, message.event.target].remove(number)
             case Struck(number=int(number)):
                 found[number] = attrs.evolve(found[number], is_struck=True)
             case _:
@@ -96,30 +100,14 @@ def follow(events: Iterable[Event]) -> dict[int, DrawnMessage]:
     return found
 
 
-def _overtake(found: dict[int, DrawnMessage], message: DrawnMessage, waiting: list[int]) -> None:
+def _overtake(found: dict[int, DrawnMessage], came: int, waiting: list[int]) -> None:
     """A message has come: whatever left before it on the same way and has not come is overtaken."""
-    for number in waiting[: waiting.index(message.number)]:
-        overtaken = found[number]
-        found[number] = attrs.evolve(overtaken, overtaken_by=(*overtaken.overtaken_by, message.number))
-    waiting.remove(message.number)
-
-
-def _left(event: Sent, *, place: int, repeats: int | None) -> DrawnMessage:
-    return DrawnMessage(
-        number=event.number,
-        source=event.source,
-        target=event.target,
-        label=event.label,
-        answers=event.answers,
-        sent=place,
-        repeats=repeats,
-    )
+    for number in waiting[: waiting.index(came)]:
+        found[number] = attrs.evolve(found[number], overtaken_by=(*found[number].overtaken_by, came))
+    waiting.remove(came)
 
 
 # --- batches ------------------------------------------------------------------------------------------------
-
-# Transaction records are drawn as the states of transactions; cluster metadata is not drawn.
-_UNDRAWN_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CLUSTER_METADATA_TOPIC})
 
 
 class BatchFate(Enum):
@@ -137,7 +125,11 @@ _MARKERS = {
     TransactionResult.COMMIT: BatchFate.COMMIT_MARKER,
     TransactionResult.ABORT: BatchFate.ABORT_MARKER,
 }
-_DECIDED = {TransactionResult.COMMIT: BatchFate.COMMITTED, TransactionResult.ABORT: BatchFate.ABORTED}
+_DECIDED = {
+    TransactionResult.COMMIT: BatchFate.COMMITTED,
+    TransactionResult.ABORT: BatchFate.ABORTED,
+    None: BatchFate.OPEN,
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -150,26 +142,11 @@ class DrawnBatch:
     is_gone: bool = False
 
 
-@attrs.frozen(kw_only=True)
-class DrawnLog:
-    """One partition: its batches by their place in the run, and the moves of its bounds, each with its
-    place.
-    """
-
-    batches: Mapping[int, DrawnBatch]
-    bounds: tuple[tuple[int, Bounded], ...]
-
-
-def has_lane(partition: TopicPartition) -> bool:
-    """Whether a partition's log is drawn: those of transaction states and of the cluster's metadata are
-    not.
-    """
-    return partition.topic not in _UNDRAWN_TOPICS
-
-
 @attrs.define
-class _Reading:
-    """A log as far as it has been read. `lost` are the batches that a truncation took, with their fates."""
+class DrawnLog:
+    """One partition as far as its log has been read: the batches that are in it and those that a truncation
+    took, and the moves of its bounds, each with its place in the run.
+    """
 
     kept: list[tuple[int, Appended]] = attrs.Factory(list[tuple[int, Appended]])
     lost: list[DrawnBatch] = attrs.Factory(list[DrawnBatch])
@@ -177,72 +154,150 @@ class _Reading:
     model: PartitionModel = attrs.Factory(PartitionModel)
 
     def append(self, place: int, event: Appended) -> None:
+        """A batch entered the log."""
         self.kept.append((place, event))
         marker = None if event.result is None else Marker(event.result, coordinator_epoch=0)
-        self.model.apply(_header_of(event), marker)
+        self.model.apply(event.header, marker)
 
     def truncate(self, next_offset: int) -> None:
         """The log ends earlier now: it is read again without what it lost."""
         kept = self.kept
         for place, event in kept:
-            if event.next_offset > next_offset:
+            if event.header.next_offset > next_offset:
                 self.lost.append(self._drawn(place, event, is_gone=True))
         self.kept, self.model = [], PartitionModel()
         for place, event in kept:
-            if event.next_offset <= next_offset:
+            if event.header.next_offset <= next_offset:
                 self.append(place, event)
 
-    def drawn(self) -> dict[int, DrawnBatch]:
+    def batches(self) -> dict[int, DrawnBatch]:
         """Every batch with its fate, by its place in the run."""
         batches = [*self.lost, *(self._drawn(place, event) for place, event in self.kept)]
         return {batch.place: batch for batch in sorted(batches, key=lambda batch: batch.place)}
 
     def _drawn(self, place: int, event: Appended, *, is_gone: bool = False) -> DrawnBatch:
+        header = event.header
         if event.result is not None:
             fate = _MARKERS[event.result]
-        elif not event.is_transactional:
+        elif not header.is_transactional:
             fate = BatchFate.PLAIN
         else:
-            result = self.model.result_of(event.producer_id, event.base_offset)
-            fate = BatchFate.OPEN if result is None else _DECIDED[result]
+            fate = _DECIDED[self.model.result_of(header.producer_id, header.base_offset)]
         return DrawnBatch(place=place, appended=event, fate=fate, is_gone=is_gone)
 
 
-def _header_of(event: Appended) -> BatchHeader:
-    """As much of the batch's header as its event says: enough for the fate of its transaction."""
-    return BatchHeader(
-        base_offset=event.base_offset,
-        batch_length=0,
-        leader_epoch=0,
-        magic=MAGIC_KAFKA,
-        crc=0,
-        attributes=(TRANSACTIONAL_BIT if event.is_transactional else 0)
-        | (0 if event.result is None else CONTROL_BIT),
-        last_offset_delta=event.next_offset - event.base_offset - 1,
-        base_timestamp=NO_TIMESTAMP,
-        max_timestamp=NO_TIMESTAMP,
-        producer_id=event.producer_id,
-        producer_epoch=event.producer_epoch,
-        base_sequence=NO_SEQUENCE,
-        record_count=0,
-    )
-
-
 def read_logs(events: Iterable[Event]) -> dict[TopicPartition, DrawnLog]:
-    """The logs that are drawn, by partition, sorted by name."""
-    logs: dict[TopicPartition, _Reading] = {}
+    """The logs by partition, sorted by name."""
+    logs: dict[TopicPartition, DrawnLog] = {}
     for place, event in enumerate(events):
-        if not isinstance(event, Appended | Bounded | Truncated) or not has_lane(event.partition):
-            continue
-        log = logs.setdefault(event.partition, _Reading())
         match event:
             case Appended():
-                log.append(place, event)
+                logs.setdefault(event.partition, DrawnLog()).append(place, event)
             case Bounded():
-                log.bounds.append((place, event))
-            case Truncated(next_offset=next_offset):
-                log.truncate(next_offset)
-    return {
-        partition: DrawnLog(batches=log.drawn(), bounds=tuple(log.bounds))
-        for partition, log in sorted(logs.items())
-    }
+                logs.setdefault(event.partition, DrawnLog()).bounds.append((place, event))
+            case Truncated():
+                logs.setdefault(event.partition, DrawnLog()).truncate(event.next_offset)
+            case _:
+                pass
+    return dict(sorted(logs.items()))
+
+
+# --- words --------------------------------------------------------------------------------------------------
+
+# By the first word of a fault: what a lane does from there on.
+SILENT_FROM = frozenset({"crash", "pause"})
+SPEAKS_FROM = frozenset({"restart", "resume"})
+
+
+def milliseconds(at: int) -> str:
+    """A time of the world in milliseconds, to the microsecond: "12.345"."""
+    return f"{at // 10**6}.{at // 1000 % 1000:03d}"
+
+
+def shortened(text: str, length: int) -> str:
+    """`text`, or as much of it as fits into `length` characters, with an ellipsis."""
+    return text if len(text) <= length else text[: max(length - 1, 0)] + "…"
+
+
+def fault_word(event: Struck) -> str:
+    """The first word of a fault, which says what it does."""
+    return event.label.split(" ")[0].rstrip(":,")
+
+
+def offsets(event: Appended) -> str:
+    """The offsets of a batch: "5", or "5-7"."""
+    first, last = event.header.base_offset, event.header.last_offset
+    return str(last) if last == first else f"{first}-{last}"
+
+
+def content(event: Appended) -> str:
+    """What is in a batch: the name of its marker, or its label."""
+    return event.label if event.result is None else event.result.name
+
+
+def overtakers(message: DrawnMessage, messages: Mapping[int, DrawnMessage]) -> str:
+    """What came before a late message, its own retry first: "after its retry 6"."""
+    retry = next((n for n in message.overtaken_by if messages[n].repeats == message.event.number), None)
+    return f"after {message.overtaken_by[0]}" if retry is None else f"after its retry {retry}"
+
+
+def note(event: Event, messages: Mapping[int, DrawnMessage]) -> str:
+    """One event in the few words that stand beside its place in a lane."""
+    match event:
+        case Sent(number=number):
+            repeats, is_struck = messages[number].repeats, messages[number].is_struck
+            again = "" if repeats is None else f" AGAIN (as {repeats})"
+            return f"{number} {event.label}{again}{' ⚡' if is_struck else ''}"
+        case Arrived(number=number):
+            message = messages[number]
+            late = f"LATE ({overtakers(message, messages)}) " if message.is_late else ""
+            return f"{late}{number} {message.event.label}"
+        case Lost(number=number, because=because):
+            return f"LOST {number} {messages[number].event.label}: {because}"
+        case Appended():
+            inside = " ".join(filter(None, (str(event.partition), offsets(event), content(event))))
+            return f"[{inside}] {producer(event.header)}".rstrip()
+        case Bounded():
+            return f"{event.partition} LSO {event.last_stable_offset} HW {event.high_watermark}"
+        case Truncated():
+            return f"{event.partition} TRUNCATED to {event.next_offset}"
+        case Coordinated():
+            return f"{event.transactional_id} {event.record.state.title} {producer(event.record)}"
+        case Called():
+            return event.label
+        case Struck(number=number):
+            return event.label if number is None else f"{event.label} ({number})"
+
+
+def sentence(event: Event, messages: Mapping[int, DrawnMessage]) -> str:
+    """One event as a sentence that stands for itself, with its time."""
+    return f"{milliseconds(event.at)} ms: {_told(event, messages)}"
+
+
+def _told(event: Event, messages: Mapping[int, DrawnMessage]) -> str:
+    brief = note(event, messages)
+    match event:
+        case Sent(source=source, target=target):
+            answers = "" if event.answers is None else f", in answer to {event.answers}"
+            return f"{source} sends {target} message {brief}{answers}"
+        case Arrived(number=number):
+            sent = messages[number].event
+            return f"{sent.target} gets from {sent.source} message {brief}"
+        case Lost(number=number):
+            sent = messages[number].event
+            return f"from {sent.source} to {sent.target}: {brief}"
+        case Appended(node=node):
+            return f"{node} appends {brief}"
+        case Bounded():
+            return (
+                f"{event.partition} has last stable offset {event.last_stable_offset} "
+                f"and high watermark {event.high_watermark}"
+            )
+        case Truncated(node=node):
+            return f"{node} has {brief}"
+        case Coordinated(node=node):
+            return f"{node} takes transaction {brief}"
+        case Called(participant=lane):
+            return f"{lane}: {brief}"
+        case Struck(participant=lane):
+            return f"fault at {lane or 'the network'}: {brief}"

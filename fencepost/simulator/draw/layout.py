@@ -1,5 +1,4 @@
-"""Where everything stands in a picture (a row per event, a column per lane), and the scene that it is drawn
-from.
+"""Where everything stands in a picture: a row per event, a column per lane.
 
 Each event has a row to itself, so texts about two events never overlap; time is printed, not to scale. Of a
 long run only the last part is laid out.
@@ -7,18 +6,15 @@ long run only the last part is laid out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
 import attrs
 
 from fencepost.protocol.terms import NO_PRODUCER_ID, TopicPartition
 from fencepost.simulator.draw.canvas import PALETTE, tag, width_of, words
-from fencepost.simulator.draw.fates import DrawnLog, DrawnMessage, follow, read_logs
-from fencepost.simulator.draw.wording import note, sentence
+from fencepost.simulator.draw.fates import DrawnMessage, follow, note, read_logs, sentence
 from fencepost.simulator.world.history import Appended, Bounded, Called, Coordinated, Event, History, Sent
-
-# --- rows and columns ---------------------------------------------------------------------------------------
 
 EVENTS_MAX = 2_000  # as many rows as a browser still scrolls with ease
 
@@ -38,6 +34,10 @@ _LOG_CELLS_WIDTH = 260  # what a long log is squeezed into
 _CELL_MIN = 3.0
 _CELL_MAX = 18.0
 LOG_WORDS_WIDTH = 160  # room for "12-15 a b c d 1000/0" after the last offset
+_LOST_AT = 0.6  # of a message's way: where the cross stands
+_UNDER_WAY_AT = 0.45
+LOOP = 34  # how far a node's message to itself swings out
+_LINE_LENGTH = 120  # characters of running text
 
 
 @attrs.frozen(kw_only=True)
@@ -54,22 +54,103 @@ class LogLane:
         return self.x + max(offset - self.first, 0) * self.cell
 
 
-@attrs.frozen(kw_only=True)
-class Layout:
-    """Places in pixels. Events before `first` are not drawn and stand at the top edge; what was broken stands
-    between the `last` event and the `bottom`.
+@attrs.frozen
+class MessagePath:
+    """The straight line of a message, in pixels."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+
+    def x_at(self, y: float) -> float:
+        """Where the line is at this height; its end when it is beyond."""
+        if self.y2 <= self.y1:
+            return self.x2
+        share = min(max((y - self.y1) / (self.y2 - self.y1), 0.0), 1.0)
+        return self.x1 + (self.x2 - self.x1) * share
+
+    def crosses(self, left: float, right: float, *, top: float, low: float) -> bool:
+        """Whether the line touches a box."""
+        if self.y2 < top or self.y1 > low:
+            return False
+        ends = sorted((self.x_at(top), self.x_at(low)))
+        return ends[0] <= right and ends[1] >= left
+
+
+class Scene:
+    """A run and the places of its parts, in pixels. Events before `first` are not drawn and stand at the top
+    edge; what was broken stands between the `last` event and the `bottom`.
     """
 
-    first: int
-    rows: tuple[float, ...]
-    lanes: Mapping[str, float]
-    lanes_end: float
-    coordinators: Mapping[str, float]
-    logs: Mapping[TopicPartition, LogLane]
-    top: float
-    last: float
-    bottom: float
-    width: float
+    def __init__(self, history: History, *, events_max: int) -> None:
+        events = history.events
+        self.history = history
+        self.messages, self.logs = follow(events), read_logs(events)
+        self.batches = {partition: log.batches() for partition, log in self.logs.items()}
+        self.lesson = wrap(history.lesson, _LINE_LENGTH)
+        self.broken = [line for evidence in history.broken for line in wrap(evidence, _LINE_LENGTH)]
+        self.first = max(len(events) - events_max, 0)
+        self.top = _HEAD + LESSON_LINE * len(self.lesson)
+        self.rows, self.last = _rows(events[self.first :], top=self.top)
+        self.bottom = self.last + BROKEN_LINE * len(self.broken)
+        x = self.lanes_end = self._place_lanes()
+        self.coordinators: dict[str, float] = {}
+        for event in events:
+            if isinstance(event, Coordinated) and event.transactional_id not in self.coordinators:
+                self.coordinators[event.transactional_id] = x
+                x += _COORDINATOR_WIDTH
+        x += 10
+        self.log_lanes: dict[TopicPartition, LogLane] = {}
+        for partition in self.logs:
+            self.log_lanes[partition] = lane = self._log_lane(partition, x)
+            x = lane.at(lane.end) + LOG_WORDS_WIDTH
+        widest = max(map(width_of, (*self.lesson, *self.broken)), default=0)
+        self.width = max(x, widest + TIME_WIDTH) + 10
+        self.paths = {
+            number: self._path(message)
+            for number, message in self.messages.items()
+            if message.ended is None or self.is_drawn(message.ended)
+        }
+        """Of each message of which something is drawn, by number."""
+        ids = dict.fromkeys(event.header.producer_id for event in events if isinstance(event, Appended))
+        self.colours = {
+            producer_id: place % len(PALETTE)
+            for place, producer_id in enumerate(each for each in ids if each != NO_PRODUCER_ID)
+        }
+        """Places in the palette, in the order in which the producers appear."""
+
+    def _place_lanes(self) -> float:
+        """The columns of the participants; returns where they end."""
+        drawn = self.history.events[self.first :]
+        notes = [width_of(note(event, self.messages)) + 28 for event in drawn if isinstance(event, Sent)]
+        # What a process does is written around its lifeline.
+        halves = [width_of(event.label) / 2 + 10 for event in drawn if isinstance(event, Called)]
+        gap = min(max([*notes, _GAP_MIN]), _GAP_MAX)
+        margin = min(max([*halves, _MARGIN_MIN]), _MARGIN_MAX)
+        self.lanes = {
+            lane: TIME_WIDTH + margin + place * gap for place, lane in enumerate(self.history.participants)
+        }
+        return max(self.lanes.values(), default=TIME_WIDTH) + max(margin, gap)
+
+    def _log_lane(self, partition: TopicPartition, x: float) -> LogLane:
+        """Offsets from the first that the drawn part speaks of to the end of the log."""
+        batches = self.batches[partition].values()
+        shown = [batch.appended.header for batch in batches if batch.place >= self.first]
+        bounds = [bound for place, bound in self.logs[partition].bounds if place >= self.first]
+        offsets = [each.base_offset for each in shown] + [bound.last_stable_offset for bound in bounds]
+        ends = [each.next_offset for each in shown] + [bound.high_watermark for bound in bounds]
+        first, end = min(offsets, default=0), max(ends, default=0)
+        cell = min(max(_LOG_CELLS_WIDTH / max(end - first, 1), _CELL_MIN), _CELL_MAX)
+        return LogLane(x=x, first=first, end=end, cell=cell)
+
+    def _path(self, message: DrawnMessage) -> MessagePath:
+        start, end = self.lanes[message.event.source], self.lanes[message.event.target]
+        share = (
+            1.0 if message.arrived is not None else _LOST_AT if message.lost is not None else _UNDER_WAY_AT
+        )
+        reach = (end - start if end != start else LOOP) * share
+        return MessagePath(start, self.y(message.sent), start + reach, self.y(message.ended))
 
     def y(self, place: int | None) -> float:
         """The middle of the row of an event, given by its place in the history; None: the end of the
@@ -79,139 +160,24 @@ class Layout:
             return self.bottom
         return self.top if place < self.first else self.rows[place - self.first]
 
+    def drawn(self) -> Iterator[tuple[int, Event]]:
+        """The events that have a row, each with its place in the history."""
+        return enumerate(self.history.events[self.first :], start=self.first)
 
-def lay_out(
-    events: Sequence[Event],
-    lanes: Sequence[str],
-    *,
-    messages: Mapping[int, DrawnMessage],
-    logs: Mapping[TopicPartition, DrawnLog],
-    lesson: Sequence[str] = (),
-    broken: Sequence[str] = (),
-    events_max: int = EVENTS_MAX,
-) -> Layout:
-    """Rows for the last `events_max` events, columns for all lanes; above and below, lines for the lesson and
-    for what was broken.
-    """
-    first = max(len(events) - events_max, 0)
-    drawn = events[first:]
-    top = _HEAD + LESSON_LINE * len(lesson)
-    rows, last = _rows(drawn, top=top)
-    notes = [width_of(note(event, messages)) + 28 for event in drawn if isinstance(event, Sent)]
-    gap = min(max([*notes, _GAP_MIN]), _GAP_MAX)
-    margin = min(max([*(_half(event) for event in drawn), _MARGIN_MIN]), _MARGIN_MAX)
-    columns = {lane: TIME_WIDTH + margin + place * gap for place, lane in enumerate(lanes)}
-    lanes_end = max(columns.values(), default=TIME_WIDTH) + max(margin, gap)
-    ids = list(dict.fromkeys(event.transactional_id for event in events if isinstance(event, Coordinated)))
-    coordinators = {name: lanes_end + place * _COORDINATOR_WIDTH for place, name in enumerate(ids)}
-    x = lanes_end + len(ids) * _COORDINATOR_WIDTH + 10
-    log_lanes: dict[TopicPartition, LogLane] = {}
-    for partition, log in logs.items():
-        log_lanes[partition] = lane = _log_lane(log, x=x, first_place=first)
-        x = lane.at(lane.end) + LOG_WORDS_WIDTH
-    return Layout(
-        first=first,
-        rows=rows,
-        lanes=columns,
-        lanes_end=lanes_end,
-        coordinators=coordinators,
-        logs=log_lanes,
-        top=top,
-        last=last,
-        bottom=last + BROKEN_LINE * len(broken),
-        width=max([x, *(width_of(words) + TIME_WIDTH for words in (*lesson, *broken))]) + 10,
-    )
+    def is_drawn(self, place: int | None) -> bool:
+        """Whether an event has a row; None is an event that did not happen yet."""
+        return place is not None and place >= self.first
+
+    def title(self, event: Event) -> str:
+        """The sentence of one event, which a browser shows under the pointer."""
+        return tag("title", words(sentence(event, self.messages)))
 
 
-def _rows(drawn: Sequence[Event], *, top: float) -> tuple[tuple[float, ...], float]:
+def _rows(drawn: Sequence[Event], *, top: float) -> tuple[list[float], float]:
+    """The middle of each row, and of the one after the last."""
     rows: list[float] = []
     y = top
     for event in drawn:
         y += _LOW_ROW if isinstance(event, Bounded) else _HIGH_ROW if isinstance(event, Sent) else _ROW
         rows.append(y)
-    return tuple(rows), y + _ROW
-
-
-def _half(event: Event) -> float:
-    """Half the width of what is written around a lifeline."""
-    return width_of(event.label) / 2 + 10 if isinstance(event, Called) else 0.0
-
-
-def _log_lane(log: DrawnLog, *, x: float, first_place: int) -> LogLane:
-    """Offsets from the first that the drawn part speaks of to the end of the log."""
-    shown = [batch for batch in log.batches.values() if batch.place >= first_place]
-    offsets = [batch.appended.base_offset for batch in shown] + [
-        bound.last_stable_offset for place, bound in log.bounds if place >= first_place
-    ]
-    ends = [batch.appended.next_offset for batch in shown] + [
-        bound.high_watermark for place, bound in log.bounds if place >= first_place
-    ]
-    first, end = min(offsets, default=0), max(ends, default=0)
-    cell = min(max(_LOG_CELLS_WIDTH / max(end - first, 1), _CELL_MIN), _CELL_MAX)
-    return LogLane(x=x, first=first, end=end, cell=cell)
-
-
-# --- the scene ----------------------------------------------------------------------------------------------
-
-_LINE_LENGTH = 120  # characters of running text
-
-
-@attrs.frozen(kw_only=True)
-class Scene:
-    """A run and its layout; `colours` are the places in the palette of the producer ids, `lesson` and
-    `broken` lines.
-    """
-
-    history: History
-    messages: Mapping[int, DrawnMessage]
-    logs: Mapping[TopicPartition, DrawnLog]
-    layout: Layout
-    colours: Mapping[int, int]
-    lesson: tuple[str, ...]
-    broken: tuple[str, ...]
-
-    @classmethod
-    def of(cls, history: History, *, events_max: int) -> Scene:
-        """Reads the run and lays out its last `events_max` events."""
-        messages, logs = follow(history.events), read_logs(history.events)
-        lesson = tuple(wrap(history.lesson, _LINE_LENGTH))
-        broken = tuple(line for evidence in history.broken for line in wrap(evidence, _LINE_LENGTH))
-        layout = lay_out(
-            history.events,
-            history.participants,
-            messages=messages,
-            logs=logs,
-            lesson=lesson,
-            broken=broken,
-            events_max=events_max,
-        )
-        return cls(
-            history=history,
-            messages=messages,
-            logs=logs,
-            layout=layout,
-            colours=_colours(history),
-            lesson=lesson,
-            broken=broken,
-        )
-
-    def drawn(self) -> Iterator[tuple[int, Event]]:
-        """The events that have a row, each with its place in the history."""
-        first = self.layout.first
-        return enumerate(self.history.events[first:], start=first)
-
-    def is_drawn(self, place: int | None) -> bool:
-        """Whether an event has a row; None is an event that did not happen yet."""
-        return place is not None and place >= self.layout.first
-
-    def told(self, place: int, *marks: str, kind: str = "event") -> str:
-        """The marks of one event, under its sentence."""
-        title = tag("title", words(sentence(self.history.events[place], self.messages)))
-        return tag("g", title, *marks, class_=kind)
-
-
-def _colours(history: History) -> dict[int, int]:
-    """A colour for each producer id, in the order of appearance."""
-    appended = [event for event in history.events if isinstance(event, Appended)]
-    ids = dict.fromkeys(event.producer_id for event in appended if event.producer_id != NO_PRODUCER_ID)
-    return {producer_id: place % len(PALETTE) for place, producer_id in enumerate(ids)}
+    return rows, y + _ROW

@@ -14,8 +14,15 @@ import attrs
 from rich.cells import cell_len, set_cell_size
 
 from fencepost.protocol.terms import TransactionResult
-from fencepost.simulator.draw.fates import DrawnMessage, follow
-from fencepost.simulator.draw.wording import SILENT_FROM, SPEAKS_FROM, fault_word, milliseconds, note
+from fencepost.simulator.draw.fates import (
+    SILENT_FROM,
+    SPEAKS_FROM,
+    DrawnMessage,
+    fault_word,
+    follow,
+    milliseconds,
+    note,
+)
 from fencepost.simulator.world.history import (
     Appended,
     Arrived,
@@ -147,7 +154,7 @@ class _Table:
 
     def end(self, at: int) -> str:
         """The last line: the time, and what is still under way."""
-        left = [str(message.number) for message in self.messages.values() if message.ended is None]
+        left = [str(message.event.number) for message in self.messages.values() if message.ended is None]
         under_way = f", under way: {' '.join(left)}" if left else ""
         return f"{milliseconds(at):>{self.time_width}} end{under_way}"
 
@@ -205,40 +212,40 @@ class _Table:
 
     def _way(self, message: DrawnMessage) -> int:
         """A cell beside the source, on the side of the target."""
-        start = self.columns[message.source]
-        return start + 3 if self.columns[message.target] >= start else start - 4
+        start = self.columns[message.event.source]
+        return start + 3 if self.columns[message.event.target] >= start else start - 4
 
     def _cross(self, cells: list[str], message: DrawnMessage) -> None:
         """The whole arrow, from lane to lane."""
-        start, end = self.columns[message.source], self.columns[message.target]
+        start, end = self.columns[message.event.source], self.columns[message.event.target]
         if start == end:
-            self._write(cells, start, f"●{message.number}◀")
+            self._write(cells, start, f"●{message.event.number}◀")
             return
         step = 1 if end > start else -1
         for column in range(start + step, end, step):
             cells[column] = "┼" if cells[column] == "│" else "─"
         cells[start] = "●"
         cells[end - step] = "▶" if step > 0 else "◀"
-        number = str(message.number)
+        number = str(message.event.number)
         self._write(cells, start + 1 if step > 0 else start - len(number), number)
 
     def _leave(self, cells: list[str], message: DrawnMessage) -> None:
         """The end at the source: a dot, the number, and a line that breaks off."""
-        start = self.columns[message.source]
-        if self.columns[message.target] >= start:
-            self._write(cells, start, f"●{message.number}╌╷")
+        start = self.columns[message.event.source]
+        if self.columns[message.event.target] >= start:
+            self._write(cells, start, f"●{message.event.number}╌╷")
         else:
-            text = f"╷╌{message.number}●"
+            text = f"╷╌{message.event.number}●"
             self._write(cells, start - len(text) + 1, text)
 
     def _come(self, cells: list[str], message: DrawnMessage, *, line: str, heads: tuple[str, str]) -> None:
         """The end at the target: a line from nowhere, the number, and a head for its direction."""
-        end = self.columns[message.target]
-        if self.columns[message.source] < end:
-            text = f"{line * 2}{message.number}{heads[0]}"
+        end = self.columns[message.event.target]
+        if self.columns[message.event.source] < end:
+            text = f"{line * 2}{message.event.number}{heads[0]}"
             self._write(cells, end - len(text), text)
         else:
-            self._write(cells, end + 1, f"{heads[1]}{message.number}{line * 2}")
+            self._write(cells, end + 1, f"{heads[1]}{message.event.number}{line * 2}")
 
     def _write(self, cells: list[str], column: int, text: str) -> None:
         end = min(column + len(text), len(cells))

@@ -1,6 +1,6 @@
 """What happened in a world, as values: the only thing that pictures, marks and readers of a run go by.
 
-Rule: built only when somebody watches; an event names a batch by partition and offsets, never by its bytes.
+Rule: built only when somebody watches; an event has the header of a batch, never its bytes.
 Times are integer nanoseconds of the world's own clock, which no node or client can see.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import attrs
 
-from fencepost.protocol.batches import BatchHeader, Buffer, read_marker
-from fencepost.protocol.terms import TopicPartition, TransactionResult, TransactionState
+from fencepost.protocol.batches import BatchHeader
+from fencepost.protocol.terms import TopicPartition, TransactionResult
 from fencepost.protocol.transaction_log import TransactionRecord
 
 
@@ -47,39 +47,16 @@ class Lost:
 
 @attrs.frozen(kw_only=True)
 class Appended:
-    """A batch entered a partition's log: `result` for a control marker, `label` for people ("a b",
-    "commit").
+    """A batch entered a partition's log: `result` for a control marker, `label` for what is in another batch,
+    for people ("a b").
     """
 
     at: int
     node: str
     partition: TopicPartition
-    base_offset: int
-    next_offset: int
-    producer_id: int
-    producer_epoch: int
+    header: BatchHeader
     result: TransactionResult | None
-    is_transactional: bool
     label: str
-
-    @classmethod
-    def of(
-        cls, partition: TopicPartition, header: BatchHeader, batch: Buffer, *, at: int, node: str, label: str
-    ) -> Appended:
-        """What this batch is; `label` says what is in it when it is no marker."""
-        result = read_marker(batch).result if header.is_control else None
-        return cls(
-            at=at,
-            node=node,
-            partition=partition,
-            base_offset=header.base_offset,
-            next_offset=header.next_offset,
-            producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch,
-            result=result,
-            is_transactional=header.is_transactional,
-            label=label if result is None else result.name.lower(),
-        )
 
 
 @attrs.frozen(kw_only=True)
@@ -111,21 +88,7 @@ class Coordinated:
     at: int
     node: str
     transactional_id: str
-    state: TransactionState
-    producer_id: int
-    producer_epoch: int
-
-    @classmethod
-    def of(cls, transactional_id: str, record: TransactionRecord, *, at: int, node: str) -> Coordinated:
-        """What this record of a transaction says."""
-        return cls(
-            at=at,
-            node=node,
-            transactional_id=transactional_id,
-            state=record.state,
-            producer_id=record.producer_id,
-            producer_epoch=record.producer_epoch,
-        )
+    record: TransactionRecord
 
 
 @attrs.frozen

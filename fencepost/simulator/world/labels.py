@@ -6,7 +6,7 @@ Rule: equal messages have equal words, and two that differ in what they do have 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, Protocol
 
 from fencepost.protocol.batches import Buffer, read_header, walk
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
@@ -62,8 +62,18 @@ def _text(value: Buffer | None) -> str:
     return "null" if value is None else bytes(value).decode("utf-8", "replace")
 
 
-def _identity(producer_id: int, producer_epoch: int) -> str:
-    return "" if producer_id == NO_PRODUCER_ID else f"{producer_id}/{producer_epoch}"
+class _OfProducer(Protocol):
+    """A request, a reply, a batch header or a record of a transaction."""
+
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def producer_epoch(self) -> int: ...
+
+
+def producer(of: _OfProducer) -> str:
+    """A producer's id and epoch: "7/0"; "" where there is no producer."""
+    return "" if of.producer_id == NO_PRODUCER_ID else f"{of.producer_id}/{of.producer_epoch}"
 
 
 def _of_request(request: Request) -> Iterator[str]:
@@ -72,22 +82,21 @@ def _of_request(request: Request) -> Iterator[str]:
             for part in request.partitions:
                 for at, header in walk(part.records):
                     batch = memoryview(part.records)[at : at + header.size]
-                    identity = _identity(header.producer_id, header.producer_epoch)
-                    yield f"{part.topic}-{part.partition} {values_of(batch)} {identity}".rstrip()
+                    yield f"{part.topic}-{part.partition} {values_of(batch)} {producer(header)}".rstrip()
         case InitProducerId():
             yield request.transactional_id or ""
-            yield _identity(request.producer_id, request.producer_epoch)
+            yield producer(request)
         case AddPartitionsToTxn():
             yield "verify" if request.verify_only else ""
             yield from map(str, request.partitions)
-            yield _identity(request.producer_id, request.producer_epoch)
+            yield producer(request)
         case EndTxn():
             yield request.result.name
-            yield _identity(request.producer_id, request.producer_epoch)
+            yield producer(request)
         case WriteTxnMarkers():
             for marker in request.markers:
                 yield from map(str, marker.partitions)
-                yield f"{marker.result.name} {_identity(marker.producer_id, marker.producer_epoch)}"
+                yield f"{marker.result.name} {producer(marker)}"
         case TxnOffsetCommit():
             yield request.group_id
             yield from (f"{part.topic}-{part.partition}@{part.offset}" for part in request.offsets)
@@ -107,7 +116,7 @@ def _of_reply(body: ReplyBody | None) -> Iterator[str]:
                     else f"{part.error.name} @{part.base_offset}"
                 )
         case InitProducerIdReply() | EndTxnReply():
-            yield f"NONE {_identity(body.producer_id, body.producer_epoch)}".rstrip()
+            yield f"NONE {producer(body)}".rstrip()
         case AddPartitionsToTxnReply() | TxnOffsetCommitReply():
             yield _errors(part.error for part in body.partitions)
         case WriteTxnMarkersReply():

@@ -9,11 +9,16 @@ import attrs
 
 from fencepost.broker.contract import Append, BecomeLeader, Effect, Outcome, Reply
 from fencepost.broker.host import Host
+from fencepost.protocol.batches import read_marker
 from fencepost.protocol.messages import API_BY_REQUEST, Api
 from fencepost.protocol.offsets_log import read_offsets
-from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from fencepost.protocol.terms import (
+    CLUSTER_METADATA_TOPIC,
+    CONSUMER_OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+)
 from fencepost.protocol.transaction_log import read_transactions
-from fencepost.simulator.draw.fates import has_lane
 from fencepost.simulator.world.events import (
     ActBegins,
     ActDone,
@@ -46,6 +51,9 @@ from fencepost.simulator.world.labels import UNTOLD, reply_label, request_label,
 from fencepost.simulator.world.network import Channel, Close, Message, ReplyMessage, RequestMessage
 from fencepost.simulator.world.nodes import SimulatedNode
 from fencepost.simulator.world.world import World
+
+# Transaction records are told as the states of transactions; cluster metadata is not told.
+_UNTOLD_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CLUSTER_METADATA_TOPIC})
 
 
 @attrs.define(eq=False)
@@ -173,24 +181,27 @@ class Recorder:
         if isinstance(act, Append):
             if act.partition.topic == TRANSACTION_STATE_TOPIC:
                 self._coordinated(node, act)
-            elif has_lane(act.partition):
+            elif act.partition.topic not in _UNTOLD_TOPICS:
                 self._appended(node, act)
 
     def _coordinated(self, node: SimulatedNode, append: Append) -> None:
         for name, record in read_transactions(append.batch, append.header):
             if record is not None:
-                self.events.append(Coordinated.of(name, record, at=self.world.now, node=node.participant))
+                self.events.append(
+                    Coordinated(
+                        at=self.world.now, node=node.participant, transactional_id=name, record=record
+                    )
+                )
 
     def _appended(self, node: SimulatedNode, append: Append) -> None:
-        header = append.header
-        self.ends[append.partition] = header.next_offset
+        self.ends[append.partition] = append.header.next_offset
         self.events.append(
-            Appended.of(
-                append.partition,
-                header,
-                append.batch,
+            Appended(
                 at=self.world.now,
                 node=node.participant,
+                partition=append.partition,
+                header=append.header,
+                result=read_marker(append.batch).result if append.header.is_control else None,
                 label=_inside(append),
             )
         )
@@ -205,7 +216,7 @@ class Recorder:
         if isinstance(arrived, BecomeLeader) and arrived.partition in self.ends:
             self._led(node, arrived.partition, host)
         for where, log in host.node.logs.items():
-            if has_lane(where):
+            if where.topic not in _UNTOLD_TOPICS:
                 bounds = (log.partition.last_stable_offset, log.partition.high_watermark)
                 if self.bounds.get(where, (0, 0)) != bounds and self._is_leader(host, where):
                     self.bounds[where] = bounds
