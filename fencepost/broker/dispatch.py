@@ -7,7 +7,7 @@ data), because no later input would trigger it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from fencepost.broker import expiration
 from fencepost.broker.cluster import describe, follower
@@ -36,6 +36,7 @@ from fencepost.broker.groups.state import Groups
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import delete_records, fetch, produce
 from fencepost.broker.purgatory import (
+    GroupLog,
     InFlightAddOffsets,
     InFlightAddPartitions,
     InFlightElection,
@@ -44,6 +45,7 @@ from fencepost.broker.purgatory import (
     InFlightMetadataFetch,
     InFlightRegistration,
     InFlightTopicCreation,
+    TransactionLog,
 )
 from fencepost.broker.transactions import handlers as transaction_handlers
 from fencepost.broker.transactions import markers
@@ -190,11 +192,14 @@ def _answered(node: Node, arrived: Answered, now: int) -> None:
 def _lead(node: Node, arrived: BecomeLeader, now: int) -> None:
     log = node.lead(arrived)
     expiration.start(node, log, now)
-    if isinstance(log.coordinator, Transactions):
-        markers.resume(node, log, now)
-    elif isinstance(log.coordinator, Groups):
-        group_handlers.resume(node, log, now)
-        offsets.forget_topics(node, log, node.cluster.removed, now)
+    match log.coordinator:
+        case Transactions():
+            markers.resume(node, cast("TransactionLog", log), now)
+        case Groups():
+            group_handlers.resume(node, cast("GroupLog", log), now)
+            offsets.forget_topics(node, cast("GroupLog", log), node.cluster.removed, now)
+        case _:
+            pass
 
 
 def _resign(node: Node, arrived: ResignLeader, now: int) -> None:

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from typing import Final
 
 from fencepost.broker.contract import Warn
-from fencepost.broker.groups.offsets import forget_group, forget_offsets, groups_of
+from fencepost.broker.groups.offsets import forget_group, forget_offsets
 from fencepost.broker.groups.state import Groups, expired_offsets, is_over
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
-from fencepost.broker.purgatory import LeaderLog, Scan
+from fencepost.broker.purgatory import GroupLog, LeaderLog, Scan
 from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions.handlers import write_record
 from fencepost.broker.transactions.state import COMPLETED, Transactions
@@ -57,10 +57,9 @@ def _schedule(node: Node, scan: Scan, now: int) -> None:
 
 def _expire_transactional_ids(node: Node, now: int) -> None:
     before_ms = now - node.settings.transactional_id_expiration_ms
-    for log in list(node.logs.values()):
-        if isinstance(log.coordinator, Transactions):
-            for name in expired(log.coordinator, before_ms=before_ms):
-                write_record(node, log, name, None, now)
+    for log in node.logs_under(Transactions):
+        for name in expired(log.coordinator, before_ms=before_ms):
+            write_record(node, log, name, None, now)
 
 
 def expired(state: Transactions, *, before_ms: int) -> list[str]:
@@ -97,14 +96,13 @@ def _forget_producers(node: Node, log: LeaderLog, now: int) -> None:
 
 def _expire_offsets(node: Node, now: int) -> None:
     before_ms = now - node.settings.offsets_retention_minutes * MINUTE_MS
-    for log in list(node.logs.values()):
-        if isinstance(log.coordinator, Groups):
-            for group_id in list(log.coordinator.records):
-                _expire_offsets_of(node, log, group_id, before_ms=before_ms, now=now)
+    for log in node.logs_under(Groups):
+        for group_id in list(log.coordinator.records):
+            _expire_offsets_of(node, log, group_id, before_ms=before_ms, now=now)
 
 
-def _expire_offsets_of(node: Node, log: LeaderLog, group_id: str, *, before_ms: int, now: int) -> None:
-    state = groups_of(log)
+def _expire_offsets_of(node: Node, log: GroupLog, group_id: str, *, before_ms: int, now: int) -> None:
+    state = log.coordinator
     group = state.group(group_id, now=now)
     assert group is not None, "a group with a record is there"
     keys = expired_offsets(state, group, before_ms=before_ms)

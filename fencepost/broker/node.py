@@ -75,6 +75,7 @@ from fencepost.broker.groups.state import GroupBatch, Groups
 from fencepost.broker.partitions import partition
 from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.purgatory import (
+    Above_co,
     AfterAll,
     Collect,
     Coordinator,
@@ -85,6 +86,7 @@ from fencepost.broker.purgatory import (
     InFlightIdBlock,
     Inner,
     LeaderLog,
+    LogUnder,
     ParkedFetch,
     ProducerIds,
     Scan,
@@ -163,6 +165,16 @@ class Node:
             return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "is for a partition that does not exist")
         return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "is for a partition that another node leads")
 
+    def log_under(self, kind: type[Above_co], key: TopicPartition) -> LogUnder[Above_co] | None:
+        """The log of a coordinator's partition, if this node leads it. The topic decides the kind."""
+        log: Any = self.logs.get(key)
+        return log
+
+    def logs_under(self, kind: type[Above_co]) -> list[LogUnder[Above_co]]:
+        """The logs under a coordinator of this kind that this node leads."""
+        found: list[Any] = [log for log in self.logs.values() if isinstance(log.coordinator, kind)]
+        return found
+
     def lead(self, order: BecomeLeader) -> LeaderLog:
         """Rebuild the state of a partition, and of the coordinator on top, from a snapshot and the log."""
         state = Partition(
@@ -191,7 +203,7 @@ class Node:
         self.logs[order.partition] = log
         return log
 
-    def _coordinator_for(self, order: BecomeLeader) -> Coordinator | None:
+    def _coordinator_for(self, order: BecomeLeader) -> Coordinator:
         match order.partition.topic:
             case topic if topic == TRANSACTION_STATE_TOPIC:
                 # As in Kafka, the coordinator epoch is the leader epoch of the coordinator's partition.
@@ -398,7 +410,7 @@ Entries = Sequence[Any]
 """The records of a batch, decoded for the coordinator on top of its log."""
 
 
-def _entries_of(coordinator: Coordinator | None, header: BatchHeader, batch: Buffer) -> Entries:
+def _entries_of(coordinator: Coordinator, header: BatchHeader, batch: Buffer) -> Entries:
     match coordinator:
         case Transactions():
             return tuple(read_transactions(batch, header))

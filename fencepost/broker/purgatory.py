@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeVar
 
 import attrs
 
@@ -36,7 +36,7 @@ from fencepost.protocol.messages import (
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition
 from fencepost.protocol.values import value
 
-Coordinator = Transactions | Groups | Controller
+Above_co = TypeVar("Above_co", bound=Transactions | Groups | Controller | None, covariant=True)
 
 # Numbers from one counter of the node. Only their order within a kind matters (protocol/fork.py).
 Ticket = Annotated[int, Rank("ticket")]
@@ -69,12 +69,18 @@ Inner = Effect | Collect | AfterAll
 
 
 @attrs.define(eq=False)
-class LeaderLog:
+class LogUnder(Generic[Above_co]):
     """A partition that this node leads, the coordinator on top, and the effects that wait for durability."""
 
     partition: Partition
-    coordinator: Coordinator | None = None
+    coordinator: Above_co
     waiting: deque[tuple[int, tuple[Inner, ...]]] = attrs.Factory(deque[tuple[int, tuple[Inner, ...]]])
+
+
+Coordinator = Transactions | Groups | Controller | None
+LeaderLog = LogUnder[Coordinator]
+TransactionLog = LogUnder[Transactions]
+GroupLog = LogUnder[Groups]
 
 
 @attrs.define(eq=False)

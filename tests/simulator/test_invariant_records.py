@@ -180,7 +180,7 @@ def test_the_bounds_of_a_replaced_leader_are_in_order_too() -> None:
     replaced, heir = (Host(Node(NodeSettings()), world.journals) for _ in range(2))
     record.taken_over(heir, 1, is_cut=False)
     state = Partition(KEY, high_watermark=1, log_end_offset=1)
-    replaced.node.logs[KEY] = LeaderLog(state)
+    replaced.node.logs[KEY] = LeaderLog(state, None)
     learned = Durable(partition=KEY, offset=1)
     judge.durable(replaced, learned, Outcome([], []))
     state.high_watermark = 2

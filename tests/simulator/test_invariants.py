@@ -20,7 +20,7 @@ from fencepost.broker.host import SyncPolicy
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import checks as batch_checks
 from fencepost.broker.partitions.partition import Partition
-from fencepost.broker.purgatory import LeaderLog
+from fencepost.broker.purgatory import LeaderLog, TransactionLog
 from fencepost.broker.transactions import end_txn, markers
 from fencepost.broker.transactions import handlers as transaction_handlers
 from fencepost.broker.transactions import state as transactions
@@ -127,7 +127,7 @@ def _effects_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 def _markers_do_not_wait_for_the_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     write = transaction_handlers.write_record
 
-    def hasty(node: Node, log: LeaderLog, name: str, record: TransactionRecord | None, now: int) -> None:
+    def hasty(node: Node, log: TransactionLog, name: str, record: TransactionRecord | None, now: int) -> None:
         write(node, log, name, record, now)
         if record is not None and record.state in transactions.PREPARED:
             node.marker_retries[log.partition.key, name] = now
@@ -195,9 +195,9 @@ def _nothing_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
 def _complete_does_not_wait_for_markers(monkeypatch: pytest.MonkeyPatch) -> None:
     send = markers._send_markers  # pyright: ignore[reportPrivateUsage] the real one, and more
 
-    def send_and_forget(node: Node, log: LeaderLog, name: str, now: int) -> None:
+    def send_and_forget(node: Node, log: TransactionLog, name: str, now: int) -> None:
         send(node, log, name, now)
-        state = transaction_handlers.transactions_of(log)
+        state = log.coordinator
         if state.pending_markers.get(name):
             state.pending_markers[name].clear()
             markers._finish(node, log, name, now)  # pyright: ignore[reportPrivateUsage] the same

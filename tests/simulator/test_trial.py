@@ -12,9 +12,7 @@ def test_whatever_a_core_raises_is_a_finding() -> None:
         "an odd exception",
         breaks="nothing that anybody foresaw.",
         edits=(
-            Edit(
-                "broker.transactions.markers:_finish", {"state = transactions_of(log)": "raise OSError(name)"}
-            ),
+            Edit("broker.transactions.markers:_finish", {"state = log.coordinator": "raise OSError(name)"}),
         ),
     )
     with planted(odd):

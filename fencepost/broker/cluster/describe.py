@@ -12,7 +12,7 @@ from fencepost.broker.contract import Answered, Refused, Reply, ReplyTo
 from fencepost.broker.node import Node
 from fencepost.broker.partitions.partition import ProducerEntry
 from fencepost.broker.purgatory import InFlightTopicCreation
-from fencepost.broker.transactions.handlers import coordinator_log, transactions_of
+from fencepost.broker.transactions.handlers import coordinator_log
 from fencepost.broker.transactions.state import PREPARED, Transactions
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
@@ -184,7 +184,7 @@ def _transaction(node: Node, name: str) -> TransactionDescription:
     if not name or isinstance(log, Refused):
         error = ErrorCode.INVALID_REQUEST if not name else ErrorCode.NOT_COORDINATOR
         return _no_transaction(name, error)
-    state = transactions_of(log)
+    state = log.coordinator
     record = state.records.get(name)
     if record is None:
         return _no_transaction(name, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
@@ -221,8 +221,7 @@ def list_transactions(node: Node, request: ListTransactions, to: ReplyTo, now: i
     found = sorted(
         (
             (name, record)
-            for log in node.logs.values()
-            if isinstance(log.coordinator, Transactions)
+            for log in node.logs_under(Transactions)
             for name, record in log.coordinator.records.items()
             if (not request.states or record.state.title in request.states)
             and (not request.producer_ids or record.producer_id in request.producer_ids)
@@ -245,4 +244,4 @@ def list_transactions(node: Node, request: ListTransactions, to: ReplyTo, now: i
 
 def _coordinated(node: Node) -> list[TopicPartition]:
     """The partitions of `__transaction_state` that this node leads."""
-    return [key for key, log in node.logs.items() if isinstance(log.coordinator, Transactions)]
+    return [log.partition.key for log in node.logs_under(Transactions)]

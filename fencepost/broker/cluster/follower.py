@@ -163,7 +163,7 @@ def act_on_news(node: Node, now: int) -> None:
                     node.outcome.effects.append(change)
                 gone.add(change.partition.topic)
     if gone:
-        for log in [log for log in node.logs.values() if isinstance(log.coordinator, Groups)]:
+        for log in node.logs_under(Groups):
             offsets.forget_topics(node, log, gone, now)
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from fencepost.broker.contract import Refused, Reply, ReplyTo
 from fencepost.broker.groups.group import Group, is_subscribed
-from fencepost.broker.groups.offsets import NO_GROUP_ID, forget_group, forget_offsets, group_log, groups_of
+from fencepost.broker.groups.offsets import NO_GROUP_ID, forget_group, forget_offsets, group_log
 from fencepost.broker.groups.state import Groups, offset_keys
 from fencepost.broker.groups.tables import MEMBERSHIP, GroupInput
 from fencepost.broker.node import Node
-from fencepost.broker.purgatory import LeaderLog
+from fencepost.broker.purgatory import GroupLog
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
     DeleteGroups,
@@ -34,7 +34,7 @@ from fencepost.protocol.terms import CONSUMER_PROTOCOL, GroupState, TopicPartiti
 
 def _coordinated(node: Node) -> list[TopicPartition]:
     """The partitions of `__consumer_offsets` that this node leads."""
-    return [key for key, log in node.logs.items() if isinstance(log.coordinator, Groups)]
+    return [log.partition.key for log in node.logs_under(Groups)]
 
 
 def describe_groups(node: Node, request: DescribeGroups, to: ReplyTo, now: int) -> None:
@@ -45,7 +45,7 @@ def describe_groups(node: Node, request: DescribeGroups, to: ReplyTo, now: int) 
 
 def _described(node: Node, group_id: str, now: int) -> DescribedGroup:
     log = group_log(node, group_id)
-    group = None if isinstance(log, Refused) else groups_of(log).group(group_id, now=now)
+    group = None if isinstance(log, Refused) else log.coordinator.group(group_id, now=now)
     if group is None:
         error = log.error if isinstance(log, Refused) else NO_ERROR
         group = Group(group_id=group_id, state=GroupState.DEAD)
@@ -72,7 +72,7 @@ def _described(node: Node, group_id: str, now: int) -> DescribedGroup:
 
 def list_groups(node: Node, request: ListGroups, to: ReplyTo, now: int) -> None:
     """The groups that this node coordinates, sorted by name."""
-    states = [groups_of(node.logs[key]) for key in _coordinated(node)]
+    states = [log.coordinator for log in node.logs_under(Groups)]
     found = [
         group
         for state in states
@@ -106,7 +106,7 @@ def _delete(node: Node, group_id: str, now: int) -> ErrorCode:
     log = group_log(node, group_id)
     if isinstance(log, Refused):
         return log.error
-    state = groups_of(log)
+    state = log.coordinator
     group = state.group(group_id, now=now)
     cell = MEMBERSHIP[GroupState.DEAD if group is None else group.state][GroupInput.DELETE]
     if isinstance(cell, ErrorCode):
@@ -121,7 +121,7 @@ def delete_offsets(node: Node, request: OffsetDelete, to: ReplyTo, now: int) -> 
     if isinstance(log, Refused):
         node.reply(to, log)
         return
-    group = groups_of(log).group(request.group_id, now=now)
+    group = log.coordinator.group(request.group_id, now=now)
     is_of_consumers = group is None or group.protocol_type == CONSUMER_PROTOCOL
     happened = GroupInput.DELETE_OFFSETS if is_of_consumers else GroupInput.DELETE_FOREIGN_OFFSETS
     cell = MEMBERSHIP[GroupState.DEAD if group is None else group.state][happened]
@@ -142,8 +142,8 @@ def _offset_problem(node: Node, group: Group, key: TopicPartition) -> ErrorCode:
     return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_subscribed(group, key.topic) else NO_ERROR
 
 
-def _forget(node: Node, log: LeaderLog, group: Group, parts: list[PartitionError], now: int) -> None:
-    known = set(offset_keys(groups_of(log)))
+def _forget(node: Node, log: GroupLog, group: Group, parts: list[PartitionError], now: int) -> None:
+    known = set(offset_keys(log.coordinator))
     named = [OffsetKey(group.group_id, part.topic, part.partition) for part in parts]
     keys = [key for key in named if key in known]
     if keys:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from fencepost.broker.contract import Refused, Reply, ReplyTo
 from fencepost.broker.groups import requests as group_requests
 from fencepost.broker.groups.group import NO_MEMBER, Group, loaded, record_of
-from fencepost.broker.groups.offsets import NO_GROUP_ID, group_log, groups_of
+from fencepost.broker.groups.offsets import NO_GROUP_ID, group_log
 from fencepost.broker.groups.rebalance import GroupDecision, Turn, refused_join, refused_sync
 from fencepost.broker.groups.state import GroupBatch, Groups
 from fencepost.broker.groups.tables import DEAD, MEMBERSHIP, GroupInput
 from fencepost.broker.node import Node
-from fencepost.broker.purgatory import LeaderLog
+from fencepost.broker.purgatory import GroupLog
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import (
     Heartbeat,
@@ -28,10 +28,10 @@ from fencepost.protocol.offsets_log import group_batch
 from fencepost.protocol.terms import GroupState
 
 
-def _carry_out(node: Node, log: LeaderLog, decision: GroupDecision, now: int) -> None:
+def _carry_out(node: Node, log: GroupLog, decision: GroupDecision, now: int) -> None:
     """Carry out a decision: group and record now, answers when the record is durable."""
     if decision.note is not None:
-        groups_of(log).live[decision.note.group_id] = decision.note
+        log.coordinator.live[decision.note.group_id] = decision.note
         _schedule(node, decision.note)
     for group_id, record in decision.entries:
         assert record is not None, "a member's request never deletes a group"
@@ -41,12 +41,12 @@ def _carry_out(node: Node, log: LeaderLog, decision: GroupDecision, now: int) ->
         node.after(log, decision.effects)
 
 
-def _find(node: Node, group_id: str, now: int) -> tuple[LeaderLog, Group | None] | Refused:
+def _find(node: Node, group_id: str, now: int) -> tuple[GroupLog, Group | None] | Refused:
     """The coordinator's log, and the group or None, if this node coordinates it."""
     if not group_id:
         return NO_GROUP_ID
     log = group_log(node, group_id)
-    return log if isinstance(log, Refused) else (log, groups_of(log).group(group_id, now=now))
+    return log if isinstance(log, Refused) else (log, log.coordinator.group(group_id, now=now))
 
 
 # --- members ---------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def join_group(node: Node, request: JoinGroup, to: ReplyTo, now: int) -> None:
     fresh = _fresh_member_id(log, request)
     group_requests.join(turn, request, to, fresh)
     if turn.group.member(fresh) is not None or turn.group.is_pending(fresh):
-        groups_of(log).member_ids_given += 1
+        log.coordinator.member_ids_given += 1
     _carry_out(node, log, turn.decision(), now)
 
 
@@ -82,12 +82,12 @@ def _made(group_id: str) -> Group:
     return Group(group_id=group_id, state=state)
 
 
-def _fresh_member_id(log: LeaderLog, request: JoinGroup) -> str:
+def _fresh_member_id(log: GroupLog, request: JoinGroup) -> str:
     """A new member id. Kafka draws a UUID; cores are deterministic, and the leader epoch makes ids of
     different leaders differ.
     """
     prefix = request.group_instance_id or "member"
-    return f"{prefix}-{log.partition.leader_epoch}-{groups_of(log).member_ids_given + 1}"
+    return f"{prefix}-{log.partition.leader_epoch}-{log.coordinator.member_ids_given + 1}"
 
 
 def sync_group(node: Node, request: SyncGroup, to: ReplyTo, now: int) -> None:
@@ -153,11 +153,11 @@ def leave_group(node: Node, request: LeaveGroup, to: ReplyTo, now: int) -> None:
 # --- deadlines and recovery ------------------------------------------------------------------------------
 
 
-def resume(node: Node, log: LeaderLog, now: int) -> None:
+def resume(node: Node, log: GroupLog, now: int) -> None:
     """Start after loading the log: every member of a stable generation gets a new session
     (GroupMetadataManager.onLoaded).
     """
-    state = groups_of(log)
+    state = log.coordinator
     for group_id, record in state.records.items():
         if record is not None and record.members:
             state.live[group_id] = group = loaded(group_id, record, now=now)
@@ -166,13 +166,12 @@ def resume(node: Node, log: LeaderLog, now: int) -> None:
 
 def expire(node: Node, now: int) -> None:
     """Handle the sessions, joins and syncs whose deadline has passed."""
-    for log in list(node.logs.values()):
-        if isinstance(log.coordinator, Groups):
-            for group in list(log.coordinator.live.values()):
-                if min(group.deadlines(), default=now + 1) <= now:
-                    _carry_out(node, log, Turn(group, now, node.settings.group_rules).decision(), now)
-                else:
-                    _schedule(node, group)
+    for log in node.logs_under(Groups):
+        for group in list(log.coordinator.live.values()):
+            if min(group.deadlines(), default=now + 1) <= now:
+                _carry_out(node, log, Turn(group, now, node.settings.group_rules).decision(), now)
+            else:
+                _schedule(node, group)
 
 
 def _schedule(node: Node, group: Group) -> None:

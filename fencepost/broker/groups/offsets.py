@@ -25,7 +25,7 @@ from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
 from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, TransactionalOffsets, judge
 from fencepost.broker.partitions.produce import add_request, ask_coordinator
-from fencepost.broker.purgatory import InFlightAddOffsets, LeaderLog
+from fencepost.broker.purgatory import GroupLog, InFlightAddOffsets
 from fencepost.broker.transactions.tables import ClientVersion, TransactionVersion
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
@@ -64,17 +64,11 @@ ADD_ERRORS: Final = {
 NO_GROUP_ID: Final = Refused(ErrorCode.INVALID_GROUP_ID, "a group needs a name")
 
 
-def group_log(node: Node, group_id: str) -> LeaderLog | Refused:
+def group_log(node: Node, group_id: str) -> GroupLog | Refused:
     """The log of the group's coordinator, if this node is the coordinator."""
     number = coordinator_partition(group_id, node.settings.offsets_topic_num_partitions)
-    log = node.logs.get(TopicPartition(CONSUMER_OFFSETS_TOPIC, number))
-    return Refused(ErrorCode.NOT_COORDINATOR) if log is None else log
-
-
-def groups_of(log: LeaderLog) -> Groups:
-    """The coordinator on top of a `__consumer_offsets` partition."""
-    assert isinstance(log.coordinator, Groups), "groups live on __consumer_offsets"
-    return log.coordinator
+    log = node.log_under(Groups, TopicPartition(CONSUMER_OFFSETS_TOPIC, number))
+    return log or Refused(ErrorCode.NOT_COORDINATOR)
 
 
 def _answers(request: OffsetCommit | TxnOffsetCommit, errors: list[ErrorCode]) -> tuple[PartitionError, ...]:
@@ -85,10 +79,10 @@ def _answers(request: OffsetCommit | TxnOffsetCommit, errors: list[ErrorCode]) -
 
 
 def _check_member(
-    node: Node, log: LeaderLog, request: OffsetCommit | TxnOffsetCommit, now: int
+    node: Node, log: GroupLog, request: OffsetCommit | TxnOffsetCommit, now: int
 ) -> Refused | None:
     """Why the group refuses the whole request, or None. A member's own commit extends its session."""
-    state = groups_of(log)
+    state = log.coordinator
     group = state.group(request.group_id, now=now)
     in_transaction = isinstance(request, TxnOffsetCommit)
     identity = (request.generation_id, request.member_id, request.group_instance_id)
@@ -195,7 +189,7 @@ def answer_to_add(node: Node, in_flight: InFlightAddOffsets, answer: Answered, n
     log = group_log(node, in_flight.request.group_id)
     if (
         error is NO_ERROR
-        and isinstance(log, LeaderLog)
+        and not isinstance(log, Refused)
         and log.partition.issued(in_flight.verification_guard)
     ):
         _append(
@@ -220,7 +214,7 @@ def answer_to_add(node: Node, in_flight: InFlightAddOffsets, answer: Answered, n
 
 def _append(
     node: Node,
-    log: LeaderLog,
+    log: GroupLog,
     request: TxnOffsetCommit,
     to: ReplyTo,
     now: int,
@@ -261,27 +255,27 @@ def fetch(node: Node, request: OffsetFetch, to: ReplyTo, now: int) -> None:
         return
     if not node.settings.fixes.require_stable:
         request = attrs.evolve(request, require_stable=False)
-    node.after(log, (Reply(to, body=OffsetFetchReply(offsets=groups.fetch(groups_of(log), request))),))
+    node.after(log, (Reply(to, body=OffsetFetchReply(offsets=groups.fetch(log.coordinator, request))),))
 
 
-def forget_topics(node: Node, log: LeaderLog, topics: Collection[str], now: int) -> None:
+def forget_topics(node: Node, log: GroupLog, topics: Collection[str], now: int) -> None:
     """Delete the offsets of deleted topics. A new topic of that name would otherwise be read from the middle
     (GroupCoordinatorService.onPartitionsDeleted).
     """
-    gone = [key for key in groups.offset_keys(groups_of(log)) if key.topic in topics]
+    gone = [key for key in groups.offset_keys(log.coordinator) if key.topic in topics]
     if gone:
         forget_offsets(node, log, gone, now)
 
 
-def forget_offsets(node: Node, log: LeaderLog, keys: Iterable[OffsetKey], now: int) -> None:
+def forget_offsets(node: Node, log: GroupLog, keys: Iterable[OffsetKey], now: int) -> None:
     """Write a tombstone for each of these offsets."""
     entries = tuple([(key, None) for key in keys])
     node.append(log, offsets_batch(entries, timestamp=now), GroupBatch(entries))
 
 
-def forget_group(node: Node, log: LeaderLog, group_id: str, now: int) -> None:
+def forget_group(node: Node, log: GroupLog, group_id: str, now: int) -> None:
     """Write tombstones for a group and for each of its offsets, pending or not."""
-    state = groups_of(log)
+    state = log.coordinator
     state.live.pop(group_id, None)
     keys = [key for key in groups.offset_keys(state) if key.group_id == group_id]
     entries = GroupBatch(tuple([(key, None) for key in keys]), ((group_id, None),))

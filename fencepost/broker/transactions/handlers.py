@@ -13,7 +13,7 @@ from fencepost.broker.checks import first_refusal
 from fencepost.broker.contract import Decision, Refused, Reply, ReplyTo
 from fencepost.broker.node import Node
 from fencepost.broker.partitions.checks import has_no_transactions
-from fencepost.broker.purgatory import LeaderLog
+from fencepost.broker.purgatory import TransactionLog
 from fencepost.broker.transactions import end_txn
 from fencepost.broker.transactions import init_producer_id as identities
 from fencepost.broker.transactions import state as transactions
@@ -44,32 +44,26 @@ NO_PRODUCER_IDS: Final = Refused(
 )
 
 
-def coordinator_log(node: Node, transactional_id: str) -> LeaderLog | Refused:
+def coordinator_log(node: Node, transactional_id: str) -> TransactionLog | Refused:
     """The log of the id's coordinator, if this node is the coordinator."""
-    log = node.logs.get(
-        transactions.log_of(transactional_id, node.settings.transaction_state_log_num_partitions)
-    )
-    return Refused(ErrorCode.NOT_COORDINATOR) if log is None else log
+    key = transactions.log_of(transactional_id, node.settings.transaction_state_log_num_partitions)
+    return node.log_under(Transactions, key) or Refused(ErrorCode.NOT_COORDINATOR)
 
 
-def transactions_of(log: LeaderLog) -> Transactions:
-    """The coordinator on top of a `__transaction_state` partition."""
-    assert isinstance(log.coordinator, Transactions), "transactions live on __transaction_state"
-    return log.coordinator
-
-
-def carry_out(node: Node, log: LeaderLog, decision: TransactionDecision, now: int) -> None:
+def carry_out(node: Node, log: TransactionLog, decision: TransactionDecision, now: int) -> None:
     """Carry out a decision: note and record now, effects when the record is durable."""
     if decision.note is not None:
-        transactions.take_note(transactions_of(log), decision.note)
+        transactions.take_note(log.coordinator, decision.note)
     for name, record in decision.entries:
         write_record(node, log, name, record, now)
     node.after(log, decision.effects)
 
 
-def write_record(node: Node, log: LeaderLog, name: str, record: TransactionRecord | None, now: int) -> None:
+def write_record(
+    node: Node, log: TransactionLog, name: str, record: TransactionRecord | None, now: int
+) -> None:
     """Append the next record of an id, or its tombstone for None; until it is durable the id is pending."""
-    state, ids = transactions_of(log), node.producer_ids
+    state, ids = log.coordinator, node.producer_ids
     if record is not None:
         # A decision is offered a fresh producer id and need not use it; only its record shows whether it did.
         if ids.next_id in (record.producer_id, record.next_producer_id) and not ids.is_empty:
@@ -86,7 +80,7 @@ def write_record(node: Node, log: LeaderLog, name: str, record: TransactionRecor
 
 def _answer(
     node: Node,
-    log: LeaderLog,
+    log: TransactionLog,
     decided: TransactionDecision | Refused,
     to: ReplyTo,
     now: int,
@@ -129,7 +123,7 @@ def init_producer_id(
         node.reply(to, log if isinstance(log, Refused) else NO_PRODUCER_IDS)
         return
     decided = identities.init_producer_id(
-        transactions_of(log), request, to=to, now=now, fresh_producer_id=fresh, rules=node.settings.rules
+        log.coordinator, request, to=to, now=now, fresh_producer_id=fresh, rules=node.settings.rules
     )
     _answer(node, log, decided, to, now, client_version)
 
@@ -152,7 +146,7 @@ def add_partitions(
     if isinstance(log, Refused):
         node.reply(to, log)
         return
-    state, rules = transactions_of(log), node.settings.rules
+    state, rules = log.coordinator, node.settings.rules
     if request.verify_only:
         decided = transactions.verify_partitions(state, request, to=to, rules=rules)
     else:
@@ -201,7 +195,7 @@ def add_offsets(
         partitions=(TopicPartition(CONSUMER_OFFSETS_TOPIC, number),),
     )
     decided = transactions.add_partitions(
-        transactions_of(log),
+        log.coordinator,
         add,
         to=to,
         now=now,
@@ -222,7 +216,7 @@ def end_transaction(
     if isinstance(log, Refused) or fresh is None:
         node.reply(to, log if isinstance(log, Refused) else NO_PRODUCER_IDS)
         return
-    state, rules = transactions_of(log), node.settings.rules
+    state, rules = log.coordinator, node.settings.rules
     decided = end_txn.end_transaction(
         state,
         request,
@@ -247,17 +241,16 @@ def schedule_timeouts(node: Node, state: Transactions, now: int) -> None:
 
 def abort_timed_out(node: Node, now: int) -> None:
     """Abort transactions that exceeded their timeout; without producer ids, wait for the next scan."""
-    for log in list(node.logs.values()):
-        if isinstance(log.coordinator, Transactions):
-            for name in list(transactions.timed_out(log.coordinator, now=now)):
-                _abort_one(node, log, name, now)
-            schedule_timeouts(node, log.coordinator, now)
+    for log in node.logs_under(Transactions):
+        for name in list(transactions.timed_out(log.coordinator, now=now)):
+            _abort_one(node, log, name, now)
+        schedule_timeouts(node, log.coordinator, now)
 
 
-def _abort_one(node: Node, log: LeaderLog, name: str, now: int) -> None:
+def _abort_one(node: Node, log: TransactionLog, name: str, now: int) -> None:
     fresh = _fresh_producer_id(node)
     if fresh is not None:
-        state, rules = transactions_of(log), node.settings.rules
+        state, rules = log.coordinator, node.settings.rules
         decided = end_txn.abort_timed_out(state, name, now=now, fresh_producer_id=fresh, rules=rules)
         if isinstance(decided, Decision):
             carry_out(node, log, decided, now)

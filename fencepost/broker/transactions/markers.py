@@ -35,9 +35,9 @@ from typing import Final
 from fencepost.broker.contract import Answered, Refused, ReplyTo
 from fencepost.broker.node import Node
 from fencepost.broker.partitions.checks import has_no_transactions, judge_marker
-from fencepost.broker.purgatory import Collect, InFlightMarkers, LeaderLog
+from fencepost.broker.purgatory import Collect, InFlightMarkers, TransactionLog
 from fencepost.broker.transactions import end_txn
-from fencepost.broker.transactions.handlers import carry_out, schedule_timeouts, transactions_of
+from fencepost.broker.transactions.handlers import carry_out, schedule_timeouts
 from fencepost.broker.transactions.state import PREPARED, RESULT_OF, Transactions
 from fencepost.protocol.batches import build_marker
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
@@ -62,9 +62,9 @@ _INTERNAL: Final = Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, "an internal topic
 # --- the coordinator ---------------------------------------------------------------------------------------
 
 
-def resume(node: Node, log: LeaderLog, now: int) -> None:
+def resume(node: Node, log: TransactionLog, now: int) -> None:
     """Finish decided transactions after a coordinator has loaded its log: schedule all their markers."""
-    state = transactions_of(log)
+    state = log.coordinator
     for name, record in state.records.items():
         if record.state in PREPARED:
             node.marker_retries[log.partition.key, name] = now
@@ -76,13 +76,13 @@ def send_due_markers(node: Node, now: int) -> None:
     for (key, name), due_ms in list(node.marker_retries.items()):
         if due_ms <= now:
             del node.marker_retries[key, name]
-            log = node.logs.get(key)
+            log = node.log_under(Transactions, key)
             if log is not None:
                 _send_markers(node, log, name, now)
 
 
-def _send_markers(node: Node, log: LeaderLog, name: str, now: int) -> None:
-    state = transactions_of(log)
+def _send_markers(node: Node, log: TransactionLog, name: str, now: int) -> None:
+    state = log.coordinator
     record = state.records.get(name)
     if record is None or record.state not in PREPARED:
         return
@@ -122,10 +122,10 @@ def _marker(state: Transactions, record: TransactionRecord, keys: list[TopicPart
 
 def answer_markers(node: Node, in_flight: InFlightMarkers, answer: Answered, now: int) -> None:
     """Cross off the partitions that wrote their marker, and schedule a retry for the others."""
-    log = node.logs.get(in_flight.log_key)
+    log = node.log_under(Transactions, in_flight.log_key)
     if log is None:
         return
-    state = transactions_of(log)
+    state = log.coordinator
     name = in_flight.transactional_id
     record, pending_markers = state.records.get(name), state.pending_markers.get(name)
     if record is None or pending_markers is None or record.producer_epoch != in_flight.producer_epoch:
@@ -144,15 +144,15 @@ def answer_markers(node: Node, in_flight: InFlightMarkers, answer: Answered, now
     _finish(node, log, name, now)
 
 
-def _retry_markers(node: Node, log: LeaderLog, name: str, now: int) -> None:
+def _retry_markers(node: Node, log: TransactionLog, name: str, now: int) -> None:
     due_ms = now + node.settings.marker_retry_backoff_ms
     node.marker_retries[log.partition.key, name] = due_ms
     node.wake_at(due_ms)
 
 
-def _finish(node: Node, log: LeaderLog, name: str, now: int) -> None:
+def _finish(node: Node, log: TransactionLog, name: str, now: int) -> None:
     """Write COMPLETE_* when no marker is pending (TransactionCoordinator.completeTransaction)."""
-    state = transactions_of(log)
+    state = log.coordinator
     if name in state.pending_markers and not state.pending_markers[name]:
         del state.pending_markers[name]
         decision = end_txn.complete(state, name, now=now, rules=node.settings.rules)
