@@ -9,7 +9,7 @@ Rule: cores take and return these values; only a host performs them, appends bef
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import attrs
 
@@ -22,7 +22,8 @@ from fencepost.protocol.terms import NEWEST_VERSION, IsolationLevel, TopicPartit
 from fencepost.protocol.values import value
 
 
-class ReplyTo(NamedTuple):
+@value
+class ReplyTo:
     """The receiver of an answer: a connection of this node, and the correlation id of the request."""
 
     connection: int

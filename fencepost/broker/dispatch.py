@@ -217,12 +217,6 @@ def _storage_failed(node: Node, arrived: StorageFailed, now: int) -> None:
     node.wake_at(due_ms)
 
 
-def _durable(node: Node, arrived: Durable, now: int) -> None:
-    log = node.logs.get(arrived.partition)
-    if log is not None and arrived.offset > log.partition.high_watermark:
-        node.durable(log, arrived.offset)
-
-
 def _disconnected(node: Node, arrived: Disconnected, now: int) -> None:
     for ticket in [
         ticket for ticket, parked in node.fetches.items() if parked.to.connection == arrived.connection
@@ -261,7 +255,7 @@ INPUTS: Final[dict[type[Any], Callable[[Node, Any, int], None]]] = {
     ResignLeader: _resign,
     LogStartMoved: delete_records.moved,
     StorageFailed: _storage_failed,
-    Durable: _durable,
+    Durable: Node.durable,
     Disconnected: _disconnected,
     Started: _started,
     Tick: _tick,

@@ -62,6 +62,7 @@ from fencepost.broker.contract import (
     Append,
     Assign,
     BecomeLeader,
+    Durable,
     Outcome,
     Refused,
     Remove,
@@ -244,17 +245,16 @@ class Node:
                 pass
         return aborted, []
 
-    def append(self, log: LeaderLog, batch: Buffer, entries: Entries) -> BatchHeader:
+    def append(self, log: LeaderLog, batch: bytearray | memoryview, entries: Entries) -> BatchHeader:
         """Place a batch at the end of a log; `entries` are its records as the coordinator reads them.
 
         Data and markers have none: the partition applies them.
         """
         state = log.partition
-        writable = batch if isinstance(batch, bytearray) else _writable(batch)
-        header = place(writable, base_offset=state.log_end_offset, leader_epoch=state.leader_epoch)
-        aborted, consequences = self.enter(log, header, writable, entries)
+        header = place(batch, base_offset=state.log_end_offset, leader_epoch=state.leader_epoch)
+        aborted, consequences = self.enter(log, header, batch, entries)
         self.outcome.appends.append(
-            Append(state.key, header=header, batch=writable, leader_epoch=state.leader_epoch, aborted=aborted)
+            Append(state.key, header=header, batch=batch, leader_epoch=state.leader_epoch, aborted=aborted)
         )
         if consequences:
             self.after(log, consequences)
@@ -294,8 +294,11 @@ class Node:
                 case _:
                     self.outcome.effects.append(effect)
 
-    def durable(self, log: LeaderLog, offset: int) -> None:
-        """Move the high watermark to `offset`, and release the effects that waited for it."""
+    def durable(self, arrived: Durable, now: int) -> None:
+        """Move the high watermark of a log, and release the effects that waited for it."""
+        log, offset = self.logs.get(arrived.partition), arrived.offset
+        if log is None or offset <= log.partition.high_watermark:
+            return
         state = log.partition
         partition.advance_high_watermark(state, offset)
         if isinstance(log.coordinator, Transactions) and log.coordinator.pending:
@@ -348,7 +351,7 @@ class Node:
     ) -> int:
         """Begin an answer of `count` parts; return its ticket."""
         self.tickets += 1
-        self.gatherings[self.tickets] = Gathering(to, kind, [None] * count, producer_ids)
+        self.gatherings[self.tickets] = Gathering(to, kind, [None] * count, count, producer_ids)
         if count == 0:
             self._finish_gathering(self.tickets)
         return self.tickets
@@ -357,7 +360,8 @@ class Node:
         """Store one part of an answer; the last part sends it."""
         gathering = self.gatherings[part.ticket]
         gathering.parts[part.index] = part.result
-        if None not in gathering.parts:
+        gathering.missing -= 1
+        if not gathering.missing:
             self._finish_gathering(part.ticket)
 
     def _finish_gathering(self, ticket: int) -> None:
@@ -379,8 +383,11 @@ class Node:
     # --- producer ids
 
     def fresh_producer_id(self) -> int | None:
-        """The id of the next new producer; None until the controller grants the next block."""
-        return None if self.producer_ids.is_empty else self.producer_ids.next_id
+        """An unused producer id. Without one, ask the controller for a block; the caller has to retry."""
+        if self.producer_ids.is_empty:
+            self.ask_for_producer_ids()
+            return None
+        return self.producer_ids.next_id
 
     def use_producer_id(self) -> None:
         """Consume the fresh id, and request the next block before this one runs out."""
@@ -420,9 +427,3 @@ def _entries_of(coordinator: Coordinator, header: BatchHeader, batch: Buffer) ->
             return tuple(read_cluster_records(batch, header))
         case _:
             return ()
-
-
-def _writable(batch: Buffer) -> bytearray | memoryview:
-    # `place` writes base offset and leader epoch into the header; the CRC does not cover these two fields.
-    view = memoryview(batch)
-    return bytearray(view) if view.readonly else view

@@ -20,7 +20,7 @@ from fencepost.broker.transactions.state import Transactions
 from fencepost.broker.transactions.tables import ClientVersion
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.fork import Rank, Scope
+from fencepost.protocol.fork import Ignored, Rank, Scope
 from fencepost.protocol.messages import (
     DeletedRecords,
     DeleteRecordsReply,
@@ -90,6 +90,7 @@ class Gathering:
     to: ReplyTo
     kind: type[ProduceReply | WriteTxnMarkersReply | DeleteRecordsReply]
     parts: list[Any]  # None until the part is ready, then a Part of the answer's kind
+    missing: Ignored[int]
     producer_ids: tuple[int, ...] = ()
 
 
@@ -112,9 +113,8 @@ def _written(gathering: Gathering) -> WriteTxnMarkersReply:
     markers: dict[int, list[PartitionError]] = {}
     for producer_id, part in zip(gathering.producer_ids, gathering.parts, strict=True):
         markers.setdefault(producer_id, []).append(part)
-    return WriteTxnMarkersReply(
-        markers=tuple(WrittenMarker(producer_id=p, partitions=tuple(parts)) for p, parts in markers.items())
-    )
+    written = [WrittenMarker(producer_id=p, partitions=tuple(parts)) for p, parts in markers.items()]
+    return WriteTxnMarkersReply(markers=tuple(written))
 
 
 @value(kw_only=True)

@@ -115,6 +115,9 @@ class Journal:
         self.failed: str | None = None  # why this journal refuses writes
         self.is_fresh = True  # not led and not written since it was opened
         self.closed = False  # True after a close that made everything durable
+        # Whether the last segment holds enough bytes; the leader then calls `roll` when its state is at the
+        # log end.
+        self.is_full = self._active.size >= settings.segment_bytes
         # Set when `append` opened a segment by itself: a snapshot there makes the next start faster.
         self.snapshot_due = False
 
@@ -178,7 +181,11 @@ class Journal:
         assert _PLACED.unpack_from(batch) == (end, header.batch_length, leader_epoch), _NOT_PLACED
         assert aborted is None or aborted.last_offset == last_offset, "an aborted range ends at its marker"
         try:
-            if self._opens_segment(header, last_offset):
+            # Kafka's LogSegment.shouldRoll: by time, and by the 32 bits of an index entry. `is_full` covers
+            # the size.
+            active = self._active
+            is_late = 0 <= active.first_timestamp < header.max_timestamp - self.settings.segment_ms
+            if active.size and (is_late or last_offset - active.base_offset > INT32_MAX):
                 self._start_segment()
                 self.snapshot_due = True
             self._active.append(batch, header, last_offset=last_offset, leader_epoch=leader_epoch)
@@ -190,6 +197,7 @@ class Journal:
             raise
         self._leader_epoch = leader_epoch
         self._end = last_offset + 1
+        self.is_full = self._active.size >= self.settings.segment_bytes
         self.is_fresh = False
 
     def _fail(self, error: StorageError) -> None:
@@ -212,23 +220,6 @@ class Journal:
             f"but {self._leader_epoch} leads it now"
         )
 
-    def _opens_segment(self, header: BatchHeader, last_offset: int) -> bool:
-        """Kafka's LogSegment.shouldRoll: by time, and by the 32 bits of an index entry. `is_full` covers the
-        size.
-        """
-        active = self._active
-        if not active.size:
-            return False
-        too_new = 0 <= active.first_timestamp < header.max_timestamp - self.settings.segment_ms
-        return too_new or last_offset - active.base_offset > INT32_MAX
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the active segment holds enough bytes; the leader then calls `roll` when its state is at
-        the log end.
-        """
-        return self._active.size >= self.settings.segment_bytes
-
     def roll(self, producers: Sequence[ProducerSnapshot]) -> None:
         """Open a new segment at the log end, with a snapshot of the producers; no new segment when the last
         is empty.
@@ -250,6 +241,7 @@ class Journal:
         self._segments.append(segment)
         self._bases.append(segment.base_offset)
         self._active = segment
+        self.is_full = False
         full.release()
 
     def move_log_start(self, offset: int) -> int:

@@ -210,6 +210,12 @@ def build_batch(
     return batch
 
 
+def writable(batch: Buffer) -> bytearray | memoryview:
+    """The batch for `place`: a copy only if its bytes cannot be changed."""
+    view = memoryview(batch)
+    return bytearray(view) if view.readonly else view
+
+
 def place(batch: bytearray | memoryview, *, base_offset: int, leader_epoch: int) -> BatchHeader:
     """Set base offset and leader epoch, which the checksum does not cover. Returns the header of the batch
     as it is now.

@@ -13,6 +13,7 @@ Rule: control batches and internal topics are always these, for Kafka's tools to
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from fencepost.protocol.batches import MAGIC_KAFKA, TRANSACTIONAL_BIT, build_batch
@@ -68,7 +69,7 @@ def build_kafka_batch(
 
 def build_state_batch(key: bytes, value: bytes | None, *, timestamp: int) -> bytearray:
     """A batch of one record without headers: how a coordinator writes its state."""
-    record = _RECORD_START + _sized(key) + (_NULL_SIZE if value is None else _sized(value)) + _NO_HEADERS
+    record = _RECORD_START + _sized_key(key) + (_NULL_SIZE if value is None else _sized(value)) + _NO_HEADERS
     return build_batch(
         _sized(record),
         magic=MAGIC_KAFKA,
@@ -100,6 +101,9 @@ def _encoded(record: KafkaRecord, offset_delta: int) -> bytes:
 
 def _sized(data: bytes | None) -> bytes:
     return varint(_NULL) if data is None else varint(len(data)) + data
+
+
+_sized_key = lru_cache(1024)(_sized)  # a coordinator writes few keys, each of them often
 
 
 def read_kafka_records(payload: bytes, record_count: int) -> list[KafkaRecord]:

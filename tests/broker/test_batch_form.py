@@ -7,9 +7,8 @@ from itertools import product
 import attrs
 import pytest
 
-from fencepost.broker.checks import first_refusal
 from fencepost.broker.contract import Refused
-from fencepost.broker.partitions.checks import FORM_CHECKS, Arriving, header_of
+from fencepost.broker.partitions.checks import header_of, refused_form
 from fencepost.protocol.batches import BatchHeader, build_marker
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.records import build_data_batch
@@ -58,10 +57,7 @@ def test_the_first_check_that_a_batch_fails_refuses_it(*, torn: bool, large: boo
                 or header.is_control
                 or (header.producer_id != -1 and header.base_sequence < 0),
             }
-            arriving = Arriving(
-                acks=1, key=ORDERS, header=counted, records=batch, size_limit=header.size - large
-            )
-            found = first_refusal(FORM_CHECKS, arriving)
+            found = refused_form(counted, batch, key=ORDERS, acks=1, size_limit=header.size - large)
             expected = next((error for error, is_so in wrong.items() if is_so), None)
             assert (found.error if found else None) is expected
 

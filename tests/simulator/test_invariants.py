@@ -7,14 +7,15 @@ the judge's own records (test_invariant_records.py).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import attrs
 import pytest
 
-from fencepost.broker.contract import Decision
+from fencepost.broker.contract import Decision, Durable
+from fencepost.broker.dispatch import INPUTS
 from fencepost.broker.groups import state as groups
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.node import Node
@@ -138,15 +139,15 @@ def _markers_do_not_wait_for_the_decision(monkeypatch: pytest.MonkeyPatch) -> No
 def _owners_are_given_the_epoch_before(monkeypatch: pytest.MonkeyPatch) -> None:
     reply = Node.durable
 
-    def durable(node: Node, log: LeaderLog, offset: int) -> None:
-        reply(node, log, offset)
+    def durable(node: Node, arrived: Durable, now: int) -> None:
+        reply(node, arrived, now)
         for number, effect in enumerate(node.outcome.effects):
             body = getattr(effect, "body", None)
             if isinstance(body, InitProducerIdReply) and body.producer_epoch:
                 older = attrs.evolve(body, producer_epoch=body.producer_epoch - 1)
                 node.outcome.effects[number] = attrs.evolve(effect, body=older)
 
-    monkeypatch.setattr(Node, "durable", durable)
+    monkeypatch.setitem(INPUTS, Durable, durable)
 
 
 def _prepare_keeps_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,8 +187,8 @@ def _readers_go_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _nothing_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(state: object, *, now: int) -> Iterator[str]:
-        return iter(())
+    def never(state: object, *, now: int) -> list[str]:
+        return []
 
     monkeypatch.setattr(transactions, "timed_out", never)
 

@@ -157,85 +157,63 @@ def header_of(records: Buffer) -> Parsed:
 # --- a batch by itself -----------------------------------------------------------------------------------
 
 
-class Arriving(NamedTuple):
-    """A client's batch, about to be appended."""
+class FormCheck(NamedTuple):
+    """One row; its condition has the same place in `refused_form`."""
 
-    acks: int
-    key: TopicPartition
-    header: BatchHeader
-    records: Buffer
-    size_limit: int
-    """max.message.bytes of its topic."""
-
-
-def _wants_other_acks(batch: Arriving) -> bool:
-    return batch.acks not in ACKS
-
-
-def _is_for_an_internal_topic(batch: Arriving) -> bool:
-    return batch.key.topic in INTERNAL_TOPICS
-
-
-def _is_too_large(batch: Arriving) -> bool:
-    return batch.header.size > batch.size_limit
-
-
-def _is_corrupt(batch: Arriving) -> bool:
-    return not checksum_matches(batch.records, 0, batch.header)
-
-
-def _counts_wrongly(batch: Arriving) -> bool:
-    return not 0 < batch.header.record_count == batch.header.last_offset_delta + 1
-
-
-def _is_control(batch: Arriving) -> bool:
-    return batch.header.is_control
-
-
-def _lacks_sequence(batch: Arriving) -> bool:
-    return batch.header.producer_id != NO_PRODUCER_ID and batch.header.base_sequence < 0
+    name: str
+    error: ErrorCode
+    source: str
 
 
 # After the coordinator's answer, as in Kafka: a refusal of the producer takes precedence over a bad batch.
 FORM_CHECKS: Final = (
-    Check(
+    FormCheck(
         "comes with acks that are not 0, 1 or -1",
         ErrorCode.INVALID_REQUIRED_ACKS,
-        _wants_other_acks,
         source="ReplicaManager.appendRecords",
     ),
-    Check(
-        "is for an internal topic",
-        ErrorCode.INVALID_TOPIC_EXCEPTION,
-        _is_for_an_internal_topic,
-        source="ReplicaManager.appendRecords",
+    FormCheck(
+        "is for an internal topic", ErrorCode.INVALID_TOPIC_EXCEPTION, source="ReplicaManager.appendRecords"
     ),
-    Check(
+    FormCheck(
         "is larger than max.message.bytes of its topic",
         ErrorCode.MESSAGE_TOO_LARGE,
-        _is_too_large,
         source="UnifiedLog.analyzeAndValidateRecords",
     ),
-    Check(
+    FormCheck(
         "has a checksum that does not match its bytes",
         ErrorCode.CORRUPT_MESSAGE,
-        _is_corrupt,
         source="UnifiedLog.analyzeAndValidateRecords",
     ),
-    Check(
+    FormCheck(
         "has no records, or another number of records than of offsets",
         ErrorCode.INVALID_RECORD,
-        _counts_wrongly,
         source="LogValidator.validateBatch",
     ),
-    Check("is a control batch", ErrorCode.INVALID_RECORD, _is_control, source="LogValidator.validateBatch"),
-    Check(
-        "has a producer id and no sequence",
-        ErrorCode.INVALID_RECORD,
-        _lacks_sequence,
-        source="LogValidator.validateBatch",
+    FormCheck("is a control batch", ErrorCode.INVALID_RECORD, source="LogValidator.validateBatch"),
+    FormCheck(
+        "has a producer id and no sequence", ErrorCode.INVALID_RECORD, source="LogValidator.validateBatch"
     ),
 )
+
+
+def refused_form(
+    header: BatchHeader, records: Buffer, *, key: TopicPartition, acks: int, size_limit: int
+) -> Refused | None:
+    """Why a client's batch is refused, whoever sent it, or None. `size_limit`: its max.message.bytes."""
+    is_wrong = (
+        acks not in ACKS,
+        key.topic in INTERNAL_TOPICS,
+        header.size > size_limit,
+        not checksum_matches(records, 0, header),
+        not 0 < header.record_count == header.last_offset_delta + 1,
+        header.is_control,
+        header.producer_id != NO_PRODUCER_ID and header.base_sequence < 0,
+    )
+    if True not in is_wrong:
+        return None
+    first = FORM_CHECKS[is_wrong.index(True)]
+    return Refused(first.error, first.name)
 
 
 # --- a batch and what the partition knows of its producer -------------------------------------------------

@@ -51,10 +51,11 @@ from fencepost.broker.checks import first_refusal
 from fencepost.broker.contract import NOBODY, Answered, Refused, ReplyTo
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import checks, partition
-from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, Arriving, Duplicate
+from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, Duplicate
 from fencepost.broker.purgatory import Collect, Incoming, InFlight, InFlightAddPartitions, LeaderLog
 from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.tables import ClientVersion
+from fencepost.protocol.batches import writable
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import (
     AddPartitionsToTxn,
@@ -103,20 +104,16 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, client_version:
             ticket=ticket, index=index, key=key, header=header, records=part.records, acks=request.acks
         )
         is_open = log.partition.is_open(header.producer_id, header.producer_epoch)
-        if asks and checks.has_transaction(header) and not is_open and not _is_internal(key):
+        # Batches for internal topics are refused by FORM_CHECKS, so the coordinator need not be asked; Kafka
+        # adds the partition first.
+        is_internal = key.topic in INTERNAL_TOPICS
+        if asks and checks.has_transaction(header) and not is_open and not is_internal:
             _start_adding(node, log, incoming, to_add, client_version, now)
         else:
             _append(node, log, incoming, NO_GUARD if asks else UNGUARDED)
     if to_add:
         assert request.transactional_id is not None, "a transactional batch without its id was refused above"
         _ask_to_add(node, request.transactional_id, to_add, client_version)
-
-
-def _is_internal(key: TopicPartition) -> bool:
-    """Whether the topic is internal. FORM_CHECKS refuses its batches, so the coordinator need not be asked;
-    Kafka adds the partition first.
-    """
-    return key.topic in INTERNAL_TOPICS
 
 
 def _part(
@@ -230,10 +227,14 @@ def answer_to_add(node: Node, in_flight: InFlightAddPartitions, answer: Answered
 
 
 def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int) -> None:
-    arriving = Arriving(
-        incoming.acks, incoming.key, incoming.header, incoming.records, _size_limit(node, incoming.key.topic)
+    refused = checks.refused_form(
+        incoming.header,
+        incoming.records,
+        key=incoming.key,
+        acks=incoming.acks,
+        size_limit=_size_limit(node, incoming.key.topic),
     )
-    verdict = first_refusal(checks.FORM_CHECKS, arriving) or checks.judge(
+    verdict = refused or checks.judge(
         log.partition, incoming.header, verification_guard=guard, checks=node.settings.batch_checks
     )
     match verdict:
@@ -242,7 +243,7 @@ def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int) -> None:
         case Duplicate():
             part = _part(incoming.ticket, incoming.index, incoming.key, NO_ERROR, verdict.base_offset)
         case None:
-            header = node.append(log, incoming.records, entries=())
+            header = node.append(log, writable(incoming.records), entries=())
             part = _part(incoming.ticket, incoming.index, incoming.key, NO_ERROR, header.base_offset)
     # Refusals and duplicates wait, too: they were decided by batches that may not be durable yet.
     node.after(log, (part,))

@@ -147,7 +147,9 @@ def prepare(
     effects: tuple[Effect, ...] = (),
 ) -> TransactionDecision | Refused:
     """Decide the end `target` with its epoch. `fences`: the owner did not ask for it and must be fenced."""
-    raised_by = _raised_by(rules, version, fences=fences)
+    # Without KAFKA-19367 fence and end each add one.
+    raised_by = int(version.renews_identity) + int(fences)
+    raised_by = min(raised_by, 1) if rules.fixes.fences_once else raised_by
     if raised_by > 1 and record.producer_epoch + raised_by > INT16_MAX:
         return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "the epoch would turn negative (KAFKA-19367)")
     rotates = version.renews_identity and record.producer_epoch >= LAST_GRANTED_EPOCH
@@ -162,27 +164,11 @@ def prepare(
         update_ms=now,
         client_version=version.client_version,
     )
-    last_epoch = _last_epoch(record, version, fences=fences, raised_by=raised_by)
-    return Decision(
-        entries=((name, prepared),),
-        note=None if last_epoch is None else LastEpoch(name, last_epoch),
-        effects=effects,
-    )
-
-
-def _raised_by(rules: Rules, version: TransactionVersion, *, fences: bool) -> int:
-    """The number of epochs by which PREPARE_* raises. Without KAFKA-19367 fence and end each add one."""
-    asked_for = int(version.renews_identity) + int(fences)
-    return min(asked_for, 1) if rules.fixes.fences_once else asked_for
-
-
-def _last_epoch(
-    record: TransactionRecord, version: TransactionVersion, *, fences: bool, raised_by: int
-) -> int | None:
-    """The epoch at which InitProducerId still recognises the fenced owner; in older versions none."""
+    # The epoch at which InitProducerId still recognises the fenced owner; in older versions none.
+    note = LastEpoch(name, NO_PRODUCER_EPOCH) if fences else None
     if version.renews_identity:
-        return record.producer_epoch + raised_by - 1
-    return NO_PRODUCER_EPOCH if fences else None
+        note = LastEpoch(name, record.producer_epoch + raised_by - 1)
+    return Decision(entries=((name, prepared),), note=note, effects=effects)
 
 
 def complete(state: Transactions, name: str, *, now: int, rules: Rules) -> TransactionDecision:

@@ -75,7 +75,7 @@ def write_record(
     header = node.append(log, transaction_batch(name, record, timestamp=now), entries)
     state.pending[name] = header.next_offset
     if record is not None and record.state is ONGOING:
-        schedule_timeouts(node, state, now)
+        _schedule_scan(node, state.deadlines[name], now)
 
 
 def _answer(
@@ -93,14 +93,6 @@ def _answer(
         carry_out(node, log, decided, now)
 
 
-def _fresh_producer_id(node: Node) -> int | None:
-    """An unused producer id. Without one, request a block from the controller; the caller has to retry."""
-    fresh = node.fresh_producer_id()
-    if fresh is None:
-        node.ask_for_producer_ids()
-    return fresh
-
-
 # --- requests --------------------------------------------------------------------------------------------
 
 
@@ -108,7 +100,7 @@ def init_producer_id(
     node: Node, request: InitProducerId, to: ReplyTo, now: int, client_version: ClientVersion
 ) -> None:
     """Grant an identity: for a transactional id by its coordinator, otherwise any fresh producer id."""
-    fresh = _fresh_producer_id(node)
+    fresh = node.fresh_producer_id()
     if request.transactional_id is None:
         refused = first_refusal((HALF_AN_IDENTITY,), request, node.settings.rules)
         if refused is not None or fresh is None:
@@ -153,19 +145,14 @@ def add_partitions(
         decided = transactions.add_partitions(
             state, request, to=to, now=now, rules=rules, requested=client_version.transaction_version
         )
-        if isinstance(decided, Decision) and not _can_write(rules.transaction_version, decided):
+        # The cluster's record format may not be able to store the client's transaction version. Kafka finds
+        # out when it writes the record, after every other check (TransactionLog.valueToBytes).
+        requested, stored = client_version.transaction_version, rules.transaction_version
+        is_too_new = requested.client_version > stored.client_version
+        if is_too_new and isinstance(decided, Decision) and decided.entries:
             unsupported = Reply(to, error=ErrorCode.UNSUPPORTED_VERSION)
             decided = Decision(note=Unwritable(request.transactional_id), effects=(unsupported,))
     _answer(node, log, decided, to, now, client_version)
-
-
-def _can_write(cluster: TransactionVersion, decision: TransactionDecision) -> bool:
-    """Whether the cluster's record format can store the client's transaction version. Kafka finds out when it
-    writes the record, after every other check (TransactionLog.valueToBytes).
-    """
-    return all(
-        record is None or record.client_version <= cluster.client_version for _, record in decision.entries
-    )
 
 
 def _add_problem(node: Node, key: TopicPartition, requested: TransactionVersion) -> ErrorCode:
@@ -212,7 +199,7 @@ def end_transaction(
 ) -> None:
     """Commit or abort. The answer leaves when the decision is durable, before any marker is written."""
     log = coordinator_log(node, request.transactional_id)
-    fresh = _fresh_producer_id(node)
+    fresh = node.fresh_producer_id()
     if isinstance(log, Refused) or fresh is None:
         node.reply(to, log if isinstance(log, Refused) else NO_PRODUCER_IDS)
         return
@@ -233,22 +220,27 @@ def end_transaction(
 
 
 def schedule_timeouts(node: Node, state: Transactions, now: int) -> None:
-    """Schedule the first scan after the earliest deadline. Scans are a fixed interval apart, as in Kafka."""
+    """Schedule the first scan after the earliest deadline."""
     if state.deadlines:
-        interval = node.settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
-        node.wake_at((max(state.deadlines[0][0], now) // interval + 1) * interval)
+        _schedule_scan(node, min(state.deadlines.values()), now)
+
+
+def _schedule_scan(node: Node, due_ms: int, now: int) -> None:
+    """Schedule the first scan after a deadline. Scans are a fixed interval apart, as in Kafka."""
+    interval = node.settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
+    node.wake_at((max(due_ms, now) // interval + 1) * interval)
 
 
 def abort_timed_out(node: Node, now: int) -> None:
     """Abort transactions that exceeded their timeout; without producer ids, wait for the next scan."""
     for log in node.logs_under(Transactions):
-        for name in list(transactions.timed_out(log.coordinator, now=now)):
+        for name in transactions.timed_out(log.coordinator, now=now):
             _abort_one(node, log, name, now)
         schedule_timeouts(node, log.coordinator, now)
 
 
 def _abort_one(node: Node, log: TransactionLog, name: str, now: int) -> None:
-    fresh = _fresh_producer_id(node)
+    fresh = node.fresh_producer_id()
     if fresh is not None:
         state, rules = log.coordinator, node.settings.rules
         decided = end_txn.abort_timed_out(state, name, now=now, fresh_producer_id=fresh, rules=rules)

@@ -167,9 +167,8 @@ def write_markers(node: Node, request: WriteTxnMarkers, to: ReplyTo, now: int) -
     (KafkaApis.handleWriteTxnMarkersRequest).
     """
     targets = [(marker, key) for marker in request.markers for key in marker.partitions]
-    ticket = node.gather(
-        to, WriteTxnMarkersReply, len(targets), tuple(marker.producer_id for marker, _ in targets)
-    )
+    producer_ids = tuple([marker.producer_id for marker, _ in targets])
+    ticket = node.gather(to, WriteTxnMarkersReply, len(targets), producer_ids)
     for index, (marker, key) in enumerate(targets):
         log = node.log_of(key)
         if isinstance(log, Refused):

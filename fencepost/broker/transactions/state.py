@@ -12,12 +12,11 @@ log) and the functions that begin with "Note" change the state. `check_identity`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
 import attrs
-from sortedcontainers import SortedSet
 
 from fencepost.broker.contract import Decision, Refused, Reply, ReplyTo
 from fencepost.broker.kafka_fixes import ALL_FIXES, KafkaFixes
@@ -91,7 +90,7 @@ class Transactions:
 
     coordinator_epoch: Note[int]
     records: dict[str, TransactionRecord] = attrs.Factory(dict[str, TransactionRecord])
-    deadlines: Ignored[SortedSet[tuple[int, str]]] = attrs.Factory(SortedSet[tuple[int, str]])
+    deadlines: Ignored[dict[str, int]] = attrs.Factory(dict[str, int])  # when an open transaction times out
     last_epochs: Note[dict[str, int]] = attrs.Factory(dict[str, int])
     other_ids: Note[dict[str, OtherIds]] = attrs.Factory(
         dict[str, OtherIds]
@@ -145,7 +144,8 @@ def add_partitions(
     refused = check_identity(found, request.producer_id, request.producer_epoch, rules)
     if refused is not None:
         return refused
-    reply = Reply(to, body=_added(request))
+    added = [PartitionError(topic=p.topic, partition=p.partition, error=NO_ERROR) for p in request.partitions]
+    reply = Reply(to, body=AddPartitionsToTxnReply(partitions=tuple(added)))
     # Already added: a retry, or a later batch of the partition. No record, but the answer waits for the last
     # one.
     if found.state is ONGOING and partitions.issubset(found.partitions):
@@ -206,14 +206,6 @@ def check_identity(
     return None
 
 
-def _added(request: AddPartitionsToTxn) -> AddPartitionsToTxnReply:
-    return AddPartitionsToTxnReply(
-        partitions=tuple(
-            PartitionError(topic=p.topic, partition=p.partition, error=NO_ERROR) for p in request.partitions
-        )
-    )
-
-
 def _verified(request: AddPartitionsToTxn, record: TransactionRecord) -> AddPartitionsToTxnReply:
     def error(key: TopicPartition) -> ErrorCode:
         return NO_ERROR if key in record.partitions else ErrorCode.TRANSACTION_ABORTABLE
@@ -251,10 +243,13 @@ def take_note(state: Transactions, note: LastEpoch | Unwritable) -> None:
 
 def became_durable(state: Transactions, offset: int) -> list[str]:
     """Note that the log is durable up to `offset`. Returns the ids whose decision became durable by this."""
-    durable = [name for name, end in state.pending.items() if end <= offset]
-    for name in durable:
-        del state.pending[name]
-    return [name for name in durable if name in state.records and state.records[name].state in PREPARED]
+    decided: list[str] = []
+    for name, end in list(state.pending.items()):
+        if end <= offset:
+            del state.pending[name]
+            if name in state.records and state.records[name].state in PREPARED:
+                decided.append(name)
+    return decided
 
 
 def known_record(state: Transactions, name: str) -> TransactionRecord | None:
@@ -266,13 +261,12 @@ def known_record(state: Transactions, name: str) -> TransactionRecord | None:
     return record._replace(previous_producer_id=ids.previous, next_producer_id=ids.next)
 
 
-def timed_out(state: Transactions, *, now: int) -> Iterator[str]:
-    """Transactional ids whose transaction exceeded its timeout; a busy id is left for the next scan."""
-    for deadline, name in state.deadlines:
-        if deadline >= now:
-            return
-        if name not in state.pending:
-            yield name
+def timed_out(state: Transactions, *, now: int) -> list[str]:
+    """Transactional ids whose transaction exceeded its timeout, the oldest deadline first; a busy id is left
+    for the next scan.
+    """
+    late = [(due_ms, name) for name, due_ms in state.deadlines.items() if due_ms < now]
+    return [name for _, name in sorted(late) if name not in state.pending]
 
 
 # --- Changing state --------------------------------------------------------------------------------------
@@ -281,13 +275,13 @@ def timed_out(state: Transactions, *, now: int) -> Iterator[str]:
 def apply(state: Transactions, entries: Iterable[TransactionEntry]) -> None:
     """The log now holds these records, live and at recovery; None is a tombstone."""
     for name, record in entries:
-        before = state.records.pop(name, None)
-        if before is not None and before.state is ONGOING:
-            state.deadlines.discard((before.start_ms + before.timeout_ms, name))
-        if record is None:
+        if record is not None and record.state is ONGOING:
+            state.deadlines[name] = record.start_ms + record.timeout_ms
+        elif name in state.deadlines:
+            del state.deadlines[name]
+        if record is not None:
+            state.records[name] = record
+        else:
+            state.records.pop(name, None)
             state.last_epochs.pop(name, None)
             state.other_ids.pop(name, None)
-            continue
-        state.records[name] = record
-        if record.state is ONGOING:
-            state.deadlines.add((record.start_ms + record.timeout_ms, name))
