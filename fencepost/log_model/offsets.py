@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
+from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord
 from fencepost.protocol.terms import TransactionResult
 
@@ -29,7 +30,7 @@ class WrittenOffset(NamedTuple):
 
 
 class OffsetsModel:
-    """Offsets after the batches so far. Feed every batch to `apply_offsets` or `apply_marker`, in order."""
+    """Offsets after the batches so far. Feed every batch to `apply`, in order."""
 
     __slots__ = ("committed", "pending")
 
@@ -38,26 +39,29 @@ class OffsetsModel:
         self.pending: dict[int, dict[OffsetKey, WrittenOffset]] = {}
         """By producer id."""
 
-    def apply_offsets(
-        self, entries: OffsetEntries, *, base_offset: int, producer_id: int, is_transactional: bool
+    def apply(
+        self, header: BatchHeader, result: TransactionResult | None, entries: OffsetEntries
     ) -> Collection[OffsetKey]:
-        """Take a batch of offsets, None for a tombstone. Returns their keys."""
+        """Take the next batch: a marker's `result`, or offsets, None for a tombstone. Returns their keys."""
+        if result is not None:
+            return self._apply_marker(header.producer_id, result)
         keys: list[OffsetKey] = []
-        for written_at, (key, record) in enumerate(entries, start=base_offset):
+        for written_at, (key, record) in enumerate(entries, start=header.base_offset):
             keys.append(key)
             if record is None:
                 self.committed.pop(key, None)
                 # The transaction of a deleted offset may commit later; it must not bring the offset back.
                 for pending in self.pending.values():
                     pending.pop(key, None)
-            elif is_transactional:
-                self.pending.setdefault(producer_id, {})[key] = WrittenOffset(record.offset, written_at)
+            elif header.is_transactional:
+                self.pending.setdefault(header.producer_id, {})[key] = WrittenOffset(
+                    record.offset, written_at
+                )
             else:
                 self._commit(key, WrittenOffset(record.offset, written_at))
         return keys
 
-    def apply_marker(self, producer_id: int, result: TransactionResult) -> Collection[OffsetKey]:
-        """Take a marker. Returns the keys of the pending offsets that it decides."""
+    def _apply_marker(self, producer_id: int, result: TransactionResult) -> Collection[OffsetKey]:
         pending = self.pending.pop(producer_id, {})
         if result is TransactionResult.COMMIT:
             for key, written in pending.items():

@@ -44,8 +44,7 @@ from fencepost.simulator.faults.protocol_events import SAME, Listener, ProtocolE
 from fencepost.simulator.faults.random_faults import RandomFaultPlan, RandomFaults
 from fencepost.simulator.judges.black_box import check, exactly_once
 from fencepost.simulator.judges.coverage import Coverage
-from fencepost.simulator.judges.known_anomalies import KnownAnomaly, known_kafka
-from fencepost.simulator.judges.late_messages import LateMessages
+from fencepost.simulator.judges.known_anomalies import KnownAnomaly, LateMessages, known_kafka
 from fencepost.simulator.judges.operations import ClientOperation, Poll
 from fencepost.simulator.judges.rules import Anomaly, Violation
 from fencepost.simulator.judges.white_box import Invariants

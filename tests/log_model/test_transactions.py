@@ -7,7 +7,8 @@ import pytest
 from fencepost.log_model.offsets import OffsetsModel, WrittenOffset
 from fencepost.log_model.partitions import LoggedMarker
 from fencepost.log_model.transactions import LoggedState, decisions_of, disagreements, lowest_epoch_after
-from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord
+from fencepost.protocol.batches import build_marker, place, read_header
+from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord, offsets_batch
 from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID, TopicPartition, TransactionResult
 from fencepost.protocol.terms import TransactionState as State
 from fencepost.protocol.transaction_log import TransactionRecord
@@ -85,20 +86,25 @@ KEY = OffsetKey("group", "orders", 0)
 def commit(model: OffsetsModel, offset: int | None, at: int, *, producer_id: int = NO_PRODUCER_ID) -> None:
     said = None if offset is None else OffsetRecord(offset, leader_epoch=0, metadata="", commit_ms=0)
     is_transactional = producer_id != NO_PRODUCER_ID
-    keys = model.apply_offsets(
-        [(KEY, said)], base_offset=at, producer_id=producer_id, is_transactional=is_transactional
-    )
-    assert list(keys) == [KEY]
+    batch = offsets_batch([(KEY, said)], timestamp=0, producer_id=producer_id, transactional=is_transactional)
+    place(batch, base_offset=at, leader_epoch=0)
+    assert list(model.apply(read_header(batch), None, [(KEY, said)])) == [KEY]
+
+
+def decide(model: OffsetsModel, result: TransactionResult) -> list[OffsetKey]:
+    """The marker of producer 7. Returns the keys of its pending offsets."""
+    batch = build_marker(result, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp=0)
+    return list(model.apply(read_header(batch), result, []))
 
 
 def test_an_offset_of_a_transaction_counts_from_its_commit_on() -> None:
     model = OffsetsModel()
     commit(model, 5, 0, producer_id=7)
     assert model.committed == {}
-    assert list(model.apply_marker(7, COMMIT)) == [KEY]
+    assert decide(model, COMMIT) == [KEY]
     assert model.committed == {KEY: WrittenOffset(5, 0)}
     commit(model, 9, 2, producer_id=7)
-    model.apply_marker(7, ABORT)
+    decide(model, ABORT)
     assert model.committed == {KEY: WrittenOffset(5, 0)}
     assert model.pending == {}
 
@@ -107,7 +113,7 @@ def test_of_two_offsets_the_one_that_was_written_later_counts() -> None:
     model = OffsetsModel()
     commit(model, 5, 0, producer_id=7)
     commit(model, 8, 1)
-    model.apply_marker(7, COMMIT)
+    decide(model, COMMIT)
     assert model.committed == {KEY: WrittenOffset(8, 1)}
 
 
@@ -116,5 +122,5 @@ def test_a_tombstone_forgets_pending_offsets_too() -> None:
     commit(model, 5, 0)
     commit(model, 6, 1, producer_id=7)
     commit(model, None, 2)
-    model.apply_marker(7, COMMIT)
+    decide(model, COMMIT)
     assert model.committed == {}

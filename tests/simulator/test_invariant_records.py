@@ -32,7 +32,7 @@ from fencepost.protocol.terms import (
     TransactionState,
 )
 from fencepost.protocol.transaction_log import TransactionRecord
-from fencepost.simulator.judges.answer_rules import AnswerRules
+from fencepost.simulator.judges.answer_rules import AnswerRules, Unanswered
 from fencepost.simulator.judges.partition_rules import PartitionRecord, judge_fetched
 from fencepost.simulator.judges.rules import Exercised, Violation
 from fencepost.simulator.judges.transaction_rules import TransactionBook
@@ -377,7 +377,7 @@ def test_nodes_that_number_what_they_ask_themselves_alike_are_told_apart() -> No
             transaction_version=2,
             partitions=(key,),
         )
-        rules.asked[node.settings.node_id, ticket] = WriteTxnMarkers(markers=(marker,))
+        rules.asked[node.settings.node_id, ticket] = Unanswered(WriteTxnMarkers(markers=(marker,)))
     mark(partitions[KEY], 1, COMMIT)
     partitions[KEY].durable(1)
     done = PartitionError(topic=KEY.topic, partition=KEY.partition, error=ErrorCode.NONE)

@@ -17,9 +17,9 @@ from fencepost.simulator.judges.known_anomalies import (
     LATE_WRITE_ALONE,
     OLD_BEHAVIOURS,
     KnownAnomaly,
+    LateMessages,
     OldBehaviour,
 )
-from fencepost.simulator.judges.late_messages import LateMessages
 from fencepost.simulator.run import Run
 from fencepost.simulator.scenarios.files import scenario_of
 from fencepost.simulator.scenarios.model import Case, cases

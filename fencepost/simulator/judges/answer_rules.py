@@ -7,8 +7,7 @@ not judged: it reports what was true when it led.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import NoneType
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import attrs
@@ -28,174 +27,13 @@ from fencepost.protocol.messages import (
     WriteTxnMarkersReply,
 )
 from fencepost.protocol.terms import NO_PRODUCER_ID, TopicPartition, TransactionState
+from fencepost.simulator.judges import rules
 from fencepost.simulator.judges.partition_rules import PartitionRecord
-from fencepost.simulator.judges.rules import (
-    DURABLE_DECISION,
-    FENCED,
-    IDENTITY_ONCE,
-    SEEN_IS_SAFE,
-    TOLD_AGAIN,
-    Exercised,
-    Violation,
-)
+from fencepost.simulator.judges.rules import Exercised
 from fencepost.simulator.judges.transaction_rules import TransactionBook
 from fencepost.simulator.world.nodes import SimulatedNode
 
-Asked = tuple[int, ReplyTo]
-"""A node's id, and where its reply goes."""
-
-
-@attrs.define(eq=False)
-class AnswerRules:
-    """`asked` are the ends and markers without a reply yet, by the node that has them: each node numbers the
-    requests that it sends to itself. `granted` says which client was given which identity.
-    """
-
-    exercised: Exercised
-    partitions: Mapping[TopicPartition, PartitionRecord]
-    transactions: TransactionBook
-    asked: dict[Asked, EndTxn | WriteTxnMarkers] = attrs.Factory(dict[Asked, EndTxn | WriteTxnMarkers])
-    granted: dict[tuple[int, int], Any] = attrs.Factory(dict[tuple[int, int], Any])
-    producer_ids_end: int = 0
-
-    def replied(self, node: SimulatedNode, reply: Reply) -> None:
-        """A node sends a reply."""
-        judge = _JUDGES.get(type(reply.body))
-        if judge is not None:
-            judge(self, node, reply)
-
-    def died(self, node_id: int) -> None:
-        """A node died: its requests get no reply."""
-        for asked in [asked for asked in self.asked if asked[0] == node_id]:
-            del self.asked[asked]
-
-    def refused(self, node: SimulatedNode, reply: Reply) -> None:
-        self.asked.pop((node.settings.node_id, reply.to), None)
-
-    # --- writes ---------------------------------------------------------------------------------------------
-
-    def produced(self, node: SimulatedNode, reply: Reply) -> None:
-        assert isinstance(reply.body, ProduceReply), "the table says so"
-        for part in reply.body.partitions:
-            if part.error or part.base_offset < 0:
-                continue
-            self.exercised[SEEN_IS_SAFE.name] += 1
-            record = self.partitions[TopicPartition(part.topic, part.partition)]
-            if part.base_offset >= record.high_watermark:
-                raise Violation(
-                    SEEN_IS_SAFE.name,
-                    f"{record.key}: a batch at {part.base_offset} was acknowledged, the log is safe up to "
-                    f"{record.high_watermark}",
-                )
-
-    def wrote_markers(self, node: SimulatedNode, reply: Reply) -> None:
-        body, request = reply.body, self.asked.pop((node.settings.node_id, reply.to), None)
-        assert isinstance(body, WriteTxnMarkersReply), "the table says so"
-        if not isinstance(request, WriteTxnMarkers):
-            return
-        epochs = {marker.producer_id: marker.producer_epoch for marker in request.markers}
-        for marker in body.markers:
-            for part in marker.partitions:
-                if not part.error:
-                    identity = (marker.producer_id, epochs[marker.producer_id])
-                    self._wrote_marker(TopicPartition(part.topic, part.partition), identity)
-
-    def _wrote_marker(self, where: TopicPartition, identity: tuple[int, int]) -> None:
-        self.exercised[SEEN_IS_SAFE.name] += 1
-        record = self.partitions[where]
-        marker = record.model.first_marker(*identity)
-        if marker is None or marker.offset >= record.high_watermark:
-            raise Violation(
-                SEEN_IS_SAFE.name,
-                f"{where}: the marker of producer {identity[0]} epoch {identity[1]} was acknowledged and is "
-                "not safe",
-            )
-
-    # --- ends -----------------------------------------------------------------------------------------------
-
-    def ended(self, node: SimulatedNode, reply: Reply) -> None:
-        body, request = reply.body, self.asked.pop((node.settings.node_id, reply.to), None)
-        assert isinstance(body, EndTxnReply), "the table says so"
-        if body.producer_id != NO_PRODUCER_ID:
-            self._grant(node, reply, (body.producer_id, body.producer_epoch))
-        if not isinstance(request, EndTxn) or not self._is_newest(node, request.transactional_id):
-            return
-        self.exercised[FENCED.name] += 1
-        transaction = self.transactions.ended.get((request.producer_id, request.producer_epoch))
-        if transaction is None:
-            rule, found = FENCED, "no transaction of this identity ended"
-        elif not transaction.is_prepared:
-            rule, found = SEEN_IS_SAFE, "the decision is not safe"
-        elif transaction.decision is not request.result:
-            rule, found = DURABLE_DECISION, "the log says otherwise"
-        else:
-            return
-        raise Violation(
-            rule.name,
-            f"EndTxn {request.result.name} of {request.transactional_id} by producer {request.producer_id} "
-            f"epoch {request.producer_epoch} was answered with success, and {found}",
-        )
-
-    def _is_newest(self, node: SimulatedNode, name: str) -> bool:
-        home = self.transactions.homes.get(name)
-        return home is not None and self.partitions[home].host is node.host
-
-    # --- identities -----------------------------------------------------------------------------------------
-
-    def initialized(self, node: SimulatedNode, reply: Reply) -> None:
-        body = reply.body
-        assert isinstance(body, InitProducerIdReply), "the table says so"
-        identity = (body.producer_id, body.producer_epoch)
-        self._grant(node, reply, identity)
-        name = self.transactions.owners.get(body.producer_id)
-        if name is None:
-            return  # without a transactional id; `_grant` has judged it
-        record = self.transactions.durable_records.get(name)
-        if self._is_newest(node, name) and (
-            record is None or (record.producer_id, record.producer_epoch) != identity
-        ):
-            raise Violation(
-                SEEN_IS_SAFE.name,
-                f"{name} got producer {identity[0]} epoch {identity[1]}, and no durable record says so",
-            )
-
-    def _grant(self, node: SimulatedNode, reply: Reply, identity: tuple[int, int]) -> None:
-        connection = node.callers.get(reply.to.connection)
-        if connection is None:
-            return  # the connection is gone: no client gets it
-        self.exercised[IDENTITY_ONCE.name] += 1
-        holder = self.granted.setdefault(identity, connection.caller)
-        if holder is not connection.caller:
-            raise Violation(
-                IDENTITY_ONCE.name,
-                f"producer {identity[0]} epoch {identity[1]} was granted to {connection.caller.participant}, "
-                f"and to {holder.participant} before",
-            )
-
-    def allocated(self, node: SimulatedNode, reply: Reply) -> None:
-        body = reply.body
-        assert isinstance(body, AllocateProducerIdsReply), "the table says so"
-        if body.first_producer_id < self.producer_ids_end:
-            raise Violation(
-                IDENTITY_ONCE.name,
-                f"producer ids from {body.first_producer_id} on were handed out, and all before "
-                f"{self.producer_ids_end} had been",
-            )
-        self.producer_ids_end = body.first_producer_id + body.count
-
-
-_JUDGES: Final[dict[type[Any], Callable[[AnswerRules, SimulatedNode, Reply], None]]] = {
-    NoneType: AnswerRules.refused,
-    ProduceReply: AnswerRules.produced,
-    WriteTxnMarkersReply: AnswerRules.wrote_markers,
-    EndTxnReply: AnswerRules.ended,
-    InitProducerIdReply: AnswerRules.initialized,
-    AllocateProducerIdsReply: AnswerRules.allocated,
-}
-
-
-# --- I16: retries -------------------------------------------------------------------------------------------
-
+# A retry of a request that was carried out succeeds (KIP-360, KIP-890), until a newer owner is admitted.
 REFUSALS: Final = frozenset(
     {
         ErrorCode.PRODUCER_FENCED,
@@ -208,7 +46,8 @@ REFUSALS: Final = frozenset(
 
 class Renewal(NamedTuple):
     """An InitProducerId for the identity after the one that the owner had, and the coordinator's leader
-    epoch.
+    epoch. What a coordinator keeps in memory only counts under the same leadership: the epoch before the last
+    InitProducerId is such a thing, since Kafka's log does not hold it either.
     """
 
     name: str
@@ -216,77 +55,181 @@ class Renewal(NamedTuple):
     leader_epoch: int
 
 
-@attrs.define(eq=False)
-class RetryRule:
-    """A retry of a request that was carried out succeeds (KIP-360, KIP-890), until a newer owner is admitted.
-    What a coordinator keeps in memory only counts under the same leadership: the epoch before the last
-    InitProducerId is such a thing, since Kafka's log does not hold it either.
+class Unanswered(NamedTuple):
+    """A request without a reply yet. `is_retry`: it was carried out before, so it must not be refused."""
 
-    `asking` are the renewals without a reply yet, `again` the retries, `renewed` the newest renewal of each
-    transactional id with the identity that it gave.
+    request: EndTxn | InitProducerId | WriteTxnMarkers
+    is_retry: bool = False
+    renewal: Renewal | None = None
+
+
+@attrs.define(eq=False)
+class AnswerRules:
+    """`asked` are the requests without a reply yet by their node's id: each node numbers the requests that it
+    sends to itself. `granted` says which client was given which identity, `renewed` which identity the newest
+    renewal of each transactional id gave.
     """
 
     exercised: Exercised
     partitions: Mapping[TopicPartition, PartitionRecord]
     transactions: TransactionBook
-    asking: dict[ReplyTo, Renewal] = attrs.Factory(dict[ReplyTo, Renewal])
-    again: dict[ReplyTo, EndTxn | InitProducerId] = attrs.Factory(dict[ReplyTo, EndTxn | InitProducerId])
+    asked: dict[tuple[int, ReplyTo], Unanswered] = attrs.Factory(dict[tuple[int, ReplyTo], Unanswered])
+    granted: dict[Identity, Any] = attrs.Factory(dict[Identity, Any])
     renewed: dict[str, tuple[Renewal, Identity]] = attrs.Factory(dict[str, tuple[Renewal, Identity]])
+    producer_ids_end: int = 0
 
-    def asked(self, host: Host, to: ReplyTo, request: EndTxn | InitProducerId) -> None:
-        """A request reached a node, which has not handled it yet. A coordinator that was replaced is not
-        judged.
-        """
-        name = request.transactional_id
-        home = None if name is None else self.transactions.homes.get(name)
-        if home is not None and self.partitions[home].host is host and home in host.node.logs:
-            if isinstance(request, EndTxn):
-                self._asked_to_end(to, request)
-            elif request.producer_id != NO_PRODUCER_ID:
-                self._asked_to_renew(to, request, self.partitions[home].leader_epoch)
+    def received(self, host: Host, to: ReplyTo, request: EndTxn | InitProducerId | WriteTxnMarkers) -> None:
+        """A request reached a node, which has not handled it yet."""
+        asked = Unanswered(request)
+        if not isinstance(request, WriteTxnMarkers) and request.transactional_id is not None:
+            name = request.transactional_id
+            if self._is_newest(host, name) and self.transactions.homes[name] in host.node.logs:
+                asked = self._compared(name, request)
+        self.asked[host.node.settings.node_id, to] = asked
 
-    def _asked_to_end(self, to: ReplyTo, request: EndTxn) -> None:
-        book = self.transactions
-        ended = book.ended.get((request.producer_id, request.producer_epoch))
-        if ended is None or not ended.renews_identity or ended.decision is not request.result:
-            return
-        now = book.latest[ended.name]
-        is_last = book.marked_as.get((now.producer_id, now.producer_epoch)) is ended
-        if is_last and now.state in COMPLETED and book.durable_records[ended.name] is now:
-            self.again[to] = request
-
-    def _asked_to_renew(self, to: ReplyTo, request: InitProducerId, leader_epoch: int) -> None:
-        name, had = request.transactional_id, (request.producer_id, request.producer_epoch)
-        assert name is not None, "only a transactional id has a coordinator"
-        self.asking[to] = Renewal(name, had, leader_epoch)
-        known, now = self.renewed.get(name), self.transactions.latest[name]
-        if (
-            known is not None
-            and known[0] == self.asking[to]
-            and known[1] == (now.producer_id, now.producer_epoch)
-            and now.state is TransactionState.EMPTY
-        ):
-            self.again[to] = request
-
-    def replied(self, reply: Reply) -> None:
+    def replied(self, node: SimulatedNode, reply: Reply) -> None:
         """A node sends a reply."""
-        if not self.asking and not self.again:
-            return  # nearly every reply
-        again, renewal = self.again.pop(reply.to, None), self.asking.pop(reply.to, None)
-        if again is not None:
-            self.exercised[TOLD_AGAIN.name] += 1
+        asked = self.asked.pop((node.settings.node_id, reply.to), None)
+        request = None if asked is None else asked.request
+        match reply.body:
+            case ProduceReply():
+                self._produced(reply.body)
+            case WriteTxnMarkersReply() if isinstance(request, WriteTxnMarkers):
+                self._wrote_markers(reply.body, request)
+            case EndTxnReply(producer_id=producer_id, producer_epoch=epoch):
+                if producer_id != NO_PRODUCER_ID:
+                    self._grant(node, reply, (producer_id, epoch))
+                if isinstance(request, EndTxn) and self._is_newest(node.host, request.transactional_id):
+                    self._ended(request)
+            case InitProducerIdReply(producer_id=producer_id, producer_epoch=epoch):
+                self._grant(node, reply, (producer_id, epoch))
+                self._initialized(node, (producer_id, epoch))
+            case AllocateProducerIdsReply():
+                self._allocated(reply.body)
+            case _:
+                pass
+        if asked is not None:
+            self._judge_retry(asked, reply)
+
+    def died(self, node_id: int) -> None:
+        """A node died: its requests get no reply."""
+        for asked in [asked for asked in self.asked if asked[0] == node_id]:
+            del self.asked[asked]
+
+    def _is_newest(self, host: Host | None, name: str) -> bool:
+        """Whether this is the coordinator of a transactional id, and was not replaced."""
+        home = self.transactions.homes.get(name)
+        return home is not None and self.partitions[home].host is host
+
+    # --- writes ---------------------------------------------------------------------------------------------
+
+    def _produced(self, body: ProduceReply) -> None:
+        for part in body.partitions:
+            if part.error or part.base_offset < 0:
+                continue
+            self.exercised[rules.SEEN_IS_SAFE.name] += 1
+            record = self.partitions[TopicPartition(part.topic, part.partition)]
+            if part.base_offset >= record.high_watermark:
+                raise rules.SEEN_IS_SAFE.broken(
+                    f"{record.key}: a batch at {part.base_offset} was acknowledged, the log is safe up to "
+                    f"{record.high_watermark}"
+                )
+
+    def _wrote_markers(self, body: WriteTxnMarkersReply, request: WriteTxnMarkers) -> None:
+        epochs = {marker.producer_id: marker.producer_epoch for marker in request.markers}
+        for written in body.markers:
+            producer_id, epoch = written.producer_id, epochs[written.producer_id]
+            for part in written.partitions:
+                if part.error:
+                    continue
+                self.exercised[rules.SEEN_IS_SAFE.name] += 1
+                record = self.partitions[TopicPartition(part.topic, part.partition)]
+                marker = record.model.first_marker(producer_id, epoch)
+                if marker is None or marker.offset >= record.high_watermark:
+                    raise rules.SEEN_IS_SAFE.broken(
+                        f"{record.key}: the marker of producer {producer_id} epoch {epoch} was acknowledged "
+                        "and is not safe"
+                    )
+
+    # --- ends -----------------------------------------------------------------------------------------------
+
+    def _ended(self, request: EndTxn) -> None:
+        self.exercised[rules.FENCED.name] += 1
+        transaction = self.transactions.ended.get((request.producer_id, request.producer_epoch))
+        if transaction is None:
+            rule, found = rules.FENCED, "no transaction of this identity ended"
+        elif not transaction.is_prepared:
+            rule, found = rules.SEEN_IS_SAFE, "the decision is not safe"
+        elif transaction.decision is not request.result:
+            rule, found = rules.DURABLE_DECISION, "the log says otherwise"
+        else:
+            return
+        raise rule.broken(
+            f"EndTxn {request.result.name} of {request.transactional_id} by producer {request.producer_id} "
+            f"epoch {request.producer_epoch} was answered with success, and {found}"
+        )
+
+    # --- identities -----------------------------------------------------------------------------------------
+
+    def _initialized(self, node: SimulatedNode, identity: Identity) -> None:
+        name = self.transactions.owners.get(identity[0])
+        if name is None or not self._is_newest(node.host, name):
+            return  # without a transactional id `_grant` says all
+        record = self.transactions.durable_records.get(name)
+        if record is None or (record.producer_id, record.producer_epoch) != identity:
+            raise rules.SEEN_IS_SAFE.broken(
+                f"{name} got producer {identity[0]} epoch {identity[1]}, and no durable record says so"
+            )
+
+    def _grant(self, node: SimulatedNode, reply: Reply, identity: Identity) -> None:
+        connection = node.callers.get(reply.to.connection)
+        if connection is None:
+            return  # the connection is gone: no client gets it
+        self.exercised[rules.IDENTITY_ONCE.name] += 1
+        holder = self.granted.setdefault(identity, connection.caller)
+        if holder is not connection.caller:
+            raise rules.IDENTITY_ONCE.broken(
+                f"producer {identity[0]} epoch {identity[1]} was granted to {connection.caller.participant}, "
+                f"and to {holder.participant} before"
+            )
+
+    def _allocated(self, body: AllocateProducerIdsReply) -> None:
+        if body.first_producer_id < self.producer_ids_end:
+            raise rules.IDENTITY_ONCE.broken(
+                f"producer ids from {body.first_producer_id} on were handed out, and all before "
+                f"{self.producer_ids_end} had been"
+            )
+        self.producer_ids_end = body.first_producer_id + body.count
+
+    # --- I16: retries ---------------------------------------------------------------------------------------
+
+    def _compared(self, name: str, request: EndTxn | InitProducerId) -> Unanswered:
+        """Compare a request with what its coordinator has carried out already."""
+        book, had = self.transactions, (request.producer_id, request.producer_epoch)
+        if isinstance(request, EndTxn):
+            ended = book.ended.get(had)
+            if ended is None or not ended.renews_identity or ended.decision is not request.result:
+                return Unanswered(request)
+            now = book.latest[ended.name]
+            is_last = book.marked_as.get((now.producer_id, now.producer_epoch)) is ended
+            is_durable = book.durable_records[ended.name] is now
+            return Unanswered(request, is_last and now.state in COMPLETED and is_durable)
+        if request.producer_id == NO_PRODUCER_ID:
+            return Unanswered(request)
+        now, renewal = book.latest[name], Renewal(name, had, self.partitions[book.homes[name]].leader_epoch)
+        is_same = self.renewed.get(name) == (renewal, (now.producer_id, now.producer_epoch))
+        return Unanswered(request, is_same and now.state is TransactionState.EMPTY, renewal)
+
+    def _judge_retry(self, asked: Unanswered, reply: Reply) -> None:
+        request, is_retry, renewal = asked
+        if is_retry:
+            assert not isinstance(request, WriteTxnMarkers), "coordinators retry markers for ever"
+            self.exercised[rules.TOLD_AGAIN.name] += 1
             if reply.error in REFUSALS:
-                raise Violation(
-                    TOLD_AGAIN.name,
-                    f"{type(again).__name__} of {again.transactional_id} by producer {again.producer_id} "
-                    f"epoch {again.producer_epoch} was carried out, and its retry was refused: "
-                    f"{reply.error.name}",
+                raise rules.TOLD_AGAIN.broken(
+                    f"{type(request).__name__} of {request.transactional_id} by producer "
+                    f"{request.producer_id} epoch {request.producer_epoch} was carried out, and its retry "
+                    f"was refused: {reply.error.name}"
                 )
         if renewal is not None and isinstance(reply.body, InitProducerIdReply):
             self.renewed[renewal.name] = (renewal, (reply.body.producer_id, reply.body.producer_epoch))
-
-    def died(self, connections: Mapping[int, object]) -> None:
-        """A node died: requests on these connections get no reply."""
-        for waiting in (self.asking, self.again):
-            for to in [to for to in waiting if to.connection in connections]:
-                del waiting[to]

@@ -11,7 +11,7 @@ import attrs
 
 from fencepost.broker.groups.state import Groups
 from fencepost.client.group_member import GroupMember
-from fencepost.simulator.judges.rules import ONE_OWNER, Exercised, Violation
+from fencepost.simulator.judges.rules import ONE_OWNER, Exercised
 from fencepost.simulator.world.events import PartitionsAdded
 from fencepost.simulator.world.processes import ClientProcess
 from fencepost.simulator.world.world import World
@@ -40,10 +40,9 @@ class OwnerRule:
                 and other.generation_id == member.generation_id
                 and self._knows(group_id, other.member_id)
             ):
-                raise Violation(
-                    ONE_OWNER.name,
+                raise ONE_OWNER.broken(
                     f"{process.participant} has not given up {', '.join(map(str, both))}, which "
-                    f"{event.process.participant} owns in generation {member.generation_id}",
+                    f"{event.process.participant} owns in generation {member.generation_id}"
                 )
 
     def _knows(self, group_id: str, member_id: str) -> bool:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import attrs
 
@@ -41,18 +41,8 @@ from fencepost.protocol.terms import (
     TopicPartition,
     TransactionResult,
 )
-from fencepost.simulator.judges.rules import (
-    BOUNDS,
-    HANGING,
-    MONOTONE,
-    OFFSETS_WITH_MARKER,
-    READ_COMMITTED,
-    RECOVERY,
-    SEEN_IS_SAFE,
-    SEQUENCE_ONCE,
-    Exercised,
-    Violation,
-)
+from fencepost.simulator.judges import rules
+from fencepost.simulator.judges.rules import Exercised
 from fencepost.simulator.world.journals import ClusterJournals
 
 # --- the record ---------------------------------------------------------------------------------------------
@@ -93,35 +83,32 @@ class PartitionRecord:
         """I3, before a batch enters: it continues its producer's sequence in this epoch."""
         if header.base_sequence < 0:
             return
-        self.exercised[SEQUENCE_ONCE.name] += 1
+        self.exercised[rules.SEQUENCE_ONCE.name] += 1
         expected = self.model.expected_sequence(header.producer_id, header.producer_epoch)
         if expected is None:
             if not starts_at_zero:
                 return  # since KIP-360 a producer that is unknown here may start at any sequence
             expected = 0
         if header.base_sequence != expected:
-            raise Violation(
-                SEQUENCE_ONCE.name,
+            raise rules.SEQUENCE_ONCE.broken(
                 f"{self.key}: {_writer(header)} entered with sequence {header.base_sequence} where "
-                f"{expected} was next",
+                f"{expected} was next"
             )
 
     def judge_after_marker(self, header: BatchHeader) -> None:
         """I4, before a batch enters: no marker of a newer epoch is here."""
         marker = self.model.last_marker(header.producer_id)
         if marker is not None and header.producer_epoch < marker.producer_epoch:
-            raise Violation(
-                HANGING.name,
+            raise rules.HANGING.broken(
                 f"{self.key}: a batch of {_writer(header)} entered after the marker of epoch "
-                f"{marker.producer_epoch} at {marker.offset}",
+                f"{marker.producer_epoch} at {marker.offset}"
             )
 
     def enter(self, header: BatchHeader, marker: Marker | None) -> None:
         """The leader decided on a batch; `marker` is what it says if it is a control batch."""
         if header.base_offset != self.model.end_offset:
-            raise Violation(
-                BOUNDS.name,
-                f"{self.key}: a batch entered at {header.base_offset}, the log ends at {self.end_offset}",
+            raise rules.BOUNDS.broken(
+                f"{self.key}: a batch entered at {header.base_offset}, the log ends at {self.end_offset}"
             )
         self.headers.append(header)
         logged = self.model.apply(header, marker)
@@ -142,10 +129,9 @@ class PartitionRecord:
     def judge_replaced(self, offset: int) -> None:
         """I15: a leader that was replaced learned that the log is replicated up to `offset`."""
         if offset > self.begun_at:
-            raise Violation(
-                SEEN_IS_SAFE.name,
+            raise rules.SEEN_IS_SAFE.broken(
                 f"{self.key}: a replaced leader takes its log for safe up to {offset}, and leader "
-                f"{self.leader_epoch} found {self.begun_at}",
+                f"{self.leader_epoch} found {self.begun_at}"
             )
 
     def first_undecided(self) -> int:
@@ -161,7 +147,7 @@ class PartitionRecord:
 
     def judge_bounds(self, state: Partition) -> None:
         """I1 and I2, after a step that moved the partition of the newest leader."""
-        self.exercised[BOUNDS.name] += 1
+        self.exercised[rules.BOUNDS.name] += 1
         stable, high_watermark, end = state.last_stable_offset, state.high_watermark, state.log_end_offset
         if (
             high_watermark != self.high_watermark
@@ -169,17 +155,16 @@ class PartitionRecord:
             or stable != self.first_undecided()
             or not state.log_start_offset <= stable <= high_watermark <= end
         ):
-            raise Violation(
-                BOUNDS.name,
+            raise rules.BOUNDS.broken(
                 f"{self.key}: log start {state.log_start_offset}, LSO {stable}, high watermark "
                 f"{high_watermark}, end {end}; by the log they are {self.first_undecided()}, "
-                f"{self.high_watermark}, {self.end_offset}",
+                f"{self.high_watermark}, {self.end_offset}"
             )
         if stable != self.last_stable_offset:
-            self.exercised[MONOTONE.name] += 1
+            self.exercised[rules.MONOTONE.name] += 1
             if stable < self.last_stable_offset:
-                raise Violation(
-                    MONOTONE.name, f"{self.key}: the LSO went back from {self.last_stable_offset} to {stable}"
+                raise rules.MONOTONE.broken(
+                    f"{self.key}: the LSO went back from {self.last_stable_offset} to {stable}"
                 )
             self.last_stable_offset = stable
 
@@ -222,10 +207,9 @@ def judge_order(state: Partition) -> None:
     """I1 of any leader, also of one that was replaced and does not know it yet."""
     stable = state.last_stable_offset
     if not state.log_start_offset <= stable <= state.high_watermark <= state.log_end_offset:
-        raise Violation(
-            BOUNDS.name,
+        raise rules.BOUNDS.broken(
             f"{state.key}: log start {state.log_start_offset}, LSO {stable}, high watermark "
-            f"{state.high_watermark}, end {state.log_end_offset}",
+            f"{state.high_watermark}, end {state.log_end_offset}"
         )
 
 
@@ -240,25 +224,12 @@ def _writer(header: BatchHeader) -> str:
 # --- I9: committed offsets ----------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class OffsetsBatch:
+class OffsetsBatch(NamedTuple):
     """One batch of `__consumer_offsets`: the offsets of one producer, or (with a result) its marker."""
 
     header: BatchHeader
     result: TransactionResult | None
-    offsets: tuple[tuple[OffsetKey, OffsetRecord | None], ...]
-
-    def apply_to(self, model: OffsetsModel) -> Collection[OffsetKey]:
-        """Feed it to the model; which keys it speaks of."""
-        header = self.header
-        if self.result is not None:
-            return model.apply_marker(header.producer_id, self.result)
-        return model.apply_offsets(
-            self.offsets,
-            base_offset=header.base_offset,
-            producer_id=header.producer_id,
-            is_transactional=header.is_transactional,
-        )
+    offsets: list[tuple[OffsetKey, OffsetRecord | None]]
 
 
 @attrs.define(eq=False)
@@ -272,9 +243,9 @@ class OffsetsRecord:
     def enter(self, batch: OffsetsBatch, groups: Groups) -> None:
         """The batch entered the log and the broker applied it: log and broker must agree on its offsets."""
         if batch.result is not None and batch.header.producer_id in self.model.pending:
-            self.exercised[OFFSETS_WITH_MARKER.name] += 1
+            self.exercised[rules.OFFSETS_WITH_MARKER.name] += 1
         self.batches.append(batch)
-        self._judge(batch.apply_to(self.model), groups)
+        self._judge(self.model.apply(*batch), groups)
 
     def cut(self, end: int) -> None:
         """The log ends at `end`: batches after it never were there."""
@@ -282,7 +253,7 @@ class OffsetsRecord:
         if len(kept) < len(self.batches):
             self.batches, self.model = kept, OffsetsModel()
             for batch in kept:
-                batch.apply_to(self.model)
+                self.model.apply(*batch)
 
     def judge_all(self, groups: Groups) -> None:
         """A coordinator that has just read its log knows every offset."""
@@ -296,10 +267,9 @@ class OffsetsRecord:
             expected = None if written is None else written.offset
             found = None if known is None else known.record.offset
             if found != expected:
-                raise Violation(
-                    OFFSETS_WITH_MARKER.name,
+                raise rules.OFFSETS_WITH_MARKER.broken(
                     f"group {key.group_id} stands at {found} in {key.topic}-{key.partition}; its log says "
-                    f"{expected}",
+                    f"{expected}"
                 )
 
 
@@ -316,34 +286,30 @@ def judge_fetched(part: FetchedPartition, record: PartitionRecord, exercised: Ex
     """
     begin, end = _span(part.records)
     if end > record.high_watermark:
-        raise Violation(
-            SEEN_IS_SAFE.name,
-            f"{record.key}: a fetch goes up to {end}, the log is safe up to {record.high_watermark}",
+        raise rules.SEEN_IS_SAFE.broken(
+            f"{record.key}: a fetch goes up to {end}, the log is safe up to {record.high_watermark}"
         )
     if part.aborted is None:
         return
-    exercised[READ_COMMITTED.name] += 1
+    exercised[rules.READ_COMMITTED.name] += 1
     if end > record.last_stable_offset:
-        raise Violation(
-            READ_COMMITTED.name,
-            f"{record.key}: a fetch goes up to {end}, the LSO is {record.last_stable_offset}",
+        raise rules.READ_COMMITTED.broken(
+            f"{record.key}: a fetch goes up to {end}, the LSO is {record.last_stable_offset}"
         )
     named = {(found.producer_id, found.first_offset): None for found in part.aborted}
     aborted = record.model.aborted
     for producer_id, first, last, _ in reversed(aborted):
         if last >= begin and first < end and (producer_id, first) not in named:
-            raise Violation(
-                READ_COMMITTED.name,
+            raise rules.READ_COMMITTED.broken(
                 f"{record.key}: a fetch of {begin} to {end} does not name the aborted transaction of "
-                f"producer {producer_id} from {first} to {last}",
+                f"producer {producer_id} from {first} to {last}"
             )
     if named:
         real = {(each.producer_id, each.first_offset): None for each in aborted}
         for producer_id, first in named:
             if (producer_id, first) not in real:
-                raise Violation(
-                    READ_COMMITTED.name,
-                    f"{record.key}: a fetch says that producer {producer_id} aborted from {first} on",
+                raise rules.READ_COMMITTED.broken(
+                    f"{record.key}: a fetch says that producer {producer_id} aborted from {first} on"
                 )
 
 
@@ -404,7 +370,7 @@ class RecoveryRule:
     ) -> int:
         """A leader has just read this log. Returns how many of the decided batches are in it."""
         key = record.key
-        self.exercised[RECOVERY.name] += 1
+        self.exercised[rules.RECOVERY.name] += 1
         if record.host is not None:  # the last leader lives, and may not know yet
             self._remember(record, record.host.node)
         lost_power = self.powerless.pop(key, "no") is None
@@ -414,19 +380,19 @@ class RecoveryRule:
             at = next(
                 (mine.base_offset for mine, his in zip(found, known, strict=False) if mine != his), None
             )
-            raise Violation(RECOVERY.name, f"{key}: the log holds at {at} what its leaders never decided")
+            raise rules.RECOVERY.broken(f"{key}: the log holds at {at} what its leaders never decided")
         end = found[-1].next_offset if found else 0
         promised = self._promised(record, lost_power=lost_power)
         if end < promised:
-            raise Violation(
-                RECOVERY.name, f"{key}: the log ends at {end}, and everything before {promised} was promised"
+            raise rules.RECOVERY.broken(
+                f"{key}: the log ends at {end}, and everything before {promised} was promised"
             )
         if order.snapshot is not None:
             _judge_snapshot(record, *order.snapshot)
         before = self.remembered.pop(key, None)
         if before is not None and is_untouched and before != _durable_knowledge(node, key):
-            raise Violation(
-                RECOVERY.name, f"{key}: leader {order.leader_epoch} does not know what the last one knew"
+            raise rules.RECOVERY.broken(
+                f"{key}: leader {order.leader_epoch} does not know what the last one knew"
             )
         return len(found)
 
@@ -437,7 +403,7 @@ class RecoveryRule:
         found: list[BatchHeader] = []
         for header, batch in journal.batches(journal.log_start_offset):
             if checked and not checksum_matches(batch, 0, header):
-                raise Violation(RECOVERY.name, f"{key}: the batch at {header.base_offset} is torn and counts")
+                raise rules.RECOVERY.broken(f"{key}: the batch at {header.base_offset} is torn and counts")
             found.append(header)
         return found
 
@@ -465,10 +431,9 @@ def _judge_snapshot(record: PartitionRecord, offset: int, entries: tuple[Produce
         expected = (known.producer_epoch, known.first_offset, known.last_sequence)
         found = said.get(producer_id)
         if found != expected:
-            raise Violation(
-                RECOVERY.name,
+            raise rules.RECOVERY.broken(
                 f"{record.key}: the snapshot at {offset} says of producer {producer_id} {found}, the log "
-                f"{expected} (epoch, first open offset, last sequence)",
+                f"{expected} (epoch, first open offset, last sequence)"
             )
 
 

@@ -21,6 +21,17 @@ from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.judges.operations import ClientOperation, Record
 
 
+class Violation(Exception):
+    """A rule of the white box was broken while a world ran: it ends the run. The name is stable, so that
+    shrinkers can tell one violation from another; the evidence is one line.
+    """
+
+    def __init__(self, rule: str, evidence: str) -> None:
+        super().__init__(f"{rule}: {evidence}")
+        self.rule = rule
+        self.evidence = evidence
+
+
 @attrs.frozen
 class Rule:
     """One thing that must not be seen; `exercised_by` is what is counted to show that the judge was not
@@ -31,22 +42,15 @@ class Rule:
     meaning: str = attrs.field(kw_only=True)
     exercised_by: str = attrs.field(kw_only=True)
 
+    def broken(self, evidence: str) -> Violation:
+        """What to raise where a step broke it."""
+        return Violation(self.name, evidence)
+
 
 Exercised = defaultdict[str, int]
 """How often each rule had something to look at, by its name. Not a Counter: its `__delitem__`, in Python,
 triples the cost of each assignment.
 """
-
-
-class Violation(Exception):
-    """A rule of the white box was broken while a world ran: it ends the run. The name is stable, so that
-    shrinkers can tell one violation from another; the evidence is one line.
-    """
-
-    def __init__(self, rule: str, evidence: str) -> None:
-        super().__init__(f"{rule}: {evidence}")
-        self.rule = rule
-        self.evidence = evidence
 
 
 @attrs.frozen

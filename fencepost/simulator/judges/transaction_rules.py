@@ -28,17 +28,9 @@ from fencepost.protocol.terms import (
     TransactionState,
 )
 from fencepost.protocol.transaction_log import TransactionRecord
+from fencepost.simulator.judges import rules
 from fencepost.simulator.judges.partition_rules import PartitionRecord
-from fencepost.simulator.judges.rules import (
-    DURABLE_DECISION,
-    FENCED,
-    HANGING,
-    IDENTITY_ONCE,
-    ONE_DECISION,
-    Exercised,
-    Rule,
-    Violation,
-)
+from fencepost.simulator.judges.rules import Exercised, Rule, Violation
 
 _EMPTY: Final = TransactionState.EMPTY
 _ONGOING: Final = TransactionState.ONGOING
@@ -94,7 +86,7 @@ class TransactionBook:
         """A coordinator decided; its record entered the log."""
         _, name, record = entry
         before = self.latest.get(name)
-        self.exercised[DURABLE_DECISION.name] += 1
+        self.exercised[rules.DURABLE_DECISION.name] += 1
         if before is not None:
             self._judge_step(name, before, record)
         self._judge_identity(name, before, record)
@@ -169,28 +161,26 @@ class TransactionBook:
 
     def _judge_step(self, name: str, before: TransactionRecord, record: TransactionRecord) -> None:
         if record.state not in FOLLOWERS[before.state]:
-            raise Violation(
-                DURABLE_DECISION.name, f"{name} went from {before.state.title} to {record.state.title}"
+            raise rules.DURABLE_DECISION.broken(
+                f"{name} went from {before.state.title} to {record.state.title}"
             )
         if record.state not in COMPLETED:
             return
         for where in before.partitions:
             log = self.partitions.get(where)
             if log is not None and not _is_marked(log, before):
-                raise Violation(
-                    DURABLE_DECISION.name,
+                raise rules.DURABLE_DECISION.broken(
                     f"{name} is {record.state.title} without a durable marker of epoch "
-                    f"{before.producer_epoch} in {where}",
+                    f"{before.producer_epoch} in {where}"
                 )
 
     def _judge_identity(self, name: str, before: TransactionRecord | None, record: TransactionRecord) -> None:
         producer_id, epoch = record.producer_id, record.producer_epoch
         if before is not None and before.producer_id == producer_id:
             if epoch < lowest_epoch_after(before, record):
-                raise Violation(
-                    IDENTITY_ONCE.name,
+                raise rules.IDENTITY_ONCE.broken(
                     f"{name}: epoch {before.producer_epoch} of producer {producer_id} was followed by "
-                    f"{epoch} in {record.state.title}",
+                    f"{epoch} in {record.state.title}"
                 )
         else:
             self._judge_fresh(name, producer_id, before)
@@ -199,35 +189,33 @@ class TransactionBook:
 
     def _judge_fresh(self, name: str, producer_id: int, before: TransactionRecord | None) -> None:
         """A producer id that is new here is new everywhere."""
-        self.exercised[IDENTITY_ONCE.name] += 1
+        self.exercised[rules.IDENTITY_ONCE.name] += 1
         promised = before is not None and before.next_producer_id == producer_id
         owner = self.owners.get(producer_id)
         if owner is not None and not promised:
-            raise Violation(
-                IDENTITY_ONCE.name, f"{name} got producer id {producer_id}, which {owner} had before"
+            raise rules.IDENTITY_ONCE.broken(
+                f"{name} got producer id {producer_id}, which {owner} had before"
             )
 
     # --- rules of other logs --------------------------------------------------------------------------------
 
     def judge_write(self, where: TopicPartition, producer_id: int, producer_epoch: int) -> JudgedTransaction:
         """I4, before a transactional batch enters: a marker will come for it. Returns its transaction."""
-        self.exercised[HANGING.name] += 1
+        self.exercised[rules.HANGING.name] += 1
         transaction = self.written_by.get(producer_id)
         if transaction is None or (
             transaction.producer_epoch != producer_epoch or where not in transaction.partitions
         ):
             held = "none" if transaction is None else f"epoch {transaction.producer_epoch}"
-            raise Violation(
-                HANGING.name,
+            raise rules.HANGING.broken(
                 f"{where}: a batch of producer {producer_id} epoch {producer_epoch} entered, and its "
-                f"coordinator has no transaction of it there (has {held})",
+                f"coordinator has no transaction of it there (has {held})"
             )
         record = self.latest[transaction.name]
         if transaction.is_prepared and record.state in COMPLETED:
-            raise Violation(
-                HANGING.name,
+            raise rules.HANGING.broken(
                 f"{where}: a batch of producer {producer_id} epoch {producer_epoch} entered, and "
-                f"{transaction.name} is {record.state.title}",
+                f"{transaction.name} is {record.state.title}"
             )
         return transaction
 
@@ -236,12 +224,11 @@ class TransactionBook:
         floor = self.floors.get(producer_id)
         if floor is None:
             return
-        self.exercised[FENCED.name] += 1
+        self.exercised[rules.FENCED.name] += 1
         if producer_epoch < floor:
-            raise Violation(
-                FENCED.name,
+            raise rules.FENCED.broken(
                 f"{where}: a batch of producer {producer_id} epoch {producer_epoch} entered, and a newer "
-                f"owner has epoch {floor}",
+                f"owner has epoch {floor}"
             )
 
     def judge_marker(
@@ -251,17 +238,17 @@ class TransactionBook:
         so has a durable decision.
         """
         first = self.first_markers.setdefault(identity, (where, result))
-        self.exercised[ONE_DECISION.name] += first[0] != where
+        self.exercised[rules.ONE_DECISION.name] += first[0] != where
         if first[1] is not result:
-            raise _wrong(ONE_DECISION, where, identity, result, f"{first[0]} has {first[1].name}")
-        self.exercised[DURABLE_DECISION.name] += 1
+            raise _wrong(rules.ONE_DECISION, where, identity, result, f"{first[0]} has {first[1].name}")
+        self.exercised[rules.DURABLE_DECISION.name] += 1
         transaction = self.marked_as.get(identity)
         if transaction is None or not transaction.is_prepared:
-            raise _wrong(DURABLE_DECISION, where, identity, result, "no durable decision")
+            raise _wrong(rules.DURABLE_DECISION, where, identity, result, "no durable decision")
         if transaction.decision is not result:
             assert transaction.decision is not None, "a durable decision is one"
             decision = f"the decision is {transaction.decision.name}"
-            raise _wrong(DURABLE_DECISION, where, identity, result, decision)
+            raise _wrong(rules.DURABLE_DECISION, where, identity, result, decision)
 
 
 def _wrong(

@@ -7,8 +7,7 @@ compares:
     step ──▶ appends ──▶ PartitionRecord   log model of each partition, bounds, leaders     I1-I4, I11, I12
         │           ├──▶ TransactionBook   records of each coordinator, durable or not      I4-I7, I13
         │           └──▶ OffsetsRecord     committed and pending offsets of each group      I9
-        ├──▶ replies ──▶ AnswerRules       what clients and nodes are told                  I7, I13, I15
-        │           └──▶ RetryRule         retries of what was done                         I16
+        ├──▶ replies ──▶ AnswerRules       what clients and nodes are told, also again      I7, I13, I15, I16
         └──▶ after it    bounds that the leader shows, timeouts                             I1, I2, I14
     the end of a run ──▶ judge_convergence                                                  I8
 
@@ -58,7 +57,7 @@ from fencepost.protocol.terms import (
     TransactionState,
 )
 from fencepost.protocol.transaction_log import TransactionRecord, read_transactions
-from fencepost.simulator.judges.answer_rules import AnswerRules, RetryRule
+from fencepost.simulator.judges.answer_rules import AnswerRules
 from fencepost.simulator.judges.coverage import COUNTED, CellCounter, Coverage
 from fencepost.simulator.judges.group_rules import OwnerRule
 from fencepost.simulator.judges.partition_rules import (
@@ -69,7 +68,7 @@ from fencepost.simulator.judges.partition_rules import (
     judge_fetched,
     judge_order,
 )
-from fencepost.simulator.judges.rules import CONVERGENCE, TIMEOUT, Exercised, Violation
+from fencepost.simulator.judges.rules import CONVERGENCE, TIMEOUT, Exercised
 from fencepost.simulator.judges.transaction_rules import TransactionBook
 from fencepost.simulator.world.events import FetchAnswered, NodeKilled, NodeStepped, PartitionsAdded
 from fencepost.simulator.world.nodes import SimulatedNode
@@ -87,7 +86,6 @@ class Invariants:
         self.transactions = TransactionBook(self.exercised, self.partitions)
         self.offsets: dict[TopicPartition, OffsetsRecord] = {}
         self.answers = AnswerRules(self.exercised, self.partitions, self.transactions)
-        self.retries = RetryRule(self.exercised, self.partitions, self.transactions)
         self.owners = OwnerRule(world, self.exercised)
         self.recovery = RecoveryRule(self.exercised, settings.policy, world.journals)
         self.moved: list[tuple[PartitionRecord, Partition]] = []  # in this step, by their newest leader
@@ -124,7 +122,6 @@ class Invariants:
         for effect in outcome.effects:
             if type(effect) is Reply:
                 self.answers.replied(node, effect)
-                self.retries.replied(effect)
             elif type(effect) is Remove:
                 self._removed(effect.partition)
         if self.moved:
@@ -146,7 +143,6 @@ class Invariants:
         """A node was killed; its logs are still open."""
         node, host = killed.node, killed.host
         self.answers.died(node.settings.node_id)
-        self.retries.died(node.callers)
         for record in self.partitions.values():
             if record.host is host:
                 self.recovery.died(record, host, power_is_lost=killed.power_is_lost)
@@ -189,10 +185,8 @@ class Invariants:
         kind = type(arrived.request)
         if kind in COUNTED:
             self.cells.received(host, arrived)
-        if kind is EndTxn or kind is WriteTxnMarkers:
-            self.answers.asked[host.node.settings.node_id, arrived.to] = request
-        if kind is EndTxn or kind is InitProducerId:
-            self.retries.asked(host, arrived.to, request)
+        if kind in (EndTxn, InitProducerId, WriteTxnMarkers):
+            self.answers.received(host, arrived.to, request)
 
     def led(self, host: Host, arrived: BecomeLeader, outcome: Outcome) -> None:
         key = arrived.partition
@@ -265,7 +259,7 @@ class Invariants:
         offsets = self.offsets.get(append.partition)
         if offsets is None:
             offsets = self.offsets[append.partition] = OffsetsRecord(self.exercised)
-        entries = tuple(read_offsets(append.batch, header)) if result is None else ()
+        entries = read_offsets(append.batch, header) if result is None else []
         groups = host.node.logs[append.partition].coordinator
         assert isinstance(groups, Groups), "groups live on __consumer_offsets"
         offsets.enter(OffsetsBatch(header, result, entries), groups)
@@ -286,10 +280,9 @@ class Invariants:
             ):
                 self.exercised[TIMEOUT.name] += 1
                 if record.start_ms + record.timeout_ms < now:
-                    raise Violation(
-                        TIMEOUT.name,
+                    raise TIMEOUT.broken(
                         f"{name} is open since {record.start_ms} ms for at most {record.timeout_ms} ms, and "
-                        f"was left open at {now} ms",
+                        f"was left open at {now} ms"
                     )
 
     def _leads(self, host: Host, key: TopicPartition) -> bool:
@@ -318,12 +311,12 @@ def judge_convergence(world: World, transactions: TransactionBook) -> None:
     """A healed run is over: raises what is still going on."""
     for name, record in transactions.latest.items():
         if record.state in DECISIONS:
-            raise Violation(CONVERGENCE.name, f"{name} is still {record.state.title}")
+            raise CONVERGENCE.broken(f"{name} is still {record.state.title}")
         if record.state is TransactionState.ONGOING:
-            raise Violation(TIMEOUT.name, f"{name} is still open, since {record.start_ms} ms")
+            raise TIMEOUT.broken(f"{name} is still open, since {record.start_ms} ms")
     for node in world.nodes:
         for problem in _unsettled(node):
-            raise Violation(CONVERGENCE.name, f"{node.participant}: {problem}")
+            raise CONVERGENCE.broken(f"{node.participant}: {problem}")
 
 
 def is_settled(world: World, transactions: TransactionBook) -> bool:
