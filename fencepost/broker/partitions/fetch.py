@@ -77,7 +77,9 @@ def _answer(node: Node, request: Fetch, to: ReplyTo, plans: tuple[FetchPlan, ...
 
 
 def _plans(node: Node, request: Fetch) -> tuple[FetchPlan, ...]:
-    return tuple([_plan_fetch(node, part, request.isolation_level) for part in request.partitions])
+    # The last entry of a partition counts, as where Kafka collects them in a map (FetchRequest.fetchData).
+    parts = {(part.topic, part.partition): part for part in request.partitions}
+    return tuple([_plan_fetch(node, part, request.isolation_level) for part in parts.values()])
 
 
 def _has_news(plans: tuple[FetchPlan, ...]) -> bool:
@@ -151,8 +153,7 @@ def end_waits(node: Node, now: int) -> None:
 def forget_fetch(node: Node, ticket: int) -> ParkedFetch:
     """Remove a parked fetch that is answered now, or whose connection is closed."""
     parked = node.fetches.pop(ticket)
-    for part in parked.request.partitions:
-        key = TopicPartition(part.topic, part.partition)
+    for key in {TopicPartition(part.topic, part.partition) for part in parked.request.partitions}:
         node.readers[key].discard(ticket)
         if not node.readers[key]:
             del node.readers[key]
