@@ -466,15 +466,21 @@ class Host:
             self.directory.delete(key)
 
     def write_manifests(self) -> None:
-        """Write the manifest of each changed log, for readers without a broker."""
-        for key in self.changed:
+        """Write the manifest of each changed log, for readers without a broker.
+
+        A manifest is a hint, so a failed write costs nothing but its age: the next round tries again.
+        """
+        changed, self.changed = self.changed, set()
+        for key in changed:
             log = self.node.logs.get(key)
             if log is not None and self._still_writes(key):
                 try:
                     self.held[key].journal.write_manifest(manifest_of(log.partition))
                 except StorageError as problem:
-                    self._lose(key, problem)
-        self.changed.clear()
+                    self.changed.add(key)
+                    self.troubles.append(
+                        f"{key}: {problem}; until that succeeds, readers of the files lag behind"
+                    )
 
     _performs: ClassVar[dict[type[Append | Effect], Callable[[Host, Any, int], None]]] = {
         Append: _write,

@@ -358,15 +358,16 @@ class Journal:
 
     def write_manifest(self, state: ManifestState) -> None:
         """Publish the bounds for readers without a broker. Everything it describes was written before, synced
-        or not.
+        or not. A StorageError leaves the older manifest; the log itself is not in doubt, so writes continue.
         """
         promised = state.last_stable_offset <= state.high_watermark <= self._end
         assert promised, f"{state} goes beyond the log end {self._end}"
         segments = [segment.summary for segment in self._segments]
         data = encode_manifest(state, log_start_offset=self.log_start_offset, segments=segments)
-        with self._writing():
-            self._active.save_indexes()
-            self._storage.replace(f"{self._directory}/{MANIFEST_FILE}", data, durable=False)
+        if self.failed is not None:
+            raise StorageError(self.failed)
+        self._active.save_indexes()
+        self._storage.replace(f"{self._directory}/{MANIFEST_FILE}", data, durable=False)
 
     def sync(self, *, rolled_only: bool = False) -> int:
         """Make the log durable, and return the offset below which it survives a power failure. May run in a

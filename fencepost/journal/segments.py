@@ -116,6 +116,7 @@ class Segment:
     __slots__ = (
         "_directory",
         "_file",
+        "_index_in_doubt",
         "_located",
         "_max_timestamp_offset",
         "_read_to",
@@ -155,6 +156,7 @@ class Segment:
         self._since_entry = 0
         self._saved_offsets = 0
         self._saved_times = 0
+        self._index_in_doubt = False
 
     @property
     def summary(self) -> SegmentSummary:
@@ -270,10 +272,20 @@ class Segment:
             (INDEX, self.offset_index, self._saved_offsets),
             (TIME_INDEX, self.time_index, self._saved_times),
         ):
-            if len(index) > saved:
-                self._append_to(kind, index.encoded(saved))
+            if self._index_in_doubt:
+                self._storage.replace(self.path(kind), index.encoded(), durable=False)
+            elif len(index) > saved:
+                self._append_index(kind, index.encoded(saved))
         self._saved_offsets = len(self.offset_index)
         self._saved_times = len(self.time_index)
+        self._index_in_doubt = False
+
+    def _append_index(self, kind: str, entries: bytes) -> None:
+        try:
+            self._append_to(kind, entries)
+        except StorageError:
+            self._index_in_doubt = True  # the file may end in half an entry: replace it the next time
+            raise
 
     def append_aborted(self, entry: bytes) -> None:
         """Write an entry that the transaction index in memory already holds."""

@@ -7,10 +7,14 @@ import pytest
 from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.contract import Answered, StorageFailed
 from fencepost.broker.host import MetadataLost, SyncPolicy
+from fencepost.journal.indexes import OFFSET_ENTRY
+from fencepost.journal.manifest import MANIFEST_FILE, decode_manifest
+from fencepost.journal.segments import INDEX, file_name
 from fencepost.journal.simulated import APPEND, SYNC, SimulatedStorage
+from fencepost.journal.storage import directory_name
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import CreateTopic, CreateTopics
-from fencepost.protocol.terms import NO_OFFSET, TransactionResult, TransactionState
+from fencepost.protocol.terms import NO_OFFSET, TopicPartition, TransactionResult, TransactionState
 from tests.broker.disks import Disk, fail_syncs, keeps_nothing, simulated
 from tests.broker.requests import (
     ABORT,
@@ -150,19 +154,42 @@ def _held(story: Story) -> Answered:
     return answer
 
 
-def test_a_manifest_that_cannot_be_written_costs_its_partition_its_leader_and_nothing_else() -> None:
+@pytest.mark.parametrize("key", [ORDERS, METADATA_PARTITION])
+def test_a_manifest_that_cannot_be_written_is_written_later(key: TopicPartition) -> None:
     full = set[str]()
     storage = SimulatedStorage(keeps_nothing, breaks=lambda _operation, path: path in full)
     story = Story(storage=storage)
     story.produce(Identity(), "a", name=None)
-    epoch = story.partition().leader_epoch
-    full.add("orders-0/manifest.json")
+    epoch = story.partition(key).leader_epoch
+    path = f"{directory_name(key)}/{MANIFEST_FILE}"
+    full.add(path)
+    story.host.write_manifests()
+    assert storage.read_file(path) is None
+    assert any("manifest" in trouble for trouble in story.host.troubles)
+    full.clear()
+    story.host.write_manifests()
+    manifest = decode_manifest(storage.read_file(path) or b"")
+    assert manifest.high_watermark == story.partition(key).high_watermark > 0
+    assert story.partition(key).leader_epoch == epoch
+    assert story.visible() == "a"
+
+
+def test_an_index_that_was_half_written_is_replaced() -> None:
+    """A manifest saves the index entries first. Half an entry in the file must not shift those after it."""
+    full = set[str]()
+    storage = SimulatedStorage(lambda limit: limit // 2 + 1, breaks=lambda _operation, path: path in full)
+    story = Story(storage=storage)
+    for word in ("x" * 6_000, "y" * 6_000, "z" * 6_000):
+        story.produce(Identity(), word, name=None)
+    path = f"{directory_name(ORDERS)}/{file_name(0, INDEX)}"
+    full.add(path)
     story.host.write_manifests()
     full.clear()
-    story.settle()
-    assert story.partition().leader_epoch == epoch + 1
-    assert story.visible() == "a"
-    assert any("manifest" in trouble for trouble in story.host.troubles)
+    assert len(storage.read_file(path) or b"") % OFFSET_ENTRY.size, "the fault left half an entry"
+    story.host.write_manifests()
+    whole = storage.read_file(path)
+    (segment,) = story.host.directory.journal(ORDERS)._segments  # pyright: ignore[reportPrivateUsage]
+    assert whole == segment.offset_index.encoded()
 
 
 def test_a_node_without_its_metadata_stops() -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import attrs
-import pytest
 
-from fencepost.broker.contract import Reply
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import Fetch, FetchReply
 from tests.broker.requests import NOBODY, ORDERS, UNCOMMITTED, body_of, fetch_request, fetched
