@@ -68,6 +68,7 @@ from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import ErrorCode, FencepostError, ProtocolViolation
 from fencepost.protocol.frames import (
     FrameReader,
+    FrameTooLarge,
     ReplyFrame,
     UnsupportedVersion,
     decode_request,
@@ -189,6 +190,34 @@ class Connection:
             self.room.unpark_all()
 
 
+NOTICE_INTERVAL_MS: Final = 10_000
+
+
+class Notices:
+    """Lines on stderr, at most one per cause and interval: a client that misbehaves must not fill the disk.
+    The next line of a cause says how many were left out.
+    """
+
+    CAUSES_MAX = 1_000  # remembered; beyond this the oldest is forgotten
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self._told: dict[str, tuple[int, int]] = {}  # cause: (when it was last printed, how often not since)
+
+    def tell(self, cause: str, line: str) -> None:
+        """Print the line, unless one of the same cause was printed within the interval."""
+        now = self._clock()
+        told_ms, left_out = self._told.pop(cause, (now - NOTICE_INTERVAL_MS, 0))
+        if now - told_ms < NOTICE_INTERVAL_MS:
+            self._told[cause] = (told_ms, left_out + 1)
+            return
+        more = f" ({left_out} more like this in between)" if left_out else ""
+        print(f"{line}{more}", file=sys.stderr, flush=True)
+        self._told[cause] = (now, 0)
+        if len(self._told) > self.CAUSES_MAX:
+            del self._told[next(iter(self._told))]
+
+
 class Server:
     """One broker: a host, its connections, and the tasks that serve them."""
 
@@ -203,6 +232,7 @@ class Server:
         self.pauses = [fault for fault in faults if isinstance(fault, PauseAfterAppend)]
         self.drops = [fault for fault in faults if isinstance(fault, DropReply)]
         self.lost: set[ReplyTo] = set()
+        self.notices = Notices(now_ms)
         # One buffer serves all connections: its bytes are copied into frames before the next receive.
         self._received = memoryview(bytearray(RECEIVE_SIZE))
         self._unsynced = trio.lowlevel.ParkingLot()
@@ -238,7 +268,7 @@ class Server:
     def _tell_troubles(self) -> None:
         troubles, self.host.troubles = self.host.troubles, []
         for trouble in troubles:
-            print(trouble, file=sys.stderr, flush=True)
+            self.notices.tell(trouble, trouble)
 
     def _work_until_held(self, now: int) -> None:
         """Check after each append whether a fault stops the node before the append's effects."""
@@ -264,10 +294,18 @@ class Server:
                 print(json.dumps({"lost_reply": type(answer.body).__name__}), flush=True)
                 connection.close()
             else:
-                connection.send(_encode(answer))
+                connection.send(self._encode(answer))
                 if type(answer.body) is FetchReply:
                     connection.fetches -= 1
                     connection.room.unpark_all()
+
+    def _encode(self, answer: Reply) -> list[Buffer]:
+        number = answer.to.correlation_id
+        try:
+            return encode_reply(ReplyFrame(number, error=answer.error, body=answer.body))
+        except FrameTooLarge as problem:
+            self.notices.tell("a reply that is too large", f"{type(answer.body).__name__}: {problem}")
+            return encode_reply(ReplyFrame(number, error=ErrorCode.INVALID_REQUEST, body=None))
 
     # --- connections
 
@@ -325,9 +363,7 @@ class Server:
                         await self._make_room(connection)
                     self._receive(connection, frame)
             except ProtocolViolation as problem:
-                print(
-                    f"closing a connection that violated the protocol: {problem}", file=sys.stderr, flush=True
-                )
+                self.notices.tell("a violation", f"closed a connection that violated the protocol: {problem}")
                 return
             finally:
                 self.turn()
@@ -393,11 +429,6 @@ class Server:
         else:
             if self.host.directory.holds(journal):
                 self.host.synced(journal.partition, offset)
-
-
-def _encode(answer: Reply) -> list[Buffer]:
-    frame = ReplyFrame(answer.to.correlation_id, error=answer.error, body=answer.body)
-    return encode_reply(frame)
 
 
 # --- running ------------------------------------------------------------------------------------------

@@ -33,12 +33,14 @@ import msgpack
 
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.codec import ARRAY_LENGTH_MAX, Payload, decode, encode
-from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
+from fencepost.protocol.errors import NO_ERROR, ErrorCode, FencepostError, ProtocolViolation
 from fencepost.protocol.messages import API_BY_KEY, API_BY_REQUEST, Api, ReplyBody, Request
 from fencepost.protocol.terms import NEWEST_VERSION
 
 # Kafka's socket.request.max.bytes: large enough for a fetch of many partitions, small enough for a laptop.
 FRAME_SIZE_MAX: Final = 100 * 1024 * 1024
+# Records do not count here, only what msgpack must decode: objects cost up to 70 times their bytes in memory.
+REQUEST_HEADER_MAX: Final = 1024 * 1024
 CLIENT_ID_LENGTH_MAX: Final = 255
 
 _PREFIX = struct.Struct(">II")
@@ -75,27 +77,40 @@ class UnsupportedVersion(ProtocolViolation):
         self.correlation_id = correlation_id
 
 
+class FrameTooLarge(FencepostError):
+    """A message is larger than a frame may be; nothing was sent."""
+
+
 def encode_request(
     request: Request, *, correlation_id: int, client_id: str = "", version: int = NEWEST_VERSION
 ) -> list[Buffer]:
-    """The pieces of a request frame, ready for sendmsg; record batches are not copied."""
+    """The pieces of a request frame, ready for sendmsg; record batches are not copied. Raises
+    FrameTooLarge.
+    """
     api = API_BY_REQUEST[type(request)]
     payload: list[Buffer] = []
     body = encode(request, payload)
-    return _frame([api.key, min(version, api.maximum), correlation_id, client_id, body], payload)
+    header = [api.key, min(version, api.maximum), correlation_id, client_id, body]
+    return _frame(header, payload, header_max=REQUEST_HEADER_MAX)
 
 
 def encode_reply(reply: ReplyFrame) -> list[Buffer]:
-    """The pieces of a reply frame, ready for sendmsg; record batches are not copied."""
+    """The pieces of a reply frame, ready for sendmsg; record batches are not copied. Raises FrameTooLarge."""
     payload: list[Buffer] = []
     body = None if reply.body is None else encode(reply.body, payload)
-    return _frame([reply.correlation_id, int(reply.error), body], payload)
+    return _frame([reply.correlation_id, int(reply.error), body], payload, header_max=FRAME_SIZE_MAX)
 
 
-def _frame(header: list[Any], payload: list[Buffer]) -> list[Buffer]:
+def _frame(header: list[Any], payload: list[Buffer], *, header_max: int) -> list[Buffer]:
     packed = msgpack.packb(header)
+    if len(packed) > header_max:
+        raise FrameTooLarge(
+            f"a message of {len(packed)} bytes, records not counted; the limit is {header_max}: "
+            "name fewer things in one request"
+        )
     length = _LENGTH_SIZE + len(packed) + sum(map(len, payload))
-    assert length <= FRAME_SIZE_MAX, f"built a frame of {length} bytes; the limit is {FRAME_SIZE_MAX}"
+    if length > FRAME_SIZE_MAX:
+        raise FrameTooLarge(f"a message of {length} bytes; the limit is {FRAME_SIZE_MAX}: send it in parts")
     return [_PREFIX.pack(length, len(packed)) + packed, *payload]
 
 
@@ -103,7 +118,7 @@ def decode_request(frame: Buffer) -> RequestFrame:
     """The request in a frame (the bytes after the length); else ProtocolViolation. Records are views of
     `frame`.
     """
-    fields, payload = _open(frame, field_count=5)
+    fields, payload = _open(frame, field_count=5, header_max=REQUEST_HEADER_MAX)
     api_key, version, correlation_id, client_id, body = fields
     _check_correlation_id(correlation_id)
     if type(client_id) is not str or len(client_id) > CLIENT_ID_LENGTH_MAX:
@@ -150,7 +165,7 @@ def _check_correlation_id(value: Any) -> None:
         raise ProtocolViolation(f"correlation id {value!r} is not a 31-bit number")
 
 
-def _open(frame: Buffer, *, field_count: int) -> tuple[list[Any], Payload]:
+def _open(frame: Buffer, *, field_count: int, header_max: int = FRAME_SIZE_MAX) -> tuple[list[Any], Payload]:
     """The fields of the header, and the record bytes after it."""
     view = memoryview(frame)
     if len(view) < _LENGTH_SIZE:
@@ -158,6 +173,10 @@ def _open(frame: Buffer, *, field_count: int) -> tuple[list[Any], Payload]:
     header_end = _LENGTH_SIZE + int.from_bytes(view[:_LENGTH_SIZE], "big")
     if header_end > len(view):
         raise ProtocolViolation(f"a header of {header_end} bytes in a frame of {len(view)}")
+    if header_end - _LENGTH_SIZE > header_max:
+        raise ProtocolViolation(
+            f"a header of {header_end - _LENGTH_SIZE} bytes; the limit is {header_max}, records not counted"
+        )
     header = view[_LENGTH_SIZE:header_end]
     try:
         # Messages hold no maps, and an array cannot have more entries than there are bytes.

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import attrs
+import pytest
 
+from fencepost.broker.server import NOTICE_INTERVAL_MS, Notices
+from fencepost.protocol import frames
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import Fetch, FetchReply
-from tests.broker.requests import NOBODY, ORDERS, UNCOMMITTED, body_of, fetch_request, fetched
+from fencepost.protocol.messages import (
+    DescribeGroups,
+    DescribeProducers,
+    DescribeTransactions,
+    Fetch,
+    FetchReply,
+    ListTransactions,
+    Metadata,
+    MetadataReply,
+    OffsetFetch,
+    Request,
+)
+from tests.broker.requests import COMMIT, NOBODY, ORDERS, UNCOMMITTED, body_of, fetch_request, fetched
 from tests.broker.story import CLIENT, Story
+from tests.broker.wire import serving
 
 # --- a Fetch that names a partition twice -----------------------------------------------------------------
 
@@ -40,3 +55,77 @@ def test_a_client_that_named_a_partition_twice_may_disconnect() -> None:
     story.run()
     story.disconnect(CLIENT)
     assert (story.host.node.fetches, story.host.node.readers) == ({}, {})
+
+
+# --- the same name many times: the answer is no larger than the state -------------------------------------
+
+TIMES = 1_000
+
+
+def asked_for(request: Request) -> object:
+    """What the broker answers, on a cluster with a topic, a group, its offset and a transaction."""
+    story = Story()
+    me = story.identity()
+    story.produce(me, "a")
+    story.commit_offset(me, "g", 1)
+    story.ended(me, COMMIT)
+    return story.ask(request).body
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (Metadata(topics=("orders",) * TIMES), "topics"),
+        (DescribeGroups(groups=("g",) * TIMES), "groups"),
+        (DescribeTransactions(transactional_ids=("pay",) * TIMES), "transactions"),
+        (DescribeProducers(partitions=(ORDERS,) * TIMES), "partitions"),
+        (OffsetFetch(group_id="g", require_stable=False, partitions=(ORDERS,) * TIMES), "offsets"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_a_name_that_is_given_many_times_is_answered_once(request_: Request, field: str) -> None:
+    assert len(getattr(asked_for(request_), field)) == 1
+
+
+@pytest.mark.trio
+async def test_a_reply_larger_than_a_frame_is_an_error_for_its_client_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with serving() as (_, wires):
+        wire = await wires.open()
+        await wire.prepare()
+        for number in range(3):
+            await wire.identity(f"{number}" * 30_000)
+        monkeypatch.setattr(frames, "FRAME_SIZE_MAX", 65_536)
+        for _ in range(10):
+            reply = await wire.ask(ListTransactions(states=(), producer_ids=(), duration_ms=-1))
+            assert (reply.error, reply.body) == (ErrorCode.INVALID_REQUEST, None)
+        assert capsys.readouterr().err.count("ListTransactionsReply: a message of") == 1
+        assert body_of(await wire.ask(Metadata(topics=None)), MetadataReply).topics
+
+
+# --- what the broker says about them ----------------------------------------------------------------------
+
+
+def test_notices_of_one_cause_are_counted_and_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    now = 0
+    notices = Notices(lambda: now)
+    for number in range(500):
+        notices.tell("bad frame", f"bad frame {number}")
+    notices.tell("full disk", "full disk")
+    now = NOTICE_INTERVAL_MS
+    notices.tell("bad frame", "bad frame 500")
+    assert capsys.readouterr().err.splitlines() == [
+        "bad frame 0",
+        "full disk",
+        "bad frame 500 (499 more like this in between)",
+    ]
+
+
+def test_notices_remember_a_bounded_number_of_causes(capsys: pytest.CaptureFixture[str]) -> None:
+    notices = Notices(lambda: 0)
+    for number in [*range(Notices.CAUSES_MAX + 1), 0, Notices.CAUSES_MAX]:
+        notices.tell(f"cause {number}", f"line {number}")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == Notices.CAUSES_MAX + 2  # the forgotten one is printed again, the last one is not
+    assert lines[-1] == "line 0"

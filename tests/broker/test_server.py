@@ -125,7 +125,7 @@ async def test_garbage_closes_the_connection_that_sent_it_and_no_other(
     assert await bad.is_closed_by_peer()
     assert (await good.ask(Metadata(topics=None))).error is ErrorCode.NONE
     assert len(server.connections) == 1
-    assert "closing a connection" in capsys.readouterr().err
+    assert "closed a connection" in capsys.readouterr().err
 
 
 async def test_a_version_that_is_not_spoken_is_answered(served: Served) -> None:

@@ -70,7 +70,8 @@ def api_versions(node: Node, request: ApiVersions, to: ReplyTo, now: int) -> Non
 
 def metadata(node: Node, request: Metadata, to: ReplyTo, now: int) -> None:
     """Topics with their leaders. An unknown topic has its own error and is never created by this request."""
-    names = sorted(node.cluster.topics) if request.topics is None else list(request.topics)
+    # Each name once, as in Kafka: a request of 4 KB could otherwise ask for 10 million partitions.
+    names = sorted(node.cluster.topics) if request.topics is None else list(dict.fromkeys(request.topics))
     brokers = node.cluster.brokers
     body = MetadataReply(
         cluster_id=node.settings.cluster_id,
@@ -144,9 +145,9 @@ def _answer_coordinator(node: Node, request: FindCoordinator, to: ReplyTo) -> No
 
 def describe_producers(node: Node, request: DescribeProducers, to: ReplyTo, now: int) -> None:
     """The producers of each partition, as its leader knows them."""
-    parts = tuple(_producers(node, key) for key in request.partitions)
-    reply = Reply(to, body=DescribeProducersReply(partitions=parts))
-    node.after_all(request.partitions, reply)
+    keys = dict.fromkeys(request.partitions)
+    parts = tuple(_producers(node, key) for key in keys)
+    node.after_all(keys, Reply(to, body=DescribeProducersReply(partitions=parts)))
 
 
 def _producers(node: Node, key: TopicPartition) -> DescribedProducers:
@@ -175,7 +176,7 @@ def _producer(producer_id: int, producer: ProducerEntry) -> ProducerDescription:
 
 def describe_transactions(node: Node, request: DescribeTransactions, to: ReplyTo, now: int) -> None:
     """The state of each transaction; during PREPARE_* only the partitions whose marker is missing."""
-    found = tuple(_transaction(node, name) for name in request.transactional_ids)
+    found = tuple(_transaction(node, name) for name in dict.fromkeys(request.transactional_ids))
     node.after_all(_coordinated(node), Reply(to, body=DescribeTransactionsReply(transactions=found)))
 
 

@@ -39,7 +39,7 @@ def _coordinated(node: Node) -> list[TopicPartition]:
 
 def describe_groups(node: Node, request: DescribeGroups, to: ReplyTo, now: int) -> None:
     """DescribeGroups. Members' metadata is included only while the group is stable, as in Kafka."""
-    found = tuple(_described(node, group_id, now) for group_id in request.groups)
+    found = tuple(_described(node, group_id, now) for group_id in dict.fromkeys(request.groups))
     node.after_all(_coordinated(node), Reply(to, body=DescribeGroupsReply(groups=found)))
 
 

@@ -131,7 +131,7 @@ def fetch(state: Groups, request: OffsetFetch) -> tuple[FetchedOffset, ...]:
     if request.partitions is None:
         wanted = sorted(committed)  # partitions with only a pending offset are not listed
     else:
-        wanted = request.partitions
+        wanted = list(dict.fromkeys(request.partitions))
     return tuple(
         _fetched(key, committed.get(key), request.require_stable and key in unstable) for key in wanted
     )
