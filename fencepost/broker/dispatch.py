@@ -91,17 +91,41 @@ Handler = Callable[[Node, Any, ReplyTo, int], None]
 VersionedHandler = Callable[[Node, Any, ReplyTo, int, ClientVersion], None]
 
 
-def step(node: Node, arrived: Input, now: int) -> Outcome:
+Contain = Callable[[Exception, Input | None], None]
+"""Deals with an exception of a handler of this input, or of the follow-up work (None); may raise it."""
+
+
+def _raise(problem: Exception, arrived: Input | None) -> None:
+    raise problem
+
+
+def step(node: Node, arrived: Input, now: int, contain: Contain = _raise) -> Outcome:
     """Handle one input at time `now` (milliseconds). The host performs the appends, then the effects."""
     node.outcome = outcome = Outcome([], [])
-    INPUTS[type(arrived)](node, arrived, now)
-    # Order matters: leading or dropping a partition may make markers due, and both may wake readers.
-    if node.news:
-        follower.act_on_news(node, now)
-    if node.marker_retries:
-        markers.send_due_markers(node, now)
-    if node.movable:
-        fetch.wake_readers(node)
+    # A barrier around each part. A request that meets a bug must not end the broker for every other client,
+    # nor a deadline that cannot be handled keep later ones from being handled.
+    if type(arrived) is Tick:
+        node.wakes_at_ms = None
+        for handle_due in TICKS:
+            try:
+                handle_due(node, now)
+            except Exception as problem:  # noqa: BLE001 - see above
+                contain(problem, arrived)
+    else:
+        try:
+            INPUTS[type(arrived)](node, arrived, now)
+        except Exception as problem:  # noqa: BLE001 - see above
+            contain(problem, arrived)
+    try:
+        # Order matters: leading or dropping a partition may make markers due, and both may wake readers.
+        if node.news:
+            follower.act_on_news(node, now)
+        if node.marker_retries:
+            markers.send_due_markers(node, now)
+        if node.movable:
+            fetch.wake_readers(node)
+    except Exception as problem:  # noqa: BLE001 - see above
+        contain(problem, None)
     return outcome
 
 
@@ -232,16 +256,8 @@ def _started(node: Node, arrived: Started, now: int) -> None:
     node.ask_for_producer_ids()
 
 
-def _tick(node: Node, arrived: Tick, now: int) -> None:
-    """Handle every deadline that is due; `step` itself sends due markers."""
-    node.wakes_at_ms = None
-    transaction_handlers.abort_timed_out(node, now)
-    group_handlers.expire(node, now)
-    expiration.scan_if_due(node, now)
-    follower.ask_again_if_due(node, now)
-    follower.reelect_due(node, now)
-    fetch.end_waits(node, now)
-    # The Tick that was scheduled is used up, so schedule the earliest of the deadlines that remain.
+def _schedule_rest(node: Node, now: int) -> None:
+    """The Tick that was scheduled is used up, so schedule the earliest of the deadlines that remain."""
     waits_end_ms = [parked.until_ms for parked in node.fetches.values()]
     for due_ms in (*node.marker_retries.values(), *node.reelections.values(), *waits_end_ms):
         if due_ms > now:
@@ -258,6 +274,16 @@ INPUTS: Final[dict[type[Any], Callable[[Node, Any, int], None]]] = {
     Durable: Node.durable,
     Disconnected: _disconnected,
     Started: _started,
-    Tick: _tick,
     Reassign: cluster_handlers.move,
 }
+
+# Every kind of deadline, in this order; `step` itself sends the markers that are due.
+TICKS: Final[tuple[Callable[[Node, int], None], ...]] = (
+    transaction_handlers.abort_timed_out,
+    group_handlers.expire,
+    expiration.scan_if_due,
+    follower.ask_again_if_due,
+    follower.reelect_due,
+    fetch.end_waits,
+    _schedule_rest,
+)

@@ -43,6 +43,7 @@ Rule: the appends of a step are written before its effects happen. The process m
 
 from __future__ import annotations
 
+import traceback
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
@@ -133,6 +134,18 @@ class Journals(Protocol):
     def abandon(self) -> None: ...
 
 
+class Trouble(NamedTuple):
+    """Something for the operator to read; troubles of one cause are printed once per interval."""
+
+    text: str
+    cause: str
+
+    @classmethod
+    def of(cls, text: str) -> Trouble:
+        """A trouble that is its own cause."""
+        return cls(text, text)
+
+
 class Held(NamedTuple):
     """A log that this host writes to under one leader epoch; a later leadership has its own."""
 
@@ -185,7 +198,8 @@ class Host:
     unsynced: set[TopicPartition] = attrs.Factory(set[TopicPartition])
     changed: set[TopicPartition] = attrs.Factory(set[TopicPartition])
     written: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
-    troubles: list[str] = attrs.Factory(list[str])
+    troubles: list[Trouble] = attrs.Factory(list[Trouble])
+    contains_failures: bool = False  # a server does; in tests and simulations an exception ends the run
     requests_waiting: int = 0  # client requests in the inbox
     wakes_at_ms: int | None = None
 
@@ -238,8 +252,7 @@ class Host:
     def work(self, now: int) -> None:
         """Perform the next action: write one append, perform one effect, or let the node take one input."""
         if self.to_do:
-            act = self.to_do.popleft()
-            self._performs[type(act)](self, act, now)
+            self._perform(self.to_do.popleft(), now)
         elif self.inbox:
             self._take(self.inbox.popleft(), now)
 
@@ -249,8 +262,7 @@ class Host:
         """
         while True:
             while self.to_do:
-                act = self.to_do.popleft()
-                self._performs[type(act)](self, act, now)
+                self._perform(self.to_do.popleft(), now)
             if not self.inbox or (pauses and self.answers and not self.requests_waiting):
                 return
             self._take(self.inbox.popleft(), now)
@@ -265,13 +277,70 @@ class Host:
         """Let the node take an input; appends are performed before effects."""
         if type(arrived) is Received and arrived.to.connection != NODE:
             self.requests_waiting -= 1
-        outcome = step(self.node, arrived, now)
+        outcome = step(self.node, arrived, now, self._contain)
         if outcome.appends:
             self.to_do.extend(outcome.appends)
         if outcome.effects:
             self.to_do.extend(outcome.effects)
         if self.watch is not None:
             self.watch(arrived, outcome)
+
+    def _perform(self, act: Append | Effect, now: int) -> None:
+        try:
+            self._performs[type(act)](self, act, now)
+        except Exception as problem:  # as in `step`
+            if not self.contains_failures or isinstance(problem, MetadataLost):
+                raise
+            self._report(problem, act)
+            if isinstance(act, Append | Assign):
+                self._give_up(act.partition, problem)
+            elif isinstance(act, ReplyFetched | ReplyListed):
+                self._answer(Reply(act.to, error=ErrorCode.UNKNOWN_SERVER_ERROR), now)
+
+    # --- failures of the broker's own code
+
+    def _contain(self, problem: Exception, arrived: Input | None) -> None:
+        """A step raised: refuse its request, and recover what it changed from the log. Nothing else stops.
+
+        The appends of this step have not been written. A partition whose state they entered differs from its
+        log, so it is read again. Other effects are performed: they concern what happened before.
+        """
+        if not self.contains_failures:
+            raise problem
+        self._report(problem, arrived)
+        node, outcome = self.node, self.node.outcome
+        doubtful = node.doubtful(arrived)
+        outcome.appends = [append for append in outcome.appends if append.partition not in doubtful]
+        for key in doubtful:
+            self._give_up(key, problem)
+        if isinstance(arrived, Received):
+            node.abandon(arrived.to)
+            outcome.effects = [act for act in outcome.effects if getattr(act, "to", None) != arrived.to]
+            outcome.effects.append(Reply(arrived.to, error=ErrorCode.UNKNOWN_SERVER_ERROR))
+
+    def _report(self, problem: Exception, failed: Input | Append | Effect | None) -> None:
+        frames = traceback.extract_tb(problem.__traceback__)
+        cause = f"{type(problem).__name__} at {frames[-1].filename}:{frames[-1].lineno}"
+        text = "".join(traceback.format_exception(problem))
+        self.troubles.append(
+            Trouble(
+                f"a bug in the broker, which goes on without the request: {failed!r:.1000}\n{text}", cause
+            )
+        )
+
+    def _give_up(self, key: TopicPartition, problem: Exception) -> None:
+        """Stop serving a partition, and read its log again."""
+        if key != METADATA_PARTITION:
+            self._lose(key, problem)
+            return
+        # No controller is above this log, so the host itself leads it again, under a new epoch.
+        log = self.node.logs.get(key)
+        if log is not None:
+            self.node.drop(log, ErrorCode.UNKNOWN_SERVER_ERROR)
+        self._drop_appends(key)
+        self.directory.give_up(key)
+        epoch = self.directory.journal(key).leader_epoch + 1
+        self.to_do.append(Assign(partition=key, leader_id=self.node_id, leader_epoch=epoch))
 
     def _reply_fetched(self, act: ReplyFetched, now: int) -> None:
         self._answer(Reply(act.to, body=fetch.complete_fetch(act, self._journal)), now)
@@ -284,7 +353,7 @@ class Host:
         self.wakes_at_ms = act.at_ms if earlier is None else min(earlier, act.at_ms)
 
     def _warn(self, act: Warn, now: int) -> None:
-        self.troubles.append(act.because)
+        self.troubles.append(Trouble.of(act.because))
 
     def _send(self, send: Send, now: int) -> None:
         if self.carries_own and send.node_id == self.node.settings.node_id:
@@ -382,7 +451,7 @@ class Host:
     def _lose(self, key: TopicPartition, problem: Exception) -> None:
         if key == METADATA_PARTITION:
             raise MetadataLost(f"the log of the cluster's metadata failed: {problem}") from problem
-        self.troubles.append(f"{key}: {problem}; gave up its leadership, to read the log again")
+        self.troubles.append(Trouble.of(f"{key}: {problem}; gave up its leadership, to read the log again"))
         self._drop_appends(key)
         if key not in self.held or self._still_writes(key):
             self.directory.give_up(key)
@@ -419,7 +488,7 @@ class Host:
         except StaleLeader as problem:
             # Either a loss of power took the end of the metadata log, and later elections will pass this
             # epoch; or another election has happened, and the controller will report it. Retry later.
-            self.troubles.append(f"{key}: {problem}")
+            self.troubles.append(Trouble.of(f"{key}: {problem}"))
             self.inbox.appendleft(StorageFailed(partition=key))
 
     def _clear_away(self, assign: Assign) -> None:
@@ -428,14 +497,14 @@ class Host:
         if self.directory.has(key) and (
             self.is_alone or self.directory.journal(key).leader_epoch < assign.leader_epoch
         ):
-            self.troubles.append(f"{key}: deleted the files of an older topic of this name")
+            self.troubles.append(Trouble.of(f"{key}: deleted the files of an older topic of this name"))
             self.directory.delete(key)
 
     def _load(self, assign: Assign, now: int) -> None:
         key = assign.partition
         journal = self._hold(key, assign.leader_epoch).journal
         if journal.dropped is not None:
-            self.troubles.append(journal.dropped)
+            self.troubles.append(Trouble.of(journal.dropped))
             journal.dropped = None
         is_restart = assign.was_leader and journal.is_fresh
         journal.lead(assign.leader_epoch)
@@ -478,9 +547,8 @@ class Host:
                     self.held[key].journal.write_manifest(manifest_of(log.partition))
                 except StorageError as problem:
                     self.changed.add(key)
-                    self.troubles.append(
-                        f"{key}: {problem}; until that succeeds, readers of the files lag behind"
-                    )
+                    trouble = f"{key}: {problem}; until that succeeds, readers of the files see older records"
+                    self.troubles.append(Trouble.of(trouble))
 
     _performs: ClassVar[dict[type[Append | Effect], Callable[[Host, Any, int], None]]] = {
         Append: _write,

@@ -59,16 +59,23 @@ import attrs
 from fencepost.broker.cluster import controller
 from fencepost.broker.cluster.controller import METADATA_PARTITION, Controller
 from fencepost.broker.contract import (
+    NOBODY,
+    Answered,
     Append,
     Assign,
     BecomeLeader,
     Durable,
+    Input,
+    LogStartMoved,
     Outcome,
+    Received,
     Refused,
     Remove,
     Reply,
     ReplyTo,
+    ResignLeader,
     Send,
+    StorageFailed,
     WakeMe,
 )
 from fencepost.broker.groups import state as groups
@@ -84,7 +91,9 @@ from fencepost.broker.purgatory import (
     Following,
     Gathering,
     InFlight,
+    InFlightAddOffsets,
     InFlightIdBlock,
+    InFlightTopicCreation,
     Inner,
     LeaderLog,
     LogUnder,
@@ -145,6 +154,7 @@ class Node:
     tickets: Ignored[int] = 0
     scans_at_ms: Ordered[dict[Scan, int]] = attrs.Factory(dict[Scan, int])
     wakes_at_ms: int | None = None
+    entering: Ignored[TopicPartition | None] = None  # set while `append` changes the state of a partition
     outcome: Shared[Outcome] = attrs.Factory(lambda: Outcome([], []))
 
     # --- the state that a log determines
@@ -252,10 +262,12 @@ class Node:
         """
         state = log.partition
         header = place(batch, base_offset=state.log_end_offset, leader_epoch=state.leader_epoch)
+        self.entering = state.key
         aborted, consequences = self.enter(log, header, batch, entries)
         self.outcome.appends.append(
             Append(state.key, header=header, batch=batch, leader_epoch=state.leader_epoch, aborted=aborted)
         )
+        self.entering = None
         if consequences:
             self.after(log, consequences)
         return header
@@ -336,7 +348,39 @@ class Node:
                 self.reply(to, refused)
         self.moved(log.partition.key)
 
+    def doubtful(self, failed: Input | None) -> set[TopicPartition]:
+        """The partitions whose state may differ from their log after a step that raised in the handler of
+        `failed`, or after it (None).
+        """
+        doubtful: set[TopicPartition] = set()
+        if self.entering is not None:
+            doubtful.add(self.entering)
+            self.entering = None
+        match failed:
+            case Durable() | BecomeLeader() | ResignLeader() | StorageFailed():
+                doubtful.add(failed.partition)
+            case LogStartMoved():
+                doubtful.add(failed.order.partition)
+            case Received() | Answered():
+                # Its batches are in the state and not in the log, and without the rest of its work.
+                doubtful.update(append.partition for append in self.outcome.appends)
+            case _:
+                pass
+        return doubtful
+
     # --- answers and requests
+
+    def abandon(self, to: ReplyTo) -> None:
+        """A request was refused as a whole: its other waits lead to no second answer."""
+        for gathering in self.gatherings.values():
+            if gathering.to == to:
+                gathering.to = NOBODY
+        for ticket, parked in self.fetches.items():
+            if parked.to == to:
+                self.fetches[ticket] = attrs.evolve(parked, to=NOBODY)
+        for token, why in self.in_flight.items():
+            if isinstance(why, InFlightAddOffsets | InFlightTopicCreation) and why.to == to:
+                self.in_flight[token] = attrs.evolve(why, to=NOBODY)
 
     def reply(self, to: ReplyTo, refused: Refused) -> None:
         """Answer a whole request with an error."""

@@ -268,7 +268,7 @@ class Server:
     def _tell_troubles(self) -> None:
         troubles, self.host.troubles = self.host.troubles, []
         for trouble in troubles:
-            self.notices.tell(trouble, trouble)
+            self.notices.tell(trouble.cause, trouble.text)
 
     def _work_until_held(self, now: int) -> None:
         """Check after each append whether a fault stops the node before the append's effects."""
@@ -464,7 +464,7 @@ def _opened(settings: BrokerSettings) -> Generator[tuple[Host, socket.socket, Re
             node = Node(
                 attrs.evolve(settings.node, host=settings.host, port=port, cluster_id=directory.cluster_id)
             )
-            host = Host(node, directory, policy=settings.sync)
+            host = Host(node, directory, policy=settings.sync, contains_failures=True)
             host.start(now_ms())
             try:
                 yield host, listener, Ready(settings.host, port)

@@ -196,7 +196,7 @@ def test_a_transaction_that_nobody_will_end_is_late() -> None:
     assert partitions_with_late_transactions(story.host.node, story.now) == [ORDERS]
     assert (
         "PartitionsWithLateTransactionsCount is 1: the oldest transaction in orders-0"
-        in story.host.troubles[0]
+        in story.host.troubles[0].text
     )
 
 

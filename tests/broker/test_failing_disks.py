@@ -105,7 +105,7 @@ def test_markers_are_asked_for_until_the_partition_has_its_disk_again(operation:
     story.wait(10 * SCAN_MS)
     assert story.states()[-1] is TransactionState.COMPLETE_COMMIT
     assert (story.visible(), story.visible(OTHERS)) == ("a", "b")
-    assert any("cannot" in trouble for trouble in story.host.troubles)
+    assert any("cannot" in trouble.text for trouble in story.host.troubles)
 
 
 def test_the_offsets_of_a_log_that_fails_are_not_taken() -> None:
@@ -165,7 +165,7 @@ def test_a_manifest_that_cannot_be_written_is_written_later(key: TopicPartition)
     full.add(path)
     story.host.write_manifests()
     assert storage.read_file(path) is None
-    assert any("manifest" in trouble for trouble in story.host.troubles)
+    assert any("manifest" in trouble.text for trouble in story.host.troubles)
     full.clear()
     story.host.write_manifests()
     manifest = decode_manifest(storage.read_file(path) or b"")
@@ -188,7 +188,7 @@ def test_an_index_that_was_half_written_is_replaced() -> None:
     assert len(storage.read_file(path) or b"") % OFFSET_ENTRY.size, "the fault left half an entry"
     story.host.write_manifests()
     whole = storage.read_file(path)
-    (segment,) = story.host.directory.journal(ORDERS)._segments  # pyright: ignore[reportPrivateUsage]
+    (segment,) = story.host.directory.journal(ORDERS)._segments  # pyright: ignore[reportPrivateUsage] - to see the index in memory
     assert whole == segment.offset_index.encoded()
 
 

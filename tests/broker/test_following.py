@@ -161,10 +161,10 @@ def test_a_move_that_cannot_be_is_ignored_with_a_reason(
 ) -> None:
     cluster = Cluster(leaders=SPREAD)
     cluster.move(key, node_id)
-    assert [trouble for trouble in cluster.hosts[CONTROLLER].troubles if because in trouble]
+    assert [trouble for trouble in cluster.hosts[CONTROLLER].troubles if because in trouble.text]
     cluster.hosts[2].offer(Reassign(partition=ORDERS, node_id=2))
     cluster.run()
-    assert [trouble for trouble in cluster.hosts[2].troubles if "only the controller" in trouble]
+    assert [trouble for trouble in cluster.hosts[2].troubles if "only the controller" in trouble.text]
     assert cluster.leader(ORDERS) == 3
 
 

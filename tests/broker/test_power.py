@@ -73,8 +73,10 @@ def test_no_committed_transaction_is_lost_with_the_power(policy: SyncPolicy) -> 
         storage.lose_power()
         unheard += check_nothing_lost(story, committed)
         lengths[len(committed)] += 1
-        torn += sum(trouble.count(": dropped") for trouble in story.host.troubles)
-        assert not [trouble for trouble in story.host.troubles if trouble.count("-0: ") > 1], "named twice"
+        torn += sum(trouble.text.count(": dropped") for trouble in story.host.troubles)
+        assert not [trouble for trouble in story.host.troubles if trouble.text.count("-0: ") > 1], (
+            "named twice"
+        )
     assert len(lengths) > 5, "the lights went out at too few places"
     assert unheard, "no transaction was decided without its client having heard of it"
     assert torn, "no log was ever torn"

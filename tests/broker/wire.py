@@ -131,12 +131,14 @@ async def connecting(address: tuple[str, int]) -> AsyncGenerator[Wires]:
 
 @asynccontextmanager
 async def serving(
-    settings: BrokerSettings | None = None, *, storage: Storage | None = None
+    settings: BrokerSettings | None = None, *, storage: Storage | None = None, contains_failures: bool = False
 ) -> AsyncGenerator[tuple[Server, Wires]]:
-    """A server in this very task tree, to look into."""
+    """A server in this very task tree, to look into. An exception in its steps ends the test, unless it
+    `contains_failures`.
+    """
     settings = settings or BrokerSettings()
     directory = DataDirectory.open(storage or MemoryStorage())
-    host = Host(Node(SETTINGS), directory, policy=settings.sync)
+    host = Host(Node(SETTINGS), directory, policy=settings.sync, contains_failures=contains_failures)
     host.start(now_ms())
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

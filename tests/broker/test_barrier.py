@@ -1,0 +1,233 @@
+"""A bug in a handler: one request is refused, and the broker goes on with a state that equals its logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import attrs
+import pytest
+
+from fencepost.broker import dispatch
+from fencepost.broker.cluster.controller import METADATA_PARTITION
+from fencepost.broker.contract import Durable, Reply, ReplyTo
+from fencepost.broker.node import Node
+from fencepost.broker.partitions import fetch, partition
+from fencepost.broker.transactions import markers
+from fencepost.protocol.batches import BatchHeader
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.fork import fingerprint
+from fencepost.protocol.messages import (
+    CreateTopic,
+    CreateTopics,
+    ListGroups,
+    ListGroupsReply,
+    Metadata,
+    MetadataReply,
+    Request,
+)
+from tests.broker.requests import (
+    COMMIT,
+    NOBODY,
+    ORDERS,
+    OTHERS,
+    UNCOMMITTED,
+    body_of,
+    fetch_request,
+    fetched,
+    produce_request,
+    produced,
+)
+from tests.broker.story import Story
+from tests.broker.wire import serving
+
+LIST = ListGroups(states=())
+
+
+class Bug(Exception):
+    """What no code expects."""
+
+
+def bug(*_: object, **__: object) -> NoReturn:
+    raise Bug("planted")
+
+
+class ContainedStory(Story):
+    """A host that contains failures, as that of a server."""
+
+    def start(self) -> None:
+        super().start()
+        self.host.contains_failures = True
+
+
+@pytest.fixture
+def story() -> ContainedStory:
+    return ContainedStory()
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, kind: type[Request]) -> None:
+    monkeypatch.setitem(dispatch.REQUESTS, kind, bug)
+
+
+def after(handler: Callable[..., None]) -> Callable[..., NoReturn]:
+    """The handler, and then the bug: everything that it did is half of the work."""
+
+    def handle(*args: Any) -> NoReturn:
+        handler(*args)
+        raise Bug("planted")
+
+    return handle
+
+
+def test_without_the_barrier_a_bug_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulations and tests want to see it."""
+    plant(monkeypatch, ListGroups)
+    with pytest.raises(Bug):
+        Story().ask(LIST)
+
+
+def test_a_request_that_meets_a_bug_is_refused_and_changes_nothing(
+    story: ContainedStory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story.produce(NOBODY, "a", name=None)
+    before = fingerprint(story.host.node)
+    with monkeypatch.context() as planted:
+        plant(planted, ListGroups)
+        for _ in range(10):
+            assert story.ask(LIST).error is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert fingerprint(story.host.node) == before
+    assert body_of(story.ask(LIST), ListGroupsReply).groups == ()
+    texts, causes = zip(*story.host.troubles, strict=True)
+    assert len(set(causes)) == 1, "one cause, which the server prints once"
+    assert "ListGroups(states=())" in texts[0]
+    assert "Bug: planted" in texts[0]
+
+
+def test_what_a_request_entered_before_the_bug_is_read_again_from_the_log(
+    story: ContainedStory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bug strikes at the second partition of a Produce; the first one has entered its batch."""
+    me = story.identity(), "pay"
+    story.produce(me[0], "a")
+    story.produce(me[0], "x", key=OTHERS)
+    apply = partition.apply
+
+    def buggy(state: partition.Partition, header: BatchHeader, batch: Any) -> Any:
+        if state.key == OTHERS:
+            raise Bug("planted")
+        return apply(state, header, batch)
+
+    again = produce_request(me[0], {ORDERS: "b", OTHERS: "y"}, sequence=1)
+    with monkeypatch.context() as planted:
+        planted.setattr(partition, "apply", buggy)
+        to = story.offer(again)
+        story.run()
+        assert story.replies.pop(to).error is ErrorCode.UNKNOWN_SERVER_ERROR
+    story.settle()
+    assert (story.visible(ORDERS, UNCOMMITTED), story.visible(OTHERS, UNCOMMITTED)) == ("a", "x")
+    assert {part.error for part in produced(story.ask(again)).values()} == {ErrorCode.NONE}
+    story.ended(me[0], COMMIT)
+    assert (story.visible(ORDERS), story.visible(OTHERS)) == ("a b", "x y")
+    assert story.check_recovery() > 0
+
+
+def test_a_bug_after_the_controller_decided_leaves_the_topics_as_they_were(
+    story: ContainedStory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story.produce(NOBODY, "a", name=None)
+    request = CreateTopics(topics=(CreateTopic(topic="late", partition_count=1),))
+    with monkeypatch.context() as planted:
+        handler = dispatch.REQUESTS[CreateTopics]
+        planted.setitem(dispatch.REQUESTS, CreateTopics, after(handler))
+        assert story.ask(request).error is ErrorCode.UNKNOWN_SERVER_ERROR
+    names = [topic.topic for topic in body_of(story.ask(Metadata(topics=None)), MetadataReply).topics]
+    assert "orders" in names
+    assert "late" not in names
+    assert story.visible() == "a"
+    story.create("late")
+    assert story.produce(NOBODY, "b", name=None).base_offset == 1
+    assert story.check_recovery() > 0
+    story.restart()
+    assert METADATA_PARTITION in story.host.node.logs
+    assert story.visible() == "a b"
+
+
+def test_a_bug_in_one_deadline_does_not_hold_up_the_others(
+    story: ContainedStory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = list(dispatch.TICKS)
+    monkeypatch.setattr(dispatch, "TICKS", (bug, *ticks))
+    to = story.offer(attrs.evolve(fetch_request(ORDERS), max_wait_ms=500, min_bytes=1))
+    story.wait(1_000)
+    assert fetched(story.replies[to]).records == b""
+
+
+@pytest.mark.parametrize(("module", "name"), [(markers, "send_due_markers"), (fetch, "wake_readers")])
+def test_a_bug_in_follow_up_work_does_not_undo_the_request(
+    story: ContainedStory, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
+) -> None:
+    me = story.identity()
+    story.produce(me, "a")
+    waits = story.offer(attrs.evolve(fetch_request(ORDERS), max_wait_ms=60_000, min_bytes=1))
+    story.run()
+    with monkeypatch.context() as planted:
+        planted.setattr(module, name, bug)
+        story.ended(me, COMMIT)
+        story.run()
+    story.ask(LIST)  # any step does what was left undone
+    assert story.visible() == "a"
+    assert fetched(story.ask(fetch_request(ORDERS))).records
+    story.wait(60_000)
+    assert waits in story.replies
+
+
+def test_a_bug_while_batches_become_durable_costs_its_partition_its_leader(
+    story: ContainedStory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story.produce(NOBODY, "a", name=None)
+    epoch = story.partition().leader_epoch
+
+    def buggy(node: Node, arrived: Durable, now: int) -> None:
+        if arrived.partition == ORDERS:
+            raise Bug("planted")
+        node.durable(arrived, now)
+
+    with monkeypatch.context() as planted:
+        planted.setitem(dispatch.INPUTS, Durable, buggy)
+        to = story.offer(produce_request(NOBODY, {ORDERS: "b"}, name=None))
+        story.run()
+        assert produced(story.replies[to])[ORDERS].error is ErrorCode.KAFKA_STORAGE_ERROR
+    story.settle()
+    assert story.partition().leader_epoch == epoch + 1
+    assert story.visible() == "a b"
+    assert story.check_recovery() > 0
+
+
+def test_a_request_is_answered_once_though_it_waits_elsewhere(
+    story: ContainedStory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Fetch that was parked before the bug struck must not be answered again at its deadline."""
+    handler = dispatch.REQUESTS[type(fetch_request(ORDERS))]
+    with monkeypatch.context() as planted:
+        planted.setitem(dispatch.REQUESTS, type(fetch_request(ORDERS)), after(handler))
+        to = story.offer(attrs.evolve(fetch_request(ORDERS), max_wait_ms=500, min_bytes=1))
+        story.run()
+    assert story.replies.pop(to) == Reply(to, error=ErrorCode.UNKNOWN_SERVER_ERROR)
+    story.wait(1_000)
+    assert to not in story.replies
+    assert ReplyTo(-2, 0) in story.replies
+
+
+@pytest.mark.trio
+async def test_other_clients_of_a_server_do_not_notice(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with serving(contains_failures=True) as (_, wires):
+        one, other = await wires.open(), await wires.open()
+        await one.prepare()
+        plant(monkeypatch, ListGroups)
+        for number in range(10):
+            assert (await one.ask(LIST)).error is ErrorCode.UNKNOWN_SERVER_ERROR
+            reply = await other.ask(produce_request(NOBODY, {ORDERS: f"{number}"}, name=None))
+            assert produced(reply)[ORDERS].base_offset == number
+    assert capsys.readouterr().err.count("Bug: planted") == 1
