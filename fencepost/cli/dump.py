@@ -82,9 +82,9 @@ def dump(
     if check:
         return check_agreement(path, as_json=as_json)
     check_topics(path, topic)
-    for directory, files in parts(path, topics=topic, indexes=indexes):
+    for number, (directory, files) in enumerate(parts(path, topics=topic, indexes=indexes)):
         if not as_json and directory is not None:
-            print(f"\n{directory.name}")
+            print(f"\n{directory.name}" if number else directory.name)
         for file in files:
             dump_file(file, records=records, as_json=as_json, titled=directory is not None)
     return OK

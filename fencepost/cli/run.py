@@ -170,8 +170,9 @@ def _show(history: History, *, text: bool, svg: Path | None, number: int) -> Non
     from fencepost.simulator.draw.text import space_time
 
     if text:
-        width = Console().width if sys.stdout.isatty() else WIDTH_IN_PIPE
-        print(space_time(history, width=max(width, WIDTH_MIN)))
+        on_terminal = sys.stdout.isatty()
+        width = max(Console().width, WIDTH_MIN) if on_terminal else WIDTH_IN_PIPE
+        print(space_time(history, width=width, folds=on_terminal))
     if svg is not None:
         path = svg if number == 1 else svg.with_name(f"{svg.stem}-{number}{svg.suffix or SVG}")
         target = _picture(path)

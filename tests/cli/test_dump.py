@@ -21,7 +21,9 @@ Output = pytest.CaptureFixture[str]
 
 def test_a_directory_in_words(tmp_path: Path, capsys: Output) -> None:
     assert run(["dump", str(build_story(tmp_path)), "--records"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    out = capsys.readouterr().out
+    assert not out.startswith("\n"), "a blank line stands between partitions only"
+    said = " ".join(out.split())
     for words in (
         "orders-0 00000000000000000000.log",
         "0-1 2 records, producer 7 epoch 0, sequence 0-1, in a transaction",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from itertools import pairwise
 from xml.etree.ElementTree import Element, fromstring
 
@@ -103,9 +104,34 @@ def test_the_table_keeps_its_width(history: History, width: int) -> None:
     assert max(cell_len(line) for line in space_time(history, width=width).splitlines()) <= width
 
 
+FOLDED = """\
+0.000 »         │          p: send value value value value
+      │         │          value value value value value
+      │         │          xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
+      │         │          xxxxxxx
+0.500 »         │          p: wait
+"""
+BELOW = """\
+0.000 │      │      │      │      │      │      │      │      »
+      p: send value value value value value value value value value
+      xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
+0.500 │      │      │      │      │      │      │      │      »
+      p: wait
+"""
+
+
+@pytest.mark.parametrize(("lanes", "width", "rows"), [(["p", NODE], 60, FOLDED), ("abcdefghp", 70, BELOW)])
+def test_a_long_row_goes_on_in_the_next_line(lanes: Iterable[str], width: int, rows: str) -> None:
+    told = Chronicle()
+    told.call("p", f"send {'value ' * 9}{'x' * 40}")
+    told.call("p", "wait")
+    assert rows in space_time(told.history("long", *lanes), width=width)
+
+
 @pytest.mark.parametrize("history", STORIES, ids=lambda history: history.title)
-def test_every_event_is_in_the_table(history: History) -> None:
-    table = space_time(history, width=160)
+@pytest.mark.parametrize("width", [60, 160])
+def test_every_event_is_in_the_table(history: History, width: int) -> None:
+    table = space_time(history, width=width, folds=False)
     messages = follow(history.events)
     at_once = {
         after

@@ -7,11 +7,11 @@ leaves and comes in two, which its number joins.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from textwrap import wrap
 
 import attrs
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len, chop_cells, set_cell_size
 
 from fencepost.protocol.terms import TransactionResult
 from fencepost.simulator.draw.fates import (
@@ -58,21 +58,25 @@ LEGEND = (
 
 _LANE_MIN = 7  # holds "●123╌╷"
 _LANE_MAX = 14
+_LEGEND_WIDTH = 80
 _WORDS_MIN = 34  # as long as "[t-0 12-15 a b c d] 1000/0" and a bit
 
 
-def space_time(history: History, *, width: int) -> str:
-    """The whole run in lines of at most `width` cells, from what it teaches to what it broke and a legend."""
-    table = _Table.of(history, width=width)
+def space_time(history: History, *, width: int, folds: bool = True) -> str:
+    """The whole run, from what it teaches to what it broke and a legend. A row longer than `width` cells goes
+    on in the next line; unless it `folds`, it is as long as its words, for programs that read it.
+    """
+    table = _Table.of(history, width=width, folds=folds)
     lines = [history.title, *wrap(history.lesson, width), table.head()]
     before = ""
     for event, came_at_once in _joined(history.events):
         time = milliseconds(event.at)
-        lines.append(table.line("" if time == before else time, event, came_at_once=came_at_once))
+        lines += table.row("" if time == before else time, event, came_at_once=came_at_once)
         before = time
     lines += [line for broken in history.broken for line in table.broken(broken, width)]
-    lines += [table.end(history.end), *_legend(width)]
-    return "\n".join(_fitted(line, width) for line in lines) + "\n"
+    lines += [table.end(history.end), *_filled(LEGEND, min(width, _LEGEND_WIDTH), between="   ")]
+    # More lanes than fit leave no other way than to cut them.
+    return "".join(f"{_fitted(line, width) if folds else line.rstrip()}\n" for line in lines)
 
 
 def _joined(events: tuple[Event, ...]) -> Iterator[tuple[Event, bool]]:
@@ -91,16 +95,16 @@ def _joined(events: tuple[Event, ...]) -> Iterator[tuple[Event, bool]]:
         yield event, was_joined
 
 
-def _legend(width: int) -> list[str]:
-    """The legend in as few lines as `width` allows."""
+def _filled(parts: Iterable[str], width: int, *, between: str = " ") -> list[str]:
+    """The parts in as few lines as `width` allows; what is longer than a line is broken."""
     lines = [""]
-    for sign in LEGEND:
-        longer = f"{lines[-1]}   {sign}" if lines[-1] else sign
-        if lines[-1] and cell_len(longer) > width:
-            lines.append(sign)
-        else:
+    for part in parts:
+        longer = f"{lines[-1]}{between}{part}" if lines[-1] else part
+        if cell_len(longer) <= width:
             lines[-1] = longer
-    return lines
+        else:
+            lines += chop_cells(part, width)
+    return [line for line in lines if line]
 
 
 def _fitted(line: str, width: int) -> str:
@@ -117,10 +121,12 @@ class _Table:
     columns: Mapping[str, int]  # lane -> the cell in which its lifeline stands
     lane_width: int
     time_width: int
+    words_width: int | None
+    """Where rows are folded: the cells that their words may fill."""
     silent: dict[str, bool] = attrs.Factory(dict[str, bool])
 
     @classmethod
-    def of(cls, history: History, *, width: int) -> _Table:
+    def of(cls, history: History, *, width: int, folds: bool) -> _Table:
         """Lanes as wide as `width` allows once the words have their room."""
         time_width = max(len(milliseconds(history.end)), len("ms"))
         room = (width - time_width - _WORDS_MIN) // max(len(history.participants), 1)
@@ -130,6 +136,7 @@ class _Table:
             columns={lane: place * lane_width for place, lane in enumerate(history.participants)},
             lane_width=lane_width,
             time_width=time_width,
+            words_width=width - time_width - lane_width * len(history.participants) - 2 if folds else None,
         )
 
     def head(self) -> str:
@@ -137,15 +144,28 @@ class _Table:
         names = "".join(set_cell_size(lane, self.lane_width - 1) + " " for lane in self.columns)
         return f"{'ms':>{self.time_width}} {names}"
 
-    def line(self, time: str, event: Event, *, came_at_once: bool) -> str:
+    def row(self, time: str, event: Event, *, came_at_once: bool) -> list[str]:
         """One event: its time, its place among the lanes, its words."""
-        cells = list(" " * (self.lane_width * len(self.columns)))
         if isinstance(event, Struck):
             self._hear(event)
+        cells = self._lifelines()
+        self._place(cells, event, came_at_once=came_at_once)
+        lanes, words = f"{time:>{self.time_width}} {''.join(cells)} ", self._words(event)
+        if self.words_width is None:
+            return [lanes + words]
+        if self.words_width < _WORDS_MIN // 2:  # so many lanes: the words stand below them
+            margin = " " * (self.time_width + 1)
+            below = self.words_width + self.lane_width * len(self.columns)
+            return [lanes, *(margin + part for part in _filled(words.split(), below))]
+        first, *more = _filled(words.split(), self.words_width)
+        margin = f"{'':{self.time_width}} {''.join(self._lifelines())} "
+        return [lanes + first, *(margin + part for part in more)]
+
+    def _lifelines(self) -> list[str]:
+        cells = list(" " * (self.lane_width * len(self.columns)))
         for lane, column in self.columns.items():
             cells[column] = " " if self.silent.get(lane) else "│"
-        self._place(cells, event, came_at_once=came_at_once)
-        return f"{time:>{self.time_width}} {''.join(cells)} {self._words(event)}"
+        return cells
 
     def broken(self, evidence: str, width: int) -> list[str]:
         """The lines of a broken rule, none of which is cut."""
