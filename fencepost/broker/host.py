@@ -252,7 +252,11 @@ class Host:
     def work(self, now: int) -> None:
         """Perform the next action: write one append, perform one effect, or let the node take one input."""
         if self.to_do:
-            self._perform(self.to_do.popleft(), now)
+            act = self.to_do.popleft()
+            try:
+                self._performs[type(act)](self, act, now)
+            except Exception as problem:  # noqa: BLE001 - the barrier, see dispatch.step
+                self._contain_act(problem, act, now)
         elif self.inbox:
             self._take(self.inbox.popleft(), now)
 
@@ -262,7 +266,11 @@ class Host:
         """
         while True:
             while self.to_do:
-                self._perform(self.to_do.popleft(), now)
+                act = self.to_do.popleft()
+                try:  # not a method of its own: this loop runs for every append and effect
+                    self._performs[type(act)](self, act, now)
+                except Exception as problem:  # noqa: BLE001 - the barrier, see dispatch.step
+                    self._contain_act(problem, act, now)
             if not self.inbox or (pauses and self.answers and not self.requests_waiting):
                 return
             self._take(self.inbox.popleft(), now)
@@ -285,18 +293,6 @@ class Host:
         if self.watch is not None:
             self.watch(arrived, outcome)
 
-    def _perform(self, act: Append | Effect, now: int) -> None:
-        try:
-            self._performs[type(act)](self, act, now)
-        except Exception as problem:  # as in `step`
-            if not self.contains_failures or isinstance(problem, MetadataLost):
-                raise
-            self._report(problem, act)
-            if isinstance(act, Append | Assign):
-                self._give_up(act.partition, problem)
-            elif isinstance(act, ReplyFetched | ReplyListed):
-                self._answer(Reply(act.to, error=ErrorCode.UNKNOWN_SERVER_ERROR), now)
-
     # --- failures of the broker's own code
 
     def _contain(self, problem: Exception, arrived: Input | None) -> None:
@@ -317,6 +313,16 @@ class Host:
             node.abandon(arrived.to)
             outcome.effects = [act for act in outcome.effects if getattr(act, "to", None) != arrived.to]
             outcome.effects.append(Reply(arrived.to, error=ErrorCode.UNKNOWN_SERVER_ERROR))
+
+    def _contain_act(self, problem: Exception, act: Append | Effect, now: int) -> None:
+        """An append or effect raised: the partition is in doubt, or a reader gets an error."""
+        if not self.contains_failures or isinstance(problem, MetadataLost):
+            raise problem
+        self._report(problem, act)
+        if isinstance(act, Append | Assign):
+            self._give_up(act.partition, problem)
+        elif isinstance(act, ReplyFetched | ReplyListed):
+            self._answer(Reply(act.to, error=ErrorCode.UNKNOWN_SERVER_ERROR), now)
 
     def _report(self, problem: Exception, failed: Input | Append | Effect | None) -> None:
         frames = traceback.extract_tb(problem.__traceback__)

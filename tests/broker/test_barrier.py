@@ -14,6 +14,7 @@ from fencepost.broker.contract import Durable, Reply, ReplyTo
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import fetch, partition
 from fencepost.broker.transactions import markers
+from fencepost.journal.journal import Journal
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import fingerprint
@@ -231,3 +232,28 @@ async def test_other_clients_of_a_server_do_not_notice(
             reply = await other.ask(produce_request(NOBODY, {ORDERS: f"{number}"}, name=None))
             assert produced(reply)[ORDERS].base_offset == number
     assert capsys.readouterr().err.count("Bug: planted") == 1
+
+
+def test_a_bug_while_bytes_are_read_is_an_error_for_that_reader(
+    story: ContainedStory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story.produce(NOBODY, "a", name=None)
+    with monkeypatch.context() as planted:
+        planted.setattr(fetch, "complete_fetch", bug)
+        assert story.ask(fetch_request(ORDERS)).error is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert story.visible() == "a"
+
+
+def test_a_bug_while_a_batch_is_written_costs_its_partition_its_leader(
+    story: ContainedStory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story.produce(NOBODY, "a", name=None)
+    epoch = story.partition().leader_epoch
+    with monkeypatch.context() as planted:
+        planted.setattr(Journal, "append", bug)
+        to = story.offer(produce_request(NOBODY, {ORDERS: "b"}, name=None))
+        story.run()
+        assert produced(story.replies[to])[ORDERS].error is ErrorCode.KAFKA_STORAGE_ERROR
+    story.settle()
+    assert story.partition().leader_epoch == epoch + 1
+    assert story.visible() == "a"
