@@ -51,41 +51,8 @@ from fencepost.broker.transactions import handlers as transaction_handlers
 from fencepost.broker.transactions import markers
 from fencepost.broker.transactions.state import Transactions
 from fencepost.broker.transactions.tables import ClientVersion, client_version_of
+from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import (
-    AddOffsetsToTxn,
-    AddPartitionsToTxn,
-    AllocateProducerIds,
-    AllocateProducerIdsReply,
-    ApiVersions,
-    BrokerRegistration,
-    CreateTopics,
-    DeleteGroups,
-    DeleteRecords,
-    DeleteTopics,
-    DescribeGroups,
-    DescribeProducers,
-    DescribeTransactions,
-    ElectLeaders,
-    EndTxn,
-    Fetch,
-    FindCoordinator,
-    Heartbeat,
-    InitProducerId,
-    JoinGroup,
-    LeaveGroup,
-    ListGroups,
-    ListOffsets,
-    ListTransactions,
-    Metadata,
-    OffsetCommit,
-    OffsetDelete,
-    OffsetFetch,
-    Produce,
-    SyncGroup,
-    TxnOffsetCommit,
-    WriteTxnMarkers,
-)
 
 Handler = Callable[[Node, Any, ReplyTo, int], None]
 VersionedHandler = Callable[[Node, Any, ReplyTo, int, ClientVersion], None]
@@ -132,48 +99,48 @@ def step(node: Node, arrived: Input, now: int, contain: Contain = _raise) -> Out
 # --- requests ---------------------------------------------------------------------------------------------
 
 REQUESTS: Final[dict[type[Any], Handler]] = {
-    Fetch: fetch.fetch,
-    ListOffsets: fetch.list_offsets,
-    Metadata: describe.metadata,
-    OffsetCommit: offsets.commit,
-    OffsetFetch: offsets.fetch,
-    FindCoordinator: describe.find_coordinator,
-    ApiVersions: describe.api_versions,
-    CreateTopics: cluster_handlers.create_topics,
-    DeleteRecords: delete_records.delete_records,
-    DeleteTopics: cluster_handlers.delete_topics,
-    WriteTxnMarkers: markers.write_markers,
-    DescribeProducers: describe.describe_producers,
-    DescribeTransactions: describe.describe_transactions,
-    ListTransactions: describe.list_transactions,
-    AllocateProducerIds: cluster_handlers.allocate_producer_ids,
-    BrokerRegistration: cluster_handlers.refuse_client,
-    ElectLeaders: cluster_handlers.refuse_client,
-    JoinGroup: group_handlers.join_group,
-    SyncGroup: group_handlers.sync_group,
-    Heartbeat: group_handlers.heartbeat,
-    LeaveGroup: group_handlers.leave_group,
-    DescribeGroups: group_admin.describe_groups,
-    ListGroups: group_admin.list_groups,
-    DeleteGroups: group_admin.delete_groups,
-    OffsetDelete: group_admin.delete_offsets,
+    m.Fetch: fetch.fetch,
+    m.ListOffsets: fetch.list_offsets,
+    m.Metadata: describe.metadata,
+    m.OffsetCommit: offsets.commit,
+    m.OffsetFetch: offsets.fetch,
+    m.FindCoordinator: describe.find_coordinator,
+    m.ApiVersions: describe.api_versions,
+    m.CreateTopics: cluster_handlers.create_topics,
+    m.DeleteRecords: delete_records.delete_records,
+    m.DeleteTopics: cluster_handlers.delete_topics,
+    m.WriteTxnMarkers: markers.write_markers,
+    m.DescribeProducers: describe.describe_producers,
+    m.DescribeTransactions: describe.describe_transactions,
+    m.ListTransactions: describe.list_transactions,
+    m.AllocateProducerIds: cluster_handlers.allocate_producer_ids,
+    m.BrokerRegistration: cluster_handlers.refuse_client,
+    m.ElectLeaders: cluster_handlers.refuse_client,
+    m.JoinGroup: group_handlers.join_group,
+    m.SyncGroup: group_handlers.sync_group,
+    m.Heartbeat: group_handlers.heartbeat,
+    m.LeaveGroup: group_handlers.leave_group,
+    m.DescribeGroups: group_admin.describe_groups,
+    m.ListGroups: group_admin.list_groups,
+    m.DeleteGroups: group_admin.delete_groups,
+    m.OffsetDelete: group_admin.delete_offsets,
 }
 
 # Requests whose version tells the client's transaction version, and the errors that it knows.
 VERSIONED_REQUESTS: Final[dict[type[Any], VersionedHandler]] = {
-    InitProducerId: transaction_handlers.init_producer_id,
-    AddOffsetsToTxn: transaction_handlers.add_offsets,
-    Produce: produce.produce,
-    AddPartitionsToTxn: transaction_handlers.add_partitions,
-    EndTxn: transaction_handlers.end_transaction,
-    TxnOffsetCommit: offsets.commit_in_transaction,
+    m.InitProducerId: transaction_handlers.init_producer_id,
+    m.AddOffsetsToTxn: transaction_handlers.add_offsets,
+    m.Produce: produce.produce,
+    m.AddPartitionsToTxn: transaction_handlers.add_partitions,
+    m.EndTxn: transaction_handlers.end_transaction,
+    m.TxnOffsetCommit: offsets.commit_in_transaction,
 }
 
 # Requests that only nodes may send, or that nodes may use more freely. Kafka demands CLUSTER_ACTION for them.
 REQUESTS_OF_NODES: Final[dict[type[Any], Callable[[Node, Received, int], None]]] = {
-    CreateTopics: cluster_handlers.create_any_topics,
-    BrokerRegistration: cluster_handlers.register,
-    ElectLeaders: cluster_handlers.elect_leaders,
+    m.CreateTopics: cluster_handlers.create_any_topics,
+    m.BrokerRegistration: cluster_handlers.register,
+    m.ElectLeaders: cluster_handlers.elect_leaders,
 }
 
 
@@ -204,7 +171,7 @@ def _answered(node: Node, arrived: Answered, now: int) -> None:
             describe.answer_topic(node, in_flight, arrived)
         case InFlightIdBlock():
             body = arrived.body
-            node.take_producer_ids(body if isinstance(body, AllocateProducerIdsReply) else None)
+            node.take_producer_ids(body if isinstance(body, m.AllocateProducerIdsReply) else None)
         case InFlightRegistration():
             follower.answer_registration(node, arrived, now)
         case InFlightMetadataFetch():

@@ -109,17 +109,10 @@ from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.state import Transactions
 from fencepost.journal.indexes import AbortedRange
+from fencepost.protocol import messages as m
 from fencepost.protocol.batches import BatchHeader, Buffer, place
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import Ignored, Ordered, Shared, log_state
-from fencepost.protocol.messages import (
-    AllocateProducerIds,
-    AllocateProducerIdsReply,
-    DeleteRecordsReply,
-    ProduceReply,
-    Request,
-    WriteTxnMarkersReply,
-)
 from fencepost.protocol.metadata_log import read_cluster_records
 from fencepost.protocol.offsets_log import read_groups, read_offsets
 from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
@@ -389,7 +382,7 @@ class Node:
     def gather(
         self,
         to: ReplyTo,
-        kind: type[ProduceReply | WriteTxnMarkersReply | DeleteRecordsReply],
+        kind: type[m.ProduceReply | m.WriteTxnMarkersReply | m.DeleteRecordsReply],
         count: int,
         producer_ids: tuple[int, ...] = (),
     ) -> int:
@@ -412,7 +405,7 @@ class Node:
         gathering = self.gatherings.pop(ticket)
         self.outcome.effects.append(Reply(gathering.to, body=gathered(gathering)))
 
-    def ask(self, node_id: int, request: Request, why: InFlight) -> None:
+    def ask(self, node_id: int, request: m.Request, why: InFlight) -> None:
         """Send a request to a node, perhaps this one; `why` selects the handler of the answer."""
         self.tickets += 1
         self.in_flight[self.tickets] = why
@@ -445,10 +438,10 @@ class Node:
         """Ask the controller for a block, unless a request is in flight."""
         if not self.producer_ids.is_asked:
             self.producer_ids.is_asked = True
-            request = AllocateProducerIds(node_id=self.settings.node_id)
+            request = m.AllocateProducerIds(node_id=self.settings.node_id)
             self.ask(self.settings.controller_id, request, InFlightIdBlock())
 
-    def take_producer_ids(self, block: AllocateProducerIdsReply | None) -> None:
+    def take_producer_ids(self, block: m.AllocateProducerIdsReply | None) -> None:
         """Take the controller's block; after an error the next request for an id asks again."""
         ids = self.producer_ids
         ids.is_asked = False

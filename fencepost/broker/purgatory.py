@@ -18,21 +18,10 @@ from fencepost.broker.groups.state import Groups
 from fencepost.broker.partitions.partition import Partition, VerificationGuard
 from fencepost.broker.transactions.state import Transactions
 from fencepost.broker.transactions.tables import ClientVersion
+from fencepost.protocol import messages as m
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import Ignored, Rank, Scope
-from fencepost.protocol.messages import (
-    DeletedRecords,
-    DeleteRecordsReply,
-    Fetch,
-    FindCoordinator,
-    PartitionError,
-    ProducedPartition,
-    ProduceReply,
-    TxnOffsetCommit,
-    WriteTxnMarkersReply,
-    WrittenMarker,
-)
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition
 from fencepost.protocol.values import value
 
@@ -44,7 +33,7 @@ Token = Annotated[int, Rank("token")]
 FetchTicket = Annotated[int, Rank("fetch")]
 
 
-Part = ProducedPartition | PartitionError | DeletedRecords
+Part = m.ProducedPartition | m.PartitionError | m.DeletedRecords
 """One partition's part of an answer about several."""
 
 
@@ -88,33 +77,33 @@ class Gathering:
     """An answer that consists of several partitions' parts; `producer_ids` assigns each part to a marker."""
 
     to: ReplyTo
-    kind: type[ProduceReply | WriteTxnMarkersReply | DeleteRecordsReply]
+    kind: type[m.ProduceReply | m.WriteTxnMarkersReply | m.DeleteRecordsReply]
     parts: list[Any]  # None until the part is ready, then a Part of the answer's kind
     missing: Ignored[int]
     producer_ids: tuple[int, ...] = ()
 
 
-def gathered(gathering: Gathering) -> ProduceReply | DeleteRecordsReply | WriteTxnMarkersReply:
+def gathered(gathering: Gathering) -> m.ProduceReply | m.DeleteRecordsReply | m.WriteTxnMarkersReply:
     """The body of the complete answer."""
-    if issubclass(gathering.kind, WriteTxnMarkersReply):
+    if issubclass(gathering.kind, m.WriteTxnMarkersReply):
         return _written(gathering)
     return gathering.kind(partitions=tuple(gathering.parts))
 
 
 def failed(part: Part, error: ErrorCode) -> Part:
     """The same part with an error, because its append may not survive."""
-    if isinstance(part, ProducedPartition):
+    if isinstance(part, m.ProducedPartition):
         return attrs.evolve(part, error=error, base_offset=NO_OFFSET)
     return attrs.evolve(part, error=error)
 
 
-def _written(gathering: Gathering) -> WriteTxnMarkersReply:
+def _written(gathering: Gathering) -> m.WriteTxnMarkersReply:
     """Group the parts by marker. A request may have several markers of one producer id."""
-    markers: dict[int, list[PartitionError]] = {}
+    markers: dict[int, list[m.PartitionError]] = {}
     for producer_id, part in zip(gathering.producer_ids, gathering.parts, strict=True):
         markers.setdefault(producer_id, []).append(part)
-    written = [WrittenMarker(producer_id=p, partitions=tuple(parts)) for p, parts in markers.items()]
-    return WriteTxnMarkersReply(markers=tuple(written))
+    written = [m.WrittenMarker(producer_id=p, partitions=tuple(parts)) for p, parts in markers.items()]
+    return m.WriteTxnMarkersReply(markers=tuple(written))
 
 
 @value(kw_only=True)
@@ -122,7 +111,7 @@ class ParkedFetch:
     """A Fetch that found no data and waits until `until_ms` (Kafka: DelayedFetch in the purgatory)."""
 
     to: ReplyTo
-    request: Fetch
+    request: m.Fetch
     until_ms: int
 
 
@@ -196,7 +185,7 @@ class InFlightAddPartitions:
 class InFlightAddOffsets:
     """A TxnOffsetCommit that waits until the group's offsets partition is in the transaction."""
 
-    request: TxnOffsetCommit
+    request: m.TxnOffsetCommit
     to: ReplyTo
     key: Scope[TopicPartition]
     """The group's partition of `__consumer_offsets`."""
@@ -218,7 +207,7 @@ class InFlightMarkers:
 class InFlightTopicCreation:
     """A FindCoordinator that waits for its internal topic to be created."""
 
-    request: FindCoordinator
+    request: m.FindCoordinator
     to: ReplyTo
 
 

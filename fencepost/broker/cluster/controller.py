@@ -12,22 +12,9 @@ from typing import Final
 import attrs
 
 from fencepost.broker.contract import Assign, Decision, Refused, Remove, Reply, ReplyTo
+from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.fork import Ignored
-from fencepost.protocol.messages import (
-    AllocateProducerIdsReply,
-    BrokerRegistrationReply,
-    CreateTopic,
-    CreateTopics,
-    CreateTopicsReply,
-    DeleteTopics,
-    DeleteTopicsReply,
-    ElectLeaders,
-    ElectLeadersReply,
-    NodeAddress,
-    PartitionError,
-    TopicError,
-)
 from fencepost.protocol.metadata_log import (
     BrokerRegistered,
     ClusterRecord,
@@ -81,7 +68,7 @@ class Controller:
 
     topics: dict[str, Topic] = attrs.Factory(dict[str, Topic])
     names: Ignored[dict[bytes, str]] = attrs.Factory(dict[bytes, str])
-    brokers: dict[int, NodeAddress] = attrs.Factory(dict[int, NodeAddress])
+    brokers: dict[int, m.NodeAddress] = attrs.Factory(dict[int, m.NodeAddress])
     # Deleted topics and their last leader epoch: files may remain after a kill, and a new topic starts above
     # it.
     removed: dict[str, int] = attrs.Factory(dict[str, int])
@@ -103,7 +90,7 @@ class Controller:
 
 
 def register(
-    state: Controller, node: NodeAddress, *, broker_epoch: int, to: ReplyTo | None
+    state: Controller, node: m.NodeAddress, *, broker_epoch: int, to: ReplyTo | None
 ) -> ClusterDecision:
     """Register a node that starts, and raise the leader epoch of each of its partitions, which fences its
     earlier incarnation. `to` is None for the controller's own node.
@@ -115,14 +102,14 @@ def register(
         for number, leader in topic.leaders.items()
         if leader.node_id == node.node_id
     ]
-    body = BrokerRegistrationReply(broker_epoch=broker_epoch)
+    body = m.BrokerRegistrationReply(broker_epoch=broker_epoch)
     return Decision(entries=(registered, *changes), effects=() if to is None else (Reply(to, body=body),))
 
 
-def elect_again(state: Controller, request: ElectLeaders, *, node_id: int, to: ReplyTo) -> ClusterDecision:
+def elect_again(state: Controller, request: m.ElectLeaders, *, node_id: int, to: ReplyTo) -> ClusterDecision:
     """Let a node lead again under new epochs after a storage failure, unless another node leads by now."""
     records: list[ClusterRecord] = []
-    answers: list[PartitionError] = []
+    answers: list[m.PartitionError] = []
     for part in request.partitions:
         leader, error = state.leader(part), NO_ERROR
         if leader is None:
@@ -131,8 +118,8 @@ def elect_again(state: Controller, request: ElectLeaders, *, node_id: int, to: R
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         else:
             records.append(_elect(state.topics[part.topic], part.partition, node_id))
-        answers.append(PartitionError(topic=part.topic, partition=part.partition, error=error))
-    reply = Reply(to, body=ElectLeadersReply(partitions=tuple(answers)))
+        answers.append(m.PartitionError(topic=part.topic, partition=part.partition, error=error))
+    reply = Reply(to, body=m.ElectLeadersReply(partitions=tuple(answers)))
     return Decision(entries=tuple(records), effects=(reply,))
 
 
@@ -156,7 +143,7 @@ def _elect(topic: Topic, number: int, node_id: int) -> LeaderChanged:
 
 def create_topics(
     state: Controller,
-    request: CreateTopics,
+    request: m.CreateTopics,
     *,
     to: ReplyTo,
     internal: bool = False,
@@ -166,7 +153,7 @@ def create_topics(
     yet, so that their names are still taken.
     """
     records: list[ClusterRecord] = []
-    answers: list[TopicError] = []
+    answers: list[m.TopicError] = []
     made: set[str] = set()
     for wanted in request.topics:
         problem = _topic_problem(state, wanted, made.union(leaving), internal=internal)
@@ -174,13 +161,13 @@ def create_topics(
             records.extend(_new_topic(state, wanted, at=state.topics_made + len(made)))
             made.add(wanted.topic)
         refused = problem or Refused(NO_ERROR)
-        answers.append(TopicError(topic=wanted.topic, error=refused.error, because=refused.because))
+        answers.append(m.TopicError(topic=wanted.topic, error=refused.error, because=refused.because))
     return Decision(
-        entries=tuple(records), effects=(Reply(to, body=CreateTopicsReply(topics=tuple(answers))),)
+        entries=tuple(records), effects=(Reply(to, body=m.CreateTopicsReply(topics=tuple(answers))),)
     )
 
 
-def _new_topic(state: Controller, wanted: CreateTopic, *, at: int) -> Iterator[ClusterRecord]:
+def _new_topic(state: Controller, wanted: m.CreateTopic, *, at: int) -> Iterator[ClusterRecord]:
     """The records of the topic with number `at`: its partitions are spread over the nodes, round robin."""
     assert state.brokers, "the controller's node registers itself before anybody asks it"
     node_ids = sorted(state.brokers)
@@ -199,7 +186,7 @@ def _new_topic(state: Controller, wanted: CreateTopic, *, at: int) -> Iterator[C
 
 
 def _topic_problem(
-    state: Controller, wanted: CreateTopic, made: set[str], *, internal: bool
+    state: Controller, wanted: m.CreateTopic, made: set[str], *, internal: bool
 ) -> Refused | None:
     because = topic_name_problem(wanted.topic)
     if because is None and wanted.topic in INTERNAL_TOPICS and not internal:
@@ -224,10 +211,10 @@ def _is_size(value: str) -> bool:
     return is_short and value.isascii() and value.isdigit() and int(value) <= INT32_MAX
 
 
-def delete_topics(state: Controller, request: DeleteTopics, *, to: ReplyTo) -> ClusterDecision:
+def delete_topics(state: Controller, request: m.DeleteTopics, *, to: ReplyTo) -> ClusterDecision:
     """Delete topics with their data; internal topics cannot be deleted."""
     records: list[ClusterRecord] = []
-    answers: list[TopicError] = []
+    answers: list[m.TopicError] = []
     for name in dict.fromkeys(request.topics):
         topic = state.topics.get(name)
         if name in INTERNAL_TOPICS:
@@ -241,19 +228,19 @@ def delete_topics(state: Controller, request: DeleteTopics, *, to: ReplyTo) -> C
         else:
             records.append(TopicRemoved(topic_id=topic.topic_id))
             answers.append(_topic_error(name, NO_ERROR, ""))
-    reply = Reply(to, body=DeleteTopicsReply(topics=tuple(answers)))
+    reply = Reply(to, body=m.DeleteTopicsReply(topics=tuple(answers)))
     return Decision(entries=tuple(records), effects=(reply,))
 
 
-def _topic_error(name: str, error: ErrorCode, because: str) -> TopicError:
-    return TopicError(topic=name, error=error, because=because)
+def _topic_error(name: str, error: ErrorCode, because: str) -> m.TopicError:
+    return m.TopicError(topic=name, error=error, because=because)
 
 
 def allocate_producer_ids(state: Controller, *, node_id: int, to: ReplyTo) -> ClusterDecision:
     """Grant the next block of producer ids. No id is granted twice; gaps are normal (KIP-730)."""
     first = state.next_producer_id
     record = ProducerIdsAllocated(node_id=node_id, next_producer_id=first + PRODUCER_ID_BLOCK_SIZE)
-    body = AllocateProducerIdsReply(first_producer_id=first, count=PRODUCER_ID_BLOCK_SIZE)
+    body = m.AllocateProducerIdsReply(first_producer_id=first, count=PRODUCER_ID_BLOCK_SIZE)
     return Decision(entries=(record,), effects=(Reply(to, body=body),))
 
 
@@ -277,7 +264,7 @@ def apply(state: Controller, records: Iterable[ClusterRecord]) -> list[Assign | 
             case ProducerIdsAllocated():
                 state.next_producer_id = record.next_producer_id
             case BrokerRegistered():
-                address = NodeAddress(node_id=record.node_id, host=record.host, port=record.port)
+                address = m.NodeAddress(node_id=record.node_id, host=record.host, port=record.port)
                 state.brokers[record.node_id] = address
     return news
 

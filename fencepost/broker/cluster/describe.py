@@ -14,31 +14,8 @@ from fencepost.broker.partitions.partition import ProducerEntry
 from fencepost.broker.purgatory import InFlightTopicCreation
 from fencepost.broker.transactions.handlers import coordinator_log
 from fencepost.broker.transactions.state import PREPARED, Transactions
+from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.messages import (
-    APIS,
-    ApiVersionRange,
-    ApiVersions,
-    ApiVersionsReply,
-    CreateTopic,
-    CreateTopics,
-    DescribedProducers,
-    DescribeProducers,
-    DescribeProducersReply,
-    DescribeTransactions,
-    DescribeTransactionsReply,
-    FindCoordinator,
-    FindCoordinatorReply,
-    ListedTransaction,
-    ListTransactions,
-    ListTransactionsReply,
-    Metadata,
-    MetadataReply,
-    PartitionMetadata,
-    ProducerDescription,
-    TopicMetadata,
-    TransactionDescription,
-)
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
@@ -57,23 +34,23 @@ COORDINATOR_TYPES: Final = frozenset(CoordinatorType)
 STATE_TITLES: Final = frozenset({state.title for state in TransactionState} | {"Dead", "PrepareEpochFence"})
 
 
-def api_versions(node: Node, request: ApiVersions, to: ReplyTo, now: int) -> None:
+def api_versions(node: Node, request: m.ApiVersions, to: ReplyTo, now: int) -> None:
     """The supported request versions, and the transaction version."""
     versions = tuple(
-        ApiVersionRange(api_key=api.key, minimum=api.minimum, maximum=api.maximum) for api in APIS
+        m.ApiVersionRange(api_key=api.key, minimum=api.minimum, maximum=api.maximum) for api in m.APIS
     )
     version = node.settings.transaction_version.number
     node.outcome.effects.append(
-        Reply(to, body=ApiVersionsReply(versions=versions, transaction_version=version))
+        Reply(to, body=m.ApiVersionsReply(versions=versions, transaction_version=version))
     )
 
 
-def metadata(node: Node, request: Metadata, to: ReplyTo, now: int) -> None:
+def metadata(node: Node, request: m.Metadata, to: ReplyTo, now: int) -> None:
     """Topics with their leaders. An unknown topic has its own error and is never created by this request."""
     # Each name once, as in Kafka: a request of 4 KB could otherwise ask for 10 million partitions.
     names = sorted(node.cluster.topics) if request.topics is None else list(dict.fromkeys(request.topics))
     brokers = node.cluster.brokers
-    body = MetadataReply(
+    body = m.MetadataReply(
         cluster_id=node.settings.cluster_id,
         controller_id=node.settings.controller_id,
         nodes=tuple(brokers[node_id] for node_id in sorted(brokers)),
@@ -82,14 +59,14 @@ def metadata(node: Node, request: Metadata, to: ReplyTo, now: int) -> None:
     node.after_all((METADATA_PARTITION,), Reply(to, body=body))
 
 
-def _topic(name: str, topic: Topic | None) -> TopicMetadata:
+def _topic(name: str, topic: Topic | None) -> m.TopicMetadata:
     leaders = {} if topic is None else topic.leaders
-    return TopicMetadata(
+    return m.TopicMetadata(
         topic=name,
         error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic is None else NO_ERROR,
         is_internal=name in INTERNAL_TOPICS,
         partitions=tuple(
-            PartitionMetadata(partition=number, leader_id=leader.node_id, leader_epoch=leader.leader_epoch)
+            m.PartitionMetadata(partition=number, leader_id=leader.node_id, leader_epoch=leader.leader_epoch)
             for number, leader in sorted(leaders.items())
         ),
     )
@@ -98,7 +75,7 @@ def _topic(name: str, topic: Topic | None) -> TopicMetadata:
 # --- coordinators ----------------------------------------------------------------------------------------
 
 
-def find_coordinator(node: Node, request: FindCoordinator, to: ReplyTo, now: int) -> None:
+def find_coordinator(node: Node, request: m.FindCoordinator, to: ReplyTo, now: int) -> None:
     """The leader of the partition to which the id hashes; the first request creates the internal topic."""
     if request.kind not in COORDINATOR_TYPES:
         node.reply(
@@ -107,7 +84,7 @@ def find_coordinator(node: Node, request: FindCoordinator, to: ReplyTo, now: int
     elif _internal_topic(node, request).topic in node.cluster.topics:
         _answer_coordinator(node, request, to)
     else:
-        wanted = CreateTopics(topics=(_internal_topic(node, request),))
+        wanted = m.CreateTopics(topics=(_internal_topic(node, request),))
         node.ask(node.settings.controller_id, wanted, InFlightTopicCreation(request=request, to=to))
 
 
@@ -119,16 +96,16 @@ def answer_topic(node: Node, in_flight: InFlightTopicCreation, answer: Answered)
         node.reply(in_flight.to, Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
 
-def _internal_topic(node: Node, request: FindCoordinator) -> CreateTopic:
+def _internal_topic(node: Node, request: m.FindCoordinator) -> m.CreateTopic:
     if request.kind == CoordinatorType.TRANSACTION:
         count = node.settings.transaction_state_log_num_partitions
-        return CreateTopic(topic=TRANSACTION_STATE_TOPIC, partition_count=count)
-    return CreateTopic(
+        return m.CreateTopic(topic=TRANSACTION_STATE_TOPIC, partition_count=count)
+    return m.CreateTopic(
         topic=CONSUMER_OFFSETS_TOPIC, partition_count=node.settings.offsets_topic_num_partitions
     )
 
 
-def _answer_coordinator(node: Node, request: FindCoordinator, to: ReplyTo) -> None:
+def _answer_coordinator(node: Node, request: m.FindCoordinator, to: ReplyTo) -> None:
     wanted = _internal_topic(node, request)
     number = coordinator_partition(request.key, wanted.partition_count)
     leader = node.cluster.leader(TopicPartition(wanted.topic, number))
@@ -136,26 +113,26 @@ def _answer_coordinator(node: Node, request: FindCoordinator, to: ReplyTo) -> No
     if address is None:
         node.reply(to, Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         return
-    body = FindCoordinatorReply(node_id=address.node_id, host=address.host, port=address.port)
+    body = m.FindCoordinatorReply(node_id=address.node_id, host=address.host, port=address.port)
     node.after_all((METADATA_PARTITION,), Reply(to, body=body))
 
 
 # --- producers and transactions (KIP-664) ----------------------------------------------------------------
 
 
-def describe_producers(node: Node, request: DescribeProducers, to: ReplyTo, now: int) -> None:
+def describe_producers(node: Node, request: m.DescribeProducers, to: ReplyTo, now: int) -> None:
     """The producers of each partition, as its leader knows them."""
     keys = dict.fromkeys(request.partitions)
     parts = tuple(_producers(node, key) for key in keys)
-    node.after_all(keys, Reply(to, body=DescribeProducersReply(partitions=parts)))
+    node.after_all(keys, Reply(to, body=m.DescribeProducersReply(partitions=parts)))
 
 
-def _producers(node: Node, key: TopicPartition) -> DescribedProducers:
+def _producers(node: Node, key: TopicPartition) -> m.DescribedProducers:
     log = node.log_of(key)
     if isinstance(log, Refused):
-        return DescribedProducers(topic=key.topic, partition=key.partition, error=log.error, producers=())
+        return m.DescribedProducers(topic=key.topic, partition=key.partition, error=log.error, producers=())
     found = sorted(log.partition.producers.items())
-    return DescribedProducers(
+    return m.DescribedProducers(
         topic=key.topic,
         partition=key.partition,
         error=NO_ERROR,
@@ -163,8 +140,8 @@ def _producers(node: Node, key: TopicPartition) -> DescribedProducers:
     )
 
 
-def _producer(producer_id: int, producer: ProducerEntry) -> ProducerDescription:
-    return ProducerDescription(
+def _producer(producer_id: int, producer: ProducerEntry) -> m.ProducerDescription:
+    return m.ProducerDescription(
         producer_id=producer_id,
         producer_epoch=producer.producer_epoch,
         last_sequence=producer.last_sequence,
@@ -174,13 +151,13 @@ def _producer(producer_id: int, producer: ProducerEntry) -> ProducerDescription:
     )
 
 
-def describe_transactions(node: Node, request: DescribeTransactions, to: ReplyTo, now: int) -> None:
+def describe_transactions(node: Node, request: m.DescribeTransactions, to: ReplyTo, now: int) -> None:
     """The state of each transaction; during PREPARE_* only the partitions whose marker is missing."""
     found = tuple(_transaction(node, name) for name in dict.fromkeys(request.transactional_ids))
-    node.after_all(_coordinated(node), Reply(to, body=DescribeTransactionsReply(transactions=found)))
+    node.after_all(_coordinated(node), Reply(to, body=m.DescribeTransactionsReply(transactions=found)))
 
 
-def _transaction(node: Node, name: str) -> TransactionDescription:
+def _transaction(node: Node, name: str) -> m.TransactionDescription:
     log = coordinator_log(node, name)
     if not name or isinstance(log, Refused):
         error = ErrorCode.INVALID_REQUEST if not name else ErrorCode.NOT_COORDINATOR
@@ -192,7 +169,7 @@ def _transaction(node: Node, name: str) -> TransactionDescription:
     partitions = record.partitions
     if record.state in PREPARED:
         partitions = tuple(sorted(state.pending_markers.get(name, partitions)))
-    return TransactionDescription(
+    return m.TransactionDescription(
         transactional_id=name,
         error=NO_ERROR,
         state=record.state,
@@ -204,8 +181,8 @@ def _transaction(node: Node, name: str) -> TransactionDescription:
     )
 
 
-def _no_transaction(name: str, error: ErrorCode) -> TransactionDescription:
-    return TransactionDescription(
+def _no_transaction(name: str, error: ErrorCode) -> m.TransactionDescription:
+    return m.TransactionDescription(
         transactional_id=name,
         error=error,
         state=TransactionState.EMPTY,
@@ -217,7 +194,7 @@ def _no_transaction(name: str, error: ErrorCode) -> TransactionDescription:
     )
 
 
-def list_transactions(node: Node, request: ListTransactions, to: ReplyTo, now: int) -> None:
+def list_transactions(node: Node, request: m.ListTransactions, to: ReplyTo, now: int) -> None:
     """The transactional ids that this node coordinates, filtered (KIP-664, KIP-994)."""
     found = sorted(
         (
@@ -235,11 +212,11 @@ def list_transactions(node: Node, request: ListTransactions, to: ReplyTo, now: i
         key=lambda item: item[0],
     )
     listed = tuple(
-        ListedTransaction(transactional_id=name, producer_id=record.producer_id, state=record.state)
+        m.ListedTransaction(transactional_id=name, producer_id=record.producer_id, state=record.state)
         for name, record in found
     )
     unknown = tuple(dict.fromkeys(state for state in request.states if state not in STATE_TITLES))
-    body = ListTransactionsReply(unknown_states=unknown, transactions=listed)
+    body = m.ListTransactionsReply(unknown_states=unknown, transactions=listed)
     node.after_all(_coordinated(node), Reply(to, body=body))
 
 

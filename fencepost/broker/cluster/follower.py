@@ -39,18 +39,9 @@ from fencepost.broker.purgatory import (
     InFlightMetadataFetch,
     InFlightRegistration,
 )
+from fencepost.protocol import messages as m
 from fencepost.protocol.batches import walk
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.messages import (
-    BrokerRegistration,
-    BrokerRegistrationReply,
-    ElectLeaders,
-    ElectLeadersReply,
-    Fetch,
-    FetchedPartition,
-    FetchPartition,
-    FetchReply,
-)
 from fencepost.protocol.metadata_log import read_cluster_records
 from fencepost.protocol.terms import NO_OFFSET, IsolationLevel, TopicPartition
 
@@ -68,13 +59,13 @@ _NO_ELECTION: Final = frozenset(
 def register(node: Node) -> None:
     """Register with the controller, which gives this node's partitions new leader epochs."""
     settings = node.settings
-    request = BrokerRegistration(node_id=settings.node_id, host=settings.host, port=settings.port)
+    request = m.BrokerRegistration(node_id=settings.node_id, host=settings.host, port=settings.port)
     node.ask(settings.controller_id, request, InFlightRegistration())
 
 
 def answer_registration(node: Node, answer: Answered, now: int) -> None:
     """Begin to fetch the metadata log once the registration is accepted."""
-    if isinstance(answer.body, BrokerRegistrationReply):
+    if isinstance(answer.body, m.BrokerRegistrationReply):
         node.following.broker_epoch = answer.body.broker_epoch
         _ask_for_news(node)
     else:
@@ -82,13 +73,13 @@ def answer_registration(node: Node, answer: Answered, now: int) -> None:
 
 
 def _ask_for_news(node: Node) -> None:
-    part = FetchPartition(
+    part = m.FetchPartition(
         topic=METADATA_PARTITION.topic,
         partition=METADATA_PARTITION.partition,
         fetch_offset=node.following.offset,
         max_bytes=NEWS_BYTES_MAX,
     )
-    request = Fetch(
+    request = m.Fetch(
         max_wait_ms=node.settings.metadata_max_wait_ms,
         min_bytes=1,
         max_bytes=NEWS_BYTES_MAX,
@@ -100,7 +91,7 @@ def _ask_for_news(node: Node) -> None:
 
 def answer_news(node: Node, answer: Answered, now: int) -> None:
     """Apply fetched records; `act_on_news` handles this node's own partitions as the step ends."""
-    found = answer.body.partitions[0] if isinstance(answer.body, FetchReply) else None
+    found = answer.body.partitions[0] if isinstance(answer.body, m.FetchReply) else None
     if found is not None and found.error is NO_ERROR:
         _learn(node, found)
         _ask_for_news(node)
@@ -112,7 +103,7 @@ def answer_news(node: Node, answer: Answered, now: int) -> None:
         _ask_later(node, now)
 
 
-def _learn(node: Node, found: FetchedPartition) -> None:
+def _learn(node: Node, found: m.FetchedPartition) -> None:
     following = node.following
     for at, header in walk(found.records):
         batch = memoryview(found.records)[at : at + header.size]
@@ -184,13 +175,13 @@ def reelect_due(node: Node, now: int) -> None:
     for key in due:
         del node.reelections[key]
     if due:
-        node.ask(node.settings.controller_id, ElectLeaders(partitions=due), InFlightElection(due))
+        node.ask(node.settings.controller_id, m.ElectLeaders(partitions=due), InFlightElection(due))
 
 
 def answer_election(node: Node, in_flight: InFlightElection, answer: Answered, now: int) -> None:
     """Retry elections that failed. A successful one arrives as a LeaderChanged record."""
     errors = dict.fromkeys(in_flight.partitions, answer.error)
-    if isinstance(answer.body, ElectLeadersReply):
+    if isinstance(answer.body, m.ElectLeadersReply):
         errors = {TopicPartition(part.topic, part.partition): part.error for part in answer.body.partitions}
     for key in [
         key for key in in_flight.partitions if errors[key] not in _NO_ELECTION and key not in node.logs

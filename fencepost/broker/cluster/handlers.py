@@ -9,36 +9,29 @@ from fencepost.broker.cluster import controller
 from fencepost.broker.cluster.controller import METADATA_PARTITION, ClusterDecision
 from fencepost.broker.contract import Reassign, Received, Refused, ReplyTo, Warn
 from fencepost.broker.node import LeaderLog, Node
+from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import (
-    AllocateProducerIds,
-    BrokerRegistration,
-    CreateTopics,
-    DeleteTopics,
-    ElectLeaders,
-    NodeAddress,
-)
 from fencepost.protocol.metadata_log import cluster_batch
 
 # --- from clients ----------------------------------------------------------------------------------------
 
 
-def create_topics(node: Node, request: CreateTopics, to: ReplyTo, now: int) -> None:
+def create_topics(node: Node, request: m.CreateTopics, to: ReplyTo, now: int) -> None:
     """CreateTopics from a client, which may not choose internal names."""
     _create(node, request, to, now, internal=False)
 
 
-def delete_topics(node: Node, request: DeleteTopics, to: ReplyTo, now: int) -> None:
+def delete_topics(node: Node, request: m.DeleteTopics, to: ReplyTo, now: int) -> None:
     """DeleteTopics."""
     _control(node, controller.delete_topics(node.cluster, request, to=to), to, now)
 
 
-def allocate_producer_ids(node: Node, request: AllocateProducerIds, to: ReplyTo, now: int) -> None:
+def allocate_producer_ids(node: Node, request: m.AllocateProducerIds, to: ReplyTo, now: int) -> None:
     """AllocateProducerIds."""
     _control(node, controller.allocate_producer_ids(node.cluster, node_id=request.node_id, to=to), to, now)
 
 
-def refuse_client(node: Node, request: BrokerRegistration | ElectLeaders, to: ReplyTo, now: int) -> None:
+def refuse_client(node: Node, request: m.BrokerRegistration | m.ElectLeaders, to: ReplyTo, now: int) -> None:
     """Refuse requests of nodes that come from a client: it could take partitions away from a node."""
     node.reply(to, Refused(ErrorCode.INVALID_REQUEST, "only the nodes of the cluster ask for this"))
 
@@ -48,21 +41,21 @@ def refuse_client(node: Node, request: BrokerRegistration | ElectLeaders, to: Re
 
 def create_any_topics(node: Node, arrived: Received, now: int) -> None:
     """CreateTopics from a node, which creates internal topics for FindCoordinator."""
-    assert isinstance(arrived.request, CreateTopics), "the table says so"
+    assert isinstance(arrived.request, m.CreateTopics), "the table says so"
     _create(node, arrived.request, arrived.to, now, internal=True)
 
 
 def register(node: Node, arrived: Received, now: int) -> None:
     """BrokerRegistration."""
     request = arrived.request
-    assert isinstance(request, BrokerRegistration), "the table says so"
-    address = NodeAddress(node_id=request.node_id, host=request.host, port=request.port)
+    assert isinstance(request, m.BrokerRegistration), "the table says so"
+    address = m.NodeAddress(node_id=request.node_id, host=request.host, port=request.port)
     _control(node, _registered(node, address, arrived.to), arrived.to, now)
 
 
 def elect_leaders(node: Node, arrived: Received, now: int) -> None:
     """ElectLeaders from a node that lost logs by a storage failure."""
-    assert isinstance(arrived.request, ElectLeaders), "the table says so"
+    assert isinstance(arrived.request, m.ElectLeaders), "the table says so"
     assert arrived.from_node is not None, "what clients ask for is in another table"
     decision = controller.elect_again(node.cluster, arrived.request, node_id=arrived.from_node, to=arrived.to)
     _control(node, decision, arrived.to, now)
@@ -74,7 +67,7 @@ def elect_leaders(node: Node, arrived: Received, now: int) -> None:
 def start(node: Node, now: int) -> None:
     """Register the controller's own node, as the first one."""
     settings = node.settings
-    address = NodeAddress(node_id=settings.node_id, host=settings.host, port=settings.port)
+    address = m.NodeAddress(node_id=settings.node_id, host=settings.host, port=settings.port)
     log = node.logs[METADATA_PARTITION]
     _write(node, log, _registered(node, address, None), now)
 
@@ -91,13 +84,13 @@ def move(node: Node, arrived: Reassign, now: int) -> None:
         _write(node, log, decided, now)
 
 
-def _registered(node: Node, address: NodeAddress, to: ReplyTo | None) -> ClusterDecision:
+def _registered(node: Node, address: m.NodeAddress, to: ReplyTo | None) -> ClusterDecision:
     log = node.logs.get(METADATA_PARTITION)
     broker_epoch = 0 if log is None else log.partition.log_end_offset
     return controller.register(node.cluster, address, broker_epoch=broker_epoch, to=to)
 
 
-def _create(node: Node, request: CreateTopics, to: ReplyTo, now: int, *, internal: bool) -> None:
+def _create(node: Node, request: m.CreateTopics, to: ReplyTo, now: int, *, internal: bool) -> None:
     log = node.logs.get(METADATA_PARTITION)
     if log is None:
         node.reply(to, Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER))

@@ -12,22 +12,8 @@ from fencepost.broker.groups.state import Groups, offset_keys
 from fencepost.broker.groups.tables import MEMBERSHIP, GroupInput
 from fencepost.broker.node import Node
 from fencepost.broker.purgatory import GroupLog
+from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.messages import (
-    DeleteGroups,
-    DeleteGroupsReply,
-    DescribedGroup,
-    DescribedMember,
-    DescribeGroups,
-    DescribeGroupsReply,
-    GroupError,
-    ListedGroup,
-    ListGroups,
-    ListGroupsReply,
-    OffsetDelete,
-    OffsetDeleteReply,
-    PartitionError,
-)
 from fencepost.protocol.offsets_log import OffsetKey
 from fencepost.protocol.terms import CONSUMER_PROTOCOL, GroupState, TopicPartition
 
@@ -37,13 +23,13 @@ def _coordinated(node: Node) -> list[TopicPartition]:
     return [log.partition.key for log in node.logs_under(Groups)]
 
 
-def describe_groups(node: Node, request: DescribeGroups, to: ReplyTo, now: int) -> None:
+def describe_groups(node: Node, request: m.DescribeGroups, to: ReplyTo, now: int) -> None:
     """DescribeGroups. Members' metadata is included only while the group is stable, as in Kafka."""
     found = tuple(_described(node, group_id, now) for group_id in dict.fromkeys(request.groups))
-    node.after_all(_coordinated(node), Reply(to, body=DescribeGroupsReply(groups=found)))
+    node.after_all(_coordinated(node), Reply(to, body=m.DescribeGroupsReply(groups=found)))
 
 
-def _described(node: Node, group_id: str, now: int) -> DescribedGroup:
+def _described(node: Node, group_id: str, now: int) -> m.DescribedGroup:
     log = group_log(node, group_id)
     group = None if isinstance(log, Refused) else log.coordinator.group(group_id, now=now)
     if group is None:
@@ -52,14 +38,14 @@ def _described(node: Node, group_id: str, now: int) -> DescribedGroup:
     else:
         error = NO_ERROR
     is_stable = group.state is GroupState.STABLE
-    return DescribedGroup(
+    return m.DescribedGroup(
         group_id=group_id,
         error=error,
         state=group.state,
         protocol_type=group.protocol_type,
         protocol=(group.protocol_name or "") if is_stable else "",
         members=tuple(
-            DescribedMember(
+            m.DescribedMember(
                 member_id=member.member_id,
                 group_instance_id=member.instance_id,
                 metadata=member.metadata(group.protocol_name) if is_stable else b"",
@@ -70,7 +56,7 @@ def _described(node: Node, group_id: str, now: int) -> DescribedGroup:
     )
 
 
-def list_groups(node: Node, request: ListGroups, to: ReplyTo, now: int) -> None:
+def list_groups(node: Node, request: m.ListGroups, to: ReplyTo, now: int) -> None:
     """The groups that this node coordinates, sorted by name."""
     states = [log.coordinator for log in node.logs_under(Groups)]
     found = [
@@ -81,10 +67,10 @@ def list_groups(node: Node, request: ListGroups, to: ReplyTo, now: int) -> None:
         and (not request.states or group.state in request.states)
     ]
     listed = tuple(
-        ListedGroup(group_id=group.group_id, protocol_type=group.protocol_type, state=group.state)
+        m.ListedGroup(group_id=group.group_id, protocol_type=group.protocol_type, state=group.state)
         for group in sorted(found, key=_group_id)
     )
-    node.after_all(_coordinated(node), Reply(to, body=ListGroupsReply(groups=listed)))
+    node.after_all(_coordinated(node), Reply(to, body=m.ListGroupsReply(groups=listed)))
 
 
 def _group_id(group: Group) -> str:
@@ -94,12 +80,12 @@ def _group_id(group: Group) -> str:
 # --- deleting --------------------------------------------------------------------------------------------
 
 
-def delete_groups(node: Node, request: DeleteGroups, to: ReplyTo, now: int) -> None:
+def delete_groups(node: Node, request: m.DeleteGroups, to: ReplyTo, now: int) -> None:
     """DeleteGroups. Each group has its own result; one batch contains all its tombstones."""
     found = tuple(
-        GroupError(group_id=group_id, error=_delete(node, group_id, now)) for group_id in request.groups
+        m.GroupError(group_id=group_id, error=_delete(node, group_id, now)) for group_id in request.groups
     )
-    node.after_all(_coordinated(node), Reply(to, body=DeleteGroupsReply(groups=found)))
+    node.after_all(_coordinated(node), Reply(to, body=m.DeleteGroupsReply(groups=found)))
 
 
 def _delete(node: Node, group_id: str, now: int) -> ErrorCode:
@@ -115,7 +101,7 @@ def _delete(node: Node, group_id: str, now: int) -> ErrorCode:
     return NO_ERROR
 
 
-def delete_offsets(node: Node, request: OffsetDelete, to: ReplyTo, now: int) -> None:
+def delete_offsets(node: Node, request: m.OffsetDelete, to: ReplyTo, now: int) -> None:
     """OffsetDelete, for topics that no member reads. A missing offset is not an error."""
     log = group_log(node, request.group_id) if request.group_id else NO_GROUP_ID
     if isinstance(log, Refused):
@@ -129,11 +115,11 @@ def delete_offsets(node: Node, request: OffsetDelete, to: ReplyTo, now: int) -> 
         node.after(log, (Reply(to, error=ErrorCode(cell.value)),))
         return
     answers = tuple(
-        PartitionError(topic=key.topic, partition=key.partition, error=_offset_problem(node, group, key))
+        m.PartitionError(topic=key.topic, partition=key.partition, error=_offset_problem(node, group, key))
         for key in request.partitions
     )
     _forget(node, log, group, [part for part in answers if part.error is NO_ERROR], now)
-    node.after(log, (Reply(to, body=OffsetDeleteReply(partitions=answers)),))
+    node.after(log, (Reply(to, body=m.OffsetDeleteReply(partitions=answers)),))
 
 
 def _offset_problem(node: Node, group: Group, key: TopicPartition) -> ErrorCode:
@@ -142,7 +128,7 @@ def _offset_problem(node: Node, group: Group, key: TopicPartition) -> ErrorCode:
     return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_subscribed(group, key.topic) else NO_ERROR
 
 
-def _forget(node: Node, log: GroupLog, group: Group, parts: list[PartitionError], now: int) -> None:
+def _forget(node: Node, log: GroupLog, group: Group, parts: list[m.PartitionError], now: int) -> None:
     known = set(offset_keys(log.coordinator))
     named = [OffsetKey(group.group_id, part.topic, part.partition) for part in parts]
     keys = [key for key in named if key in known]

@@ -15,15 +15,8 @@ from fencepost.broker.groups.state import GroupBatch, Groups
 from fencepost.broker.groups.tables import DEAD, MEMBERSHIP, GroupInput
 from fencepost.broker.node import Node
 from fencepost.broker.purgatory import GroupLog
+from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import (
-    Heartbeat,
-    JoinGroup,
-    LeaveGroup,
-    LeaveGroupReply,
-    LeftMember,
-    SyncGroup,
-)
 from fencepost.protocol.offsets_log import group_batch
 from fencepost.protocol.terms import GroupState
 
@@ -52,7 +45,7 @@ def _find(node: Node, group_id: str, now: int) -> tuple[GroupLog, Group | None] 
 # --- members ---------------------------------------------------------------------------------------------
 
 
-def join_group(node: Node, request: JoinGroup, to: ReplyTo, now: int) -> None:
+def join_group(node: Node, request: m.JoinGroup, to: ReplyTo, now: int) -> None:
     """JoinGroup. The answer waits for the other members; a new member gets its id at once."""
     found, rules = _find(node, request.group_id, now), node.settings.group_rules
     shortest_ms, longest_ms = rules.min_session_timeout_ms, rules.max_session_timeout_ms
@@ -82,7 +75,7 @@ def _made(group_id: str) -> Group:
     return Group(group_id=group_id, state=state)
 
 
-def _fresh_member_id(log: GroupLog, request: JoinGroup) -> str:
+def _fresh_member_id(log: GroupLog, request: m.JoinGroup) -> str:
     """A new member id. Kafka draws a UUID; cores are deterministic, and the leader epoch makes ids of
     different leaders differ.
     """
@@ -90,7 +83,7 @@ def _fresh_member_id(log: GroupLog, request: JoinGroup) -> str:
     return f"{prefix}-{log.partition.leader_epoch}-{log.coordinator.member_ids_given + 1}"
 
 
-def sync_group(node: Node, request: SyncGroup, to: ReplyTo, now: int) -> None:
+def sync_group(node: Node, request: m.SyncGroup, to: ReplyTo, now: int) -> None:
     """SyncGroup. The answer waits for the leader's assignment."""
     found = _find(node, request.group_id, now)
     if isinstance(found, Refused):
@@ -112,7 +105,7 @@ def _refusal(happened: GroupInput) -> ErrorCode:
     return cell
 
 
-def heartbeat(node: Node, request: Heartbeat, to: ReplyTo, now: int) -> None:
+def heartbeat(node: Node, request: m.Heartbeat, to: ReplyTo, now: int) -> None:
     """Heartbeat. The answer says whether the generation still holds."""
     found = _find(node, request.group_id, now)
     if isinstance(found, Refused):
@@ -127,7 +120,7 @@ def heartbeat(node: Node, request: Heartbeat, to: ReplyTo, now: int) -> None:
     _carry_out(node, log, turn.decision(), now)
 
 
-def leave_group(node: Node, request: LeaveGroup, to: ReplyTo, now: int) -> None:
+def leave_group(node: Node, request: m.LeaveGroup, to: ReplyTo, now: int) -> None:
     """LeaveGroup. Each member has its own result; in a group that does not exist all are unknown."""
     found = _find(node, request.group_id, now)
     if isinstance(found, Refused):
@@ -136,14 +129,14 @@ def leave_group(node: Node, request: LeaveGroup, to: ReplyTo, now: int) -> None:
     log, group = found
     if group is None:
         strangers = tuple(
-            LeftMember(
+            m.LeftMember(
                 member_id=member.member_id,
                 group_instance_id=member.group_instance_id,
                 error=ErrorCode.UNKNOWN_MEMBER_ID,
             )
             for member in request.members
         )
-        node.after(log, (Reply(to, body=LeaveGroupReply(members=strangers)),))
+        node.after(log, (Reply(to, body=m.LeaveGroupReply(members=strangers)),))
         return
     turn = Turn(group, now, node.settings.group_rules)
     group_requests.leave(turn, request, to)

@@ -27,18 +27,8 @@ from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, Transactiona
 from fencepost.broker.partitions.produce import add_request, ask_coordinator
 from fencepost.broker.purgatory import GroupLog, InFlightAddOffsets
 from fencepost.broker.transactions.tables import ClientVersion, TransactionVersion
+from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.messages import (
-    AddPartitionsToTxnReply,
-    OffsetCommit,
-    OffsetCommitReply,
-    OffsetFetch,
-    OffsetFetchReply,
-    OffsetToCommit,
-    PartitionError,
-    TxnOffsetCommit,
-    TxnOffsetCommitReply,
-)
 from fencepost.protocol.offsets_log import OffsetKey, forgotten_group_batch, offsets_batch
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
@@ -71,20 +61,22 @@ def group_log(node: Node, group_id: str) -> GroupLog | Refused:
     return log or Refused(ErrorCode.NOT_COORDINATOR)
 
 
-def _answers(request: OffsetCommit | TxnOffsetCommit, errors: list[ErrorCode]) -> tuple[PartitionError, ...]:
+def _answers(
+    request: m.OffsetCommit | m.TxnOffsetCommit, errors: list[ErrorCode]
+) -> tuple[m.PartitionError, ...]:
     return tuple(
-        PartitionError(topic=offset.topic, partition=offset.partition, error=error)
+        m.PartitionError(topic=offset.topic, partition=offset.partition, error=error)
         for offset, error in zip(request.offsets, errors, strict=True)
     )
 
 
 def _check_member(
-    node: Node, log: GroupLog, request: OffsetCommit | TxnOffsetCommit, now: int
+    node: Node, log: GroupLog, request: m.OffsetCommit | m.TxnOffsetCommit, now: int
 ) -> Refused | None:
     """Why the group refuses the whole request, or None. A member's own commit extends its session."""
     state = log.coordinator
     group = state.group(request.group_id, now=now)
-    in_transaction = isinstance(request, TxnOffsetCommit)
+    in_transaction = isinstance(request, m.TxnOffsetCommit)
     identity = (request.generation_id, request.member_id, request.group_instance_id)
     if in_transaction and not node.settings.fixes.group_fencing:
         identity = NO_IDENTITY  # before KIP-447 a TxnOffsetCommit had no member identity
@@ -98,10 +90,12 @@ def _check_member(
     return None
 
 
-def _errors(node: Node, request: OffsetCommit | TxnOffsetCommit, refused: Refused | None) -> list[ErrorCode]:
+def _errors(
+    node: Node, request: m.OffsetCommit | m.TxnOffsetCommit, refused: Refused | None
+) -> list[ErrorCode]:
     """One error per offset. An unknown partition takes precedence over a refusal of the whole request."""
 
-    def error(offset: OffsetToCommit) -> ErrorCode:
+    def error(offset: m.OffsetToCommit) -> ErrorCode:
         if node.cluster.leader(TopicPartition(offset.topic, offset.partition)) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return groups.offset_problem(offset) if refused is None else refused.error
@@ -109,11 +103,11 @@ def _errors(node: Node, request: OffsetCommit | TxnOffsetCommit, refused: Refuse
     return [error(offset) for offset in request.offsets]
 
 
-def commit(node: Node, request: OffsetCommit, to: ReplyTo, now: int) -> None:
+def commit(node: Node, request: m.OffsetCommit, to: ReplyTo, now: int) -> None:
     """OffsetCommit: committed as soon as the record is in the log."""
     log = group_log(node, request.group_id)
     if isinstance(log, Refused):
-        body = OffsetCommitReply(partitions=_answers(request, _errors(node, request, log)))
+        body = m.OffsetCommitReply(partitions=_answers(request, _errors(node, request, log)))
         node.outcome.effects.append(Reply(to, body=body))
         return
     errors = _errors(node, request, _check_member(node, log, request, now))
@@ -121,11 +115,11 @@ def commit(node: Node, request: OffsetCommit, to: ReplyTo, now: int) -> None:
     if good:
         entries = groups.entries_of(request, good, now=now)
         node.append(log, offsets_batch(entries, timestamp=now), GroupBatch(entries))
-    node.after(log, (Reply(to, body=OffsetCommitReply(partitions=_answers(request, errors))),))
+    node.after(log, (Reply(to, body=m.OffsetCommitReply(partitions=_answers(request, errors))),))
 
 
 def commit_in_transaction(
-    node: Node, request: TxnOffsetCommit, to: ReplyTo, now: int, client_version: ClientVersion
+    node: Node, request: m.TxnOffsetCommit, to: ReplyTo, now: int, client_version: ClientVersion
 ) -> None:
     """TxnOffsetCommit: pending until the producer's transaction ends. The first one of a transaction adds the
     partition to it, or verifies it.
@@ -169,7 +163,7 @@ def commit_in_transaction(
             _refuse(node, request, to, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
-def _has_known_place(node: Node, request: TxnOffsetCommit) -> bool:
+def _has_known_place(node: Node, request: m.TxnOffsetCommit) -> bool:
     """Where there is nothing to commit, nothing is added to the transaction."""
     return any(node.cluster.leader(TopicPartition(o.topic, o.partition)) for o in request.offsets)
 
@@ -184,7 +178,7 @@ def _asks(node: Node, requested: TransactionVersion) -> bool:
 def answer_to_add(node: Node, in_flight: InFlightAddOffsets, answer: Answered, now: int) -> None:
     """Handle the coordinator's answer: append the offsets, or refuse the request."""
     error = answer.error
-    if isinstance(answer.body, AddPartitionsToTxnReply):
+    if isinstance(answer.body, m.AddPartitionsToTxnReply):
         error = answer.body.partitions[0].error
     log = group_log(node, in_flight.request.group_id)
     if (
@@ -215,7 +209,7 @@ def answer_to_add(node: Node, in_flight: InFlightAddOffsets, answer: Answered, n
 def _append(
     node: Node,
     log: GroupLog,
-    request: TxnOffsetCommit,
+    request: m.TxnOffsetCommit,
     to: ReplyTo,
     now: int,
     *,
@@ -239,15 +233,15 @@ def _append(
             transactional=True,
         )
         node.append(log, batch, GroupBatch(entries))
-    node.after(log, (Reply(to, body=TxnOffsetCommitReply(partitions=_answers(request, errors))),))
+    node.after(log, (Reply(to, body=m.TxnOffsetCommitReply(partitions=_answers(request, errors))),))
 
 
-def _refuse(node: Node, request: TxnOffsetCommit, to: ReplyTo, error: ErrorCode) -> None:
-    body = TxnOffsetCommitReply(partitions=_answers(request, _errors(node, request, Refused(error))))
+def _refuse(node: Node, request: m.TxnOffsetCommit, to: ReplyTo, error: ErrorCode) -> None:
+    body = m.TxnOffsetCommitReply(partitions=_answers(request, _errors(node, request, Refused(error))))
     node.outcome.effects.append(Reply(to, body=body))
 
 
-def fetch(node: Node, request: OffsetFetch, to: ReplyTo, now: int) -> None:
+def fetch(node: Node, request: m.OffsetFetch, to: ReplyTo, now: int) -> None:
     """OffsetFetch. A group that does not exist has no offsets (-1), which is not an error."""
     log = group_log(node, request.group_id)
     if isinstance(log, Refused):
@@ -255,7 +249,7 @@ def fetch(node: Node, request: OffsetFetch, to: ReplyTo, now: int) -> None:
         return
     if not node.settings.fixes.require_stable:
         request = attrs.evolve(request, require_stable=False)
-    node.after(log, (Reply(to, body=OffsetFetchReply(offsets=groups.fetch(log.coordinator, request))),))
+    node.after(log, (Reply(to, body=m.OffsetFetchReply(offsets=groups.fetch(log.coordinator, request))),))
 
 
 def forget_topics(node: Node, log: GroupLog, topics: Collection[str], now: int) -> None:

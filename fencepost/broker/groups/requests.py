@@ -28,23 +28,14 @@ from fencepost.broker.groups.rebalance import (
     synced,
 )
 from fencepost.broker.groups.tables import PREPARING, STABLE, GroupInput
+from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.messages import (
-    Heartbeat,
-    HeartbeatReply,
-    JoinGroup,
-    LeaveGroup,
-    LeaveGroupReply,
-    LeavingMember,
-    LeftMember,
-    SyncGroup,
-)
 from fencepost.protocol.terms import GroupState
 
 # --- joining ---------------------------------------------------------------------------------------------
 
 
-def join(turn: Turn, request: JoinGroup, to: ReplyTo, fresh_member_id: str) -> None:
+def join(turn: Turn, request: m.JoinGroup, to: ReplyTo, fresh_member_id: str) -> None:
     """Join the group; a new member gets `fresh_member_id`. The answer waits for the other members."""
     group, member_id = turn.group, request.member_id
     if not _has_room(group, member_id, turn.rules.max_size):
@@ -81,7 +72,7 @@ def _has_room(group: Group, member_id: str, max_size: int) -> bool:
             return known is not None or len(group.members) < max_size
 
 
-def _join_newcomer(turn: Turn, request: JoinGroup, to: ReplyTo, fresh_member_id: str) -> None:
+def _join_newcomer(turn: Turn, request: m.JoinGroup, to: ReplyTo, fresh_member_id: str) -> None:
     known = turn.group.static_member(request.group_instance_id)
     if known is not None:
         _return_static(turn, request, to, known, fresh_member_id)
@@ -95,7 +86,7 @@ def _join_newcomer(turn: Turn, request: JoinGroup, to: ReplyTo, fresh_member_id:
         turn.answers.append(refused_join(to, ErrorCode.MEMBER_ID_REQUIRED, fresh_member_id))
 
 
-def _add(turn: Turn, request: JoinGroup, to: ReplyTo, member_id: str) -> None:
+def _add(turn: Turn, request: m.JoinGroup, to: ReplyTo, member_id: str) -> None:
     group = turn.group
     member = Member(
         member_id=member_id,
@@ -118,7 +109,7 @@ def _add(turn: Turn, request: JoinGroup, to: ReplyTo, member_id: str) -> None:
     rebalance(turn, GroupInput.JOIN)
 
 
-def _join_again(turn: Turn, request: JoinGroup, to: ReplyTo) -> None:
+def _join_again(turn: Turn, request: m.JoinGroup, to: ReplyTo) -> None:
     group, member = turn.group, turn.group.member(request.member_id)
     assert member is not None, "the member was found by check_member"
     happened = GroupInput.REJOIN
@@ -136,7 +127,7 @@ def _join_again(turn: Turn, request: JoinGroup, to: ReplyTo) -> None:
         rebalance(turn, happened)
 
 
-def _updated(member: Member, request: JoinGroup, to: ReplyTo) -> Member:
+def _updated(member: Member, request: m.JoinGroup, to: ReplyTo) -> Member:
     return attrs.evolve(
         member,
         protocols=request.protocols,
@@ -146,7 +137,7 @@ def _updated(member: Member, request: JoinGroup, to: ReplyTo) -> Member:
     )
 
 
-def _return_static(turn: Turn, request: JoinGroup, to: ReplyTo, old: Member, member_id: str) -> None:
+def _return_static(turn: Turn, request: m.JoinGroup, to: ReplyTo, old: Member, member_id: str) -> None:
     """A static member returns with a new id: fence the old one, and keep the generation if possible."""
     group = turn.group
     if old.joining is not None:
@@ -172,7 +163,7 @@ def _return_static(turn: Turn, request: JoinGroup, to: ReplyTo, old: Member, mem
 # --- syncing ---------------------------------------------------------------------------------------------
 
 
-def sync(turn: Turn, request: SyncGroup, to: ReplyTo) -> None:
+def sync(turn: Turn, request: m.SyncGroup, to: ReplyTo) -> None:
     """Wait for the leader's assignment, or return the member's part of it."""
     group = turn.group
     problem = _sync_problem(group, request)
@@ -197,7 +188,7 @@ def sync(turn: Turn, request: SyncGroup, to: ReplyTo) -> None:
         _assign(turn, request)
 
 
-def _sync_problem(group: Group, request: SyncGroup) -> ErrorCode:
+def _sync_problem(group: Group, request: m.SyncGroup) -> ErrorCode:
     if problem := check_member(group, request.member_id, request.group_instance_id):
         return problem
     if request.generation_id != group.generation_id:
@@ -208,7 +199,7 @@ def _sync_problem(group: Group, request: SyncGroup) -> ErrorCode:
     return NO_ERROR
 
 
-def _assign(turn: Turn, request: SyncGroup) -> None:
+def _assign(turn: Turn, request: m.SyncGroup) -> None:
     parts = {each.member_id: each.assignment for each in request.assignments}
     turn.enter(GroupInput.LEADER_SYNC)
     for member in turn.group.members:
@@ -223,7 +214,7 @@ def _assign(turn: Turn, request: SyncGroup) -> None:
 # --- heartbeats and departures ---------------------------------------------------------------------------
 
 
-def heartbeat(turn: Turn, request: Heartbeat, to: ReplyTo) -> None:
+def heartbeat(turn: Turn, request: m.Heartbeat, to: ReplyTo) -> None:
     """Extend the member's session, also when the answer is REBALANCE_IN_PROGRESS."""
     group = turn.group
     error = check_member(group, request.member_id, request.group_instance_id)
@@ -234,21 +225,21 @@ def heartbeat(turn: Turn, request: Heartbeat, to: ReplyTo) -> None:
         cell = turn.cell(GroupInput.HEARTBEAT)
         error = cell if isinstance(cell, ErrorCode) else NO_ERROR
         turn.keep(turn.live_on(member))
-    body = HeartbeatReply() if error is NO_ERROR else None
+    body = m.HeartbeatReply() if error is NO_ERROR else None
     turn.answers.append(Reply(to, error=error, body=body))
 
 
-def leave(turn: Turn, request: LeaveGroup, to: ReplyTo) -> None:
+def leave(turn: Turn, request: m.LeaveGroup, to: ReplyTo) -> None:
     """Remove members, each with its own result; if one has left, the others rebalance."""
     left = tuple(_left(turn, member) for member in request.members)
-    turn.answers.append(Reply(to, body=LeaveGroupReply(members=left)))
+    turn.answers.append(Reply(to, body=m.LeaveGroupReply(members=left)))
     # Without members only a pending id has left, which needs no rebalance.
     has_members = turn.group.state is not GroupState.EMPTY
     if has_members and any(member.error is NO_ERROR for member in left):
         rebalance(turn, GroupInput.GONE)
 
 
-def _left(turn: Turn, leaving: LeavingMember) -> LeftMember:
+def _left(turn: Turn, leaving: m.LeavingMember) -> m.LeftMember:
     group, member_id = turn.group, leaving.member_id
     error = NO_ERROR
     if member_id == NO_MEMBER:
@@ -262,4 +253,4 @@ def _left(turn: Turn, leaving: LeavingMember) -> LeftMember:
         member = group.member(member_id) if error is NO_ERROR else None
     if member is not None:
         remove(turn, member)
-    return LeftMember(member_id=member_id, group_instance_id=leaving.group_instance_id, error=error)
+    return m.LeftMember(member_id=member_id, group_instance_id=leaving.group_instance_id, error=error)

@@ -21,19 +21,9 @@ from fencepost.broker.partitions.partition import READ_COMMITTED
 from fencepost.broker.purgatory import ParkedFetch
 from fencepost.journal.journal import Journal
 from fencepost.journal.storage import StorageError
+from fencepost.protocol import messages as m
 from fencepost.protocol.batches import Buffer, read_header
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, FencepostError, ProtocolViolation
-from fencepost.protocol.messages import (
-    AbortedTransaction,
-    Fetch,
-    FetchedPartition,
-    FetchPartition,
-    FetchReply,
-    ListedOffset,
-    ListOffsets,
-    ListOffsetsPartition,
-    ListOffsetsReply,
-)
 from fencepost.protocol.terms import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
@@ -56,7 +46,7 @@ FETCH_BYTES_MAX: Final = 50 * 1024 * 1024  # fetch.max.bytes
 # --- planning --------------------------------------------------------------------------------------------
 
 
-def fetch(node: Node, request: Fetch, to: ReplyTo, now: int) -> None:
+def fetch(node: Node, request: m.Fetch, to: ReplyTo, now: int) -> None:
     """Answer at once if there is data or an error; else park the request for max_wait_ms (DelayedFetch)."""
     plans = _plans(node, request)
     if _has_news(plans) or request.min_bytes <= 0 or request.max_wait_ms <= 0 or not plans:
@@ -70,13 +60,13 @@ def fetch(node: Node, request: Fetch, to: ReplyTo, now: int) -> None:
     node.wake_at(until_ms)
 
 
-def _answer(node: Node, request: Fetch, to: ReplyTo, plans: tuple[FetchPlan, ...]) -> None:
+def _answer(node: Node, request: m.Fetch, to: ReplyTo, plans: tuple[FetchPlan, ...]) -> None:
     limit = min(request.max_bytes, FETCH_BYTES_MAX)
     reply = ReplyFetched(to, plans=plans, isolation_level=request.isolation_level, max_bytes=limit)
     node.outcome.effects.append(reply)
 
 
-def _plans(node: Node, request: Fetch) -> tuple[FetchPlan, ...]:
+def _plans(node: Node, request: m.Fetch) -> tuple[FetchPlan, ...]:
     # The last entry of a partition counts, as where Kafka collects them in a map (FetchRequest.fetchData).
     parts = {(part.topic, part.partition): part for part in request.partitions}
     return tuple([_plan_fetch(node, part, request.isolation_level) for part in parts.values()])
@@ -86,7 +76,7 @@ def _has_news(plans: tuple[FetchPlan, ...]) -> bool:
     return any(plan.error or plan.fetch_offset < plan.before for plan in plans)
 
 
-def _plan_fetch(node: Node, part: FetchPartition, isolation_level: IsolationLevel) -> FetchPlan:
+def _plan_fetch(node: Node, part: m.FetchPartition, isolation_level: IsolationLevel) -> FetchPlan:
     key = TopicPartition(part.topic, part.partition)
     log = _led(node, key, part.current_leader_epoch)
     if isinstance(log, ErrorCode):
@@ -106,7 +96,7 @@ def _plan_fetch(node: Node, part: FetchPartition, isolation_level: IsolationLeve
     )
 
 
-def _refused(part: FetchPartition, key: TopicPartition, error: ErrorCode) -> FetchPlan:
+def _refused(part: m.FetchPartition, key: TopicPartition, error: ErrorCode) -> FetchPlan:
     """A plan that contains only an error; as in Kafka, all its offsets are -1."""
     return FetchPlan(
         partition=key,
@@ -160,13 +150,13 @@ def forget_fetch(node: Node, ticket: int) -> ParkedFetch:
     return parked
 
 
-def list_offsets(node: Node, request: ListOffsets, to: ReplyTo, now: int) -> None:
+def list_offsets(node: Node, request: m.ListOffsets, to: ReplyTo, now: int) -> None:
     """The earliest or latest offset, or the first one at or after a timestamp, within the isolation level."""
     plans = tuple(_plan_offset(node, part, request.isolation_level) for part in request.partitions)
     node.outcome.effects.append(ReplyListed(to, plans=plans))
 
 
-def _plan_offset(node: Node, part: ListOffsetsPartition, isolation_level: IsolationLevel) -> OffsetPlan:
+def _plan_offset(node: Node, part: m.ListOffsetsPartition, isolation_level: IsolationLevel) -> OffsetPlan:
     key = TopicPartition(part.topic, part.partition)
     log = _led(node, key, part.current_leader_epoch)
     error, offset, before = NO_ERROR, NO_OFFSET, NO_OFFSET
@@ -197,12 +187,12 @@ def _plan_offset(node: Node, part: ListOffsetsPartition, isolation_level: Isolat
 # --- completing ------------------------------------------------------------------------------------------
 
 
-def complete_fetch(reply: ReplyFetched, journal: OpenJournal) -> FetchReply:
+def complete_fetch(reply: ReplyFetched, journal: OpenJournal) -> m.FetchReply:
     """Read the bytes for each plan, and for read_committed the aborted transactions in them. Only the first
     batch may exceed the size limits, so that a large one does not block its reader for ever (KIP-74).
     """
     left, has_some = reply.max_bytes, False
-    parts: list[FetchedPartition] = []
+    parts: list[m.FetchedPartition] = []
     for plan in reply.plans:
         error, records, aborted = plan.error, b"", None
         try:
@@ -220,7 +210,7 @@ def complete_fetch(reply: ReplyFetched, journal: OpenJournal) -> FetchReply:
             error, records = _unreadable(problem), b""
         left, has_some = left - len(records), has_some or bool(records)
         parts.append(_fetched(plan, error, records, aborted))
-    return FetchReply(partitions=tuple(parts))
+    return m.FetchReply(partitions=tuple(parts))
 
 
 def _has_offset(log: Journal, plan: FetchPlan) -> bool:
@@ -236,9 +226,9 @@ def _unreadable(problem: FencepostError) -> ErrorCode:
 
 
 def _fetched(
-    plan: FetchPlan, error: ErrorCode, records: Buffer, aborted: tuple[AbortedTransaction, ...] | None
-) -> FetchedPartition:
-    return FetchedPartition(
+    plan: FetchPlan, error: ErrorCode, records: Buffer, aborted: tuple[m.AbortedTransaction, ...] | None
+) -> m.FetchedPartition:
+    return m.FetchedPartition(
         topic=plan.partition.topic,
         partition=plan.partition.partition,
         error=error,
@@ -250,24 +240,24 @@ def _fetched(
     )
 
 
-def _aborted(plan: FetchPlan, records: Buffer, journal: OpenJournal) -> tuple[AbortedTransaction, ...]:
+def _aborted(plan: FetchPlan, records: Buffer, journal: OpenJournal) -> tuple[m.AbortedTransaction, ...]:
     """The aborted transactions from the fetch offset to the upper bound of the bytes
     (LocalLog.addAbortedTransactions).
     """
     log = journal(plan.partition)
     upper = log.fetch_upper_bound(read_header(records).base_offset, len(records))
     return tuple(
-        AbortedTransaction(producer_id=found.producer_id, first_offset=found.first_offset)
+        m.AbortedTransaction(producer_id=found.producer_id, first_offset=found.first_offset)
         for found in log.aborted_between(plan.fetch_offset, upper=upper)
     )
 
 
-def complete_list(reply: ReplyListed, journal: OpenJournal) -> ListOffsetsReply:
+def complete_list(reply: ReplyListed, journal: OpenJournal) -> m.ListOffsetsReply:
     """Look up each plan's offset; if no visible record has the timestamp, offset and timestamp are -1."""
-    return ListOffsetsReply(partitions=tuple(_listed(plan, journal) for plan in reply.plans))
+    return m.ListOffsetsReply(partitions=tuple(_listed(plan, journal) for plan in reply.plans))
 
 
-def _listed(plan: OffsetPlan, journal: OpenJournal) -> ListedOffset:
+def _listed(plan: OffsetPlan, journal: OpenJournal) -> m.ListedOffset:
     error, timestamp, offset = plan.error, NO_TIMESTAMP, plan.offset
     if plan.is_lookup:
         try:
@@ -278,7 +268,7 @@ def _listed(plan: OffsetPlan, journal: OpenJournal) -> ListedOffset:
             error, found = _unreadable(problem), None
         if found is not None and found[1] < plan.before:
             timestamp, offset = found
-    return ListedOffset(
+    return m.ListedOffset(
         topic=plan.partition.topic,
         partition=plan.partition.partition,
         error=error,

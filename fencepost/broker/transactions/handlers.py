@@ -20,17 +20,8 @@ from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.identity_tables import HALF_AN_IDENTITY
 from fencepost.broker.transactions.state import TransactionDecision, Transactions, Unwritable
 from fencepost.broker.transactions.tables import ONGOING, ClientVersion, TransactionVersion
+from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.messages import (
-    AddOffsetsToTxn,
-    AddOffsetsToTxnReply,
-    AddPartitionsToTxn,
-    AddPartitionsToTxnReply,
-    EndTxn,
-    InitProducerId,
-    InitProducerIdReply,
-    PartitionError,
-)
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
@@ -97,7 +88,7 @@ def _answer(
 
 
 def init_producer_id(
-    node: Node, request: InitProducerId, to: ReplyTo, now: int, client_version: ClientVersion
+    node: Node, request: m.InitProducerId, to: ReplyTo, now: int, client_version: ClientVersion
 ) -> None:
     """Grant an identity: for a transactional id by its coordinator, otherwise any fresh producer id."""
     fresh = node.fresh_producer_id()
@@ -107,7 +98,7 @@ def init_producer_id(
             node.reply(to, refused or NO_PRODUCER_IDS)
             return
         node.use_producer_id()
-        body = InitProducerIdReply(producer_id=fresh, producer_epoch=0)
+        body = m.InitProducerIdReply(producer_id=fresh, producer_epoch=0)
         node.outcome.effects.append(Reply(to, body=body))
         return
     log = coordinator_log(node, request.transactional_id)
@@ -121,18 +112,18 @@ def init_producer_id(
 
 
 def add_partitions(
-    node: Node, request: AddPartitionsToTxn, to: ReplyTo, now: int, client_version: ClientVersion
+    node: Node, request: m.AddPartitionsToTxn, to: ReplyTo, now: int, client_version: ClientVersion
 ) -> None:
     """From partition leaders on behalf of a producer (KIP-890), or from a client; all partitions or none."""
     problems = [_add_problem(node, key, client_version.transaction_version) for key in request.partitions]
     if any(problems):
         parts = tuple(
-            PartitionError(
+            m.PartitionError(
                 topic=key.topic, partition=key.partition, error=problem or ErrorCode.OPERATION_NOT_ATTEMPTED
             )
             for key, problem in zip(request.partitions, problems, strict=True)
         )
-        node.outcome.effects.append(Reply(to, body=AddPartitionsToTxnReply(partitions=parts)))
+        node.outcome.effects.append(Reply(to, body=m.AddPartitionsToTxnReply(partitions=parts)))
         return
     log = coordinator_log(node, request.transactional_id)
     if isinstance(log, Refused):
@@ -166,7 +157,7 @@ def _add_problem(node: Node, key: TopicPartition, requested: TransactionVersion)
 
 
 def add_offsets(
-    node: Node, request: AddOffsetsToTxn, to: ReplyTo, now: int, client_version: ClientVersion
+    node: Node, request: m.AddOffsetsToTxn, to: ReplyTo, now: int, client_version: ClientVersion
 ) -> None:
     """Add the group's partition of `__consumer_offsets`; only clients before version 2 request this."""
     log = coordinator_log(node, request.transactional_id)
@@ -174,7 +165,7 @@ def add_offsets(
         node.reply(to, log)
         return
     number = coordinator_partition(request.group_id, node.settings.offsets_topic_num_partitions)
-    add = AddPartitionsToTxn(
+    add = m.AddPartitionsToTxn(
         transactional_id=request.transactional_id,
         producer_id=request.producer_id,
         producer_epoch=request.producer_epoch,
@@ -190,12 +181,12 @@ def add_offsets(
         requested=client_version.transaction_version,
     )
     if isinstance(decided, Decision):
-        decided = attrs.evolve(decided, effects=(Reply(to, body=AddOffsetsToTxnReply()),))
+        decided = attrs.evolve(decided, effects=(Reply(to, body=m.AddOffsetsToTxnReply()),))
     _answer(node, log, decided, to, now, client_version)
 
 
 def end_transaction(
-    node: Node, request: EndTxn, to: ReplyTo, now: int, client_version: ClientVersion
+    node: Node, request: m.EndTxn, to: ReplyTo, now: int, client_version: ClientVersion
 ) -> None:
     """Commit or abort. The answer leaves when the decision is durable, before any marker is written."""
     log = coordinator_log(node, request.transactional_id)

@@ -56,15 +56,8 @@ from typing import Final, NamedTuple
 
 import attrs
 
+from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.messages import (
-    AddOffsetsToTxn,
-    AddPartitionsToTxn,
-    EndTxn,
-    InitProducerId,
-    Produce,
-    TxnOffsetCommit,
-)
 from fencepost.protocol.terms import TransactionState
 
 
@@ -218,10 +211,10 @@ NEWEST: Final = TRANSACTION_VERSIONS[2]
 # The request versions from which on a client implements transaction version 2 (Kafka's TransactionVersion,
 # AddPartitionsToTxnManager). Older clients are served as in version 0, by any cluster.
 NEWEST_FROM: Final[dict[type, int]] = {
-    Produce: 12,
-    AddPartitionsToTxn: 4,  # from partition leaders; up to 3 from clients themselves
-    EndTxn: 5,
-    TxnOffsetCommit: 5,
+    m.Produce: 12,
+    m.AddPartitionsToTxn: 4,  # from partition leaders; up to 3 from clients themselves
+    m.EndTxn: 5,
+    m.TxnOffsetCommit: 5,
 }
 
 
@@ -238,12 +231,12 @@ _FENCED_FROM_2: Final = ErrorIntroduced(_FENCED, known_from=2, instead=ErrorCode
 # The request schemas say which version introduced which error (KIP-360, KIP-588, KIP-890); KafkaApis and
 # AddPartitionsToTxnManager translate it for older clients.
 INTRODUCED_ERRORS: Final[dict[type, ErrorIntroduced]] = {
-    Produce: ErrorIntroduced(ErrorCode.TRANSACTION_ABORTABLE, known_from=11, instead=_INVALID),
-    InitProducerId: ErrorIntroduced(_FENCED, known_from=4, instead=ErrorCode.INVALID_PRODUCER_EPOCH),
-    AddPartitionsToTxn: _FENCED_FROM_2,
-    AddOffsetsToTxn: _FENCED_FROM_2,
-    EndTxn: _FENCED_FROM_2,
-    TxnOffsetCommit: ErrorIntroduced(ErrorCode.TRANSACTION_ABORTABLE, known_from=4, instead=_INVALID),
+    m.Produce: ErrorIntroduced(ErrorCode.TRANSACTION_ABORTABLE, known_from=11, instead=_INVALID),
+    m.InitProducerId: ErrorIntroduced(_FENCED, known_from=4, instead=ErrorCode.INVALID_PRODUCER_EPOCH),
+    m.AddPartitionsToTxn: _FENCED_FROM_2,
+    m.AddOffsetsToTxn: _FENCED_FROM_2,
+    m.EndTxn: _FENCED_FROM_2,
+    m.TxnOffsetCommit: ErrorIntroduced(ErrorCode.TRANSACTION_ABORTABLE, known_from=4, instead=_INVALID),
 }
 
 
