@@ -41,12 +41,14 @@ from __future__ import annotations
 from collections import deque
 from zlib import crc32
 
+import attrs
+
 from fencepost.client.batch import (
     NO_BATCH,
     RECORD_SIZE_MAX,
-    Headers,
     PartitionQueue,
     ProducerBatch,
+    ProducerRecord,
     record_size,
 )
 from fencepost.client.errors import BufferFull, RecordTooLarge
@@ -58,56 +60,38 @@ Place = tuple[ProducerBatch, int]
 """A record's batch and its index there."""
 
 
+@attrs.define(eq=False)
 class Route:
     """The open batches of one topic by partition, and the partition that records without a key go to now."""
 
-    __slots__ = ("open", "sticky", "topic")
-
-    def __init__(self, topic: str, partition_count: int) -> None:
-        self.topic = topic
-        self.open = [NO_BATCH] * partition_count
-        self.sticky = 0
+    topic: str
+    open: list[ProducerBatch]
+    sticky: int = 0
 
     def partition_for(self, key: bytes | None) -> int:
         """CRC-32 of the key modulo the partitions; without a key a partition per batch in turn (KIP-480)."""
         return self.sticky if key is None else crc32(key) % len(self.open)
 
 
+@attrs.define(eq=False)
 class Accumulator:
     """All records without an outcome, in batches."""
 
-    __slots__ = (
-        "_is_hot",
-        "_next",
-        "_routes",
-        "active",
-        "batches",
-        "hot",
-        "lingering",
-        "queues",
-        "settings",
-        "used",
-    )
     settings: Shared[ProducerSettings]
-    _next: Ignored[int]
-    _routes: Ordered[dict[str, Route]]
-    batches: Ordered[dict[int, ProducerBatch]]
+    _next: Ignored[int] = 1
+    _routes: Ordered[dict[str, Route]] = attrs.field(factory=dict)
+    hot: dict[str, Route] = attrs.field(factory=dict)
+    """The same object for ever; empty while sending is not allowed."""
+    _is_hot: bool = False
+    batches: Ordered[dict[int, ProducerBatch]] = attrs.field(factory=dict)
     """The batches without an outcome, oldest first."""
-    queues: Ordered[dict[TopicPartition, PartitionQueue]]
-    active: Ordered[dict[TopicPartition, PartitionQueue]]
+    lingering: deque[ProducerBatch] = attrs.field(factory=deque)
+    """Oldest first; some were closed since."""
+    queues: Ordered[dict[TopicPartition, PartitionQueue]] = attrs.field(factory=dict)
+    active: Ordered[dict[TopicPartition, PartitionQueue]] = attrs.field(factory=dict)
     """The queues with closed batches."""
-
-    def __init__(self, settings: ProducerSettings) -> None:
-        self.settings = settings
-        self._next = 1
-        self._routes = {}
-        self.hot: dict[str, Route] = {}  # the same object for ever; empty while sending is not allowed
-        self._is_hot = False
-        self.batches = {}
-        self.lingering: deque[ProducerBatch] = deque()  # oldest first; some were closed since
-        self.queues = {}
-        self.active = {}
-        self.used = 0  # bytes of buffer_memory
+    used: int = 0
+    """Bytes of buffer_memory."""
 
     def allow(self, is_open: bool) -> None:
         """Opens the hot path (the state allows sending) or closes it."""
@@ -122,26 +106,15 @@ class Accumulator:
         """The route of a topic, with a slot for each partition that it has now."""
         route = self._routes.get(topic)
         if route is None:
-            route = self._routes[topic] = Route(topic, partition_count)
+            route = self._routes[topic] = Route(topic, [])
             if self._is_hot:
                 self.hot[topic] = route
         route.open += [NO_BATCH] * (partition_count - len(route.open))
         return route
 
-    def add(
-        self,
-        route: Route,
-        partition: int,
-        *,
-        value: bytes | None,
-        key: bytes | None,
-        timestamp_ms: int | None,
-        headers: Headers | None,
-        now: int,
-        wall_ms: int,
-    ) -> Place:
+    def add(self, route: Route, partition: int, record: ProducerRecord, *, now: int, wall_ms: int) -> Place:
         """Appends a record to a batch of `partition`, opening one if needed; BufferFull without room."""
-        size = record_size(value, key, headers)
+        size = record_size(record)
         if size > min(RECORD_SIZE_MAX, self.settings.buffer_memory):
             raise RecordTooLarge(
                 f"a record for topic {route.topic!r} has {size} bytes: buffer_memory or a request is smaller"
@@ -152,7 +125,7 @@ class Accumulator:
             batch = NO_BATCH
         if batch is NO_BATCH:
             batch = self._open(route, partition, size, now=now, wall_ms=wall_ms)
-        return batch, batch.add(value, key, timestamp_ms, headers)
+        return batch, batch.add(record)
 
     def _open(self, route: Route, partition: int, size: int, *, now: int, wall_ms: int) -> ProducerBatch:
         limit = self.settings.batch_size
@@ -162,7 +135,7 @@ class Accumulator:
                 f"buffer_memory is full: {self.used} of {self.settings.buffer_memory} bytes are in use"
             )
         where = TopicPartition(route.topic, partition)
-        batch = ProducerBatch(self._next, where, limit=limit, opened_at=now, timestamp=wall_ms)
+        batch = ProducerBatch(self._next, where, limit=limit, opened_at=now, base_timestamp=wall_ms)
         self._next += 1
         batch.reserved = reserved
         self.used += reserved

@@ -21,7 +21,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
+
+import attrs
 
 from fencepost.client.errors import Failure
 from fencepost.protocol.batches import renumber
@@ -46,84 +48,66 @@ RECORD_OVERHEAD: Final = 6
 NO_ROOM: Final = -1
 
 
+class ProducerRecord(NamedTuple):
+    """A record as a program sends it, on every way but the hot path."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None = None
+    partition: int | None = None
+    timestamp_ms: int | None = None
+    headers: Headers | None = None
+
+
+@attrs.define(eq=False)
 class ProducerBatch:
     """Records of one partition: first columns that grow, then bytes that are sent, then an outcome."""
 
-    __slots__ = (
-        "_rich_size",
-        "attempts",
-        "base_offset",
-        "base_sequence",
-        "base_timestamp",
-        "data",
-        "failure",
-        "headers",
-        "in_flight",
-        "is_closed",
-        "is_done",
-        "is_refused",
-        "keys",
-        "limit",
-        "number",
-        "opened_at",
-        "ordinal",
-        "partition",
-        "record_count",
-        "reserved",
-        "retry_at",
-        "room",
-        "timestamps",
-        "topic",
-        "values",
-        "was_sent",
-        "where",
-    )
-    attempts: Pace[int]
-    opened_at: Pace[int]
-    retry_at: Due
+    number: int
+    where: TopicPartition
+    limit: int = attrs.field(kw_only=True)
+    opened_at: Pace[int] = attrs.field(kw_only=True)
+    base_timestamp: int = attrs.field(kw_only=True)
+    topic: str = attrs.field(init=False)
+    partition: int = attrs.field(init=False)
+    room: int = attrs.field(init=False)
+    """Bytes that the hot path may still append."""
+    _rich_size: int = 0
+    reserved: int = 0
+    values: list[bytes | None] = attrs.field(factory=list)
+    keys: list[bytes | None] | None = None
+    timestamps: list[int] | None = None
+    headers: list[Headers | None] | None = None
+    is_closed: bool = False
+    record_count: int = 0
+    data: bytearray | None = None
+    base_sequence: int = NO_SEQUENCE
+    ordinal: int = 0
+    """Its number among the numbered batches of its partition."""
+    attempts: Pace[int] = 0
+    retry_at: Due = 0
+    in_flight: bool = False
+    was_sent: bool = False
+    is_refused: bool = False
+    """Certainly not in the log; waits for a new identity."""
+    is_done: bool = False
+    base_offset: int = NO_OFFSET
+    failure: Failure | None = None
 
-    def __init__(
-        self, number: int, partition: TopicPartition, *, limit: int, opened_at: int, timestamp: int
-    ) -> None:
-        self.number = number
-        self.ordinal = 0  # its number among the numbered batches of its partition
-        self.where = partition
-        self.topic, self.partition = partition
-        self.limit = limit
-        self.room = limit
-        """Bytes that the hot path may still append."""
-        self._rich_size = 0
-        self.reserved = 0
-        self.opened_at = opened_at
-        self.base_timestamp = timestamp
-        self.values: list[bytes | None] = []
-        self.keys: list[bytes | None] | None = None
-        self.timestamps: list[int] | None = None
-        self.headers: list[Headers | None] | None = None
-        self.is_closed = False
-        self.record_count = 0
-        self.data: bytearray | None = None
-        self.base_sequence = NO_SEQUENCE
-        self.attempts = 0
-        self.retry_at = 0
-        self.in_flight = False
-        self.was_sent = False
-        self.is_refused = False  # certainly not in the log; waits for a new identity
-        self.is_done = False
-        self.base_offset = NO_OFFSET
-        self.failure: Failure | None = None
+    def __attrs_post_init__(self) -> None:
+        self.topic, self.partition = self.where
+        self.room = self.limit
 
     @property
     def size(self) -> int:
         """About how many bytes its records take."""
         return self._rich_size or self.limit - self.room
 
-    def add(
-        self, value: bytes | None, key: bytes | None, timestamp_ms: int | None, headers: Headers | None
-    ) -> int:
+    def add(self, record: ProducerRecord) -> int:
         """Appends any record and creates columns that are needed from now on; returns its index."""
+        _, value, key, _, timestamp_ms, headers = record
         index = len(self.values)
-        size = self.size + record_size(value, key, headers)
+        size = self.size + record_size(record)
         if self.keys is not None or key is not None:
             keys: list[bytes | None] = self.keys or [None] * index
             keys.append(key)
@@ -176,8 +160,9 @@ class ProducerBatch:
 RECORD_SIZE_MAX: Final = 64 * 1024 * 1024
 
 
-def check_record(topic: object, value: object, key: object, timestamp_ms: object, headers: object) -> None:
+def check_record(record: ProducerRecord) -> None:
     """Rejects a record that no batch can hold: TypeError or ValueError."""
+    topic, value, key, _, timestamp_ms, headers = cast("tuple[object, ...]", record)
     if type(topic) is not str:
         raise TypeError(f"a topic must be a string, not {type(topic).__name__}")
     for what, content in (("value", value), ("key", key)):
@@ -193,43 +178,34 @@ def check_record(topic: object, value: object, key: object, timestamp_ms: object
             raise TypeError(f"a header must be a string with bytes or None, not {header!r}")
 
 
-def record_size(value: bytes | None, key: bytes | None, headers: Headers | None = None) -> int:
+def record_size(record: ProducerRecord) -> int:
     """About how many bytes a record takes in a batch."""
-    size = RECORD_OVERHEAD + len(value or b"") + len(key or b"")
-    if headers:
-        size += sum(len(name) + len(content or b"") + RECORD_OVERHEAD for name, content in headers)
+    size = RECORD_OVERHEAD + len(record.value or b"") + len(record.key or b"")
+    if record.headers:
+        size += sum(len(name) + len(content or b"") + RECORD_OVERHEAD for name, content in record.headers)
     return size
 
 
-NO_BATCH: Final = constant(ProducerBatch(0, TopicPartition("", -1), limit=NO_ROOM, opened_at=0, timestamp=0))
+NO_BATCH: Final = constant(
+    ProducerBatch(0, TopicPartition("", -1), limit=NO_ROOM, opened_at=0, base_timestamp=0)
+)
 """Stands where no batch is open, so that the hot path needs no extra test."""
 
 
+@attrs.define(eq=False)
 class PartitionQueue:
     """The closed batches of one partition: `ready` wait for a sequence, `unacked` have one, in order."""
 
-    __slots__ = (
-        "is_broken",
-        "next_sequence",
-        "numbered",
-        "partition",
-        "producer_epoch",
-        "producer_id",
-        "ready",
-        "unacked",
-    )
-
-    def __init__(self, partition: TopicPartition) -> None:
-        self.partition = partition
-        self.ready: deque[ProducerBatch] = deque()
-        self.unacked: list[ProducerBatch] = []
-        self.producer_id = NO_PRODUCER_ID
-        self.producer_epoch = NO_PRODUCER_EPOCH
-        self.next_sequence = 0
-        self.numbered = 0  # batches that got a sequence since `unacked` was empty
-        self.is_broken = False
-        """A sequence may be missing in the log: no new batch is sent under this identity (KIP-360).
-        """
+    partition: TopicPartition
+    ready: deque[ProducerBatch] = attrs.field(factory=deque)
+    unacked: list[ProducerBatch] = attrs.field(factory=list)
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    next_sequence: int = 0
+    numbered: int = 0
+    """Batches that got a sequence since `unacked` was empty."""
+    is_broken: bool = False
+    """A sequence may be missing in the log: no new batch is sent under this identity (KIP-360)."""
 
     def next_to_send(self, now: int) -> ProducerBatch | None:
         """The batch that may be sent now: while one waits for its retry, only the lowest sequence."""

@@ -47,7 +47,7 @@ from math import inf
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from fencepost.client.accumulator import Place, Route
-from fencepost.client.batch import Headers, ProducerBatch
+from fencepost.client.batch import ProducerBatch, ProducerRecord
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.consumer_records import ConsumedBatch
 from fencepost.client.effects import CallAnswered, Effect, TransactionCall
@@ -142,59 +142,25 @@ class ProducerCalls:
 
     # --- records --------------------------------------------------------------------------------------------
 
-    def append(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-        headers: Headers | None = None,
-        *,
-        timeout_ms: float | None = None,
-    ) -> CallScript[Place]:
+    def append(self, record: ProducerRecord, timeout_ms: float | None = None) -> CallScript[Place]:
         """Appends one record; waits while its topic is unknown or the buffer is full."""
 
         def attempt(now: int) -> Place | None:
-            return self._machine.append(
-                topic,
-                value,
-                key,
-                partition=partition,
-                timestamp_ms=timestamp_ms,
-                headers=headers,
-                now=now,
-                wall_ms=self._driver.wall_ms,
-            )
+            return self._machine.append(record, now=now, wall_ms=self._driver.wall_ms)
 
-        return self._until_ready(topic, attempt, timeout_ms)
+        return self._until_ready(record.topic, attempt, timeout_ms)
 
-    def append_nowait(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int | None,
-        timestamp_ms: int | None,
-        headers: Headers | None,
-    ) -> Place:
+    def append_nowait(self, record: ProducerRecord) -> Place:
         """Appends one record without waiting: BufferFull, or TopicNotLoaded before its metadata arrives."""
         now = self._driver.now
         try:
-            place = self._machine.append(
-                topic,
-                value,
-                key,
-                partition=partition,
-                timestamp_ms=timestamp_ms,
-                headers=headers,
-                now=now,
-                wall_ms=self._driver.wall_ms,
-            )
+            place = self._machine.append(record, now=now, wall_ms=self._driver.wall_ms)
         finally:
             self._driver.perform(self._machine.wake(now))
         if place is None:
-            raise TopicNotLoaded(f"the metadata of topic {topic!r} is not loaded yet: send() waits for it")
+            raise TopicNotLoaded(
+                f"the metadata of topic {record.topic!r} is not loaded yet: send() waits for it"
+            )
         return place
 
     def route(self, topic: str, timeout_ms: float | None = None) -> CallScript[Route]:

@@ -48,7 +48,7 @@ import attrs
 
 from fencepost.client.accumulator import Accumulator, Place, Route
 from fencepost.client.add_partitions import TransactionContents
-from fencepost.client.batch import Headers, ProducerBatch, check_record
+from fencepost.client.batch import ProducerBatch, ProducerRecord, check_record
 from fencepost.client.delivery import Delivery, Refusal
 from fencepost.client.effects import Effect, Resolve, TransactionCall, WakeAt
 from fencepost.client.errors import (
@@ -231,20 +231,10 @@ class ProducerMachine:
             self._ask_identity()
         return self.accumulator.route(topic, count)
 
-    def append(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
-        *,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-        headers: Headers | None = None,
-        now: int,
-        wall_ms: int,
-    ) -> Place | None:
+    def append(self, record: ProducerRecord, *, now: int, wall_ms: int) -> Place | None:
         """Appends one record; `wake` sends it. None while the topic is unknown; BufferFull without room."""
-        check_record(topic, value, key, timestamp_ms, headers)
+        check_record(record)
+        topic, partition = record.topic, record.partition
         route = self.route(topic)
         if route is None:
             return None
@@ -252,17 +242,8 @@ class ProducerMachine:
             count = len(route.open)
             existing = "1 partition (0)" if count == 1 else f"{count} partitions (0 to {count - 1})"
             raise UnknownTopic(f"topic {topic!r} has {existing}; there is no partition {partition}")
-        where = route.partition_for(key) if partition is None else partition
-        return self.accumulator.add(
-            route,
-            where,
-            value=value,
-            key=key,
-            timestamp_ms=timestamp_ms,
-            headers=headers,
-            now=now,
-            wall_ms=wall_ms,
-        )
+        where = route.partition_for(record.key) if partition is None else partition
+        return self.accumulator.add(route, where, record, now=now, wall_ms=wall_ms)
 
     def flush(self, now: int) -> list[Effect]:
         """Sends all records without lingering."""

@@ -19,7 +19,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from zlib import crc32
 
 from fencepost.client.accumulator import Accumulator, Route
-from fencepost.client.batch import RECORD_OVERHEAD, Headers, ProducerBatch
+from fencepost.client.batch import RECORD_OVERHEAD, Headers, ProducerBatch, ProducerRecord
 from fencepost.client.send_future import BatchRun
 from fencepost.client.serializers import Serializer
 
@@ -75,39 +75,39 @@ class SendPath(Generic[OutcomeT]):
         try:
             route = self._hot[topic]
         except KeyError:
-            return self._put_slowly(topic, value, key, partition, timestamp_ms, headers)
+            return self._put_slowly(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
         if (
             type(value) is not bytes
             or (key is not None and type(key) is not bytes)
             or timestamp_ms is not None
             or headers is not None
         ):
-            return self._put_slowly(topic, value, key, partition, timestamp_ms, headers)
+            return self._put_slowly(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
         open_batches = route.open
         where = partition
         if where is None:
             where = route.sticky if key is None else crc32(key) % len(open_batches)
         elif not 0 <= where < len(open_batches):
-            return self._put_slowly(topic, value, key, partition, timestamp_ms, headers)
+            return self._put_slowly(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
         batch = open_batches[where]
         keys = batch.keys
         if key is None:
             room = batch.room - len(value) - RECORD_OVERHEAD
             if room < 0:
-                return self._put_slowly(topic, value, key, partition, timestamp_ms, headers)
+                return self._put_slowly(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
             if keys is not None:
                 keys.append(None)
         else:
             room = batch.room - len(value) - len(key) - RECORD_OVERHEAD
             if room < 0 or keys is None:
-                return self._put_slowly(topic, value, key, partition, timestamp_ms, headers)
+                return self._put_slowly(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
             keys.append(key)
         batch.room = room
         values = batch.values
         index = len(values)
         values.append(value)
         if batch.is_closed:
-            return self._put_again(batch, index, topic, value, key, partition)
+            return self._put_again(batch, index, ProducerRecord(topic, value, key, partition))
         return self._outcome((self, batch, index))
 
     def _put_run(self, topic: str, share: Share, start: int) -> BatchRun:
@@ -122,7 +122,7 @@ class SendPath(Generic[OutcomeT]):
                 if run.length:
                     return run
         key = None if share.keys is None else share.keys[start]
-        outcome: Any = self._put_slowly(topic, share.values[start], key, share.partition, None, None)
+        outcome: Any = self._put_slowly(ProducerRecord(topic, share.values[start], key, share.partition))
         return BatchRun(outcome[1], outcome[2], 1)
 
     def _columns(
@@ -139,19 +139,11 @@ class SendPath(Generic[OutcomeT]):
             keys = list(map(self._key_serializer, keys))
         return values, keys
 
-    def _put_again(
-        self,
-        batch: ProducerBatch,
-        index: int,
-        topic: str,
-        value: bytes,
-        key: bytes | None,
-        partition: int | None,
-    ) -> OutcomeT:
+    def _put_again(self, batch: ProducerBatch, index: int, record: ProducerRecord) -> OutcomeT:
         """The IO thread closed the batch during an append: was the record in time?"""
         if index < self._count_of(batch):
             return self._outcome((self, batch, index))
-        return self._put_slowly(topic, value, key, partition, None, None)
+        return self._put_slowly(record)
 
     def _serialize(self, key: Any, value: Any) -> tuple[Any, Any]:
         return (
@@ -163,15 +155,7 @@ class SendPath(Generic[OutcomeT]):
         """The number of records in a closed batch; a shell with threads reads it under its lock."""
         return batch.record_count
 
-    def _put_slowly(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int | None,
-        timestamp_ms: int | None,
-        headers: Headers | None,
-    ) -> OutcomeT:
+    def _put_slowly(self, record: ProducerRecord) -> OutcomeT:
         """All that the hot path does not do: open a batch, look up a topic, append headers and timestamps."""
         raise NotImplementedError
 

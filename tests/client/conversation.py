@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from fencepost.client.batch import ProducerRecord
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.effects import BatchDone, Effect, Resolve, SendRequest, TransactionCall, WakeAt
 from fencepost.client.errors import Failure
@@ -138,7 +139,7 @@ class ProducerTalk(Talk):
     def send(self, value: bytes, *, partition: int = 0, key: bytes | None = None) -> None:
         """One record, and a flush, so that each is a batch of its own."""
         self.hear(self.machine.wake(self.now))
-        place = self.machine.append("t", value, key, partition=partition, now=self.now, wall_ms=5_000)
+        place = self.machine.append(ProducerRecord("t", value, key, partition), now=self.now, wall_ms=5_000)
         assert place is not None
         self.hear(self.machine.flush(self.now))
 

@@ -8,6 +8,7 @@ import attrs
 import pytest
 
 from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
+from fencepost.client.batch import ProducerRecord
 from fencepost.client.effects import Effect, Resolve, SendRequest, TransactionCall
 from fencepost.client.errors import Failure
 from fencepost.client.producer import ProducerMachine
@@ -67,8 +68,9 @@ class Pair:
 
     def send(self, value: bytes, partition: int) -> None:
         now = self.story.now
+        record = ProducerRecord("orders", value, partition=partition)
         for _ in range(2):  # the topic is unknown at first
-            if self.producer.append("orders", value, partition=partition, now=now, wall_ms=now) is not None:
+            if self.producer.append(record, now=now, wall_ms=now) is not None:
                 break
             self.hear(self.producer.wake(now))
         self.hear(self.producer.flush(now))

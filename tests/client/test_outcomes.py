@@ -23,11 +23,13 @@ class LookedAt(ProducerBatch):
     seen: tuple[int, Failure | None] | None = None
 
     @property
-    def is_done(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] to see the moment
+    def is_done(self) -> bool:
         return self.seen is not None
 
     @is_done.setter
-    def is_done(self, is_done: bool) -> None:
+    def is_done(  # pyright: ignore[reportIncompatibleVariableOverride] to see the moment
+        self, is_done: bool
+    ) -> None:
         if is_done:
             self.seen = (self.base_offset, self.failure)
 
@@ -35,7 +37,7 @@ class LookedAt(ProducerBatch):
 def _batch_on_its_way() -> tuple[Delivery, LookedAt]:
     settings = ProducerSettings()
     accumulator = Accumulator(settings)
-    batch = LookedAt(1, TopicPartition("t", 0), limit=100, opened_at=0, timestamp=0)
+    batch = LookedAt(1, TopicPartition("t", 0), limit=100, opened_at=0, base_timestamp=0)
     accumulator.batches[1] = batch
     accumulator.route("t", 1).open[0] = batch
     return Delivery(settings, accumulator, PendingCalls(ClusterMetadata((("h", 1),)))), batch

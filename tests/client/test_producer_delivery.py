@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fencepost.client.batch import ProducerRecord
 from fencepost.client.errors import (
     BufferFull,
     ClientClosed,
@@ -237,7 +238,7 @@ def test_an_epoch_that_is_lost_at_one_partition_is_renewed(error: ErrorCode) -> 
 
 
 def append(talk: ProducerTalk, value: bytes, key: bytes | None = None, partition: int | None = None) -> None:
-    place = talk.machine.append("t", value, key, partition=partition, now=talk.now, wall_ms=9_000)
+    place = talk.machine.append(ProducerRecord("t", value, key, partition), now=talk.now, wall_ms=9_000)
     assert place is not None
     talk.hear(talk.machine.wake(talk.now))
 
@@ -317,9 +318,8 @@ def test_null_keys_values_headers_and_timestamps_survive_in_one_batch() -> None:
         (b"v", None, None, [("h", b"1"), ("n", None)]),
     ]
     for value, key, timestamp, headers in records:
-        talk.machine.append(
-            "t", value, key, partition=0, timestamp_ms=timestamp, headers=headers, now=talk.now, wall_ms=9_000
-        )
+        record = ProducerRecord("t", value, key, 0, timestamp, headers)
+        talk.machine.append(record, now=talk.now, wall_ms=9_000)
     talk.hear(talk.machine.flush(talk.now))
     (part,) = talk.waiting(m.Produce)[0].partitions
     header = read_batch(part.records)
@@ -385,9 +385,9 @@ def test_what_no_batch_can_hold_is_refused_before_it_is_taken(
     wrong: dict[str, Any], kind: type[Exception], words: str
 ) -> None:
     talk = started(buffer_memory=1_000_000)
-    record: dict[str, Any] = {"topic": "t", "value": b"v", "now": 0, "wall_ms": 0} | wrong
+    record: dict[str, Any] = {"topic": "t", "value": b"v"} | wrong
     with pytest.raises(kind, match=words):
-        talk.machine.append(**record)
+        talk.machine.append(ProducerRecord(**record), now=0, wall_ms=0)
     assert not talk.machine.accumulator.batches
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fencepost.client.batch import ProducerRecord
 from fencepost.client.effects import BatchDone, TransactionCall
 from fencepost.client.errors import (
     ClientClosed,
@@ -256,7 +257,7 @@ def test_a_commit_that_is_given_up_is_unknown_and_leaves_only_close() -> None:
     calls = [
         lambda: machine.init_transactions(talk.now),
         machine.begin,
-        lambda: machine.append("t", b"y", now=talk.now, wall_ms=0),
+        lambda: machine.append(ProducerRecord("t", b"y"), now=talk.now, wall_ms=0),
         lambda: machine.send_offsets({HERE: 1}, "g", talk.now),
         lambda: machine.commit(talk.now),
         lambda: machine.abort(talk.now),

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from fencepost.client.admin import AdminCalls
-from fencepost.client.batch import Headers, ProducerBatch
+from fencepost.client.batch import Headers, ProducerBatch, ProducerRecord
 from fencepost.client.calls import CallScript, ConsumerCalls, ProducerCalls, TopicNotLoaded
 from fencepost.client.errors import BufferFull
 from fencepost.client.send_future import BatchRun, PendingColumn, PendingRecord, RecordMetadata
@@ -120,8 +120,8 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
             return self.put(topic, value, key, partition, timestamp_ms, headers)
         except (BufferFull, TopicNotLoaded):
             key, value = self._serialize(key, value)
-            append = self._calls.append(topic, value, key, partition, timestamp_ms, headers)
-            return AsyncSendFuture((self, *await self._driver.run(append)))
+            record = ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
+            return AsyncSendFuture((self, *await self._driver.run(self._calls.append(record))))
 
     async def send_many(
         self,
@@ -145,8 +145,8 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
                     run = self._put_run(topic, share, start)
                 except (BufferFull, TopicNotLoaded):
                     key = None if share.keys is None else share.keys[start]
-                    append = self._calls.append(topic, share.values[start], key, share.partition)
-                    run = BatchRun(*await self._driver.run(append), 1)
+                    record = ProducerRecord(topic, share.values[start], key, share.partition)
+                    run = BatchRun(*await self._driver.run(self._calls.append(record)), 1)
                 futures.add(run, share.places[start : start + run.length])
                 start += run.length
         return futures
@@ -155,18 +155,9 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
         """Waits until `batches` are done; RequestTimeout after `timeout_ms` (None: no limit)."""
         await self._driver.run(self._calls.wait_for(batches, timeout_ms))
 
-    def _put_slowly(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int | None,
-        timestamp_ms: int | None,
-        headers: Headers | None,
-    ) -> AsyncSendFuture:
+    def _put_slowly(self, record: ProducerRecord) -> AsyncSendFuture:
         self._driver.check_running()
-        place = self._calls.append_nowait(topic, value, key, partition, timestamp_ms, headers)
-        return AsyncSendFuture((self, *place))
+        return AsyncSendFuture((self, *self._calls.append_nowait(record)))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[AsyncProducer]:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from fencepost.client.admin import AdminCalls
-from fencepost.client.batch import Headers, ProducerBatch
+from fencepost.client.batch import Headers, ProducerBatch, ProducerRecord
 from fencepost.client.calls import CallScript, ConsumerCalls, ProducerCalls, TopicNotLoaded
 from fencepost.client.errors import BufferFull
 from fencepost.client.send_future import PendingColumn, PendingRecord, RecordMetadata, make_record_metadata
@@ -112,8 +112,9 @@ class Producer(ProducerClient[SendFuture, Driver]):
     ) -> SendFuture:
         """Like `send`, but never waits: BufferFull without room, UnknownTopic before the metadata arrives."""
         key, value = self._serialize(key, value)
+        record = ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
         with self._driver.lock:
-            place = self._calls.append_nowait(topic, value, key, partition, timestamp_ms, headers)
+            place = self._calls.append_nowait(record)
         return SendFuture((self, *place))
 
     def send_many(
@@ -143,21 +144,13 @@ class Producer(ProducerClient[SendFuture, Driver]):
         """Waits until `batches` are done; RequestTimeout after `timeout_ms` (None: no limit)."""
         self._driver.run(self._calls.wait_for(batches, timeout_ms))
 
-    def _put_slowly(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int | None,
-        timestamp_ms: int | None,
-        headers: Headers | None,
-    ) -> SendFuture:
-        driver, record = self._driver, (topic, value, key, partition, timestamp_ms, headers)
+    def _put_slowly(self, record: ProducerRecord) -> SendFuture:
+        driver = self._driver
         try:
             with driver.lock:
-                place = self._calls.append_nowait(*record)
+                place = self._calls.append_nowait(record)
         except (BufferFull, TopicNotLoaded):
-            place = driver.run(self._calls.append(*record))
+            place = driver.run(self._calls.append(record))
         driver.read_answers()  # once per batch: memory is free before it is full, and futures are done early
         return SendFuture((self, *place))
 

@@ -12,6 +12,7 @@ from typing import Final
 import attrs
 
 from fencepost.client.accumulator import Place
+from fencepost.client.batch import ProducerRecord
 from fencepost.client.calls import CallScript, ConsumerCalls, ProducerCalls
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.consumer_records import ConsumedBatch
@@ -121,14 +122,14 @@ class Sender:
         return True
 
     def _take(self, partition: TopicPartition, value: bytes, *, at_once: bool) -> Script[Place]:
-        topic, number = partition
+        record = ProducerRecord(partition.topic, value, partition=partition.partition)
         while not at_once:
             now = self.port.now
-            place = self.machine.append(topic, value, partition=number, now=now, wall_ms=now)
+            place = self.machine.append(record, now=now, wall_ms=now)
             if place is not None:
                 return place
-            yield from self.calls.route(topic, inf)
-        return (yield from self.calls.append(topic, value, partition=number, timeout_ms=inf))
+            yield from self.calls.route(record.topic, inf)
+        return (yield from self.calls.append(record, inf))
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], group: ConsumerGroupMetadata | str) -> None:
         """Commits a group's offsets with the transaction."""

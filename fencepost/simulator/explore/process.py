@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import attrs
 
+from fencepost.client.batch import ProducerRecord
 from fencepost.client.effects import Effect, Resolve, SendRequest, TransactionCall
 from fencepost.client.errors import TransactionAborted
 from fencepost.client.producer import ProducerMachine
@@ -148,7 +149,9 @@ class ExploredClient:
     def _send(self) -> None:
         attempt, partition = self.attempts[-1], len(self.attempts[-1].values)
         value = f"{self.name}.{len(self.attempts)}.{partition}".encode()
-        place = self.machine.append(TOPIC, value, partition=partition, now=self.now, wall_ms=NOW)
+        place = self.machine.append(
+            ProducerRecord(TOPIC, value, partition=partition), now=self.now, wall_ms=NOW
+        )
         assert place is not None, "the topic is known from the start"
         self._remember(attrs.evolve(attempt, values=(*attempt.values, value)))
         self._perform(self.machine.wake(self.now))
