@@ -18,19 +18,24 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, cast
 
+import attrs
 from crc32c import crc32c
 
-from fencepost.check.findings import Findings
-from fencepost.check.producers import PRODUCER_ID_EXPIRATION_MS, ScannedState
-from fencepost.check.scan import LOG_SUFFIX, ScannedLog, ScannedSegment, offset_of
-from fencepost.journal.storage import StorageReader
+from fencepost.check.findings import Findings, Place
+from fencepost.check.scan import (
+    LOG_SUFFIX,
+    PRODUCER_ID_EXPIRATION_MS,
+    ScannedLog,
+    ScannedSegment,
+    follow_producers,
+    offset_of,
+)
+from fencepost.journal.storage import TEMPORARY_SUFFIX, StorageReader
 from fencepost.log_model.partitions import LoggedAbort, ModelProducer
 from fencepost.protocol.terms import NO_OFFSET
-
-# --- indexes ------------------------------------------------------------------------------------------------
 
 INDEX_SUFFIXES: Final = (".index", ".timeindex", ".txnindex")
 INTERVAL_BYTES: Final = 4096  # index.interval.bytes
@@ -38,9 +43,31 @@ _OFFSET = struct.Struct(">II")  # relative last offset of a batch, its position
 _TIME = struct.Struct(">qI")  # largest timestamp so far, relative last offset of its batch
 _ABORTED = struct.Struct(">hqqqq")  # version 0, producer id, first and last offset, last stable offset
 
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+_SNAPSHOT_HEAD = struct.Struct(">hIi")  # version 1, CRC-32C of all after it, number of producers
+_CHECKSUM_END: Final = 6
+_SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
+
+MANIFEST: Final = "manifest.json"
+CHECKPOINT: Final = "checkpoint.json"
+OFFSETS: Final = ("log_start_offset", "last_stable_offset", "high_watermark")
+LISTS: Final = {
+    "open_transactions": ("first_offset", "producer_id"),
+    "segments": ("base_offset", "end_offset", "bytes", "max_timestamp"),
+}
+
+# What findings mean.
 SEEKS: Final = "readers that seek by it start at a wrong place"
 REBUILT: Final = "the next start builds it again from the log"
 MISFILTERED: Final = "readers get records of aborted transactions, or miss committed ones"
+MISLED: Final = "after a restart the broker judges this producer by a wrong state"
+DROPPED: Final = "it is dropped, and the next start reads more of the log"
+READERS: Final = "readers without a broker see too much or too little"
+LOST: Final = "readers were promised records that are not there"
+REREAD: Final = "the next start reads all of the log"
+TRUSTED: Final = "the next start would take the segment for what it is not"
+
+Object = dict[str, Any]
 
 
 class OffsetEntry(NamedTuple):
@@ -57,207 +84,162 @@ class TimeEntry(NamedTuple):
     offset: int
 
 
-def check_indexes(storage: StorageReader, log: ScannedLog, scanned: ScannedState, findings: Findings) -> None:
-    """All segments of a log that has no fault itself."""
-    for segment in log.segments:
-        _check_offsets(storage, segment, findings)
-        _check_times(storage, segment, findings)
-        _check_aborted(storage, segment, scanned, findings)
+@attrs.frozen
+class DerivedFiles:
+    """The files beside a log that has no fault itself."""
 
+    storage: StorageReader
+    log: ScannedLog
+    findings: Findings
 
-def _entries(
-    storage: StorageReader, segment: ScannedSegment, suffix: str, layout: struct.Struct, findings: Findings
-) -> tuple[str, list[tuple[int, ...]]] | None:
-    """Return (file, its whole entries), or None when there is no such file."""
-    file = segment.file.removesuffix(LOG_SUFFIX) + suffix
-    data = storage.read_file(file)
-    if data is None:
-        findings.tell(segment.is_final, file, "the index is missing", means=REBUILT)
-        return None
-    left = len(data) % layout.size
-    if left:
-        findings.tell(segment.is_final, file, f"{left} bytes at the end are not a whole entry", means=REBUILT)
-    return file, list(layout.iter_unpack(data[: len(data) - left]))
+    def check(self) -> None:
+        """Compare all of them with the log, and judge the log's producers on the way."""
+        self._check_strays()
+        manifest = self._manifest()
+        found = (offset_of(name, SNAPSHOT_SUFFIX) for name in self.storage.files(self.log.directory))
+        snapshots = [offset for offset in found if offset is not None]
+        spoken_of = {*snapshots} if manifest is None else {*snapshots, manifest["high_watermark"]}
+        follow_producers(self.log, spoken_of, self.findings)
+        for segment in self.log.segments:
+            self._check_index(segment, ".index", _OFFSET, self._compare_offsets)
+            self._check_index(segment, ".timeindex", _TIME, self._compare_times)
+            self._check_index(segment, ".txnindex", _ABORTED, self._compare_aborted)
+        for offset in snapshots:
+            self._check_snapshot(offset)
+        if manifest is not None:
+            self._check_manifest(manifest)
+        self._check_checkpoint()
 
+    def _check_strays(self) -> None:
+        """Files that the next start sweeps up: half-written ones, and indexes whose log is not there."""
+        bases = {segment.base_offset for segment in self.log.segments}
+        for name in self.storage.files(self.log.directory):
+            place = Place(f"{self.log.directory}/{name}")
+            based = [offset for suffix in INDEX_SUFFIXES if (offset := offset_of(name, suffix)) is not None]
+            if name.endswith(TEMPORARY_SUFFIX):
+                self.findings.note(place, "a file that was never finished", "the next start removes it")
+            elif based and based[0] not in bases:
+                means = "a segment is missing, or was removed when a broker died"
+                self.findings.tell(self.log.was_closed, place, "an index without its log", means)
 
-def _check_offsets(storage: StorageReader, segment: ScannedSegment, findings: Findings) -> None:
-    found = _entries(storage, segment, ".index", _OFFSET, findings)
-    if found is None:
-        return
-    file, raw = found
-    entries = [OffsetEntry(segment.base_offset + offset, position) for offset, position in raw]
-    _compare_entries(
-        file, entries, _expected_offsets(segment), segment=segment, means=SEEKS, findings=findings
-    )
+    # --- indexes --------------------------------------------------------------------------------------------
 
-
-def _expected_offsets(segment: ScannedSegment) -> list[OffsetEntry]:
-    expected: list[OffsetEntry] = []
-    since = 0
-    for batch in segment.batches:
-        if since > INTERVAL_BYTES:
-            expected.append(OffsetEntry(batch.header.next_offset - 1, batch.position))
-            since = 0
-        since += batch.header.size
-    return expected
-
-
-def _compare_entries(
-    file: str,
-    entries: Sequence[tuple[int, ...]],
-    expected: Sequence[tuple[int, ...]],
-    *,
-    segment: ScannedSegment,
-    means: str,
-    findings: Findings,
-) -> None:
-    """Report the first difference only: the entries after it are shifted."""
-    for number, (entry, right) in enumerate(zip(entries, expected, strict=False)):
-        if entry != right:
-            findings.problem(file, f"entry {number} is {entry}, but the log gives {right}", means=means)
+    def _check_index(
+        self, segment: ScannedSegment, suffix: str, layout: struct.Struct, compare: _Compare
+    ) -> None:
+        """Read an index, and compare its whole entries with what a scan of its segment makes."""
+        place = Place(segment.file.removesuffix(LOG_SUFFIX) + suffix)
+        data = self.storage.read_file(place.file)
+        if data is None:
+            self.findings.tell(segment.is_final, place, "the index is missing", REBUILT)
             return
-    if len(entries) > len(expected):
-        findings.problem(
-            file, f"entry {len(expected)} is {entries[len(expected)]}, but the log gives none", means=means
-        )
-    elif len(entries) < len(expected):
-        missing = f"{len(expected) - len(entries)} of {len(expected)} entries are missing"
-        findings.tell(segment.is_final, file, missing, means=means if segment.is_final else REBUILT)
+        left = len(data) % layout.size
+        if left:
+            what = f"{left} bytes at the end are not a whole entry"
+            self.findings.tell(segment.is_final, place, what, REBUILT)
+        compare(segment, place, list(layout.iter_unpack(data[: len(data) - left])))
 
+    def _compare_offsets(self, segment: ScannedSegment, place: Place, raw: list[tuple[Any, ...]]) -> None:
+        entries = [OffsetEntry(segment.base_offset + offset, position) for offset, position in raw]
+        expected: list[OffsetEntry] = []
+        since = 0
+        for batch in segment.batches:
+            if since > INTERVAL_BYTES:
+                expected.append(OffsetEntry(batch.header.next_offset - 1, batch.position))
+                since = 0
+            since += batch.header.size
+        self._compare_entries(segment, place, entries, expected, SEEKS)
 
-def _check_times(storage: StorageReader, segment: ScannedSegment, findings: Findings) -> None:
-    found = _entries(storage, segment, ".timeindex", _TIME, findings)
-    if found is None:
-        return
-    file, raw = found
-    entries = [TimeEntry(timestamp, segment.base_offset + offset) for timestamp, offset in raw]
-    true = _true_times(segment)
-    last = TimeEntry(-1, -1)
-    for number, entry in enumerate(entries):
-        if entry not in true or entry.timestamp <= last.timestamp:
-            findings.problem(
-                file, f"entry {number} is {entry}, but no batch there had the newest timestamp", means=SEEKS
-            )
-            return
-        last = entry
-    if segment.max_timestamp > last.timestamp and segment.is_final:
-        newest = f"the newest timestamp is {segment.max_timestamp}, the index ends at {last.timestamp}"
-        findings.problem(file, newest, means="records are not found by their timestamp")
+    def _compare_times(self, segment: ScannedSegment, place: Place, raw: list[tuple[Any, ...]]) -> None:
+        true: set[TimeEntry] = set()  # of each batch that was newer than all before it
+        newest = -1
+        for batch in segment.batches:
+            if batch.header.max_timestamp > newest:
+                newest = batch.header.max_timestamp
+                true.add(TimeEntry(newest, batch.header.next_offset - 1))
+        last = TimeEntry(-1, -1)
+        for number, (timestamp, offset) in enumerate(raw):
+            entry = TimeEntry(timestamp, segment.base_offset + offset)
+            if entry not in true or entry.timestamp <= last.timestamp:
+                what = f"entry {number} is {entry}, but no batch there had the newest timestamp"
+                self.findings.problem(place, what, SEEKS)
+                return
+            last = entry
+        if newest > last.timestamp and segment.is_final:
+            what = f"the newest timestamp is {newest}, the index ends at {last.timestamp}"
+            self.findings.problem(place, what, "records are not found by their timestamp")
 
+    def _compare_aborted(self, segment: ScannedSegment, place: Place, raw: list[tuple[Any, ...]]) -> None:
+        for number, (version, *_) in enumerate(raw):
+            if version != 0:
+                self.findings.problem(place, f"entry {number} is of version {version}", MISFILTERED)
+                return
+        entries = [LoggedAbort(*fields) for _, *fields in raw]
+        expected = [
+            aborted
+            for aborted in self.log.model.aborted
+            if segment.base_offset <= aborted.last_offset < segment.end_offset
+        ]
+        self._compare_entries(segment, place, entries, expected, MISFILTERED)
 
-def _true_times(segment: ScannedSegment) -> set[TimeEntry]:
-    """For each batch that was newer than all before it: its timestamp and last offset."""
-    true: set[TimeEntry] = set()
-    newest = -1
-    for batch in segment.batches:
-        if batch.header.max_timestamp > newest:
-            newest = batch.header.max_timestamp
-            true.add(TimeEntry(newest, batch.header.next_offset - 1))
-    return true
+    def _compare_entries(
+        self,
+        segment: ScannedSegment,
+        place: Place,
+        entries: Sequence[tuple[int, ...]],
+        expected: Sequence[tuple[int, ...]],
+        means: str,
+    ) -> None:
+        """Report the first difference only: the entries after it are shifted."""
+        for number, (entry, right) in enumerate(zip(entries, expected, strict=False)):
+            if entry != right:
+                self.findings.problem(place, f"entry {number} is {entry}, but the log gives {right}", means)
+                return
+        known = len(expected)
+        if len(entries) > known:
+            what = f"entry {known} is {entries[known]}, but the log gives none"
+            self.findings.problem(place, what, means)
+        elif len(entries) < known:
+            what = f"{known - len(entries)} of {known} entries are missing"
+            self.findings.tell(segment.is_final, place, what, means if segment.is_final else REBUILT)
 
+    # --- producer snapshots ---------------------------------------------------------------------------------
 
-def _check_aborted(
-    storage: StorageReader, segment: ScannedSegment, scanned: ScannedState, findings: Findings
-) -> None:
-    found = _entries(storage, segment, ".txnindex", _ABORTED, findings)
-    if found is None:
-        return
-    file, raw = found
-    for number, (version, *_) in enumerate(raw):
-        if version != 0:
-            findings.problem(file, f"entry {number} is of version {version}", means=MISFILTERED)
-            return
-    entries = [LoggedAbort(*fields) for _, *fields in raw]
-    expected = [
-        aborted
-        for aborted in scanned.model.aborted
-        if segment.base_offset <= aborted.last_offset < segment.end_offset
-    ]
-    _compare_entries(file, entries, expected, segment=segment, means=MISFILTERED, findings=findings)
-
-
-# --- producer snapshots -------------------------------------------------------------------------------------
-
-SNAPSHOT_SUFFIX: Final = ".snapshot"
-_SNAPSHOT_HEAD = struct.Struct(">hIi")  # version 1, CRC-32C of all after it, number of producers
-_CHECKSUM_END: Final = 6
-_SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
-
-MISLED: Final = "after a restart the broker judges this producer by a wrong state"
-
-
-def snapshot_offsets(storage: StorageReader, directory: str) -> list[int]:
-    """The offsets of a partition's snapshots."""
-    found = (offset_of(name, SNAPSHOT_SUFFIX) for name in storage.files(directory))
-    return [offset for offset in found if offset is not None]
-
-
-def check_snapshots(
-    storage: StorageReader, log: ScannedLog, scanned: ScannedState, findings: Findings
-) -> None:
-    """Every snapshot of a log that has no fault itself."""
-    for offset in snapshot_offsets(storage, log.directory):
-        file = f"{log.directory}/{offset:020d}{SNAPSHOT_SUFFIX}"
+    def _check_snapshot(self, offset: int) -> None:
+        log = self.log
+        place = Place(f"{log.directory}/{offset:020d}{SNAPSHOT_SUFFIX}")
         if offset > log.end_offset:
-            findings.tell(
-                log.was_closed,
-                file,
-                f"taken at offset {offset}, and the log ends at {log.end_offset}",
-                means="the end of the log was lost after this was written",
-            )
-            continue
-        expected = scanned.producers_at.get(offset)
+            what = f"taken at offset {offset}, and the log ends at {log.end_offset}"
+            means = "the end of the log was lost after this was written"
+            self.findings.tell(log.was_closed, place, what, means)
+            return
+        expected = log.producers_at.get(offset)
         if expected is None:
-            findings.problem(file, f"no batch begins at offset {offset}", means=MISLED)
-            continue
-        told = _read_snapshot(storage.read_file(file) or b"", file, findings, was_closed=log.was_closed)
-        if told is not None:
-            _compare_producers(file, told, expected, newest=scanned.model.newest_timestamp, findings=findings)
+            self.findings.problem(place, f"no batch begins at offset {offset}", MISLED)
+            return
+        data = self.storage.read_file(place.file) or b""
+        torn = _why_torn(data)
+        if torn:  # as a loss of power may leave it
+            self.findings.tell(log.was_closed, place, torn, DROPPED)
+            return
+        entries = _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size :])
+        told = {producer_id: ModelProducer(*fields) for producer_id, *fields in entries}
+        for producer_id in sorted(told.keys() | expected.keys()):
+            self._compare_producers(place, producer_id, told.get(producer_id), expected.get(producer_id))
 
-
-def _read_snapshot(
-    data: bytes, file: str, findings: Findings, *, was_closed: bool
-) -> dict[int, ModelProducer] | None:
-    """Return its producers, or None when it is torn, as a loss of power may leave it."""
-    means = "it is dropped, and the next start reads more of the log"
-    if len(data) < _SNAPSHOT_HEAD.size:
-        findings.tell(was_closed, file, f"{len(data)} bytes are not a snapshot", means=means)
-        return None
-    version, checksum, count = _SNAPSHOT_HEAD.unpack_from(data)
-    if version != 1:
-        findings.tell(was_closed, file, f"version {version}, only 1 is known", means=means)
-        return None
-    if crc32c(data[_CHECKSUM_END:]) != checksum:
-        findings.tell(was_closed, file, "its checksum does not match its bytes", means=means)
-        return None
-    entries = data[_SNAPSHOT_HEAD.size :]
-    if len(entries) != count * _SNAPSHOT_ENTRY.size:
-        findings.tell(was_closed, file, f"{len(entries)} bytes are not {count} producers", means=means)
-        return None
-    return {
-        producer_id: ModelProducer(*fields) for producer_id, *fields in _SNAPSHOT_ENTRY.iter_unpack(entries)
-    }
-
-
-def _compare_producers(
-    file: str,
-    told: dict[int, ModelProducer],
-    expected: dict[int, ModelProducer],
-    *,
-    newest: int,
-    findings: Findings,
-) -> None:
-    for producer_id in sorted(told.keys() | expected.keys()):
-        says, right = told.get(producer_id), expected.get(producer_id)
+    def _compare_producers(
+        self, place: Place, producer_id: int, says: ModelProducer | None, right: ModelProducer | None
+    ) -> None:
         if right is None:
-            findings.problem(file, f"producer {producer_id} wrote nothing before", means=MISLED)
+            self.findings.problem(place, f"producer {producer_id} wrote nothing before", MISLED)
         elif says is None:
+            newest = self.log.model.newest_timestamp
             is_expired = newest - right.timestamp > PRODUCER_ID_EXPIRATION_MS
-            findings.tell(
+            self.findings.tell(
                 not is_expired or right.first_offset != NO_OFFSET,
-                file,
+                place,
                 f"producer {producer_id} is missing",
-                means="it was idle for longer than producer.id.expiration.ms" if is_expired else MISLED,
+                "it was idle for longer than producer.id.expiration.ms" if is_expired else MISLED,
             )
         elif says != right:
             differing = ", ".join(
@@ -265,57 +247,128 @@ def _compare_producers(
                 for name, mine, its in zip(ModelProducer._fields, says, right, strict=True)
                 if mine != its
             )
-            findings.problem(file, f"producer {producer_id}: {differing}", means=MISLED)
+            self.findings.problem(place, f"producer {producer_id}: {differing}", MISLED)
+
+    # --- manifest and checkpoint ----------------------------------------------------------------------------
+
+    def _read_object(self, place: Place, means: str) -> Object | None:
+        """A JSON file's object; None when it is missing, or torn as a loss of power may leave it."""
+        data = self.storage.read_file(place.file)
+        if data is None:
+            return None
+        try:
+            content: Any = json.loads(data)
+        except ValueError as error:
+            self.findings.tell(self.log.was_closed, place, f"not JSON: {error}", means)
+            return None
+        if not isinstance(content, dict):
+            self.findings.problem(place, "not a JSON object", means)
+            return None
+        return cast("Object", content)
+
+    def _manifest(self) -> Object | None:
+        """The manifest with the fields that matter, all whole numbers."""
+        place = Place(f"{self.log.directory}/{MANIFEST}")
+        content = self._read_object(place, READERS)
+        if content is None:
+            return None
+        lacks = [name for name in OFFSETS if not isinstance(content.get(name), int)]
+        lacks += [name for name, fields in LISTS.items() if not _is_list_of(content.get(name), fields)]
+        for name in lacks:
+            self.findings.problem(place, f"its {name} is missing or malformed", READERS)
+        return None if lacks else content
+
+    def _check_manifest(self, manifest: Object) -> None:
+        """What the manifest says of offsets, open transactions and segments."""
+        log, place = self.log, Place(f"{self.log.directory}/{MANIFEST}")
+        start, says, high_watermark = (manifest[name] for name in OFFSETS)
+        if high_watermark > log.end_offset:
+            what = f"its high watermark is {high_watermark}, the log ends at {log.end_offset}"
+            self.findings.problem(place, what, LOST)
+            return
+        stable = log.stable_at(high_watermark)
+        if stable is None:
+            what = f"its high watermark {high_watermark} is inside a batch"
+            self.findings.problem(place, what, READERS)
+        elif says != stable:
+            what = f"its last stable offset is {says}, a full scan up to {high_watermark} gives {stable}"
+            self.findings.problem(place, what, READERS)
+        if not log.start_offset <= start <= high_watermark:
+            what = f"its log start offset is {start}, the log begins at {log.start_offset}"
+            self.findings.problem(place, what, READERS)
+        if log.was_closed and high_watermark != log.end_offset:
+            self.findings.note(
+                place,
+                f"its high watermark is {high_watermark}, the log was closed at {log.end_offset}",
+                "the broker did not stop cleanly: readers of the manifest see the end after its next start",
+            )
+        elif log.was_closed:
+            opened = [
+                (entry["first_offset"], entry["producer_id"]) for entry in manifest["open_transactions"]
+            ]
+            found = log.model.open_transactions()
+            if opened != found:
+                what = f"its open transactions are {opened}, a full scan finds {found}"
+                self.findings.problem(place, what, READERS)
+        self._check_segments(place, manifest["segments"])
+
+    def _check_segments(self, place: Place, entries: list[Object]) -> None:
+        """Full segments are as the manifest says exactly; the last one may have grown since."""
+        known = {segment.base_offset: segment for segment in self.log.segments}
+        for entry in entries:
+            segment = known.get(entry["base_offset"])
+            if segment is None:
+                self.findings.problem(place, f"it lists a segment at {entry['base_offset']}", LOST)
+                continue
+            may_grow = entry is entries[-1] and not self.log.was_closed
+            self._compare_facts(place, segment, entry, _facts(segment), READERS, may_grow=may_grow)
+
+    def _check_checkpoint(self) -> None:
+        """An entry counts only for a log file of exactly its size: then all that it says must be true."""
+        place = Place(f"{self.log.directory}/{CHECKPOINT}")
+        content = self._read_object(place, REREAD)
+        if content is None:
+            return
+        if not _is_list_of(content.get("segments"), (*LISTS["segments"], "leader_epoch")):
+            self.findings.problem(place, "its segments are missing or malformed", REREAD)
+            return
+        known = {segment.base_offset: segment for segment in self.log.segments}
+        for entry in cast("list[Object]", content["segments"]):
+            segment = known.get(entry["base_offset"])
+            if segment is not None and segment.batches and entry["bytes"] == segment.size:
+                facts = {**_facts(segment), "leader_epoch": segment.batches[-1].header.leader_epoch}
+                self._compare_facts(place, segment, entry, facts, TRUSTED)
+
+    def _compare_facts(
+        self,
+        place: Place,
+        segment: ScannedSegment,
+        entry: Object,
+        facts: dict[str, int],
+        means: str,
+        *,
+        may_grow: bool = False,
+    ) -> None:
+        for name, value in facts.items():
+            if entry[name] > value or (entry[name] < value and not may_grow):
+                what = f"segment {segment.base_offset}: {name} is {entry[name]}, the log has {value}"
+                self.findings.problem(place, what, means)
 
 
-# --- manifest and checkpoint --------------------------------------------------------------------------------
-
-MANIFEST: Final = "manifest.json"
-CHECKPOINT: Final = "checkpoint.json"
-
-READERS: Final = "readers without a broker see too much or too little"
-LOST: Final = "readers were promised records that are not there"
-REREAD: Final = "the next start reads all of the log"
-TRUSTED: Final = "the next start would take the segment for what it is not"
-
-Object = dict[str, Any]
-
-OFFSETS: Final = ("log_start_offset", "last_stable_offset", "high_watermark")
-LISTS: Final = {
-    "open_transactions": ("first_offset", "producer_id"),
-    "segments": ("base_offset", "end_offset", "bytes", "max_timestamp"),
-}
+_Compare = Callable[[ScannedSegment, Place, list[tuple[Any, ...]]], None]
 
 
-def read_object(
-    storage: StorageReader, file: str, findings: Findings, *, was_closed: bool, means: str
-) -> Object | None:
-    """A JSON file's object; None when it is missing, or torn as a loss of power may leave it."""
-    data = storage.read_file(file)
-    if data is None:
-        return None
-    try:
-        content: Any = json.loads(data)
-    except ValueError as error:
-        findings.tell(was_closed, file, f"not JSON: {error}", means=means)
-        return None
-    if not isinstance(content, dict):
-        findings.problem(file, "not a JSON object", means=means)
-        return None
-    return cast("Object", content)
-
-
-def manifest_of(storage: StorageReader, log: ScannedLog, findings: Findings) -> Object | None:
-    """The manifest of a partition with the fields that matter, all whole numbers."""
-    file = f"{log.directory}/{MANIFEST}"
-    content = read_object(storage, file, findings, was_closed=log.was_closed, means=READERS)
-    if content is None:
-        return None
-    lacks = [name for name in OFFSETS if not isinstance(content.get(name), int)]
-    lacks += [name for name, fields in LISTS.items() if not _is_list_of(content.get(name), fields)]
-    for name in lacks:
-        findings.problem(file, f"its {name} is missing or malformed", means=READERS)
-    return None if lacks else content
+def _why_torn(data: bytes) -> str:
+    """Why these bytes are not a whole snapshot; nothing when they are."""
+    if len(data) < _SNAPSHOT_HEAD.size:
+        return f"{len(data)} bytes are not a snapshot"
+    version, checksum, count = _SNAPSHOT_HEAD.unpack_from(data)
+    size = len(data) - _SNAPSHOT_HEAD.size
+    if version != 1:
+        return f"version {version}, only 1 is known"
+    if crc32c(data[_CHECKSUM_END:]) != checksum:
+        return "its checksum does not match its bytes"
+    return "" if size == count * _SNAPSHOT_ENTRY.size else f"{size} bytes are not {count} producers"
 
 
 def _is_list_of(value: Any, fields: tuple[str, ...]) -> bool:
@@ -329,51 +382,6 @@ def _is_list_of(value: Any, fields: tuple[str, ...]) -> bool:
     )
 
 
-def check_manifest(log: ScannedLog, manifest: Object, scanned: ScannedState, findings: Findings) -> None:
-    """What the manifest says of offsets, open transactions and segments."""
-    file = f"{log.directory}/{MANIFEST}"
-    high_watermark: int = manifest["high_watermark"]
-    says: int = manifest["last_stable_offset"]
-    if high_watermark > log.end_offset:
-        findings.problem(
-            file, f"its high watermark is {high_watermark}, the log ends at {log.end_offset}", means=LOST
-        )
-        return
-    stable = scanned.stable_at(high_watermark)
-    if stable is None:
-        findings.problem(file, f"its high watermark {high_watermark} is inside a batch", means=READERS)
-    elif says != stable:
-        findings.problem(
-            file,
-            f"its last stable offset is {says}, a full scan up to {high_watermark} gives {stable}",
-            means=READERS,
-        )
-    start: int = manifest["log_start_offset"]
-    if not log.start_offset <= start <= high_watermark:
-        findings.problem(
-            file, f"its log start offset is {start}, the log begins at {log.start_offset}", means=READERS
-        )
-    if log.was_closed:
-        _check_closed(file, log, manifest, scanned, findings)
-    _check_segments(file, log, manifest, findings)
-
-
-def _check_closed(
-    file: str, log: ScannedLog, manifest: Object, scanned: ScannedState, findings: Findings
-) -> None:
-    if manifest["high_watermark"] != log.end_offset:
-        findings.note(
-            file,
-            f"its high watermark is {manifest['high_watermark']}, the log was closed at {log.end_offset}",
-            means="the broker did not stop cleanly: readers of the manifest see the end after its next start",
-        )
-        return
-    says = [(entry["first_offset"], entry["producer_id"]) for entry in manifest["open_transactions"]]
-    found = scanned.model.open_transactions()
-    if says != found:
-        findings.problem(file, f"its open transactions are {says}, a full scan finds {found}", means=READERS)
-
-
 def _facts(segment: ScannedSegment) -> dict[str, int]:
     return {
         "base_offset": segment.base_offset,
@@ -381,49 +389,3 @@ def _facts(segment: ScannedSegment) -> dict[str, int]:
         "bytes": segment.size,
         "max_timestamp": segment.max_timestamp,
     }
-
-
-def _check_segments(file: str, log: ScannedLog, manifest: Object, findings: Findings) -> None:
-    """Full segments are says exactly; the last one may have grown since."""
-    known = {segment.base_offset: segment for segment in log.segments}
-    entries: list[Object] = manifest["segments"]
-    for entry in entries:
-        segment = known.get(entry["base_offset"])
-        if segment is None:
-            findings.problem(file, f"it lists a segment at {entry['base_offset']}", means=LOST)
-            continue
-        facts = _facts(segment)
-        grown = entry is entries[-1] and not log.was_closed
-        wrong = [
-            name for name, value in facts.items() if (entry[name] > value if grown else entry[name] != value)
-        ]
-        for name in wrong:
-            findings.problem(
-                file,
-                f"segment {segment.base_offset}: {name} is {entry[name]}, the log has {facts[name]}",
-                means=READERS,
-            )
-
-
-def check_checkpoint(storage: StorageReader, log: ScannedLog, findings: Findings) -> None:
-    """An entry counts only for a log file of exactly its size: then all that it says must be true."""
-    file = f"{log.directory}/{CHECKPOINT}"
-    content = read_object(storage, file, findings, was_closed=log.was_closed, means=REREAD)
-    known = {segment.base_offset: segment for segment in log.segments}
-    if content is None:
-        return
-    if not _is_list_of(content.get("segments"), (*LISTS["segments"], "leader_epoch")):
-        findings.problem(file, "its segments are missing or malformed", means=REREAD)
-        return
-    for entry in cast("list[Object]", content["segments"]):
-        segment = known.get(entry["base_offset"])
-        if segment is None or not segment.batches or entry["bytes"] != segment.size:
-            continue
-        facts = {**_facts(segment), "leader_epoch": segment.batches[-1].header.leader_epoch}
-        for name, value in facts.items():
-            if entry[name] != value:
-                findings.problem(
-                    file,
-                    f"segment {segment.base_offset}: {name} is {entry[name]}, the log has {value}",
-                    means=TRUSTED,
-                )

@@ -7,6 +7,7 @@ start, or what an administrator did.
 from __future__ import annotations
 
 from enum import Enum
+from typing import NamedTuple
 
 import attrs
 
@@ -16,6 +17,13 @@ class Severity(Enum):
 
     PROBLEM = "problem"
     NOTE = "note"
+
+
+class Place(NamedTuple):
+    """A batch of a file, by its offset; None for the whole file."""
+
+    file: str
+    offset: int | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -40,19 +48,18 @@ class Findings:
     bytes: int = 0
     transactional_ids: int = 0
 
-    def problem(self, file: str, what: str, *, means: str, offset: int | None = None) -> None:
+    def problem(self, at: Place, what: str, means: str) -> None:
         """Something is wrong."""
-        self.found.append(
-            Finding(severity=Severity.PROBLEM, file=file, offset=offset, what=what, means=means)
-        )
+        self.tell(True, at, what, means)
 
-    def note(self, file: str, what: str, *, means: str, offset: int | None = None) -> None:
+    def note(self, at: Place, what: str, means: str) -> None:
         """Something is worth knowing."""
-        self.found.append(Finding(severity=Severity.NOTE, file=file, offset=offset, what=what, means=means))
+        self.tell(False, at, what, means)
 
-    def tell(self, is_problem: bool, file: str, what: str, *, means: str, offset: int | None = None) -> None:
+    def tell(self, is_problem: bool, at: Place, what: str, means: str) -> None:
         """A problem, or a note where a kill explains it."""
-        (self.problem if is_problem else self.note)(file, what, means=means, offset=offset)
+        severity = Severity.PROBLEM if is_problem else Severity.NOTE
+        self.found.append(Finding(severity=severity, file=at.file, offset=at.offset, what=what, means=means))
 
     def count(self, severity: Severity) -> int:
         """How many findings are as bad as that."""

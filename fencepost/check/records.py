@@ -101,19 +101,17 @@ class Internals:
         topic = self.cluster.topics.get(record.topic_id)
         if topic is None:
             self.findings.problem(
-                batch.file,
+                batch.place,
                 f"partition {record.partition} of a topic that does not exist",
-                offset=batch.header.base_offset,
-                means="the metadata has lost the record that made the topic",
+                "the metadata has lost the record that made the topic",
             )
             return
         before = topic.leader_epochs.get(record.partition, -1)
         if record.leader_epoch < before:
             self.findings.problem(
-                batch.file,
+                batch.place,
                 f"{topic.name}-{record.partition}: leader epoch {record.leader_epoch} after {before}",
-                offset=batch.header.base_offset,
-                means="a leader that was replaced could write again",
+                "a leader that was replaced could write again",
             )
         topic.leader_epochs[record.partition] = record.leader_epoch
 
@@ -134,10 +132,9 @@ class Internals:
         home = None if topic is None else coordinator_partition(name, len(topic.leader_epochs))
         if home is not None and home != partition.partition:
             self.findings.problem(
-                batch.file,
+                batch.place,
                 f"{what} belongs to partition {home}",
-                offset=batch.header.base_offset,
-                means="its coordinator looks for it there and does not find it",
+                "its coordinator looks for it there and does not find it",
             )
 
 

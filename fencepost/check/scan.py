@@ -2,6 +2,10 @@
 
 Rule: shares with the journal nothing but the batch format. Like recovery it stops at the first batch that
 cannot be there, so that one fault is reported once.
+
+A log without such a fault is gone through a second time by its producers: epochs never fall, sequences never
+skip. The log model says what each batch leaves behind, and every batch is compared with what the model says
+before it.
 """
 
 from __future__ import annotations
@@ -11,8 +15,9 @@ from typing import Final, NamedTuple
 
 import attrs
 
-from fencepost.check.findings import Findings
+from fencepost.check.findings import Findings, Place
 from fencepost.journal.storage import StorageFile, StorageReader
+from fencepost.log_model.partitions import ModelProducer, PartitionModel
 from fencepost.protocol.batches import (
     HEADER_SIZE,
     BatchHeader,
@@ -22,10 +27,16 @@ from fencepost.protocol.batches import (
     read_marker,
 )
 from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.terms import NO_OFFSET, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
 
 LOG_SUFFIX: Final = ".log"
 OFFSET_DIGITS: Final = 20
+# producer.id.expiration.ms: a partition forgets a producer that is silent for so long, and an unknown
+# producer may start at any sequence.
+PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
+
 CUT: Final = "recovery would cut the log here, and lose what follows"
+FENCED: Final = "a producer that had been fenced could write"
 
 RecordReader = Callable[["ScannedBatch", bytes], None]
 """Looks into an intact data batch; ProtocolViolation when its records make no sense."""
@@ -39,34 +50,55 @@ class ScannedBatch(NamedTuple):
     header: BatchHeader
     marker: Marker | None
 
+    @property
+    def place(self) -> Place:
+        """Where findings say that it is."""
+        return Place(self.file, self.header.base_offset)
 
-@attrs.frozen(kw_only=True)
+
+@attrs.define(eq=False)
 class ScannedSegment:
-    """One log file: its valid batches. `is_final`: nothing will be appended, so its indexes are complete."""
+    """One log file: its valid batches, and how far they go. `is_final`: nothing will be appended, so its
+    indexes are complete.
+    """
 
     base_offset: int
     file: str
-    size: int
-    batches: list[ScannedBatch]
     is_final: bool
+    end_offset: int
+    size: int = 0
+    max_timestamp: int = -1
+    batches: list[ScannedBatch] = attrs.Factory(list[ScannedBatch])
 
-    @property
-    def end_offset(self) -> int:
-        return self.batches[-1].header.next_offset if self.batches else self.base_offset
+    def add(self, batch: ScannedBatch) -> None:
+        """Go on with the next batch."""
+        self.batches.append(batch)
+        self.size += batch.header.size
+        self.end_offset = batch.header.next_offset
+        self.max_timestamp = max(self.max_timestamp, batch.header.max_timestamp)
 
-    @property
-    def max_timestamp(self) -> int:
-        return max((batch.header.max_timestamp for batch in self.batches), default=-1)
 
-
-@attrs.frozen(kw_only=True)
+@attrs.define(eq=False)
 class ScannedLog:
-    """A partition's log. `is_whole`: no fault was found in it, so what is derived from it can be judged."""
+    """A partition's log. `is_whole`: no fault was found in it, so what is derived from it can be judged.
 
-    directory: str
-    segments: list[ScannedSegment]
+    What follows `is_whole` is known once the producers were followed; `newest_producer` is the first batch of
+    the producer with the highest id.
+    """
+
+    partition: TopicPartition
     was_closed: bool
-    is_whole: bool
+    segments: list[ScannedSegment] = attrs.Factory(list[ScannedSegment])
+    is_whole: bool = True
+    model: PartitionModel = attrs.Factory(PartitionModel)
+    producers_at: dict[int, dict[int, ModelProducer]] = attrs.Factory(dict[int, dict[int, ModelProducer]])
+    """By the offsets that were asked for; no entry for an offset inside a batch."""
+    last: ScannedBatch | None = None
+    newest_producer: ScannedBatch | None = None
+
+    @property
+    def directory(self) -> str:
+        return str(self.partition)
 
     @property
     def start_offset(self) -> int:
@@ -76,10 +108,26 @@ class ScannedLog:
     def end_offset(self) -> int:
         return self.segments[-1].end_offset if self.segments else 0
 
+    def place(self, offset: int) -> Place:
+        """The log file that holds an offset, and the offset."""
+        return next(
+            Place(segment.file, offset)
+            for segment in reversed(self.segments)
+            if segment.base_offset <= offset
+        )
+
     def batches(self) -> Iterator[ScannedBatch]:
         """Every valid batch in order."""
         for segment in self.segments:
             yield from segment.batches
+
+    def stable_at(self, high_watermark: int) -> int | None:
+        """The last stable offset at a high watermark; None when it is inside a batch."""
+        producers = self.producers_at.get(high_watermark)
+        if producers is None:
+            return None
+        opened = [known.first_offset for known in producers.values() if known.first_offset != NO_OFFSET]
+        return min(opened, default=high_watermark)
 
 
 def offset_of(name: str, suffix: str) -> int | None:
@@ -89,110 +137,86 @@ def offset_of(name: str, suffix: str) -> int | None:
     return int(digits) if is_one else None
 
 
+# --- batch by batch -----------------------------------------------------------------------------------------
+
+
 def scan_log(
-    storage: StorageReader, directory: str, *, was_closed: bool, contents: RecordReader, findings: Findings
+    storage: StorageReader,
+    partition: TopicPartition,
+    *,
+    was_closed: bool,
+    contents: RecordReader,
+    findings: Findings,
 ) -> ScannedLog:
     """Reads all segments of a partition. `was_closed`: its broker stopped in order, so no end may be torn."""
+    log = ScannedLog(partition, was_closed)
     sizes = {
         offset: size
-        for name, size in storage.files(directory).items()
+        for name, size in storage.files(log.directory).items()
         if (offset := offset_of(name, LOG_SUFFIX)) is not None
     }
-    scan = _Scan(storage, directory, contents=contents, findings=findings)
-    segments: list[ScannedSegment] = []
+    scan = _Scan(storage, log, contents, findings)
     for base, size in sizes.items():
-        is_last = base == max(sizes)
-        if segments and base != segments[-1].end_offset and scan.is_whole:
-            scan.fail(
-                scan.name(base),
-                base,
-                f"a segment begins at offset {base} where {segments[-1].end_offset} was expected",
-            )
-        if not scan.is_whole:
+        file = f"{log.directory}/{base:0{OFFSET_DIGITS}d}{LOG_SUFFIX}"
+        if log.segments and base != log.end_offset:
+            what = f"a segment begins at offset {base} where {log.end_offset} was expected"
+            scan.fail(Place(file, base), what)
             break
-        segments.append(scan.segment(base, size, is_final=was_closed or not is_last))
+        log.segments.append(ScannedSegment(base, file, was_closed or base != max(sizes), base))
+        scan.read(log.segments[-1], size)
+        if not log.is_whole:
+            break
     findings.partitions += 1
     findings.segments += len(sizes)
-    return ScannedLog(directory=directory, segments=segments, was_closed=was_closed, is_whole=scan.is_whole)
+    return log
 
 
+@attrs.define(eq=False)
 class _Scan:
-    def __init__(
-        self, storage: StorageReader, directory: str, *, contents: RecordReader, findings: Findings
-    ) -> None:
-        self.storage = storage
-        self.directory = directory
-        self.contents = contents
-        self.findings = findings
-        self.is_whole = True
-        self.leader_epoch = -1
+    storage: StorageReader
+    log: ScannedLog
+    contents: RecordReader
+    findings: Findings
+    leader_epoch: int = -1
 
-    def name(self, base: int) -> str:
-        return f"{self.directory}/{base:0{OFFSET_DIGITS}d}{LOG_SUFFIX}"
+    def fail(self, at: Place, what: str) -> None:
+        self.log.is_whole = False
+        self.findings.problem(at, what, CUT)
 
-    def fail(self, file: str, offset: int, what: str) -> None:
-        self.is_whole = False
-        self.findings.problem(file, what, offset=offset, means=CUT)
-
-    def segment(self, base: int, size: int, *, is_final: bool) -> ScannedSegment:
+    def read(self, segment: ScannedSegment, size: int) -> None:
         """The valid batches of one file, up to the first that is not."""
-        file = self.name(base)
-        opened = self.storage.open(file)
-        batches: list[ScannedBatch] = []
-        position, expected = 0, base
+        opened = self.storage.open(segment.file)
         try:
-            while position < size and self.is_whole:
-                batch = self.batch(opened, file, position, size, expected, is_final=is_final)
-                if batch is None:
-                    break
-                batches.append(batch)
-                position, expected = position + batch.header.size, batch.header.next_offset
+            while segment.size < size and (batch := self._batch(opened, segment, size)) is not None:
+                segment.add(batch)
         finally:
             opened.close()
-        self.findings.batches += len(batches)
-        self.findings.bytes += position
-        return ScannedSegment(base_offset=base, file=file, size=position, batches=batches, is_final=is_final)
+        self.findings.batches += len(segment.batches)
+        self.findings.bytes += segment.size
 
-    def batch(
-        self, opened: StorageFile, file: str, position: int, size: int, expected: int, *, is_final: bool
-    ) -> ScannedBatch | None:
-        """The batch at a byte position; None at an end that a kill has torn, or at a fault."""
-        left = size - position
-        head = opened.read(position, HEADER_SIZE)
-        is_cut = left < HEADER_SIZE
+    def _batch(self, opened: StorageFile, segment: ScannedSegment, size: int) -> ScannedBatch | None:
+        """The next batch; None at an end that a kill has torn, or at a fault."""
+        position, left, place = segment.size, size - segment.size, Place(segment.file, segment.end_offset)
         try:
-            header = None if is_cut else read_header(head)
+            header = read_header(opened.read(position, HEADER_SIZE)) if left >= HEADER_SIZE else None
         except ProtocolViolation as violation:
-            self.fail(file, expected, f"no batch at byte {position}: {violation}")
-            return None
+            return self.fail(place, f"no batch at byte {position}: {violation}")
         if header is None or header.size > left:
-            self._torn(file, expected, left, is_final=is_final)
-            return None
+            what = f"{left} bytes at the end are not a complete batch"
+            if segment.is_final:
+                return self.fail(place, what)
+            return self.findings.note(place, what, "a write was cut short; the next start drops it")
         data = opened.read(position, header.size)
-        wrong = self._wrong(header, data, position, expected)
-        if wrong is not None:
-            self.fail(file, expected, wrong)
-            return None
-        self.leader_epoch = header.leader_epoch
-        return self._looked_into(ScannedBatch(file, position, header, None), data)
-
-    def _torn(self, file: str, offset: int, left: int, *, is_final: bool) -> None:
-        what = f"{left} bytes at the end are not a complete batch"
-        if is_final:
-            self.fail(file, offset, what)
-        else:
-            self.findings.note(
-                file, what, offset=offset, means="a write was cut short; the next start drops it"
-            )
-
-    def _wrong(self, header: BatchHeader, data: bytes, position: int, expected: int) -> str | None:
         if not checksum_matches(data, 0, header):
-            return f"the checksum of the batch at byte {position} does not match its bytes"
-        if header.base_offset != expected:
-            return f"a batch begins at offset {header.base_offset} where {expected} was expected"
+            return self.fail(place, f"the checksum of the batch at byte {position} does not match its bytes")
+        if header.base_offset != segment.end_offset:
+            what = f"a batch begins at offset {header.base_offset} where {segment.end_offset} was expected"
+            return self.fail(place, what)
         if header.leader_epoch < self.leader_epoch:
-            return f"a batch of leader epoch {header.leader_epoch} after one of {self.leader_epoch}"
-        return None
+            what = f"a batch of leader epoch {header.leader_epoch} after one of {self.leader_epoch}"
+            return self.fail(place, what)
+        self.leader_epoch = header.leader_epoch
+        return self._looked_into(ScannedBatch(segment.file, position, header, None), data)
 
     def _looked_into(self, batch: ScannedBatch, data: bytes) -> ScannedBatch:
         try:
@@ -202,9 +226,72 @@ class _Scan:
         except ProtocolViolation as violation:
             what = "marker" if batch.header.is_control else "records"
             self.findings.problem(
-                batch.file,
+                batch.place,
                 f"unreadable {what}: {violation}",
-                offset=batch.header.base_offset,
-                means="the checksum matches, so it was written like this; readers will stop here",
+                "the checksum matches, so it was written like this; readers will stop here",
             )
         return batch
+
+
+# --- producers ----------------------------------------------------------------------------------------------
+
+
+def follow_producers(log: ScannedLog, offsets: set[int], findings: Findings) -> None:
+    """Judge every batch of a log by its producer, and remember the producers at these offsets."""
+    model = log.model
+    for batch in log.batches():
+        header = batch.header
+        if header.base_offset in offsets:
+            log.producers_at[header.base_offset] = dict(model.producers)
+        known = model.producers.get(header.producer_id)
+        if known is not None and batch.marker is not None:
+            _judge_marker(batch, batch.marker, known, findings)
+        elif known is not None and header.producer_id != NO_PRODUCER_ID and not header.is_control:
+            _judge_data(batch, known, model, findings)
+        model.apply(header, batch.marker)
+        log.last = batch
+        if log.newest_producer is None or header.producer_id > log.newest_producer.header.producer_id:
+            log.newest_producer = batch
+    if log.end_offset in offsets:
+        log.producers_at[log.end_offset] = dict(model.producers)
+
+
+def _writer(batch: ScannedBatch) -> str:
+    return f"producer {batch.header.producer_id} epoch {batch.header.producer_epoch}"
+
+
+def _judge_data(batch: ScannedBatch, known: ModelProducer, model: PartitionModel, findings: Findings) -> None:
+    header, writer = batch.header, _writer(batch)
+    expected = model.expected_sequence(header.producer_id, header.producer_epoch)
+    if header.producer_epoch < known.producer_epoch:
+        what = f"{writer}: a batch after epoch {known.producer_epoch} was here"
+        findings.problem(batch.place, what, FENCED)
+    elif header.base_sequence not in (NO_SEQUENCE, expected):
+        was_idle = header.max_timestamp - known.timestamp > PRODUCER_ID_EXPIRATION_MS
+        findings.tell(
+            not was_idle,
+            batch.place,
+            f"{writer}: sequence {header.base_sequence} where {expected} was expected",
+            "it was idle for so long that the partition may have removed its state"
+            if was_idle
+            else "records of this producer were lost, doubled or reordered",
+        )
+    if not header.is_transactional and known.first_offset != NO_OFFSET:
+        findings.problem(
+            batch.place,
+            f"{writer}: a plain batch inside its transaction, open since offset {known.first_offset}",
+            "readers of committed records cannot tell what it belongs to",
+        )
+
+
+def _judge_marker(batch: ScannedBatch, marker: Marker, known: ModelProducer, findings: Findings) -> None:
+    if batch.header.producer_epoch < known.producer_epoch:
+        what = f"{_writer(batch)}: a marker after epoch {known.producer_epoch} was here"
+        findings.problem(batch.place, what, FENCED)
+    if marker.coordinator_epoch < known.coordinator_epoch:
+        findings.problem(
+            batch.place,
+            f"{_writer(batch)}: a marker of coordinator epoch {marker.coordinator_epoch} after one of "
+            f"{known.coordinator_epoch}",
+            "a coordinator that had been replaced could write",
+        )
