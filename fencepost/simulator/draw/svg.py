@@ -159,13 +159,32 @@ def _broken(scene: Scene) -> Iterator[str]:
 
 
 def _marks(scene: Scene, place: int, event: Event) -> list[str]:
+    """What stands in the lanes for one event."""
+    y = scene.y(place)
     match event:
-        case Appended() | Bounded() | Truncated():
-            return log_marks(scene, place, event)
+        case Sent(number=number):
+            return _departure(scene, scene.messages[number], y)
+        case Arrived(number=number):
+            return _arrival(scene, scene.messages[number], y)
+        case Lost(number=number):
+            return _loss(scene, scene.messages[number], scene.paths[number])
+        case Called(participant=lane):
+            return [pill(scene.lanes[lane], y, event.label)]
+        case Struck():
+            return _fault(scene, event, y)
         case Coordinated():
-            return coordinator_marks(scene, place, event)
-        case _:
-            return message_marks(scene, place, event)
+            return _state(scene, event, y)
+        case Appended():
+            return _append(scene, scene.batches[event.partition][place], y)
+        case Bounded():
+            text = f"LSO {event.last_stable_offset} HW {event.high_watermark}"
+            held = "halo small loud" if event.last_stable_offset < event.high_watermark else "halo small"
+            x = scene.log_lanes[event.partition].at(event.high_watermark)
+            return [label(x + 7, y + 4, text, kind=held)]
+        case Truncated():
+            x = scene.log_lanes[event.partition].at(event.next_offset)
+            text = f"truncated to {event.next_offset}"
+            return [*_origin(scene, y, event.node, end=x), cross(x, y), label(x + 9, y + 4, text)]
 
 
 def _legend(width: float, *, top: float) -> Iterator[tuple[int, str]]:
@@ -219,15 +238,15 @@ def kind_of(message: DrawnMessage) -> str:
     return "message" if message.event.answers is None else "answer"
 
 
-def crossings(scene: Scene, message: DrawnMessage, x: float, side: int, *, text: str, baseline: float) -> int:
+def crossings(scene: Scene, message: DrawnMessage, side: int, baseline: float, text: str) -> int:
     """How many other messages and lifelines run through a label's box."""
-    ends = sorted((x + 8 * side, x + (8 + width_of(text)) * side))
-    top, low = baseline - 9, baseline + 2
+    x = scene.lanes[message.event.source]
+    left, right = sorted((x + 8 * side, x + (8 + width_of(text)) * side))
     hit = sum(
-        number != message.event.number and way.crosses(ends[0], ends[1], top=top, low=low)
+        number != message.event.number and way.crosses(left, right, top=baseline - 9, low=baseline + 2)
         for number, way in scene.paths.items()
     )
-    return hit + sum(ends[0] <= lane <= ends[1] for lane in scene.lanes.values())
+    return hit + sum(left <= lane <= right for lane in scene.lanes.values())
 
 
 def arrows(scene: Scene) -> Iterator[str]:
@@ -293,26 +312,13 @@ def bands(scene: Scene) -> Iterator[str]:
         yield box(0, scene.y(place) - 10, scene.width, 20, kind=kind)
 
 
-def message_marks(scene: Scene, place: int, event: Event) -> list[str]:
-    """What stands in the lanes for one event; nothing for one that is drawn further right."""
-    y = scene.y(place)
-    match event:
-        case Sent(number=number):
-            return _departure(scene, scene.messages[number], y)
-        case Arrived(number=number):
-            return _arrival(scene, scene.messages[number], y)
-        case Lost(number=number):
-            return _loss(scene, scene.messages[number], scene.paths[number])
-        case Called(participant=lane):
-            return [pill(scene.lanes[lane], y, event.label)]
-        case Struck(number=number):
-            x = scene.lanes.get(event.participant, TIME_WIDTH + 20)
-            if number is not None and not event.participant:
-                x = scene.paths[number].x_at(y) if number in scene.paths else x
-            text = note(event, scene.messages)
-            return [pill(x + 14 + width_of(text) / 2, y, text, text_kind="loud"), bolt(x, y)]
-        case _:
-            return []
+def _fault(scene: Scene, event: Struck, y: float) -> list[str]:
+    """A bolt where it struck: at a lane, at a message under way, or at the edge."""
+    x = scene.lanes.get(event.participant, TIME_WIDTH + 20)
+    if event.number in scene.paths and not event.participant:
+        x = scene.paths[event.number].x_at(y)
+    text = note(event, scene.messages)
+    return [pill(x + 14 + width_of(text) / 2, y, text, text_kind="loud"), bolt(x, y)]
 
 
 def _departure(scene: Scene, message: DrawnMessage, y: float) -> list[str]:
@@ -321,22 +327,23 @@ def _departure(scene: Scene, message: DrawnMessage, y: float) -> list[str]:
     """
     x = scene.lanes[message.event.source]
     forward = 1 if scene.lanes[message.event.target] >= x else -1
-    words_ = note(message.event, scene.messages)
+    text = note(message.event, scene.messages)
+
+    def cost(place: tuple[int, float]) -> tuple[bool, int]:
+        return width_of(text) > _room(scene, x, place[0]), crossings(scene, message, *place, text)
+
     # Above the line on its own side; at mid-row on the other, where no line starts.
-    places = [(forward, y - 4), (-forward, y + 4)]
-    rooms = [_room(scene, x, side) for side, _ in places]
-    costs = [
-        (crossings(scene, message, x, side, text=words_, baseline=low), width_of(words_) > room)
-        for (side, low), room in zip(places, rooms, strict=True)
-    ]
-    best = 1 if (costs[1][1], costs[1][0]) < (costs[0][1], costs[0][0]) else 0
-    side, baseline = places[best]
-    text = shortened(words_, int(rooms[best] / CHARACTER_WIDTH))
+    side, baseline = min((forward, y - 4), (-forward, y + 4), key=cost)
     kind = "halo loud" if message.is_struck or message.repeats is not None or message.is_late else "halo"
     return [
         tag("circle", cx=x, cy=y, r=3.2, class_="dot"),
-        label(x + 9 * side, baseline, text, kind=kind, anchor="start" if side > 0 else "end"),
+        _beside(x + 9 * side, baseline, side, _fitted(scene, x, side, text), kind=kind),
     ]
+
+
+def _beside(x: float, y: float, side: int, text: str, *, kind: str = "halo") -> str:
+    """Text that ends or begins at `x`, by the side on which it stands."""
+    return label(x, y, text, kind=kind, anchor="start" if side > 0 else "end")
 
 
 def _room(scene: Scene, x: float, side: int) -> float:
@@ -344,39 +351,36 @@ def _room(scene: Scene, x: float, side: int) -> float:
     return (scene.lanes_end - x if side > 0 else x - TIME_WIDTH) - 14
 
 
+def _fitted(scene: Scene, x: float, side: int, text: str) -> str:
+    return shortened(text, int(_room(scene, x, side) / CHARACTER_WIDTH))
+
+
 def _arrival(scene: Scene, message: DrawnMessage, y: float) -> list[str]:
     """The number after the arrowhead, with the label when it left long ago, and the badge of a late one."""
     x = scene.lanes[message.event.target]
-    came_from_left = scene.lanes[message.event.source] < x
-    side = 1 if came_from_left else -1
-    place = message.sent if message.arrived is None else message.arrived
-    text = f"{message.event.number}"
-    if place - message.sent > _NEAR:
-        text = f"{message.event.number} {message.event.label}"
-    anchor = "start" if side > 0 else "end"
-    if message.is_late:
-        badge = "LATE"
-        wide = width_of(badge) + 8
-        left = x + 8 if side > 0 else x - 8 - wide
-        text = f"{text}, {overtakers(message, scene.messages)}"
-        return [
-            box(left, y - 8, wide, 16, kind="badge", rx=3),
-            label(left + wide / 2, y + 4, badge, kind="badge-text", anchor="middle"),
-            label(x + (14 + wide) * side, y + 4, text, kind="halo loud", anchor=anchor),
-        ]
-    room = _room(scene, x, side)
-    return [label(x + 8 * side, y + 4, shortened(text, int(room / CHARACTER_WIDTH)), anchor=anchor)]
+    side = 1 if scene.lanes[message.event.source] < x else -1
+    assert message.arrived is not None, "only what arrived is drawn as an arrival"
+    text = str(message.event.number)
+    if message.arrived - message.sent > _NEAR:
+        text += f" {message.event.label}"
+    if not message.is_late:
+        return [_beside(x + 8 * side, y + 4, side, _fitted(scene, x, side, text))]
+    badge = "LATE"
+    wide = width_of(badge) + 8
+    left = x + 8 if side > 0 else x - 8 - wide
+    text += f", {overtakers(message, scene.messages)}"
+    return [
+        box(left, y - 8, wide, 16, kind="badge", rx=3),
+        label(left + wide / 2, y + 4, badge, kind="badge-text", anchor="middle"),
+        _beside(x + (14 + wide) * side, y + 4, side, text, kind="halo loud"),
+    ]
 
 
 def _loss(scene: Scene, message: DrawnMessage, way: MessagePath) -> list[str]:
     """A cross where the line ends, and why."""
     side = 1 if way.x2 >= way.x1 else -1
-    room = _room(scene, way.x2, side)
-    text = shortened(f"{message.event.number} lost: {message.because}", int(room / CHARACTER_WIDTH))
-    return [
-        cross(way.x2, way.y2),
-        label(way.x2 + 10 * side, way.y2 + 4, text, anchor="start" if side > 0 else "end"),
-    ]
+    text = _fitted(scene, way.x2, side, f"{message.event.number} lost: {message.because}")
+    return [cross(way.x2, way.y2), _beside(way.x2 + 10 * side, way.y2 + 4, side, text)]
 
 
 # --- coordinators -------------------------------------------------------------------------------------------
@@ -409,10 +413,9 @@ def bars(scene: Scene) -> Iterator[str]:
                     yield label(x + _BAR + 6, top + 10, _state_name(event), kind="halo loud")
 
 
-def coordinator_marks(scene: Scene, place: int, event: Coordinated) -> list[str]:
+def _state(scene: Scene, event: Coordinated, y: float) -> list[str]:
     """A line from the node to the bar, and the name of the state."""
-    x, y = scene.coordinators[event.transactional_id], scene.y(place)
-    node = scene.lanes[event.node]
+    x, node = scene.coordinators[event.transactional_id], scene.lanes[event.node]
     return [
         line(node, y, x, y, kind="guide"),
         box(node - 4, y - 4, 8, 8, kind="dot", transform=f"rotate(45 {node:.1f} {y:.1f})"),
@@ -435,21 +438,19 @@ _MARKER_SIGNS = {BatchFate.COMMIT_MARKER: ("commit", "C"), BatchFate.ABORT_MARKE
 
 def hatches() -> str:
     """A hatching in each colour, for data that was aborted."""
-    return tag(
-        "defs",
-        *(
-            tag(
-                "pattern",
-                line(0, 0, 0, 5, kind="").replace(' class=""', f' stroke="{colour}" stroke-width="3"'),
-                id=f"hatch-{place}",
-                width=5,
-                height=5,
-                patternUnits="userSpaceOnUse",
-                patternTransform="rotate(45)",
-            )
-            for place, colour in enumerate(PALETTE)
-        ),
-    )
+    patterns = [
+        tag(
+            "pattern",
+            tag("line", x1=0, y1=0, x2=0, y2=5, stroke=colour, stroke_width="3"),
+            id=f"hatch-{place}",
+            width=5,
+            height=5,
+            patternUnits="userSpaceOnUse",
+            patternTransform="rotate(45)",
+        )
+        for place, colour in enumerate(PALETTE)
+    ]
+    return tag("defs", *patterns)
 
 
 def grounds(scene: Scene) -> Iterator[str]:
@@ -481,29 +482,15 @@ def _stairs(corners: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return points
 
 
-def log_marks(scene: Scene, place: int, event: Appended | Bounded | Truncated) -> list[str]:
-    """What stands in the lane for one event; an append is joined to the node that made it."""
-    y = scene.y(place)
-    lane = scene.log_lanes[event.partition]
-    match event:
-        case Appended():
-            batch = scene.batches[event.partition][place]
-            text = " ".join(filter(None, (offsets(event), content(event), producer(event.header))))
-            return [
-                *_origin(scene, y, event.node, end=lane.at(event.header.base_offset)),
-                *_drawn(scene, batch, lane, y),
-                label(lane.at(event.header.next_offset) + 7, y + 4, shortened(text, _WORDS_MAX)),
-            ]
-        case Bounded():
-            text = f"LSO {event.last_stable_offset} HW {event.high_watermark}"
-            held = "halo small loud" if event.last_stable_offset < event.high_watermark else "halo small"
-            return [label(lane.at(event.high_watermark) + 7, y + 4, text, kind=held)]
-        case Truncated():
-            return [
-                *_origin(scene, y, event.node, end=lane.at(event.next_offset)),
-                cross(lane.at(event.next_offset), y),
-                label(lane.at(event.next_offset) + 9, y + 4, f"truncated to {event.next_offset}"),
-            ]
+def _append(scene: Scene, batch: DrawnBatch, y: float) -> list[str]:
+    """A batch at its offsets, joined to the node that appended it."""
+    event, lane = batch.appended, scene.log_lanes[batch.appended.partition]
+    text = " ".join(filter(None, (offsets(event), content(event), producer(event.header))))
+    return [
+        *_origin(scene, y, event.node, end=lane.at(event.header.base_offset)),
+        *_drawn(scene, batch, lane, y),
+        label(lane.at(event.header.next_offset) + 7, y + 4, shortened(text, _WORDS_MAX)),
+    ]
 
 
 def _origin(scene: Scene, y: float, node: str, *, end: float) -> list[str]:
