@@ -48,7 +48,6 @@ from enum import Enum
 from typing import Annotated, Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import attrs
-from sortedcontainers import SortedDict, SortedSet
 
 from fencepost.protocol.batches import Buffer
 
@@ -138,11 +137,10 @@ class _Walk:
 
 _SCALARS: Final = (int, str, bytes, bool, float, types.NoneType, type, Enum)
 _FUNCTIONS: Final = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
-_MAPPINGS: Final = (dict, SortedDict)
-_SETS: Final = (set, frozenset, SortedSet)
+_SETS: Final = (set, frozenset)
 _SEQUENCES: Final = (list, deque, tuple)
 _BUFFERS: Final = (bytearray, memoryview)
-_CONTAINERS: Final = frozenset({*_MAPPINGS, *_SETS, *_SEQUENCES, *_BUFFERS})
+_CONTAINERS: Final = frozenset({dict, *_SETS, *_SEQUENCES, *_BUFFERS})
 
 
 def _split(hint: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -223,7 +221,7 @@ class _Compiler(dict[type[Any], Callable[[Any, Any], Any]]):
         raise NotImplementedError
 
     def _define(self, lines: Sequence[str], **names: Any) -> Callable[[Any, Any], Any]:
-        scope: dict[str, Any] = {"walk": self, "plain": self.plain, "SortedDict": SortedDict, **names}
+        scope: dict[str, Any] = {"walk": self, "plain": self.plain, **names}
         exec("\n    ".join(["def f(o, w):", *lines]), scope)
         return scope["f"]
 
@@ -269,8 +267,6 @@ class _Forks(_Compiler):
                 return f"{what}.copy()"
             if origin is dict:
                 return f"{{{k}: {item} for {k}, {x} in {what}.items()}}"
-            if origin is SortedDict:
-                return f"SortedDict([({k}, {item}) for {k}, {x} in {what}.items()])"
             made = f"[{item} for {x} in {what}]"
             return made if origin is list else f"type({what})({made})"
         found = self._of_optional(base, what, depth)
@@ -360,9 +356,9 @@ class _Keys(_Compiler):
         k, x = f"k{depth}", f"x{depth}"
         if origin in _BUFFERS:
             return f"bytes({what})"
-        if origin in _MAPPINGS:
+        if origin is dict:
             key, item = self._code(arms[0], k, depth + 1), self._code(arms[1], x, depth + 1)
-            items = f"{what}.items()" if is_ordered or origin is SortedDict else f"sorted({what}.items())"
+            items = f"{what}.items()" if is_ordered else f"sorted({what}.items())"
             if (key, item) == (k, x):
                 return f"tuple({items})"
             return f"tuple([({key}, {item}) for {k}, {x} in {items}])"

@@ -7,7 +7,6 @@ from typing import Annotated, Any, NamedTuple
 
 import attrs
 import pytest
-from sortedcontainers import SortedDict
 
 from fencepost.protocol.fork import (
     Clock,
@@ -56,7 +55,7 @@ class Log:
     key: Scope[str]
     entries: dict[int, Entry] = attrs.Factory(dict[int, Entry])
     guards: Note[dict[str, Guard]] = attrs.Factory(dict[str, Guard])
-    opened: SortedDict[int, int] = attrs.Factory(SortedDict[int, int])
+    opened: dict[int, int] = attrs.Factory(dict[int, int])
     guards_given: Ignored[int] = 0
 
 
@@ -106,7 +105,6 @@ def test_what_two_fields_share_stays_shared() -> None:
     made = fork(server())
     assert made.leader is made.logs["a"]
     assert isinstance(made.waiting, deque)
-    assert isinstance(made.logs["b"].opened, SortedDict)
 
 
 def test_constants_and_settings_are_shared() -> None:
