@@ -13,8 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import attrs
 
-from fencepost.journal.indexes import AbortedRange
-from fencepost.journal.snapshots import ProducerSnapshot
+from fencepost.journal.indexes import AbortedRange, ProducerSnapshot
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import ReplyBody, Request

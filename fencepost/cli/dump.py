@@ -28,10 +28,9 @@ from fencepost.cli.log_files import (
     segment_files,
 )
 from fencepost.cli.output import Json, counted, moment, print_json, text_of
-from fencepost.journal.indexes import AbortedRange, OffsetIndex, TimeIndex, TransactionIndex
+from fencepost.journal.indexes import AbortedRange, OffsetIndex, TimeIndex, TransactionIndex, decode_snapshot
 from fencepost.journal.manifest import MANIFEST_FILE
 from fencepost.journal.segments import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, parse_file_name
-from fencepost.journal.snapshots import decode_snapshot
 from fencepost.protocol.batches import MAGIC_COLUMNS, read_marker
 from fencepost.protocol.compression import Compression
 from fencepost.protocol.errors import FencepostError

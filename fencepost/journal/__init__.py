@@ -3,7 +3,7 @@
 # Each line uses only what stands above it:
 #
 #     storage                          what a disk promises; implemented by disk, memory and simulated
-#     indexes, snapshots               files beside a segment
+#     indexes                          the files beside a segment
 #     open_transactions, manifest      which transactions a log leaves open; the JSON files of a partition
 #     segments                         batches in one file, and the walk over them
 #     recovery                         the valid prefix of the segments after a crash

@@ -100,9 +100,7 @@ class DataDirectory:
             trusted_clean = name in self._clean
             # From here on its files may change, and the mark that was read no longer covers them.
             self._clean.discard(name)
-            journal = Journal.open(
-                self._storage, partition, settings=self._settings, trusted_clean=trusted_clean
-            )
+            journal = Journal(self._storage, partition, settings=self._settings, trusted_clean=trusted_clean)
             self._journals[partition] = journal
         return journal
 

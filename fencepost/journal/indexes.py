@@ -1,6 +1,7 @@
-"""The three indexes beside a segment, byte for byte Kafka's: offsets, timestamps and aborted transactions.
+"""The files beside a segment, byte for byte Kafka's: its indexes of offsets, timestamps and aborted
+transactions, and the snapshot of what the leader remembers of each producer.
 
-Rule: an index only says where to look. The log is the truth, and every index can be rebuilt from it.
+Rule: they only save reading the log. The log is the truth, and every one of them can be rebuilt from it.
 """
 
 # Theory of operation
@@ -24,8 +25,10 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
+
+from crc32c import crc32c
 
 from fencepost.protocol.errors import FencepostError
 
@@ -63,7 +66,7 @@ class OffsetIndex:
     runs in C.
     """
 
-    __slots__ = ("offsets", "positions")
+    __slots__ = ("offsets", "positions", "saved")
 
     def __init__(self, data: bytes = b"") -> None:
         if len(data) % OFFSET_ENTRY.size:
@@ -75,6 +78,7 @@ class OffsetIndex:
             words.byteswap()
         self.offsets = words[0::2]
         self.positions = words[1::2]
+        self.saved = len(self.offsets)  # as many entries are in the file
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -116,7 +120,7 @@ class TimeIndex:
     columns ascend.
     """
 
-    __slots__ = ("offsets", "timestamps")
+    __slots__ = ("offsets", "saved", "timestamps")
 
     def __init__(self, data: bytes = b"") -> None:
         if len(data) % TIME_ENTRY.size:
@@ -126,6 +130,7 @@ class TimeIndex:
         for timestamp, offset in TIME_ENTRY.iter_unpack(data):
             self.timestamps.append(timestamp)
             self.offsets.append(offset)
+        self.saved = len(self.offsets)  # as many entries are in the file
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -205,9 +210,10 @@ class TransactionIndex:
 
 
 def collect_aborted(
-    indexes: Sequence[TransactionIndex], fetch_offset: int, *, upper: int
-) -> tuple[list[AbortedRange], bool]:
-    """Search the indexes of consecutive segments; the first one is of the segment that holds `fetch_offset`.
+    indexes: Iterable[TransactionIndex], fetch_offset: int, *, upper: int
+) -> list[AbortedRange]:
+    """Search the indexes of consecutive segments, as far as needed; the first one is of the segment that
+    holds `fetch_offset`.
 
     Searching that segment alone would let aborted records through, since an entry stands where its marker is.
     """
@@ -216,5 +222,61 @@ def collect_aborted(
         here, complete = index.collect(fetch_offset, upper=upper)
         found += here
         if complete:
-            return found, True
-    return found, False
+            break
+    return found
+
+
+# --- the snapshot of producers (ProducerStateManager, version 1) ----------------------------------------
+#
+#     version i16 | CRC-32C u32 | count i32 | per producer: id i64, epoch i16, last sequence i32,
+#                                           | last offset i64, offset delta i32, timestamp i64,
+#                                           | coordinator epoch i32, first offset of its transaction i64
+#
+# The checksum covers a file that may be torn: a snapshot is synced only when the journal is closed. One whose
+# checksum is wrong is removed, and the next older one is used.
+
+SNAPSHOT_VERSION: Final = 1
+_HEAD = struct.Struct(">hI")  # version, CRC-32C of everything after it
+_COUNT = struct.Struct(">i")
+_ENTRY = struct.Struct(">qhiqiqiq")
+
+
+class ProducerSnapshot(NamedTuple):
+    """One producer. Only its last batch is kept, so right after a restart only that one is recognised as a
+    duplicate.
+
+    `last_sequence` and `last_offset` are -1 when only a marker was seen; `first_offset` is -1 when no
+    transaction is open.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+    coordinator_epoch: int
+    first_offset: int
+
+
+def encode_snapshot(producers: Sequence[ProducerSnapshot]) -> bytes:
+    """The bytes of a snapshot file."""
+    body = _COUNT.pack(len(producers)) + b"".join(_ENTRY.pack(*producer) for producer in producers)
+    return _HEAD.pack(SNAPSHOT_VERSION, crc32c(body)) + body
+
+
+def decode_snapshot(data: bytes) -> list[ProducerSnapshot]:
+    """The producers in a snapshot file; CorruptIndex when it is truncated, damaged or of another version."""
+    if len(data) < _HEAD.size + _COUNT.size:
+        raise CorruptIndex(f"a snapshot of {len(data)} bytes is truncated")
+    version, checksum = _HEAD.unpack_from(data)
+    if version != SNAPSHOT_VERSION:
+        raise CorruptIndex(f"a snapshot of version {version}; this build reads {SNAPSHOT_VERSION}")
+    body = memoryview(data)[_HEAD.size :]
+    if crc32c(body) != checksum:
+        raise CorruptIndex("the checksum of a snapshot does not match its bytes")
+    (count,) = _COUNT.unpack_from(body)
+    entries = body[_COUNT.size :]
+    if count * _ENTRY.size != len(entries):
+        raise CorruptIndex(f"a snapshot announces {count} producers and holds {len(entries)} bytes of them")
+    return [ProducerSnapshot._make(fields) for fields in _ENTRY.iter_unpack(entries)]

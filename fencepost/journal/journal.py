@@ -44,7 +44,7 @@ from typing import Final
 
 import attrs
 
-from fencepost.journal.indexes import AbortedRange, collect_aborted
+from fencepost.journal.indexes import AbortedRange, ProducerSnapshot, collect_aborted, encode_snapshot
 from fencepost.journal.manifest import (
     CHECKPOINT_FILE,
     MANIFEST_FILE,
@@ -56,7 +56,6 @@ from fencepost.journal.manifest import (
 )
 from fencepost.journal.recovery import read_snapshot, recover
 from fencepost.journal.segments import SNAPSHOT, Segment, file_name
-from fencepost.journal.snapshots import ProducerSnapshot, encode_snapshot
 from fencepost.journal.storage import Storage, StorageError, directory_name
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import FencepostError
@@ -90,10 +89,18 @@ class Journal:
     """The log of one partition. One thread uses it, except for `sync`, which may run in another thread."""
 
     def __init__(
-        self, storage: Storage, partition: TopicPartition, *, settings: JournalSettings, trusted_clean: bool
+        self,
+        storage: Storage,
+        partition: TopicPartition,
+        *,
+        settings: JournalSettings | None = None,
+        trusted_clean: bool = False,
     ) -> None:
+        """Open or create a partition's log and recover it; `dropped` describes lost bytes. StorageError when
+        the disk fails.
+        """
         self.partition = partition
-        self.settings = settings
+        self.settings = settings or JournalSettings()
         self._storage = storage
         self._directory = directory_name(partition)
         storage.make_directory(self._directory)
@@ -105,11 +112,12 @@ class Journal:
         # A clean shutdown vouches for the last segment too, but only as long as nothing is added to it.
         self._synced = [entry for entry in recovered.synced if entry.base_offset != self._active.base_offset]
         self._snapshots = recovered.snapshots
-        self._log_start_offset = recovered.log_start_offset
+        # The first offset for readers; the batch that holds it may begin earlier.
+        self.log_start_offset = recovered.log_start_offset
         self._reading: Segment | None = None
         self._active.resume()
-        self._end = self._active.end_offset
-        self._leader_epoch = self._active.leader_epoch
+        self.log_end_offset = self._active.end_offset
+        self.leader_epoch = self._active.leader_epoch  # the newest seen; -1 before the first
         self._durable_end = NO_OFFSET  # only what this process synced itself is known to be durable
         self._names_changed = True
         self.failed: str | None = None  # why this journal refuses writes
@@ -117,50 +125,22 @@ class Journal:
         self.closed = False  # True after a close that made everything durable
         # Whether the last segment holds enough bytes; the leader then calls `roll` when its state is at the
         # log end.
-        self.is_full = self._active.size >= settings.segment_bytes
+        self.is_full = self._active.size >= self.settings.segment_bytes
         # Set when `append` opened a segment by itself: a snapshot there makes the next start faster.
         self.snapshot_due = False
-
-    @classmethod
-    def open(
-        cls,
-        storage: Storage,
-        partition: TopicPartition,
-        *,
-        settings: JournalSettings | None = None,
-        trusted_clean: bool = False,
-    ) -> Journal:
-        """Open or create a partition's log and recover it; `dropped` describes lost bytes. StorageError when
-        the disk fails.
-        """
-        return cls(storage, partition, settings=settings or JournalSettings(), trusted_clean=trusted_clean)
-
-    @property
-    def log_start_offset(self) -> int:
-        """The first offset for readers; the batch that holds it may begin earlier."""
-        return self._log_start_offset
 
     @property
     def oldest_offset(self) -> int:
         """The base offset of the oldest segment."""
         return self._segments[0].base_offset
 
-    @property
-    def log_end_offset(self) -> int:
-        return self._end
-
-    @property
-    def leader_epoch(self) -> int:
-        """The newest leader epoch seen; -1 before the first."""
-        return self._leader_epoch
-
     def lead(self, leader_epoch: int) -> None:
         """A new leader takes over, before its first write; writes of older leaders are refused from now
         on.
         """
-        if leader_epoch < self._leader_epoch:
+        if leader_epoch < self.leader_epoch:
             raise self._stale_leader(leader_epoch)
-        self._leader_epoch = leader_epoch
+        self.leader_epoch = leader_epoch
         self.is_fresh = False
 
     def append(
@@ -171,11 +151,11 @@ class Journal:
 
         StaleLeader when a newer leader took over; StorageError when the disk fails or has failed before.
         """
-        if leader_epoch < self._leader_epoch:
+        if leader_epoch < self.leader_epoch:
             raise self._stale_leader(leader_epoch)
         if self.failed is not None:
             raise StorageError(self.failed)
-        end = self._end
+        end = self.log_end_offset
         last_offset = end + header.last_offset_delta
         # Leader and journal count offsets on their own. Here the two counts meet, before anything is written.
         assert _PLACED.unpack_from(batch) == (end, header.batch_length, leader_epoch), _NOT_PLACED
@@ -195,8 +175,8 @@ class Journal:
         except StorageError as error:
             self._fail(error)
             raise
-        self._leader_epoch = leader_epoch
-        self._end = last_offset + 1
+        self.leader_epoch = leader_epoch
+        self.log_end_offset = last_offset + 1
         self.is_full = self._active.size >= self.settings.segment_bytes
         self.is_fresh = False
 
@@ -217,7 +197,7 @@ class Journal:
     def _stale_leader(self, leader_epoch: int) -> StaleLeader:
         return StaleLeader(
             f"a write to {self.partition} under leader epoch {leader_epoch}, "
-            f"but {self._leader_epoch} leads it now"
+            f"but {self.leader_epoch} leads it now"
         )
 
     def roll(self, producers: Sequence[ProducerSnapshot]) -> None:
@@ -233,7 +213,7 @@ class Journal:
         full = self._active
         full.complete_time_index()
         full.save_indexes()
-        segment = Segment(self._storage, self._directory, self._end)
+        segment = Segment(self._storage, self._directory, self.log_end_offset)
         segment.leader_epoch = full.leader_epoch
         segment.create()
         self._names_changed = True
@@ -248,12 +228,12 @@ class Journal:
         """Delete the records before `offset`, durably. Returns the first offset of the batch that holds
         it.
         """
-        assert offset <= self._end, "the log start cannot be beyond the log end"
-        if offset > self._log_start_offset:
+        assert offset <= self.log_end_offset, "the log start cannot be beyond the log end"
+        if offset > self.log_start_offset:
             with self._writing():
                 # Only the number is written now. The next recovery deletes the files of segments below it.
                 write_log_start(self._storage, self._directory, offset)
-            self._log_start_offset = offset
+            self.log_start_offset = offset
         return self.batch_start(offset)
 
     def batch_start(self, offset: int) -> int:
@@ -291,7 +271,7 @@ class Journal:
 
     def batches(self, from_offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
         """(header, bytes) of each batch, from the one that holds `from_offset` to the current log end."""
-        end = self._end
+        end = self.log_end_offset
         for segment in self._segments[self._segment_at(from_offset) :]:
             if segment.base_offset < end:
                 yield from segment.batches(from_offset, before=end)
@@ -299,8 +279,8 @@ class Journal:
     def aborted_between(self, fetch_offset: int, *, upper: int) -> list[AbortedRange]:
         """The aborted transactions that overlap [fetch_offset, upper)."""
         segments = self._segments[self._segment_at(fetch_offset) :]
-        indexes = [segment.transaction_index for segment in segments]
-        return collect_aborted(indexes, fetch_offset, upper=upper)[0]
+        indexes = (segment.transaction_index for segment in segments)
+        return collect_aborted(indexes, fetch_offset, upper=upper)
 
     def fetch_upper_bound(self, offset: int, size: int) -> int:
         """An offset at or after the end of `size` bytes read at `offset`: from the index, else the next
@@ -311,13 +291,13 @@ class Journal:
         relative = segment.offset_index.first_offset_from(segment.locate(offset) + size)
         if relative is not None:
             return segment.base_offset + relative
-        return self._bases[at + 1] if at + 1 < len(self._bases) else self._end
+        return self._bases[at + 1] if at + 1 < len(self._bases) else self.log_end_offset
 
     def offset_for_timestamp(self, timestamp: int, from_offset: int | None = None) -> tuple[int, int] | None:
         """(timestamp, offset) of the first record at least as new as `timestamp` (ms), from an offset or the
         log start on. None when there is none. Markers count as records.
         """
-        first = self._log_start_offset if from_offset is None else from_offset
+        first = self.log_start_offset if from_offset is None else from_offset
         for segment in self._segments:
             if segment.max_timestamp >= timestamp:
                 self._look_into(segment)
@@ -346,11 +326,17 @@ class Journal:
         segment bases.
         """
         with self._writing():
-            self._storage.replace(self._snapshot_path(self._end), encode_snapshot(producers), durable=durable)
-            kept = [offset for offset in self._snapshots if offset in self._bases and offset != self._end]
-            for offset in set(self._snapshots) - {*kept, self._end}:
+            self._storage.replace(
+                self._snapshot_path(self.log_end_offset), encode_snapshot(producers), durable=durable
+            )
+            kept = [
+                offset
+                for offset in self._snapshots
+                if offset in self._bases and offset != self.log_end_offset
+            ]
+            for offset in set(self._snapshots) - {*kept, self.log_end_offset}:
                 self._storage.remove(self._snapshot_path(offset))
-        self._snapshots = [*kept, self._end]
+        self._snapshots = [*kept, self.log_end_offset]
         self.snapshot_due = False
 
     def _snapshot_path(self, offset: int) -> str:
@@ -360,8 +346,8 @@ class Journal:
         """Publish the bounds for readers without a broker. Everything it describes was written before, synced
         or not. A StorageError leaves the older manifest; the log itself is not in doubt, so writes continue.
         """
-        promised = state.last_stable_offset <= state.high_watermark <= self._end
-        assert promised, f"{state} goes beyond the log end {self._end}"
+        promised = state.last_stable_offset <= state.high_watermark <= self.log_end_offset
+        assert promised, f"{state} goes beyond the log end {self.log_end_offset}"
         segments = [segment.summary for segment in self._segments]
         data = encode_manifest(state, log_start_offset=self.log_start_offset, segments=segments)
         if self.failed is not None:
@@ -379,7 +365,7 @@ class Journal:
         with self._writing():
             # The end is taken first, and the last segment before the list: what comes meanwhile is not
             # promised.
-            end = self._end
+            end = self.log_end_offset
             active = self._active
             unsynced = self._segments[len(self._synced) :]
             rolled = [segment for segment in unsynced if segment.base_offset < active.base_offset]

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import attrs
 
@@ -29,16 +29,17 @@ from fencepost.journal.storage import Storage
 
 MANIFEST_FILE: Final = "manifest.json"
 MANIFEST_VERSION: Final = 1
+Entry = TypeVar("Entry", bound="SegmentSummary")
 
 
-@attrs.frozen
+@attrs.frozen(kw_only=True)
 class SegmentSummary:
     """A manifest's entry for one segment."""
 
     base_offset: int
-    end_offset: int = attrs.field(kw_only=True)
-    bytes: int = attrs.field(kw_only=True)
-    max_timestamp: int = attrs.field(kw_only=True)
+    end_offset: int
+    bytes: int
+    max_timestamp: int
 
 
 @attrs.frozen(kw_only=True)
@@ -95,19 +96,15 @@ def decode_manifest(data: bytes) -> Manifest:
                 OpenTransaction(int(t["first_offset"]), int(t["producer_id"]), int(t["producer_epoch"]))
                 for t in content["open_transactions"]
             ),
-            segments=tuple(_decode_summary(segment) for segment in content["segments"]),
+            segments=tuple(_read(SegmentSummary, segment) for segment in content["segments"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptIndex(f"the manifest has a missing or invalid field: {error!r}") from error
 
 
-def _decode_summary(content: dict[str, Any]) -> SegmentSummary:
-    return SegmentSummary(
-        int(content["base_offset"]),
-        end_offset=int(content["end_offset"]),
-        bytes=int(content["bytes"]),
-        max_timestamp=int(content["max_timestamp"]),
-    )
+def _read(kind: type[Entry], content: dict[str, Any]) -> Entry:
+    """An entry whose fields are all integers."""
+    return kind(**{field.name: int(content[field.name]) for field in attrs.fields(kind)})
 
 
 # --- the checkpoint of synced segments -------------------------------------------------------------------
@@ -117,20 +114,13 @@ CHECKPOINT_VERSION: Final = 1
 
 
 @attrs.frozen(kw_only=True)
-class SyncedSegment:
+class SyncedSegment(SegmentSummary):
     """A segment as of its last sync. The three index fields are the CRC-32C of each whole index file."""
 
-    base_offset: int
-    end_offset: int
-    bytes: int
-    max_timestamp: int
     leader_epoch: int
     index: int
     time_index: int
     transaction_index: int
-
-
-_FIELDS: Final = tuple(field.name for field in attrs.fields(SyncedSegment))
 
 
 def encode_checkpoint(segments: list[SyncedSegment]) -> bytes:
@@ -144,13 +134,9 @@ def decode_checkpoint(data: bytes) -> list[SyncedSegment]:
     """What `encode_checkpoint` wrote; CorruptIndex when it is damaged."""
     content = decode_json(data, name="checkpoint", version=CHECKPOINT_VERSION)
     try:
-        return [_segment(entry) for entry in content["segments"]]
+        return [_read(SyncedSegment, entry) for entry in content["segments"]]
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptIndex(f"the checkpoint has a missing or invalid field: {error!r}") from error
-
-
-def _segment(entry: dict[str, Any]) -> SyncedSegment:
-    return SyncedSegment(**{name: int(entry[name]) for name in _FIELDS})
 
 
 # --- the log start offset --------------------------------------------------------------------------------

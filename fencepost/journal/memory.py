@@ -5,45 +5,73 @@ Rule: it behaves like the disk, except that nothing survives the process, so a s
 
 from __future__ import annotations
 
-from fencepost.journal.storage import DirectoryInUse, StorageError
+from collections.abc import Mapping
+
+from fencepost.journal.storage import DirectoryInUse, StorageError, StorageFile
 from fencepost.protocol.batches import Buffer
 
 
 class MemoryFile:
-    """A file that is a bytearray."""
+    """A file that is a bytearray, and the handle to it."""
 
-    __slots__ = ("_content",)
+    __slots__ = ("content",)
 
-    def __init__(self, content: bytearray) -> None:
-        self._content = content
+    def __init__(self, content: bytes = b"") -> None:
+        self.content = bytearray(content)
 
     @property
     def size(self) -> int:
-        return len(self._content)
+        return len(self.content)
 
     def append(self, data: Buffer) -> None:
-        self._content += data
+        self.content += data
 
     def read(self, position: int, size: int) -> bytes:
         # A copy: a bytearray cannot grow while a view of it exists. Slicing the view avoids a second copy.
-        return bytes(memoryview(self._content)[position : position + size])
+        return bytes(memoryview(self.content)[position : position + size])
 
     def truncate(self, size: int) -> None:
-        del self._content[size:]
+        del self.content[size:]
 
     def sync(self) -> None:
         """Nothing survives the process, synced or not."""
 
     def close(self) -> None:
-        """A file in memory has no handle."""
+        """A file in memory has no handle in the operating system."""
+
+
+class MemoryDirectory:
+    """A directory: its entries by name."""
+
+    __slots__ = ("names",)
+
+    def __init__(self) -> None:
+        self.names: dict[str, Entry] = {}
+
+    def change(self, changes: Mapping[str, Entry | None]) -> None:
+        """Put these entries in the place of those with the same name; None removes one."""
+        for name, entry in changes.items():
+            if entry is None:
+                self.names.pop(name, None)
+            else:
+                self.names[name] = entry
+
+    def sync(self) -> None:
+        """Nothing survives the process, synced or not."""
+
+
+Entry = MemoryFile | MemoryDirectory
 
 
 class MemoryStorage:
-    """A data directory that is a dictionary of dictionaries."""
+    """A data directory that is a tree of objects."""
+
+    file: type[MemoryFile] = MemoryFile
+    directory: type[MemoryDirectory] = MemoryDirectory
 
     def __init__(self, location: str = "memory") -> None:
         self.location = location
-        self._directories: dict[str, dict[str, bytearray]] = {"": {}}
+        self._top = self.directory()
         # A lock is kept, too, so that tests find a broker that does not release it.
         self._locked = False
 
@@ -59,48 +87,72 @@ class MemoryStorage:
         return True
 
     def directories(self) -> list[str]:
-        return sorted(name for name in self._directories if name)
+        return sorted(name for name, entry in self._top.names.items() if isinstance(entry, MemoryDirectory))
 
     def files(self, directory: str) -> dict[str, int]:
-        return {name: len(content) for name, content in sorted(self._directories.get(directory, {}).items())}
+        found = self._directory(directory)
+        entries = sorted(found.names.items()) if found else []
+        return {name: entry.size for name, entry in entries if isinstance(entry, MemoryFile)}
 
     def read_file(self, path: str) -> bytes | None:
-        directory, name = self._split(path)
-        content = self._directories.get(directory, {}).get(name)
-        return None if content is None else bytes(content)
+        file = self._find(path)
+        return None if file is None else bytes(file.content)
 
-    def open(self, path: str, *, create: bool = False) -> MemoryFile:
-        directory, name = self._split(path)
-        files = self._directories.get(directory)
-        if files is None:
-            raise StorageError(f"{self.location} has no directory {directory!r}")
-        if name not in files:
-            if not create:
+    def open(self, path: str, *, create: bool = False) -> StorageFile:
+        file = self._find(path)
+        if file is None:
+            directory, _, name = path.rpartition("/")
+            found = self._directory(directory)
+            if not create or found is None:
                 raise StorageError(f"{self.location} has no file {path!r}")
-            files[name] = bytearray()
-        return MemoryFile(files[name])
+            file = self.file()
+            found.change({name: file})
+        return self._opened(path, file)
 
     def make_directory(self, name: str) -> None:
-        self._directories.setdefault(name, {})
+        if name not in self._top.names:
+            self._top.change({name: self.directory()})
 
     def rename_directory(self, name: str, new_name: str) -> None:
-        self._directories[new_name] = self._directories.pop(name)
+        self._top.change({name: None, new_name: self._top.names[name]})
 
     def remove_directory(self, name: str) -> None:
-        self._directories.pop(name, None)
+        if name in self._top.names:
+            self._top.change({name: None})
 
     def replace(self, path: str, data: Buffer, *, durable: bool) -> None:
-        directory, name = self._split(path)
-        self._directories[directory][name] = bytearray(data)
+        directory, _, name = path.rpartition("/")
+        found = self._directory(directory)
+        assert found is not None, f"a file {path!r} in no directory"
+        file = self.file()
+        opened = self._opened(path, file)
+        opened.append(data)
+        if durable:
+            opened.sync()
+        found.change({name: file})
+        if durable:
+            found.sync()
 
     def remove(self, path: str) -> None:
-        directory, name = self._split(path)
-        self._directories.get(directory, {}).pop(name, None)
+        directory, _, name = path.rpartition("/")
+        found = self._directory(directory)
+        if found is not None:
+            found.change({name: None})
 
     def sync_directory(self, directory: str) -> None:
-        """Nothing survives the process, synced or not."""
+        found = self._directory(directory)
+        assert found is not None, f"a sync of {directory!r}, which is not there"
+        found.sync()
 
-    @staticmethod
-    def _split(path: str) -> tuple[str, str]:
+    def _opened(self, path: str, file: MemoryFile) -> StorageFile:
+        return file
+
+    def _directory(self, name: str) -> MemoryDirectory | None:
+        entry = self._top.names.get(name) if name else self._top
+        return entry if isinstance(entry, MemoryDirectory) else None
+
+    def _find(self, path: str) -> MemoryFile | None:
         directory, _, name = path.rpartition("/")
-        return directory, name
+        found = self._directory(directory)
+        entry = found.names.get(name) if found else None
+        return entry if isinstance(entry, MemoryFile) else None

@@ -34,7 +34,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from fencepost.journal.indexes import CorruptIndex
+from fencepost.journal.indexes import CorruptIndex, ProducerSnapshot, decode_snapshot
 from fencepost.journal.manifest import (
     CHECKPOINT_FILE,
     MANIFEST_FILE,
@@ -54,7 +54,6 @@ from fencepost.journal.segments import (
     parse_file_name,
     walk_batches,
 )
-from fencepost.journal.snapshots import ProducerSnapshot, decode_snapshot
 from fencepost.journal.storage import TEMPORARY_SUFFIX, Storage
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET

@@ -120,8 +120,6 @@ class Segment:
         "_located",
         "_max_timestamp_offset",
         "_read_to",
-        "_saved_offsets",
-        "_saved_times",
         "_since_entry",
         "_storage",
         "base_offset",
@@ -154,14 +152,15 @@ class Segment:
         self.time_index = TimeIndex()
         self.transaction_index = TransactionIndex()
         self._since_entry = 0
-        self._saved_offsets = 0
-        self._saved_times = 0
         self._index_in_doubt = False
 
     @property
     def summary(self) -> SegmentSummary:
         return SegmentSummary(
-            self.base_offset, end_offset=self.end_offset, bytes=self.size, max_timestamp=self.max_timestamp
+            base_offset=self.base_offset,
+            end_offset=self.end_offset,
+            bytes=self.size,
+            max_timestamp=self.max_timestamp,
         )
 
     @property
@@ -226,17 +225,9 @@ class Segment:
         """Take the segment as its checkpoint entry describes it; CorruptIndex when an index is missing or
         altered.
         """
-        offsets, times, aborted = (
-            self._checked(kind, checksum)
-            for kind, checksum in (
-                (INDEX, synced.index),
-                (TIME_INDEX, synced.time_index),
-                (TRANSACTION_INDEX, synced.transaction_index),
-            )
-        )
-        self.offset_index, self.time_index = OffsetIndex(offsets), TimeIndex(times)
-        self.transaction_index = TransactionIndex(aborted)
-        self._saved_offsets, self._saved_times = len(self.offset_index), len(self.time_index)
+        self.offset_index = OffsetIndex(self._checked(INDEX, synced.index))
+        self.time_index = TimeIndex(self._checked(TIME_INDEX, synced.time_index))
+        self.transaction_index = TransactionIndex(self._checked(TRANSACTION_INDEX, synced.transaction_index))
         self.end_offset, self.size = synced.end_offset, synced.bytes
         self.max_timestamp, self.leader_epoch = synced.max_timestamp, synced.leader_epoch
         self._max_timestamp_offset = self.base_offset + self.time_index.last_offset
@@ -260,7 +251,7 @@ class Segment:
             # A recovery that changes nothing writes nothing, also on a full disk.
             if self._storage.read_file(self.path(kind)) != data:
                 self._storage.replace(self.path(kind), data, durable=False)
-        self._saved_offsets, self._saved_times = len(self.offset_index), len(self.time_index)
+        self.offset_index.saved, self.time_index.saved = len(self.offset_index), len(self.time_index)
 
     def complete_time_index(self) -> None:
         """Add the entry of the segment's largest timestamp, when the segment is complete."""
@@ -268,16 +259,12 @@ class Segment:
 
     def save_indexes(self) -> None:
         """Write the entries that are only in memory. They may be lost: recovery rebuilds them."""
-        for kind, index, saved in (
-            (INDEX, self.offset_index, self._saved_offsets),
-            (TIME_INDEX, self.time_index, self._saved_times),
-        ):
+        for kind, index in ((INDEX, self.offset_index), (TIME_INDEX, self.time_index)):
             if self._index_in_doubt:
                 self._storage.replace(self.path(kind), index.encoded(), durable=False)
-            elif len(index) > saved:
-                self._append_index(kind, index.encoded(saved))
-        self._saved_offsets = len(self.offset_index)
-        self._saved_times = len(self.time_index)
+            elif len(index) > index.saved:
+                self._append_index(kind, index.encoded(index.saved))
+            index.saved = len(index)
         self._index_in_doubt = False
 
     def _append_index(self, kind: str, entries: bytes) -> None:

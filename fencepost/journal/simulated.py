@@ -22,10 +22,11 @@ be replayed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from fencepost.journal.storage import DirectoryInUse, StorageError
+from fencepost.journal.memory import Entry, MemoryDirectory, MemoryFile, MemoryStorage
+from fencepost.journal.storage import StorageError, StorageFile
 from fencepost.protocol.batches import Buffer
 
 Choose = Callable[[int], int]  # n -> one of 0 .. n
@@ -34,13 +35,13 @@ APPEND: Final = "append"
 SYNC: Final = "sync"
 
 
-class _Node:
+class _Node(MemoryFile):
     """A file: its content, its synced content, and the changes since."""
 
-    __slots__ = ("content", "since", "synced")
+    __slots__ = ("since", "synced")
 
     def __init__(self) -> None:
-        self.content = bytearray()
+        super().__init__()
         self.synced = b""
         self.since: list[bytes | int] = []  # bytes: appended; a number: truncated to that size
 
@@ -76,20 +77,20 @@ class _Node:
         self.sync()
 
 
-class _Directory:
+class _Directory(MemoryDirectory):
     """A directory: its entries, its synced entries, and the changes since (None: removed), each of them
     atomic.
     """
 
-    __slots__ = ("names", "since", "synced")
+    __slots__ = ("since", "synced")
 
     def __init__(self) -> None:
-        self.names: dict[str, _Node | _Directory] = {}
-        self.synced: dict[str, _Node | _Directory] = {}
-        self.since: list[dict[str, _Node | _Directory | None]] = []
+        super().__init__()
+        self.synced: dict[str, Entry] = {}
+        self.since: list[Mapping[str, Entry | None]] = []
 
-    def change(self, changes: dict[str, _Node | _Directory | None]) -> None:
-        _rename(self.names, changes)
+    def change(self, changes: Mapping[str, Entry | None]) -> None:
+        super().change(changes)
         self.since.append(changes)
 
     def sync(self) -> None:
@@ -101,19 +102,12 @@ class _Directory:
         kept = choose(len(self.since))
         self.names = self.synced
         for changes in self.since[:kept]:
-            _rename(self.names, changes)
+            super().change(changes)
         self.sync()
         # Sorted: each entry draws from the chooser, and a replay must draw in the same order.
         for _, entry in sorted(self.names.items()):
+            assert isinstance(entry, _Node | _Directory), "a simulated disk holds only its own entries"
             entry.lose_power(choose)
-
-
-def _rename(names: dict[str, _Node | _Directory], changes: dict[str, _Node | _Directory | None]) -> None:
-    for name, entry in changes.items():
-        if entry is None:
-            names.pop(name, None)
-        else:
-            names[name] = entry
 
 
 class SimulatedFile:
@@ -121,7 +115,7 @@ class SimulatedFile:
 
     __slots__ = ("_generation", "_node", "_path", "_storage")
 
-    def __init__(self, storage: SimulatedStorage, path: str, node: _Node) -> None:
+    def __init__(self, storage: SimulatedStorage, path: str, node: MemoryFile) -> None:
         self._storage = storage
         self._generation = storage.generation
         self._path = path
@@ -129,7 +123,7 @@ class SimulatedFile:
 
     @property
     def size(self) -> int:
-        return len(self._node.content)
+        return self._node.size
 
     def append(self, data: Buffer) -> None:
         self._check()
@@ -142,7 +136,7 @@ class SimulatedFile:
 
     def read(self, position: int, size: int) -> bytes:
         self._check()
-        return bytes(memoryview(self._node.content)[position : position + size])
+        return self._node.read(position, size)
 
     def truncate(self, size: int) -> None:
         self._check()
@@ -162,104 +156,37 @@ class SimulatedFile:
             raise StorageError(f"{self._path} was opened by a process that is dead")
 
 
-class SimulatedStorage:
+class SimulatedStorage(MemoryStorage):
     """A data directory in memory that keeps a disk's promises and no others. `kill` ends the process,
     `lose_power` stops the machine.
     """
 
+    file = _Node
+    directory = _Directory
+
     def __init__(self, choose: Choose, *, breaks: Breaks | None = None, location: str = "simulated") -> None:
-        self.location = location
+        super().__init__(location)
         self.choose = choose
         self.breaks: Breaks = breaks or (lambda _operation, _path: False)
         self.generation = 0
-        self._locked = False
-        self._top = _Directory()
 
     def kill(self) -> None:
         """The process dies: its lock and handles are gone, its writes stay."""
         # A worker of the dead process may still hold handles. Their writes must not reach the next process.
         self.generation += 1
-        self._locked = False
+        self.unlock()
 
     def lose_power(self) -> None:
         """The machine stops: only synced data, and the unsynced data that the chooser keeps, is left."""
         self.kill()
+        assert isinstance(self._top, _Directory), "a simulated disk holds only its own entries"
         self._top.lose_power(self.choose)
-
-    def lock(self) -> None:
-        if self._locked:
-            raise DirectoryInUse(f"{self.location} is in use by another broker")
-        self._locked = True
-
-    def unlock(self) -> None:
-        self._locked = False
-
-    def exists(self) -> bool:
-        return True
-
-    def directories(self) -> list[str]:
-        return sorted(name for name, entry in self._top.names.items() if isinstance(entry, _Directory))
-
-    def files(self, directory: str) -> dict[str, int]:
-        found = self._directory(directory)
-        entries = sorted(found.names.items()) if found else []
-        return {name: len(entry.content) for name, entry in entries if isinstance(entry, _Node)}
-
-    def read_file(self, path: str) -> bytes | None:
-        node = self._node(path)
-        return None if node is None else bytes(node.content)
-
-    def open(self, path: str, *, create: bool = False) -> SimulatedFile:
-        node = self._node(path)
-        if node is None:
-            directory = self._directory(path.rpartition("/")[0])
-            if not create or directory is None:
-                raise StorageError(f"{self.location} has no file {path!r}")
-            node = _Node()
-            directory.change({path.rpartition("/")[2]: node})
-        return SimulatedFile(self, path, node)
-
-    def make_directory(self, name: str) -> None:
-        if name not in self._top.names:
-            self._top.change({name: _Directory()})
-
-    def rename_directory(self, name: str, new_name: str) -> None:
-        self._top.change({name: None, new_name: self._top.names[name]})
-
-    def remove_directory(self, name: str) -> None:
-        if name in self._top.names:
-            self._top.change({name: None})
-
-    def replace(self, path: str, data: Buffer, *, durable: bool) -> None:
-        node = _Node()
-        directory = self._directory(path.rpartition("/")[0])
-        assert directory is not None, f"a file {path!r} in no directory"
-        # Written through a handle, so that the faults of appends and syncs strike small files, too.
-        SimulatedFile(self, path, node).append(data)
-        if durable:
-            SimulatedFile(self, path, node).sync()
-        directory.change({path.rpartition("/")[2]: node})
-        if durable:
-            directory.sync()
-
-    def remove(self, path: str) -> None:
-        directory = self._directory(path.rpartition("/")[0])
-        if directory is not None:
-            directory.change({path.rpartition("/")[2]: None})
 
     def sync_directory(self, directory: str) -> None:
         if self.breaks(SYNC, directory):
             raise StorageError(f"cannot sync {directory!r}: the simulated disk refused")
-        found = self._directory(directory)
-        assert found is not None, f"a sync of {directory!r}, which is not there"
-        found.sync()
+        super().sync_directory(directory)
 
-    def _directory(self, name: str) -> _Directory | None:
-        entry = self._top.names.get(name) if name else self._top
-        return entry if isinstance(entry, _Directory) else None
-
-    def _node(self, path: str) -> _Node | None:
-        directory, _, name = path.rpartition("/")
-        found = self._directory(directory)
-        entry = found.names.get(name) if found else None
-        return entry if isinstance(entry, _Node) else None
+    def _opened(self, path: str, file: MemoryFile) -> StorageFile:
+        # Also small files are written through a handle, so that faults of appends and syncs strike them.
+        return SimulatedFile(self, path, file)

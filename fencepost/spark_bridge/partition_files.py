@@ -127,13 +127,8 @@ class PartitionFiles:
 
         An entry stands in the segment of its marker, so the search goes forward from `start`.
         """
-        found: list[AbortedRange] = []
-        for segment in self.segments[self.segment_index(start) :]:
-            here, complete = collect_from([self._transaction_index(segment)], start, upper=upper)
-            found += here
-            if complete:
-                break
-        return found
+        segments = self.segments[self.segment_index(start) :]
+        return collect_from(map(self._transaction_index, segments), start, upper=upper)
 
     def _transaction_index(self, segment: SegmentFile) -> TransactionIndex:
         data = self.storage.read_file(self.path(segment, TRANSACTION_INDEX))

@@ -61,9 +61,9 @@ OF_READERS: Final = (
     _one(
         "deleted records take the aborted transactions with them",
         "journal.journal:Journal.aborted_between",
-        "collect_aborted(indexes, fetch_offset, upper=upper)[0]",
-        "[f for f in collect_aborted(indexes, fetch_offset, upper=upper)[0] "
-        "if f.first_offset >= self._log_start_offset]",
+        "collect_aborted(indexes, fetch_offset, upper=upper)",
+        "[f for f in collect_aborted(indexes, fetch_offset, upper=upper) "
+        "if f.first_offset >= self.log_start_offset]",
         breaks="What is left of a transaction that was aborted looks committed.",
     ),
     _one(

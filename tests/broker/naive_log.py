@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 
 import attrs
 
-from fencepost.journal.indexes import AbortedRange
-from fencepost.journal.snapshots import ProducerSnapshot
+from fencepost.journal.indexes import AbortedRange, ProducerSnapshot
 from fencepost.protocol.batches import BatchHeader, Buffer, read_marker
 from fencepost.protocol.terms import TransactionResult
 

@@ -10,9 +10,9 @@ from typing import Any, Final
 import attrs
 from crc32c import crc32c
 
+from fencepost.journal.indexes import ProducerSnapshot, decode_snapshot, encode_snapshot
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.memory import MemoryStorage
-from fencepost.journal.snapshots import ProducerSnapshot, decode_snapshot, encode_snapshot
 from fencepost.protocol.batches import CRC_START, HEADER_SIZE, place, read_header
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition

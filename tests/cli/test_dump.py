@@ -10,8 +10,14 @@ import pytest
 
 from fencepost.cli.agreement import contradictions, count_finished_after_restart, count_states, read_histories
 from fencepost.cli.application import run
-from fencepost.journal.indexes import AbortedRange, OffsetIndex, TimeIndex, TransactionIndex
-from fencepost.journal.snapshots import ProducerSnapshot, encode_snapshot
+from fencepost.journal.indexes import (
+    AbortedRange,
+    OffsetIndex,
+    ProducerSnapshot,
+    TimeIndex,
+    TransactionIndex,
+    encode_snapshot,
+)
 from fencepost.protocol.offsets_log import GroupRecord, MemberRecord, forgotten_group_batch, group_batch
 from fencepost.protocol.terms import TransactionResult, TransactionState
 from tests.cli.log_builder import NOW, build_story, data_batch, marker, write_partition

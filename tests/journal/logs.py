@@ -1,10 +1,10 @@
 """Logs for tests: a writer that fills a journal as a leader would, and small ways to damage one."""
 
+from fencepost.journal.indexes import ProducerSnapshot
 from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.manifest import ManifestState
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.open_transactions import OpenTransactions
-from fencepost.journal.snapshots import ProducerSnapshot
 from fencepost.journal.storage import Storage
 from fencepost.protocol.batches import BatchHeader, build_marker, place, read_header
 from fencepost.protocol.records import build_data_batch
@@ -83,7 +83,7 @@ def open_journal(
     storage: Storage, *, settings: JournalSettings | None = None, trusted_clean: bool = False
 ) -> Journal:
     """The journal that these tests are about."""
-    return Journal.open(storage, ORDERS, settings=settings, trusted_clean=trusted_clean)
+    return Journal(storage, ORDERS, settings=settings, trusted_clean=trusted_clean)
 
 
 def new_writer() -> tuple[MemoryStorage, Writer]:

@@ -48,10 +48,11 @@ def test_a_lookup_of_aborted_transactions(
 def test_a_lookup_goes_forward_across_segments(cut_after: int) -> None:
     """The first two entries overlap a range that begins before any of their markers, wherever the segments
     are cut."""
-    indexes = [transaction_index(*ENTRIES[:cut_after]), transaction_index(*ENTRIES[cut_after:])]
-    found, complete = collect_aborted(indexes, 0, upper=32)
+    later = transaction_index((4, 51, 60, 61))
+    indexes = iter([transaction_index(*ENTRIES[:cut_after]), transaction_index(*ENTRIES[cut_after:]), later])
+    found = collect_aborted(indexes, 0, upper=32)
     assert [aborted.producer_id for aborted in found] == [0, 1, 2]
-    assert complete
+    assert list(indexes)[-1] is later, "the search was complete before this segment"
 
 
 def test_entries_of_aborted_transactions_are_34_bytes_in_the_order_of_their_markers() -> None:

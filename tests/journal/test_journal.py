@@ -2,12 +2,11 @@
 
 import pytest
 
-from fencepost.journal.indexes import AbortedRange, OffsetIndex, TimeIndex
+from fencepost.journal.indexes import AbortedRange, OffsetIndex, ProducerSnapshot, TimeIndex
 from fencepost.journal.journal import SEGMENT_MS, Journal, JournalSettings, StaleLeader
 from fencepost.journal.memory import MemoryFile, MemoryStorage
 from fencepost.journal.segments import INDEX, LOG, TIME_INDEX
-from fencepost.journal.snapshots import ProducerSnapshot
-from fencepost.journal.storage import StorageError
+from fencepost.journal.storage import StorageError, StorageFile
 from fencepost.protocol.batches import Buffer, build_marker, place, read_header, walk
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import TopicPartition, TransactionResult
@@ -45,8 +44,8 @@ def test_an_append_is_one_write_of_the_very_buffer() -> None:
             super().append(data)
 
     class Watching(MemoryStorage):
-        def open(self, path: str, *, create: bool = False) -> MemoryFile:
-            return Watched(bytearray()) if path.endswith(LOG) else super().open(path, create=create)
+        def open(self, path: str, *, create: bool = False) -> StorageFile:
+            return Watched() if path.endswith(LOG) else super().open(path, create=create)
 
     journal = open_journal(Watching())
     batch = build_data_batch([b"v" * 100_000], base_timestamp=0)
@@ -328,7 +327,7 @@ def test_a_closed_journal_takes_nothing_more() -> None:
 
 def test_partitions_have_journals_of_their_own() -> None:
     storage = MemoryStorage()
-    first, second = (Writer(Journal.open(storage, TopicPartition("orders", number))) for number in (0, 1))
+    first, second = (Writer(Journal(storage, TopicPartition("orders", number))) for number in (0, 1))
     first.plain(2)
     second.plain(3)
     assert (first.journal.log_end_offset, second.journal.log_end_offset) == (2, 3)

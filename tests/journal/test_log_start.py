@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from fencepost.journal.indexes import ProducerSnapshot
 from fencepost.journal.journal import Journal
 from fencepost.journal.manifest import LOG_START_FILE, deletable
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.segments import LOG, file_name
-from fencepost.journal.snapshots import ProducerSnapshot
 from tests.journal.logs import DIRECTORY, EVERYTHING, ORDERS, Writer
 
 PRODUCERS = [ProducerSnapshot(7, 0, 4, 4, 0, 1_000, -1, -1)]
@@ -20,7 +20,7 @@ def segments(storage: MemoryStorage) -> list[str]:
 
 def rolled(storage: MemoryStorage) -> Writer:
     """Three segments, at 0, 6 and 12, of batches of three records; the rolls left snapshots."""
-    writer = Writer(Journal.open(storage, ORDERS))
+    writer = Writer(Journal(storage, ORDERS))
     for number in range(5):
         writer.plain(3, timestamp=1_000 + number)
         if number in (1, 3):
@@ -32,7 +32,7 @@ def test_the_log_start_is_kept_after_a_crash() -> None:
     storage = MemoryStorage()
     journal = rolled(storage).journal
     journal.move_log_start(4)
-    for log in (journal, Journal.open(storage, ORDERS)):
+    for log in (journal, Journal(storage, ORDERS)):
         assert (log.log_start_offset, log.oldest_offset, log.log_end_offset) == (4, 0, 15)
         assert log.batch_start(4) == 3
         assert log.batch_start(15) == 15
@@ -44,7 +44,7 @@ def test_the_log_start_is_kept_after_a_crash() -> None:
 def test_segments_wholly_below_it_go_at_the_next_start(offset: int, left: int) -> None:
     storage = MemoryStorage()
     rolled(storage).journal.move_log_start(offset)
-    starts = [Journal.open(storage, ORDERS) for _ in range(2)]
+    starts = [Journal(storage, ORDERS) for _ in range(2)]
     for journal in starts:
         assert (journal.log_start_offset, journal.oldest_offset) == (offset, left)
         assert journal.log_end_offset == 15
@@ -60,7 +60,7 @@ def test_a_clean_start_goes_by_what_is_left_of_the_checkpoint() -> None:
     journal.move_log_start(13)
     journal.close()
     for _ in range(2):
-        again = Journal.open(storage, ORDERS, trusted_clean=True)
+        again = Journal(storage, ORDERS, trusted_clean=True)
         assert (again.dropped, again.oldest_offset, again.log_end_offset) == (None, 12, 15)
         again.close()
 
@@ -69,7 +69,7 @@ def test_without_its_snapshot_a_segment_needs_those_before_it() -> None:
     storage = MemoryStorage()
     rolled(storage).journal.move_log_start(14)
     storage.replace(f"{DIRECTORY}/{file_name(12, 'snapshot')}", b"damaged", durable=False)
-    assert Journal.open(storage, ORDERS).oldest_offset == 6
+    assert Journal(storage, ORDERS).oldest_offset == 6
 
 
 def test_which_segments_nobody_needs() -> None:
@@ -85,7 +85,7 @@ def test_an_unreadable_log_start_shows_too_much_rather_than_too_little(content: 
     storage = MemoryStorage()
     rolled(storage).journal.move_log_start(12)
     storage.replace(f"{DIRECTORY}/{LOG_START_FILE}", content, durable=False)
-    assert Journal.open(storage, ORDERS).log_start_offset == 0
+    assert Journal(storage, ORDERS).log_start_offset == 0
 
 
 def test_a_log_that_lost_its_end_starts_there_at_the_latest() -> None:
@@ -94,5 +94,5 @@ def test_a_log_that_lost_its_end_starts_there_at_the_latest() -> None:
     file = storage.open(f"{DIRECTORY}/{file_name(12, LOG)}")
     file.truncate(10)
     file.close()
-    journal = Journal.open(storage, ORDERS)
+    journal = Journal(storage, ORDERS)
     assert (journal.log_start_offset, journal.log_end_offset) == (12, 12)

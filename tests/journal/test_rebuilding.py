@@ -9,7 +9,7 @@ from fencepost.journal.journal import Journal
 from fencepost.journal.manifest import CHECKPOINT_FILE, MANIFEST_FILE, ManifestState
 from fencepost.journal.memory import MemoryFile, MemoryStorage
 from fencepost.journal.segments import INDEX, LOG, TIME_INDEX, TRANSACTION_INDEX
-from fencepost.journal.storage import Storage, StorageError
+from fencepost.journal.storage import Storage, StorageError, StorageFile
 from tests.journal.logs import (
     DIRECTORY,
     EVERYTHING,
@@ -139,14 +139,14 @@ class Counting(MemoryStorage):
         super().__init__()
         self.bytes_read = 0
 
-    def open(self, path: str, *, create: bool = False) -> MemoryFile:
+    def open(self, path: str, *, create: bool = False) -> StorageFile:
         file = super().open(path, create=create)
         return _CountedFile(self, file) if path.endswith(LOG) else file
 
 
 class _CountedFile(MemoryFile):
-    def __init__(self, storage: Counting, file: MemoryFile) -> None:
-        super().__init__(bytearray())
+    def __init__(self, storage: Counting, file: StorageFile) -> None:
+        super().__init__()
         self._storage = storage
         self._file = file
 

@@ -3,8 +3,7 @@
 import pytest
 from crc32c import crc32c
 
-from fencepost.journal.indexes import CorruptIndex
-from fencepost.journal.snapshots import ProducerSnapshot, decode_snapshot, encode_snapshot
+from fencepost.journal.indexes import CorruptIndex, ProducerSnapshot, decode_snapshot, encode_snapshot
 
 ONE = ProducerSnapshot(
     producer_id=7,

@@ -350,8 +350,8 @@ OF_JOURNALS: Final = (
         "a replaced leader may still write",
         breaks="The journal takes batches of an older leader epoch.",
         edits=(
-            Edit("journal.journal:Journal.append", {"leader_epoch < self._leader_epoch": "False"}),
-            Edit("journal.journal:Journal.lead", {"leader_epoch < self._leader_epoch": "False"}),
+            Edit("journal.journal:Journal.append", {"leader_epoch < self.leader_epoch": "False"}),
+            Edit("journal.journal:Journal.lead", {"leader_epoch < self.leader_epoch": "False"}),
         ),
     ),
     Mutation(

@@ -49,8 +49,7 @@ from typing import Annotated, Final, NamedTuple
 
 import attrs
 
-from fencepost.journal.indexes import AbortedRange
-from fencepost.journal.snapshots import ProducerSnapshot
+from fencepost.journal.indexes import AbortedRange, ProducerSnapshot
 from fencepost.protocol.batches import BatchHeader, Buffer, Marker, marker_of
 from fencepost.protocol.fork import Ignored, LastLogged, Note, Rank, Scope
 from fencepost.protocol.terms import (

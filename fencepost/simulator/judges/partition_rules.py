@@ -27,7 +27,7 @@ from fencepost.broker.groups.state import Groups
 from fencepost.broker.host import Host, SyncPolicy
 from fencepost.broker.node import Node
 from fencepost.broker.partitions.partition import Partition, ProducerEntry
-from fencepost.journal.snapshots import ProducerSnapshot
+from fencepost.journal.indexes import ProducerSnapshot
 from fencepost.log_model.offsets import OffsetsModel
 from fencepost.log_model.partitions import LoggedMarker, PartitionModel
 from fencepost.protocol.batches import LENGTH_PREFIX_SIZE, BatchHeader, Buffer, Marker, checksum_matches

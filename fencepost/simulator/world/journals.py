@@ -31,7 +31,7 @@ class ClusterJournals:
             disk = self.disks.get(partition)
             if disk is None:
                 disk = self.disks[partition] = SimulatedStorage(self.choose, breaks=self.breaks)
-            journal = Journal.open(disk, partition, settings=self.settings)
+            journal = Journal(disk, partition, settings=self.settings)
             self.opened[partition] = journal
         return journal
 
