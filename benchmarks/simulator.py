@@ -30,9 +30,8 @@ from fencepost.cli.fuzz import WorldOptions
 from fencepost.cli.fuzz_workers import PausedCollector, try_seeds
 from fencepost.cli.run import read, shipped
 from fencepost.simulator.explore import ExploreConfig, explore
-from fencepost.simulator.fuzz.plan import LONG_MS, FuzzPlan, TxnWriterPlan, draw
-from fencepost.simulator.fuzz.worlds import Planner
-from fencepost.simulator.scenarios.model import Case, cases
+from fencepost.simulator.fuzz.plan import Planner, draw
+from fencepost.simulator.scenarios.model import LONG_MS, Case, FuzzPlan, TxnWriterPlan, cases
 from fencepost.simulator.scenarios.runner import run_case
 from fencepost.simulator.world.choices import Choices
 

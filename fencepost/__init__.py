@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from fencepost.protocol.terms import IsolationLevel as IsolationLevel
     from fencepost.protocol.terms import TopicPartition as TopicPartition
     from fencepost.protocol.terms import TransactionState as TransactionState
-    from fencepost.simulator.fuzz.simulate import simulate as simulate
+    from fencepost.simulator.fuzz.worlds import simulate as simulate
     from fencepost.simulator.run import RunResult as RunResult
 
 __version__ = "0.1.0"
@@ -92,7 +92,7 @@ _HOMES = {
     "Remedy": "fencepost.protocol.errors",
     "RequestFailed": "fencepost.client.errors",
     "RequestTimeout": "fencepost.client.errors",
-    "simulate": "fencepost.simulator.fuzz.simulate",
+    "simulate": "fencepost.simulator.fuzz.worlds",
     "string_deserializer": "fencepost.client.serializers",
     "string_serializer": "fencepost.client.serializers",
     "TopicPartition": "fencepost.protocol.terms",

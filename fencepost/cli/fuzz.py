@@ -22,8 +22,8 @@ from fencepost.cli.output import Json, counted, print_json, print_table
 
 if TYPE_CHECKING:
     from fencepost.cli.fuzz_workers import Timed
+    from fencepost.simulator.fuzz.plan import Planner
     from fencepost.simulator.fuzz.seeds import SeedFinding, SeedTally
-    from fencepost.simulator.fuzz.worlds import Planner
     from fencepost.simulator.judges.coverage import Coverage, Row
 
 
@@ -119,7 +119,7 @@ class WorldOptions:
     @property
     def planner(self) -> Planner:
         """The planner that draws a run from a seed; it can be sent to other processes."""
-        from fencepost.simulator.fuzz.simulate import planner_of
+        from fencepost.simulator.fuzz.worlds import planner_of
 
         return planner_of(
             self.transaction_version,

@@ -19,8 +19,8 @@ from typing import Any, Final, Protocol, cast
 import attrs
 
 from fencepost.cli.errors import CommandFailed
+from fencepost.simulator.fuzz.plan import Planner
 from fencepost.simulator.fuzz.seeds import Tried, try_one
-from fencepost.simulator.fuzz.worlds import Planner
 
 AHEAD: Final = 4  # seeds queued in a worker, so that it never waits for the next one
 GLANCE_SECONDS: Final = 0.2  # how long to wait for a result before the caller updates its progress bar

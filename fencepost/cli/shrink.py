@@ -72,7 +72,7 @@ def shrink(
         Also print the result as JSON, as the last line.
     """
     from fencepost.simulator.fuzz.shrinking import BUDGET
-    from fencepost.simulator.scenarios.shrunk import scenario_text
+    from fencepost.simulator.scenarios.found import scenario_text
 
     version = 2 if transaction_version is None else transaction_version
     options = WorldOptions(
@@ -190,7 +190,7 @@ def _failing_of(file: Path | None, seed: int | None, options: WorldOptions) -> t
                 then=f"to see what happens in it: fencepost run {file} --text",
                 code=WRONG_USAGE,
             )
-        name, failing = scenario.name, failing_run(scenario.seeded.plan, scenario.choices)
+        name, failing = scenario.name, failing_run(scenario.seeded, scenario.choices)
     if failing is None:
         raise CommandFailed(f"{name} violates no invariant", then="`fencepost fuzz` finds a seed that does")
     return name, failing

@@ -144,9 +144,6 @@ class PointKind(Enum):
 
 
 _TIMED: Final = frozenset({PointKind.AT, PointKind.LATER})
-_MESSAGES: Final = frozenset(
-    {PointKind.SENDS, PointKind.SENDS_REPLY, PointKind.RECEIVES, PointKind.RECEIVES_REPLY}
-)
 
 
 @attrs.frozen(kw_only=True)
@@ -167,11 +164,6 @@ class Point:
     def is_time(self) -> bool:
         return self.kind in _TIMED
 
-    @property
-    def is_message(self) -> bool:
-        """Whether a message is about to travel or to be processed, so that a fault can hold or lose it."""
-        return self.kind in _MESSAGES
-
     def means(self, what: str) -> bool:
         """Whether the point waits for `what`: "PREPARE" waits for PREPARE_COMMIT and PREPARE_ABORT."""
         # Only states have families. An error or a request is always meant by its whole name.
@@ -183,6 +175,56 @@ class Point:
 
 
 POINTS: Final = Grammar("a protocol point", PointKind, Point, BLANKS)
+
+
+# --- what a producer does -----------------------------------------------------------------------------------
+
+
+class Verb(Enum):
+    """What a producer can do."""
+
+    INIT = Phrase("init", "initializes transactions, each time with a new producer")
+    BEGIN = Phrase("begin", "begins a transaction")
+    SEND = Phrase("send {partition:TOPIC-N} {value:TEXT}", "sends one record")
+    SEND_OFFSETS = Phrase(
+        "send_offsets {group:GROUP} {partition:TOPIC-N} {offset:OFFSET}", "adds an offset to the transaction"
+    )
+    COMMIT = Phrase("commit", "commits the transaction")
+    ABORT = Phrase("abort", "aborts the transaction")
+    FLUSH = Phrase("flush", "waits until every record was acknowledged or has failed")
+    PAUSE = Phrase("pause {time_ms:TIME}", "does nothing for a time")
+    WAIT = Phrase("wait until {point:POINT}", "waits until a point is reached")
+
+
+@attrs.frozen(kw_only=True)
+class ScriptLine:
+    """One line of a script; its verb says which of the other fields count."""
+
+    verb: Verb
+    partition: TopicPartition | None = None
+    value: str = ""
+    group: str = ""
+    offset: int = 0
+    time_ms: int = 0
+    point: Point | None = None
+
+    def __str__(self) -> str:
+        return LINES.write(self)
+
+
+LINES: Final = Grammar(
+    "a line of a script",
+    Verb,
+    ScriptLine,
+    BLANKS
+    | {
+        "TOPIC-N": Blank("a partition of a topic: t-0", read=partition_named),
+        "TEXT": Blank("the value of the record", pattern=r"\S.*"),
+        "GROUP": Blank("a consumer group"),
+        "OFFSET": Blank("an offset", pattern=r"\d+", read=int),
+        "POINT": Blank("a protocol point", pattern=".+", read=POINTS.read),
+    },
+)
 
 
 # --- what a fault does --------------------------------------------------------------------------------------
@@ -217,9 +259,6 @@ class ActionKind(Enum):
 # A lost message stays lost, and a clock that jumped has jumped: `until` would have nothing to undo.
 ENDS_ITSELF: Final = frozenset({ActionKind.DROP, ActionKind.START, ActionKind.MOVE, ActionKind.CLOCK})
 """What is over as soon as it is done; anything else lasts until it is undone."""
-
-# These act on the message of `when`. At a point that is a time or a crash there is none.
-NEEDS_MESSAGE: Final = frozenset({ActionKind.HOLD, ActionKind.DELAY, ActionKind.DROP})
 
 
 @attrs.frozen(kw_only=True)

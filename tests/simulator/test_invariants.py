@@ -27,7 +27,7 @@ from fencepost.broker.transactions import handlers as transaction_handlers
 from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.state import TransactionDecision
 from fencepost.journal.indexes import AbortedRange
-from fencepost.journal.journal import Journal, JournalSettings
+from fencepost.journal.journal import Journal
 from fencepost.journal.simulated import SimulatedFile
 from fencepost.protocol.messages import InitProducerIdReply
 from fencepost.protocol.terms import IsolationLevel
@@ -97,8 +97,7 @@ def test_a_run_that_is_not_over_is_not_settled() -> None:
 def _stormy(choices: Choices, *, kind: FaultKind, policy: SyncPolicy) -> FuzzPlan:
     """Many faults of one kind, over short segments."""
     plan = draw(choices)
-    world = attrs.evolve(plan.world, policy=policy, journals=JournalSettings(segment_bytes=600))
-    return attrs.evolve(plan, world=world, kinds=(kind,), strikes=16, pause=10_000_000)
+    return attrs.evolve(plan, sync=policy, segment_bytes=600, kinds=(kind,), strikes=16, pause_ms=10)
 
 
 def _hasty(choices: Choices) -> FuzzPlan:

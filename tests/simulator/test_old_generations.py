@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from fencepost.simulator.fuzz.simulate import simulate
+from fencepost.simulator.fuzz.worlds import simulate
 from fencepost.simulator.judges.known_anomalies import (
     LATE_END,
     LATE_MARKER,

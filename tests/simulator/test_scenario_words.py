@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 
 from fencepost.faults.grammar import BadPhrase, Blank, Grammar
 from fencepost.faults.phrases import ACTIONS as ACTION_PHRASES
+from fencepost.faults.phrases import LINES as LINE_PHRASES
 from fencepost.faults.phrases import POINTS as POINT_PHRASES
-from fencepost.faults.phrases import ActionKind, PointKind
+from fencepost.faults.phrases import ActionKind, PointKind, Verb
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.scenarios.builder import Builder, scenario
 from fencepost.simulator.scenarios.model import cases
 from fencepost.simulator.scenarios.runner import record_case
-from fencepost.simulator.scenarios.scripts import LINES as LINE_PHRASES
-from fencepost.simulator.scenarios.scripts import Verb
 from fencepost.simulator.world.history import Appended, Struck
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -10,8 +10,7 @@ import pytest
 from fencepost.simulator.run import RunResult
 from fencepost.simulator.scenarios.builder import Builder, scenario
 from fencepost.simulator.scenarios.files import scenario_of, text_of
-from fencepost.simulator.scenarios.model import Case, cases
-from fencepost.simulator.scenarios.rule_names import RULE_NAMES
+from fencepost.simulator.scenarios.model import RULE_NAMES, Case, cases
 from fencepost.simulator.scenarios.runner import record_case, run, run_case
 from fencepost.simulator.world.history import Arrived, History, Lost, Sent, Struck
 from tests.simulator.planting import Edit, Mutation, planted

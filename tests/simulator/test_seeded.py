@@ -6,15 +6,13 @@ from functools import partial
 
 import attrs
 
-from fencepost.broker.kafka_fixes import KafkaFixes
-from fencepost.broker.settings import NodeSettings
 from fencepost.simulator.faults.random_faults import FaultKind
-from fencepost.simulator.fuzz.plan import FuzzPlan, draw, draw_groups
+from fencepost.simulator.fuzz.plan import draw, draw_groups
 from fencepost.simulator.fuzz.shrinking import failing_seed
 from fencepost.simulator.scenarios.files import scenario_of
-from fencepost.simulator.scenarios.model import Scenario, ScenarioExpectation, SeededRun, cases
+from fencepost.simulator.scenarios.found import Commentary, seeded_text
+from fencepost.simulator.scenarios.model import FuzzPlan, Scenario, ScenarioExpectation, cases
 from fencepost.simulator.scenarios.runner import record_case, run, run_case
-from fencepost.simulator.scenarios.seeded import DEFAULT_PLAN, Commentary, seeded_text
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.history import Appended
 
@@ -27,7 +25,7 @@ def found(expect: ScenarioExpectation) -> Scenario:
         name="found",
         lesson="what it teaches",
         expect=expect,
-        seeded=SeededRun(plan=attrs.evolve(draw(Choices(SEED)), kinds=(FaultKind.CLOCK_JUMP,), strikes=8)),
+        seeded=attrs.evolve(draw(Choices(SEED)), kinds=(FaultKind.CLOCK_JUMP,), strikes=8),
         choices=tuple(draw_many(SEED + 1)),
     )
 
@@ -39,9 +37,7 @@ def draw_many(seed: int) -> list[int]:
 
 def problems_of(plan: FuzzPlan, *, holds: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Of the calmest run of a plan."""
-    (report,) = run(
-        Scenario(name="calm", expect=ScenarioExpectation(holds=holds), seeded=SeededRun(plan=plan))
-    )
+    (report,) = run(Scenario(name="calm", expect=ScenarioExpectation(holds=holds), seeded=plan))
     return report.problems
 
 
@@ -67,7 +63,7 @@ def test_a_fault_that_never_struck_is_told() -> None:
 
 
 def test_where_nobody_works_nothing_is_put_to_the_test() -> None:
-    assert problems_of(DEFAULT_PLAN, holds=("liveness", "a core failed")) == (
+    assert problems_of(FuzzPlan(), holds=("liveness", "a core failed")) == (
         "never exercises liveness",
         "never exercises a core failed",
     )
@@ -82,32 +78,27 @@ def test_what_is_written_is_read_as_the_same() -> None:
 
 def test_members_of_a_group_are_written_too() -> None:
     plan = draw_groups(Choices(SEED))
-    text = seeded_text(Scenario(name="group", seeded=SeededRun(plan=plan)), Commentary())
+    text = seeded_text(Scenario(name="group", seeded=plan), Commentary())
     assert text.count("[[seeded.member]]") == len(plan.members) > 1
-    seeded = scenario_of(text, "group.toml").seeded
-    assert seeded is not None
-    assert seeded.plan == plan
+    assert scenario_of(text, "group.toml").seeded == plan
 
 
 def test_what_a_world_does_without_is_written_too() -> None:
-    settings = NodeSettings(broken=frozenset({"dedup"}), fixes=KafkaFixes.without(["fences_once"]))
-    plan = draw(Choices(SEED), node_settings=settings)
-    text = seeded_text(Scenario(name="older", seeded=SeededRun(plan=plan)), Commentary())
+    plan = draw(Choices(SEED), broken=("dedup",), without_fixes=("fences_once",))
+    text = seeded_text(Scenario(name="older", seeded=plan), Commentary())
     assert 'without_fixes = ["fences_once"]' in text
-    seeded = scenario_of(text, "older.toml").seeded
-    assert seeded is not None
-    assert seeded.plan == plan
+    assert scenario_of(text, "older.toml").seeded == plan
 
 
 def test_what_broke_a_rule_is_drawn_though_the_world_was_stopped_there() -> None:
     """A batch that must not enter a log ends the run before it is there; it is drawn last."""
-    planner = partial(draw, node_settings=NodeSettings(broken=frozenset({"fencing", "dedup"})))
+    planner = partial(draw, broken=("dedup", "fencing"))
     failed = next(filter(None, (failing_seed(seed, planner) for seed in range(40))))
     assert "entered" in failed.violation.evidence
     story = Scenario(
         name="stopped",
         expect=ScenarioExpectation(violates=(failed.violation.rule,)),
-        seeded=SeededRun(plan=failed.plan),
+        seeded=failed.plan,
         choices=failed.choices,
     )
     (case,) = cases(story)

@@ -18,7 +18,6 @@ from fencepost.broker.node import Node
 from fencepost.broker.settings import PROTECTIONS, NodeSettings
 from fencepost.broker.transactions.state import Transactions
 from fencepost.broker.transactions.tables import NEWEST
-from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.terms import TopicPartition, TransactionState
 from fencepost.simulator.actors.workloads import (
     INPUT,
@@ -30,12 +29,13 @@ from fencepost.simulator.actors.workloads import (
     without_mark,
 )
 from fencepost.simulator.faults.random_faults import FaultKind
-from fencepost.simulator.fuzz.plan import FuzzPlan, TxnWriterPlan, draw
+from fencepost.simulator.fuzz.plan import draw
 from fencepost.simulator.fuzz.worlds import ALL_PARTITIONS, FINAL_READER, partitions_of, try_choices
 from fencepost.simulator.judges.operations import OperationOutcome as Known
 from fencepost.simulator.judges.operations import Poll
 from fencepost.simulator.judges.rules import ABORTED_READ
 from fencepost.simulator.run import Run, RunResult
+from fencepost.simulator.scenarios.model import FuzzPlan, TxnWriterPlan
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.events import NodeKilled
 from fencepost.simulator.world.world import World
@@ -56,13 +56,14 @@ def rivals_and_a_processor(choices: Choices) -> FuzzPlan:
     plan = draw(choices)
     return attrs.evolve(
         plan,
-        world=attrs.evolve(plan.world, nodes=1, journals=JournalSettings()),
+        nodes=1,
+        segment_bytes=1_000_000,
         txn_writers=RIVALS,
         idempotent_writes=8,
         processors=("copier",),
         kinds=(FaultKind.CRASH, FaultKind.KILL, FaultKind.DROP),
         strikes=8,
-        pause=plan.pause // 2,
+        pause_ms=plan.pause_ms // 2,
     )
 
 
@@ -215,8 +216,6 @@ def test_without_a_protection_some_seed_fails(protection: str) -> None:
     """The judges can fail: a broker without fencing, or without deduplication, is found out."""
 
     def unprotected(choices: Choices) -> FuzzPlan:
-        plan = rivals_and_a_processor(choices)
-        settings = attrs.evolve(plan.world.node_settings, broken=frozenset({protection}))
-        return attrs.evolve(plan, world=attrs.evolve(plan.world, node_settings=settings))
+        return attrs.evolve(rivals_and_a_processor(choices), broken=(protection,))
 
     assert any(run(seed, unprotected).trial.violation is not None for seed in range(100))

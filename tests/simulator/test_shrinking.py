@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import attrs
 import pytest
 
-from fencepost.broker.settings import NodeSettings
-from fencepost.simulator.fuzz.plan import LONG_MS, FuzzPlan, draw
+from fencepost.simulator.fuzz.plan import draw
 from fencepost.simulator.fuzz.shrinking import (
     Failing,
     ShrinkSearch,
@@ -17,12 +15,14 @@ from fencepost.simulator.fuzz.shrinking import (
     failing_run,
     failing_seed,
     shrink,
+    smaller,
+    trimmed,
 )
-from fencepost.simulator.fuzz.smaller_choices import smaller, trimmed
 from fencepost.simulator.fuzz.smaller_plans import DIMENSIONS
+from fencepost.simulator.scenarios.model import FuzzPlan, TxnWriterPlan
 from fencepost.simulator.world.choices import Choices
 
-UNPROTECTED = partial(draw, node_settings=NodeSettings(broken=frozenset({"dedup"})))
+UNPROTECTED = partial(draw, broken=("dedup",))
 BUDGET = 40_000
 
 Fails = Callable[[Sequence[int]], bool]
@@ -75,13 +75,9 @@ def test_when_everything_fails_the_calmest_world_is_left(seed: int) -> None:
     while (found := next((other for made in DIMENSIONS for other in made(plan)), None)) is not None:
         plan, steps = found, steps + 1
         assert steps < 100
-    calm = draw(Choices())
-    (txn_writer,) = plan.txn_writers
-    assert (txn_writer.transactions, txn_writer.transaction_timeout_ms) == (1, LONG_MS)
-    assert (plan.kinds, plan.strikes, plan.slow_participants) == ((), 0, 0)
-    assert (plan.processors, plan.idempotent_writes) == ((), 0)
-    assert not any(plan.drifts_ppm)
-    assert attrs.evolve(plan.world, journals=calm.world.journals) == calm.world
+    (writer,) = plan.txn_writers
+    least = TxnWriterPlan(name=writer.name, transactional_id=writer.transactional_id, records_max=1)
+    assert plan == FuzzPlan(txn_writers=(least,))
 
 
 def test_a_failing_run_becomes_small_and_breaks_the_same_rule() -> None:

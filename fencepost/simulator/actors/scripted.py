@@ -12,7 +12,7 @@ import attrs
 
 from fencepost.client.consumer import Reading
 from fencepost.client.settings import ConsumerSettings, ProducerSettings
-from fencepost.faults.phrases import Point
+from fencepost.faults.phrases import Point, ScriptLine, Verb
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.actors.clients import (
     BATCH_BYTES,
@@ -27,7 +27,6 @@ from fencepost.simulator.actors.clients import (
 from fencepost.simulator.faults.protocol_events import ProtocolEvent, ProtocolEvents
 from fencepost.simulator.judges.operations import ClientOperation, OperationOutcome, PositionSet
 from fencepost.simulator.scenarios.model import ConsumerPart, ProducerPart
-from fencepost.simulator.scenarios.scripts import ScriptLine, Verb
 from fencepost.simulator.world.events import CallBegan, RecordsRead
 from fencepost.simulator.world.processes import ClientProcess, Script
 from fencepost.simulator.world.world import World

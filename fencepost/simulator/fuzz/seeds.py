@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from fencepost.simulator.fuzz.worlds import Planner, try_seed
+from fencepost.simulator.fuzz.plan import Planner
+from fencepost.simulator.fuzz.worlds import try_seed
 from fencepost.simulator.judges.coverage import Coverage
 from fencepost.simulator.judges.rules import Violation
 from fencepost.simulator.run import FAULT, RunResult

@@ -20,12 +20,11 @@ from typing import Final
 
 import attrs
 
-from fencepost.simulator.fuzz.plan import FuzzPlan
-from fencepost.simulator.fuzz.smaller_choices import size_of, smaller, trimmed
 from fencepost.simulator.fuzz.smaller_plans import DIMENSIONS
-from fencepost.simulator.fuzz.worlds import Planner, try_choices
+from fencepost.simulator.fuzz.worlds import Planner, spec_of, try_choices, try_spec
 from fencepost.simulator.judges.rules import Violation
 from fencepost.simulator.run import CORE_FAILED, NOT_LIVE, RunResult
+from fencepost.simulator.scenarios.model import FuzzPlan
 from fencepost.simulator.world.choices import Choices
 
 BUDGET: Final = 1_500_000
@@ -34,7 +33,11 @@ FOR_PLANS: Final = 0.6  # of the budget
 TRIES: Final = 16  # of a smaller plan, with choices of other seeds
 LONGER: Final = 1.2  # a calmer run may take a little longer than the one that was found, and no more
 
+SMALLEST_CUT: Final = 64  # of the whole: finer cuts out of the middle only shift what comes after them
+
 Tell = Callable[["Failing"], None]
+Attempt = Callable[[Sequence[int]], "tuple[int, ...] | None"]
+"""Runs with a list of choices: those that were taken, if it still fails; else None."""
 
 
 @attrs.frozen(kw_only=True)
@@ -64,7 +67,7 @@ def failing_seed(seed: int, planner: Planner) -> Failing | None:
 
 def failing_run(plan: FuzzPlan, choices: Sequence[int]) -> Failing | None:
     """What a plan with these choices breaks or meets; None when it comes to its end."""
-    result = try_choices(Choices(recorded=choices), lambda _: plan)
+    result = try_spec(spec_of(plan), Choices(recorded=choices))
     return _failing(plan, result, result.choices)
 
 
@@ -166,11 +169,11 @@ class ShrinkSearch:
         return _failing(plan, result, result.choices)
 
     def _run(self, plan: FuzzPlan, choices: Choices) -> RunResult:
-        events_max = plan.world.events_max
+        spec = spec_of(plan)
         if self.best.violation.rule != NOT_LIVE:
-            events_max = min(events_max, self.events_max)
-        hurried = attrs.evolve(plan, world=attrs.evolve(plan.world, events_max=events_max))
-        return try_choices(choices, lambda _: hurried)
+            events_max = min(spec.world.events_max, self.events_max)
+            spec = attrs.evolve(spec, world=attrs.evolve(spec.world, events_max=events_max))
+        return try_spec(spec, choices)
 
 
 def _kind(violation: Violation) -> str:
@@ -178,3 +181,100 @@ def _kind(violation: Violation) -> str:
     if violation.rule in (CORE_FAILED, NOT_LIVE):
         return f"{violation.rule} {violation.evidence.partition(', line')[0]}"
     return violation.rule
+
+
+# --- choices ------------------------------------------------------------------------------------------------
+
+
+def smaller(choices: Sequence[int], attempt: Attempt) -> tuple[int, ...]:
+    """The smallest list that one can come to by cutting, by zeros and by lower numbers."""
+    best = trimmed(choices)
+    while True:
+        before = best
+        for reduce in (_shorter, _cut, _calmer, _lower):
+            best = reduce(best, attempt)
+        if best == before:
+            return best
+
+
+def trimmed(choices: Sequence[int]) -> tuple[int, ...]:
+    """Without the zeros at the end, which go without saying."""
+    end = len(choices)
+    while end and not choices[end - 1]:
+        end -= 1
+    return tuple(choices[:end])
+
+
+def _tried(choices: Sequence[int], attempt: Attempt, instead_of: tuple[int, ...]) -> tuple[int, ...] | None:
+    """What was really taken, when it fails and is another and not a larger list."""
+    taken = attempt(choices)
+    if taken is None:
+        return None
+    found = trimmed(taken)
+    return found if size_of(found) < size_of(instead_of) else None
+
+
+def size_of(choices: Sequence[int]) -> tuple[int, int, int]:
+    """What is compared: how many are not 0, how many there are, and how high they are."""
+    return sum(1 for choice in choices if choice), len(choices), sum(choices)
+
+
+def _shorter(best: tuple[int, ...], attempt: Attempt) -> tuple[int, ...]:
+    """The end is left to calm."""
+    size = len(best) // 2
+    while size:
+        found = _tried(best[:-size], attempt, best)
+        best = best if found is None else found
+        size = min(size // 2 if found is None else size, len(best) // 2)
+    return best
+
+
+def _cut(best: tuple[int, ...], attempt: Attempt) -> tuple[int, ...]:
+    """Something out of the middle."""
+    parts = 2
+    while parts <= SMALLEST_CUT:
+        size, at = len(best) // parts, 0
+        while size and at < len(best):
+            found = _tried(best[:at] + best[at + size :], attempt, best)
+            if found is None:
+                at += size
+            else:
+                best = found
+        parts *= 2
+    return best
+
+
+def _calmer(best: tuple[int, ...], attempt: Attempt) -> tuple[int, ...]:
+    """Zeros instead: of many choices at once, then of ever fewer."""
+    size = len(_places(best))
+    while size:
+        at = 0
+        while at < len(places := _places(best)):
+            calmed = list(best)
+            for place in places[at : at + size]:
+                calmed[place] = 0
+            found = _tried(calmed, attempt, best)
+            if found is None:
+                at += size
+            else:
+                best = found
+        size //= 2
+    return best
+
+
+def _places(choices: Sequence[int]) -> list[int]:
+    return [place for place, choice in enumerate(choices) if choice]
+
+
+def _lower(best: tuple[int, ...], attempt: Attempt) -> tuple[int, ...]:
+    """Each of what is left as low as it can be, by halves."""
+    for place in _places(best):
+        low = 1
+        while place < len(best) and low < best[place]:
+            middle = (low + best[place]) // 2
+            found = _tried((*best[:place], middle, *best[place + 1 :]), attempt, best)
+            if found is None:
+                low = middle + 1
+            else:
+                best = found
+    return best

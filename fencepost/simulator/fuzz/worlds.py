@@ -1,20 +1,24 @@
 """A fuzzed world as a value of the run engine: the cast of a plan, its random faults; and seeds that are run.
 
-Rule: the choices that were taken are the whole run. Run again with them, it ends the same way.
+Rule: the choices that were taken are the whole run. Run again with them, it ends the same way: here, on the
+command line and in any process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final
 
-from fencepost.client.settings import newest_dialect
+import attrs
+
+from fencepost.broker.settings import PROTECTIONS
+from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.simulator.actors.workloads import (
     INPUT,
     OUTPUT,
     PAYMENTS,
-    Membership,
     Runner,
     epoch_bumper,
     group_processor,
@@ -30,19 +34,96 @@ from fencepost.simulator.faults.random_faults import (
     REQUESTS,
     RandomFaultPlan,
 )
-from fencepost.simulator.fuzz.plan import FEED_PAUSES_MS, LONG_MS, PARTITIONS, FuzzPlan, TxnWriterPlan, draw
+from fencepost.simulator.fuzz.plan import PLANNERS, Planner, draw, verifies
 from fencepost.simulator.run import Role, Run, RunResult, RunSpec, Task, run_of
+from fencepost.simulator.scenarios.model import LONG_MS, SESSIONS_MS, FuzzPlan, MemberPlan, TxnWriterPlan
 from fencepost.simulator.world.choices import Choices
+from fencepost.simulator.world.participants import NS_PER_MS
 from fencepost.simulator.world.processes import ClientProcess, Script
 
-Planner = Callable[[Choices], FuzzPlan]
 Act = Callable[[Run, Runner], Script[None]]
 
+NS_PER_US: Final = 1_000
+PARTITIONS: Final = 2
 TOPICS: Final = (PAYMENTS, INPUT, OUTPUT)
 PROCESSORS_ID: Final = "copiers"
 PROCESSOR_LIVES: Final = 4  # so often a processor takes the id that another one has taken
 EPOCH_BUMPERS_ID: Final = "renewers"
 FINAL_READER: Final = "final"
+FEED_PAUSES_MS: Final = (0, 0, 50, 200)  # so that the input is not copied before the group has rebalanced
+
+
+def partitions_of(topic: str) -> tuple[TopicPartition, ...]:
+    """All partitions of a topic of a fuzzed world."""
+    return tuple(TopicPartition(topic, number) for number in range(PARTITIONS))
+
+
+INPUTS: Final = partitions_of(INPUT)
+ALL_PARTITIONS: Final = tuple(where for topic in TOPICS for where in partitions_of(topic))
+
+
+# --- seeds --------------------------------------------------------------------------------------------------
+
+
+def simulate(
+    seed: int,
+    *,
+    workload: str = "transactions",
+    transaction_version: int = 2,
+    partition_verification: bool | None = None,
+    broken: Iterable[str] = (),
+    without_fixes: Iterable[str] = (),
+) -> RunResult:
+    """Run one world at random: brokers and clients under virtual time, with faults, before every judge.
+
+    The result's `violation` is None, or says which rule was broken and by what; `known_anomaly` is the same
+    of what brokers of an old generation do by design; `digest` is equal for equal histories. `workload` is
+    "transactions", or "groups" for worlds in which the members of a group process a topic. Without
+    `partition_verification` it is as that version was shipped: off in 0. `broken` are protections of the
+    broker to turn off: "fencing", "dedup"; `without_fixes` are Kafka's later fixes to turn off
+    (`broker/kafka_fixes.py`). ValueError for a seed, a version or a name that does not exist.
+    """
+    # Python's generator takes more than whole numbers, and -1 and True would name the world of seed 1.
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
+        raise ValueError(f"seed is {seed!r}, and may be any whole number from 0 on")
+    planner = planner_of(
+        transaction_version,
+        broken,
+        without_fixes,
+        partition_verification=partition_verification,
+        workload=workload,
+    )
+    return try_seed(seed, planner)
+
+
+def planner_of(
+    transaction_version: int,
+    broken: Iterable[str],
+    without_fixes: Iterable[str],
+    *,
+    partition_verification: bool | None = None,
+    workload: str = "transactions",
+) -> Planner:
+    """What draws such worlds; it can be handed to other processes."""
+    for key, names in (("broken", broken), ("without_fixes", without_fixes)):
+        if isinstance(names, str):  # it would be taken for a list of its letters
+            raise ValueError(f"{key} is {names!r}, and must be a tuple of names: ({names!r},)")
+    protections = sorted(set(broken))
+    if transaction_version not in TRANSACTION_VERSIONS:
+        raise ValueError(
+            f"transaction_version is {transaction_version}, and may be {sorted(TRANSACTION_VERSIONS)}"
+        )
+    if workload not in PLANNERS:
+        raise ValueError(f"workload is {workload!r}, and may be {sorted(PLANNERS)}")
+    if not PROTECTIONS.issuperset(protections):
+        raise ValueError(f"broken is {protections}, and may be of {sorted(PROTECTIONS)}")
+    return partial(
+        PLANNERS[workload],
+        transaction_version=transaction_version,
+        partition_verification=verifies(transaction_version, partition_verification),
+        broken=tuple(protections),
+        without_fixes=tuple(without_fixes),
+    )
 
 
 def try_seed(seed: int, planner: Planner = draw) -> RunResult:
@@ -52,30 +133,37 @@ def try_seed(seed: int, planner: Planner = draw) -> RunResult:
 
 def try_choices(choices: Choices, planner: Planner, watch: Callable[[Run], None] | None = None) -> RunResult:
     """Run what the choices say; `watch` gets the run before anything has happened in it."""
-    run = run_of(spec_of(planner(choices)), choices, watch)
+    return try_spec(spec_of(planner(choices)), choices, watch)
+
+
+def try_spec(spec: RunSpec, choices: Choices, watch: Callable[[Run], None] | None = None) -> RunResult:
+    """Run a spec to its end, or to its first breach."""
+    run = run_of(spec, choices, watch)
     run.end_at_first_breach()
     return run.result()
 
 
-def partitions_of(topic: str) -> tuple[TopicPartition, ...]:
-    """All partitions of a topic of a fuzzed world."""
-    return tuple(TopicPartition(topic, number) for number in range(PARTITIONS))
-
-
-ALL_PARTITIONS: Final = tuple(where for topic in TOPICS for where in partitions_of(topic))
+# --- the cast -----------------------------------------------------------------------------------------------
 
 
 def spec_of(plan: FuzzPlan) -> RunSpec:
     """The run of a plan."""
+    world = plan.world(group_initial_rebalance_delay_ms=50, group_min_session_timeout_ms=min(SESSIONS_MS))
     return RunSpec(
-        world=plan.world,
+        world=attrs.evolve(
+            world,
+            latency=plan.latency_us * NS_PER_US,
+            sync_latency=plan.sync_latency_us * NS_PER_US,
+            encodes=plan.encodes,
+            own_travels=plan.own_travels,
+        ),
         topics=tuple((name, PARTITIONS) for name in TOPICS),
         roles=tuple(_roles_of(plan)),
         final=_reader(plan, FINAL_READER, IsolationLevel.READ_COMMITTED),
         random_faults=RandomFaultPlan(
             kinds=plan.kinds,
             strikes=plan.strikes,
-            pause=plan.pause,
+            pause=plan.pause_ms * NS_PER_MS,
             slow_participants=plan.slow_participants,
             requests=(*REQUESTS, *GROUP_REQUESTS) if plan.members else REQUESTS,
             answers=(*ANSWERS, *GROUP_ANSWERS) if plan.members else ANSWERS,
@@ -84,39 +172,26 @@ def spec_of(plan: FuzzPlan) -> RunSpec:
     )
 
 
-def _roles_of(plan: FuzzPlan) -> list[Role]:
+def _roles_of(plan: FuzzPlan) -> Iterator[Role]:
     """The cast of a plan."""
-    roles = [_txn_writer(plan, txn_writer) for txn_writer in plan.txn_writers]
+    for each in plan.txn_writers:
+        yield _role(
+            plan, each.name, Task.WORK, _writes(each), each.transactional_id, each.transaction_timeout_ms
+        )
     if plan.idempotent_writes:
-        roles.append(
-            _role(
-                plan,
-                "feeder",
-                Task.WORK,
-                lambda _, runner: idempotent_writer(
-                    runner,
-                    partitions_of(INPUT),
-                    plan.idempotent_writes,
-                    pauses_ms=FEED_PAUSES_MS if plan.members else (),
-                ),
-            )
-        )
-    roles += [_processor(plan, name) for name in plan.processors]
-    roles += [_member(plan, name, membership) for name, membership in plan.members]
+        yield _role(plan, "feeder", Task.WORK, lambda _, runner: _feeds(plan, runner))
+    for name in plan.processors:
+        yield _role(plan, name, Task.COPY, _copies, PROCESSORS_ID)
+    for member in plan.members:
+        yield _role(plan, member.name, Task.COPY, _shares(member), member.name)
     if plan.epoch_bumps:
-        roles.append(
-            _role(
-                plan,
-                "renewer",
-                Task.WORK,
-                lambda _, runner: epoch_bumper(runner, plan.epoch_bumps),
-                transactional_id=EPOCH_BUMPERS_ID,
-            )
+        bumps = plan.epoch_bumps
+        yield _role(
+            plan, "renewer", Task.WORK, lambda _, runner: epoch_bumper(runner, bumps), EPOCH_BUMPERS_ID
         )
-    roles.append(_reader(plan, "reader", IsolationLevel.READ_COMMITTED))
+    yield _reader(plan, "reader", IsolationLevel.READ_COMMITTED)
     if plan.reads_uncommitted:
-        roles.append(_reader(plan, "peeker", IsolationLevel.READ_UNCOMMITTED))
-    return roles
+        yield _reader(plan, "peeker", IsolationLevel.READ_UNCOMMITTED)
 
 
 def _role(
@@ -124,11 +199,8 @@ def _role(
     name: str,
     task: Task,
     script: Act,
-    *,
     transactional_id: str | None = None,
     transaction_timeout_ms: int = LONG_MS,
-    reads: tuple[TopicPartition, ...] = (),
-    writes: str = "",
 ) -> Role:
     def act(run: Run, process: ClientProcess) -> tuple[Runner, Script[None]]:
         runner = Runner(
@@ -136,53 +208,39 @@ def _role(
             process,
             transactional_id=transactional_id,
             transaction_timeout_ms=transaction_timeout_ms,
-            transaction_version=newest_dialect(plan.transaction_version),
+            transaction_version=plan.dialect,
         )
         return runner, script(run, runner)
 
-    return Role(name=name, task=task, act=act, transactional_id=transactional_id, reads=reads, writes=writes)
-
-
-def _txn_writer(plan: FuzzPlan, writer: TxnWriterPlan) -> Role:
-    return _role(
-        plan,
-        writer.name,
-        Task.WORK,
-        lambda _, runner: txn_writer(
-            runner,
-            partitions_of(PAYMENTS),
-            writer.transactions,
-            records_max=writer.records_max,
-            reads=writer.reads,
-        ),
-        transactional_id=writer.transactional_id,
-        transaction_timeout_ms=writer.transaction_timeout_ms,
+    copies = task is Task.COPY
+    return Role(
+        name=name,
+        task=task,
+        act=act,
+        transactional_id=transactional_id,
+        reads=INPUTS if copies else (),
+        writes=OUTPUT if copies else "",
     )
 
 
-def _processor(plan: FuzzPlan, name: str) -> Role:
-    return _role(
-        plan,
-        name,
-        Task.COPY,
-        lambda run, runner: processor(runner, partitions_of(INPUT), run.settled, lives=PROCESSOR_LIVES),
-        transactional_id=PROCESSORS_ID,
-        reads=partitions_of(INPUT),
-        writes=OUTPUT,
+def _writes(plan: TxnWriterPlan) -> Act:
+    return lambda _, runner: txn_writer(
+        runner, partitions_of(PAYMENTS), plan.transactions, records_max=plan.records_max, reads=plan.reads
     )
 
 
-def _member(plan: FuzzPlan, name: str, membership: Membership) -> Role:
-    return _role(
-        plan,
-        name,
-        Task.COPY,
-        lambda run, runner: group_processor(
-            runner, (INPUT,), run.settled, output=OUTPUT, membership=membership
-        ),
-        transactional_id=name,
-        reads=partitions_of(INPUT),
-        writes=OUTPUT,
+def _feeds(plan: FuzzPlan, runner: Runner) -> Script[None]:
+    pauses_ms = FEED_PAUSES_MS if plan.members else ()
+    return idempotent_writer(runner, INPUTS, plan.idempotent_writes, pauses_ms=pauses_ms)
+
+
+def _copies(run: Run, runner: Runner) -> Script[None]:
+    return processor(runner, INPUTS, run.settled, lives=PROCESSOR_LIVES)
+
+
+def _shares(member: MemberPlan) -> Act:
+    return lambda run, runner: group_processor(
+        runner, (INPUT,), run.settled, output=OUTPUT, membership=member
     )
 
 

@@ -10,6 +10,8 @@ rest:
     nodes: Annotated[int, Between(1, NODES_MAX)] = 1          nodes = 3
     is_called: Annotated[bool, Key("starts"), STARTS] = False   starts = "on request"
     when: tuple[Point, ...]                                   when = ["p sends EndTxn", "p ends"]
+    cluster: ClusterShape = ClusterShape()                    [cluster]
+    members: Annotated[tuple[MemberPlan, ...], Lists(member=MemberPlan)]    [[member]], as often as needed
 
     annotation --> codec --+--> read: TOML value -> value, or BadScenario with line, key and what is possible
                            +--> write: value -> TOML text, left out when it equals the default
@@ -44,10 +46,18 @@ from typing import (
 import attrs
 
 from fencepost.faults.grammar import NUMBER_MAX, BadPhrase, Grammar, quoted, suggestion
-from fencepost.faults.phrases import ACTIONS, POINTS, Action, NoPartition, Point, partition_named
+from fencepost.faults.phrases import (
+    ACTIONS,
+    LINES,
+    POINTS,
+    Action,
+    NoPartition,
+    Point,
+    ScriptLine,
+    partition_named,
+)
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.terms import TopicPartition
-from fencepost.simulator.scenarios.scripts import LINES, ScriptLine
 
 TOP: Final = "top"
 LINE: Final = 110
@@ -64,9 +74,12 @@ class BadScenario(FencepostError):
 
 
 class Key(NamedTuple):
-    """The key in the file, where it is not the name of the field."""
+    """The key in the file, where it is not the name of the field; `within` is a table inside that of the
+    class. A field without a key ("") is read and written by other code.
+    """
 
     name: str
+    within: str = ""
 
 
 class Between(NamedTuple):
@@ -92,6 +105,13 @@ class Prose(NamedTuple):
     """Text of several lines; its line breaks do not count."""
 
 
+class Lists:
+    """The lists of tables whose values a tuple holds, one list after the other, by their keys."""
+
+    def __init__(self, **kinds: type) -> None:
+        self.kinds: Mapping[str, type] = kinds
+
+
 # --- tables -------------------------------------------------------------------------------------------------
 
 
@@ -108,12 +128,15 @@ class SourceText:
 
 @attrs.define(eq=False)
 class Table:
-    """A table of the file, with its name as people write it: "[cluster]", "[[fault]] 2"."""
+    """A table of the file, with its name as people write it: "[cluster]", "[[fault]] 2". `known` are the keys
+    that were asked for, `inside` the tables that were read under them.
+    """
 
     name: str
     values: dict[str, Any]
     source: SourceText
     known: dict[str, None] = attrs.Factory(dict[str, None])
+    inside: dict[str, list[Table]] = attrs.Factory(dict[str, list["Table"]])
 
     def wrong(self, key: str, because: str, possible: Sequence[object] = ()) -> BadScenario:
         """The error for what stands under a key."""
@@ -146,32 +169,49 @@ class Table:
         """The error for a value of another kind."""
         return self.wrong(key, f"is {self.values[key]!r}, but must be {kind}")
 
-    def inner(self, key: str, name: str = "") -> Table:
+    def inner(self, key: str) -> Table:
         """The table under a key; an empty one when there is none."""
         self.known[key] = None
-        found = self.values.get(key, {})
-        if not isinstance(found, dict):
-            raise self.mistyped(key, "a table")
-        return Table(name or f"[{key}]", cast("dict[str, Any]", found), self.source)
+        if key not in self.inside:
+            found = self.values.get(key, {})
+            if not isinstance(found, dict):
+                raise self.mistyped(key, "a table")
+            name = f"[{inside(self.name, key)}]"
+            self.inside[key] = [Table(name, cast("dict[str, Any]", found), self.source)]
+        return self.inside[key][0]
 
-    def each(self, key: str, name: str = "") -> Iterator[Table]:
+    def each(self, key: str, name: str = "") -> list[Table]:
         """Every table of a list of tables."""
         self.known[key] = None
-        found = self.values.get(key, [])
+        found, name = self.values.get(key, []), name or f"[[{inside(self.name, key)}]]"
         if not isinstance(found, list):
             raise self.mistyped(key, "a list")
-        for number, values in enumerate(cast("list[object]", found)):
+        for values in cast("list[object]", found):
             if not isinstance(values, dict):
                 raise self.wrong(key, f"contains {values!r}, but must contain tables")
-            yield Table(f"{name or f'[[{key}]]'} {number + 1}", cast("dict[str, Any]", values), self.source)
+        self.inside[key] = [
+            Table(f"{name} {number + 1}", values, self.source)
+            for number, values in enumerate(cast("list[dict[str, Any]]", found))
+        ]
+        return self.inside[key]
+
+    def refuse_others(self, possible: Sequence[str]) -> None:
+        """BadScenario for the first key that is not one of these."""
+        for key in self.values:
+            if key not in possible:
+                raise self.wrong(key, f"is not a key here{suggestion(key, possible)}", possible)
 
     def finish(self) -> None:
-        """BadScenario for the first key that nothing has read."""
-        for key in self.values:
-            if key not in self.known:
-                raise self.wrong(
-                    key, f"is not a key here{suggestion(key, list(self.known))}", list(self.known)
-                )
+        """BadScenario for the first key that nothing has read, here or in a table inside."""
+        self.refuse_others(list(self.known))
+        for tables in self.inside.values():
+            for table in tables:
+                table.finish()
+
+
+def inside(name: str, key: str) -> str:
+    """The name in a header for the table under a key: "cluster", "seeded.faults"."""
+    return key if name == TOP else f"{name.strip('[]')}.{key}"
 
 
 # --- codecs of values ---------------------------------------------------------------------------------------
@@ -185,8 +225,12 @@ class Codec(NamedTuple):
     write: Callable[[Any], str]
 
 
-def _text(value: str) -> str:
-    return json.dumps(value, ensure_ascii=False).replace(_DELETE, "\\u007f")
+def _text(value: object) -> str:
+    return json.dumps(str(value), ensure_ascii=False).replace(_DELETE, "\\u007f")
+
+
+def _read_prose(table: Table, key: str, raw: Any) -> str:
+    return " ".join(_TEXT.read(table, key, raw).split())
 
 
 def _prose_text(value: str) -> str:
@@ -196,6 +240,19 @@ def _prose_text(value: str) -> str:
         escaped = escaped.replace('\\"', '"')
     wrapped = textwrap.fill(escaped, width=LINE, break_long_words=False, break_on_hyphens=False)
     return f'"""\n{wrapped}\n"""'
+
+
+def _typed(kind: str, of: type, write: Callable[[Any], str]) -> Codec:
+    def read(table: Table, key: str, raw: Any) -> Any:
+        if type(raw) is not of:
+            raise table.mistyped(key, kind)
+        return raw
+
+    return Codec(kind, read, write)
+
+
+_TEXT: Final = _typed("text", str, _text)
+_FLAG: Final = _typed("true or false", bool, lambda value: "true" if value else "false")
 
 
 def _number(between: Between) -> Codec:
@@ -211,69 +268,38 @@ def _number(between: Between) -> Codec:
     return Codec(kind, read, str)
 
 
-def _read_text(table: Table, key: str, raw: Any) -> str:
-    if not isinstance(raw, str):
-        raise table.mistyped(key, "text")
-    return raw
-
-
-def _read_prose(table: Table, key: str, raw: Any) -> str:
-    return " ".join(_read_text(table, key, raw).split())
-
-
-def _read_flag(table: Table, key: str, raw: Any) -> bool:
-    if not isinstance(raw, bool):
-        raise table.mistyped(key, "true or false")
-    return raw
-
-
-def _flag_text(value: bool) -> str:
-    return "true" if value else "false"
-
-
-def _shown(value: object) -> str:
-    return _text(str(value))
-
-
 def _phrase(kind: str, parse: Callable[[str], Any]) -> Codec:
     def read(table: Table, key: str, raw: Any) -> Any:
         try:
-            return parse(_read_text(table, key, raw))
+            return parse(_TEXT.read(table, key, raw))
         except NoPartition as problem:
             raise table.wrong(key, str(problem), table.source.partitions or problem.possible) from None
         except BadPhrase as problem:
             raise table.wrong(key, str(problem), problem.possible) from None
 
-    return Codec(kind, read, _shown)
+    return Codec(kind, read, _text)
 
 
-def _spelled(texts: Mapping[Any, str]) -> Codec:
-    by_text = {text: value for value, text in texts.items()}
+def _grammar(grammar: Grammar[Any]) -> Codec:
+    return _phrase(grammar.name, grammar.read)
+
+
+def _choice(values: Mapping[Any, Any], write: Callable[[Any], str]) -> Codec:
+    """One of these values, by what stands for each in a file."""
 
     def read(table: Table, key: str, raw: Any) -> Any:
-        if not isinstance(raw, str) or raw not in by_text:
-            raise table.wrong(key, f"is {raw!r}", list(by_text))
-        return by_text[raw]
-
-    def write(value: Any) -> str:
-        return _text(texts[value])
+        if isinstance(raw, str) and raw not in values:
+            near = suggestion(raw, [str(each) for each in values])
+            raise table.wrong(key, f"there is no {quoted(raw)}{near}", list(values))
+        if not isinstance(raw, str | int) or isinstance(raw, bool) or raw not in values:
+            raise table.wrong(key, f"is {raw!r}", list(values))
+        return values[raw]
 
     return Codec("text", read, write)
 
 
-def _one_of(values: Sequence[object], inner: Codec) -> Codec:
-    def read(table: Table, key: str, raw: Any) -> Any:
-        if raw not in values or isinstance(raw, bool):
-            if isinstance(raw, str):
-                raise table.wrong(key, f"there is no {quoted(raw)}{suggestion(raw, _texts(values))}", values)
-            raise table.wrong(key, f"is {raw!r}", values)
-        return raw
-
-    return inner._replace(read=read)
-
-
-def _texts(values: Sequence[object]) -> list[str]:
-    return [str(value) for value in values]
+def _spelled(texts: Mapping[Any, str]) -> Codec:
+    return _choice({text: value for value, text in texts.items()}, lambda value: _text(texts[value]))
 
 
 def _list(inner: Codec) -> Codec:
@@ -297,10 +323,13 @@ def _list(inner: Codec) -> Codec:
 def _dictionary(keys: Codec, values: Codec) -> Codec:
     """A table whose keys are names: the topics of a cluster, the values of partitions."""
 
-    def read(table: Table, key: str, _: Any) -> tuple[tuple[Any, Any], ...]:
-        inner = table.inner(key, f"{table.name} {key}")
+    def read(table: Table, key: str, raw: Any) -> tuple[tuple[Any, Any], ...]:
+        if not isinstance(raw, dict):
+            raise table.mistyped(key, "a table")
+        inner = Table(f"{table.name} {key}", cast("dict[str, Any]", raw), table.source)
         return tuple(
-            (keys.read(table, key, name), values.read(inner, name, raw)) for name, raw in inner.values.items()
+            (keys.read(table, key, name), values.read(inner, name, each))
+            for name, each in inner.values.items()
         )
 
     def write(value: tuple[tuple[Any, Any], ...]) -> str:
@@ -310,13 +339,9 @@ def _dictionary(keys: Codec, values: Codec) -> Codec:
     return Codec("a table", read, write)
 
 
-def _grammar(grammar: Grammar[Any]) -> Codec:
-    return _phrase(grammar.name, grammar.read)
-
-
 _PLAIN: Final[dict[Any, Codec]] = {
-    str: Codec("text", _read_text, _text),
-    bool: Codec("true or false", _read_flag, _flag_text),
+    str: _TEXT,
+    bool: _FLAG,
     int: _number(Between(1, NUMBER_MAX)),
     Point: _grammar(POINTS),
     Action: _grammar(ACTIONS),
@@ -331,7 +356,7 @@ def _codec(kind: Any, marks: tuple[object, ...] = ()) -> Codec:
         inner, *more = get_args(kind)
         return _codec(inner, (*more, *marks))
     if get_origin(kind) in (Union, types.UnionType):
-        return _codec(next(each for each in get_args(kind) if each is not types.NoneType), marks)
+        return _codec(_without_none(kind), marks)
     if get_origin(kind) is tuple:
         element = get_args(kind)[0]
         if get_origin(element) is tuple:
@@ -344,7 +369,7 @@ def _codec(kind: Any, marks: tuple[object, ...] = ()) -> Codec:
             case Between():
                 codec = _number(mark)
             case OneOf(values):
-                codec = _one_of(values, codec)
+                codec = _choice({each: each for each in values}, codec.write)
             case Spelled(texts):
                 codec = _spelled(texts)
             case Prose():
@@ -354,6 +379,13 @@ def _codec(kind: Any, marks: tuple[object, ...] = ()) -> Codec:
     return codec
 
 
+def _without_none(kind: Any) -> Any:
+    """The type that an optional one has besides None."""
+    if get_origin(kind) in (Union, types.UnionType):
+        return next(each for each in get_args(kind) if each is not types.NoneType)
+    return kind
+
+
 def _texts_of(kind: type[Enum]) -> dict[Enum, str]:
     return {each: each.value if isinstance(each.value, str) else each.name.lower() for each in kind}
 
@@ -361,38 +393,71 @@ def _texts_of(kind: type[Enum]) -> dict[Enum, str]:
 # --- codecs of tables ---------------------------------------------------------------------------------------
 
 
-class Entry(NamedTuple):
-    """A field as a key of its table."""
+@attrs.frozen(kw_only=True)
+class Entry:
+    """A field of a class in its table: a key with a `codec`, which may be that of a `table` inside, or keys
+    of `lists` of tables, without a codec.
+    """
 
     field: str
     key: str
-    codec: Codec
+    within: str
     is_required: bool
+    codec: Codec | None
+    table: type | None
+    lists: Mapping[str, type]
 
 
 @cache
 def entries(kind: type) -> tuple[Entry, ...]:
-    """The keys of a table, in the order of the class; a field that is a table itself is none of them."""
+    """The fields of a class that stand in its table, in their order."""
     hints = get_type_hints(kind, include_extras=True)
-    return tuple(
-        Entry(field.name, key, _codec(hints[field.name]), field.default is attrs.NOTHING)
-        for field in attrs.fields(kind)
-        if (key := _key_of(field.name, hints[field.name]))
+    found = (_entry(field, hints[field.name]) for field in attrs.fields(kind))
+    return tuple(entry for entry in found if entry.key)
+
+
+def _entry(field: attrs.Attribute[Any], hint: Any) -> Entry:
+    plain, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    key = next((mark for mark in marks if isinstance(mark, Key)), Key(field.name))
+    lists = next((mark for mark in marks if isinstance(mark, Lists)), Lists())
+    inner = _without_none(plain)
+    table = inner if inner not in _PLAIN and attrs.has(inner) else None
+    return Entry(
+        field=field.name,
+        key=key.name,
+        within=key.within,
+        is_required=field.default is attrs.NOTHING,
+        codec=_table(table) if table else None if lists.kinds or not key.name else _codec(hint),
+        table=table,
+        lists=lists.kinds,
     )
 
 
-def _key_of(field: str, hint: Any) -> str:
-    marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    return next((mark.name for mark in marks if isinstance(mark, Key)), field)
+def _table(kind: type) -> Codec:
+    """A table inside another one; `blocks` writes it."""
+
+    def read(table: Table, key: str, _: object) -> Any:
+        return cast("object", read_table(kind, table.inner(key)))
+
+    return Codec("a table", read, str)
 
 
 def read_table(kind: type[ValueT], table: Table, usual: ValueT | None = None) -> ValueT:
-    """The value of a table; what it does not say is as in `usual`, or as by default."""
+    """The value of a table and of the tables inside it; what it does not say is as in `usual`, or as by
+    default. The caller ends with `finish`, which refuses keys that nothing has read.
+    """
     values: dict[str, Any] = {}
     for entry in entries(kind):
-        table.known[entry.key] = None
-        if entry.key in table.values:
-            values[entry.field] = entry.codec.read(table, entry.key, table.values[entry.key])
+        home = table.inner(entry.within) if entry.within else table
+        if entry.codec is None:
+            lists = [(inner, home.each(key)) for key, inner in entry.lists.items()]
+            values[entry.field] = tuple(
+                cast("object", read_table(inner, each)) for inner, found in lists for each in found
+            )
+            continue
+        home.known[entry.key] = None
+        if entry.key in home.values:
+            values[entry.field] = entry.codec.read(home, entry.key, home.values[entry.key])
         elif usual is not None:
             values[entry.field] = getattr(usual, entry.field)
         elif entry.is_required:
@@ -400,18 +465,33 @@ def read_table(kind: type[ValueT], table: Table, usual: ValueT | None = None) ->
     return kind(**values)
 
 
-def written(value: object, usual: object | None = None) -> Iterator[str]:
+def written(value: object, usual: object | None = None, *, within: str = "") -> Iterator[str]:
     """The lines of a table: every key whose value is not as in `usual`, or not as by default."""
     kind = type(value)
+    required = [each.field for each in entries(kind) if each.is_required and usual is None]
     if usual is None:
-        required = {each.field: getattr(value, each.field) for each in entries(kind) if each.is_required}
-        usual = kind(**required)
-        yield from (
-            f"{each.key} = {each.codec.write(required[each.field])}"
-            for each in entries(kind)
-            if each.is_required
-        )
+        usual = kind(**{field: getattr(value, field) for field in required})
     for entry in entries(kind):
+        if entry.codec is not None and entry.table is None and entry.within == within:
+            found = getattr(value, entry.field)
+            if entry.field in required or found != getattr(usual, entry.field):
+                yield f"{entry.key} = {entry.codec.write(found)}"
+
+
+def blocks(value: object, header: str = TOP) -> Iterator[list[str]]:
+    """The lines of a table and of each table inside it, with their headers; those that say nothing are left
+    out.
+    """
+    if lines := list(written(value)):
+        yield lines if header == TOP else [header, *lines]
+    for entry in entries(type(value)):
         found = getattr(value, entry.field)
-        if found != getattr(usual, entry.field):
-            yield f"{entry.key} = {entry.codec.write(found)}"
+        if entry.table is not None and found is not None:
+            yield from blocks(found, f"[{inside(header, entry.key)}]")
+        if entry.lists:
+            keys = {kind: key for key, kind in entry.lists.items()}
+            for each in getattr(value, entry.field):
+                yield from blocks(each, f"[[{inside(header, keys[type(each)])}]]")
+    for within in dict.fromkeys(entry.within for entry in entries(type(value)) if entry.within):
+        if lines := list(written(value, within=within)):
+            yield [f"[{inside(header, within)}]", *lines]

@@ -1,24 +1,32 @@
 """Scenario files: TOML text to a scenario, and back.
 
-Rule: the order of the tables is the only thing that is written here; every key follows from the classes of
-`model.py`. What differs from the default is written, and nothing else.
+Rule: every key and the order of the tables follow from the classes of `model.py`. What differs from the
+default is written, and nothing else. Only rows of `also_with`, which change keys of two tables, and the
+choices of a run that a search found have code of their own.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final
 
 import attrs
 
-from fencepost.faults.phrases import Fault
-from fencepost.simulator.scenarios.codec import TOP, BadScenario, SourceText, Table, read_table, written
-from fencepost.simulator.scenarios.model import PARTS, ClusterShape, Scenario, ScenarioExpectation, Variant
-from fencepost.simulator.scenarios.seeded import seeded_scenario
+from fencepost.faults.grammar import NUMBER_MAX
+from fencepost.simulator.scenarios.codec import (
+    TOP,
+    BadScenario,
+    SourceText,
+    Table,
+    blocks,
+    read_table,
+    written,
+)
+from fencepost.simulator.scenarios.model import ClusterShape, Scenario, ScenarioExpectation, Variant
 from fencepost.simulator.scenarios.validation import Inconsistent, check
 
-ValueT = TypeVar("ValueT")
+CHOICES_MAX: Final = 1_000_000
 
 
 # --- reading ------------------------------------------------------------------------------------------------
@@ -38,24 +46,17 @@ def scenario_of(text: str, source: str = "scenario") -> Scenario:
 def scenario_in(values: dict[str, Any], source: str, lines: Sequence[str] = ()) -> Scenario:
     """The same, from the tables of a file or a builder; `lines` are those of the text."""
     top = Table(TOP, values, SourceText(source, lines))
-    if "seeded" in values:
-        return seeded_scenario(top)
-    head = read_table(Scenario, top)
-    cluster = _whole(ClusterShape, top.inner("cluster"))
-    top.source.partitions = cluster.partitions
-    expect_table = top.inner("expect")
-    expect = read_table(ScenarioExpectation, expect_table)
-    scenario = attrs.evolve(
-        head,
-        cluster=cluster,
-        parts=tuple(_whole(kind, table) for key, kind in PARTS.items() for table in top.each(key)),
-        faults=tuple(_whole(Fault, table) for table in top.each("fault")),
-        expect=expect,
-        also_with=tuple(
-            _variant(row, cluster, expect) for row in expect_table.each("also_with", "[expect] also_with")
-        ),
-    )
-    expect_table.finish()
+    expect = top.inner("expect")
+    if "seeded" in values:  # such a file has no other cluster, no parts and no faults
+        top.refuse_others(("name", "lesson", "seeded", "expect"))
+        expect.refuse_others(("holds", "violates"))
+        scenario = attrs.evolve(read_table(Scenario, top), choices=_choices(top.inner("seeded")))
+    else:
+        cluster = read_table(ClusterShape, top.inner("cluster"))
+        top.source.partitions = cluster.partitions
+        scenario = read_table(Scenario, top)
+        rows = expect.each("also_with", "[expect] also_with")
+        scenario = attrs.evolve(scenario, also_with=tuple(_variant(row, scenario) for row in rows))
     top.finish()
     try:
         check(scenario)
@@ -65,47 +66,54 @@ def scenario_in(values: dict[str, Any], source: str, lines: Sequence[str] = ()) 
     return scenario
 
 
-def _whole(kind: type[ValueT], table: Table) -> ValueT:
-    made = read_table(kind, table)
-    table.finish()
-    return made
-
-
-def _variant(row: Table, cluster: ClusterShape, expect: ScenarioExpectation) -> Variant:
+def _variant(row: Table, scenario: Scenario) -> Variant:
     """A row of `also_with`: keys of [cluster] and [expect] side by side."""
+    expect = scenario.expect
     if {"holds", "violates"} & row.values.keys():  # a row that names one of them names both
         expect = _without_rules(expect)
-    made = Variant(
-        cluster=read_table(ClusterShape, row, cluster), expect=read_table(ScenarioExpectation, row, expect)
+    return Variant(
+        cluster=read_table(ClusterShape, row, scenario.cluster),
+        expect=read_table(ScenarioExpectation, row, expect),
     )
-    row.finish()
-    return made
 
 
 def _without_rules(expect: ScenarioExpectation) -> ScenarioExpectation:
     return attrs.evolve(expect, holds=(), violates=())
 
 
+def _choices(seeded: Table) -> tuple[int, ...]:
+    """The choices of a run that a search found, by their indices; those that are left out are 0."""
+    table, chosen = seeded.inner("choices"), dict[int, int]()
+    for key, choice in table.values.items():
+        table.known[key] = None
+        if not key.isdecimal():
+            raise table.wrong(key, "is not the index of a choice: a whole number from 0")
+        place = int(key) if len(key) <= len(str(CHOICES_MAX)) else CHOICES_MAX
+        if place >= CHOICES_MAX:
+            raise table.wrong(key, f"is not the index of a choice: the maximum is {CHOICES_MAX - 1}")
+        if type(choice) is not int or not 0 <= choice <= NUMBER_MAX:
+            raise table.mistyped(key, f"a whole number from 0 to {NUMBER_MAX}")
+        chosen[place] = choice
+    return tuple(chosen.get(place, 0) for place in range(max(chosen, default=-1) + 1))
+
+
 # --- writing ------------------------------------------------------------------------------------------------
 
 
 def text_of(scenario: Scenario) -> str:
-    """The TOML text of a scenario."""
-    names = {kind: key for key, kind in PARTS.items()}
-    blocks = [
-        list(written(scenario)),
-        ["[cluster]", *written(scenario.cluster)],
-        *([f"[[{names[type(part)]}]]", *written(part)] for part in scenario.parts),
-        *(["[[fault]]", *written(fault)] for fault in scenario.faults),
-        ["[expect]", *written(scenario.expect), *_rows(scenario)],
-    ]
-    return "\n\n".join("\n".join(block) for block in blocks if len(block) > 1 or block[0][0] != "[") + "\n"
-
-
-def _rows(scenario: Scenario) -> Iterator[str]:
+    """The TOML text of a story; `found.py` writes what a search found."""
+    found = list(blocks(scenario))
     if scenario.also_with:
+        if found[-1][0] != "[expect]":
+            found.append(["[expect]"])
         rows = (f"  {{ {', '.join(_row(variant, scenario))} }},\n" for variant in scenario.also_with)
-        yield f"also_with = [\n{''.join(rows)}]"
+        found[-1].append(f"also_with = [\n{''.join(rows)}]")
+    return joined(found)
+
+
+def joined(found: Sequence[Sequence[str]]) -> str:
+    """The text of a file of these blocks."""
+    return "\n\n".join("\n".join(block) for block in found) + "\n"
 
 
 def _row(variant: Variant, scenario: Scenario) -> Iterator[str]:

@@ -6,68 +6,148 @@ by them), so a value holds nothing that a file could not say.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import attrs
 
 from fencepost.broker.host import SyncPolicy
-from fencepost.broker.kafka_fixes import FIX_NAMES
+from fencepost.broker.kafka_fixes import FIX_NAMES, KafkaFixes
 from fencepost.broker.settings import PROTECTIONS, NodeSettings
+from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.client.assignors import ASSIGNORS
 from fencepost.client.settings import newest_dialect
 from fencepost.faults.grammar import NUMBER_MAX
-from fencepost.faults.phrases import Fault, Point, PointKind
+from fencepost.faults.phrases import Fault, Point, PointKind, ScriptLine
+from fencepost.journal.journal import JournalSettings
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
-from fencepost.simulator.fuzz.plan import FuzzPlan
-from fencepost.simulator.scenarios.codec import Between, Key, OneOf, Prose, Spelled
-from fencepost.simulator.scenarios.rule_names import RULE_NAMES
-from fencepost.simulator.scenarios.scripts import ScriptLine
+from fencepost.simulator.actors.workloads import Membership
+from fencepost.simulator.faults.random_faults import FaultKind
+from fencepost.simulator.judges.known_anomalies import OLD_BEHAVIOURS
+from fencepost.simulator.judges.rules import HISTORY_RULES, STEP_RULES
+from fencepost.simulator.run import CORE_FAILED, NOT_LIVE
+from fencepost.simulator.scenarios.codec import Between, Key, Lists, OneOf, Prose, Spelled
+from fencepost.simulator.world.world import WorldSettings
 
 # What can be written can be run: in seconds, and with numbers for which the protocol has room.
 NODES_MAX: Final = 9  # with more, nobody can follow the drawing
 PARTITIONS_MAX: Final = 100  # of one topic, and of __transaction_state
 TRANSACTION_TIMEOUT_MAX_MS: Final = NodeSettings().transaction_max_timeout_ms
+WORK_MAX: Final = 10_000  # transactions, records and strikes
 
 IsCalled = Annotated[bool, Key("starts"), Spelled({False: "at once", True: "on request"})]
-Nodes = Annotated[int, Between(1, NODES_MAX)]
 Partitions = Annotated[int, Between(1, PARTITIONS_MAX)]
 TransactionTimeout = Annotated[int, Between(1, TRANSACTION_TIMEOUT_MAX_MS)]
-TransactionVersion = Annotated[int, OneOf((0, 1, 2))]
-Protections = Annotated[tuple[str, ...], OneOf(tuple(sorted(PROTECTIONS)))]
-Fixes = Annotated[tuple[str, ...], OneOf(FIX_NAMES)]
-Rules = Annotated[tuple[str, ...], OneOf(RULE_NAMES)]
+Count = Annotated[int, Between(0, WORK_MAX)]
+Work = Annotated[int, Between(1, WORK_MAX)]
+Assignor = Annotated[str, OneOf(tuple(ASSIGNORS))]
 Values = tuple[tuple[TopicPartition, tuple[str, ...]], ...]
 
 
+# --- rules --------------------------------------------------------------------------------------------------
+
+CONVERGES: Final = "converges"
+HANGING_TRANSACTION: Final = "hanging-transaction"
+EXACTLY_ONCE: Final = "exactly-once"
+
+# What exactly-once comes down to, for one who looks at the output.
+EXACTLY_ONCE_RULES: Final = (
+    "duplicate",
+    "lost-write",
+    "torn-transaction",
+    "unseen",
+    "G1a",
+    "missing-output",
+    "doubled-output",
+    "foreign-output",
+)
+RULE_NAMES: Final = (
+    CONVERGES,
+    HANGING_TRANSACTION,
+    EXACTLY_ONCE,
+    *(rule.name for rule in (*HISTORY_RULES, *STEP_RULES)),
+)
+SEARCH_RULES: Final = (NOT_LIVE, CORE_FAILED, *RULE_NAMES, *(each.name for each in OLD_BEHAVIOURS))
+"""What ends a run that a search found."""
+Rules = Annotated[tuple[str, ...], OneOf(SEARCH_RULES)]
+
+
+def spelled_out(names: Iterable[str]) -> tuple[str, ...]:
+    """These rules, and after exactly-once those that it stands for."""
+    found: list[str] = []
+    for name in names:
+        found += (name, *EXACTLY_ONCE_RULES) if name == EXACTLY_ONCE else (name,)
+    return tuple(found)
+
+
+def contradictory(holds: Iterable[str], violates: Iterable[str]) -> tuple[str, ...]:
+    """The rules that cannot both be kept and be broken, as these two say."""
+    kept = spelled_out(holds)
+    return tuple(name for name in violates if name in kept)
+
+
+# --- the world ----------------------------------------------------------------------------------------------
+
+
 @attrs.frozen(kw_only=True)
-class ClusterShape:
-    """The shape of the world. `topics` are names with their number of partitions; `coordinators` is how many
-    partitions `__transaction_state` has; `broken` are protections that are turned off, `without_fixes` the
-    fixes of later Kafka versions that are.
+class Brokers:
+    """What a story and a fuzzed world both say about their brokers. `coordinators` is how many partitions
+    `__transaction_state` has; `broken` are protections that are turned off, `without_fixes` the fixes of
+    later Kafka versions that are.
     """
 
-    nodes: Nodes = 1
-    topics: tuple[tuple[str, Partitions], ...] = (("t", 2),)
-    transaction_version: TransactionVersion = 2
+    nodes: Annotated[int, Between(1, NODES_MAX)] = 1
+    transaction_version: Annotated[int, OneOf(tuple(TRANSACTION_VERSIONS))] = 2
     partition_verification: bool = True
     coordinators: Partitions = 1
     timeout_scan_ms: int = 100
     sync: SyncPolicy = SyncPolicy.NONE
     segment_bytes: int = 65_536
-    broken: Protections = ()
-    without_fixes: Fixes = ()
+    broken: Annotated[tuple[str, ...], OneOf(tuple(sorted(PROTECTIONS)))] = ()
+    without_fixes: Annotated[tuple[str, ...], OneOf(FIX_NAMES)] = ()
+
+    @property
+    def dialect(self) -> int:
+        """The newest transaction version of clients that these brokers speak."""
+        return newest_dialect(self.transaction_version)
+
+    def world(self, **more: Any) -> WorldSettings:
+        """A world of such brokers, in a hurry: so much fits into a second that faults meet each other.
+        `more` are settings of nodes.
+        """
+        return WorldSettings(
+            nodes=self.nodes,
+            node_settings=NodeSettings(
+                transaction_version=TRANSACTION_VERSIONS[self.transaction_version],
+                partition_verification=self.partition_verification,
+                broken=frozenset(self.broken),
+                fixes=KafkaFixes.without(self.without_fixes),
+                transaction_state_log_num_partitions=self.coordinators,
+                offsets_topic_num_partitions=1,
+                transaction_abort_timed_out_transaction_cleanup_interval_ms=self.timeout_scan_ms,
+                reelection_backoff_ms=20,
+                marker_retry_backoff_ms=10,
+                **more,
+            ),
+            policy=self.sync,
+            journals=JournalSettings(segment_bytes=self.segment_bytes),
+        )
+
+
+@attrs.frozen(kw_only=True)
+class ClusterShape(Brokers):
+    """The cluster of a story. `topics` are names with their number of partitions."""
+
+    topics: tuple[tuple[str, Partitions], ...] = (("t", 2),)
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
         """Every partition of every topic, in their order."""
         return tuple(TopicPartition(topic, number) for topic, count in self.topics for number in range(count))
 
-    @property
-    def dialect(self) -> int:
-        """The newest transaction version of clients that this cluster speaks."""
-        return newest_dialect(self.transaction_version)
+
+# --- who takes part -----------------------------------------------------------------------------------------
 
 
 @attrs.frozen(kw_only=True)
@@ -106,7 +186,7 @@ class ProcessorPart:
     transactional_id: str = attrs.Factory(lambda self: self.name, takes_self=True)
     group: str = "processors"
     is_called: IsCalled = False
-    assignor: Annotated[str, OneOf(tuple(ASSIGNORS))] = "range"
+    assignor: Assignor = "range"
     subscribes: tuple[str, ...] = ()
     reads: tuple[TopicPartition, ...] = ()
     writes: str
@@ -118,8 +198,73 @@ class ProcessorPart:
 
 
 Part = ProducerPart | ConsumerPart | ProcessorPart
-PARTS: Final = {"producer": ProducerPart, "consumer": ConsumerPart, "processor": ProcessorPart}
-"""The tables of parts, in the order in which a scenario has them."""
+PARTS: Final = Lists(producer=ProducerPart, consumer=ConsumerPart, processor=ProcessorPart)
+
+
+# --- what a search found ------------------------------------------------------------------------------------
+
+GROUP: Final = "sharers"
+LONG_MS: Final = 60_000
+RECORDS_MAX: Final = 4
+SESSIONS_MS: Final = (1_500, 600)
+POLL_INTERVALS_MS: Final = (3_000, 1_000)
+
+
+@attrs.frozen(kw_only=True)
+class TxnWriterPlan:
+    """One process that writes transactions. Two with one id fight for it."""
+
+    name: str
+    transactional_id: str = attrs.Factory(lambda self: self.name, takes_self=True)
+    transactions: Work = 1
+    transaction_timeout_ms: TransactionTimeout = LONG_MS
+    records_max: Work = RECORDS_MAX  # in one transaction
+    reads: bool = False  # in each transaction, what is committed where it writes
+
+
+@attrs.frozen(kw_only=True)
+class MemberPlan(Membership):
+    """One processor that is a member of a group."""
+
+    name: str
+    group: str = GROUP
+    assignor: Assignor = "range"
+    group_instance_id: str | None = None
+    session_timeout_ms: Work = SESSIONS_MS[0]
+    heartbeat_interval_ms: Work = SESSIONS_MS[0] // 6
+    max_poll_interval_ms: Work = POLL_INTERVALS_MS[0]
+    starts_after_ms: Count = 0
+    stalls: Count = 0
+    leaves: Count = 0
+
+
+@attrs.frozen(kw_only=True)
+class FuzzPlan(Brokers):
+    """One seed's world, its workload and its faults; everything random in it was decided when it was drawn.
+    The default is the calmest world, in which nobody works.
+    """
+
+    latency_us: int = 100
+    sync_latency_us: int = 200
+    encodes: bool = False
+    own_travels: bool = False
+    # How many records a plain producer writes into each partition of the input, for processors to copy.
+    idempotent_writes: Count = 0
+    processors: tuple[str, ...] = ()  # names; they all share one transactional id
+    epoch_bumps: Count = 0  # how often a process asks for the identity after the one that it has
+    reads_uncommitted: bool = False
+    drifts_ppm: Annotated[
+        tuple[Annotated[int, Between(-NUMBER_MAX, NUMBER_MAX)], ...], Key("clock_drifts_ppm")
+    ] = ()  # of the nodes' clocks, in their order
+    slow_participants: Count = 0  # PCT: so many times a participant becomes the slowest
+    txn_writers: Annotated[tuple[TxnWriterPlan, ...], Lists(txn_writer=TxnWriterPlan)] = ()
+    members: Annotated[tuple[MemberPlan, ...], Lists(member=MemberPlan)] = ()
+    kinds: Annotated[tuple[FaultKind, ...], Key("kinds", within="faults")] = ()
+    strikes: Annotated[Count, Key("strikes", within="faults")] = 0
+    pause_ms: Annotated[int, Key("pause_ms", within="faults")] = 120  # between two strikes, about
+
+
+# --- the scenario -------------------------------------------------------------------------------------------
 
 
 @attrs.frozen(kw_only=True)
@@ -145,29 +290,21 @@ class Variant:
 
 
 @attrs.frozen(kw_only=True)
-class SeededRun:
-    """A world that a search found: a plan draws its processes and faults, the scenario's choices decide the
-    rest.
-    """
-
-    plan: FuzzPlan
-
-
-@attrs.frozen(kw_only=True)
 class Scenario:
     """A story. `lesson` is what it teaches, `parts` are producers, then consumers, then processors; `choices`
-    are those of a run that was found by a search; without any it is the calmest run.
+    are those of a run that was found by a search; without any it is the calmest run. With a `seeded` plan it
+    is such a run: the plan says who works and what strikes, and the choices decide the rest.
     """
 
     name: str
     lesson: Annotated[str, Prose()] = ""
     choices: tuple[Annotated[int, Between(0, NUMBER_MAX)], ...] = ()
-    cluster: Annotated[ClusterShape, Key("")] = ClusterShape()
-    parts: Annotated[tuple[Part, ...], Key("")] = ()
-    faults: Annotated[tuple[Fault, ...], Key("")] = ()
-    expect: Annotated[ScenarioExpectation, Key("")] = ScenarioExpectation()
+    cluster: ClusterShape = ClusterShape()
+    parts: Annotated[tuple[Part, ...], PARTS] = ()
+    faults: Annotated[tuple[Fault, ...], Lists(fault=Fault)] = ()
+    seeded: FuzzPlan | None = None
+    expect: ScenarioExpectation = ScenarioExpectation()
     also_with: Annotated[tuple[Variant, ...], Key("")] = ()
-    seeded: Annotated[SeededRun | None, Key("")] = None
 
     @property
     def transactional_ids(self) -> tuple[str, ...]:

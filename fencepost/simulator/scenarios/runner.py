@@ -8,21 +8,48 @@ breach, as it did there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import attrs
 
+from fencepost.simulator.actors.scripted import ConsumerPlayer, ProducerPlayer
+from fencepost.simulator.actors.workloads import Membership, Runner, group_processor, processor
 from fencepost.simulator.fuzz import worlds
 from fencepost.simulator.judges.rules import Violation
-from fencepost.simulator.run import NOT_LIVE, Run, RunResult, core_failure, judge_failure, run_of
-from fencepost.simulator.scenarios.model import Case, Scenario, ScenarioExpectation, cases
-from fencepost.simulator.scenarios.playing import spec_of
+from fencepost.simulator.run import (
+    NOT_LIVE,
+    Actor,
+    Role,
+    Run,
+    RunResult,
+    RunSpec,
+    Task,
+    core_failure,
+    judge_failure,
+    run_of,
+)
+from fencepost.simulator.scenarios.model import (
+    Case,
+    ClusterShape,
+    ConsumerPart,
+    Part,
+    ProcessorPart,
+    ProducerPart,
+    Scenario,
+    ScenarioExpectation,
+    cases,
+)
+from fencepost.simulator.scenarios.validation import FINAL_READER
 from fencepost.simulator.scenarios.verdicts import hints, judge, problems, problems_of_seed
 from fencepost.simulator.world.choices import Choices, NotedChoices
 from fencepost.simulator.world.history import History
+from fencepost.simulator.world.processes import ClientProcess, Script
 from fencepost.simulator.world.recording import Recorder
 from fencepost.simulator.world.world import Disordered
 
 Watch = Callable[[Run], None]
+SETTLING_MS: Final = 30_000  # besides the longest transaction timeouts: what everything may take to converge
+_TASKS: Final = {ProducerPart: Task.WORK, ConsumerPart: Task.READ, ProcessorPart: Task.COPY}
 
 
 def run(scenario: Scenario) -> Iterator[RunResult]:
@@ -71,7 +98,7 @@ def record_case(case: Case) -> RecordedRun:
 def stage(case: Case, watch: Watch | None = None, choices: Choices | None = None) -> Run:
     """The run of a case in which nothing has happened; `watch` may subscribe to its world first of all."""
     seeded = case.scenario.seeded
-    spec = spec_of(case) if seeded is None else worlds.spec_of(seeded.plan)
+    spec = spec_of(case) if seeded is None else worlds.spec_of(seeded)
     return run_of(spec, choices or Choices(recorded=case.scenario.choices), watch)
 
 
@@ -121,3 +148,60 @@ def _in_words(expect: ScenarioExpectation) -> Iterator[str]:
     yield from (f"reaches {point}" for point in expect.reaches)
     yield from (f"{where} shows [{', '.join(values)}]" for where, values in expect.visible)
     yield from (f"log of {where} holds [{', '.join(words)}]" for where, words in expect.logs)
+
+
+# --- a case as a value of the run engine --------------------------------------------------------------------
+
+
+def spec_of(case: Case) -> RunSpec:
+    """The run of a case."""
+    cluster, parts = case.cluster, case.scenario.parts
+    timeouts = [part.transaction_timeout_ms for part in parts if isinstance(part, ProducerPart)]
+    return RunSpec(
+        world=cluster.world(),
+        topics=cluster.topics,
+        roles=tuple(_role(cluster, part) for part in parts),
+        final=_role(cluster, ConsumerPart(name=FINAL_READER, reads=cluster.partitions)),
+        faults=case.faults,
+        reaches=case.expect.reaches,
+        keeps_going=True,
+        patience_ms=2 * max(timeouts, default=0) + SETTLING_MS,
+    )
+
+
+def _role(cluster: ClusterShape, part: Part) -> Role:
+    def act(run: Run, process: ClientProcess) -> tuple[Actor, Script[None]]:
+        match part:
+            case ProducerPart():
+                producer = ProducerPlayer(run.world, run.protocol_events, cluster.dialect, part, process)
+                return producer, producer.script()
+            case ConsumerPart():
+                consumer = ConsumerPlayer(run.world, part, process)
+                return consumer, consumer.script()
+            case ProcessorPart():
+                runner = Runner(
+                    run.world,
+                    process,
+                    transactional_id=part.transactional_id,
+                    transaction_version=cluster.dialect,
+                )
+                return runner, _copying(runner, run, part)
+
+    is_processor = isinstance(part, ProcessorPart)
+    return Role(
+        name=part.name,
+        task=_TASKS[type(part)],
+        act=act,
+        transactional_id=None if isinstance(part, ConsumerPart) else part.transactional_id,
+        reads=part.inputs(cluster) if is_processor else (),
+        writes=part.writes if is_processor else "",
+        waits_for_fault=part.is_called,
+        is_replaced=not isinstance(part, ProducerPart),  # a new process does not know how far a script came
+    )
+
+
+def _copying(runner: Runner, run: Run, part: ProcessorPart) -> Script[None]:
+    if not part.subscribes:
+        return processor(runner, part.reads, run.settled, output=part.writes, group=part.group)
+    membership = Membership(group=part.group, assignor=part.assignor)
+    return group_processor(runner, part.subscribes, run.settled, output=part.writes, membership=membership)

@@ -14,18 +14,27 @@ import attrs
 
 from fencepost.client.producer_states import TRANSACTIONAL, ProducerInput, ProducerState, refusal
 from fencepost.faults.grammar import BadPhrase, quoted, suggestion
-from fencepost.faults.phrases import ENDS_ITSELF, NEEDS_MESSAGE, Action, ActionKind, Fault, Point, PointKind
-from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TopicPartition, topic_name_problem
+from fencepost.faults.phrases import (
+    ENDS_ITSELF,
+    Action,
+    ActionKind,
+    Fault,
+    Point,
+    PointKind,
+    ScriptLine,
+    Verb,
+)
+from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, topic_name_problem
 from fencepost.simulator.scenarios.model import (
     PARTS,
+    RULE_NAMES,
     ConsumerPart,
     Part,
     ProcessorPart,
     ProducerPart,
     Scenario,
+    contradictory,
 )
-from fencepost.simulator.scenarios.rule_names import contradictory
-from fencepost.simulator.scenarios.scripts import ScriptLine, Verb
 
 FINAL_READER: Final = "final reader"
 
@@ -82,28 +91,12 @@ class _Names:
 
     def check_partition(self, name: str) -> None:
         """A partition of a topic of this cluster, or of the consumer groups' topic."""
-        possible = [*map(str, self.scenario.cluster.partitions), f"{CONSUMER_OFFSETS_TOPIC}-0"]
-        if name in possible:
-            return
-        because = f"there is no {quoted(name)}"
-        if len(possible) == 1:
-            raise self.wrong(
-                f"{because}, and there are no topics; add one with [cluster] topics = {{ t = 2 }}"
-            )
-        raise self.wrong(because + suggestion(name, possible), possible)
-
-    def check_topic_partition(self, where: TopicPartition) -> None:
-        """The same for a value; the error lists partitions of topics only."""
-        names = [str(each) for each in self.scenario.cluster.partitions]
-        name = str(where)
-        if name in names or where == TopicPartition(CONSUMER_OFFSETS_TOPIC, 0):
-            return
-        because = f"there is no partition {quoted(name)}"
-        if not names:
-            raise self.wrong(
-                f"{because}, and there are no topics; add one with [cluster] topics = {{ t = 2 }}"
-            )
-        raise self.wrong(because + suggestion(name, names), names)
+        of_topics = [str(each) for each in self.scenario.cluster.partitions]
+        possible = [*of_topics, f"{CONSUMER_OFFSETS_TOPIC}-0"]
+        if name not in possible and not of_topics:
+            because = f"there is no {quoted(name)}, and there are no topics"
+            raise self.wrong(f"{because}; add one with [cluster] topics = {{ t = 2 }}")
+        self.check(name, possible)
 
     def check_blanks(self, phrase: Point | Action) -> None:
         """Every name in a phrase, by the blank in which it stands."""
@@ -115,15 +108,11 @@ class _Names:
     def _check_blank(self, blank: str, name: str, *, is_point: bool) -> None:
         nodes = [f"node {number + 1}" for number in range(self.scenario.cluster.nodes)]
         processes = [part.name for part in self.scenario.parts]
-        kind, of, subject = name.partition(" of ")
-        if blank == "ID":
-            self.check(name, self.scenario.transactional_ids, made_by="transactional_id")
-        elif of and kind == "coordinator":
-            self.check(subject, self.scenario.transactional_ids, made_by="transactional_id")
-        elif of and kind == "leader":
-            self.check_partition(subject)
-        elif blank.startswith("PARTITION"):
-            self.check_partition(name)
+        role, _, subject = name.partition(" of ")  # "coordinator of app", "leader of t-0", or only a name
+        if blank == "ID" or (subject and role == "coordinator"):
+            self.check(subject or name, self.scenario.transactional_ids, made_by="transactional_id")
+        elif blank.startswith("PARTITION") or (subject and role == "leader"):
+            self.check_partition(subject or name)
         elif blank == "NODE":
             self.check(name, nodes)
         elif blank == "PROCESS":
@@ -137,12 +126,10 @@ class _Names:
 
 def _places(scenario: Scenario) -> Iterator[tuple[str, Part]]:
     """Every part and the name of its table; tables are numbered by their kind."""
-    counts: dict[str, int] = {}
-    names = {kind: key for key, kind in PARTS.items()}
-    for part in scenario.parts:
-        name = names[type(part)]
-        counts[name] = counts.get(name, 0) + 1
-        yield f"[[{name}]] {counts[name]}", part
+    for key, kind in PARTS.kinds.items():
+        parts = [part for part in scenario.parts if isinstance(part, kind)]
+        for number, part in enumerate(parts):
+            yield f"[[{key}]] {number + 1}", part
 
 
 def _check_names(scenario: Scenario) -> None:
@@ -170,10 +157,9 @@ def _check_reads(scenario: Scenario, place: str, part: ConsumerPart | ProcessorP
     if not inputs:
         raise Inconsistent(place, "reads", "is empty: there is nothing to read")
     for where in inputs:
-        _Names(scenario, place, "reads").check_topic_partition(where)
+        _Names(scenario, place, "reads").check_partition(str(where))
         if isinstance(part, ProcessorPart):
-            target = TopicPartition(part.writes, where.partition)
-            _Names(scenario, place, "writes").check_topic_partition(target)
+            _Names(scenario, place, "writes").check_partition(f"{part.writes}-{where.partition}")
 
 
 def _check_starts(scenario: Scenario) -> None:
@@ -194,11 +180,8 @@ def _check_starts(scenario: Scenario) -> None:
 # --- scripts ------------------------------------------------------------------------------------------------
 
 _CALLS: Final = {
-    Verb.BEGIN: ProducerInput.BEGIN,
-    Verb.SEND: ProducerInput.SEND,
-    Verb.SEND_OFFSETS: ProducerInput.SEND_OFFSETS,
-    Verb.COMMIT: ProducerInput.COMMIT,
-    Verb.ABORT: ProducerInput.ABORT,
+    verb: ProducerInput[verb.name]
+    for verb in (Verb.BEGIN, Verb.SEND, Verb.SEND_OFFSETS, Verb.COMMIT, Verb.ABORT)
 }
 _TRANSACTIONAL: Final = frozenset({Verb.INIT, *_CALLS}) - {Verb.SEND}
 _ENDED: Final = {
@@ -223,7 +206,7 @@ def _check_script(scenario: Scenario, place: str, part: ProducerPart) -> None:
         if line.point is not None:
             names.check_blanks(line.point)
         if line.partition is not None:
-            names.check_topic_partition(line.partition)
+            names.check_partition(str(line.partition))
         if line.verb is Verb.SEND:
             record = (line.partition, line.value)
             if record in sent:
@@ -258,11 +241,12 @@ def _refused_call(script: Iterable[ScriptLine]) -> tuple[ScriptLine, str] | None
 # --- faults and expectations --------------------------------------------------------------------------------
 
 _SENT: Final = (PointKind.SENDS, PointKind.SENDS_REPLY)
-_MESSAGES: Final = (*_SENT, PointKind.RECEIVES, PointKind.RECEIVES_REPLY)
-
-
-def _shown(kinds: Sequence[PointKind]) -> list[str]:
-    return [kind.value.shown for kind in kinds]
+# These act on the message of `when`. At a point that is a time or a crash there is none.
+_NEED_MESSAGE: Final = {
+    ActionKind.HOLD: ("a message that is being sent", _SENT),
+    ActionKind.DELAY: ("a request that is being sent", (PointKind.SENDS,)),
+    ActionKind.DROP: ("a message", (*_SENT, PointKind.RECEIVES, PointKind.RECEIVES_REPLY)),
+}
 
 
 def _check_fault(scenario: Scenario, place: str, fault: Fault) -> None:
@@ -273,12 +257,9 @@ def _check_fault(scenario: Scenario, place: str, fault: Fault) -> None:
         when.check_blanks(point)
         if point.kind is PointKind.LATER:
             raise when.wrong(f'"{point}" cannot begin a fault; write "at ..."')
-        if kind in NEEDS_MESSAGE and not point.is_message:
-            raise when.wrong(f'"{fault.do}" needs a point that is a message', _shown(_MESSAGES))
-        if kind is ActionKind.HOLD and point.kind not in _SENT:
-            raise when.wrong('"hold" needs a message that is being sent', _shown(_SENT))
-        if kind is ActionKind.DELAY and point.kind is not PointKind.SENDS:
-            raise when.wrong('"delay" needs a request that is being sent', _shown(_SENT[:1]))
+        needed, possible = _NEED_MESSAGE.get(kind, ("", (point.kind,)))
+        if point.kind not in possible:
+            raise when.wrong(f'"{fault.do}" needs {needed}', [each.value.shown for each in possible])
     if fault.until is not None:
         until = _Names(scenario, place, "until")
         if kind in ENDS_ITSELF:
@@ -295,9 +276,12 @@ def _check_fault(scenario: Scenario, place: str, fault: Fault) -> None:
 def _check_expectations(scenario: Scenario) -> None:
     for expect in (scenario.expect, *(variant.expect for variant in scenario.also_with)):
         for name in contradictory(expect.holds, expect.violates):
-            raise Inconsistent(
-                "[expect]", "holds", f"{quoted(name)} is also in violates; remove it from one of the two"
-            )
+            because = f"{quoted(name)} is also in violates; remove it from one of the two"
+            raise Inconsistent("[expect]", "holds", because)
+        if scenario.seeded is None:
+            for key, names in (("holds", expect.holds), ("violates", expect.violates)):
+                for name in names:
+                    _Names(scenario, "[expect]", key).check(name, RULE_NAMES)
         reaches = _Names(scenario, "[expect]", "reaches")
         for point in expect.reaches:
             if point.is_time:
@@ -305,4 +289,4 @@ def _check_expectations(scenario: Scenario) -> None:
             reaches.check_blanks(point)
         for key, values in (("visible", expect.visible), ("logs", expect.logs)):
             for where, _ in values:
-                _Names(scenario, "[expect]", key).check_topic_partition(where)
+                _Names(scenario, "[expect]", key).check_partition(str(where))

@@ -17,8 +17,14 @@ from fencepost.protocol.transaction_log import read_transactions
 from fencepost.simulator.actors.workloads import without_mark
 from fencepost.simulator.judges.rules import Violation
 from fencepost.simulator.run import CORE_FAILED, NOT_LIVE, Run, Task
-from fencepost.simulator.scenarios.model import Case, ScenarioExpectation
-from fencepost.simulator.scenarios.rule_names import CONVERGES, EXACTLY_ONCE, HANGING_TRANSACTION, spelled_out
+from fencepost.simulator.scenarios.model import (
+    CONVERGES,
+    EXACTLY_ONCE,
+    HANGING_TRANSACTION,
+    Case,
+    ScenarioExpectation,
+    spelled_out,
+)
 
 # Without these, the run did not exercise exactly-once; the other rules depend on what went wrong.
 _TWICE_OR_NEVER: Final = ("duplicate", "unseen")
@@ -125,10 +131,8 @@ def problems_of_seed(case: Case, run: Run) -> list[str]:
 
 
 def _puts_to_test(run: Run, rule: str) -> bool:
-    if rule in (
-        NOT_LIVE,
-        CORE_FAILED,
-    ):  # a role that works asks something of the cores, and must come to its end
+    if rule in (NOT_LIVE, CORE_FAILED):
+        # A role that works asks something of the cores, and must come to its end.
         return any(each.role.task is not Task.READ for each in run.cast)
     return bool(run.exercised[rule] or run.invariants.exercised[rule])
 

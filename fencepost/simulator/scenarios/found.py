@@ -1,0 +1,102 @@
+"""A run that a search found, as the text of a scenario: its plan and its choices, with comments for people.
+
+Rule: what `scenario_text` returns was read back and played, and it ends in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import attrs
+
+from fencepost.simulator.draw.text import LEGEND, space_time
+from fencepost.simulator.faults.random_faults import StruckFault
+from fencepost.simulator.fuzz.shrinking import Failing
+from fencepost.simulator.scenarios.codec import blocks
+from fencepost.simulator.scenarios.files import joined, scenario_of
+from fencepost.simulator.scenarios.model import Scenario, ScenarioExpectation, cases
+from fencepost.simulator.scenarios.runner import record_case, run_case
+from fencepost.simulator.world.choices import Note
+from fencepost.simulator.world.participants import NS_PER_MS
+
+WIDTH: Final = 108  # a comment has its own two characters
+LINES_MAX: Final = 30
+
+
+@attrs.frozen(kw_only=True)
+class Commentary:
+    """Comments for people: where the run was found, what struck, what each choice decided, and how the run
+    ends.
+    """
+
+    found: str = ""
+    struck: tuple[StruckFault, ...] = ()
+    notes: Mapping[int, Note] = attrs.field(factory=dict[int, Note])
+    ending: tuple[str, ...] = ()
+
+
+def scenario_text(name: str, failing: Failing, found: str) -> str:
+    """The TOML that plays this run again, and expects what it breaks. `found` says where it comes from."""
+    scenario = Scenario(
+        name=name,
+        lesson=str(failing.violation),
+        expect=ScenarioExpectation(violates=(failing.violation.rule,)),
+        seeded=failing.plan,
+        choices=failing.choices,
+    )
+    (case,) = cases(scenario)
+    played = record_case(case)
+    history = attrs.evolve(played.history, title=name, lesson="", broken=(str(failing.violation),))
+    commentary = Commentary(
+        found=found,
+        struck=tuple(played.run.random_faults.struck),
+        notes=played.choices.notes,
+        ending=tuple(_ending(space_time(history, width=WIDTH))),
+    )
+    text = seeded_text(scenario, commentary)
+    _check(text, scenario, failing)
+    return text
+
+
+def _check(text: str, scenario: Scenario, failing: Failing) -> None:
+    """A text that says something else is our bug, never the reader's surprise."""
+    again = scenario_of(text, "what was written")
+    assert again == scenario, f"what was written is read as another scenario: {again}, not {scenario}"
+    (case,) = cases(again)
+    report = run_case(case)
+    assert report.passed, f"what was written runs another way: {report.problems}"
+    assert report.events == failing.events, f"{report.events} events again, not {failing.events}"
+
+
+def seeded_text(scenario: Scenario, commentary: Commentary) -> str:
+    """The TOML of a scenario with a seeded run."""
+    head, *tables = blocks(attrs.evolve(scenario, choices=()))
+    if not any(table[0] == "[expect]" for table in tables):
+        tables.append(["[expect]"])
+    *seeded, expect = tables
+    struck = [f"# {_ms(each.at)}: {each}" for each in commentary.struck]
+    choices = ["# Every choice that is not here is 0, the calmest.", "[seeded.choices]"]
+    for place, chosen in enumerate(scenario.choices):
+        if chosen:
+            line, note = f"{place} = {chosen}", commentary.notes.get(place)
+            choices.append(line if note is None else f"{line:<12} # {_ms(note.at)}: {note.about}")
+    found = [*_comments(commentary.found.splitlines()), *head]
+    ending = [["# How it ends:", "#", *_comments(commentary.ending)]] if commentary.ending else []
+    return joined([found, *seeded, *([struck] if struck else []), choices, expect, *ending])
+
+
+def _comments(lines: Iterable[str]) -> list[str]:
+    return [f"# {line}".rstrip() for line in lines]
+
+
+def _ms(at: int) -> str:
+    return f"{at / NS_PER_MS:.3f} ms"
+
+
+def _ending(table: str) -> list[str]:
+    """The last lines above the legend, below the names of the participants."""
+    lines = [line for line in table.splitlines() if line.strip()]
+    end = next((at for at, line in enumerate(lines) if line.lstrip().startswith(LEGEND[0])), len(lines))
+    head, body = lines[1:2], lines[2:end]
+    return [*head, *(["..."] if len(body) > LINES_MAX else []), *body[-LINES_MAX:]]
