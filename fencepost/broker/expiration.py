@@ -12,6 +12,7 @@ Rule: state that an unfinished transaction needs never expires. Timeouts of tran
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Final
 
 from fencepost.broker.contract import Warn
@@ -46,12 +47,12 @@ def scan_if_due(node: Node, now: int) -> None:
     for scan, due_ms in list(node.scans_at_ms.items()):
         if due_ms <= now:
             del node.scans_at_ms[scan]
-            _SCANS[scan](node, now)
+            _SCANS[scan][0](node, now)
         _schedule(node, scan, now)
 
 
 def _schedule(node: Node, scan: Scan, now: int) -> None:
-    interval = _INTERVALS[scan](node.settings)
+    interval = _SCANS[scan][1](node.settings)
     node.wake_at(node.scans_at_ms.setdefault(scan, (now // interval + 1) * interval))
 
 
@@ -125,27 +126,12 @@ def _is_late(log: LeaderLog, *, before_ms: int) -> bool:
     return oldest_ms != NO_TIMESTAMP and oldest_ms < before_ms
 
 
-_SCANS: Final[dict[Scan, Callable[[Node, int], None]]] = {
-    Scan.TRANSACTIONAL_IDS: _expire_transactional_ids,
-    Scan.PRODUCER_IDS: _expire_producers,
-    Scan.OFFSETS: _expire_offsets,
-}
-
-
-def _id_scan_interval(settings: NodeSettings) -> int:
-    return settings.transaction_remove_expired_transaction_cleanup_interval_ms
-
-
-def _producer_scan_interval(settings: NodeSettings) -> int:
-    return settings.producer_id_expiration_check_interval_ms
-
-
-def _offset_scan_interval(settings: NodeSettings) -> int:
-    return settings.offsets_retention_check_interval_ms
-
-
-_INTERVALS: Final[dict[Scan, Callable[[NodeSettings], int]]] = {
-    Scan.TRANSACTIONAL_IDS: _id_scan_interval,
-    Scan.PRODUCER_IDS: _producer_scan_interval,
-    Scan.OFFSETS: _offset_scan_interval,
+# What each scan does, and the setting for the interval between two.
+_SCANS: Final[dict[Scan, tuple[Callable[[Node, int], None], Callable[[NodeSettings], int]]]] = {
+    Scan.TRANSACTIONAL_IDS: (
+        _expire_transactional_ids,
+        attrgetter("transaction_remove_expired_transaction_cleanup_interval_ms"),
+    ),
+    Scan.PRODUCER_IDS: (_expire_producers, attrgetter("producer_id_expiration_check_interval_ms")),
+    Scan.OFFSETS: (_expire_offsets, attrgetter("offsets_retention_check_interval_ms")),
 }

@@ -8,7 +8,7 @@ Rule: a fix is one branch in one place, or rows of a table; with all fixes a bro
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -28,28 +28,84 @@ class Fix:
     """The anomaly without it."""
 
 
+def _fix(*, source: str, since: str, on: str, off: str, opens: str) -> Any:
+    """The field of a fix, with the rest of its description."""
+    about = {"source": source, "since": since, "on": on, "off": off, "opens": opens}
+    return attrs.field(default=True, metadata=about)
+
+
 @attrs.frozen(kw_only=True)
 class KafkaFixes:
     """The fixes that a broker has: all of them, unless one is turned off."""
 
-    group_fencing: bool = True
-    """A group rejects offsets that a producer commits for an old generation."""
-    require_stable: bool = True
-    """OffsetFetch with require_stable does not return an offset that an open transaction may still change."""
-    unknown_producers_start_anywhere: bool = True
-    """A partition accepts any first sequence from a producer that it does not know."""
-    strict_marker_epoch: bool = True
-    """A marker of version 2 does not end a transaction that began under the marker's own epoch."""
-    idempotent_marker_retry: bool = True
-    """A retried marker that was already written is accepted, not rejected as stale."""
-    tells_next_producer_id: bool = True
-    """The response to the EndTxn that uses the last epoch contains the next producer id."""
-    fences_once: bool = True
-    """Fencing raises the epoch by one, also in version 2, where every end of a transaction raises it."""
-    rotates_when_fencing: bool = True
-    """Fencing at the last epoch switches to a new producer id, as EndTxn does."""
-    persists_previous_and_next_producer_id: bool = True
-    """From `transaction.version` 1 on, the log stores the previous and the next producer id."""
+    group_fencing: bool = _fix(
+        source="KIP-447 (KAFKA-8587)",
+        since="2.5",
+        on="TxnOffsetCommit is checked against the group's member, generation and instance",
+        off="TxnOffsetCommit is accepted without member checks, as from a client older than KIP-447",
+        opens="a consumer that lost its partitions commits offsets that the new owner has already processed: "
+        "records are copied twice",
+    )
+    require_stable: bool = _fix(
+        source="KIP-447 (KAFKA-8587)",
+        since="2.5",
+        on="OffsetFetch with require_stable returns UNSTABLE_OFFSET_COMMIT until the transaction is complete",
+        off="OffsetFetch returns the last committed offset and ignores pending ones",
+        opens="a consumer that takes over before the marker is written starts at the old offset: records "
+        "are copied twice",
+    )
+    unknown_producers_start_anywhere: bool = _fix(
+        source="KIP-360 (KAFKA-7190)",
+        since="2.5",
+        on="the first batch of an unknown producer may have any sequence (in a Produce 12 transaction: 0)",
+        off="the first batch of an unknown producer gets UNKNOWN_PRODUCER_ID unless its sequence is 0",
+        opens="a producer that was idle for longer than producer.id.expiration.ms loses its transaction "
+        "or needs a new producer id",
+    )
+    strict_marker_epoch: bool = _fix(
+        source="KIP-1228 (KAFKA-19446)",
+        since="4.2",
+        on="a marker of version 2 needs a higher epoch than the open transaction",
+        off="the epoch of a marker may equal that of the open transaction",
+        opens="a late or duplicate marker ends part of the next transaction",
+    )
+    idempotent_marker_retry: bool = _fix(
+        source="KAFKA-19999",
+        since="merged December 2025",
+        on="a marker of version 2 with the current epoch is accepted again where no transaction is open",
+        off="it gets INVALID_PRODUCER_EPOCH, and its coordinator stops retrying (with strict_marker_epoch)",
+        opens="after a lost response or a failover, a transaction stays in PREPARE_* forever: every request "
+        "for its transactional id gets CONCURRENT_TRANSACTIONS",
+    )
+    tells_next_producer_id: bool = _fix(
+        source="KAFKA-18660",
+        since="4.0",
+        on="EndTxn at epoch 32766 returns the next producer id and epoch 0",
+        off="it returns the old producer id and epoch 32767",
+        opens="the producer continues with an id and epoch that no broker accepts",
+    )
+    fences_once: bool = _fix(
+        source="KAFKA-19367",
+        since="4.0.1",
+        on="InitProducerId and timeouts raise the epoch of an open transaction by one",
+        off="in version 2 they raise it by two; at 32766 that overflows, and they fail",
+        opens="a producer whose transaction timed out cannot abort and continue; at epoch 32766 the "
+        "transaction stays open forever",
+    )
+    rotates_when_fencing: bool = _fix(
+        source="KAFKA-20090",
+        since="merged February 2026",
+        on="in version 2, fencing at epoch 32766 switches to the next producer id and epoch 0",
+        off="it leaves the old producer id and epoch 32767, which the next InitProducerId replaces",
+        opens="a producer whose transaction timed out stays the owner, at an epoch that cannot be raised",
+    )
+    persists_previous_and_next_producer_id: bool = _fix(
+        source="KAFKA-20310",
+        since="merged March 2026",
+        on="the log stores both (tags 0 and 1 of TransactionLogValue version 1)",
+        off="they are only in memory, as with transaction.version 0",
+        opens="a failover loses the switch to a new id: the producer that already uses it is rejected",
+    )
 
     @classmethod
     def without(cls, names: Iterable[str]) -> KafkaFixes:
@@ -69,87 +125,8 @@ class KafkaFixes:
         return bool(getattr(self, name))
 
 
-FIXES: Final = (
-    Fix(
-        name="group_fencing",
-        source="KIP-447 (KAFKA-8587)",
-        since="2.5",
-        on="TxnOffsetCommit is checked against the group's member, generation and instance",
-        off="TxnOffsetCommit is accepted without member checks, as from a client older than KIP-447",
-        opens="a consumer that lost its partitions commits offsets that the new owner has already processed: "
-        "records are copied twice",
-    ),
-    Fix(
-        name="require_stable",
-        source="KIP-447 (KAFKA-8587)",
-        since="2.5",
-        on="OffsetFetch with require_stable returns UNSTABLE_OFFSET_COMMIT until the transaction is complete",
-        off="OffsetFetch returns the last committed offset and ignores pending ones",
-        opens="a consumer that takes over before the marker is written starts at the old offset: records "
-        "are copied twice",
-    ),
-    Fix(
-        name="unknown_producers_start_anywhere",
-        source="KIP-360 (KAFKA-7190)",
-        since="2.5",
-        on="the first batch of an unknown producer may have any sequence (in a Produce 12 transaction: 0)",
-        off="the first batch of an unknown producer gets UNKNOWN_PRODUCER_ID unless its sequence is 0",
-        opens="a producer that was idle for longer than producer.id.expiration.ms loses its transaction "
-        "or needs a new producer id",
-    ),
-    Fix(
-        name="strict_marker_epoch",
-        source="KIP-1228 (KAFKA-19446)",
-        since="4.2",
-        on="a marker of version 2 needs a higher epoch than the open transaction",
-        off="the epoch of a marker may equal that of the open transaction",
-        opens="a late or duplicate marker ends part of the next transaction",
-    ),
-    Fix(
-        name="idempotent_marker_retry",
-        source="KAFKA-19999",
-        since="merged December 2025",
-        on="a marker of version 2 with the current epoch is accepted again where no transaction is open",
-        off="it gets INVALID_PRODUCER_EPOCH, and its coordinator stops retrying (with strict_marker_epoch)",
-        opens="after a lost response or a failover, a transaction stays in PREPARE_* forever: every request "
-        "for its transactional id gets CONCURRENT_TRANSACTIONS",
-    ),
-    Fix(
-        name="tells_next_producer_id",
-        source="KAFKA-18660",
-        since="4.0",
-        on="EndTxn at epoch 32766 returns the next producer id and epoch 0",
-        off="it returns the old producer id and epoch 32767",
-        opens="the producer continues with an id and epoch that no broker accepts",
-    ),
-    Fix(
-        name="fences_once",
-        source="KAFKA-19367",
-        since="4.0.1",
-        on="InitProducerId and timeouts raise the epoch of an open transaction by one",
-        off="in version 2 they raise it by two; at 32766 that overflows, and they fail",
-        opens="a producer whose transaction timed out cannot abort and continue; at epoch 32766 the "
-        "transaction stays open forever",
-    ),
-    Fix(
-        name="rotates_when_fencing",
-        source="KAFKA-20090",
-        since="merged February 2026",
-        on="in version 2, fencing at epoch 32766 switches to the next producer id and epoch 0",
-        off="it leaves the old producer id and epoch 32767, which the next InitProducerId replaces",
-        opens="a producer whose transaction timed out stays the owner, at an epoch that cannot be raised",
-    ),
-    Fix(
-        name="persists_previous_and_next_producer_id",
-        source="KAFKA-20310",
-        since="merged March 2026",
-        on="the log stores both (tags 0 and 1 of TransactionLogValue version 1)",
-        off="they are only in memory, as with transaction.version 0",
-        opens="a failover loses the switch to a new id: the producer that already uses it is rejected",
-    ),
-)
-
-FIX_NAMES: Final = tuple(field.name for field in attrs.fields(KafkaFixes))
+FIXES: Final = tuple(Fix(name=field.name, **field.metadata) for field in attrs.fields(KafkaFixes))
+FIX_NAMES: Final = tuple(fix.name for fix in FIXES)
 
 ALL_FIXES: Final = KafkaFixes()
 """The behaviour of Apache Kafka 4.3.1."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from fencepost.broker.groups.tables import MEMBERSHIP, GroupInput
-from fencepost.broker.transactions.identity_tables import GRANTS, Expectation, Standing
+from fencepost.broker.transactions.init_producer_id import GRANTS, Expectation, Standing
 from fencepost.broker.transactions.tables import (
     END_VERSION_0,
     END_VERSION_2,

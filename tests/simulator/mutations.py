@@ -211,10 +211,7 @@ OF_COORDINATORS: Final = (
         "the epoch before the last one is forgotten",
         breaks="A producer that retries InitProducerId is fenced by its own success (KIP-360).",
         edits=(
-            Edit(
-                "broker.transactions.init_producer_id:_expectation",
-                {"expected == state.last_epochs.get(call.name, NO_PRODUCER_EPOCH)": "False"},
-            ),
+            Edit("broker.transactions.init_producer_id:_expectation", {"expected == last_epoch": "False"}),
         ),
     ),
     Mutation(

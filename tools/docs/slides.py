@@ -19,7 +19,7 @@ from fencepost.broker.partitions.checks import (
     REQUEST_CHECKS,
 )
 from fencepost.broker.partitions.produce import ADD_ERRORS, VERIFY_ERRORS
-from fencepost.broker.transactions.identity_tables import GRANTS, IDENTITY_CHECKS, Expectation
+from fencepost.broker.transactions.init_producer_id import GRANTS, IDENTITY_CHECKS, Expectation
 from fencepost.broker.transactions.tables import MOVES, CoordinatorInput
 from fencepost.protocol import tables
 from fencepost.protocol.errors import ErrorCode

@@ -17,7 +17,7 @@ from fencepost.broker.purgatory import TransactionLog
 from fencepost.broker.transactions import end_txn
 from fencepost.broker.transactions import init_producer_id as identities
 from fencepost.broker.transactions import state as transactions
-from fencepost.broker.transactions.identity_tables import HALF_AN_IDENTITY
+from fencepost.broker.transactions.init_producer_id import HALF_AN_IDENTITY
 from fencepost.broker.transactions.state import TransactionDecision, Transactions, Unwritable
 from fencepost.broker.transactions.tables import ONGOING, ClientVersion, TransactionVersion
 from fencepost.protocol import messages as m

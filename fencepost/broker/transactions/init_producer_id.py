@@ -1,6 +1,7 @@
 """InitProducerId: which producer id and epoch the owner of a transactional id gets (KIP-98, KIP-360).
 
-Rule: each identity is granted once; the producer id and epoch that the caller expects identify a retry.
+Rule: each identity is granted once; the producer id and epoch that the caller expects identify a retry. A
+cell of the table is the grant, or the error that refuses.
 """
 
 # A new instance sends no expectation. It gets the next epoch, which fences the previous instance; if a
@@ -13,20 +14,12 @@ Rule: each identity is granted once; the producer id and epoch that the caller e
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Final
 
-import attrs
-
-from fencepost.broker.checks import first_refusal
+from fencepost.broker.checks import Check, first_refusal
 from fencepost.broker.contract import Decision, Refused, Reply, ReplyTo
 from fencepost.broker.transactions.end_txn import prepare
-from fencepost.broker.transactions.identity_tables import (
-    GRANTS,
-    IDENTITY_CHECKS,
-    Expectation,
-    Grant,
-    Standing,
-)
 from fencepost.broker.transactions.state import (
     LastEpoch,
     Rules,
@@ -47,26 +40,123 @@ from fencepost.protocol.terms import (
 )
 from fencepost.protocol.transaction_log import TransactionRecord
 
+# --- the tables -------------------------------------------------------------------------------------------
+
+
+class Standing(Enum):
+    """The standing of a transactional id that has an owner; an unknown id is granted at once."""
+
+    __hash__ = object.__hash__  # by identity, in C: Enum hashes the member's name, in Python
+
+    SETTLED = "nothing is open"
+    USED_UP = "nothing is open, the epochs are used up"
+    OPEN = "a transaction is open"
+
+
+class Expectation(Enum):
+    """The identity that the caller expects to have, compared with the owner's."""
+
+    __hash__ = object.__hash__
+
+    NONE = "none"
+    CURRENT = "today's"
+    LAST = "the one before"
+    PAST = "an earlier epoch"
+    FOREIGN = "another producer id"
+
+
+class Grant(Enum):
+    """What InitProducerId grants."""
+
+    __hash__ = object.__hash__
+
+    FIRST_EPOCH = "a fresh producer id, epoch 0"
+    NEXT_EPOCH = "the next epoch"
+    SAME_AGAIN = "the same identity again"
+    ABORT_FIRST = "CONCURRENT_TRANSACTIONS, and an abort"
+
+
+GrantTable = dict[Standing, dict[Expectation, Grant | ErrorCode]]
+
+_FENCED = ErrorCode.PRODUCER_FENCED
+_LOST = (
+    ErrorCode.UNKNOWN_SERVER_ERROR
+)  # a retry after the last epoch: Kafka throws IllegalStateException here
+
+# TransactionCoordinator.prepareInitProducerIdTransit, TransactionMetadata.prepareIncrementProducerEpoch. Only
+# the producer id is compared while a transaction is open, so even an old epoch aborts it.
+GRANTS: Final[GrantTable] = {
+    Standing.SETTLED: {
+        Expectation.NONE: Grant.NEXT_EPOCH,
+        Expectation.CURRENT: Grant.NEXT_EPOCH,
+        Expectation.LAST: Grant.SAME_AGAIN,
+        Expectation.PAST: _FENCED,
+        Expectation.FOREIGN: _FENCED,
+    },
+    Standing.USED_UP: {
+        Expectation.NONE: Grant.FIRST_EPOCH,
+        Expectation.CURRENT: Grant.FIRST_EPOCH,
+        Expectation.LAST: _LOST,
+        Expectation.PAST: _LOST,
+        Expectation.FOREIGN: _FENCED,
+    },
+    Standing.OPEN: {
+        Expectation.NONE: Grant.ABORT_FIRST,
+        Expectation.CURRENT: Grant.ABORT_FIRST,
+        Expectation.LAST: Grant.ABORT_FIRST,
+        Expectation.PAST: Grant.ABORT_FIRST,
+        Expectation.FOREIGN: _FENCED,
+    },
+}
+
+
+# --- the request, before its id is looked up --------------------------------------------------------------
+
+
+def _lacks_name(request: InitProducerId, rules: Rules) -> bool:
+    return not request.transactional_id
+
+
+def _expects_half(request: InitProducerId, rules: Rules) -> bool:
+    return (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH)
+
+
+def _asks_for_too_long(request: InitProducerId, rules: Rules) -> bool:
+    return not 0 < request.transaction_timeout_ms <= rules.transaction_max_timeout_ms
+
+
+HALF_AN_IDENTITY: Final = Check(
+    "expects a producer id without an epoch, or an epoch without a producer id",
+    ErrorCode.INVALID_REQUEST,
+    _expects_half,
+    source="KafkaApis.handleInitProducerIdRequest",
+)
+"""Also checked for requests without a transactional id."""
+
+IDENTITY_CHECKS: Final = (
+    Check(
+        "has an empty transactional id",
+        ErrorCode.INVALID_REQUEST,
+        _lacks_name,
+        source="TransactionCoordinator.handleInitProducerId",
+    ),
+    HALF_AN_IDENTITY,
+    Check(
+        "has a transaction.timeout.ms that is not between 1 and transaction.max.timeout.ms",
+        ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+        _asks_for_too_long,
+        source="TransactionCoordinator.handleInitProducerId",
+    ),
+)
+
+
+# --- the decision -----------------------------------------------------------------------------------------
+
 _STANDINGS: Final[dict[Cell, Standing]] = {
     TransactionState.EMPTY: Standing.SETTLED,
     TransactionState.PREPARE_ABORT: Standing.OPEN,
 }
 """The standing of an id, by the state to which InitProducerId moves it."""
-
-
-@attrs.frozen(kw_only=True)
-class _Call:
-    """An InitProducerId with its circumstances; `fresh_producer_id` is used only if needed."""
-
-    name: str
-    request: InitProducerId
-    to: ReplyTo
-    now: int
-    fresh_producer_id: int
-
-    @property
-    def expects(self) -> bool:
-        return self.request.producer_id != NO_PRODUCER_ID
 
 
 def init_producer_id(
@@ -88,14 +178,15 @@ def init_producer_id(
         return refused
     if name in state.pending:  # also when the tombstone of an expired id is not durable yet
         return busy(name)
-    call = _Call(name=name, request=request, to=to, now=now, fresh_producer_id=fresh_producer_id)
     record = known_record(state, name)
     if record is None:
-        return _granted(call, _new_record(call), last_epoch=NO_PRODUCER_EPOCH)
+        first = _first_identity(request, now=now, fresh_producer_id=fresh_producer_id)
+        return _granted(name, to, first, last_epoch=NO_PRODUCER_EPOCH)
     cell = rules.transaction_version.moves[record.state][CoordinatorInput.INIT]
     if isinstance(cell, ErrorCode):
         return Refused(cell, f"{name} is in {record.state.title}")
-    grant = GRANTS[_standing(cell, record)][_expectation(state, call, record)]
+    last_epoch = state.last_epochs.get(name, NO_PRODUCER_EPOCH)
+    grant = GRANTS[_standing(cell, record)][_expectation(request, record, last_epoch)]
     if isinstance(grant, ErrorCode):
         return Refused(grant, f"{name} belongs to {record.producer_id}/{record.producer_epoch}")
     if grant is Grant.ABORT_FIRST:
@@ -104,22 +195,8 @@ def init_producer_id(
             name, record, cell, now=now, fresh_producer_id=fresh_producer_id, rules=rules,
             version=rules.transaction_version, effects=(answer,),
         )  # fmt: skip
-    return _next_identity(call, record, grant)
-
-
-def _new_record(call: _Call) -> TransactionRecord:
-    return TransactionRecord(
-        producer_id=call.fresh_producer_id,
-        previous_producer_id=NO_PRODUCER_ID,
-        next_producer_id=NO_PRODUCER_ID,
-        producer_epoch=0,
-        timeout_ms=call.request.transaction_timeout_ms,
-        state=TransactionState.EMPTY,
-        partitions=(),
-        update_ms=call.now,
-        start_ms=NO_TIMESTAMP,
-        client_version=0,
-    )
+    granted, last_epoch = _next_identity(request, record, grant, now=now, fresh_producer_id=fresh_producer_id)
+    return _granted(name, to, granted, last_epoch=last_epoch)
 
 
 def _standing(cell: Cell, record: TransactionRecord) -> Standing:
@@ -128,10 +205,10 @@ def _standing(cell: Cell, record: TransactionRecord) -> Standing:
     return Standing.USED_UP if is_used_up else standing
 
 
-def _expectation(state: Transactions, call: _Call, record: TransactionRecord) -> Expectation:
+def _expectation(request: InitProducerId, record: TransactionRecord, last_epoch: int) -> Expectation:
     """Classify the identity that the caller expects to have."""
-    expected_id, expected = call.request.producer_id, call.request.producer_epoch
-    if not call.expects:
+    expected_id, expected = request.producer_id, request.producer_epoch
+    if expected_id == NO_PRODUCER_ID:
         return Expectation.NONE
     # The last epoch of the previous producer id: the caller asked for the rotation and lost the answer.
     is_before = expected_id == record.previous_producer_id and expected >= LAST_GRANTED_EPOCH
@@ -139,32 +216,38 @@ def _expectation(state: Transactions, call: _Call, record: TransactionRecord) ->
         return Expectation.FOREIGN
     if expected == record.producer_epoch:
         return Expectation.CURRENT
-    is_last = expected == state.last_epochs.get(call.name, NO_PRODUCER_EPOCH)
-    return Expectation.LAST if is_last else Expectation.PAST
+    return Expectation.LAST if expected == last_epoch else Expectation.PAST
 
 
-def _next_identity(call: _Call, record: TransactionRecord, grant: Grant) -> TransactionDecision:
+def _first_identity(request: InitProducerId, *, now: int, fresh_producer_id: int) -> TransactionRecord:
+    """The record of an id without an owner."""
+    return TransactionRecord(
+        producer_id=fresh_producer_id, previous_producer_id=NO_PRODUCER_ID, next_producer_id=NO_PRODUCER_ID,
+        producer_epoch=0, timeout_ms=request.transaction_timeout_ms, state=TransactionState.EMPTY,
+        partitions=(), update_ms=now, start_ms=NO_TIMESTAMP, client_version=0,
+    )  # fmt: skip
+
+
+def _next_identity(
+    request: InitProducerId, record: TransactionRecord, grant: Grant, *, now: int, fresh_producer_id: int
+) -> tuple[TransactionRecord, int]:
     """The record of the granted identity, and the epoch that identifies a retry
     (TransactionMetadata.prepareIncrementProducerEpoch, prepareProducerIdRotation).
     """
     settled = record._replace(
-        state=TransactionState.EMPTY, partitions=(), update_ms=call.now, start_ms=NO_TIMESTAMP,
-        timeout_ms=call.request.transaction_timeout_ms, previous_producer_id=record.producer_id,
+        state=TransactionState.EMPTY, partitions=(), update_ms=now, start_ms=NO_TIMESTAMP,
+        timeout_ms=request.transaction_timeout_ms, previous_producer_id=record.producer_id,
     )  # fmt: skip
-    last_epoch = record.producer_epoch if call.expects else NO_PRODUCER_EPOCH
     if grant is Grant.SAME_AGAIN:
-        return _granted(call, settled, last_epoch=call.request.producer_epoch)
+        return settled, request.producer_epoch
+    last_epoch = NO_PRODUCER_EPOCH if request.producer_id == NO_PRODUCER_ID else record.producer_epoch
     if grant is Grant.NEXT_EPOCH:
-        raised = settled._replace(producer_epoch=record.producer_epoch + 1)
-        return _granted(call, raised, last_epoch=last_epoch)
-    rotated = settled._replace(producer_id=call.fresh_producer_id, producer_epoch=0)
-    return _granted(call, rotated, last_epoch=last_epoch)
+        return settled._replace(producer_epoch=record.producer_epoch + 1), last_epoch
+    return settled._replace(producer_id=fresh_producer_id, producer_epoch=0), last_epoch
 
 
-def _granted(call: _Call, record: TransactionRecord, *, last_epoch: int) -> TransactionDecision:
+def _granted(name: str, to: ReplyTo, record: TransactionRecord, *, last_epoch: int) -> TransactionDecision:
     body = InitProducerIdReply(producer_id=record.producer_id, producer_epoch=record.producer_epoch)
     return Decision(
-        entries=((call.name, record),),
-        note=LastEpoch(call.name, last_epoch),
-        effects=(Reply(call.to, body=body),),
+        entries=((name, record),), note=LastEpoch(name, last_epoch), effects=(Reply(to, body=body),)
     )
