@@ -127,18 +127,7 @@ def leave_group(node: Node, request: m.LeaveGroup, to: ReplyTo, now: int) -> Non
         node.reply(to, found)
         return
     log, group = found
-    if group is None:
-        strangers = tuple(
-            m.LeftMember(
-                member_id=member.member_id,
-                group_instance_id=member.group_instance_id,
-                error=ErrorCode.UNKNOWN_MEMBER_ID,
-            )
-            for member in request.members
-        )
-        node.after(log, (Reply(to, body=m.LeaveGroupReply(members=strangers)),))
-        return
-    turn = Turn(group, now, node.settings.group_rules)
+    turn = Turn(group or Group(group_id=request.group_id), now, node.settings.group_rules)
     group_requests.leave(turn, request, to)
     _carry_out(node, log, turn.decision(), now)
 
