@@ -18,7 +18,7 @@ from tests.simulator.planting import Edit, Mutation
 @attrs.frozen(kw_only=True)
 class OldMutation:
     """A mistake in brokers of `transaction_version`, whose partition leaders ask first or do not, and the
-    first seed that shows it there, by which rule.
+    rule that it breaks there. The search begins at the first seed that once showed it.
     """
 
     mutation: Mutation

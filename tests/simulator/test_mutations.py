@@ -1,11 +1,15 @@
-"""Every planted bug is found, by the seed and the rule that docs/simulator.md names; the same seed without it
-is clean.
+"""Every planted bug is found within as many seeds as docs/simulator.md says and by the rule that it names;
+the same seed without it is clean.
+
+Rule: a change of the cores may move what a seed draws, so the recorded seed is only where the search begins.
+A few bugs stay with their seed, to show that nothing moved.
 """
 
 from __future__ import annotations
 
 import re
 from functools import cache
+from itertools import chain
 from typing import Final
 
 import pytest
@@ -19,6 +23,13 @@ from tests.simulator.planting import Edit, Mutation, planted
 from tools.docs.pages import planted_bugs
 
 FOUND: Final = {bug.mutation: bug for bug in planted_bugs()}
+PINNED: Final = (
+    "the LSO is one too high",
+    "markers before PREPARE is durable",
+    "a retry of EndTxn is not recognised",
+    "a moving partition is not withheld",
+)
+"""Bugs whose recorded seed must find them. `python -m tests.simulator.find_mutations` records anew."""
 
 
 @cache
@@ -38,11 +49,16 @@ def test_the_table_shows_the_planted_bugs() -> None:
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_planted_bug_is_found(mutation: Mutation) -> None:
     known = FOUND[mutation.name]
-    assert unplanted(known.seed, mutation.workload) is None
-    with planted(mutation):
-        found = try_seed(known.seed, PLANNERS[mutation.workload]).violation
-    assert found is not None, f"seed {known.seed} does not find it any more"
-    assert found.rule == known.rule
+    others = () if mutation.name in PINNED else range(known.within)
+    rules: list[str] = []
+    for seed in chain((known.seed,), others):
+        with planted(mutation):
+            found = try_seed(seed, PLANNERS[mutation.workload]).violation
+        rules += [] if found is None else [found.rule]
+        if known.rule in rules:
+            assert unplanted(seed, mutation.workload) is None
+            return
+    pytest.fail(f"{known.rule} was never broken in {known.within} seeds, but {rules}")
 
 
 def test_what_was_planted_is_gone_afterwards() -> None:
