@@ -165,8 +165,7 @@ class Run:
         world = self.world
         if self.spec.keeps_going:
             self.protocol_events.attach()
-            for kind, look in self.invariants.subscriptions.items():
-                world.events.subscribe(kind, self._guarded(look))
+            self.invariants.attach(self._guarded)
             for node in world.nodes:
                 node.sends_at_once = True
             return
@@ -500,7 +499,7 @@ class Run:
         world.marks.update({f"exercised: {name}": count for name, count in self.exercised.items()})
         coverage = Coverage()
         kinds = [mark.removeprefix(FAULT) for mark in world.marks if mark.startswith(FAULT)]
-        invariants.cover(coverage, kinds)
+        coverage.add(invariants.cells.cells, kinds)
         known_anomaly = next((each for each in self.breaches if isinstance(each, KnownAnomaly)), None)
         return RunResult(
             choices=tuple(world.choices.taken),

@@ -9,7 +9,7 @@ compares:
         │           └──▶ OffsetsRecord     committed and pending offsets of each group      I9
         ├──▶ replies ──▶ AnswerRules       what clients and nodes are told, also again      I7, I13, I15, I16
         └──▶ after it    bounds that the leader shows, timeouts                             I1, I2, I14
-    the end of a run ──▶ judge_convergence                                                  I8
+    the end of a run ──▶ judge_end                                                          I8
 
 Order matters within a step. The input comes first, since it may make a log durable or change its leader; then
 the appends in their order, each judged against the account *before* it enters; then the replies, which may
@@ -25,7 +25,7 @@ each fold, and a partition is looked at only when a step touched it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from fencepost.broker.contract import (
@@ -58,7 +58,7 @@ from fencepost.protocol.terms import (
 )
 from fencepost.protocol.transaction_log import TransactionRecord, read_transactions
 from fencepost.simulator.judges.answer_rules import AnswerRules
-from fencepost.simulator.judges.coverage import COUNTED, CellCounter, Coverage
+from fencepost.simulator.judges.coverage import COUNTED, CellCounter
 from fencepost.simulator.judges.group_rules import OwnerRule
 from fencepost.simulator.judges.partition_rules import (
     OffsetsBatch,
@@ -68,11 +68,13 @@ from fencepost.simulator.judges.partition_rules import (
     judge_fetched,
     judge_order,
 )
-from fencepost.simulator.judges.rules import CONVERGENCE, TIMEOUT, Exercised
+from fencepost.simulator.judges.rules import CONVERGENCE, TIMEOUT, Exercised, Violation
 from fencepost.simulator.judges.transaction_rules import TransactionBook
 from fencepost.simulator.world.events import FetchAnswered, NodeKilled, NodeStepped, PartitionsAdded
 from fencepost.simulator.world.nodes import SimulatedNode
 from fencepost.simulator.world.world import World
+
+Look = Callable[[Any], None]
 
 
 class Invariants:
@@ -93,20 +95,15 @@ class Invariants:
 
     # --- events ---------------------------------------------------------------------------------------------
 
-    def attach(self) -> None:
-        """From now on it looks at each step, and raises Violation in the middle of the first bad one."""
-        for kind, look in self.subscriptions.items():
-            self.world.events.subscribe(kind, look)
-
-    @property
-    def subscriptions(self) -> dict[type, Callable[[Any], None]]:
-        """What it looks at, by the type of event."""
-        return {
-            NodeStepped: self.stepped,
-            FetchAnswered: self.fetched,
-            NodeKilled: self.killed,
-            PartitionsAdded: self.owners.added,
-        }
+    def attach(self, guarded: Callable[[Look], Look] = lambda look: look) -> None:
+        """From now on it looks at each step, and raises Violation in the middle of the first bad one; unless
+        `guarded` keeps it.
+        """
+        subscribe = self.world.events.subscribe
+        subscribe(NodeStepped, guarded(self.stepped))
+        subscribe(FetchAnswered, guarded(self.fetched))
+        subscribe(NodeKilled, guarded(self.killed))
+        subscribe(PartitionsAdded, guarded(self.owners.added))
 
     def stepped(self, step: NodeStepped) -> None:
         """A node took one input; nothing of the outcome is written or sent yet."""
@@ -153,16 +150,23 @@ class Invariants:
     @property
     def is_settled(self) -> bool:
         """Whether `judge_end` would find nothing that is still going on."""
-        return is_settled(self.world, self.transactions)
+        return next(self._still_going_on(), None) is None
 
     def judge_end(self) -> None:
-        """All faults and all work are over: nothing may be left open."""
+        """I8 and the end of I14: all faults and all work are over, and nothing may be left open."""
         self.exercised[CONVERGENCE.name] += 1
-        judge_convergence(self.world, self.transactions)
+        for breach in self._still_going_on():
+            raise breach
 
-    def cover(self, coverage: Coverage, faults: Iterable[str]) -> None:
-        """Add the cells of this run, and the kinds of fault that struck in it."""
-        coverage.add(self.cells.cells, faults)
+    def _still_going_on(self) -> Iterator[Violation]:
+        for name, record in self.transactions.latest.items():
+            if record.state in DECISIONS:
+                yield CONVERGENCE.broken(f"{name} is still {record.state.title}")
+            elif record.state is TransactionState.ONGOING:
+                yield TIMEOUT.broken(f"{name} is still open, since {record.start_ms} ms")
+        for node in self.world.nodes:
+            for problem in _unsettled(node):
+                yield CONVERGENCE.broken(f"{node.participant}: {problem}")
 
     # --- inputs ---------------------------------------------------------------------------------------------
 
@@ -302,29 +306,6 @@ _BEFORE_APPENDS: Final[dict[type[Any], Callable[[Invariants, Host, Any, Outcome]
     Received: Invariants.received,
     BecomeLeader: Invariants.led,
 }
-
-
-# --- I8 and the end of I14: convergence ---------------------------------------------------------------------
-
-
-def judge_convergence(world: World, transactions: TransactionBook) -> None:
-    """A healed run is over: raises what is still going on."""
-    for name, record in transactions.latest.items():
-        if record.state in DECISIONS:
-            raise CONVERGENCE.broken(f"{name} is still {record.state.title}")
-        if record.state is TransactionState.ONGOING:
-            raise TIMEOUT.broken(f"{name} is still open, since {record.start_ms} ms")
-    for node in world.nodes:
-        for problem in _unsettled(node):
-            raise CONVERGENCE.broken(f"{node.participant}: {problem}")
-
-
-def is_settled(world: World, transactions: TransactionBook) -> bool:
-    """Whether the same would find nothing."""
-    decided = (TransactionState.ONGOING, *DECISIONS)
-    return not any(record.state in decided for record in transactions.latest.values()) and not any(
-        problem for node in world.nodes for problem in _unsettled(node)
-    )
 
 
 def _unsettled(node: SimulatedNode) -> Iterator[str]:
