@@ -22,7 +22,7 @@ from fencepost.client.retries import (
 )
 from fencepost.client.settings import RETRY_BACKOFF_MAX_MS, backoff_ms
 from fencepost.protocol import messages as m
-from fencepost.protocol.errors import ERRORS, ErrorCode, Remedy
+from fencepost.protocol.errors import ErrorCode, Remedy
 from fencepost.protocol.messages import ReplyBody, Request
 from fencepost.protocol.terms import CoordinatorType, IsolationLevel, TopicPartition
 
@@ -271,7 +271,7 @@ def test_bootstrap_addresses() -> None:
 
 def test_exceptions_to_the_error_table_are_exceptions() -> None:
     for (request, error), remedy in REMEDIES.items():
-        assert ERRORS[error].remedy is not remedy, f"{request.__name__} {error.name} says what the table says"
+        assert error.remedy is not remedy, f"{request.__name__} {error.name} says what the table says"
         assert remedy_of(request, error) is remedy
     assert remedy_of(m.EndTxn, ErrorCode.INVALID_PRODUCER_EPOCH) is Remedy.FATAL
     assert remedy_of(m.Produce, ErrorCode.INVALID_PRODUCER_EPOCH) is Remedy.ABORT

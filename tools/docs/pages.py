@@ -20,7 +20,7 @@ from fencepost.broker.transactions.tables import END_VERSION_0, END_VERSION_2, M
 from fencepost.client.group_member import MEMBER_STATES, MemberState
 from fencepost.client.producer_states import IDEMPOTENT, TRANSACTIONAL, ProducerState
 from fencepost.protocol import tables
-from fencepost.protocol.errors import ERRORS
+from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import APIS, Api
 from fencepost.protocol.tables import Table
 from fencepost.protocol.terms import GroupState, TransactionState
@@ -69,11 +69,11 @@ def _error_table() -> str:
         (
             str(int(code)),
             f"`{code.name}`",
-            row.remedy.name.lower(),
-            "yes" if row.definite else "no",
-            row.meaning,
+            code.remedy.name.lower(),
+            "yes" if code.definite else "no",
+            code.meaning,
         )
-        for code, row in sorted(ERRORS.items())
+        for code in sorted(ErrorCode)
     ]
     return tables.markdown_table(("code", "name", "remedy", "definite (no effect)", "meaning"), rows)
 
