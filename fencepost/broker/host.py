@@ -129,6 +129,8 @@ class Journals(Protocol):
 
     def delete(self, partition: TopicPartition) -> None: ...
 
+    def set_aside(self, partition: TopicPartition) -> str: ...
+
     def close(self) -> None: ...
 
     def abandon(self) -> None: ...
@@ -484,7 +486,7 @@ class Host:
         self.held.pop(key, None)
         try:
             if assign.is_new:
-                self._clear_away(assign)
+                self._set_aside(assign)
             if self.directory.has(key) or not self.is_alone:
                 self._load(assign, now)
             else:
@@ -497,14 +499,19 @@ class Host:
             self.troubles.append(Trouble.of(f"{key}: {problem}"))
             self.inbox.appendleft(StorageFailed(partition=key))
 
-    def _clear_away(self, assign: Assign) -> None:
-        """Delete the files of an older topic of this name, unless a newer leader already writes there."""
+    def _set_aside(self, assign: Assign) -> None:
+        """Move files away that lie where a new partition begins, unless a newer leader already writes there.
+
+        Files of a partition that the metadata removed were deleted by `start` or `_remove`. So the metadata
+        lost its records, or an operator put the files there: either way someone may need them.
+        """
         key = assign.partition
         if self.directory.has(key) and (
             self.is_alone or self.directory.journal(key).leader_epoch < assign.leader_epoch
         ):
-            self.troubles.append(Trouble.of(f"{key}: deleted the files of an older topic of this name"))
-            self.directory.delete(key)
+            aside = self.directory.set_aside(key)
+            text = f"{key}: found files of a topic that the metadata does not know; moved them to {aside}"
+            self.troubles.append(Trouble.of(text))
 
     def _load(self, assign: Assign, now: int) -> None:
         key = assign.partition

@@ -22,6 +22,7 @@ opened since.
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Final
 
 from fencepost.journal.indexes import CorruptIndex
@@ -57,6 +58,8 @@ class DataDirectory:
         self._settings = settings
         self._clean = clean  # partitions that were closed in order and not opened since
         self._journals: dict[TopicPartition, Journal] = {}
+        # Listed once: a start asks for every partition, and each listing is as long as there are partitions.
+        self._names = set(storage.directories())
 
     @classmethod
     def open(
@@ -100,14 +103,14 @@ class DataDirectory:
             trusted_clean = name in self._clean
             # From here on its files may change, and the mark that was read no longer covers them.
             self._clean.discard(name)
+            self._names.add(name)
             journal = Journal(self._storage, partition, settings=self._settings, trusted_clean=trusted_clean)
             self._journals[partition] = journal
         return journal
 
     def has(self, partition: TopicPartition) -> bool:
         """Whether the partition has a log; does not create one."""
-        name = directory_name(partition)
-        return partition in self._journals or name in self._storage.directories()
+        return directory_name(partition) in self._names
 
     def holds(self, journal: Journal) -> bool:
         """Whether this is still the open log of its partition: neither deleted nor given up."""
@@ -123,6 +126,20 @@ class DataDirectory:
         """Delete a partition and its records."""
         self.journal(partition).delete()
         del self._journals[partition]
+        self._names.discard(directory_name(partition))
+
+    def set_aside(self, partition: TopicPartition) -> str:
+        """Rename the directory of a partition whose records the metadata does not know, and return its new
+        name. They may be all that is left after damage to the metadata, so they are not deleted.
+        """
+        self.give_up(partition)
+        name = directory_name(partition)
+        # "~" is in no topic's name, so the new name is not that of a partition.
+        aside = next(new for n in count(1) if (new := f"{name}~{n}") not in self._names)
+        self._storage.rename_directory(name, aside)
+        self._names.discard(name)
+        self._names.add(aside)
+        return aside
 
     def close(self) -> None:
         """Close every journal, write the mark for those that are whole, and release the lock.

@@ -207,8 +207,16 @@ class DiskStorage:
 
     def remove_directory(self, name: str) -> None:
         with _reported(f"remove {self._path(name)}"):
+            path = self._path(name)
+            if os.path.islink(path):
+                # An operator put the partition on another disk: its files go, that directory stays.
+                with os.scandir(path) as entries:
+                    for entry in entries:
+                        os.unlink(entry.path)
+                os.unlink(path)
+                return
             try:
-                shutil.rmtree(self._path(name))
+                shutil.rmtree(path)
             except FileNotFoundError:
                 return
 
@@ -217,8 +225,9 @@ class DiskStorage:
         with _reported(f"replace {target}"):
             # The content is synced before the rename, the rename before the return. In another order a power
             # failure could leave the new name with an empty file.
-            with open(target + TEMPORARY_SUFFIX, "wb", buffering=0) as file:
+            with open(target + TEMPORARY_SUFFIX, "wb") as file:
                 file.write(data)
+                file.flush()  # all of it, or OSError: a single unbuffered write may take only a part
                 if durable:
                     _sync(file.fileno())
             os.replace(target + TEMPORARY_SUFFIX, target)

@@ -246,7 +246,10 @@ def test_what_is_left_of_a_topic_that_the_metadata_log_forgot_is_not_the_new_top
     assert ORDERS in story.host.directory.partitions()
     story.create("orders", 2)
     assert story.visible(isolation_level=UNCOMMITTED) == ""
-    assert story.host.troubles
+    assert "moved them to orders-0~1" in story.host.troubles[0].text
+    assert b"old" in (storage.read_file("orders-0~1/00000000000000000000.log") or b"")
+    story.restart()
+    assert story.visible(isolation_level=UNCOMMITTED) == ""
 
 
 def test_a_partition_whose_leader_epochs_the_metadata_log_forgot_is_led_all_the_same() -> None:

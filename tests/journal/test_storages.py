@@ -155,6 +155,33 @@ def test_a_disk_that_fills_up_takes_a_part_and_then_says_so_in_words(tmp_path: P
 # -------------------------------------------------------------------------------
 
 
+def test_a_file_that_the_disk_takes_only_a_part_of_is_not_replaced(tmp_path: Path) -> None:
+    storage = DiskStorage(tmp_path)
+    storage.replace("small.json", b"old", durable=False)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(StorageError, match="cannot replace"):
+            storage.replace("small.json", bytes(1500), durable=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert storage.read_file("small.json") == b"old"
+
+
+def test_a_directory_that_is_a_link_is_removed_with_the_files_it_leads_to(tmp_path: Path) -> None:
+    """An operator may keep a partition on another disk; the directory there is the operator's."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    storage = DiskStorage(tmp_path / "data")
+    storage.lock()
+    (tmp_path / "data" / "orders-0").symlink_to(elsewhere)
+    storage.open("orders-0/00.log", create=True).append(b"x")
+    storage.rename_directory("orders-0", ".deleted")
+    storage.remove_directory(".deleted")
+    storage.remove_directory(".deleted")
+    assert (storage.directories(), list(elsewhere.iterdir())) == ([], [])
+
+
 def test_what_was_synced_is_there_and_nothing_else_is_sure() -> None:
     storage = SimulatedStorage(keep_nothing)
     storage.make_directory("d")

@@ -23,6 +23,7 @@ class ClusterJournals:
     breaks: Breaks
     disks: dict[TopicPartition, SimulatedStorage] = attrs.Factory(dict[TopicPartition, SimulatedStorage])
     opened: dict[TopicPartition, Journal] = attrs.Factory(dict[TopicPartition, Journal])
+    aside: list[SimulatedStorage] = attrs.Factory(list[SimulatedStorage])
 
     def journal(self, partition: TopicPartition) -> Journal:
         """The log, created or recovered if no node has it open."""
@@ -64,6 +65,12 @@ class ClusterJournals:
         if journal is not None:
             journal.abandon()
         self.disks.pop(partition, None)
+
+    def set_aside(self, partition: TopicPartition) -> str:
+        """Takes the disk of a partition that the metadata does not know out of service."""
+        self.give_up(partition)
+        self.aside.append(self.disks.pop(partition))
+        return f"{partition}~{len(self.aside)}"
 
     def close(self) -> None:
         """The logs outlive every node."""
