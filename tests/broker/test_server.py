@@ -234,8 +234,9 @@ async def test_a_slow_reader_that_leaves_is_let_go(served: Served) -> None:
 class CountingFile(MemoryFile):
     """Counts its syncs, and can be told to hold them."""
 
-    def __init__(self, content: bytearray, path: str, disk: CountingStorage) -> None:
-        super().__init__(content)
+    def __init__(self, file: MemoryFile, path: str, disk: CountingStorage) -> None:
+        super().__init__()
+        self.content = file.content
         self.path, self.disk = path, disk
 
     def sync(self) -> None:
@@ -254,10 +255,8 @@ class CountingStorage(MemoryStorage):
         self.held = "nothing"
         self.is_held, self.go_on = threading.Event(), threading.Event()
 
-    def open(self, path: str, *, create: bool = False) -> CountingFile:
-        super().open(path, create=create)
-        directory, _, name = path.rpartition("/")
-        return CountingFile(self._directories[directory][name], path, self)
+    def _opened(self, path: str, file: MemoryFile) -> CountingFile:
+        return CountingFile(file, path, self)
 
 
 async def _until(is_so: Callable[[], bool]) -> None:
