@@ -13,30 +13,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import attrs
+
 from fencepost.client.retries import CallNumber, CoordinatorOf, PendingCalls
 from fencepost.protocol import messages as m
 from fencepost.protocol.terms import CoordinatorType, TopicPartition
 
 
+@attrs.define(eq=False)
 class TransactionContents:
     """The partitions and groups that the coordinator has added to a producer's open transaction."""
 
-    __slots__ = ("_asked", "_asked_group", "_call", "calls", "groups", "name", "partitions")
-    _call: CallNumber | None
-
-    def __init__(self, calls: PendingCalls, name: str) -> None:
-        self.calls = calls
-        self.name = name
-        self.partitions: set[TopicPartition] = set()
-        self.groups: set[str] = set()
-        self._call = None
-        self._asked: tuple[TopicPartition, ...] = ()
-        self._asked_group: str | None = None
-
-    @property
-    def call(self) -> int | None:
-        """The number of the request without an answer, or None."""
-        return self._call
+    calls: PendingCalls
+    name: str
+    partitions: set[TopicPartition] = attrs.field(factory=set)
+    groups: set[str] = attrs.field(factory=set)
+    call: CallNumber | None = None
+    """The number of the request without an answer."""
+    _asked: tuple[TopicPartition, ...] = ()
+    _asked_group: str | None = None
 
     def forget(self) -> None:
         """A new, empty transaction begins."""
@@ -47,7 +42,7 @@ class TransactionContents:
         self, identity: tuple[int, int], partitions: Iterable[TopicPartition], groups: Iterable[str]
     ) -> bool:
         """Requests what is not added yet, partitions first; False without need, or while one is in flight."""
-        if self._call is not None:
+        if self.call is not None:
             return False
         producer_id, producer_epoch = identity
         new = tuple(sorted(partition for partition in partitions if partition not in self.partitions))
@@ -70,7 +65,7 @@ class TransactionContents:
             )
         else:
             return False
-        self._call = self.calls.submit(request, CoordinatorOf(CoordinatorType.TRANSACTION, self.name))
+        self.call = self.calls.submit(request, CoordinatorOf(CoordinatorType.TRANSACTION, self.name))
         return True
 
     def answered(self, *, is_in: bool) -> None:
@@ -78,11 +73,11 @@ class TransactionContents:
         if is_in:
             self.partitions.update(self._asked)
             self.groups.update(() if self._asked_group is None else (self._asked_group,))
-        self._call, self._asked, self._asked_group = None, (), None
+        self.call, self._asked, self._asked_group = None, (), None
 
     def give_up(self, *, also_in_flight: bool) -> None:
         """The transaction ends: no retry; a request in flight is awaited unless `also_in_flight`."""
-        if self._call is None:
+        if self.call is None:
             return
-        if self.calls.withdraw(self._call) or (also_in_flight and self.calls.cancel(self._call)):
+        if self.calls.withdraw(self.call) or (also_in_flight and self.calls.cancel(self.call)):
             self.answered(is_in=False)

@@ -59,41 +59,22 @@ class RecordDecoder:
 RAW = RecordDecoder()
 
 
+@attrs.define(eq=False)
 class ConsumedBatch:
     """The records of one batch from `base_offset` on, decoded at first use."""
 
-    __slots__ = (
-        "_at",
-        "_columns",
-        "_data",
-        "_decoding",
-        "_header",
-        "base_offset",
-        "next_offset",
-        "partition",
-    )
-    _decoding: Shared[RecordDecoder]
-    _columns: Ignored[Columns | None]
-    """Decoded at first use."""
+    partition: TopicPartition
+    _data: memoryview = attrs.field(kw_only=True, alias="data")
+    _at: int = attrs.field(kw_only=True, alias="at")
+    _header: BatchHeader = attrs.field(kw_only=True, alias="header")
+    base_offset: int = attrs.field(kw_only=True)
+    _decoding: Shared[RecordDecoder] = attrs.field(kw_only=True, alias="decoding")
+    _columns: Ignored[Columns | None] = None
 
-    def __init__(
-        self,
-        partition: TopicPartition,
-        *,
-        data: memoryview,
-        at: int,
-        header: BatchHeader,
-        base_offset: int,
-        decoding: RecordDecoder,
-    ) -> None:
-        self.partition = partition
-        self.base_offset = base_offset
-        self.next_offset = header.next_offset
-        self._data = data
-        self._at = at
-        self._header = header
-        self._decoding = decoding
-        self._columns = None
+    @property
+    def next_offset(self) -> int:
+        """The offset after the batch."""
+        return self._header.next_offset
 
     @property
     def producer_id(self) -> int:

@@ -38,6 +38,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import Final, NamedTuple
 
+import attrs
+
 from fencepost.client.accumulator import Accumulator
 from fencepost.client.batch import PartitionQueue, ProducerBatch
 from fencepost.client.effects import BatchDone
@@ -67,20 +69,16 @@ class Refusal(NamedTuple):
     remedy: Remedy
 
 
+@attrs.define(eq=False)
 class Delivery:
     """Batches in flight, by the token of their request."""
 
-    __slots__ = ("_requests", "accumulator", "calls", "done", "settings")
     settings: Shared[ProducerSettings]
-    _requests: dict[CallNumber, tuple[int, tuple[int, ...]]]
+    accumulator: Accumulator
+    calls: PendingCalls
+    _requests: dict[CallNumber, tuple[int, tuple[int, ...]]] = attrs.field(factory=dict)
     """The node and the numbers of the batches, by token."""
-
-    def __init__(self, settings: ProducerSettings, accumulator: Accumulator, calls: PendingCalls) -> None:
-        self.settings = settings
-        self.accumulator = accumulator
-        self.calls = calls
-        self._requests = {}
-        self.done: list[BatchDone] = []
+    done: list[BatchDone] = attrs.field(factory=list)
 
     # --- out ------------------------------------------------------------------------------------------------
 

@@ -109,69 +109,44 @@ class MemberInput(Enum):
 MemberTable = dict[MemberState, dict[MemberInput, MemberState]]
 _S, _I = MemberState, MemberInput
 
+_USUAL: Final = {
+    _I.REBALANCE: _S.REJOINING,
+    _I.EXPELLED: _S.UNJOINED,
+    _I.FENCED: _S.FENCED,
+    _I.LEAVE: _S.LEAVING,
+}
+"""What most states do when the group changes, or the application leaves."""
+
 MEMBER_STATES: Final[MemberTable] = {
     _S.UNJOINED: {_I.POLL: _S.REVOKING, _I.LEAVE: _S.LEAVING},
-    _S.REJOINING: {
-        _I.POLL: _S.REVOKING,
-        _I.REBALANCE: _S.REJOINING,
-        _I.EXPELLED: _S.UNJOINED,
-        _I.FENCED: _S.FENCED,
-        _I.REFUSED: _S.REJOINING,
-        _I.LEAVE: _S.LEAVING,
-    },
+    _S.REJOINING: {**_USUAL, _I.POLL: _S.REVOKING, _I.REFUSED: _S.REJOINING},
     _S.REVOKING: {
+        **_USUAL,
         _I.POLL: _S.REVOKING,
         _I.RETURNED: _S.JOINING,
         _I.REBALANCE: _S.REVOKING,
         _I.EXPELLED: _S.REVOKING,  # it joins next, as a new member
-        _I.FENCED: _S.FENCED,
         _I.REFUSED: _S.REVOKING,
-        _I.LEAVE: _S.LEAVING,
     },
     _S.JOINING: {
+        **_USUAL,
         _I.POLL: _S.JOINING,
         _I.ID_GIVEN: _S.JOINING,
         _I.JOINED: _S.SYNCING,
-        _I.REBALANCE: _S.REJOINING,
-        _I.EXPELLED: _S.UNJOINED,
-        _I.FENCED: _S.FENCED,
         _I.REFUSED: _S.UNJOINED,
-        _I.LEAVE: _S.LEAVING,
     },
-    _S.SYNCING: {
-        _I.POLL: _S.SYNCING,
-        _I.SYNCED: _S.SYNCED,
-        _I.REBALANCE: _S.REJOINING,
-        _I.EXPELLED: _S.UNJOINED,
-        _I.FENCED: _S.FENCED,
-        _I.REFUSED: _S.UNJOINED,
-        _I.LEAVE: _S.LEAVING,
-    },
-    _S.SYNCED: {
-        _I.POLL: _S.ASSIGNING,
-        _I.REBALANCE: _S.REJOINING,  # the share is outdated before the application saw it
-        _I.EXPELLED: _S.UNJOINED,
-        _I.FENCED: _S.FENCED,
-        _I.REFUSED: _S.REJOINING,
-        _I.LEAVE: _S.LEAVING,
-    },
+    _S.SYNCING: {**_USUAL, _I.POLL: _S.SYNCING, _I.SYNCED: _S.SYNCED, _I.REFUSED: _S.UNJOINED},
+    # After a rebalance here the share is outdated before the application saw it.
+    _S.SYNCED: {**_USUAL, _I.POLL: _S.ASSIGNING, _I.REFUSED: _S.REJOINING},
     _S.ASSIGNING: {
+        **_USUAL,
         _I.POLL: _S.ASSIGNING,
         _I.RETURNED: _S.STABLE,
         _I.REBALANCE: _S.ASSIGNING,  # events during a callback are kept until STABLE
         _I.EXPELLED: _S.ASSIGNING,
-        _I.FENCED: _S.FENCED,
         _I.REFUSED: _S.ASSIGNING,
-        _I.LEAVE: _S.LEAVING,
     },
-    _S.STABLE: {
-        _I.POLL: _S.STABLE,
-        _I.REBALANCE: _S.REJOINING,
-        _I.EXPELLED: _S.UNJOINED,
-        _I.FENCED: _S.FENCED,
-        _I.REFUSED: _S.STABLE,
-        _I.LEAVE: _S.LEAVING,
-    },
+    _S.STABLE: {**_USUAL, _I.POLL: _S.STABLE, _I.REFUSED: _S.STABLE},
     # Another process has the same group_instance_id: joining again would fence it in turn (KIP-345).
     _S.FENCED: {_I.POLL: _S.FENCED, _I.LEAVE: _S.LEAVING},
     _S.LEAVING: {_I.POLL: _S.LEAVING, _I.RETURNED: _S.LEFT, _I.LEAVE: _S.LEAVING},

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from fencepost.client.effects import (
     BatchDone,
@@ -33,7 +33,8 @@ from fencepost.client.effects import (
     WakeAt,
 )
 from fencepost.client.errors import Failure
-from fencepost.client.metadata import Address, ClusterMetadata
+from fencepost.client.metadata import Address
+from fencepost.client.requests import RequestMachine
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.frames import FrameReader, decode_reply_of, encode_request
@@ -130,45 +131,12 @@ class ClientConnection:
         return answers
 
 
-class ClientMachine(Protocol):
-    """A machine that needs connections: of a producer, a consumer or an admin."""
-
-    @property
-    def io_tick_ms(self) -> int | None:
-        """How often a thread must run unfinished work while no call runs (ms); None: never."""
-        ...
-
-    @property
-    def has_work(self) -> bool:
-        """Whether something is unfinished."""
-        ...
-
-    @property
-    def cluster(self) -> ClusterMetadata: ...
-
-    def on_reply(self, token: int, error: ErrorCode, body: ReplyBody | None, now: int) -> list[Effect]: ...
-
-    def wake(self, now: int) -> list[Effect]: ...
-
-
 class NetworkClient:
     """The connections of one client, and the results of its machine for waiting callers."""
 
-    __slots__ = (
-        "_client_id",
-        "_machine_wake",
-        "_notify",
-        "_timeout_ms",
-        "answers",
-        "connections",
-        "machine",
-        "resolved",
-        "to_open",
-    )
-
     def __init__(
         self,
-        machine: ClientMachine,
+        machine: RequestMachine,
         *,
         client_id: str,
         request_timeout_ms: int,

@@ -50,7 +50,7 @@ from fencepost.client.accumulator import Accumulator, Place, Route
 from fencepost.client.add_partitions import TransactionContents
 from fencepost.client.batch import ProducerBatch, ProducerRecord, check_record
 from fencepost.client.delivery import Delivery, Refusal
-from fencepost.client.effects import Effect, Resolve, TransactionCall, WakeAt
+from fencepost.client.effects import Effect, Resolve, TransactionCall
 from fencepost.client.errors import (
     ClientClosed,
     CommitOutcomeUnknown,
@@ -66,7 +66,6 @@ from fencepost.client.errors import (
     unknown_topic,
 )
 from fencepost.client.group_offsets import ConsumerGroupMetadata, commit_in_transaction
-from fencepost.client.metadata import ClusterMetadata, bootstrap_addresses
 from fencepost.client.producer_states import (
     IDEMPOTENT,
     LAST_STATES,
@@ -77,12 +76,12 @@ from fencepost.client.producer_states import (
     ProducerTable,
     refusal,
 )
-from fencepost.client.retries import ANY_NODE, CallNumber, CoordinatorOf, FinishedCall, PendingCalls
+from fencepost.client.requests import RequestMachine
+from fencepost.client.retries import ANY_NODE, CallNumber, CoordinatorOf, FinishedCall, OnceAnswered
 from fencepost.client.settings import Dialect, ProducerSettings
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, Remedy
-from fencepost.protocol.fork import Ignored, Ordered, Shared
-from fencepost.protocol.messages import ReplyBody
+from fencepost.protocol.fork import Ordered, Shared
 from fencepost.protocol.terms import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -103,8 +102,8 @@ _ABORTED: Final = Failure(
 )
 
 
-class ProducerMachine:
-    """One producer. Inputs return the effects that they cause, in order; illegal calls change nothing."""
+class ProducerMachine(RequestMachine):
+    """One producer. Illegal calls change nothing."""
 
     __slots__ = (
         "_added",
@@ -114,11 +113,8 @@ class ProducerMachine:
         "_joining",
         "_offset_calls",
         "_offsets",
-        "_out",
         "_table",
-        "_woken_at",
         "accumulator",
-        "calls",
         "delivery",
         "failure",
         "operation",
@@ -135,10 +131,9 @@ class ProducerMachine:
     _offset_calls: dict[CallNumber, str]
     _offsets: Ordered[dict[ConsumerGroupMetadata, dict[TopicPartition, int]]]
     """Offsets that are not sent yet."""
-    _woken_at: Ignored[int | None]
-    """The last time passed on as WakeAt."""
 
     def __init__(self, bootstrap: str, settings: ProducerSettings) -> None:
+        super().__init__(bootstrap, settings.dialect.versions)
         self.settings = settings
         self._table = IDEMPOTENT if settings.transactional_id is None else TRANSACTIONAL
         self.state = _S.UNINITIALIZED
@@ -149,9 +144,6 @@ class ProducerMachine:
         """The call that waits for a result."""
         self.accumulator = Accumulator(settings)
         self._dialect = settings.dialect
-        self.calls = PendingCalls(
-            ClusterMetadata(tuple(bootstrap_addresses(bootstrap))), self._dialect.versions
-        )
         self.delivery = Delivery(settings, self.accumulator, self.calls)
         self._joining: TransactionContents | None = None  # only with the protocol before KIP-890
         if settings.transactional_id is not None and self._dialect.asks_to_add:
@@ -161,8 +153,6 @@ class ProducerMachine:
         self._offset_calls = {}
         self._offsets = {}
         self._added = False  # something of this transaction was sent, so it needs an EndTxn
-        self._out: list[Effect] = []
-        self._woken_at = None
 
     @property
     def is_waiting(self) -> bool:
@@ -170,11 +160,6 @@ class ProducerMachine:
         joining = None if self._joining is None else self._joining.call
         is_adding = bool(self._offset_calls or self._offsets)
         return is_adding or (self._init_call or self._end_call or joining) is not None
-
-    @property
-    def cluster(self) -> ClusterMetadata:
-        """The metadata of the cluster."""
-        return self.calls.cluster
 
     @property
     def may_abort(self) -> bool:
@@ -302,20 +287,24 @@ class ProducerMachine:
 
     # --- what happens ---------------------------------------------------------------------------------------
 
-    def on_reply(self, token: int, error: ErrorCode, body: ReplyBody | None, now: int) -> list[Effect]:
-        """The answer to a Send, or NETWORK_EXCEPTION or REQUEST_TIMED_OUT when none will come."""
-        answer = self.calls.answered(token, error, body, now)
-        if isinstance(answer, list):
-            for finished in answer:
-                self._finished(finished)
-        else:
-            for refusal in self.delivery.answered(answer, now):
-                self._refused(refusal)
-        return self._step(now)
+    def _finished(self, finished: FinishedCall, now: int) -> None:
+        number = finished.call.number
+        if number == self._init_call:
+            self._init_call = None
+            self._initialized(finished)
+        elif number == self._end_call:
+            self._end_call = None
+            self._ended(finished)
+        elif number in self._offset_calls:
+            del self._offset_calls[number]
+            self._added_answered(finished, "the consumer offsets were rejected")
+        elif self._joining is not None and number == self._joining.call:
+            self._joining.answered(is_in=finished.failure is None)
+            self._added_answered(finished, "a partition or group was not added to the transaction")
 
-    def wake(self, now: int) -> list[Effect]:
-        """Time went by."""
-        return self._step(now)
+    def _once_answered(self, answer: OnceAnswered, now: int) -> None:
+        for rejected in self.delivery.answered(answer, now):
+            self._refused(rejected)
 
     # --- machinery ------------------------------------------------------------------------------------------
 
@@ -365,14 +354,11 @@ class ProducerMachine:
             self.delivery.fail(self.failure or _ABORTED, also_in_flight=False)
             self._give_up_adding(also_in_flight=self._dialect.renews_identity)
         self._end_if_done()
-        self._out += self.calls.due(now)
         done = self.delivery.done
         if done:
             self._out[:0] = done
             done.clear()
-        self._announce_wake(now)
-        effects, self._out = self._out, []
-        return effects
+        return super()._step(now)
 
     def _drain(self, now: int) -> None:
         identity = (self.producer_id, self.producer_epoch)
@@ -384,14 +370,9 @@ class ProducerMachine:
             self._added |= self._joining.ask(identity, waiting, groups)
         self._added |= self.delivery.drain(now, *identity, joined)
 
-    def _announce_wake(self, now: int) -> None:
+    def _wake_at(self, now: int) -> int | None:
         at, of_calls = self.accumulator.wake_at(now), self.calls.wake_at(now)
-        if at is None or (of_calls is not None and of_calls < at):
-            at = of_calls
-        if at != self._woken_at:
-            self._woken_at = at
-            if at is not None:
-                self._out.append(WakeAt(at))
+        return of_calls if at is None or (of_calls is not None and of_calls < at) else at
 
     def _resolve(self, failure: Failure | None = None) -> None:
         if self.operation is not None:
@@ -413,21 +394,6 @@ class ProducerMachine:
         )
         target = ANY_NODE if name is None else CoordinatorOf(CoordinatorType.TRANSACTION, name)
         self._init_call = self.calls.submit(request, target)
-
-    def _finished(self, finished: FinishedCall) -> None:
-        number = finished.call.number
-        if number == self._init_call:
-            self._init_call = None
-            self._initialized(finished)
-        elif number == self._end_call:
-            self._end_call = None
-            self._ended(finished)
-        elif number in self._offset_calls:
-            del self._offset_calls[number]
-            self._added_answered(finished, "the consumer offsets were rejected")
-        elif self._joining is not None and number == self._joining.call:
-            self._joining.answered(is_in=finished.failure is None)
-            self._added_answered(finished, "a partition or group was not added to the transaction")
 
     def _adopt(self, granted: m.InitProducerIdReply | m.EndTxnReply) -> None:
         self.producer_id, self.producer_epoch = granted.producer_id, granted.producer_epoch

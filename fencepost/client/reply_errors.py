@@ -41,8 +41,8 @@ REMEDIES: Final[dict[tuple[type[Request], ErrorCode], Remedy]] = {
     # GroupMember joins again with the member id in the reply (KIP-394).
     (m.JoinGroup, _E.MEMBER_ID_REQUIRED): Remedy.RAISE,
     # INVALID_TXN_STATE stays fatal for a TxnOffsetCommit, as in Kafka ("Unexpected error" in its
-    # TxnOffsetCommitHandler): the coordinator has timed the transaction out while the commit was on its way. A
-    # new producer continues from the committed offsets. A Produce in the same race is abortable, see above.
+    # TxnOffsetCommitHandler): the coordinator has timed the transaction out while the commit was on its way.
+    # A new producer continues from the committed offsets. A Produce in the same race is abortable, see above.
     #
     # Another member has the instance id: these offsets cannot be committed, but the producer can continue
     # (TransactionManager.TxnOffsetCommitHandler).

@@ -1,9 +1,13 @@
-"""A machine that sends requests and returns replies: the core of an admin, and the base of a consumer.
+"""What the machines of all clients have in common: their requests, effects and wake-up times. An admin needs
+no more; a consumer and a producer add their state.
 
 Rule: each request has a number, a deadline and exactly one CallAnswered.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
 
 from fencepost.client.effects import CallAnswered, Effect, WakeAt
 from fencepost.client.metadata import ClusterMetadata, bootstrap_addresses
@@ -12,16 +16,18 @@ from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import Ignored
 from fencepost.protocol.messages import ReplyBody, Request
 
+NEWEST: Final[Mapping[type[Request], int]] = {}
+
 
 class RequestMachine:
-    """The requests of one client. Every input returns its effects in order."""
+    """The requests of one client. Every input returns the effects that it causes, in order."""
 
     __slots__ = ("_out", "_woken_at", "calls")
     _woken_at: Ignored[int | None]
     """The last time passed on as WakeAt."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self.calls = PendingCalls(ClusterMetadata(tuple(bootstrap_addresses(bootstrap))))
+    def __init__(self, bootstrap: str, versions: Mapping[type[Request], int] = NEWEST) -> None:
+        self.calls = PendingCalls(ClusterMetadata(tuple(bootstrap_addresses(bootstrap))), versions)
         self._out: list[Effect] = []
         self._woken_at = None
 
@@ -32,12 +38,14 @@ class RequestMachine:
 
     @property
     def has_work(self) -> bool:
-        """Whether something must continue while no call runs."""
+        """Whether something is unfinished, which a thread must continue while no call runs."""
         return False
 
     @property
     def io_tick_ms(self) -> int | None:
-        """None: everything happens inside calls, so no thread is needed."""
+        """How often a thread must run unfinished work while no call runs (ms). None: never, because
+        everything happens inside calls.
+        """
         return None
 
     def ask(self, request: Request, target: Target, *, deadline: int) -> int:

@@ -126,41 +126,22 @@ class OnceAnswered(NamedTuple):
     body: ReplyBody | None
 
 
+@attrs.define(eq=False)
 class PendingCalls:
     """The calls of one client and its metadata; also requests metadata and looks up coordinators."""
 
-    __slots__ = (
-        "_looking_up",
-        "_metadata_at",
-        "_metadata_call",
-        "_next",
-        "_out",
-        "_tokens",
-        "_versions",
-        "_waiting",
-        "cluster",
-    )
-    _versions: Shared[Mapping[type[Request], int]]
+    cluster: ClusterMetadata
+    _versions: Shared[Mapping[type[Request], int]] = attrs.field(factory=dict[type[Request], int])
     """The requests that are sent in an older version than the newest."""
-    _next: Ignored[int]
-    _waiting: Ordered[dict[CallNumber, PendingCall]]
+    _next: Ignored[int] = 0
+    _waiting: Ordered[dict[CallNumber, PendingCall]] = attrs.field(factory=dict)
     """Calls that are not in flight, by number."""
-    _tokens: Ordered[dict[CallNumber, PendingCall | int]]
+    _tokens: Ordered[dict[CallNumber, PendingCall | int]] = attrs.field(factory=dict)
     """In flight: the call, or the node of a request sent once."""
-    _metadata_call: CallNumber | None
-    _metadata_at: Due
-    _looking_up: dict[CoordinatorKey, CallNumber]
-
-    def __init__(self, cluster: ClusterMetadata, versions: Mapping[type[Request], int] | None = None) -> None:
-        self.cluster = cluster
-        self._versions = versions or {}
-        self._next = 0
-        self._waiting = {}
-        self._tokens = {}
-        self._metadata_call = None
-        self._metadata_at = 0
-        self._looking_up = {}
-        self._out: list[SendRequest] = []
+    _metadata_call: CallNumber | None = None
+    _metadata_at: Due = 0
+    _looking_up: dict[CoordinatorKey, CallNumber] = attrs.field(factory=dict)
+    _out: list[SendRequest] = attrs.field(factory=list)
 
     def submit(
         self, request: Request, target: Target, deadline: int | None = None, *, timeout_ms: int | None = None

@@ -32,22 +32,22 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from fencepost.client.calls import ANYTHING, Callback, CallScript, Wait
-from fencepost.client.effects import CallAnswered, Effect, TransactionCall
-from fencepost.client.errors import Failure, WrongState
-from fencepost.client.network import ClientConnection, ClientMachine, NetworkClient
-from fencepost.client.shells.sockets import READ_SIZE, Clock, connecting_socket, wall_ms, write_some
+from fencepost.client.effects import Effect
+from fencepost.client.errors import WrongState
+from fencepost.client.network import ClientConnection
+from fencepost.client.requests import RequestMachine
+from fencepost.client.shells.sockets import READ_SIZE, Clock, NetworkDriver, connecting_socket, write_some
 
 ResultT = TypeVar("ResultT")
 
 
-class AsyncDriver:
+class AsyncDriver(NetworkDriver):
     """Runs the scripts of one client; has its sockets and its waiting tasks."""
 
-    def __init__(self, machine: ClientMachine, client_id: str, request_timeout_ms: int, clock: Clock) -> None:
-        self.network = NetworkClient(
-            machine, client_id=client_id, request_timeout_ms=request_timeout_ms, notify=self._wake
-        )
-        self._clock = clock
+    def __init__(
+        self, machine: RequestMachine, client_id: str, request_timeout_ms: int, clock: Clock
+    ) -> None:
+        super().__init__(machine, client_id, request_timeout_ms, clock, notify=self._wake)
         self._links: dict[int, socket.socket] = {}
         self._tasks: TaskGroup | None = None
         self._waiters: defaultdict[Hashable, list[anyio.Event]] = defaultdict(list)
@@ -59,24 +59,8 @@ class AsyncDriver:
         self._draining: set[ClientConnection] = set()
 
     @property
-    def now(self) -> int:
-        return self._clock()
-
-    @property
-    def wall_ms(self) -> int:
-        return wall_ms()
-
-    @property
     def cancelled(self) -> tuple[type[BaseException], ...]:
         return (anyio.get_cancelled_exc_class(),)
-
-    @property
-    def resolved(self) -> dict[TransactionCall, Failure | None]:
-        return self.network.resolved
-
-    @property
-    def answers(self) -> dict[int, CallAnswered]:
-        return self.network.answers
 
     # --- life -----------------------------------------------------------------------------------------------
 

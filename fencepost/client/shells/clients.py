@@ -15,7 +15,6 @@ from fencepost.client.admin import AdminCalls
 from fencepost.client.calls import CallDriver, ConsumerCalls, ProducerCalls
 from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.consumer_records import RecordDecoder
-from fencepost.client.network import ClientMachine
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.requests import RequestMachine
 from fencepost.client.send_path import SendPath
@@ -50,7 +49,7 @@ def described(method: MethodT, script: Callable[..., Any]) -> MethodT:
 class Client(Generic[DriverT, CallsT]):
     """A driver, and the scripts that it runs."""
 
-    make_driver: Callable[[ClientMachine, str, int, Clock], DriverT]
+    make_driver: Callable[[RequestMachine, str, int, Clock], DriverT]
     """The class of the driver."""
     _driver: DriverT
     _calls: CallsT

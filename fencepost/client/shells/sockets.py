@@ -1,14 +1,15 @@
-"""Sockets and clocks, as both drivers use them."""
+"""What both drivers have in common: the network of one client, its clocks, and its sockets."""
 
 from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from itertools import islice
 from typing import Any
 
-from fencepost.client.network import ClientConnection
+from fencepost.client.network import ClientConnection, NetworkClient
+from fencepost.client.requests import RequestMachine
 
 Clock = Callable[[], int]
 
@@ -21,9 +22,32 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def wall_ms() -> int:
-    """Milliseconds since 1970, for the timestamps of records."""
-    return time.time_ns() // 1_000_000
+class NetworkDriver:
+    """The network of one client, and its clocks. The drivers add how a caller waits."""
+
+    def __init__(
+        self,
+        machine: RequestMachine,
+        client_id: str,
+        request_timeout_ms: int,
+        clock: Clock,
+        notify: Callable[[Hashable], object] = id,
+    ) -> None:
+        self.network = NetworkClient(
+            machine, client_id=client_id, request_timeout_ms=request_timeout_ms, notify=notify
+        )
+        self.resolved, self.answers = self.network.resolved, self.network.answers
+        self._clock = clock
+
+    @property
+    def now(self) -> int:
+        """Milliseconds of the clock that the client was given."""
+        return self._clock()
+
+    @property
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970, for the timestamps of records."""
+        return time.time_ns() // 1_000_000
 
 
 AddressInfo = tuple[int, int, int, str, Any]

@@ -29,10 +29,11 @@ from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Final, TypeVar
 
 from fencepost.client.calls import Callback, CallScript, Wait
-from fencepost.client.effects import CallAnswered, Effect, TransactionCall
-from fencepost.client.errors import ClientClosed, Failure
-from fencepost.client.network import ClientConnection, ClientMachine, NetworkClient
-from fencepost.client.shells.sockets import READ_SIZE, Clock, connecting_socket, wall_ms, write_some
+from fencepost.client.effects import Effect
+from fencepost.client.errors import ClientClosed
+from fencepost.client.network import ClientConnection, NetworkClient
+from fencepost.client.requests import RequestMachine
+from fencepost.client.shells.sockets import READ_SIZE, Clock, NetworkDriver, connecting_socket, write_some
 
 ResultT = TypeVar("ResultT")
 
@@ -201,37 +202,22 @@ class IOThread:
                     tick_ms = self._tick_ms
 
 
-class Driver:
+class Driver(NetworkDriver):
     """Runs the scripts of one client, for one thread at a time besides its own IO thread."""
 
     cancelled: tuple[type[BaseException], ...] = ()
     """Empty: threads are not cancelled, and KeyboardInterrupt stays as it is."""
 
-    def __init__(self, machine: ClientMachine, client_id: str, request_timeout_ms: int, clock: Clock) -> None:
+    def __init__(
+        self, machine: RequestMachine, client_id: str, request_timeout_ms: int, clock: Clock
+    ) -> None:
+        super().__init__(machine, client_id, request_timeout_ms, clock)
         self.lock = threading.Lock()
-        self._clock = clock
-        self._network = NetworkClient(machine, client_id=client_id, request_timeout_ms=request_timeout_ms)
-        self._sockets = Sockets(self._network, lock=self.lock, clock=clock)
+        self._sockets = Sockets(self.network, lock=self.lock, clock=clock)
         self._io_thread: IOThread | None = None
         self._is_stopped = False
         if machine.io_tick_ms is not None:
             self._io_thread = IOThread(self._sockets, lambda: machine.has_work, tick_ms=machine.io_tick_ms)
-
-    @property
-    def now(self) -> int:
-        return self._clock()
-
-    @property
-    def wall_ms(self) -> int:
-        return wall_ms()
-
-    @property
-    def resolved(self) -> dict[TransactionCall, Failure | None]:
-        return self._network.resolved
-
-    @property
-    def answers(self) -> dict[int, CallAnswered]:
-        return self._network.answers
 
     def check_running(self) -> None:
         """ClientClosed after `stop`. A blocking client needs no `with` block."""
@@ -240,11 +226,11 @@ class Driver:
 
     def perform(self, effects: list[Effect]) -> None:
         """Performs effects; writes at once what the sockets accept. The lock is held."""
-        self._network.perform(effects, self._clock())
+        self.network.perform(effects, self._clock())
         if self._is_stopped:
             return
         self._sockets.push()
-        if self._io_thread is not None and self._network.machine.has_work:
+        if self._io_thread is not None and self.network.machine.has_work:
             self._io_thread.want()
 
     def run(self, script: CallScript[ResultT]) -> ResultT:
@@ -285,7 +271,7 @@ class Driver:
     def read_answers(self) -> None:
         """Reads answers that have arrived, without waiting."""
         with self.lock:
-            is_waiting = self._network.is_waiting
+            is_waiting = self.network.is_waiting
         if is_waiting:
             self._sockets.round(0, wait_for_turn=False)
 
