@@ -10,6 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import attrs
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import FAILED, OK, Ended, code_of
@@ -116,17 +117,8 @@ def _tell(explored: Explored, seconds: float, *, is_interrupted: bool) -> None:
 
 
 def _as_json(config: ExploreConfig, explored: Explored, seconds: float) -> dict[str, Json]:
-    return {
-        "violation": explored.violation,
-        "because": explored.because,
+    return attrs.asdict(explored) | {
         "steps": len(explored.trace),
-        "trace": list(explored.trace),
-        "states": explored.states,
-        "transitions": explored.transitions,
-        "complete": explored.complete,
-        "core_steps": explored.core_steps,
-        "ends": explored.ends,
-        "reached": dict(explored.reached),
         "seconds": round(seconds, 3),
         "states_per_second": round(explored.states / seconds),
         "transaction_version": config.transaction_version,

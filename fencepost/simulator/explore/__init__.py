@@ -2,6 +2,7 @@
 there.
 """
 
-from fencepost.simulator.explore.search import ExploreConfig, Explored, StateSearch, explore
+from fencepost.simulator.explore.broker import ExploreConfig
+from fencepost.simulator.explore.search import Explored, StateSearch, explore
 
 __all__ = ["ExploreConfig", "Explored", "StateSearch", "explore"]

@@ -1,4 +1,4 @@
-"""The broker of an explored world: one real node and its logs.
+"""The bounds of an explored world, and its broker: one real node and its logs.
 
 Rule: a step takes one message and everything that follows at once; appends are durable immediately. A message
 from the node to itself, from one of its roles to another, may be delayed like any other.
@@ -28,16 +28,42 @@ from fencepost.broker.contract import (
     WakeMe,
 )
 from fencepost.broker.dispatch import step
+from fencepost.broker.kafka_fixes import ALL_FIXES, KafkaFixes
 from fencepost.broker.node import Node
 from fencepost.broker.purgatory import Token
 from fencepost.broker.settings import NodeSettings
+from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
 from fencepost.protocol.batches import BatchHeader, read_header
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import CreateTopic, CreateTopics, ReplyBody, Request
-from fencepost.protocol.terms import INTERNAL_TOPICS, TopicPartition
+from fencepost.protocol.terms import INTERNAL_TOPICS, TopicPartition, TransactionResult
+from fencepost.simulator.fuzz.plan import verifies
 
+TOPIC: Final = "t"
 NOW: Final = 1_000_000  # the broker's clock stands still: durations decide nothing here
 ANSWERS: Final = -3  # the queue of replies from the node to itself; its requests to itself go to NODE
+
+
+@attrs.frozen(kw_only=True)
+class ExploreConfig:
+    """The bounds of a world. `retries` is how often each client may time out and reconnect."""
+
+    producers: int = 1
+    transactions: int = 2
+    retries: int = 1
+    partitions: int = 1
+    transaction_version: int = 2
+    partition_verification: bool | None = None
+    """Whether partition leaders verify older clients' batches with the coordinator (KIP-890 part 1); None: in
+    every version but 0, which is KIP-98 as shipped.
+    """
+    crashes: int = 0
+    ends: tuple[TransactionResult, ...] = (TransactionResult.COMMIT, TransactionResult.ABORT)
+    broken: frozenset[str] = frozenset()
+    fixes: KafkaFixes = ALL_FIXES
+    symmetry: bool = True
+    """Count worlds that differ only in which producer is which as one."""
+    max_states: int = 1_000_000
 
 
 class RequestInFlight(NamedTuple):
@@ -76,11 +102,20 @@ class ExploredBroker:
     slots: dict[Token, int] = attrs.Factory(dict[int, int])
 
     @classmethod
-    def started(cls, settings: NodeSettings, topic: str, partitions: int, *, may_die: bool) -> ExploredBroker:
+    def started(cls, config: ExploreConfig) -> ExploredBroker:
         """A broker that has one topic."""
-        broker = cls(Node(settings), may_die)
+        settings = NodeSettings(
+            port=1,
+            transaction_version=TRANSACTION_VERSIONS[config.transaction_version],
+            partition_verification=verifies(config.transaction_version, config.partition_verification),
+            broken=config.broken,
+            fixes=config.fixes,
+            transaction_state_log_num_partitions=1,
+            offsets_topic_num_partitions=1,
+        )
+        broker = cls(Node(settings), may_die=config.crashes > 0)
         broker.settle(broker.restart())
-        request = CreateTopics(topics=(CreateTopic(topic=topic, partition_count=partitions),))
+        request = CreateTopics(topics=(CreateTopic(topic=TOPIC, partition_count=config.partitions),))
         broker.take(Received(request, to=ReplyTo(0, 0)))
         return broker
 

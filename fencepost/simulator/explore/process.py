@@ -16,14 +16,14 @@ from fencepost.client.effects import Effect, Resolve, SendRequest, TransactionCa
 from fencepost.client.errors import TransactionAborted
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.retries import CallNumber
-from fencepost.client.settings import RETRY_BACKOFF_MAX_MS
+from fencepost.client.settings import RETRY_BACKOFF_MAX_MS, ProducerSettings, newest_dialect
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import Clock, Shared, fork
 from fencepost.protocol.messages import Produce, Request
 from fencepost.protocol.terms import TransactionResult
-from fencepost.simulator.explore.broker import NOW, ReplyInFlight, RequestInFlight
+from fencepost.simulator.explore.broker import NOW, TOPIC, ExploreConfig, ReplyInFlight, RequestInFlight
 
-TOPIC: Final = "t"
+NEVER_MS: Final = 10**12  # delivery timeouts are not among the faults of these worlds
 PAUSE_MAX_MS: Final = RETRY_BACKOFF_MAX_MS  # a longer wait is a timeout, not a pause
 
 
@@ -55,15 +55,6 @@ class ExploredTransaction:
     outcome: TransactionOutcome = attrs.field(kw_only=True, default=TransactionOutcome.OPEN)
 
 
-@attrs.frozen(kw_only=True)
-class ScriptPlan:
-    """What every script does: a number of transactions, each with one record per partition."""
-
-    transactions: int
-    partitions: int
-    ends: tuple[TransactionResult, ...] = (TransactionResult.COMMIT, TransactionResult.ABORT)
-
-
 class PendingReply(NamedTuple):
     """What a token stands for: the node that was asked, and the slot of the request."""
 
@@ -77,13 +68,25 @@ class ExploredClient:
 
     name: str
     machine: ProducerMachine
-    plan: Shared[ScriptPlan]
+    config: Shared[ExploreConfig]
     retries: int
     now: Clock = NOW
     stage: ScriptStage = ScriptStage.STARTING
     attempts: tuple[ExploredTransaction, ...] = ()
     waiting: dict[CallNumber, PendingReply] = attrs.Factory(dict[int, PendingReply])
     sent: list[tuple[int, RequestInFlight]] = attrs.Factory(list[tuple[int, RequestInFlight]])
+
+    @classmethod
+    def of(cls, name: str, config: ExploreConfig) -> ExploredClient:
+        """A client that has not begun."""
+        settings = ProducerSettings(
+            transactional_id=name,
+            linger_ms=0,
+            delivery_timeout_ms=NEVER_MS,
+            transaction_version=newest_dialect(config.transaction_version),
+        )
+        machine = ProducerMachine("127.0.0.1:1", settings)
+        return cls(name=name, machine=machine, config=config, retries=config.retries)
 
     # --- inputs
 
@@ -131,7 +134,7 @@ class ExploredClient:
         while True:
             if self.machine.is_over:
                 self.stage = ScriptStage.OVER
-            elif self.stage is ScriptStage.BETWEEN and len(self.attempts) < self.plan.transactions:
+            elif self.stage is ScriptStage.BETWEEN and len(self.attempts) < self.config.transactions:
                 self.machine.begin()
                 self.attempts = (*self.attempts, ExploredTransaction())
                 self.stage = ScriptStage.SENDING
@@ -139,7 +142,7 @@ class ExploredClient:
             elif self.stage is ScriptStage.SENDING and not self.machine.accumulator.batches:
                 if self.machine.failure is not None:
                     self._end(TransactionResult.ABORT)
-                elif len(self.attempts[-1].values) < self.plan.partitions:
+                elif len(self.attempts[-1].values) < self.config.partitions:
                     self._send()
                 else:
                     return self._decide()
@@ -158,7 +161,7 @@ class ExploredClient:
 
     def _decide(self) -> list[ExploredClient]:
         ways: list[ExploredClient] = []
-        for result in self.plan.ends:
+        for result in self.config.ends:
             twin = fork(self)
             twin._end(result)
             ways += twin.go_on()

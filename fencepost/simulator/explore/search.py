@@ -38,20 +38,15 @@ found none, there is none within the bounds of the configuration.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import cache
 from typing import Final
 
 import attrs
 
-from fencepost.broker.kafka_fixes import ALL_FIXES, KafkaFixes
-from fencepost.broker.settings import NodeSettings
-from fencepost.broker.transactions.tables import TRANSACTION_VERSIONS
-from fencepost.client.producer import ProducerMachine
-from fencepost.client.settings import ProducerSettings, newest_dialect
-from fencepost.protocol.terms import TransactionResult
-from fencepost.simulator.explore.broker import ExploredBroker, ReplyInFlight
-from fencepost.simulator.explore.process import TOPIC, ExploredClient, ScriptPlan, ScriptStage
+from fencepost.simulator.explore.broker import ExploreConfig, ExploredBroker, ReplyInFlight
+from fencepost.simulator.explore.process import ExploredClient, ScriptStage
 from fencepost.simulator.explore.steps import LOOPBACK, NOTHING_SENT, Steps
 from fencepost.simulator.explore.trace import ExploredCoverage, told
 from fencepost.simulator.explore.verdicts import (
@@ -63,57 +58,18 @@ from fencepost.simulator.explore.verdicts import (
     shown_by,
 )
 from fencepost.simulator.explore.worlds import BROKER, FIRST_CLIENT, Symmetry, Transition, World, Worlds
-from fencepost.simulator.fuzz.plan import verifies
 
-NEVER_MS: Final = 10**12  # delivery timeouts are not among the faults of these worlds
 INTRODUCTION_STEPS_MAX: Final = 100
-
-
-@attrs.frozen(kw_only=True)
-class ExploreConfig:
-    """The bounds of a world. `retries` is how often each client may time out and reconnect."""
-
-    producers: int = 1
-    transactions: int = 2
-    retries: int = 1
-    partitions: int = 1
-    transaction_version: int = 2
-    partition_verification: bool | None = None
-    """Whether partition leaders verify older clients' batches with the coordinator (KIP-890 part 1); None: in
-    every version but 0, which is KIP-98 as shipped.
-    """
-    crashes: int = 0
-    ends: tuple[TransactionResult, ...] = (TransactionResult.COMMIT, TransactionResult.ABORT)
-    broken: frozenset[str] = frozenset()
-    fixes: KafkaFixes = ALL_FIXES
-    symmetry: bool = True
-    """Count worlds that differ only in which producer is which as one."""
-    max_states: int = 1_000_000
-
-    @property
-    def verifies(self) -> bool:
-        """Whether partition leaders verify before they append."""
-        return verifies(self.transaction_version, self.partition_verification)
 
 
 def root(config: ExploreConfig, steps: Steps) -> World:
     """The first world: the cores themselves created the topic and granted producer ids; each script has sent
     its first requests.
     """
-    settings = NodeSettings(
-        port=1,
-        transaction_version=TRANSACTION_VERSIONS[config.transaction_version],
-        partition_verification=config.verifies,
-        broken=config.broken,
-        fixes=config.fixes,
-        transaction_state_log_num_partitions=1,
-        offsets_topic_num_partitions=1,
-    )
-    broker = ExploredBroker.started(settings, TOPIC, config.partitions, may_die=config.crashes > 0)
-    plan = ScriptPlan(transactions=config.transactions, partitions=config.partitions, ends=config.ends)
+    broker = ExploredBroker.started(config)
     world: tuple[int, ...] = ()
     for number in range(config.producers):
-        process = _process(f"p{number}", config, plan)
+        process = ExploredClient.of(f"p{number}", config)
         _introduce(broker, process)
         [process] = process.go_on()
         state, sent = steps.keep_process(process)
@@ -122,17 +78,6 @@ def root(config: ExploreConfig, steps: Steps) -> World:
             wires = wires.sent(place, message)
         world += (state, steps.wires.number(wires))
     return (steps.keep_broker(broker), steps.wires.number(LOOPBACK), config.crashes, *world)
-
-
-def _process(name: str, config: ExploreConfig, plan: ScriptPlan) -> ExploredClient:
-    settings = ProducerSettings(
-        transactional_id=name,
-        linger_ms=0,
-        delivery_timeout_ms=NEVER_MS,
-        transaction_version=newest_dialect(config.transaction_version),
-    )
-    machine = ProducerMachine("127.0.0.1:1", settings)
-    return ExploredClient(name=name, machine=machine, plan=plan, retries=config.retries)
 
 
 def _introduce(broker: ExploredBroker, process: ExploredClient) -> None:
@@ -155,7 +100,6 @@ Report = Callable[[int, int], None]
 """Called now and then with the number of known states, and of those that are not expanded yet."""
 
 REPORT_EVERY: Final = 1_000
-NO_PARENT: Final = -1
 
 
 @attrs.frozen(kw_only=True)
@@ -178,7 +122,7 @@ class Explored:
 
 
 class StateSearch:
-    """One search: the worlds in the order of discovery, and the parent of each."""
+    """One search: the worlds that wait to be expanded, and the parent of each that was met."""
 
     def __init__(self, config: ExploreConfig) -> None:
         self.config = config
@@ -186,39 +130,42 @@ class StateSearch:
         self.worlds = Worlds(self.steps, config.producers)
         self.root = root(config, self.steps)
         self.symmetry = Symmetry(self.steps, config.producers if config.symmetry else 1, self.root)
-        self.found: list[World] = []
-        self.parents: dict[World, int] = {}
-        """For every known world, the index of the world that first led to it."""
+        self.waiting: deque[World] = deque()
+        self.parents: dict[World, World | None] = {}
+        """For every known world, the one that first led to it."""
+        self.anomaly: ExploredAnomaly | None = None
+        self.wrong_world: World | None = None
+        """The world with the anomaly."""
         self.transitions = 0
         self.ends = 0
         self.reached = ExploredCoverage(self.steps)
-        self._contents: dict[int, DecidedRecords] = {}
+        self._contents_of = cache(self._read_logs)
         self._read, self._judge = cache(contents_of), cache(judge)
         self._right: set[tuple[int, int]] = set()
         """Pairs of broker state and client state that were checked and found right."""
 
     def run(self, report: Report | None) -> Explored:
         """Search to the end, to the bound, or to the first violation."""
-        at, wrong, wrong_at = 0, self._add(self.symmetry.canonical(self.root), NO_PARENT), 0
-        while wrong is None and at < len(self.found) <= self.config.max_states:
-            wrong, wrong_at = self._expand(at)
-            at += 1
-            if report is not None and at % REPORT_EVERY == 0:
-                report(len(self.found), len(self.found) - at)
-        return self._explored(wrong, wrong_at, complete=wrong is None and at == len(self.found))
+        self._add(self.symmetry.canonical(self.root), None)
+        expanded = 0
+        while self.anomaly is None and self.waiting and len(self.parents) <= self.config.max_states:
+            self._expand(self.waiting[0])
+            self.waiting.popleft()  # only now, so that a search that is interrupted is never complete
+            expanded += 1
+            if report is not None and expanded % REPORT_EVERY == 0:
+                report(len(self.parents), len(self.waiting))
+        return self.so_far()
 
     def so_far(self) -> Explored:
-        """The result so far, for a search that is interrupted."""
-        return self._explored(None, 0, complete=False)
-
-    def _explored(self, wrong: ExploredAnomaly | None, wrong_at: int, *, complete: bool) -> Explored:
+        """The result; of a search that is interrupted, the result up to there."""
+        wrong = self.anomaly
         return Explored(
             violation=None if wrong is None else wrong.violation.value,
             because="" if wrong is None else wrong.because,
-            trace=told(self.worlds, self.root, [] if wrong is None else self._path(wrong_at)),
-            states=len(self.found),
+            trace=told(self.worlds, self.root, self._path()),
+            states=len(self.parents),
             transitions=self.transitions,
-            complete=complete,
+            complete=wrong is None and not self.waiting,
             core_steps=self.steps.taken,
             ends=self.ends,
             reached=self.reached.counts(),
@@ -236,50 +183,47 @@ class StateSearch:
                 self._right.add((broker, process))
         return None
 
-    def _contents_of(self, broker: int) -> DecidedRecords:
-        if broker not in self._contents:
-            self._contents[broker] = self._read(shown_by(self.steps.brokers[broker]))
-        return self._contents[broker]
+    def _read_logs(self, broker: int) -> DecidedRecords:
+        return self._read(shown_by(self.steps.brokers[broker]))
 
-    def _add(self, world: World, parent: int) -> ExploredAnomaly | None:
-        self.found.append(world)
+    def _add(self, world: World, parent: World | None) -> None:
+        self.waiting.append(world)
         self.parents[world] = parent
-        return self.wrong(world)
+        self._stop_at(self.wrong(world), world)
 
-    def _expand(self, at: int) -> tuple[ExploredAnomaly | None, int]:
-        """Add every successor of a world; the first anomaly and the index of its world."""
+    def _stop_at(self, anomaly: ExploredAnomaly | None, world: World) -> None:
+        if anomaly is not None:
+            self.anomaly, self.wrong_world = anomaly, world
+
+    def _expand(self, here: World) -> None:
+        """Add every successor of a world, up to the first that is wrong."""
         before = self.transitions
-        here = self.found[at]
         for action, way in self.worlds.after(here):
             world = self.symmetry.canonical(way)
             self.transitions += 1
             self.reached.count(here, action, way)
             if world not in self.parents:
-                wrong = self._add(world, at)
-                if wrong is not None:
-                    return wrong, len(self.found) - 1
+                self._add(world, here)
+                if self.anomaly is not None:
+                    return
         if self.transitions == before:
             self.ends += 1
-            return self._hanging(self.found[at]), at
-        return None, at
+            if self._contents_of(here[BROKER]).is_open:
+                because = "no step is left, and a transaction is still open"
+                self._stop_at(ExploredAnomaly(AnomalyKind.HANGING, because), here)
 
-    def _hanging(self, world: World) -> ExploredAnomaly | None:
-        """In a final world no record may be undecided."""
-        if self._contents_of(world[BROKER]).is_open:
-            return ExploredAnomaly(AnomalyKind.HANGING, "no step is left, and a transaction is still open")
-        return None
-
-    def _path(self, at: int) -> list[tuple[Transition, World]]:
-        """The path from the root to this world or to its mirror image. Only worlds were kept, so the steps
-        are taken again.
+    def _path(self) -> list[tuple[Transition, World]]:
+        """The path from the root to the wrong world or to its mirror image; empty if none is wrong. Only
+        worlds were kept, so the steps are taken again.
         """
         chain: list[World] = []
-        while (parent := self.parents[self.found[at]]) != NO_PARENT:
-            chain.append(self.found[at])
-            at = parent
+        at = self.wrong_world
+        while at is not None:
+            chain.append(at)
+            at = self.parents[at]
         path: list[tuple[Transition, World]] = []
         here = self.root
-        for target in reversed(chain):
+        for target in reversed(chain[:-1]):
             path.append(next(w for w in self.worlds.after(here) if self.symmetry.canonical(w[1]) == target))
             here = path[-1][1]
         return path

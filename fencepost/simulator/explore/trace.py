@@ -22,8 +22,8 @@ from fencepost.protocol.messages import (
     WriteTxnMarkers,
 )
 from fencepost.protocol.terms import TransactionResult
-from fencepost.simulator.explore.broker import ExploredBroker, ReplyInFlight, RequestInFlight
-from fencepost.simulator.explore.process import TOPIC, ExploredClient, TransactionOutcome
+from fencepost.simulator.explore.broker import TOPIC, ExploredBroker, ReplyInFlight, RequestInFlight
+from fencepost.simulator.explore.process import ExploredClient, TransactionOutcome
 from fencepost.simulator.explore.steps import Steps, TransitionKind, connection_of
 from fencepost.simulator.explore.worlds import BROKER, FIRST_CLIENT, Transition, World, Worlds
 from fencepost.simulator.world.labels import reply_label, request_label

@@ -15,8 +15,8 @@ from fencepost.log_model.partitions import PartitionModel
 from fencepost.protocol.batches import BatchHeader, read_header, read_marker
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import TopicPartition, TransactionResult
-from fencepost.simulator.explore.broker import ExploredBroker
-from fencepost.simulator.explore.process import TOPIC, ExploredTransaction, TransactionOutcome
+from fencepost.simulator.explore.broker import TOPIC, ExploredBroker
+from fencepost.simulator.explore.process import ExploredTransaction, TransactionOutcome
 
 COMMIT, ABORT = TransactionResult.COMMIT, TransactionResult.ABORT
 
