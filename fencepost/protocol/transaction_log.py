@@ -176,7 +176,8 @@ def _read_transaction(value: bytes) -> TransactionRecord:
     previous_producer_id, next_producer_id, client_version = NO_PRODUCER_ID, NO_PRODUCER_ID, 0
     if version:
         previous_producer_id, next_producer_id, client_version = _read_tags(fields.rest())
-    fields.finish()
+    else:
+        fields.finish()
     return TransactionRecord(
         producer_id,
         previous_producer_id,

@@ -44,6 +44,10 @@ REFUSALS: Final = frozenset(
 )
 
 
+WATCHED: Final = frozenset({EndTxn, InitProducerId, WriteTxnMarkers})
+"""The requests without which their replies cannot be judged."""
+
+
 class Renewal(NamedTuple):
     """An InitProducerId for the identity after the one that the owner had, and the coordinator's leader
     epoch. What a coordinator keeps in memory only counts under the same leadership: the epoch before the last

@@ -51,40 +51,28 @@ def cells_of(transaction_version: int) -> tuple[Cell, ...]:
     older one's cells.
     """
     generation = TRANSACTION_VERSIONS[transaction_version]
-    tables = ((_brought_by(generation), generation.end), (transaction_version, generation.moves))
+    # The first generation that had this table of ends: its requests are served by that one.
+    brought_by = min(number for number, other in TRANSACTION_VERSIONS.items() if other.end is generation.end)
+    tables = ((brought_by, generation.end), (transaction_version, generation.moves))
     return tuple(
         (version, state, given) for version, table in tables for state, row in table.items() for given in row
     )
 
 
-def _brought_by(generation: TransactionVersion) -> int:
-    """The first generation that had this table of ends: its requests are served by that one."""
-    return min(number for number, other in TRANSACTION_VERSIONS.items() if other.end is generation.end)
-
-
-_NOTHING_TO_COMMIT: Final = (
-    "a producer that commits had a batch acknowledged under this epoch, so the transaction is open"
-)
-_TWO_EPOCHS_OLD: Final = (
-    "a producer of the epoch before was aborted since, and both abort and InitProducerId raised the epoch"
-)
 _NO_TURNING_BACK: Final = "a producer that asked to commit never asks to abort the same transaction"
-_NEW_OWNER: Final = "a new owner has written nothing that it could commit"
 
-
-def _unreachable() -> dict[Cell, str]:
-    states = TransactionState
-    found: dict[Cell, str] = {
-        (2, state, EndInput.COMMIT): _NOTHING_TO_COMMIT for state in states if state is not states.ONGOING
-    }
-    found[2, states.EMPTY, EndInput.COMMIT_RETRY] = _TWO_EPOCHS_OLD
-    found[2, states.PREPARE_COMMIT, EndInput.ABORT_RETRY] = _NO_TURNING_BACK
-    found[2, states.COMPLETE_COMMIT, EndInput.ABORT_RETRY] = _NO_TURNING_BACK
-    found[0, states.EMPTY, EndInput.COMMIT] = _NEW_OWNER
-    return found
-
-
-UNREACHABLE: Final[Mapping[Cell, str]] = _unreachable()
+UNREACHABLE: Final[Mapping[Cell, str]] = {
+    **dict.fromkeys(
+        [(2, state, EndInput.COMMIT) for state in TransactionState if state is not TransactionState.ONGOING],
+        "a producer that commits had a batch acknowledged under this epoch, so the transaction is open",
+    ),
+    (2, TransactionState.EMPTY, EndInput.COMMIT_RETRY): (
+        "a producer of the epoch before was aborted since, and both abort and InitProducerId raised the epoch"
+    ),
+    (2, TransactionState.PREPARE_COMMIT, EndInput.ABORT_RETRY): _NO_TURNING_BACK,
+    (2, TransactionState.COMPLETE_COMMIT, EndInput.ABORT_RETRY): _NO_TURNING_BACK,
+    (0, TransactionState.EMPTY, EndInput.COMMIT): "a new owner has written nothing that it could commit",
+}
 """Cells that only another client than ours could reach, and why."""
 
 
@@ -184,18 +172,14 @@ class Coverage:
 
     def rows(self, transaction_version: int) -> list[Row]:
         """A generation's tables, cell by cell."""
-        return [self._row(cell) for cell in cells_of(transaction_version)]
-
-    def _row(self, cell: Cell) -> Row:
-        _, state, given = cell
-        return Row(
-            state=state.title,
-            given=given.value,
-            count=self.cells[cell],
-            faults={
-                fault: count
-                for (struck, fault), count in sorted(self.with_faults.items(), key=lambda each: each[0][1])
-                if struck == cell
-            },
-            unreachable=UNREACHABLE.get(cell, ""),
-        )
+        with_faults = sorted(self.with_faults.items(), key=lambda each: each[0][1])
+        return [
+            Row(
+                state=cell[1].title,
+                given=cell[2].value,
+                count=self.cells[cell],
+                faults={fault: count for (struck, fault), count in with_faults if struck == cell},
+                unreachable=UNREACHABLE.get(cell, ""),
+            )
+            for cell in cells_of(transaction_version)
+        ]

@@ -46,7 +46,6 @@ from fencepost.broker.purgatory import InFlightMetadataFetch, LeaderLog
 from fencepost.broker.transactions.state import Transactions
 from fencepost.log_model.transactions import DECISIONS
 from fencepost.protocol.batches import BatchHeader, marker_of
-from fencepost.protocol.messages import EndTxn, InitProducerId, WriteTxnMarkers
 from fencepost.protocol.offsets_log import read_offsets
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
@@ -57,7 +56,7 @@ from fencepost.protocol.terms import (
     TransactionState,
 )
 from fencepost.protocol.transaction_log import TransactionRecord, read_transactions
-from fencepost.simulator.judges.answer_rules import AnswerRules
+from fencepost.simulator.judges.answer_rules import WATCHED, AnswerRules
 from fencepost.simulator.judges.coverage import COUNTED, CellCounter
 from fencepost.simulator.judges.group_rules import OwnerRule
 from fencepost.simulator.judges.partition_rules import (
@@ -189,7 +188,7 @@ class Invariants:
         kind = type(arrived.request)
         if kind in COUNTED:
             self.cells.received(host, arrived)
-        if kind in (EndTxn, InitProducerId, WriteTxnMarkers):
+        if kind in WATCHED:
             self.answers.received(host, arrived.to, request)
 
     def led(self, host: Host, arrived: BecomeLeader, outcome: Outcome) -> None:
