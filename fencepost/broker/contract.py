@@ -17,7 +17,7 @@ from fencepost.journal.indexes import AbortedRange, ProducerSnapshot
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.messages import ReplyBody, Request
-from fencepost.protocol.terms import NEWEST_VERSION, IsolationLevel, TopicPartition
+from fencepost.protocol.terms import NEWEST_VERSION, NO_OFFSET, IsolationLevel, TopicPartition
 from fencepost.protocol.values import value
 
 
@@ -174,13 +174,13 @@ class FetchPlan:
     """The range of one partition that a Fetch may see: the host reads the bytes before offset `before`."""
 
     partition: TopicPartition
-    error: ErrorCode
+    error: ErrorCode = NO_ERROR  # with an error all offsets of the answer are -1, as in Kafka
     fetch_offset: int
-    before: int
+    before: int = NO_OFFSET
     max_bytes: int
-    high_watermark: int
-    last_stable_offset: int
-    log_start_offset: int
+    high_watermark: int = NO_OFFSET
+    last_stable_offset: int = NO_OFFSET
+    log_start_offset: int = NO_OFFSET
 
 
 @value

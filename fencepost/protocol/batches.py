@@ -40,7 +40,13 @@ from crc32c import crc32c
 
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.primitives import read_varint
-from fencepost.protocol.terms import NO_SEQUENCE, TransactionResult, sequence_after
+from fencepost.protocol.terms import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    TransactionResult,
+    sequence_after,
+)
 from fencepost.protocol.values import value
 
 Buffer = bytes | bytearray | memoryview
@@ -182,21 +188,24 @@ def walk(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 def build_batch(
     payload: Buffer,
     *,
-    magic: int,
-    attributes: int,
-    record_count: int,
-    last_offset_delta: int,
+    magic: int = MAGIC_KAFKA,
+    attributes: int = 0,
+    record_count: int = 1,
+    last_offset_delta: int = 0,
     base_timestamp: int,
-    max_timestamp: int,
-    producer_id: int,
-    producer_epoch: int,
-    base_sequence: int,
+    max_timestamp: int | None = None,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
     base_offset: int = 0,
     leader_epoch: int = 0,
 ) -> bytearray:
-    """A batch around encoded records, with its checksum. It is mutable, so that `place` can set its
-    offset.
+    """A batch around encoded records, with its checksum. It is mutable, so that `place` can set its offset.
+
+    `max_timestamp` is `base_timestamp` when it is not given.
     """
+    if max_timestamp is None:
+        max_timestamp = base_timestamp
     # The checksum runs over two pieces in turn, so the records are copied once, into the batch.
     covered = _COVERED.pack(
         attributes, last_offset_delta, base_timestamp, max_timestamp,
@@ -260,15 +269,10 @@ def build_marker(
     record = _CONTROL_RECORD.pack(32, 0, 0, 0, 8, 0, int(result), 12, 0, coordinator_epoch, 0)
     return build_batch(
         record,
-        magic=MAGIC_KAFKA,
         attributes=TRANSACTIONAL_BIT | CONTROL_BIT,
-        record_count=1,
-        last_offset_delta=0,
         base_timestamp=timestamp,
-        max_timestamp=timestamp,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
-        base_sequence=NO_SEQUENCE,
     )
 
 

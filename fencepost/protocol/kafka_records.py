@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from fencepost.protocol.batches import MAGIC_KAFKA, TRANSACTIONAL_BIT, build_batch
+from fencepost.protocol.batches import TRANSACTIONAL_BIT, build_batch
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.primitives import read_varint, varint
 from fencepost.protocol.terms import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
@@ -55,7 +55,6 @@ def build_kafka_batch(
     record_count = len(records)
     return build_batch(
         payload,
-        magic=MAGIC_KAFKA,
         attributes=TRANSACTIONAL_BIT if transactional else 0,
         record_count=record_count,
         last_offset_delta=record_count - 1,
@@ -70,18 +69,7 @@ def build_kafka_batch(
 def build_state_batch(key: bytes, value: bytes | None, *, timestamp: int) -> bytearray:
     """A batch of one record without headers: how a coordinator writes its state."""
     record = _RECORD_START + _sized_key(key) + (_NULL_SIZE if value is None else _sized(value)) + _NO_HEADERS
-    return build_batch(
-        _sized(record),
-        magic=MAGIC_KAFKA,
-        attributes=0,
-        record_count=1,
-        last_offset_delta=0,
-        base_timestamp=timestamp,
-        max_timestamp=timestamp,
-        producer_id=NO_PRODUCER_ID,
-        producer_epoch=NO_PRODUCER_EPOCH,
-        base_sequence=NO_SEQUENCE,
-    )
+    return build_batch(_sized(record), base_timestamp=timestamp)
 
 
 def _encoded(record: KafkaRecord, offset_delta: int) -> bytes:

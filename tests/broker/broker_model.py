@@ -14,23 +14,9 @@ from fencepost.broker.contract import BecomeLeader
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
 from fencepost.journal.indexes import AbortedRange
+from fencepost.protocol import messages as m
 from fencepost.protocol.batches import walk
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import (
-    DescribedProducers,
-    DescribeProducers,
-    DescribeProducersReply,
-    DescribeTransactions,
-    DescribeTransactionsReply,
-    Fetch,
-    FetchedPartition,
-    FetchPartition,
-    FetchReply,
-    ListTransactions,
-    ListTransactionsReply,
-    OffsetFetch,
-    OffsetFetchReply,
-)
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
@@ -77,7 +63,7 @@ def bounds(story: Chronicle, key: TopicPartition, high_watermark: int | None = N
 def _check_bounds(story: Chronicle, high_watermarks: Mapping[TopicPartition, int]) -> None:
     keys = story.keys
     parts = (
-        FetchPartition(
+        m.FetchPartition(
             topic=key.topic,
             partition=key.partition,
             current_leader_epoch=NO_LEADER_EPOCH,
@@ -86,10 +72,10 @@ def _check_bounds(story: Chronicle, high_watermarks: Mapping[TopicPartition, int
         )
         for key in keys
     )
-    request = Fetch(
+    request = m.Fetch(
         max_wait_ms=0, min_bytes=0, max_bytes=1, isolation_level=COMMITTED, partitions=tuple(parts)
     )
-    for key, part in zip(keys, body_of(story.peek(request), FetchReply).partitions, strict=True):
+    for key, part in zip(keys, body_of(story.peek(request), m.FetchReply).partitions, strict=True):
         found = (part.log_start_offset, part.last_stable_offset, part.high_watermark)
         assert (part.error, found) == (ErrorCode.NONE, bounds(story, key, high_watermarks.get(key))), key
 
@@ -117,8 +103,8 @@ def _check_indexes(story: Chronicle) -> None:
 
 def _check_producers(story: Chronicle) -> None:
     keys = story.keys
-    request = DescribeProducers(partitions=tuple(keys))
-    parts = body_of(story.peek(request), DescribeProducersReply).partitions
+    request = m.DescribeProducers(partitions=tuple(keys))
+    parts = body_of(story.peek(request), m.DescribeProducersReply).partitions
     for key, part in zip(keys, parts, strict=True):
         assert part.error is ErrorCode.NONE
         assert _described(part) == story.meaning(key).known.keys(), f"producers of {key}"
@@ -134,7 +120,7 @@ def _check_producers(story: Chronicle) -> None:
             ), f"producer {found.producer_id} in {key}"  # fmt: skip
 
 
-def _described(part: DescribedProducers) -> set[int]:
+def _described(part: m.DescribedProducers) -> set[int]:
     return {producer.producer_id for producer in part.producers}
 
 
@@ -158,12 +144,12 @@ def group_offsets(story: Chronicle) -> list[Offsets]:
 def _check_ids(story: Chronicle) -> None:
     expected = ids(story)
     listed = body_of(
-        story.peek(ListTransactions(states=(), producer_ids=(), duration_ms=-1)), ListTransactionsReply
+        story.peek(m.ListTransactions(states=(), producer_ids=(), duration_ms=-1)), m.ListTransactionsReply
     ).transactions
     found = [(each.transactional_id, each.producer_id, each.state) for each in listed]
     assert found == [(name, record.producer_id, record.state) for name, record in expected.items()]
-    request = DescribeTransactions(transactional_ids=tuple(expected))
-    for one in body_of(story.peek(request), DescribeTransactionsReply).transactions:
+    request = m.DescribeTransactions(transactional_ids=tuple(expected))
+    for one in body_of(story.peek(request), m.DescribeTransactionsReply).transactions:
         record = expected[one.transactional_id]
         assert (one.producer_id, one.producer_epoch, one.state, one.timeout_ms, one.start_ms) == (
             record.producer_id, record.producer_epoch, record.state, record.timeout_ms, record.start_ms
@@ -182,8 +168,8 @@ def _check_offsets(story: Chronicle) -> None:
             of_group = sorted(key for key in keys if key.group_id == group)
             asked = tuple(TopicPartition(key.topic, key.partition) for key in of_group)
             for require_stable in (False, True):
-                request = OffsetFetch(group_id=group, require_stable=require_stable, partitions=asked)
-                told = body_of(story.peek(request), OffsetFetchReply).offsets
+                request = m.OffsetFetch(group_id=group, require_stable=require_stable, partitions=asked)
+                told = body_of(story.peek(request), m.OffsetFetchReply).offsets
                 for key, part in zip(of_group, told, strict=True):
                     record = found.committed.get(key)
                     expected = (ErrorCode.NONE, NONE if record is None else record.offset)
@@ -195,12 +181,12 @@ def _check_offsets(story: Chronicle) -> None:
 # --- readers ---------------------------------------------------------------------------------------------
 
 
-def read(story: Chronicle, key: TopicPartition, offset: int, max_bytes: int) -> FetchedPartition:
+def read(story: Chronicle, key: TopicPartition, offset: int, max_bytes: int) -> m.FetchedPartition:
     """One Fetch of a read_committed reader: it gets whole batches below the last stable offset, and hears
     of every aborted transaction among them.
     """
     request = fetch_request(key, offset=offset, max_bytes=max_bytes)
-    (part,) = body_of(story.peek(request), FetchReply).partitions
+    (part,) = body_of(story.peek(request), m.FetchReply).partitions
     log_start, stable, _ = bounds(story, key)
     if not log_start <= offset <= story.kept[key].end:
         assert part.error is ErrorCode.OFFSET_OUT_OF_RANGE

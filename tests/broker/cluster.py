@@ -19,20 +19,9 @@ from fencepost.broker.settings import NodeSettings
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.memory import MemoryStorage
+from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import log_state
-from fencepost.protocol.messages import (
-    CreateTopic,
-    CreateTopics,
-    CreateTopicsReply,
-    FindCoordinator,
-    OffsetFetch,
-    OffsetFetchReply,
-    ProducedPartition,
-    ReplyBody,
-    Request,
-    TxnOffsetCommitReply,
-)
 from fencepost.protocol.terms import CoordinatorType, IsolationLevel, TopicPartition, TransactionResult
 from fencepost.protocol.transaction_log import TransactionRecord, read_transactions
 from tests.broker.requests import (
@@ -63,13 +52,13 @@ TURNS_MAX: Final = 20_000  # more than any story has
 
 class Question(NamedTuple):
     token: int
-    request: Request
+    request: m.Request
 
 
 class Answer(NamedTuple):
     token: int
     error: ErrorCode
-    body: ReplyBody | None
+    body: m.ReplyBody | None
 
 
 class Cluster:
@@ -96,7 +85,7 @@ class Cluster:
             self.start(node_id)
         self.wait(1_000)
         for kind in CoordinatorType:
-            self.ask(CONTROLLER, FindCoordinator(kind=kind, key="anybody"))
+            self.ask(CONTROLLER, m.FindCoordinator(kind=kind, key="anybody"))
         self.create(ORDERS.topic, 2)
         for key, node_id in (leaders or {}).items():
             self.move(key, node_id)
@@ -221,13 +210,13 @@ class Cluster:
 
     # --- clients
 
-    def offer(self, node_id: int, request: Request) -> tuple[int, int]:
+    def offer(self, node_id: int, request: m.Request) -> tuple[int, int]:
         """Ask a node as a client; nothing happens yet."""
         self.questions += 1
         self.hosts[node_id].offer(Received(request, to=ReplyTo(CLIENT, self.questions)))
         return node_id, self.questions
 
-    def ask(self, node_id: int, request: Request) -> Reply:
+    def ask(self, node_id: int, request: m.Request) -> Reply:
         """Ask a node as a client, and wait for the answer."""
         asked = self.offer(node_id, request)
         for _ in range(PATIENCE_MS // 10):
@@ -238,8 +227,8 @@ class Cluster:
         raise AssertionError(f"node {node_id} does not answer {request}")
 
     def create(self, topic: str, partitions: int = 1) -> None:
-        request = CreateTopics(topics=(CreateTopic(topic=topic, partition_count=partitions),))
-        (answer,) = body_of(self.ask(CONTROLLER, request), CreateTopicsReply).topics
+        request = m.CreateTopics(topics=(m.CreateTopic(topic=topic, partition_count=partitions),))
+        (answer,) = body_of(self.ask(CONTROLLER, request), m.CreateTopicsReply).topics
         assert answer.error is ErrorCode.NONE, answer
         self.run()
 
@@ -272,7 +261,7 @@ class Cluster:
         sequence: int = 0,
         name: str | None = "pay",
         at: int | None = None,
-    ) -> ProducedPartition:
+    ) -> m.ProducedPartition:
         """One batch with the words of `values`, to the leader or to the node that is named."""
         request = produce_request(who, {key: values}, sequence=sequence, name=name)
         return produced(self.ask(at or self.leader(key), request))[key]
@@ -281,14 +270,14 @@ class Cluster:
         """An offset of orders-0 inside the transaction."""
         request = offset_request(who, group, {ORDERS: offset})
         (part,) = body_of(
-            self.ask(at or self.leader(offsets_log_of(group)), request), TxnOffsetCommitReply
+            self.ask(at or self.leader(offsets_log_of(group)), request), m.TxnOffsetCommitReply
         ).partitions
         return part.error
 
     def offset(self, group: str) -> int:
         """The committed offset of orders-0."""
-        request = OffsetFetch(group_id=group, require_stable=False, partitions=(ORDERS,))
-        (found,) = body_of(self.ask(self.leader(offsets_log_of(group)), request), OffsetFetchReply).offsets
+        request = m.OffsetFetch(group_id=group, require_stable=False, partitions=(ORDERS,))
+        (found,) = body_of(self.ask(self.leader(offsets_log_of(group)), request), m.OffsetFetchReply).offsets
         return found.offset
 
     def end(

@@ -16,22 +16,8 @@ from fencepost.broker.contract import Reply, ReplyTo
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.settings import NodeSettings
 from fencepost.journal.journal import JournalSettings
+from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import (
-    DeleteRecords,
-    DeleteRecordsPartition,
-    DeleteRecordsReply,
-    EndTxn,
-    EndTxnReply,
-    InitProducerIdReply,
-    OffsetCommitReply,
-    PartitionError,
-    Produce,
-    Request,
-    TxnOffsetCommit,
-    TxnOffsetCommitReply,
-    WriteTxnMarkersReply,
-)
 from fencepost.protocol.terms import TopicPartition, TransactionResult
 from fencepost.protocol.transaction_log import TransactionRecord
 from tests.broker import naive_answers
@@ -60,7 +46,7 @@ GUEST: Final = TopicPartition("guests", 0)  # of a topic that comes and goes
 KEYS: Final = (ORDERS, OTHERS, GUEST)
 GROUPS: Final = ("readers", "writers")
 NEW_PRODUCE, NEW_OFFSETS, NEW_END = 12, 5, 5  # the versions of those who leave adding to leaders
-ABORTABLE_KNOWN_FROM: Final = {Produce: 11, TxnOffsetCommit: 4}
+ABORTABLE_KNOWN_FROM: Final = {m.Produce: 11, m.TxnOffsetCommit: 4}
 STRANGER: Final = "stranger"  # a transactional id that nobody owns
 
 
@@ -142,7 +128,7 @@ class Conversation:
             return ErrorCode.NONE
         self.story.move_on()
         reply = self.story.ask(init_request(producer.name, expected, timeout_ms=timeout_ms))
-        if isinstance(reply.body, InitProducerIdReply):
+        if isinstance(reply.body, m.InitProducerIdReply):
             granted = Identity(reply.body.producer_id, reply.body.producer_epoch)
             retried = producer.identities and granted == producer.identities[-1]
             assert retried or granted not in producer.identities, "an identity is granted once"
@@ -165,7 +151,7 @@ class Conversation:
 
     def hear(self, number: int, reply: Reply) -> None:
         """The answer to an end may tell a producer who it is from now on."""
-        if isinstance(reply.body, EndTxnReply) and identity_of(reply) != NOBODY:
+        if isinstance(reply.body, m.EndTxnReply) and identity_of(reply) != NOBODY:
             self.producers[number].identities.append(identity_of(reply))
 
     def offer_last_words(self, number: int, result: TransactionResult, *, speaks_new: bool) -> list[ReplyTo]:
@@ -180,9 +166,9 @@ class Conversation:
             batches[key] = self._bytes(sent, self.story.now)
             if self._asks(key, sent) and known.epoch <= who.producer_epoch:
                 self._ask(key, sent)
-        old: dict[type[Request], int] = {Produce: NEW_PRODUCE - 1, EndTxn: NEW_END - 1}
+        old: dict[type[m.Request], int] = {m.Produce: NEW_PRODUCE - 1, m.EndTxn: NEW_END - 1}
         self.story.versions = {} if speaks_new else old
-        requests: list[Request] = [produce_batches(batches, name=name), end_request(who, result, name)]
+        requests: list[m.Request] = [produce_batches(batches, name=name), end_request(who, result, name)]
         asked = [self.story.offer(request) for request in requests]
         self.story.versions = {}
         return asked
@@ -285,7 +271,7 @@ class Conversation:
         words = {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}
         if not adds:
             words[ErrorCode.CONCURRENT_TRANSACTIONS] = ErrorCode.NOT_ENOUGH_REPLICAS
-        if version < ABORTABLE_KNOWN_FROM[Produce]:
+        if version < ABORTABLE_KNOWN_FROM[m.Produce]:
             words[ErrorCode.TRANSACTION_ABORTABLE] = ErrorCode.INVALID_TXN_STATE
         return {key: words.get(error, error) for key, error in said.items()}
 
@@ -341,12 +327,12 @@ class Conversation:
         elif asks and naive_answers.needs_coordinator(known, who):
             error = self._said_by_coordinator(name, who, [key], adds=adds)[key]
             words = {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}
-            if version < ABORTABLE_KNOWN_FROM[TxnOffsetCommit]:
+            if version < ABORTABLE_KNOWN_FROM[m.TxnOffsetCommit]:
                 words[ErrorCode.TRANSACTION_ABORTABLE] = ErrorCode.INVALID_TXN_STATE
             error = words.get(error, error)
         expected = {of: error if self.exists(of) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for of in offsets}
         reply = self.story.ask_in(version, offset_request(who, group, offsets, name))
-        assert errors_of(body_of(reply, TxnOffsetCommitReply).partitions) == expected, (reply, expected)
+        assert errors_of(body_of(reply, m.TxnOffsetCommitReply).partitions) == expected, (reply, expected)
         self.note(f"TxnOffsetCommit: {error.name}")
         return error
 
@@ -357,7 +343,7 @@ class Conversation:
             for key in offsets
         }
         reply = self.story.ask(plain_offset_request(group, offsets))
-        assert errors_of(body_of(reply, OffsetCommitReply).partitions) == expected, (reply, expected)
+        assert errors_of(body_of(reply, m.OffsetCommitReply).partitions) == expected, (reply, expected)
 
     # --- administrators
 
@@ -382,7 +368,7 @@ class Conversation:
         request = marker_request(
             who, result, *keys, coordinator_epoch=coordinator_epoch, transaction_version=version
         )
-        (marker,) = body_of(self.story.ask(request), WriteTxnMarkersReply).markers
+        (marker,) = body_of(self.story.ask(request), m.WriteTxnMarkersReply).markers
         assert errors_of(marker.partitions) == expected, (marker, expected)
         for error in expected.values():
             self.note(f"a marker by hand: {error.name}")
@@ -391,9 +377,9 @@ class Conversation:
         self.story.move_on()
         start, stable, durable = bounds(self.story, key)
         expected = naive_answers.of_delete(start, durable, offset)
-        part = DeleteRecordsPartition(topic=key.topic, partition=key.partition, offset=offset)
-        request = DeleteRecords(timeout_ms=1_000, partitions=(part,))
-        (found,) = body_of(self.story.ask(request), DeleteRecordsReply).partitions
+        part = m.DeleteRecordsPartition(topic=key.topic, partition=key.partition, offset=offset)
+        request = m.DeleteRecords(timeout_ms=1_000, partitions=(part,))
+        (found,) = body_of(self.story.ask(request), m.DeleteRecordsReply).partitions
         assert spelled({key: found.error or found.low_watermark}) == spelled({key: expected})
         if not isinstance(expected, ErrorCode) and expected > start:
             self.story.kept[key].log_start = expected
@@ -411,5 +397,5 @@ def spelled(answers: Mapping[TopicPartition, Answer]) -> dict[TopicPartition, st
     }
 
 
-def errors_of(parts: Iterable[PartitionError]) -> dict[TopicPartition, ErrorCode]:
+def errors_of(parts: Iterable[m.PartitionError]) -> dict[TopicPartition, ErrorCode]:
     return {TopicPartition(part.topic, part.partition): part.error for part in parts}

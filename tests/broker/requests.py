@@ -6,28 +6,9 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from fencepost.broker.contract import Reply
+from fencepost.protocol import messages as m
 from fencepost.protocol.batches import read_marker, walk
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import (
-    AddPartitionsToTxn,
-    EndTxn,
-    EndTxnReply,
-    Fetch,
-    FetchedPartition,
-    FetchPartition,
-    FetchReply,
-    InitProducerId,
-    InitProducerIdReply,
-    OffsetCommit,
-    OffsetToCommit,
-    Produce,
-    ProducedPartition,
-    ProducePartition,
-    ProduceReply,
-    TransactionMarker,
-    TxnOffsetCommit,
-    WriteTxnMarkers,
-)
 from fencepost.protocol.records import build_data_batch, read_columns
 from fencepost.protocol.terms import (
     NO_LEADER_EPOCH,
@@ -81,7 +62,7 @@ def produce_request(
     sequence: int = 0,
     name: str | None = "pay",
     acks: int = -1,
-) -> Produce:
+) -> m.Produce:
     """A batch per partition, all from the same sequence on; in a transaction unless `name` is None."""
     batches = {
         key: batch(who, words, sequence=sequence, transactional=name is not None)
@@ -92,18 +73,18 @@ def produce_request(
 
 def produce_batches(
     batches: Mapping[TopicPartition, bytearray], *, name: str | None, acks: int = -1
-) -> Produce:
+) -> m.Produce:
     parts = (
-        ProducePartition(topic=key.topic, partition=key.partition, records=records)
+        m.ProducePartition(topic=key.topic, partition=key.partition, records=records)
         for key, records in batches.items()
     )
-    return Produce(transactional_id=name, acks=acks, timeout_ms=1_000, partitions=tuple(parts))
+    return m.Produce(transactional_id=name, acks=acks, timeout_ms=1_000, partitions=tuple(parts))
 
 
 def init_request(
     name: str | None = "pay", expected: Identity = NOBODY, *, timeout_ms: int = 60_000
-) -> InitProducerId:
-    return InitProducerId(
+) -> m.InitProducerId:
+    return m.InitProducerId(
         transactional_id=name,
         transaction_timeout_ms=timeout_ms,
         producer_id=expected.producer_id,
@@ -111,16 +92,16 @@ def init_request(
     )
 
 
-def end_request(who: Identity, result: TransactionResult, name: str = "pay") -> EndTxn:
-    return EndTxn(
+def end_request(who: Identity, result: TransactionResult, name: str = "pay") -> m.EndTxn:
+    return m.EndTxn(
         transactional_id=name, producer_id=who.producer_id, producer_epoch=who.producer_epoch, result=result
     )
 
 
 def add_request(
     who: Identity, *keys: TopicPartition, name: str = "pay", verify_only: bool = False
-) -> AddPartitionsToTxn:
-    return AddPartitionsToTxn(
+) -> m.AddPartitionsToTxn:
+    return m.AddPartitionsToTxn(
         transactional_id=name,
         producer_id=who.producer_id,
         producer_epoch=who.producer_epoch,
@@ -135,8 +116,8 @@ def marker_request(
     *keys: TopicPartition,
     coordinator_epoch: int = 0,
     transaction_version: int = 2,
-) -> WriteTxnMarkers:
-    marker = TransactionMarker(
+) -> m.WriteTxnMarkers:
+    marker = m.TransactionMarker(
         producer_id=who.producer_id,
         producer_epoch=who.producer_epoch,
         result=result,
@@ -144,20 +125,20 @@ def marker_request(
         transaction_version=transaction_version,
         partitions=keys,
     )
-    return WriteTxnMarkers(markers=(marker,))
+    return m.WriteTxnMarkers(markers=(marker,))
 
 
-def offset_to_commit(key: TopicPartition, offset: int, *, metadata: str = "") -> OffsetToCommit:
-    return OffsetToCommit(
+def offset_to_commit(key: TopicPartition, offset: int, *, metadata: str = "") -> m.OffsetToCommit:
+    return m.OffsetToCommit(
         topic=key.topic, partition=key.partition, offset=offset, leader_epoch=-1, metadata=metadata
     )
 
 
 def offset_request(
     who: Identity, group: str, offsets: Mapping[TopicPartition, int], name: str = "pay"
-) -> TxnOffsetCommit:
+) -> m.TxnOffsetCommit:
     """Offsets that count when the transaction commits."""
-    return TxnOffsetCommit(
+    return m.TxnOffsetCommit(
         transactional_id=name,
         group_id=group,
         producer_id=who.producer_id,
@@ -169,9 +150,9 @@ def offset_request(
     )
 
 
-def plain_offset_request(group: str, offsets: Mapping[TopicPartition, int]) -> OffsetCommit:
+def plain_offset_request(group: str, offsets: Mapping[TopicPartition, int]) -> m.OffsetCommit:
     """Offsets that count at once."""
-    return OffsetCommit(
+    return m.OffsetCommit(
         group_id=group,
         generation_id=-1,
         member_id="",
@@ -188,15 +169,15 @@ def fetch_request(
     max_wait_ms: int = 0,
     max_bytes: int = 1 << 20,
     leader_epoch: int = NO_LEADER_EPOCH,
-) -> Fetch:
-    part = FetchPartition(
+) -> m.Fetch:
+    part = m.FetchPartition(
         topic=key.topic,
         partition=key.partition,
         current_leader_epoch=leader_epoch,
         fetch_offset=offset,
         max_bytes=max_bytes,
     )
-    return Fetch(
+    return m.Fetch(
         max_wait_ms=max_wait_ms,
         min_bytes=1 if max_wait_ms else 0,
         max_bytes=max_bytes,
@@ -220,27 +201,27 @@ def identity_of(reply: Reply | None) -> Identity:
     """Who an InitProducerId or an EndTxn says that one is."""
     assert reply is not None, "nothing was answered"
     body = reply.body
-    assert isinstance(body, InitProducerIdReply | EndTxnReply), reply
+    assert isinstance(body, m.InitProducerIdReply | m.EndTxnReply), reply
     return Identity(body.producer_id, body.producer_epoch)
 
 
-def produced(reply: Reply | None) -> dict[TopicPartition, ProducedPartition]:
-    parts = body_of(reply, ProduceReply).partitions
+def produced(reply: Reply | None) -> dict[TopicPartition, m.ProducedPartition]:
+    parts = body_of(reply, m.ProduceReply).partitions
     return {TopicPartition(part.topic, part.partition): part for part in parts}
 
 
-def fetched(reply: Reply | None) -> FetchedPartition:
-    (part,) = body_of(reply, FetchReply).partitions
+def fetched(reply: Reply | None) -> m.FetchedPartition:
+    (part,) = body_of(reply, m.FetchReply).partitions
     return part
 
 
-def next_offset(part: FetchedPartition) -> int:
+def next_offset(part: m.FetchedPartition) -> int:
     """Where a reader goes on."""
     *_, (_, last) = walk(part.records)
     return last.next_offset
 
 
-def visible_values(part: FetchedPartition) -> list[str]:
+def visible_values(part: m.FetchedPartition) -> list[str]:
     """What a consumer makes of an answer: no markers, and with an aborted list no aborted batches."""
     waiting = sorted(part.aborted or (), key=lambda aborted: aborted.first_offset)
     dropping: set[int] = set()

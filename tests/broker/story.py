@@ -18,24 +18,9 @@ from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.journal import JournalSettings
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.storage import Storage
+from fencepost.protocol import messages as m
 from fencepost.protocol.batches import BatchHeader, place, read_header, read_marker
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import (
-    CreateTopic,
-    CreateTopics,
-    CreateTopicsReply,
-    DescribeTransactions,
-    DescribeTransactionsReply,
-    FetchedOffset,
-    FetchedPartition,
-    FindCoordinator,
-    OffsetFetch,
-    OffsetFetchReply,
-    ProducedPartition,
-    Request,
-    TransactionDescription,
-    TxnOffsetCommitReply,
-)
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
@@ -133,7 +118,7 @@ class Story:
         storage: Killable | None = None,
         journal: JournalSettings | None = None,
         topics: Mapping[str, int] = {"orders": 2},
-        versions: Mapping[type[Request], int] = {},
+        versions: Mapping[type[m.Request], int] = {},
     ) -> None:
         self.storage: Killable = storage or Memory()
         self.policy, self.settings, self.journal = policy, settings, journal
@@ -144,7 +129,7 @@ class Story:
         self.start()
         self.settle()
         for kind in CoordinatorType:
-            self.ask(FindCoordinator(kind=kind, key="anybody"))
+            self.ask(m.FindCoordinator(kind=kind, key="anybody"))
         for name, count in topics.items():
             self.create(name, count)
 
@@ -222,7 +207,7 @@ class Story:
 
     # --- asking
 
-    def offer(self, request: Request, *, connection: int = CLIENT) -> ReplyTo:
+    def offer(self, request: m.Request, *, connection: int = CLIENT) -> ReplyTo:
         """Send a request; nothing happens yet."""
         self.asked += 1
         to = ReplyTo(connection, self.asked)
@@ -234,7 +219,7 @@ class Story:
         self.host.offer(Disconnected(connection=connection))
         self.run()
 
-    def ask(self, request: Request) -> Reply:
+    def ask(self, request: m.Request) -> Reply:
         """Send a request, let everything happen that can happen now, and take the answer."""
         self.now += 1
         to = self.offer(request)
@@ -242,8 +227,8 @@ class Story:
         return self.replies.pop(to)
 
     def create(self, topic: str, partitions: int = 1) -> None:
-        request = CreateTopics(topics=(CreateTopic(topic=topic, partition_count=partitions),))
-        (answer,) = body_of(self.ask(request), CreateTopicsReply).topics
+        request = m.CreateTopics(topics=(m.CreateTopic(topic=topic, partition_count=partitions),))
+        (answer,) = body_of(self.ask(request), m.CreateTopicsReply).topics
         assert answer.error is ErrorCode.NONE, answer
 
     # --- transactions
@@ -277,7 +262,7 @@ class Story:
         key: TopicPartition = ORDERS,
         sequence: int = 0,
         name: str | None = "pay",
-    ) -> ProducedPartition:
+    ) -> m.ProducedPartition:
         """One batch with the words of `values`; in a transaction unless `name` is None."""
         return produced(self.ask(produce_request(who, {key: values}, sequence=sequence, name=name)))[key]
 
@@ -297,20 +282,20 @@ class Story:
     def commit_offset(self, who: Identity, group: str, offset: int, name: str = "pay") -> ErrorCode:
         """An offset of orders-0 inside the transaction."""
         (part,) = body_of(
-            self.ask(offset_request(who, group, {ORDERS: offset}, name)), TxnOffsetCommitReply
+            self.ask(offset_request(who, group, {ORDERS: offset}, name)), m.TxnOffsetCommitReply
         ).partitions
         return part.error
 
-    def transaction(self, name: str = "pay") -> TransactionDescription:
-        request = DescribeTransactions(transactional_ids=(name,))
-        (description,) = body_of(self.ask(request), DescribeTransactionsReply).transactions
+    def transaction(self, name: str = "pay") -> m.TransactionDescription:
+        request = m.DescribeTransactions(transactional_ids=(name,))
+        (description,) = body_of(self.ask(request), m.DescribeTransactionsReply).transactions
         return description
 
     # --- looking
 
     def fetch(
         self, key: TopicPartition = ORDERS, isolation_level: IsolationLevel = COMMITTED, *, offset: int = 0
-    ) -> FetchedPartition:
+    ) -> m.FetchedPartition:
         return fetched(self.ask(fetch_request(key, isolation_level, offset=offset)))
 
     def visible(self, key: TopicPartition = ORDERS, isolation_level: IsolationLevel = COMMITTED) -> str:
@@ -322,10 +307,10 @@ class Story:
             offset = next_offset(part)
         return " ".join(values)
 
-    def offset(self, group: str, *, require_stable: bool = False) -> FetchedOffset:
+    def offset(self, group: str, *, require_stable: bool = False) -> m.FetchedOffset:
         """The committed offset of orders-0."""
-        request = OffsetFetch(group_id=group, require_stable=require_stable, partitions=(ORDERS,))
-        (found,) = body_of(self.ask(request), OffsetFetchReply).offsets
+        request = m.OffsetFetch(group_id=group, require_stable=require_stable, partitions=(ORDERS,))
+        (found,) = body_of(self.ask(request), m.OffsetFetchReply).offsets
         return found
 
     def log(self, key: TopicPartition = ORDERS) -> list[LogEntry]:

@@ -15,18 +15,10 @@ from fencepost.broker.node import Node
 from fencepost.broker.partitions import fetch, partition
 from fencepost.broker.transactions import markers
 from fencepost.journal.journal import Journal
+from fencepost.protocol import messages as m
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import fingerprint
-from fencepost.protocol.messages import (
-    CreateTopic,
-    CreateTopics,
-    ListGroups,
-    ListGroupsReply,
-    Metadata,
-    MetadataReply,
-    Request,
-)
 from tests.broker.requests import (
     COMMIT,
     NOBODY,
@@ -42,7 +34,7 @@ from tests.broker.requests import (
 from tests.broker.story import Story
 from tests.broker.wire import serving
 
-LIST = ListGroups(states=())
+LIST = m.ListGroups(states=())
 
 
 class Bug(Exception):
@@ -66,7 +58,7 @@ def story() -> ContainedStory:
     return ContainedStory()
 
 
-def plant(monkeypatch: pytest.MonkeyPatch, kind: type[Request]) -> None:
+def plant(monkeypatch: pytest.MonkeyPatch, kind: type[m.Request]) -> None:
     monkeypatch.setitem(dispatch.REQUESTS, kind, bug)
 
 
@@ -82,7 +74,7 @@ def after(handler: Callable[..., None]) -> Callable[..., NoReturn]:
 
 def test_without_the_barrier_a_bug_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulations and tests want to see it."""
-    plant(monkeypatch, ListGroups)
+    plant(monkeypatch, m.ListGroups)
     with pytest.raises(Bug):
         Story().ask(LIST)
 
@@ -93,11 +85,11 @@ def test_a_request_that_meets_a_bug_is_refused_and_changes_nothing(
     story.produce(NOBODY, "a", name=None)
     before = fingerprint(story.host.node)
     with monkeypatch.context() as planted:
-        plant(planted, ListGroups)
+        plant(planted, m.ListGroups)
         for _ in range(10):
             assert story.ask(LIST).error is ErrorCode.UNKNOWN_SERVER_ERROR
     assert fingerprint(story.host.node) == before
-    assert body_of(story.ask(LIST), ListGroupsReply).groups == ()
+    assert body_of(story.ask(LIST), m.ListGroupsReply).groups == ()
     texts, causes = zip(*story.host.troubles, strict=True)
     assert len(set(causes)) == 1, "one cause, which the server prints once"
     assert "ListGroups(states=())" in texts[0]
@@ -136,12 +128,12 @@ def test_a_bug_after_the_controller_decided_leaves_the_topics_as_they_were(
     story: ContainedStory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     story.produce(NOBODY, "a", name=None)
-    request = CreateTopics(topics=(CreateTopic(topic="late", partition_count=1),))
+    request = m.CreateTopics(topics=(m.CreateTopic(topic="late", partition_count=1),))
     with monkeypatch.context() as planted:
-        handler = dispatch.REQUESTS[CreateTopics]
-        planted.setitem(dispatch.REQUESTS, CreateTopics, after(handler))
+        handler = dispatch.REQUESTS[m.CreateTopics]
+        planted.setitem(dispatch.REQUESTS, m.CreateTopics, after(handler))
         assert story.ask(request).error is ErrorCode.UNKNOWN_SERVER_ERROR
-    names = [topic.topic for topic in body_of(story.ask(Metadata(topics=None)), MetadataReply).topics]
+    names = [topic.topic for topic in body_of(story.ask(m.Metadata(topics=None)), m.MetadataReply).topics]
     assert "orders" in names
     assert "late" not in names
     assert story.visible() == "a"
@@ -226,7 +218,7 @@ async def test_other_clients_of_a_server_do_not_notice(
     async with serving(contains_failures=True) as (_, wires):
         one, other = await wires.open(), await wires.open()
         await one.prepare()
-        plant(monkeypatch, ListGroups)
+        plant(monkeypatch, m.ListGroups)
         for number in range(10):
             assert (await one.ask(LIST)).error is ErrorCode.UNKNOWN_SERVER_ERROR
             reply = await other.ask(produce_request(NOBODY, {ORDERS: f"{number}"}, name=None))

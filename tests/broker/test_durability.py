@@ -7,19 +7,8 @@ import pytest
 from fencepost.broker.contract import Durable
 from fencepost.broker.host import SyncPolicy
 from fencepost.journal.simulated import SimulatedStorage
+from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import (
-    CreateTopic,
-    CreateTopics,
-    DescribeProducers,
-    DescribeTransactions,
-    InitProducerIdReply,
-    ListTransactions,
-    Metadata,
-    OffsetFetch,
-    Request,
-    TxnOffsetCommitReply,
-)
 from fencepost.protocol.terms import TransactionState
 from tests.broker.disks import SYNCING, is_answered, simulated
 from tests.broker.requests import (
@@ -44,8 +33,8 @@ from tests.broker.requests import (
 # --- nothing before its sync -------------------------------------------------------------------------
 
 
-def _offsets_fetch(group: str) -> OffsetFetch:
-    return OffsetFetch(group_id=group, require_stable=False, partitions=None)
+def _offsets_fetch(group: str) -> m.OffsetFetch:
+    return m.OffsetFetch(group_id=group, require_stable=False, partitions=None)
 
 
 @pytest.mark.parametrize("policy", SYNCING)
@@ -56,7 +45,7 @@ def test_no_step_of_a_transaction_is_answered_before_it_is_synced(policy: SyncPo
         to = story.offer(request)
         assert not is_answered(story, to)
         story.settle()
-        assert body_of(story.replies[to], InitProducerIdReply)
+        assert body_of(story.replies[to], m.InitProducerIdReply)
     me = identity_of(story.replies[to])
     story.produce(me, "a")
     story.commit_offset(me, "readers", 1)
@@ -128,8 +117,8 @@ def test_only_all_waits_with_plain_data() -> None:
 @pytest.mark.parametrize("policy", SYNCING)
 def test_a_topic_is_announced_once_it_is_safe(policy: SyncPolicy) -> None:
     story = simulated(policy)
-    made = story.offer(CreateTopics(topics=(CreateTopic(topic="late", partition_count=1),)))
-    seen = story.offer(Metadata(topics=("late",)))
+    made = story.offer(m.CreateTopics(topics=(m.CreateTopic(topic="late", partition_count=1),)))
+    seen = story.offer(m.Metadata(topics=("late",)))
     assert not is_answered(story, made)
     assert not is_answered(story, seen)
     story.settle()
@@ -223,7 +212,7 @@ def test_a_transaction_is_busy_until_its_last_step_is_safe(policy: SyncPolicy) -
     story = simulated(policy)
     me = story.identity()
     first = story.offer(produce_request(me, {ORDERS: "a"}))
-    others: list[tuple[Request, ErrorCode]] = [
+    others: list[tuple[m.Request, ErrorCode]] = [
         (init_request(), ErrorCode.CONCURRENT_TRANSACTIONS),
         (end_request(me, COMMIT), ErrorCode.CONCURRENT_TRANSACTIONS),
         (end_request(me, ABORT), ErrorCode.CONCURRENT_TRANSACTIONS),
@@ -235,7 +224,7 @@ def test_a_transaction_is_busy_until_its_last_step_is_safe(policy: SyncPolicy) -
     story.settle()
     for to, error in asked:
         assert story.replies[to].error is error
-    assert body_of(story.replies[offset], TxnOffsetCommitReply).partitions[0].error is (
+    assert body_of(story.replies[offset], m.TxnOffsetCommitReply).partitions[0].error is (
         ErrorCode.CONCURRENT_TRANSACTIONS
     )
     assert produced(story.replies[data])[OTHERS].error is ErrorCode.CONCURRENT_TRANSACTIONS
@@ -250,10 +239,10 @@ def test_a_description_waits_for_all_that_it_tells(policy: SyncPolicy) -> None:
     me = story.identity()
     story.produce(me, "a")
     partitions = (ORDERS, OTHERS)
-    questions: tuple[Request, ...] = (
-        DescribeTransactions(transactional_ids=("app",)),
-        ListTransactions(states=(), producer_ids=(), duration_ms=-1),
-        DescribeProducers(partitions=partitions),
+    questions: tuple[m.Request, ...] = (
+        m.DescribeTransactions(transactional_ids=("app",)),
+        m.ListTransactions(states=(), producer_ids=(), duration_ms=-1),
+        m.DescribeProducers(partitions=partitions),
     )
     story.offer(produce_request(me, {ORDERS: "b", OTHERS: "c"}, sequence=1, name="app"))
     story.offer(end_request(me, COMMIT))

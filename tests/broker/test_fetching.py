@@ -7,18 +7,10 @@ import pytest
 
 from fencepost.broker.contract import ReplyTo
 from fencepost.journal.journal import JournalSettings
-from fencepost.journal.memory import MemoryFile
-from fencepost.journal.storage import StorageError
+from fencepost.journal.storage import StorageError, StorageFile
+from fencepost.protocol import messages as m
 from fencepost.protocol.batches import build_batch, walk
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import (
-    DeleteTopics,
-    Fetch,
-    FetchReply,
-    ListOffsets,
-    ListOffsetsPartition,
-    ListOffsetsReply,
-)
 from fencepost.protocol.terms import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -54,14 +46,14 @@ WAIT_MS = 500
 
 
 def listed(story: Story, timestamp: int, level: IsolationLevel = UNCOMMITTED) -> tuple[int, int]:
-    part = ListOffsetsPartition(topic=ORDERS.topic, partition=ORDERS.partition, timestamp=timestamp)
-    request = ListOffsets(isolation_level=level, partitions=(part,))
-    (found,) = body_of(story.ask(request), ListOffsetsReply).partitions
+    part = m.ListOffsetsPartition(topic=ORDERS.topic, partition=ORDERS.partition, timestamp=timestamp)
+    request = m.ListOffsets(isolation_level=level, partitions=(part,))
+    (found,) = body_of(story.ask(request), m.ListOffsetsReply).partitions
     assert found.error is ErrorCode.NONE
     return found.offset, found.timestamp
 
 
-def waiting(story: Story, request: Fetch, connection: int = 1) -> ReplyTo:
+def waiting(story: Story, request: m.Fetch, connection: int = 1) -> ReplyTo:
     """A Fetch that finds nothing now."""
     to = story.offer(request, connection=connection)
     story.run()
@@ -165,9 +157,9 @@ def test_records_that_nobody_can_read_do_no_harm_to_the_broker() -> None:
     story = Story()
     story.ask(produce_batches({ORDERS: nonsense(NOON)}, name=None))
     assert len(story.fetch(isolation_level=UNCOMMITTED).records) > 0  # the reader finds out by itself
-    part = ListOffsetsPartition(topic=ORDERS.topic, partition=ORDERS.partition, timestamp=NOON)
-    request = ListOffsets(isolation_level=UNCOMMITTED, partitions=(part,))
-    (found,) = body_of(story.ask(request), ListOffsetsReply).partitions
+    part = m.ListOffsetsPartition(topic=ORDERS.topic, partition=ORDERS.partition, timestamp=NOON)
+    request = m.ListOffsets(isolation_level=UNCOMMITTED, partitions=(part,))
+    (found,) = body_of(story.ask(request), m.ListOffsetsReply).partitions
     assert (found.error, found.offset) == (ErrorCode.CORRUPT_MESSAGE, NO_OFFSET)
     assert story.produce(NOBODY, "a", name=None).base_offset == 1
 
@@ -177,7 +169,7 @@ class Unreadable(Memory):
 
     is_broken = False
 
-    def open(self, path: str, *, create: bool = False) -> MemoryFile:
+    def open(self, path: str, *, create: bool = False) -> StorageFile:
         if self.is_broken and path.startswith("orders-0/") and path.endswith(".log"):
             raise StorageError(f"cannot read {path}")
         return super().open(path, create=create)
@@ -190,11 +182,11 @@ def test_a_log_that_cannot_be_read_is_an_error_of_its_partition_alone() -> None:
         story.produce(NOBODY, word, name=None)
     storage.is_broken = True
     one, other = fetch_request(ORDERS), fetch_request(OTHERS)
-    parts = body_of(story.ask(attrs.evolve(one, partitions=one.partitions + other.partitions)), FetchReply)
+    parts = body_of(story.ask(attrs.evolve(one, partitions=one.partitions + other.partitions)), m.FetchReply)
     assert [part.error for part in parts.partitions] == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
-    part = ListOffsetsPartition(topic=ORDERS.topic, partition=ORDERS.partition, timestamp=1)
-    request = ListOffsets(isolation_level=UNCOMMITTED, partitions=(part,))
-    (found,) = body_of(story.ask(request), ListOffsetsReply).partitions
+    part = m.ListOffsetsPartition(topic=ORDERS.topic, partition=ORDERS.partition, timestamp=1)
+    request = m.ListOffsets(isolation_level=UNCOMMITTED, partitions=(part,))
+    (found,) = body_of(story.ask(request), m.ListOffsetsReply).partitions
     assert found.error is ErrorCode.KAFKA_STORAGE_ERROR
     storage.is_broken = False
     assert story.visible() == "a b c"
@@ -285,14 +277,14 @@ def test_a_reader_of_several_partitions_is_woken_by_any() -> None:
     to = waiting(story, attrs.evolve(one, partitions=one.partitions + other.partitions))
     story.offer(produce_request(NOBODY, {OTHERS: "news"}, name=None))
     story.run()
-    parts = body_of(story.replies[to], FetchReply).partitions
+    parts = body_of(story.replies[to], m.FetchReply).partitions
     assert [visible_values(part) for part in parts] == [[], ["news"]]
 
 
 def test_a_reader_of_a_topic_that_is_deleted_learns_of_it() -> None:
     story = Story()
     to = waiting(story, fetch_request(ORDERS, max_wait_ms=WAIT_MS))
-    story.offer(DeleteTopics(topics=("orders",)))
+    story.offer(m.DeleteTopics(topics=("orders",)))
     story.run()
     assert fetched(story.replies[to]).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

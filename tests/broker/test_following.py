@@ -8,21 +8,8 @@ from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.contract import Reassign, StorageFailed
 from fencepost.broker.host import SyncPolicy
 from fencepost.journal.journal import JournalSettings
+from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import (
-    BrokerRegistration,
-    CreateTopic,
-    CreateTopics,
-    CreateTopicsReply,
-    DeleteTopics,
-    DeleteTopicsReply,
-    ElectLeaders,
-    FindCoordinator,
-    FindCoordinatorReply,
-    Metadata,
-    MetadataReply,
-    Request,
-)
 from fencepost.protocol.terms import (
     NO_OFFSET,
     TRANSACTION_STATE_TOPIC,
@@ -52,7 +39,7 @@ LATE = TopicPartition("late", 0)
 
 
 def delete(cluster: Cluster, topic: str) -> None:
-    (answer,) = body_of(cluster.ask(CONTROLLER, DeleteTopics(topics=(topic,))), DeleteTopicsReply).topics
+    (answer,) = body_of(cluster.ask(CONTROLLER, m.DeleteTopics(topics=(topic,))), m.DeleteTopicsReply).topics
     assert answer.error is ErrorCode.NONE, answer
 
 
@@ -125,7 +112,7 @@ def test_transactions_go_on_while_the_controller_is_down() -> None:
     cluster.wait(1_000)
     assert cluster.visible(at=3) == "a"
     found = body_of(
-        cluster.ask(2, FindCoordinator(kind=CoordinatorType.TRANSACTION, key="pay")), FindCoordinatorReply
+        cluster.ask(2, m.FindCoordinator(kind=CoordinatorType.TRANSACTION, key="pay")), m.FindCoordinatorReply
     )
     assert (found.node_id, found.port) == (2, 2)
     cluster.start(CONTROLLER)
@@ -172,11 +159,11 @@ def test_a_move_that_cannot_be_is_ignored_with_a_reason(
 @pytest.mark.parametrize(
     "request_",
     [
-        BrokerRegistration(node_id=3, host="here", port=1),
-        ElectLeaders(partitions=(TopicPartition("orders", 0),)),
+        m.BrokerRegistration(node_id=3, host="here", port=1),
+        m.ElectLeaders(partitions=(TopicPartition("orders", 0),)),
     ],
 )
-def test_what_only_nodes_may_ask_is_refused_to_clients(node_id: int, request_: Request) -> None:
+def test_what_only_nodes_may_ask_is_refused_to_clients(node_id: int, request_: m.Request) -> None:
     cluster = Cluster(leaders=SPREAD)
     assert cluster.ask(node_id, request_).error is ErrorCode.INVALID_REQUEST
     assert cluster.leader(ORDERS) == 3
@@ -184,11 +171,11 @@ def test_what_only_nodes_may_ask_is_refused_to_clients(node_id: int, request_: R
 
 def test_topics_are_made_by_the_controller_alone() -> None:
     cluster = Cluster()
-    wanted = CreateTopics(topics=(CreateTopic(topic="late", partition_count=1),))
+    wanted = m.CreateTopics(topics=(m.CreateTopic(topic="late", partition_count=1),))
     assert cluster.ask(2, wanted).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert cluster.ask(3, DeleteTopics(topics=("orders",))).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    internal = CreateTopics(topics=(CreateTopic(topic=TRANSACTION_STATE_TOPIC, partition_count=1),))
-    (answer,) = body_of(cluster.ask(CONTROLLER, internal), CreateTopicsReply).topics
+    assert cluster.ask(3, m.DeleteTopics(topics=("orders",))).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    internal = m.CreateTopics(topics=(m.CreateTopic(topic=TRANSACTION_STATE_TOPIC, partition_count=1),))
+    (answer,) = body_of(cluster.ask(CONTROLLER, internal), m.CreateTopicsReply).topics
     assert answer.error is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
@@ -385,5 +372,5 @@ def test_a_node_whose_disk_failed_when_it_had_been_replaced_stays_replaced() -> 
 
 def test_everybody_names_the_same_controller() -> None:
     cluster = Cluster()
-    answers = [body_of(cluster.ask(node_id, Metadata(topics=())), MetadataReply) for node_id in (1, 2, 3)]
+    answers = [body_of(cluster.ask(node_id, m.Metadata(topics=())), m.MetadataReply) for node_id in (1, 2, 3)]
     assert [answer.controller_id for answer in answers] == [CONTROLLER] * 3

@@ -20,19 +20,9 @@ from fencepost.broker.transactions.tables import (
     client_version_of,
     served,
 )
+from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import fork
-from fencepost.protocol.messages import (
-    AddOffsetsToTxn,
-    AddPartitionsToTxn,
-    AddPartitionsToTxnReply,
-    EndTxn,
-    InitProducerId,
-    Produce,
-    ProducedPartition,
-    Request,
-    TxnOffsetCommit,
-)
 from fencepost.protocol.terms import (
     INT16_MAX,
     LAST_GRANTED_EPOCH,
@@ -64,7 +54,12 @@ PREPARE_COMMIT, PREPARE_ABORT = TransactionState.PREPARE_COMMIT, TransactionStat
 COMPLETE_COMMIT, COMPLETE_ABORT = TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT
 COMPLETE_OF = {PREPARE_COMMIT: COMPLETE_COMMIT, PREPARE_ABORT: COMPLETE_ABORT}
 
-OLD: Final[dict[type[Request], int]] = {AddPartitionsToTxn: 3, Produce: 11, EndTxn: 4, TxnOffsetCommit: 4}
+OLD: Final[dict[type[m.Request], int]] = {
+    m.AddPartitionsToTxn: 3,
+    m.Produce: 11,
+    m.EndTxn: 4,
+    m.TxnOffsetCommit: 4,
+}
 
 
 def story_of(version: int, *, verification: bool = True, client: int = 0) -> Story:
@@ -80,7 +75,7 @@ def add(story: Story, me: Identity, *keys: TopicPartition) -> ErrorCode:
     reply = story.ask(add_request(me, *(keys or (ORDERS,))))
     if reply.body is None:
         return reply.error
-    (error,) = {part.error for part in body_of(reply, AddPartitionsToTxnReply).partitions}
+    (error,) = {part.error for part in body_of(reply, m.AddPartitionsToTxnReply).partitions}
     return error
 
 
@@ -245,7 +240,7 @@ def test_while_its_coordinator_lives_a_rotation_is_known() -> None:
 # --- Produce without being added ---------------------------------------------------------------------------
 
 
-def refusal(story: Story, part: ProducedPartition) -> ErrorCode:
+def refusal(story: Story, part: m.ProducedPartition) -> ErrorCode:
     assert story.written() == "", "nothing entered the log"
     return part.error
 
@@ -305,7 +300,7 @@ def test_what_the_log_cannot_say_leaves_the_id_busy_until_its_coordinator_moves(
 
 
 @pytest.mark.parametrize("kind", INTRODUCED_ERRORS, ids=lambda kind: kind.__name__)
-def test_an_older_client_is_told_an_error_that_it_knows(kind: type[Request]) -> None:
+def test_an_older_client_is_told_an_error_that_it_knows(kind: type[m.Request]) -> None:
     introduced = INTRODUCED_ERRORS[kind]
     for version in (introduced.known_from - 1, introduced.known_from):
         expected = introduced.instead if version < introduced.known_from else introduced.error
@@ -317,7 +312,7 @@ def test_an_older_client_is_told_an_error_that_it_knows(kind: type[Request]) -> 
 
 def test_a_fenced_producer_of_old_is_told_in_old_words() -> None:
     for version, error in ((3, ErrorCode.INVALID_PRODUCER_EPOCH), (4, ErrorCode.PRODUCER_FENCED)):
-        story = Story(settings=SETTINGS, versions={InitProducerId: version})
+        story = Story(settings=SETTINGS, versions={m.InitProducerId: version})
         me = story.identity()
         story.identity()
         story.identity()
@@ -328,7 +323,7 @@ def test_offsets_of_a_group_that_was_not_added_are_refused() -> None:
     story = story_of(0)
     me = story.identity()
     assert story.commit_offset(me, "readers", 5) is ErrorCode.TRANSACTION_ABORTABLE
-    added = AddOffsetsToTxn(
+    added = m.AddOffsetsToTxn(
         transactional_id="pay",
         producer_id=me.producer_id,
         producer_epoch=me.producer_epoch,

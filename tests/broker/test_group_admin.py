@@ -5,16 +5,8 @@ from __future__ import annotations
 import attrs
 
 from fencepost.broker.contract import Reply
+from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import (
-    DeleteGroups,
-    DeleteGroupsReply,
-    ListGroups,
-    ListGroupsReply,
-    OffsetCommitReply,
-    OffsetDelete,
-    OffsetDeleteReply,
-)
 from fencepost.protocol.primitives import INT16, INT32, put_string
 from fencepost.protocol.terms import NO_OFFSET, GroupState, TopicPartition
 from tests.broker.group_story import GROUP, GroupStory, join_request, protocols, sync_request
@@ -22,23 +14,23 @@ from tests.broker.requests import COMMIT, ORDERS, OTHERS, body_of, plain_offset_
 
 
 def listed(story: GroupStory, *states: GroupState) -> list[tuple[str, str, GroupState]]:
-    found = body_of(story.ask(ListGroups(states=states)), ListGroupsReply).groups
+    found = body_of(story.ask(m.ListGroups(states=states)), m.ListGroupsReply).groups
     return [(group.group_id, group.protocol_type, group.state) for group in found]
 
 
 def delete(story: GroupStory, *groups: str) -> list[ErrorCode]:
     return [
-        group.error for group in body_of(story.ask(DeleteGroups(groups=groups)), DeleteGroupsReply).groups
+        group.error for group in body_of(story.ask(m.DeleteGroups(groups=groups)), m.DeleteGroupsReply).groups
     ]
 
 
 def delete_offsets(story: GroupStory, *keys: TopicPartition) -> Reply:
-    return story.ask(OffsetDelete(group_id=GROUP, partitions=keys))
+    return story.ask(m.OffsetDelete(group_id=GROUP, partitions=keys))
 
 
 def commit(story: GroupStory, group: str = GROUP, offset: int = 5) -> ErrorCode:
     reply = story.ask(plain_offset_request(group, {ORDERS: offset}))
-    return body_of(reply, OffsetCommitReply).partitions[0].error
+    return body_of(reply, m.OffsetCommitReply).partitions[0].error
 
 
 def subscription(*topics: str) -> bytes:
@@ -117,7 +109,7 @@ def test_offsets_that_a_member_reads_are_not_deleted() -> None:
     commit(story)
     joined_alone(story, subscription("others", "third"))
     ghost = TopicPartition("ghost", 0)
-    answers = body_of(delete_offsets(story, ORDERS, TopicPartition("others", 0), ghost), OffsetDeleteReply)
+    answers = body_of(delete_offsets(story, ORDERS, TopicPartition("others", 0), ghost), m.OffsetDeleteReply)
     assert [part.error for part in answers.partitions] == [
         ErrorCode.NONE,
         ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
@@ -132,7 +124,7 @@ def test_a_consumer_that_does_not_say_what_it_reads_may_read_anything() -> None:
     story = GroupStory()
     commit(story)
     joined_alone(story, b"")
-    answers = body_of(delete_offsets(story, ORDERS), OffsetDeleteReply)
+    answers = body_of(delete_offsets(story, ORDERS), m.OffsetDeleteReply)
     assert answers.partitions[0].error is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
 
 

@@ -7,16 +7,8 @@ import pytest
 
 from fencepost.broker.contract import ResignLeader
 from fencepost.broker.host import SyncPolicy
+from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import (
-    JoinGroup,
-    JoinGroupReply,
-    LeaveGroup,
-    LeaveGroupReply,
-    LeavingMember,
-    OffsetCommitReply,
-    SyncGroup,
-)
 from fencepost.protocol.terms import GroupState
 from tests.broker.group_story import (
     GROUP,
@@ -34,7 +26,7 @@ EMPTY, STABLE, DEAD = GroupState.EMPTY, GroupState.STABLE, GroupState.DEAD
 PREPARING, COMPLETING = GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE
 
 
-def refusal(story: GroupStory, request: JoinGroup | SyncGroup) -> ErrorCode:
+def refusal(story: GroupStory, request: m.JoinGroup | m.SyncGroup) -> ErrorCode:
     return story.ask(request).error
 
 
@@ -143,7 +135,7 @@ def test_a_join_that_is_refused_says_why(change: dict[str, object], error: Error
     story.members(1)
     reply = story.ask(attrs.evolve(join_request(), **change))
     assert reply.error is error
-    assert isinstance(reply.body, JoinGroupReply)
+    assert isinstance(reply.body, m.JoinGroupReply)
     assert (reply.body.generation_id, reply.body.member_id) == (-1, change.get("member_id", ""))
     assert story.state is STABLE
 
@@ -286,7 +278,7 @@ def test_a_commit_shows_that_a_member_lives() -> None:
     request = attrs.evolve(plain_offset_request(GROUP, {ORDERS: 5}), generation_id=1, member_id=me)
     for _ in range(3):
         story.wait(SESSION_MS * 3 // 4)
-        (part,) = body_of(story.ask(request), OffsetCommitReply).partitions
+        (part,) = body_of(story.ask(request), m.OffsetCommitReply).partitions
         assert part.error is ErrorCode.NONE
     assert story.state is STABLE
 
@@ -354,8 +346,8 @@ def test_members_leave_each_with_an_answer() -> None:
     story = GroupStory()
     one, two = story.members(2)
     pending = story.new_id()
-    gone = [LeavingMember(member_id=each, group_instance_id=None) for each in (two, "stranger", pending)]
-    reply = body_of(story.ask(LeaveGroup(group_id=GROUP, members=tuple(gone))), LeaveGroupReply)
+    gone = [m.LeavingMember(member_id=each, group_instance_id=None) for each in (two, "stranger", pending)]
+    reply = body_of(story.ask(m.LeaveGroup(group_id=GROUP, members=tuple(gone))), m.LeaveGroupReply)
     assert [member.error for member in reply.members] == [
         ErrorCode.NONE,
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -364,8 +356,8 @@ def test_members_leave_each_with_an_answer() -> None:
     assert story.state is PREPARING
     assert story.joined(story.starts(join_request(one))).generation_id == story.generation
     assert story.leave("stranger") is ErrorCode.UNKNOWN_MEMBER_ID
-    another = LeaveGroup(group_id="another", members=tuple(gone))
-    strangers = body_of(story.ask(another), LeaveGroupReply).members
+    another = m.LeaveGroup(group_id="another", members=tuple(gone))
+    strangers = body_of(story.ask(another), m.LeaveGroupReply).members
     assert {member.error for member in strangers} == {ErrorCode.UNKNOWN_MEMBER_ID}
     assert story.ask(attrs.evolve(another, group_id="")).error is ErrorCode.INVALID_GROUP_ID
 

@@ -7,19 +7,8 @@ import pytest
 
 from fencepost.broker.server import NOTICE_INTERVAL_MS, Notices
 from fencepost.protocol import frames
+from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import (
-    DescribeGroups,
-    DescribeProducers,
-    DescribeTransactions,
-    Fetch,
-    FetchReply,
-    ListTransactions,
-    Metadata,
-    MetadataReply,
-    OffsetFetch,
-    Request,
-)
 from tests.broker.requests import COMMIT, NOBODY, ORDERS, UNCOMMITTED, body_of, fetch_request, fetched
 from tests.broker.story import CLIENT, Story
 from tests.broker.wire import serving
@@ -27,7 +16,7 @@ from tests.broker.wire import serving
 # --- a Fetch that names a partition twice -----------------------------------------------------------------
 
 
-def doubled_fetch(*, offset: int = 0) -> Fetch:
+def doubled_fetch(*, offset: int = 0) -> m.Fetch:
     """A Fetch that waits for data, and names one partition twice."""
     request = fetch_request(ORDERS, UNCOMMITTED, offset=offset)
     return attrs.evolve(request, partitions=request.partitions * 2, max_wait_ms=500, min_bytes=1)
@@ -37,7 +26,7 @@ def test_a_fetch_that_names_a_partition_twice_is_answered_at_its_deadline() -> N
     story = Story()
     to = story.offer(doubled_fetch())
     story.wait(1_000)
-    (part,) = body_of(story.replies[to], FetchReply).partitions
+    (part,) = body_of(story.replies[to], m.FetchReply).partitions
     assert (part.error, bytes(part.records)) == (ErrorCode.NONE, b"")
 
 
@@ -62,7 +51,7 @@ def test_a_client_that_named_a_partition_twice_may_disconnect() -> None:
 TIMES = 1_000
 
 
-def asked_for(request: Request) -> object:
+def asked_for(request: m.Request) -> object:
     """What the broker answers, on a cluster with a topic, a group, its offset and a transaction."""
     story = Story()
     me = story.identity()
@@ -75,15 +64,15 @@ def asked_for(request: Request) -> object:
 @pytest.mark.parametrize(
     ("request_", "field"),
     [
-        (Metadata(topics=("orders",) * TIMES), "topics"),
-        (DescribeGroups(groups=("g",) * TIMES), "groups"),
-        (DescribeTransactions(transactional_ids=("pay",) * TIMES), "transactions"),
-        (DescribeProducers(partitions=(ORDERS,) * TIMES), "partitions"),
-        (OffsetFetch(group_id="g", require_stable=False, partitions=(ORDERS,) * TIMES), "offsets"),
+        (m.Metadata(topics=("orders",) * TIMES), "topics"),
+        (m.DescribeGroups(groups=("g",) * TIMES), "groups"),
+        (m.DescribeTransactions(transactional_ids=("pay",) * TIMES), "transactions"),
+        (m.DescribeProducers(partitions=(ORDERS,) * TIMES), "partitions"),
+        (m.OffsetFetch(group_id="g", require_stable=False, partitions=(ORDERS,) * TIMES), "offsets"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_a_name_that_is_given_many_times_is_answered_once(request_: Request, field: str) -> None:
+def test_a_name_that_is_given_many_times_is_answered_once(request_: m.Request, field: str) -> None:
     assert len(getattr(asked_for(request_), field)) == 1
 
 
@@ -98,10 +87,10 @@ async def test_a_reply_larger_than_a_frame_is_an_error_for_its_client_alone(
             await wire.identity(f"{number}" * 30_000)
         monkeypatch.setattr(frames, "FRAME_SIZE_MAX", 65_536)
         for _ in range(10):
-            reply = await wire.ask(ListTransactions(states=(), producer_ids=(), duration_ms=-1))
+            reply = await wire.ask(m.ListTransactions(states=(), producer_ids=(), duration_ms=-1))
             assert (reply.error, reply.body) == (ErrorCode.INVALID_REQUEST, None)
         assert capsys.readouterr().err.count("ListTransactionsReply: a message of") == 1
-        assert body_of(await wire.ask(Metadata(topics=None)), MetadataReply).topics
+        assert body_of(await wire.ask(m.Metadata(topics=None)), m.MetadataReply).topics
 
 
 # --- what the broker says about them ----------------------------------------------------------------------

@@ -11,18 +11,10 @@ from fencepost.broker.partitions import checks
 from fencepost.broker.partitions.checks import Written
 from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.partitions.partition import ProducerEntry as PartitionProducer
+from fencepost.protocol import messages as m
 from fencepost.protocol.batches import place, read_header
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import fork, log_state
-from fencepost.protocol.messages import (
-    FetchedOffset,
-    OffsetCommit,
-    OffsetCommitReply,
-    OffsetFetch,
-    OffsetFetchReply,
-    TxnOffsetCommit,
-    TxnOffsetCommitReply,
-)
 from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord, offsets_batch
 from fencepost.protocol.terms import NO_OFFSET, TopicPartition
 from tests.broker.requests import (
@@ -45,13 +37,15 @@ MISSING = TopicPartition("missing", 0)
 
 def commit(story: Story, offset: int, group: str = "readers") -> ErrorCode:
     request = plain_offset_request(group, {ORDERS: offset})
-    (part,) = body_of(story.ask(request), OffsetCommitReply).partitions
+    (part,) = body_of(story.ask(request), m.OffsetCommitReply).partitions
     return part.error
 
 
-def everything(story: Story, group: str = "readers", *, require_stable: bool = False) -> list[FetchedOffset]:
-    request = OffsetFetch(group_id=group, require_stable=require_stable, partitions=None)
-    return list(body_of(story.ask(request), OffsetFetchReply).offsets)
+def everything(
+    story: Story, group: str = "readers", *, require_stable: bool = False
+) -> list[m.FetchedOffset]:
+    request = m.OffsetFetch(group_id=group, require_stable=require_stable, partitions=None)
+    return list(body_of(story.ask(request), m.OffsetFetchReply).offsets)
 
 
 def test_a_group_that_never_was_has_no_offsets_and_that_is_no_error() -> None:
@@ -90,11 +84,11 @@ def test_each_offset_has_its_own_answer(transactional: bool) -> None:
     if transactional:
         me = story.identity()
         reply = story.ask(attrs.evolve(offset_request(me, "readers", {}), offsets=offsets))
-        parts = body_of(reply, TxnOffsetCommitReply).partitions
+        parts = body_of(reply, m.TxnOffsetCommitReply).partitions
         story.ended(me, COMMIT)
     else:
         reply = story.ask(attrs.evolve(plain_offset_request("readers", {}), offsets=offsets))
-        parts = body_of(reply, OffsetCommitReply).partitions
+        parts = body_of(reply, m.OffsetCommitReply).partitions
     assert [part.error for part in parts] == [
         ErrorCode.NONE,
         ErrorCode.OFFSET_METADATA_TOO_LARGE,
@@ -250,21 +244,21 @@ def test_a_member_of_a_group_without_members_is_refused(
     if is_known:
         commit(story, 1)
     who = {"generation_id": generation, "member_id": member, "group_instance_id": instance}
-    plain: OffsetCommit = attrs.evolve(plain_offset_request("readers", {ORDERS: 5}), **who)
-    in_transaction: TxnOffsetCommit = attrs.evolve(offset_request(me, "readers", {ORDERS: 6}), **who)
-    answer = body_of(story.ask(in_transaction), TxnOffsetCommitReply)
+    plain: m.OffsetCommit = attrs.evolve(plain_offset_request("readers", {ORDERS: 5}), **who)
+    in_transaction: m.TxnOffsetCommit = attrs.evolve(offset_request(me, "readers", {ORDERS: 6}), **who)
+    answer = body_of(story.ask(in_transaction), m.TxnOffsetCommitReply)
     assert answer.partitions[0].error is error
-    assert body_of(story.ask(plain), OffsetCommitReply).partitions[0].error is error
+    assert body_of(story.ask(plain), m.OffsetCommitReply).partitions[0].error is error
 
 
 def test_a_node_that_does_not_coordinate_the_group_says_so() -> None:
     story = Story()
     story.host.offer(ResignLeader(partition=offsets_log_of("readers")))
     to = story.offer(plain_offset_request("readers", {ORDERS: 5}))
-    fetch = story.offer(OffsetFetch(group_id="readers", require_stable=False, partitions=None))
+    fetch = story.offer(m.OffsetFetch(group_id="readers", require_stable=False, partitions=None))
     while to not in story.replies or fetch not in story.replies:
         story.work()
-    parts = body_of(story.replies[to], OffsetCommitReply).partitions
+    parts = body_of(story.replies[to], m.OffsetCommitReply).partitions
     assert {parts[0].error, story.replies[fetch].error} == {ErrorCode.NOT_COORDINATOR}
 
 

@@ -15,17 +15,9 @@ from fencepost.broker.host import SyncPolicy
 from fencepost.broker.server import FETCHES_MAX, UNSENT_BYTES_MAX, BrokerSettings, Server
 from fencepost.faults.grammar import BadPhrase
 from fencepost.journal.memory import MemoryFile, MemoryStorage
+from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.frames import FRAME_SIZE_MAX, encode_request
-from fencepost.protocol.messages import (
-    ApiVersions,
-    CreateTopic,
-    CreateTopics,
-    DeleteTopics,
-    Metadata,
-    MetadataReply,
-    Produce,
-)
 from tests.broker.requests import (
     COMMIT,
     NOBODY,
@@ -56,7 +48,7 @@ async def served() -> AsyncGenerator[Served]:
         yield found
 
 
-def plain(word: str) -> Produce:
+def plain(word: str) -> m.Produce:
     return produce_request(NOBODY, {ORDERS: word}, name=None)
 
 
@@ -86,21 +78,21 @@ async def test_requests_sent_in_one_go_are_answered_each(served: Served) -> None
     wire = await wires.open()
     await wire.prepare()
     numbers = await wire.send(
-        *(produce_request(NOBODY, {ORDERS: f"w{n}"}, name=None) for n in range(500)), Metadata(topics=None)
+        *(produce_request(NOBODY, {ORDERS: f"w{n}"}, name=None) for n in range(500)), m.Metadata(topics=None)
     )
     offsets = [produced(await wire.answer(number))[ORDERS].base_offset for number in numbers[:-1]]
     assert offsets == list(range(500))
-    assert body_of(await wire.answer(numbers[-1]), MetadataReply).topics
+    assert body_of(await wire.answer(numbers[-1]), m.MetadataReply).topics
 
 
 async def test_a_request_may_arrive_in_pieces(served: Served) -> None:
     _, wires = served
     wire = await wires.open()
-    data = b"".join(encode_request(Metadata(topics=None), correlation_id=1))
-    wire.asked[1] = Metadata(topics=None)
+    data = b"".join(encode_request(m.Metadata(topics=None), correlation_id=1))
+    wire.asked[1] = m.Metadata(topics=None)
     for at in range(len(data)):
         await wire.stream.send_all(data[at : at + 1])
-    assert body_of(await wire.answer(1), MetadataReply).cluster_id
+    assert body_of(await wire.answer(1), m.MetadataReply).cluster_id
 
 
 @pytest.mark.parametrize(
@@ -123,7 +115,7 @@ async def test_garbage_closes_the_connection_that_sent_it_and_no_other(
     await good.prepare()
     await bad.stream.send_all(garbage)
     assert await bad.is_closed_by_peer()
-    assert (await good.ask(Metadata(topics=None))).error is ErrorCode.NONE
+    assert (await good.ask(m.Metadata(topics=None))).error is ErrorCode.NONE
     assert len(server.connections) == 1
     assert "closed a connection" in capsys.readouterr().err
 
@@ -133,9 +125,9 @@ async def test_a_version_that_is_not_spoken_is_answered(served: Served) -> None:
     wire = await wires.open()
     header = msgpack.packb([18, 99, 1, "", [[]]])
     await wire.stream.send_all(struct.pack(">II", 4 + len(header), len(header)) + header)
-    wire.asked[1] = ApiVersions()
+    wire.asked[1] = m.ApiVersions()
     assert (await wire.answer(1)).error is ErrorCode.UNSUPPORTED_VERSION
-    assert (await wire.ask(ApiVersions())).error is ErrorCode.NONE
+    assert (await wire.ask(m.ApiVersions())).error is ErrorCode.NONE
 
 
 async def test_a_client_that_leaves_without_its_answer_is_forgotten(served: Served) -> None:
@@ -148,7 +140,7 @@ async def test_a_client_that_leaves_without_its_answer_is_forgotten(served: Serv
     await leaves.stream.aclose()
     while server.host.node.fetches or len(server.connections) > 1:
         await trio.lowlevel.checkpoint()
-    assert (await stays.ask(Metadata(topics=None))).error is ErrorCode.NONE
+    assert (await stays.ask(m.Metadata(topics=None))).error is ErrorCode.NONE
 
 
 # --- readers that wait, and readers that are slow ---------------------------------------------------------
@@ -208,7 +200,7 @@ async def test_readers_that_wait_do_not_all_get_everything_at_once(served: Serve
     numbers = await many.send(*[wanted] * 100)
     while len(server.host.node.fetches) < FETCHES_MAX:
         await trio.lowlevel.checkpoint()
-    await other.ask(Metadata(topics=None))
+    await other.ask(m.Metadata(topics=None))
     assert len(server.host.node.fetches) == FETCHES_MAX
     await other.ask(plain("news"))
     for number in numbers:
@@ -225,7 +217,7 @@ async def test_a_slow_reader_that_leaves_is_let_go(served: Served) -> None:
     await slow.stream.aclose()
     while len(server.connections) > 1:
         await trio.lowlevel.checkpoint()
-    assert (await other.ask(Metadata(topics=None))).error is ErrorCode.NONE
+    assert (await other.ask(m.Metadata(topics=None))).error is ErrorCode.NONE
 
 
 # --- syncs -----------------------------------------------------------------------------------------------
@@ -277,7 +269,7 @@ async def test_syncs_are_shared_by_all_who_wait() -> None:
         await _until(storage.is_held.is_set)
         before = storage.syncs["orders-0"]
         asked = [(wire, (await wire.send(plain("b")))[0]) for wire in clients[1:]]
-        await clients[1].ask(Metadata(topics=None))  # nobody is held up who does not wait for that log
+        await clients[1].ask(m.Metadata(topics=None))  # nobody is held up who does not wait for that log
         storage.go_on.set()
         await leader.answer(leading)
         for wire, number in asked:
@@ -292,11 +284,11 @@ async def test_a_late_sync_of_a_deleted_topic_says_nothing_of_the_next_one() -> 
         await one.prepare()
         await one.ask(plain("old"))
         storage.held = "orders-0"
-        await one.send(plain("last"), DeleteTopics(topics=("orders",)))
+        await one.send(plain("last"), m.DeleteTopics(topics=("orders",)))
         await _until(storage.is_held.is_set)
         await _until(lambda: not server.host.directory.has(ORDERS))
         storage.go_on.set()
-        await two.ask(CreateTopics(topics=(CreateTopic(topic="orders", partition_count=2),)))
+        await two.ask(m.CreateTopics(topics=(m.CreateTopic(topic="orders", partition_count=2),)))
         assert not server.host.directory.has(ORDERS)  # nothing was made anew for the sync
         assert produced(await two.ask(plain("new")))[ORDERS].base_offset == 0
         assert server.host.troubles == []
@@ -341,7 +333,7 @@ async def test_a_broker_holds_at_the_decision_it_was_told(capsys: pytest.Capture
         await _until(lambda: server.is_held)
         assert '"held": "PREPARE_COMMIT"' in capsys.readouterr().out
         other = await wires.open()
-        await other.send(Metadata(topics=None))
+        await other.send(m.Metadata(topics=None))
         # A server that is not held answers in the turn in which a request arrives; this one keeps it.
         await _until(lambda: server.host.requests_waiting == 1)
         assert server.host.answers == []

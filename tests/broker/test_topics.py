@@ -17,19 +17,9 @@ from fencepost.broker.cluster.controller import (
 from fencepost.broker.contract import NOBODY as NO_ONE
 from fencepost.broker.host import SyncPolicy
 from fencepost.journal.simulated import SimulatedStorage
+from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import fork, log_state
-from fencepost.protocol.messages import (
-    CreateTopic,
-    CreateTopics,
-    CreateTopicsReply,
-    DeleteTopics,
-    DeleteTopicsReply,
-    InitProducerIdReply,
-    Metadata,
-    MetadataReply,
-    TopicConfig,
-)
 from fencepost.protocol.metadata_log import BrokerRegistered
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
@@ -43,17 +33,17 @@ from tests.broker.requests import COMMIT, NOBODY, ORDERS, UNCOMMITTED, body_of, 
 from tests.broker.story import Story
 
 
-def create(name: str, partitions: int = 1) -> CreateTopics:
-    return CreateTopics(topics=(CreateTopic(topic=name, partition_count=partitions),))
+def create(name: str, partitions: int = 1) -> m.CreateTopics:
+    return m.CreateTopics(topics=(m.CreateTopic(topic=name, partition_count=partitions),))
 
 
 def created(story: Story, name: str, partitions: int = 1) -> ErrorCode:
-    (answer,) = body_of(story.ask(create(name, partitions)), CreateTopicsReply).topics
+    (answer,) = body_of(story.ask(create(name, partitions)), m.CreateTopicsReply).topics
     return answer.error
 
 
 def deleted(story: Story, *names: str) -> list[ErrorCode]:
-    body = body_of(story.ask(DeleteTopics(topics=names)), DeleteTopicsReply)
+    body = body_of(story.ask(m.DeleteTopics(topics=names)), m.DeleteTopicsReply)
     return [answer.error for answer in body.topics]
 
 
@@ -80,9 +70,9 @@ def test_a_topic_has_some_partitions_and_not_too_many(count: int) -> None:
 
 
 def configured(story: Story, name: str, value: str) -> ErrorCode:
-    config = TopicConfig(name=name, value=value)
-    request = CreateTopics(topics=(CreateTopic(topic="small", partition_count=1, configs=(config,)),))
-    (answer,) = body_of(story.ask(request), CreateTopicsReply).topics
+    config = m.TopicConfig(name=name, value=value)
+    request = m.CreateTopics(topics=(m.CreateTopic(topic="small", partition_count=1, configs=(config,)),))
+    (answer,) = body_of(story.ask(request), m.CreateTopicsReply).topics
     return answer.error
 
 
@@ -114,8 +104,8 @@ def test_a_topic_has_a_limit_of_its_own_also_after_a_restart() -> None:
 def test_each_topic_of_a_request_has_its_own_answer() -> None:
     story = Story()
     wanted = ("new", "orders", "new", "bad name")
-    request = CreateTopics(topics=tuple(CreateTopic(topic=name, partition_count=1) for name in wanted))
-    answers = body_of(story.ask(request), CreateTopicsReply).topics
+    request = m.CreateTopics(topics=tuple(m.CreateTopic(topic=name, partition_count=1) for name in wanted))
+    answers = body_of(story.ask(request), m.CreateTopicsReply).topics
     assert [answer.error for answer in answers] == [
         ErrorCode.NONE,
         ErrorCode.TOPIC_ALREADY_EXISTS,
@@ -127,13 +117,13 @@ def test_each_topic_of_a_request_has_its_own_answer() -> None:
 
 def test_metadata_names_what_there_is() -> None:
     story = Story()
-    everything = body_of(story.ask(Metadata(topics=None)), MetadataReply).topics
+    everything = body_of(story.ask(m.Metadata(topics=None)), m.MetadataReply).topics
     assert [(topic.topic, len(topic.partitions), topic.is_internal) for topic in everything] == [
         (CONSUMER_OFFSETS_TOPIC, 2, True),
         (TRANSACTION_STATE_TOPIC, 2, True),
         ("orders", 2, False),
     ]
-    (ghost,) = body_of(story.ask(Metadata(topics=("ghost",))), MetadataReply).topics
+    (ghost,) = body_of(story.ask(m.Metadata(topics=("ghost",))), m.MetadataReply).topics
     assert (ghost.error, ghost.partitions) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ())
 
 
@@ -159,7 +149,7 @@ def test_a_deletion_that_a_kill_interrupted_is_finished_by_the_next_start() -> N
         story = Story()
         story.restart()
         story.produce(NOBODY, "old", name=None)
-        to = story.offer(DeleteTopics(topics=("orders",)))
+        to = story.offer(m.DeleteTopics(topics=("orders",)))
         for _ in range(place):
             story.work()
         is_done = to in story.replies
@@ -186,7 +176,7 @@ def test_a_topic_that_is_deleted_and_made_again_at_once_never_shows_its_old_reco
         story.restart()
         story.produce(NOBODY, "old", name=None)
         topic_id = story.host.node.cluster.topics["orders"].topic_id
-        story.offer(DeleteTopics(topics=("orders",)))
+        story.offer(m.DeleteTopics(topics=("orders",)))
         again = story.offer(create("orders", 2))
         for _ in range(place):
             if not story.work():
@@ -194,7 +184,7 @@ def test_a_topic_that_is_deleted_and_made_again_at_once_never_shows_its_old_reco
         story.restart()
         made = False
         if again in story.replies:
-            error = body_of(story.replies[again], CreateTopicsReply).topics[0].error
+            error = body_of(story.replies[again], m.CreateTopicsReply).topics[0].error
             made = error is ErrorCode.NONE
             assert made or error is ErrorCode.TOPIC_ALREADY_EXISTS
         topic = story.host.node.cluster.topics.get("orders")
@@ -226,7 +216,7 @@ def test_a_topic_deleted_while_its_marker_is_on_its_way_does_not_keep_the_transa
         me = story.identity()
         story.produce(me, "a")
         story.produce(me, "b", key=TopicPartition("others", 0))
-        story.offer(DeleteTopics(topics=("others",)))
+        story.offer(m.DeleteTopics(topics=("others",)))
         for _ in range(place):
             story.work()
         story.ended(me, COMMIT)
@@ -291,7 +281,7 @@ def granted(story: Story, count: int) -> list[int]:
     story.settle()
     replies = [story.replies.pop(to) for to in asked]
     assert {reply.error for reply in replies} <= {ErrorCode.NONE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-    return [reply.body.producer_id for reply in replies if isinstance(reply.body, InitProducerIdReply)]
+    return [reply.body.producer_id for reply in replies if isinstance(reply.body, m.InitProducerIdReply)]
 
 
 def test_no_producer_id_is_ever_granted_twice() -> None:
@@ -380,7 +370,7 @@ def test_offsets_of_a_topic_that_was_deleted_just_before_a_kill_are_forgotten_at
         story.commit_offset(me, "readers", 3)
         story.ended(me, COMMIT)
         story.settle()
-        story.offer(DeleteTopics(topics=(ORDERS.topic,)))
+        story.offer(m.DeleteTopics(topics=(ORDERS.topic,)))
         for _ in range(stop_after):
             story.work()
         story.kill()

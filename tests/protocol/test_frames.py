@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fencepost.protocol import codec
+from fencepost.protocol import messages as m
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.frames import (
@@ -29,24 +30,15 @@ from fencepost.protocol.frames import (
     encode_request,
     reply_correlation_id,
 )
-from fencepost.protocol.messages import (
-    API_BY_KEY,
-    APIS,
-    Api,
-    DescribeGroups,
-    FindCoordinator,
-    Produce,
-    ProducePartition,
-)
 from fencepost.protocol.terms import CoordinatorType
 from tests.protocol.strategies import values_of
 
-each_api = pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+each_api = pytest.mark.parametrize("api", m.APIS, ids=lambda api: api.name)
 few = settings(max_examples=25)  # for each of twenty APIs
 correlation_ids = st.integers(0, 2**31 - 1)
 
 NONE: list[Any] = []  # no fields
-END_TXN = API_BY_KEY[26]
+END_TXN = m.API_BY_KEY[26]
 
 
 def joined(pieces: list[Buffer]) -> bytes:
@@ -67,7 +59,7 @@ def frame(header: Any, payload: bytes = b"") -> bytes:
 @each_api
 @few
 @given(data=st.data())
-def test_a_request_comes_back_as_it_was_sent(api: Api, data: st.DataObject) -> None:
+def test_a_request_comes_back_as_it_was_sent(api: m.Api, data: st.DataObject) -> None:
     request = data.draw(values_of(api.request))
     correlation_id = data.draw(correlation_ids)
     got = decode_request(after_length(encode_request(request, correlation_id=correlation_id, client_id="me")))
@@ -80,7 +72,7 @@ def test_a_request_comes_back_as_it_was_sent(api: Api, data: st.DataObject) -> N
 @each_api
 @few
 @given(data=st.data())
-def test_a_reply_comes_back_as_it_was_sent(api: Api, data: st.DataObject) -> None:
+def test_a_reply_comes_back_as_it_was_sent(api: m.Api, data: st.DataObject) -> None:
     body = data.draw(values_of(api.reply))
     error = data.draw(st.sampled_from(ErrorCode))
     reply = ReplyFrame(data.draw(correlation_ids), error=error, body=body)
@@ -98,17 +90,17 @@ def test_a_reply_that_is_an_error_needs_no_body() -> None:
 
 def test_record_batches_are_neither_copied_on_the_way_out_nor_on_the_way_in() -> None:
     records = bytearray(b"batch" * 100)
-    request = Produce(
+    request = m.Produce(
         transactional_id=None,
         acks=-1,
         timeout_ms=1,
-        partitions=(ProducePartition(topic="t", partition=0, records=records),),
+        partitions=(m.ProducePartition(topic="t", partition=0, records=records),),
     )
     pieces = encode_request(request, correlation_id=1)
     assert pieces[1] is records
     received = bytearray(after_length(pieces))
     got = decode_request(received).request
-    assert isinstance(got, Produce)
+    assert isinstance(got, m.Produce)
     received[-1] = 0
     assert bytes(got.partitions[0].records)[-1] == 0
 
@@ -152,7 +144,7 @@ def test_a_malformed_request_is_refused_with_a_reason(header: Any, because: str)
 
 
 def test_the_longest_string_still_passes() -> None:
-    request = FindCoordinator(kind=CoordinatorType.GROUP, key="表" * 10_922 + "x")
+    request = m.FindCoordinator(kind=CoordinatorType.GROUP, key="表" * 10_922 + "x")
     assert decode_request(after_length(encode_request(request, correlation_id=1))).request == request
 
 
@@ -222,7 +214,7 @@ def test_any_bytes_are_a_request_or_a_violation(data: bytes) -> None:
 @each_api
 @few
 @given(body=anything, error=anything, payload=st.binary(max_size=8))
-def test_any_header_is_a_message_or_a_violation(api: Api, body: Any, error: Any, payload: bytes) -> None:
+def test_any_header_is_a_message_or_a_violation(api: m.Api, body: Any, error: Any, payload: bytes) -> None:
     try:
         got = decode_request(frame([api.key, api.maximum, 1, "", body], payload))
     except ProtocolViolation:
@@ -240,7 +232,7 @@ def test_any_header_is_a_message_or_a_violation(api: Api, body: Any, error: Any,
 @each_api
 @few
 @given(data=st.data())
-def test_a_message_with_one_byte_changed_is_a_message_or_a_violation(api: Api, data: st.DataObject) -> None:
+def test_a_message_with_one_byte_changed_is_a_message_or_a_violation(api: m.Api, data: st.DataObject) -> None:
     sent = after_length(encode_request(data.draw(values_of(api.request)), correlation_id=1))
     body = ReplyFrame(1, error=ErrorCode.NONE, body=data.draw(values_of(api.reply)))
     answered = after_length(encode_reply(body))
@@ -293,8 +285,8 @@ def test_a_length_out_of_bounds_is_refused_before_a_byte_of_it_is_awaited(length
 
 def test_a_frame_larger_than_anybody_accepts_is_never_built() -> None:
     records = memoryview(bytes(1)).cast("B")
-    huge = ProducePartition(topic="t", partition=0, records=bytes(FRAME_SIZE_MAX))
-    request = Produce(transactional_id=None, acks=-1, timeout_ms=1, partitions=(huge,))
+    huge = m.ProducePartition(topic="t", partition=0, records=bytes(FRAME_SIZE_MAX))
+    request = m.Produce(transactional_id=None, acks=-1, timeout_ms=1, partitions=(huge,))
     with pytest.raises(FrameTooLarge, match="the limit is"):
         encode_request(request, correlation_id=1)
     small = attrs.evolve(request, partitions=(attrs.evolve(huge, records=records),))
@@ -303,7 +295,7 @@ def test_a_frame_larger_than_anybody_accepts_is_never_built() -> None:
 
 def test_what_msgpack_must_decode_is_bounded_apart_from_the_records() -> None:
     """20 MB of empty arrays would take 1.4 GB and seconds of everybody's time."""
-    many = DescribeGroups(groups=("g" * 1000,) * (REQUEST_HEADER_MAX // 1000))
+    many = m.DescribeGroups(groups=("g" * 1000,) * (REQUEST_HEADER_MAX // 1000))
     with pytest.raises(FrameTooLarge, match="name fewer"):
         encode_request(many, correlation_id=1)
     with pytest.raises(ProtocolViolation, match=f"the limit is {REQUEST_HEADER_MAX}"):

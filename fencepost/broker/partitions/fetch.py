@@ -79,34 +79,20 @@ def _has_news(plans: tuple[FetchPlan, ...]) -> bool:
 def _plan_fetch(node: Node, part: m.FetchPartition, isolation_level: IsolationLevel) -> FetchPlan:
     key = TopicPartition(part.topic, part.partition)
     log = _led(node, key, part.current_leader_epoch)
+    if not isinstance(log, ErrorCode):
+        start, end = log.partition.log_start_offset, log.partition.log_end_offset
+        log = log if start <= part.fetch_offset <= end else ErrorCode.OFFSET_OUT_OF_RANGE
     if isinstance(log, ErrorCode):
-        return _refused(part, key, log)
+        return FetchPlan(partition=key, error=log, fetch_offset=part.fetch_offset, max_bytes=part.max_bytes)
     state = log.partition
-    if not state.log_start_offset <= part.fetch_offset <= state.log_end_offset:
-        return _refused(part, key, ErrorCode.OFFSET_OUT_OF_RANGE)
     return FetchPlan(
         partition=key,
-        error=NO_ERROR,
         fetch_offset=part.fetch_offset,
         before=state.end_for(isolation_level),
         max_bytes=part.max_bytes,
         high_watermark=state.high_watermark,
         last_stable_offset=state.last_stable_offset,
         log_start_offset=state.log_start_offset,
-    )
-
-
-def _refused(part: m.FetchPartition, key: TopicPartition, error: ErrorCode) -> FetchPlan:
-    """A plan that contains only an error; as in Kafka, all its offsets are -1."""
-    return FetchPlan(
-        partition=key,
-        error=error,
-        fetch_offset=part.fetch_offset,
-        before=NO_OFFSET,
-        max_bytes=part.max_bytes,
-        high_watermark=NO_OFFSET,
-        last_stable_offset=NO_OFFSET,
-        log_start_offset=NO_OFFSET,
     )
 
 
