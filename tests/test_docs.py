@@ -17,10 +17,10 @@ from fencepost.broker.transactions.tables import (
     TRANSACTION_VERSIONS,
     CoordinatorInput,
 )
-from fencepost.protocol import tables
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TransactionState
 from tools.docs import pages as docs
+from tools.docs import tables
 from tools.docs.fidelity import DIFFERENCES, VALUES
 
 SLIDE_LINES_MAX = 24  # of text at the size of a slide

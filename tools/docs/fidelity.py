@@ -1,6 +1,6 @@
 """Fidelity to Apache Kafka 4.3.1: the settings that select an older Kafka, and the intended differences.
 
-docs/fidelity.md is generated from these tables. Rule: a difference that is not listed here is a bug.
+docs/fidelity.md shows these tables. Rule: a difference that is not listed here is a bug.
 """
 
 from __future__ import annotations
@@ -8,9 +8,6 @@ from __future__ import annotations
 from typing import Final
 
 import attrs
-
-from fencepost.broker.kafka_fixes import FIXES
-from fencepost.protocol import tables
 
 
 @attrs.frozen(kw_only=True)
@@ -296,31 +293,3 @@ DIFFERENCES: Final = (
         noticed="Retries come sooner.",
     ),
 )
-
-
-def values_table() -> str:
-    """The settings that make a broker or a client behave like an older one."""
-    rows = [
-        (f"`{row.setting}`", f"{row.value} (default)" if row.is_default else row.value, row.means,
-         row.source, row.opens)
-        for row in VALUES
-    ]  # fmt: skip
-    return tables.markdown_table(("setting", "value", "meaning", "from", "anomalies"), rows)
-
-
-def corrections_table() -> str:
-    """The fixes that Kafka made later."""
-    rows = [
-        (f"`{knob.name}`", knob.on, knob.off, f"{knob.source}, {knob.since}", knob.opens) for knob in FIXES
-    ]
-    return tables.markdown_table(
-        ("name", "with the fix (default)", "without the fix", "from", "what goes wrong without it"), rows
-    )
-
-
-def differences_table() -> str:
-    """The intended differences from Apache Kafka."""
-    rows = [(row.what, row.kafka, row.here, row.because, row.noticed) for row in DIFFERENCES]
-    return tables.markdown_table(
-        ("subject", "Apache Kafka", "Fencepost", "reason", "how a user notices"), rows
-    )

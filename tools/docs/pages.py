@@ -8,27 +8,38 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
+from fencepost.broker.checks import Check
 from fencepost.broker.groups.tables import MEMBERSHIP
-from fencepost.broker.transactions.tables import END_VERSION_0, END_VERSION_2, MOVES
+from fencepost.broker.kafka_fixes import FIXES
+from fencepost.broker.partitions.checks import (
+    BEFORE_ASKING,
+    CHECKS,
+    FORM_CHECKS,
+    MARKER_CHECKS,
+    OFFSET_CHECKS,
+    REQUEST_CHECKS,
+)
+from fencepost.broker.partitions.produce import ADD_ERRORS, VERIFY_ERRORS
+from fencepost.broker.transactions.init_producer_id import GRANTS, IDENTITY_CHECKS, Expectation
+from fencepost.broker.transactions.tables import END_VERSION_0, END_VERSION_2, MOVES, CoordinatorInput
 from fencepost.client.group_member import MEMBER_STATES, MemberState
 from fencepost.client.producer_states import IDEMPOTENT, TRANSACTIONAL, ProducerState
-from fencepost.protocol import tables
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import APIS, Api
-from fencepost.protocol.tables import Table
 from fencepost.protocol.terms import GroupState, TransactionState
 from fencepost.simulator.judges.coverage import UNREACHABLE
 from fencepost.simulator.judges.known_anomalies import KNOWN, OLD_BEHAVIOURS
 from fencepost.simulator.judges.rules import HISTORY_RULES, STEP_RULES
-from tools.docs.fidelity import corrections_table, differences_table, values_table
-from tools.docs.slides import SLIDES
+from tools.docs import tables
+from tools.docs.fidelity import DIFFERENCES, VALUES
+from tools.docs.tables import Table
 
 DOCS: Final = Path(__file__).resolve().parent.parent.parent / "docs"
 _SECTION: Final = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -132,6 +143,110 @@ def _diagram(table: Table, start: Enum) -> str:
     return f"```mermaid\n{tables.mermaid(table, start=start)}\n```"
 
 
+def _values_table() -> str:
+    """The settings that make a broker or a client behave like an older one."""
+    rows = [
+        (f"`{row.setting}`", f"{row.value} (default)" if row.is_default else row.value, row.means,
+         row.source, row.opens)
+        for row in VALUES
+    ]  # fmt: skip
+    return tables.markdown_table(("setting", "value", "meaning", "from", "anomalies"), rows)
+
+
+def _corrections_table() -> str:
+    """The fixes that Kafka made later."""
+    rows = [
+        (f"`{knob.name}`", knob.on, knob.off, f"{knob.source}, {knob.since}", knob.opens) for knob in FIXES
+    ]
+    return tables.markdown_table(
+        ("name", "with the fix (default)", "without the fix", "from", "what goes wrong without it"), rows
+    )
+
+
+def _differences_table() -> str:
+    """The intended differences from Apache Kafka."""
+    rows = [(row.what, row.kafka, row.here, row.because, row.noticed) for row in DIFFERENCES]
+    return tables.markdown_table(
+        ("subject", "Apache Kafka", "Fencepost", "reason", "how a user notices"), rows
+    )
+
+
+def _coded(error: ErrorCode) -> str:
+    return f"`{error.name}`"
+
+
+def _identity_rules() -> str:
+    rows = [(str(number), rule.name, _coded(rule.error)) for number, rule in enumerate(IDENTITY_CHECKS, 1)]
+    return tables.markdown_table(("", "the request", "answer"), rows)
+
+
+def _grants() -> str:
+    """Includes the states in which markers are being written: there, every InitProducerId must retry."""
+    busy: Table = {
+        state: dict.fromkeys(Expectation, cell)
+        for state, row in MOVES.items()
+        if isinstance(cell := row[CoordinatorInput.INIT], ErrorCode)
+    }
+    return tables.markdown({**GRANTS, **busy}, corner="expects")
+
+
+def _produce_rules() -> str:
+    early = [("a transactional batch", check.name, check.error) for check in BEFORE_ASKING]
+    found = [("the request", check.name, check.error) for check in REQUEST_CHECKS] + early
+    rows = [(str(number), who, name, _coded(error)) for number, (who, name, error) in enumerate(found, 1)]
+    return tables.markdown_table(("", "applies to", "condition", "answer"), rows)
+
+
+def _add_errors() -> str:
+    rows = [
+        (_coded(error), _meaning(ADD_ERRORS, error), _meaning(VERIFY_ERRORS, error))
+        for error in VERIFY_ERRORS
+    ]
+    return tables.markdown_table(
+        ("the coordinator's error", "answer to Produce 12", "answer to older versions"), rows
+    )
+
+
+def _meaning(meanings: Mapping[ErrorCode, ErrorCode], error: ErrorCode) -> str:
+    return _coded(meanings.get(error, error))
+
+
+def _form_rules() -> str:
+    rows = [
+        (str(number), check.name, _coded(check.error), check.source)
+        for number, check in enumerate(FORM_CHECKS, 1)
+    ]
+    return tables.markdown_table(("", "a batch that", "answer", "source"), rows)
+
+
+def _batch_checks() -> str:
+    rows = [
+        (
+            str(number),
+            check.name,
+            _coded(check.error) if check.error else "its old offset",
+            check.protection or "",
+            "yes" if check in OFFSET_CHECKS else "",
+            _from(check),
+        )
+        for number, check in enumerate(CHECKS, 1)
+    ]
+    return tables.markdown_table(("", "a batch that", "answer", "part of", "offsets too", "source"), rows)
+
+
+def _marker_checks() -> str:
+    rows = [
+        (str(number), check.name, _coded(check.error), _from(check))
+        for number, check in enumerate(MARKER_CHECKS, 1)
+    ]
+    return tables.markdown_table(("", "a marker that", "answer", "source"), rows)
+
+
+def _from(check: Check[*tuple[Any, ...]]) -> str:
+    since = f", with `{check.since}`" if check.since else ""
+    return check.source + since + (f", until `{check.until}`" if check.until else "")
+
+
 SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "end-table": lambda: tables.markdown(END_VERSION_2),
     "old-end-table": lambda: tables.markdown(END_VERSION_0),
@@ -152,10 +267,17 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "known-behaviours": _known_table,
     "old-behaviours": _old_behaviours_table,
     "unreachable-cells": _unreachable_table,
-    "older-values": values_table,
-    "corrections": corrections_table,
-    "differences": differences_table,
-    **SLIDES,
+    "older-values": _values_table,
+    "corrections": _corrections_table,
+    "differences": _differences_table,
+    # The slides: checks of InitProducerId, Produce and markers, in the order in which the broker runs them.
+    "identity-rules": _identity_rules,
+    "grants-table": _grants,
+    "produce-rules": _produce_rules,
+    "add-errors": _add_errors,
+    "form-rules": _form_rules,
+    "batch-checks": _batch_checks,
+    "marker-checks": _marker_checks,
 }
 
 
