@@ -6,8 +6,9 @@ Rule: the node's own code never learns that it is simulated. It sees inputs, its
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
+from typing import Any
 
 import attrs
 
@@ -71,6 +72,7 @@ class SimulatedNode(Participant):
     policy: SyncPolicy
     carries_own: bool = attrs.field(kw_only=True)
     disk: str = attrs.field(init=False)
+    heard: Mapping[type, tuple[Callable[[Any], None], ...]] = attrs.field(init=False)
     host: Host | None = None
     sends_at_once: bool = False  # what an act sends leaves before the next act: faults strike in between
     death: CountedDeath | None = None
@@ -83,6 +85,7 @@ class SimulatedNode(Participant):
 
     def __attrs_post_init__(self) -> None:
         self.disk = disk_of(self.participant)
+        self.heard = self.world.events.heard
 
     @property
     def owner(self) -> Participant:
@@ -99,13 +102,13 @@ class SimulatedNode(Participant):
         self.host.watch = self._stepped
         self.host.start(self.clock.ms(self.world.now))
         self.work()
-        if LifeChanged in self.world.events.heard:
-            self.world.events.publish(LifeChanged(self.participant, Life.RESTARTS))
+        self.world.events.publish(LifeChanged(self.participant, Life.RESTARTS))
 
     def _stepped(self, arrived: Input, outcome: Outcome) -> None:
         # The most frequent event by far, so it is dispatched here, without a call in between.
-        for hear in self.world.events.heard.get(NodeStepped, ()):
-            hear(NodeStepped(self, arrived, outcome))
+        step = NodeStepped(self, arrived, outcome)
+        for hear in self.heard.get(NodeStepped, ()):
+            hear(step)
 
     def kill(self, *, power_is_lost: bool = False) -> None:
         """The process is gone where it stands; with `power_is_lost` so is what it had not synced."""
@@ -185,7 +188,7 @@ class SimulatedNode(Participant):
         if host is None or self.is_paused:
             return
         now = self.clock.ms(self.world.now)
-        heard = self.world.events.heard
+        heard = self.heard
         if self.death is None and not self.sends_at_once and ActDone not in heard and ActBegins not in heard:
             host.work_until_idle(now)
         else:

@@ -87,7 +87,7 @@ class World:
         self.journals = ClusterJournals(self._choose_of_disk, settings=settings.journals, breaks=self._breaks)
         self.nodes = [self._make_node(number + 1) for number in range(settings.nodes)]
         self.processes: list[ClientProcess] = []
-        self._digest = hashlib.blake2b(digest_size=16)
+        self._acts: list[int] = []  # time and number of each, in turn
 
     def _make_node(self, node_id: int) -> SimulatedNode:
         settings = attrs.evolve(
@@ -126,21 +126,20 @@ class World:
 
     def run_until(self, is_over: Callable[[], bool]) -> None:
         """One thing after the other. Disordered when that is not over within the settings' `events_max`."""
-        queue, end = self.queue, self.happened + self.settings.events_max
+        queue, acts, end = self.queue, self._acts, self.happened + self.settings.events_max
         while not is_over():
             if not queue or self.happened > end:
                 because = "nothing is left to happen" if not queue else "it goes on and on"
                 raise Disordered(f"the world does not come to its end: {because}")
             self.now, number, act, argument = heappop(queue)
-            self._digest.update(b"%d %d " % (self.now, number))
+            acts += (self.now, number)
             act(argument)
 
     @property
     def digest(self) -> str:
         """The hash of the history so far: when everything happened, in which order, and every choice."""
-        whole = self._digest.copy()
-        whole.update(repr(self.choices.taken).encode())
-        return whole.hexdigest()
+        acts = "%d " * len(self._acts) % tuple(self._acts)
+        return hashlib.blake2b(f"{acts}{self.choices.taken}".encode(), digest_size=16).hexdigest()
 
     # --- what is in it --------------------------------------------------------------------------------------
 
