@@ -54,7 +54,7 @@ from fencepost.journal.manifest import (
     encode_manifest,
     write_log_start,
 )
-from fencepost.journal.recovery import read_snapshot, recover
+from fencepost.journal.recovery import Recovery, read_snapshot
 from fencepost.journal.segments import SNAPSHOT, Segment, file_name
 from fencepost.journal.storage import Storage, StorageError, directory_name
 from fencepost.protocol.batches import BatchHeader, Buffer
@@ -104,7 +104,7 @@ class Journal:
         self._storage = storage
         self._directory = directory_name(partition)
         storage.make_directory(self._directory)
-        recovered = recover(storage, self._directory, trusted_clean=trusted_clean)
+        recovered = Recovery(storage, self._directory, trusted_clean=trusted_clean)
         self.dropped = recovered.dropped  # what recovery dropped and why, or None
         self._segments = recovered.segments
         self._bases = [segment.base_offset for segment in self._segments]

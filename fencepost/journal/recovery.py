@@ -32,8 +32,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import attrs
-
 from fencepost.journal.indexes import CorruptIndex, ProducerSnapshot, decode_snapshot
 from fencepost.journal.manifest import (
     CHECKPOINT_FILE,
@@ -59,26 +57,6 @@ from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET
 
 
-@attrs.frozen(kw_only=True)
-class Recovered:
-    """A log that is valid to its last byte; `dropped` describes the bytes that recovery cut off."""
-
-    segments: list[Segment]  # at least one; the last takes appends
-    synced: list[SyncedSegment]  # the checkpoint's entries for the first of them
-    snapshots: list[int]  # offsets, ascending
-    log_start_offset: int
-    dropped: str | None
-
-
-def recover(storage: Storage, directory: str, *, trusted_clean: bool) -> Recovered:
-    """Open the segments of one partition, and create the first one if there is none.
-
-    Segments that the checkpoint covers are not read; the last segment only after a clean shutdown
-    (`trusted_clean`).
-    """
-    return _Recovery(storage, directory).run(trusted_clean=trusted_clean)
-
-
 def read_snapshot(storage: Storage, directory: str, offset: int) -> list[ProducerSnapshot] | None:
     """The snapshot taken at `offset`; None when it is missing or corrupt. A corrupt one is removed."""
     path = f"{directory}/{offset:020d}.{SNAPSHOT}"
@@ -92,34 +70,47 @@ def read_snapshot(storage: Storage, directory: str, offset: int) -> list[Produce
         return None
 
 
-class _Recovery:
-    def __init__(self, storage: Storage, directory: str) -> None:
+class Recovery:
+    """A log that is valid to its last byte, with the segments of one partition; the first one is created if
+    there is none.
+
+    Segments that the checkpoint covers are not read; the last segment only after a clean shutdown
+    (`trusted_clean`).
+    """
+
+    def __init__(self, storage: Storage, directory: str, *, trusted_clean: bool) -> None:
         self._storage = storage
         self._directory = directory
-        self._segments: list[Segment] = []
-        self._snapshots: list[int] = []
-        self._log_start_offset = 0
+        self.segments: list[Segment] = []  # at least one; the last takes appends
+        self.snapshots: list[int] = []  # offsets, ascending
         self._dropped_bytes = 0
         self._why: str | None = None
-
-    def run(self, *, trusted_clean: bool) -> Recovered:
+        self._stored_log_start = read_log_start(storage, directory)
         sizes = self._sweep()
         listed = [entry for entry in self._read_checkpoint() if entry.base_offset in sizes]
-        synced = self._take_over(_vouched(sizes, listed, trusted_clean=trusted_clean))
-        self._replay(dict(list(sizes.items())[len(synced) :]))
-        if not self._segments:
-            self._segments.append(Segment(self._storage, self._directory, 0))
-            self._segments[0].create()
+        # The checkpoint's entries for the first segments.
+        self.synced = self._take_over(_vouched(sizes, listed, trusted_clean=trusted_clean))
+        self._replay(dict(list(sizes.items())[len(self.synced) :]))
+        if not self.segments:
+            self.segments.append(Segment(self._storage, self._directory, 0))
+            self.segments[0].create()
         self._remove_stale()
-        if synced != listed:
-            self._storage.replace(self._path(CHECKPOINT_FILE), encode_checkpoint(synced), durable=True)
-        return Recovered(
-            segments=self._segments,
-            synced=synced,
-            snapshots=self._snapshots,
-            log_start_offset=self._log_start(),
-            dropped=self._report(),
-        )
+        if self.synced != listed:
+            content = encode_checkpoint(self.synced)
+            self._storage.replace(self._path(CHECKPOINT_FILE), content, durable=True)
+
+    @property
+    def log_start_offset(self) -> int:
+        """The stored log start, clipped to the log that is left."""
+        return min(max(self._stored_log_start, self.segments[0].base_offset), self.segments[-1].end_offset)
+
+    @property
+    def dropped(self) -> str | None:
+        """Which bytes were cut off and why, or None."""
+        if self._why is None:
+            return None
+        end = self.segments[-1].end_offset
+        return f"{self._directory}: dropped {self._dropped_bytes} bytes from offset {end} on: {self._why}"
 
     def _path(self, name: str) -> str:
         return f"{self._directory}/{name}"
@@ -129,32 +120,27 @@ class _Recovery:
         files = self._storage.files(self._directory)
         parsed = [(name, *parse_file_name(name)) for name in files]
         sizes = {offset: files[name] for name, offset, kind in parsed if kind == LOG}
-        self._snapshots = [offset for _, offset, kind in parsed if kind == SNAPSHOT]
+        self.snapshots = [offset for _, offset, kind in parsed if kind == SNAPSHOT]
         for name, offset, kind in parsed:
             half_written = name.endswith(TEMPORARY_SUFFIX)
             without_log = kind in INDEX_KINDS and offset not in sizes
             if half_written or without_log:
                 self._storage.remove(self._path(name))
-        self._log_start_offset = read_log_start(self._storage, self._directory)
         return self._without_deleted(sizes)
 
     def _without_deleted(self, sizes: dict[int, int]) -> dict[int, int]:
         """Delete the segments below the log start, oldest first, so that a crash leaves no gap."""
         readable = [
             offset
-            for offset in self._snapshots
-            if 0 < offset <= self._log_start_offset
+            for offset in self.snapshots
+            if 0 < offset <= self._stored_log_start
             and offset in sizes
             and read_snapshot(self._storage, self._directory, offset) is not None
         ]
-        gone = deletable(list(sizes), self._log_start_offset, snapshots=readable)
+        gone = deletable(list(sizes), self._stored_log_start, snapshots=readable)
         for base in gone:
             Segment(self._storage, self._directory, base).remove()
         return {base: size for base, size in sizes.items() if base not in gone}
-
-    def _log_start(self) -> int:
-        """The stored log start, clipped to the log that is left."""
-        return min(max(self._log_start_offset, self._segments[0].base_offset), self._segments[-1].end_offset)
 
     def _read_checkpoint(self) -> list[SyncedSegment]:
         data = self._storage.read_file(self._path(CHECKPOINT_FILE))
@@ -173,8 +159,8 @@ class _Recovery:
                 segment.load(entry)
             except CorruptIndex:  # this segment and later ones are read from the log
                 break
-            self._segments.append(segment)
-        return vouched[: len(self._segments)]
+            self.segments.append(segment)
+        return vouched[: len(self.segments)]
 
     def _replay(self, sizes: dict[int, int]) -> None:
         """Read and check the other segments; the first invalid byte ends the log."""
@@ -182,7 +168,7 @@ class _Recovery:
             return
         transactions = self._open_transactions_at(min(sizes))
         for base, size in sizes.items():
-            expected = self._segments[-1].end_offset if self._segments else base
+            expected = self.segments[-1].end_offset if self.segments else base
             if self._why is None and base != expected:
                 self._why = f"a segment begins at offset {base} where {expected} was expected"
             segment = Segment(self._storage, self._directory, base)
@@ -190,7 +176,7 @@ class _Recovery:
                 self._dropped_bytes += size
                 segment.remove()
                 continue
-            epoch = self._segments[-1].leader_epoch if self._segments else NO_LEADER_EPOCH
+            epoch = self.segments[-1].leader_epoch if self.segments else NO_LEADER_EPOCH
             self._why = _replay_segment(segment, size, transactions, leader_epoch=epoch)
             if self._why is not None:
                 self._dropped_bytes += size - segment.size
@@ -203,21 +189,21 @@ class _Recovery:
             segment.write_indexes()
             # A log may have more segments than a process may have open files.
             segment.release()
-            self._segments.append(segment)
+            self.segments.append(segment)
 
     def _open_transactions_at(self, offset: int) -> OpenTransactions:
         """The open transactions at `offset`: from the newest valid snapshot at or before it and the batches
         in between.
         """
         start, transactions = 0, OpenTransactions()
-        for taken_at in [taken_at for taken_at in reversed(self._snapshots) if taken_at <= offset]:
+        for taken_at in [taken_at for taken_at in reversed(self.snapshots) if taken_at <= offset]:
             producers = read_snapshot(self._storage, self._directory, taken_at)
             if producers is None:
-                self._snapshots.remove(taken_at)
+                self.snapshots.remove(taken_at)
                 continue
             start, transactions = taken_at, open_in_snapshot(producers)
             break
-        for segment in self._segments:
+        for segment in self.segments:
             if segment.end_offset > start:
                 for header, batch in segment.batches(start, before=segment.end_offset):
                     transactions.see(header, batch)
@@ -226,19 +212,13 @@ class _Recovery:
 
     def _remove_stale(self) -> None:
         """Remove snapshots beyond the log end, and the manifest of a log that was cut."""
-        end = self._segments[-1].end_offset
+        end = self.segments[-1].end_offset
         # A snapshot from the lost tail would make the leader take batches that it lost for duplicates.
-        for offset in [offset for offset in self._snapshots if offset > end]:
-            self._snapshots.remove(offset)
+        for offset in [offset for offset in self.snapshots if offset > end]:
+            self.snapshots.remove(offset)
             self._storage.remove(self._path(file_name(offset, SNAPSHOT)))
         if self._why is not None:
             self._storage.remove(self._path(MANIFEST_FILE))
-
-    def _report(self) -> str | None:
-        if self._why is None:
-            return None
-        end = self._segments[-1].end_offset
-        return f"{self._directory}: dropped {self._dropped_bytes} bytes from offset {end} on: {self._why}"
 
 
 def _vouched(

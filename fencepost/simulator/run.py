@@ -30,7 +30,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import attrs
 
@@ -38,6 +38,7 @@ from fencepost.broker.purgatory import LeaderLog
 from fencepost.broker.transactions.state import COMPLETED, PREPARED, Transactions
 from fencepost.faults.phrases import Fault, Point
 from fencepost.protocol.terms import TopicPartition
+from fencepost.simulator.actors.clients import Actor
 from fencepost.simulator.actors.workloads import transform, without_mark
 from fencepost.simulator.faults.injector import FaultInjector
 from fencepost.simulator.faults.protocol_events import SAME, Listener, ProtocolEvent, ProtocolEvents
@@ -62,14 +63,6 @@ ENDED: Final = ("commit: ok", "abort: ok")  # marks of transactions that their p
 
 
 # --- what a run is given ------------------------------------------------------------------------------------
-
-
-class Actor(Protocol):
-    """A role while it is played: it says what its client saw, and how far it read."""
-
-    def all_operations(self, now: int) -> list[ClientOperation]: ...
-
-    def positions(self) -> Mapping[TopicPartition, int]: ...
 
 
 class Task(Enum):
@@ -479,7 +472,7 @@ class Run:
         except Disordered as problem:
             return self._what_hangs(problem)
         except Exception as problem:  # noqa: BLE001 - what a core may raise is not known beforehand
-            return core_failure(problem)
+            return failure(CORE_FAILED, problem)
         return None
 
     def _what_hangs(self, problem: Disordered) -> Violation:
@@ -580,23 +573,17 @@ def run_of(spec: RunSpec, choices: Choices, watch: Callable[[Run], None] | None 
     return run
 
 
-def core_failure(problem: Exception) -> Violation:
-    """The cores hold their own assumptions by assertion: a broken one is a finding as any other."""
-    return Violation(CORE_FAILED, f"{type(problem).__name__} in {_place(problem)}: {problem}")
-
-
-def judge_failure(problem: Exception) -> Violation:
-    """The judges hold theirs, too: something that they thought impossible has happened, or they are wrong."""
-    return Violation(JUDGE_FAILED, f"{type(problem).__name__} in {_place(problem)}: {problem}")
-
-
-def _place(problem: BaseException) -> str:
+def failure(rule: str, problem: Exception) -> Violation:
+    """An exception as a finding like any other: cores and judges assert what they assume, so either something
+    happened that they thought impossible, or they are wrong.
+    """
     trace = problem.__traceback__
     assert trace is not None, "what was raised has a traceback"
     while trace.tb_next is not None:
         trace = trace.tb_next
     code = trace.tb_frame.f_code
-    return f"{code.co_qualname}, line {trace.tb_lineno}"
+    place = f"{code.co_qualname}, line {trace.tb_lineno}"
+    return Violation(rule, f"{type(problem).__name__} in {place}: {problem}")
 
 
 def digest_of(world: World) -> str:

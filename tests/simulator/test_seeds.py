@@ -204,7 +204,7 @@ def test_whoever_comes_when_all_is_well_knows_how_each_transaction_ended() -> No
     for seed in range(20):
         world = run(seed, rivals_and_a_processor).simulation.world
         process = world.process("last")
-        runner = Runner(world, process, transactional_id="payers")
+        runner = Runner(process, transactional_id="payers")
         process.start(txn_writer(runner, partitions_of(PAYMENTS), 3, records_max=4))
         world.run_until(lambda process=process: process.is_over)
         assert len(runner.transactions) == 3

@@ -14,18 +14,19 @@ import attrs
 from fencepost.client.accumulator import Place
 from fencepost.client.batch import ProducerRecord
 from fencepost.client.calls import CallScript, ConsumerCalls, ProducerCalls
-from fencepost.client.consumer import ConsumerMachine
+from fencepost.client.consumer import ConsumerMachine, Reading
 from fencepost.client.consumer_records import ConsumedBatch
 from fencepost.client.errors import ClientError, Failure, ProducerFenced, TransactionAborted, WrongState
 from fencepost.client.group_member import MemberState, RebalanceEvent, RebalanceListener
 from fencepost.client.group_offsets import ConsumerGroupMetadata
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.settings import ConsumerSettings, ProducerSettings
-from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.simulator.judges.operations import Action, ClientOperation, OperationOutcome, Poll, Write
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.events import PartitionsAdded
 from fencepost.simulator.world.processes import ClientProcess, Port, Script
+from fencepost.simulator.world.world import World
 
 # Small batches, so that a transaction has several, and short patience, so that a lost answer is soon asked
 # for again.
@@ -38,10 +39,11 @@ MID_BATCH: Final = "read on in mid-batch"
 
 @attrs.define(eq=False)
 class AttemptedTransaction:
-    """What one transaction of a process read and wrote, and what the process knows of its end; so, too, a
-    record that was written without one.
+    """What one transaction of a process read and wrote, and what the process knows of its end. A record
+    outside of transactions is one of these, too.
 
-    The outcome is FAIL until a commit is tried: what a killed process left open is aborted sooner or later.
+    The outcome is FAIL until a commit is tried: a transaction that a killed process left open will be
+    aborted.
     """
 
     invoked_at: int
@@ -55,7 +57,7 @@ class AttemptedTransaction:
     completed_at: int | None = None
 
     def operation(self, process: str, number: int, *, now: int) -> ClientOperation:
-        """The same for a judge of histories; one that never ended ends now."""
+        """This transaction as the judges of histories see it; one that never ended ends now."""
         written = (Write(where, value, _offset(place)) for where, value, place in self.written)
         return ClientOperation(
             process,
@@ -76,7 +78,7 @@ def _offset(place: Place) -> int | None:
 
 @attrs.define(eq=False)
 class Sender:
-    """A producer of a process. `transactions` is everything that it ever tried, for the judges."""
+    """A producer of a process. `transactions` is everything that it tried, for the judges."""
 
     process: ClientProcess
     port: Port
@@ -94,7 +96,7 @@ class Sender:
         return _ended(self.calls.init_transactions(inf))
 
     def begin(self) -> AttemptedTransaction:
-        """Begins a transaction, which only the process knows of so far."""
+        """Begins a transaction; no broker knows of it yet."""
         self.calls.begin_transaction()
         transaction = AttemptedTransaction(self.process.world.now)
         self.transactions.append(transaction)
@@ -108,8 +110,8 @@ class Sender:
         *,
         at_once: bool = True,
     ) -> Script[bool]:
-        """Sends one record; False when the producer no longer takes any. Unless it goes `at_once`, it goes
-        with the next one that does, or with the commit.
+        """Sends one record; False when the producer no longer takes any. Unless `at_once`, it leaves with the
+        next record that does, or with the commit.
         """
         if not self.is_usable:
             return False
@@ -136,7 +138,7 @@ class Sender:
         self.calls.send_offsets_to_transaction(offsets, group)
 
     def commit(self, transaction: AttemptedTransaction) -> Script[Failure | None]:
-        """Ends the transaction; until its outcome is known, a kill leaves it unknown."""
+        """Commits the transaction. A process that is killed before the reply leaves its outcome unknown."""
         transaction.outcome = OperationOutcome.INFO
         transaction.commit_asked_at = self.process.world.now
         failure = yield from _ended(self.calls.commit_transaction(inf))
@@ -148,14 +150,14 @@ class Sender:
         return failure
 
     def abort(self, transaction: AttemptedTransaction) -> Script[Failure | None]:
-        """Ends the transaction; nothing of it counts."""
+        """Aborts the transaction."""
         failure = yield from _ended(self.calls.abort_transaction(inf))
         transaction.completed_at = self.process.world.now
         return failure
 
 
 def _ended(call: CallScript[None]) -> Script[Failure | None]:
-    """How a call ended. A call that its producer does not allow is a mistake of the script."""
+    """How a call ended. A call that the state of the producer does not allow is a bug of the script."""
     try:
         yield from call
     except WrongState:
@@ -163,18 +165,6 @@ def _ended(call: CallScript[None]) -> Script[Failure | None]:
     except ClientError as problem:
         return Failure(type(problem), because=problem.because, error=problem.error)
     return None
-
-
-def sender(
-    process: ClientProcess,
-    settings: ProducerSettings,
-    bootstrap: str,
-    transactions: list[AttemptedTransaction],
-) -> Sender:
-    """A new producer of a process."""
-    machine = ProducerMachine(bootstrap, settings)
-    port = process.port(machine, request_timeout_ms=settings.request_timeout_ms)
-    return Sender(process, port, machine, ProducerCalls(machine, port), transactions)
 
 
 def can_go_on(failure: Failure | None) -> bool:
@@ -194,7 +184,7 @@ class Receiver(RebalanceListener):
     """What the group has added since this was looked at."""
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
-        """Reads the share that the group gives to it."""
+        """Reads the partitions that the group assigns to it."""
         self.calls.subscribe(topics, self)
 
     def assign(self, partitions: tuple[TopicPartition, ...]) -> None:
@@ -239,7 +229,7 @@ class Receiver(RebalanceListener):
         self.process.world.marks[event.value] += 1
 
     def poll(self) -> Script[list[ConsumedBatch]]:
-        """Waits for records, and takes what is there; a consumer that asks too early gets nothing."""
+        """Waits for records, and takes those that have arrived; none after an error."""
         try:
             return (yield from self.calls.poll(inf))
         except ClientError as problem:
@@ -249,7 +239,7 @@ class Receiver(RebalanceListener):
         return []
 
     def glance(self) -> tuple[Poll, ...]:
-        """Takes what is there, without waiting."""
+        """Takes the records that have arrived, without waiting."""
         batches: list[ConsumedBatch] = []
         try:
             batches = self.machine.take()
@@ -262,8 +252,8 @@ class Receiver(RebalanceListener):
         self.process.world.marks[f"poll failed: {type(problem).__name__}"] += 1
 
     def poll_some(self, choices: Choices) -> Script[tuple[Poll, ...]]:
-        """The same, but sometimes only the first records of it, as by a program with a limit of its own: it
-        reads on from the first that it left, which often stands in the middle of a batch.
+        """Polls, and sometimes takes only the first records, as a program with its own limit does. It then
+        reads on from the first record that it left, which is often in the middle of a batch.
         """
         polls = polls_of((yield from self.poll()))
         if not polls or not choices.happens(PARTIAL_PERMILLE):
@@ -283,15 +273,76 @@ class Receiver(RebalanceListener):
         return tuple(kept)
 
 
-def receiver(process: ClientProcess, settings: ConsumerSettings, bootstrap: str) -> Receiver:
-    """A new consumer of a process."""
-    machine = ConsumerMachine(bootstrap, settings)
-    port = process.port(machine, request_timeout_ms=settings.request_timeout_ms)
-    return Receiver(process, port, machine, ConsumerCalls(machine, port))
-
-
 def polls_of(batches: list[ConsumedBatch]) -> tuple[Poll, ...]:
-    """What was polled, a micro-operation per batch, in order."""
+    """What was polled: one micro-operation per batch, in order."""
     return tuple(
         Poll(batch.partition, tuple(zip(batch.offsets, batch.values, strict=True))) for batch in batches
     )
+
+
+@attrs.define(eq=False)
+class Actor:
+    """A client process at work, and what it did, for the judges."""
+
+    process: ClientProcess
+    transactions: list[AttemptedTransaction] = attrs.field(factory=list, init=False)
+    operations: list[ClientOperation] = attrs.field(factory=list, init=False)  # what it read outside of them
+    readings: dict[TopicPartition, Reading] = attrs.field(factory=dict, init=False)
+
+    @property
+    def world(self) -> World:
+        return self.process.world
+
+    def all_operations(self, now: int) -> list[ClientOperation]:
+        """What it did, in its own order; what is not over ends now."""
+        name = self.process.participant
+        ended = [transaction.operation(name, at, now=now) for at, transaction in enumerate(self.transactions)]
+        return [*ended, *self.operations]
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """How far it read."""
+        return {where: reading.position or 0 for where, reading in self.readings.items()}
+
+    def new_sender(self, settings: ProducerSettings) -> Sender:
+        """A new producer of the process."""
+        machine = ProducerMachine(self.world.bootstrap, settings)
+        port = self.process.port(machine, request_timeout_ms=settings.request_timeout_ms)
+        return Sender(self.process, port, machine, ProducerCalls(machine, port), self.transactions)
+
+    def new_receiver(self, settings: ConsumerSettings) -> Receiver:
+        """A new consumer of the process."""
+        machine = ConsumerMachine(self.world.bootstrap, settings)
+        port = self.process.port(machine, request_timeout_ms=settings.request_timeout_ms)
+        return Receiver(self.process, port, machine, ConsumerCalls(machine, port))
+
+    def single_write(self) -> AttemptedTransaction:
+        """What becomes of a record outside of transactions; unknown until it has its outcome."""
+        write = AttemptedTransaction(self.world.now, is_transactional=False, outcome=OperationOutcome.INFO)
+        self.transactions.append(write)
+        return write
+
+    def flush(self) -> Script[None]:
+        """Waits until every record has its outcome; those outside of transactions are then known."""
+        places = [place for known in self.transactions for _, _, place in known.written]
+        yield lambda: all(batch.is_done for batch, _ in places)
+        for known in self.transactions:
+            if not known.is_transactional and all(
+                batch.failure is None for _, _, (batch, _) in known.written
+            ):
+                known.outcome = OperationOutcome.OK
+
+    def has_read(
+        self, actions: tuple[Action, ...], *, invoked_at: int, isolation_level: IsolationLevel
+    ) -> None:
+        """Notes what a poll brought, as one operation."""
+        self.operations.append(
+            ClientOperation(
+                self.process.participant,
+                len(self.operations),
+                OperationOutcome.OK,
+                actions,
+                invoked_at,
+                self.world.now,
+                isolation_level=isolation_level,
+            )
+        )

@@ -1,7 +1,8 @@
-"""The people of a scenario at work: a producer that follows its script, a consumer that reads on and on.
+"""The clients of a scenario: a producer that follows its script, a consumer that reads until the run ends.
 
-Rule: a line of a script that cannot be done is left out, as its application would: after a transaction that
-must be aborted it goes on with the next `begin`, after a producer that is done with the next `init`.
+Rule: a line of a script that cannot be done is left out, as an application would. After a transaction that
+must be aborted the script continues with the next `begin`; after a producer that failed for good, with the
+next `init`.
 """
 
 from __future__ import annotations
@@ -10,49 +11,39 @@ from collections.abc import Callable
 
 import attrs
 
-from fencepost.client.consumer import Reading
 from fencepost.client.settings import ConsumerSettings, ProducerSettings
 from fencepost.faults.phrases import Point, ScriptLine, Verb
-from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.actors.clients import (
     BATCH_BYTES,
     REQUEST_TIMEOUT_MS,
+    Actor,
     AttemptedTransaction,
     Sender,
     can_go_on,
     polls_of,
-    receiver,
-    sender,
 )
 from fencepost.simulator.faults.protocol_events import ProtocolEvent, ProtocolEvents
-from fencepost.simulator.judges.operations import ClientOperation, OperationOutcome, PositionSet
+from fencepost.simulator.judges.operations import PositionSet
 from fencepost.simulator.scenarios.model import ConsumerPart, ProducerPart
 from fencepost.simulator.world.events import CallBegan, RecordsRead
-from fencepost.simulator.world.processes import ClientProcess, Script
-from fencepost.simulator.world.world import World
+from fencepost.simulator.world.processes import Script
 
 INIT_AGAIN_MS = 20  # before an init that failed for now is tried again
 
 
 @attrs.define(eq=False)
-class ProducerPlayer:
-    """A producer with its script, in the newest version of transactions that the cluster speaks.
+class ProducerPlayer(Actor):
+    """A producer with its script, in the newest version of transactions that the cluster speaks."""
 
-    `transactions` is everything that it tried, for the judges.
-    """
-
-    world: World
     protocol_events: ProtocolEvents
     transaction_version: int
     part: ProducerPart
-    process: ClientProcess
-    transactions: list[AttemptedTransaction] = attrs.Factory(list[AttemptedTransaction])
     sender: Sender | None = None
     transaction: AttemptedTransaction | None = None
     reached: set[Point] = attrs.Factory(set[Point])
 
     def script(self) -> Script[None]:
-        """The whole part, from the first line to the last."""
+        """Every line of the script, in order."""
         verbs: dict[Verb, Callable[[ScriptLine], Script[None]]] = {
             Verb.INIT: self._init,
             Verb.BEGIN: self._begin,
@@ -70,16 +61,7 @@ class ProducerPlayer:
         for line in self.part.script:
             self.world.events.publish(CallBegan(self.process.participant, str(line)))
             yield from verbs[line.verb](line)
-        yield from self._flush()
-
-    def all_operations(self, now: int) -> list[ClientOperation]:
-        """What it did, for the judges; what is not over ends now."""
-        name = self.process.participant
-        return [transaction.operation(name, at, now=now) for at, transaction in enumerate(self.transactions)]
-
-    def positions(self) -> dict[TopicPartition, int]:
-        """It reads nothing."""
-        return {}
+        yield from self.flush()
 
     # --- lines ----------------------------------------------------------------------------------------------
 
@@ -95,10 +77,11 @@ class ProducerPlayer:
             delivery_timeout_ms=part.delivery_timeout_ms,
             max_in_flight_requests_per_connection=part.max_in_flight,
         )
-        return sender(self.process, settings, self.world.bootstrap, self.transactions)
+        return self.new_sender(settings)
 
     def _usable(self) -> Sender | None:
-        """The producer, if it can do anything; one without transactions needs no init."""
+        """The producer, or None if there is none or it has failed for good; without transactions it needs no
+        init."""
         if self.sender is None and self.part.transactional_id is None:
             self.sender = self._made()
         return None if self.sender is None or self.sender.machine.is_over else self.sender
@@ -124,9 +107,7 @@ class ProducerPlayer:
         if sender is None or (transaction is None and self.part.transactional_id is not None):
             return
         if transaction is None:
-            transaction = AttemptedTransaction(self.world.now, is_transactional=False)
-            transaction.outcome = OperationOutcome.INFO
-            self.transactions.append(transaction)
+            transaction = self.single_write()
         yield from sender.send(transaction, line.partition, line.value.encode())
 
     def _send_offsets(self, line: ScriptLine) -> Script[None]:
@@ -153,15 +134,8 @@ class ProducerPlayer:
             yield from sender.abort(transaction)
             self.transaction = None
 
-    def _flush(self, _: ScriptLine | None = None) -> Script[None]:
-        """Until every record has its outcome; one outside of transactions is then known to be written."""
-        places = [place for known in self.transactions for _, _, place in known.written]
-        yield lambda: all(batch.is_done for batch, _ in places)
-        for transaction in self.transactions:
-            if not transaction.is_transactional and all(
-                batch.failure is None for _, _, (batch, _) in transaction.written
-            ):
-                transaction.outcome = OperationOutcome.OK
+    def _flush(self, _: ScriptLine) -> Script[None]:
+        return self.flush()
 
     def _pause(self, line: ScriptLine) -> Script[None]:
         yield line.time_ms
@@ -182,22 +156,18 @@ class ProducerPlayer:
 
 
 @attrs.define(eq=False)
-class ConsumerPlayer:
+class ConsumerPlayer(Actor):
     """A consumer that reads, an operation per poll, until the run is over."""
 
-    world: World
     part: ConsumerPart
-    process: ClientProcess
-    seen: list[ClientOperation] = attrs.Factory(list[ClientOperation])
-    readings: dict[TopicPartition, Reading] = attrs.Factory(dict[TopicPartition, Reading])
 
     def script(self) -> Script[None]:
-        """Reads on and on."""
+        """Reads until the run is over."""
         part, world = self.part, self.world
         settings = ConsumerSettings(
             group_id=part.group, isolation_level=part.isolation_level, request_timeout_ms=REQUEST_TIMEOUT_MS
         )
-        consumer = receiver(self.process, settings, world.bootstrap)
+        consumer = self.new_receiver(settings)
         consumer.assign(part.reads)
         self.readings = consumer.machine.readings
         placed = tuple(PositionSet(where) for where in part.reads)
@@ -206,26 +176,10 @@ class ConsumerPlayer:
             batches = yield from consumer.poll()
             if not batches:
                 continue
-            self.seen.append(
-                ClientOperation(
-                    self.process.participant,
-                    len(self.seen),
-                    OperationOutcome.OK,
-                    (*placed, *polls_of(batches)),
-                    invoked_at,
-                    world.now,
-                    isolation_level=part.isolation_level,
-                )
+            self.has_read(
+                (*placed, *polls_of(batches)), invoked_at=invoked_at, isolation_level=part.isolation_level
             )
             placed = ()
             for batch in batches:
                 values = tuple(value.decode() for value in batch.values)
                 world.events.publish(RecordsRead(self.process.participant, str(batch.partition), values))
-
-    def positions(self) -> dict[TopicPartition, int]:
-        """How far it read."""
-        return {where: reading.position or 0 for where, reading in self.readings.items()}
-
-    def all_operations(self, now: int) -> list[ClientOperation]:
-        """What it read, for the judges."""
-        return self.seen

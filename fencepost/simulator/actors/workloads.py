@@ -12,7 +12,6 @@ from typing import Final
 import attrs
 
 from fencepost.client.calls import RequestCalls
-from fencepost.client.consumer import Reading
 from fencepost.client.errors import ClientError, ProducerFenced
 from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import CoordinatorOf
@@ -29,18 +28,16 @@ from fencepost.protocol.terms import (
 from fencepost.simulator.actors.clients import (
     BATCH_BYTES,
     REQUEST_TIMEOUT_MS,
+    Actor,
     AttemptedTransaction,
     Receiver,
     Sender,
     can_go_on,
     polls_of,
-    receiver,
-    sender,
 )
-from fencepost.simulator.judges.operations import Action, ClientOperation, OperationOutcome, Poll, PositionSet
+from fencepost.simulator.judges.operations import Action, OperationOutcome, Poll, PositionSet
 from fencepost.simulator.world.choices import Choices
-from fencepost.simulator.world.processes import ClientProcess, Script
-from fencepost.simulator.world.world import World
+from fencepost.simulator.world.processes import Script
 
 PAYMENTS: Final = "payments"
 INPUT: Final = "in"
@@ -59,7 +56,7 @@ AWAY_MS: Final = (20, 200, 1_000)  # between leaving a group and joining it agai
 REBALANCED: Final = "rebalance in a transaction"
 REFUSED_MEMBER: Final = "commit of a replaced member refused"
 REPLACED: Final = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
-PATIENCE_MS: Final = 20  # what a process waits at most between two things that it does
+PATIENCE_MS: Final = 20  # the longest pause between two actions of a process
 
 
 @attrs.frozen(kw_only=True)
@@ -81,31 +78,16 @@ class Membership:
 
 
 @attrs.define(eq=False)
-class Runner:
-    """One client process of a workload, with what it did for the judges."""
+class Runner(Actor):
+    """One client process of a workload."""
 
-    world: World
-    process: ClientProcess
     transactional_id: str | None = None
     transaction_timeout_ms: int = 60_000
-    transactions: list[AttemptedTransaction] = attrs.Factory(list[AttemptedTransaction])
-    operations: list[ClientOperation] = attrs.Factory(list[ClientOperation])
-    readings: dict[TopicPartition, Reading] = attrs.Factory(dict[TopicPartition, Reading])
     transaction_version: int = 2
     choices: Choices = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.choices = self.world.choices
-
-    def all_operations(self, now: int) -> list[ClientOperation]:
-        """What this process did, in its own order; what is not over ends now."""
-        name = self.process.participant
-        ended = [transaction.operation(name, at, now=now) for at, transaction in enumerate(self.transactions)]
-        return [*ended, *self.operations]
-
-    def positions(self) -> dict[TopicPartition, int]:
-        """How far it read."""
-        return {where: reading.position or 0 for where, reading in self.readings.items()}
 
     def sender(self) -> Sender:
         settings = ProducerSettings(
@@ -116,16 +98,18 @@ class Runner:
             batch_size=self.choices.one_of((8 * BATCH_BYTES, 8 * BATCH_BYTES, BATCH_BYTES)),
             request_timeout_ms=REQUEST_TIMEOUT_MS,
         )
-        return sender(self.process, settings, self.world.bootstrap, self.transactions)
+        return self.new_sender(settings)
 
-    def receiver(self, *, isolation_level: IsolationLevel, group_id: str | None = None) -> Receiver:
+    def receiver(
+        self, isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED, group_id: str | None = None
+    ) -> Receiver:
         settings = ConsumerSettings(
             group_id=group_id,
             isolation_level=isolation_level,
             fetch_max_wait_ms=FETCH_WAIT_MS,
             request_timeout_ms=2 * FETCH_WAIT_MS,
         )
-        return receiver(self.process, settings, self.world.bootstrap)
+        return self.new_receiver(settings)
 
     def member(self, membership: Membership) -> Receiver:
         """A consumer that can subscribe."""
@@ -140,17 +124,17 @@ class Runner:
             fetch_max_wait_ms=FETCH_WAIT_MS,
             request_timeout_ms=2 * FETCH_WAIT_MS,
         )
-        return receiver(self.process, settings, self.world.bootstrap)
+        return self.new_receiver(settings)
 
     def rests(self) -> Script[None]:
-        """A pause of no or a few milliseconds."""
+        """Usually no pause, sometimes one of a few milliseconds."""
         pause = self.choices.below(PATIENCE_MS + 1) if self.choices.happens(300) else 0
         if pause:
             yield pause
 
 
 def _own(runner: Runner) -> Script[Sender | None]:
-    """A producer that owns the transactional id; None when somebody else took it meanwhile."""
+    """A producer that owns the transactional id; None when another process took the id meanwhile."""
     while True:
         made = runner.sender()
         failure = yield from made.init()
@@ -173,11 +157,11 @@ def txn_writer(
     records_max: int,
     reads: bool = False,
 ) -> Script[None]:
-    """Writes `count` transactions of a few records into some of the partitions; one in four is aborted. One
-    that `reads` also looks, in each of them, at what is committed there.
+    """Writes `count` transactions of a few records into some of the partitions; one in four is aborted. With
+    `reads`, each transaction also reads what is committed in the partitions.
     """
     made: Sender | None = None
-    consumer = runner.receiver(isolation_level=IsolationLevel.READ_COMMITTED) if reads else None
+    consumer = runner.receiver() if reads else None
     if consumer is not None:
         consumer.assign(partitions)
     for number in range(count):
@@ -226,7 +210,7 @@ def _end(runner: Runner, made: Sender, transaction: AttemptedTransaction) -> Scr
 
 
 def epoch_bumper(runner: Runner, count: int) -> Script[None]:
-    """Asks `count` times for its next identity, each time with the one that it has, as a producer does after
+    """Calls InitProducerId `count` times, each time with the identity that it has, as a producer does after
     an error that left it in doubt (KIP-360).
     """
     machine = RequestMachine(runner.world.bootstrap)
@@ -261,32 +245,28 @@ def idempotent_writer(
     made = runner.sender()
     for number in range(count):
         for where in partitions:
-            transaction = AttemptedTransaction(runner.world.now, is_transactional=False)
-            transaction.outcome = OperationOutcome.INFO
-            runner.transactions.append(transaction)
+            transaction = runner.single_write()
             value = f"{runner.process.participant} {number}-{where.partition}".encode()
             if not (yield from made.send(transaction, where, value)):
                 return
         yield from runner.rests()
         if pauses_ms:
             yield runner.choices.one_of(pauses_ms)
-    places = [place for transaction in runner.transactions for _, _, place in transaction.written]
-    yield lambda: all(batch.is_done for batch, _ in places)
-    for transaction in runner.transactions:
-        if all(batch.failure is None for _, _, (batch, _) in transaction.written):
-            transaction.outcome = OperationOutcome.OK
+    yield from runner.flush()
 
 
 # --- processors ---------------------------------------------------------------------------------------------
 
 
 def transform(value: bytes) -> bytes:
-    """What a processor makes of a record."""
+    """The value that a processor writes for a value that it read."""
     return value.upper()
 
 
 def _marked(value: bytes, runner: Runner, number: int, at: int) -> bytes:
-    """A copy that was aborted is made again: who made it, and when, keeps every value of its own."""
+    """A copy with a mark of who made it and when. An aborted copy is made again, and each value must be
+    unique.
+    """
     return b"%s%s%s.%d.%d" % (value, MARK, runner.process.participant.encode(), number, at)
 
 
@@ -327,8 +307,8 @@ def _copy(
     output: str,
     group: str,
 ) -> Script[None]:
-    """From where the group stands, until this producer is done."""
-    consumer = runner.receiver(isolation_level=IsolationLevel.READ_COMMITTED, group_id=group)
+    """Copies from the committed offsets of the group on, until this producer is done."""
+    consumer = runner.receiver(group_id=group)
     consumer.assign(inputs)
     machine = consumer.machine
     yield lambda: len(machine.positions) == len(inputs)
@@ -360,7 +340,7 @@ def _copy(
 def _write_copies(
     runner: Runner, made: Sender, transaction: AttemptedTransaction, polls: Iterable[Poll], *, output: str
 ) -> Script[None]:
-    """What was read, transformed, into the same partitions of the output."""
+    """Writes what was read, transformed, into the same partitions of the output."""
     read_now = [(poll.partition, value) for poll in polls for _, value in poll.records]
     for at, (where, value) in enumerate(read_now):
         copy = _marked(transform(value), runner, len(runner.transactions), at)
@@ -401,7 +381,7 @@ def _copy_as_member(
     output: str,
     membership: Membership,
 ) -> Script[bool]:
-    """Until the member leaves, or until this process is done (False)."""
+    """Copies until the member leaves (True) or this process is done (False)."""
     machine = consumer.machine
     again: dict[TopicPartition, int] = {}  # where an aborted transaction had begun
     while not consumer.is_fenced:
@@ -447,21 +427,12 @@ def reader(
     runner: Runner, partitions: tuple[TopicPartition, ...], isolation_level: IsolationLevel
 ) -> Script[None]:
     """Reads everything from the beginning, an operation per poll, until it is killed."""
-    consumer = runner.receiver(isolation_level=isolation_level)
+    consumer = runner.receiver(isolation_level)
     consumer.assign(partitions)
     runner.readings = consumer.machine.readings
     while True:
         invoked_at = runner.world.now
         polls = yield from consumer.poll_some(runner.choices)
         if polls:
-            operation = ClientOperation(
-                runner.process.participant,
-                len(runner.operations),
-                OperationOutcome.OK,
-                polls,
-                invoked_at,
-                runner.world.now,
-                isolation_level=isolation_level,
-            )
-            runner.operations.append(operation)
+            runner.has_read(polls, invoked_at=invoked_at, isolation_level=isolation_level)
         yield runner.choices.one_of(READER_RESTS_MS)

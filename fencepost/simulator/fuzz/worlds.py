@@ -204,7 +204,6 @@ def _role(
 ) -> Role:
     def act(run: Run, process: ClientProcess) -> tuple[Runner, Script[None]]:
         runner = Runner(
-            run.world,
             process,
             transactional_id=transactional_id,
             transaction_timeout_ms=transaction_timeout_ms,

@@ -17,6 +17,8 @@ from fencepost.simulator.actors.workloads import Membership, Runner, group_proce
 from fencepost.simulator.fuzz import worlds
 from fencepost.simulator.judges.rules import Violation
 from fencepost.simulator.run import (
+    CORE_FAILED,
+    JUDGE_FAILED,
     NOT_LIVE,
     Actor,
     Role,
@@ -24,8 +26,7 @@ from fencepost.simulator.run import (
     RunResult,
     RunSpec,
     Task,
-    core_failure,
-    judge_failure,
+    failure,
     run_of,
 )
 from fencepost.simulator.scenarios.model import (
@@ -128,18 +129,18 @@ def _play_and_judge(case: Case, run: Run) -> list[str]:
     except Disordered as problem:
         return _only(run, Violation(NOT_LIVE, str(problem)))
     except Exception as problem:  # noqa: BLE001 - what a core may raise is not known beforehand
-        return _only(run, core_failure(problem))
+        return _only(run, failure(CORE_FAILED, problem))
     try:
         judge(case, run)
         found = problems(case, run)
     except Exception as problem:  # noqa: BLE001 - what a judge may stumble over is not known beforehand
-        return _only(run, judge_failure(problem))
+        return _only(run, failure(JUDGE_FAILED, problem))
     return [*found, *(hints(case, run) if found else ())]
 
 
-def _only(run: Run, failure: Violation) -> list[str]:
-    run.breaches[:] = [failure]
-    return [str(failure)]
+def _only(run: Run, breach: Violation) -> list[str]:
+    run.breaches[:] = [breach]
+    return [str(breach)]
 
 
 def _in_words(expect: ScenarioExpectation) -> Iterator[str]:
@@ -173,17 +174,14 @@ def _role(cluster: ClusterShape, part: Part) -> Role:
     def act(run: Run, process: ClientProcess) -> tuple[Actor, Script[None]]:
         match part:
             case ProducerPart():
-                producer = ProducerPlayer(run.world, run.protocol_events, cluster.dialect, part, process)
+                producer = ProducerPlayer(process, run.protocol_events, cluster.dialect, part)
                 return producer, producer.script()
             case ConsumerPart():
-                consumer = ConsumerPlayer(run.world, part, process)
+                consumer = ConsumerPlayer(process, part)
                 return consumer, consumer.script()
             case ProcessorPart():
                 runner = Runner(
-                    run.world,
-                    process,
-                    transactional_id=part.transactional_id,
-                    transaction_version=cluster.dialect,
+                    process, transactional_id=part.transactional_id, transaction_version=cluster.dialect
                 )
                 return runner, _copying(runner, run, part)
 

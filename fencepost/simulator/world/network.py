@@ -1,7 +1,8 @@
-"""Connections between clients and nodes: FIFO each way, unordered among each other, as TCP is.
+"""Connections between clients and nodes: each direction is FIFO, and connections are not ordered among each
+other, as in TCP.
 
-Rule: a message is delivered once, or its connection dies with it. What was on its way when a caller gave up
-may still arrive: the receiver cannot know.
+Rule: a message is delivered once, or its connection dies with it. After a caller gives up, what it had sent
+may still arrive: the receiver cannot tell the difference.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class RequestMessage:
 
 @value
 class ReplyMessage:
-    """The answer to the question with this token, on its way back."""
+    """The reply to the request with this token, on its way back."""
 
     token: int
     error: ErrorCode
@@ -53,7 +54,7 @@ class ReplyMessage:
 
 @value
 class Close:
-    """The caller closed the connection; it arrives behind whatever was sent before."""
+    """The caller closed the connection; this arrives after everything that it sent before."""
 
 
 CLOSE: Final = Close()
@@ -92,9 +93,10 @@ class Channel:
 
 
 class SimulatedConnection:
-    """A caller's connection to a node. `in_flight`: what has no answer yet, and when it was asked, by token.
+    """A caller's connection to a node. `in_flight`: the API of each unanswered request and when it was sent,
+    by token.
 
-    `is_timed` while somebody will look whether the oldest question is too old.
+    `is_timed` while an act is queued that checks the age of the oldest request.
     """
 
     __slots__ = ("caller", "in_flight", "is_timed", "number", "server", "to_caller", "to_server")
@@ -109,7 +111,7 @@ class SimulatedConnection:
         self.is_timed = False
 
     def api_of(self, token: int) -> Api | None:
-        """What a question that is not answered yet asks for."""
+        """The API of a request that is not answered yet, or None."""
         asked = self.in_flight.get(token)
         return None if asked is None else asked[0]
 
@@ -145,12 +147,12 @@ class Network:
         return connection
 
     def ask(self, connection: SimulatedConnection, question: RequestMessage) -> None:
-        """Send a question; its answer, or the loss of the connection, reaches the caller."""
+        """Send a request; its reply, or the loss of the connection, reaches the caller."""
         connection.in_flight[question.token] = (API_BY_REQUEST[type(question.request)], self.world.now)
         self._send(connection.to_server, _recoded_question(question) if self.encodes else question)
 
     def answer(self, connection: SimulatedConnection, answer: ReplyMessage) -> None:
-        """Send an answer, unless the caller is gone."""
+        """Send a reply, unless the caller is gone."""
         channel = connection.to_caller
         if channel.is_dead:
             if ReplyDiscarded in self.heard:
@@ -174,7 +176,7 @@ class Network:
     # --- arriving -------------------------------------------------------------------------------------------
 
     def arrive(self, arriving: tuple[Channel, Message]) -> None:
-        """A message is there: it is taken, or waits behind what holds it up."""
+        """A message reached its target: it is taken, or waits for what holds it up."""
         channel, message = arriving
         if channel.is_dead:
             self._lost(channel, message, "the connection is gone")
@@ -257,14 +259,14 @@ class Network:
     # --- ending ---------------------------------------------------------------------------------------------
 
     def give_up(self, connection: SimulatedConnection) -> None:
-        """The caller closes: no answer reaches it any more, but what it sent before may still arrive."""
+        """The caller closes: no reply reaches it any more, but what it sent before may still arrive."""
         self._kill(connection.to_caller, "the caller gave up")
         connection.in_flight.clear()
         if not connection.to_server.is_dead:
             self._send(connection.to_server, CLOSE)
 
     def reset(self, connection: SimulatedConnection, *, server_is_gone: bool = False) -> None:
-        """The connection breaks: whatever is on its way is lost, and both ends hear of it."""
+        """The connection breaks: everything on its way is lost, and both ends are informed."""
         self.connections.pop(connection.number, None)
         was_open = connection.is_open
         self._kill(connection.to_server, "the connection broke")

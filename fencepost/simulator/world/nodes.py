@@ -45,14 +45,14 @@ class DeathPlace(Enum):
 
 @attrs.define(eq=False)
 class CountedDeath:
-    """The death of a node after `left` more acts, or writes: then `strike` is called, and kills the node."""
+    """The death of a node after `left` more acts or writes: then `strike` is called, which kills the node."""
 
     place: DeathPlace
     left: int
     strike: Callable[[], object]
 
     def counts(self, act: object) -> bool:
-        """Whether this act is one of those that are counted."""
+        """Whether this act counts."""
         return self.left > 0 and (self.place is DeathPlace.ANYWHERE or type(act) is Append)
 
     def is_due(self, host: Host) -> bool:
@@ -111,7 +111,7 @@ class SimulatedNode(Participant):
             hear(step)
 
     def kill(self, *, power_is_lost: bool = False) -> None:
-        """The process is gone where it stands; with `power_is_lost` so is what it had not synced."""
+        """The process ends at once; with `power_is_lost`, what it had not synced is lost, too."""
         host = self.host
         if host is None:
             return
@@ -171,7 +171,7 @@ class SimulatedNode(Participant):
             self.work()
 
     def lost(self, connection: SimulatedConnection) -> None:
-        """A connection to another node broke: whatever was asked on it has no answer."""
+        """A connection to another node broke: its unanswered requests fail."""
         for node_id, peer in list(self.peers.items()):
             if peer is connection:
                 del self.peers[node_id]
@@ -183,7 +183,7 @@ class SimulatedNode(Participant):
     # --- working --------------------------------------------------------------------------------------------
 
     def work(self) -> None:
-        """Do all that can be done now, or as much as it lives to do."""
+        """Do everything that can be done now, unless the node dies first."""
         host = self.host
         if host is None or self.is_paused:
             return
@@ -197,7 +197,7 @@ class SimulatedNode(Participant):
             self._flush(host)
 
     def _work_watched(self, host: Host, now: int) -> None:
-        """One thing after the other; between any two the node may be killed."""
+        """Do one thing at a time; the node may be killed between any two."""
         leaves_at_once = self.sends_at_once or self.death is not None
         events = self.world.events
         while self.host is host and not self.is_paused:
@@ -220,7 +220,7 @@ class SimulatedNode(Participant):
                     events.publish(ActDone(self, act))
 
     def _flush(self, host: Host) -> None:
-        """What the host wants done outside: answers, questions to nodes, syncs, and to be woken."""
+        """Carry out what the host wants from outside: replies, requests to nodes, syncs, and a wake-up."""
         network = self.world.network
         if host.answers:
             answers, host.answers = host.answers, []
@@ -279,14 +279,14 @@ class SimulatedNode(Participant):
             self.look_at_clock()
 
     def look_at_clock(self) -> None:
-        """Time went by, or the clock jumped."""
+        """Time passed, or the clock jumped."""
         if self.host is not None:
             self.host.tick(self.clock.ms(self.world.now))
             self.work()
 
 
 def disk_of(participant: str) -> str:
-    """What the disk of a node is called where slowness is counted."""
+    """The name of a node's disk, as `World.speeds` has it."""
     return f"disk of {participant}"
 
 

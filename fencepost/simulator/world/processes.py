@@ -66,7 +66,7 @@ class Port:
 
     @property
     def now(self) -> int:
-        """The time in milliseconds that this machine goes by."""
+        """The time in milliseconds, as this machine sees it."""
         process = self.process
         return process.clock.ms(process.world.now)
 
@@ -81,7 +81,7 @@ class Port:
         return ()
 
     def perform(self, effects: list[Effect]) -> None:
-        """Do what the machine wants done."""
+        """Carry out the effects of the machine."""
         for effect in effects:
             match effect:
                 case SendRequest():
@@ -92,7 +92,7 @@ class Port:
                     self.resolved[effect.operation] = effect.failure
                     self.process.world.events.publish(CallEnded(self.process, effect))
                 case BatchDone():
-                    pass  # the batch itself says so to those who wait for it
+                    pass  # those who wait look at the batch itself
                 case CallAnswered():
                     self.answers[effect.number] = effect
 
@@ -124,7 +124,7 @@ class Port:
             self.process.advance()
 
     def _time(self, connection: SimulatedConnection, asked_at: int) -> None:
-        """The oldest question of a connection has so long to be answered."""
+        """Check the oldest request of a connection when its timeout is over."""
         connection.is_timed = True
         at = asked_at + self.request_timeout_ms * NS_PER_MS
         self.process.world.at(at, self._time_out, connection)
@@ -184,7 +184,7 @@ class Port:
             self.look_at_clock()
 
     def look_at_clock(self) -> None:
-        """Time went by, or the clock jumped."""
+        """Time passed, or the clock jumped."""
         if self.wakes_at_ms is None:
             return
         if self.wakes_at_ms > self.now:
@@ -211,14 +211,14 @@ class ClientProcess(Participant):
         return port
 
     def start(self, script: Script[None]) -> None:
-        """Begin; the script runs up to the first thing that it must wait for."""
+        """Start the script; it runs up to its first wait."""
         self.world.events.publish(LifeChanged(self.participant, Life.STARTS))
         self.script = script
         self.waits_for = _at_once
         self.advance()
 
     def advance(self) -> None:
-        """Run on as far as what the script waits for is true."""
+        """Run the script as far as its waits are over."""
         if self.is_advancing or self.is_paused or self.script is None:
             return
         self.is_advancing = True
@@ -282,7 +282,7 @@ class ClientProcess(Participant):
         self.advance()
 
     def look_at_clock(self) -> None:
-        """Every machine whose time has come is woken."""
+        """Wake every machine whose time has come."""
         if self.is_paused or self.is_over:
             return
         for port in self.ports:
