@@ -57,7 +57,7 @@ from fencepost.client.errors import (
     unknown_topic,
 )
 from fencepost.client.group_member import GroupMember, RebalanceCall
-from fencepost.client.group_offsets import ConsumerGroupMetadata, commit_request
+from fencepost.client.group_offsets import ConsumerGroupMetadata, offsets_to_commit
 from fencepost.client.reply_errors import remedy_of
 from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import CoordinatorOf, FinishedCall, OnceAnswered
@@ -109,26 +109,19 @@ class Reading:
         self.fetched.clear()
 
 
+@attrs.define(eq=False)
 class ConsumerMachine(RequestMachine):
     """One consumer. It reads the partitions given to `assign`, or its share of the topics given to
     `subscribe`. `take` returns what was fetched; `wake` after it fetches more.
     """
 
-    __slots__ = ("_decoding", "_group_metadata", "_unknown_since", "member", "readings", "settings")
     settings: Shared[ConsumerSettings]
-    _decoding: Shared[RecordDecoder]
-    readings: Ordered[dict[TopicPartition, Reading]]
-
-    def __init__(self, bootstrap: str, settings: ConsumerSettings, decoding: RecordDecoder = RAW) -> None:
-        super().__init__(bootstrap)
-        self.settings = settings
-        self._decoding = decoding
-        self.readings = {}
-        self._unknown_since: dict[str, int] = {}
-        self.member: GroupMember | None = None
-        self._group_metadata: ConsumerGroupMetadata | None = (
-            None  # of the last membership, after it has ended
-        )
+    _decoding: Shared[RecordDecoder] = RAW
+    readings: Ordered[dict[TopicPartition, Reading]] = attrs.field(factory=dict)
+    _unknown_since: dict[str, int] = attrs.field(factory=dict)
+    member: GroupMember | None = None
+    _group_metadata: ConsumerGroupMetadata | None = None
+    """Of the last membership, after it has ended."""
 
     # --- calls of the user ----------------------------------------------------------------------------------
 
@@ -215,7 +208,13 @@ class ConsumerMachine(RequestMachine):
             if problem is not None:
                 raise problem.exception()
             group = self.member.metadata
-        return commit_request(offsets, group)
+        return m.OffsetCommit(
+            group_id=group.group_id,
+            generation_id=group.generation_id,
+            member_id=group.member_id,
+            group_instance_id=group.group_instance_id,
+            offsets=offsets_to_commit(offsets),
+        )
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
@@ -240,9 +239,8 @@ class ConsumerMachine(RequestMachine):
                 "subscribe() is not allowed while partitions are assigned: call assign([]) first"
             )
         if self.member is None:
-            self.member = GroupMember(self.calls, self.settings, wanted, now)
-        else:
-            self.member.subscribe(wanted)
+            self.member = GroupMember(self.calls, self.settings, now)
+        self.member.subscribe(wanted)
         return self._step(now)
 
     def poll(self, now: int) -> list[Effect]:

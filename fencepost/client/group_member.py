@@ -210,72 +210,53 @@ class RebalanceListener:
         return self.on_partitions_revoked(partitions)
 
 
+@attrs.define(eq=False)
 class GroupMember:
     """The membership of one consumer. `assigned` are the partitions that it may read now."""
 
-    __slots__ = (
-        "_assignors",
-        "_beat_at",
-        "_beat_call",
-        "_calls",
-        "_counts",
-        "_group",
-        "_group_call",
-        "_joined",
-        "_joined_topics",
-        "_kept_input",
-        "_leave_call",
-        "_pending",
-        "_polled_at",
-        "_refresh_at",
-        "_settings",
-        "_share",
-        "_share_again_at",
-        "assigned",
-        "failure",
-        "generation_id",
-        "member_id",
-        "metadata",
-        "state",
-        "topics",
-    )
+    _calls: PendingCalls
     _settings: Shared[ConsumerSettings]
-    _assignors: Shared[list[Assignor]]
-    _group_call: CallNumber | None
+    _polled_at: int
+    topics: tuple[str, ...] = ()
+    state: MemberState = _S.UNJOINED
+    member_id: str = NO_MEMBER
+    generation_id: int = NO_GENERATION
+    metadata: ConsumerGroupMetadata = attrs.field(init=False)
+    """The membership under which `assigned` was given; kept after it is lost."""
+    assigned: tuple[TopicPartition, ...] = ()
+    failure: Failure | None = None
+    """The error that the next poll() raises."""
+    _group_call: CallNumber | None = None
     """The JoinGroup or SyncGroup that is pending."""
-    _leave_call: CallNumber | None
-    _beat_call: CallNumber | None
+    _leave_call: CallNumber | None = None
+    _beat_call: CallNumber | None = None
+    _beat_at: int = attrs.field(init=False)
+    _joined: m.JoinGroupReply | None = None
+    """Of a leader that waits for metadata."""
+    _joined_topics: tuple[str, ...] = ()
+    _share: tuple[TopicPartition, ...] = ()
+    """Of SYNCED: adopted by the next poll()."""
+    _pending: tuple[RebalanceCall, ...] = ()
+    _kept_input: MemberInput | None = None
+    """An event during a callback."""
+    _counts: dict[str, int] | None = None
+    """The partition counts that a leader used."""
+    _refresh_at: int = attrs.field(init=False)
+    _share_again_at: int | None = None
+    """Of a leader that has withheld partitions."""
 
-    def __init__(
-        self, calls: PendingCalls, settings: ConsumerSettings, topics: Iterable[str], now: int
-    ) -> None:
-        assert settings.group_id is not None, "only a consumer with a group subscribes"
-        self._calls = calls
-        self._settings = settings
-        self._assignors = [ASSIGNORS[name] for name in settings.partition_assignment_strategy]
-        self._group = CoordinatorOf(CoordinatorType.GROUP, settings.group_id)
-        self.topics: tuple[str, ...] = ()
-        self.state = _S.UNJOINED
-        self.member_id, self.generation_id = NO_MEMBER, NO_GENERATION
+    def __attrs_post_init__(self) -> None:
         self.metadata = self._non_member
-        """The membership under which `assigned` was given; kept after it is lost."""
-        self.assigned: tuple[TopicPartition, ...] = ()
-        self.failure: Failure | None = None
-        """The error that the next poll() raises."""
-        self._group_call = None
-        self._leave_call = None
-        self._beat_call = None
-        self._beat_at = now
-        self._polled_at = now
-        self._joined: m.JoinGroupReply | None = None  # of a leader that waits for metadata
-        self._joined_topics: tuple[str, ...] = ()
-        self._share: tuple[TopicPartition, ...] = ()  # of SYNCED: adopted by the next poll()
-        self._pending: tuple[RebalanceCall, ...] = ()
-        self._kept_input: MemberInput | None = None  # an event during a callback
-        self._counts: dict[str, int] | None = None  # the partition counts that a leader used
-        self._refresh_at = now
-        self._share_again_at: int | None = None  # of a leader that has withheld partitions
-        self.subscribe(topics)
+        self._beat_at = self._refresh_at = self._polled_at
+
+    @property
+    def _group(self) -> CoordinatorOf:
+        assert self._settings.group_id is not None, "only a consumer with a group subscribes"
+        return CoordinatorOf(CoordinatorType.GROUP, self._settings.group_id)
+
+    @property
+    def _assignors(self) -> list[Assignor]:
+        return [ASSIGNORS[name] for name in self._settings.partition_assignment_strategy]
 
     @property
     def _non_member(self) -> ConsumerGroupMetadata:
@@ -458,6 +439,10 @@ class GroupMember:
             case _:
                 pass
 
+    def _fail(self, because: str) -> None:
+        self._happens(_I.REFUSED)
+        self.failure = Failure(RequestFailed, because=because)
+
     # --- joining --------------------------------------------------------------------------------------------
 
     def _calls_before_joining(self) -> tuple[RebalanceCall, ...]:
@@ -522,11 +507,7 @@ class GroupMember:
         try:
             members = _subscribed_members(reply.members)
         except ProtocolViolation as problem:
-            self._happens(_I.REFUSED)
-            self.failure = Failure(
-                RequestFailed,
-                because=f"the subscription of a member of group {self._group.name!r} is invalid: {problem}",
-            )
+            self._fail(f"the subscription of a member of group {self._group.name!r} is invalid: {problem}")
             return
         topics = {topic for member in members for topic in member.subscription.topics}
         for topic in sorted(topics):
@@ -585,11 +566,7 @@ class GroupMember:
         try:
             self._share = decode_assignment(body.assignment)
         except ProtocolViolation as problem:
-            self._happens(_I.REFUSED)
-            self.failure = Failure(
-                RequestFailed,
-                because=f"the assignment by the leader of group {self._group.name!r} is invalid: {problem}",
-            )
+            self._fail(f"the assignment by the leader of group {self._group.name!r} is invalid: {problem}")
         else:
             self._move(_I.SYNCED)
 

@@ -49,35 +49,3 @@ def offsets_to_commit(offsets: Mapping[TopicPartition, int]) -> tuple[m.OffsetTo
         )
         for where, offset in sorted(offsets.items())
     )
-
-
-def commit_request(offsets: Mapping[TopicPartition, int], group: ConsumerGroupMetadata) -> m.OffsetCommit:
-    """A commit of offsets that takes effect at once."""
-    return m.OffsetCommit(
-        group_id=group.group_id,
-        generation_id=group.generation_id,
-        member_id=group.member_id,
-        group_instance_id=group.group_instance_id,
-        offsets=offsets_to_commit(offsets),
-    )
-
-
-def commit_in_transaction(
-    offsets: Mapping[TopicPartition, int],
-    group: ConsumerGroupMetadata,
-    *,
-    transactional_id: str,
-    producer_id: int,
-    producer_epoch: int,
-) -> m.TxnOffsetCommit:
-    """A commit of offsets that takes effect when the transaction commits."""
-    return m.TxnOffsetCommit(
-        transactional_id=transactional_id,
-        group_id=group.group_id,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        generation_id=group.generation_id,
-        member_id=group.member_id,
-        group_instance_id=group.group_instance_id,
-        offsets=offsets_to_commit(offsets),
-    )

@@ -23,6 +23,8 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Final, NamedTuple
 
+import attrs
+
 from fencepost.client.effects import (
     BatchDone,
     CallAnswered,
@@ -59,20 +61,19 @@ class _Expected(NamedTuple):
     deadline: int
 
 
+@attrs.define(eq=False)
 class ClientConnection:
     """Correlation ids, requests in flight and bytes still to write, of one connection."""
 
-    __slots__ = ("_client_id", "_in_flight", "_in_order", "_next", "_reader", "_timeout_ms", "outbox")
-
-    def __init__(self, *, client_id: str, request_timeout_ms: int) -> None:
-        self._client_id = client_id
-        self._timeout_ms = request_timeout_ms
-        self._next = 0
-        self._reader = FrameReader()
-        self._in_flight: dict[int, _Expected] = {}
-        self._in_order = True  # whether the deadlines are in the order of the requests
-        self.outbox: deque[Buffer] = deque()
-        """The bytes to write, in order; the driver removes what it has written."""
+    client_id: str
+    request_timeout_ms: int
+    outbox: deque[Buffer] = attrs.field(factory=deque)
+    """The bytes to write, in order; the driver removes what it has written."""
+    _next: int = 0
+    _reader: FrameReader = attrs.field(factory=FrameReader)
+    _in_flight: dict[int, _Expected] = attrs.field(factory=dict)
+    _in_order: bool = True
+    """Whether the deadlines are in the order of the requests."""
 
     @property
     def deadline(self) -> int | None:
@@ -88,13 +89,13 @@ class ClientConnection:
         """Encodes a request into the outbox and expects its answer."""
         correlation_id = self._next
         self._next = (correlation_id + 1) & INT32_MAX
-        timeout_ms = self._timeout_ms
+        timeout_ms = self.request_timeout_ms
         if effect.timeout_ms is not None:
             timeout_ms, self._in_order = effect.timeout_ms, False
         expected = _Expected(effect.token, API_BY_REQUEST[type(effect.request)], now + timeout_ms)
         self._in_flight[correlation_id] = expected
         pieces = encode_request(
-            effect.request, correlation_id=correlation_id, client_id=self._client_id, version=effect.version
+            effect.request, correlation_id=correlation_id, client_id=self.client_id, version=effect.version
         )
         self.outbox.extend(
             filter(len, pieces)
@@ -131,27 +132,21 @@ class ClientConnection:
         return answers
 
 
+@attrs.define(eq=False)
 class NetworkClient:
     """The connections of one client, and the results of its machine for waiting callers."""
 
-    def __init__(
-        self,
-        machine: RequestMachine,
-        *,
-        client_id: str,
-        request_timeout_ms: int,
-        notify: Callable[[Hashable], object] = id,
-    ) -> None:
-        self.machine = machine
-        self._client_id = client_id
-        self._timeout_ms = request_timeout_ms
-        self._notify = notify  # called with the `news` of the waits whose condition may be true now
-        self._machine_wake: int | None = None
-        self.connections: dict[int, ClientConnection] = {}
-        self.to_open: list[int] = []
-        """Nodes that the driver must connect to; it removes each."""
-        self.resolved: dict[TransactionCall, Failure | None] = {}
-        self.answers: dict[int, CallAnswered] = {}
+    machine: RequestMachine
+    client_id: str = attrs.field(kw_only=True)
+    request_timeout_ms: int = attrs.field(kw_only=True)
+    notify: Callable[[Hashable], object] = attrs.field(default=id, kw_only=True)
+    """Called with the `news` of the waits whose condition may be true now."""
+    connections: dict[int, ClientConnection] = attrs.field(factory=dict)
+    to_open: list[int] = attrs.field(factory=list)
+    """Nodes that the driver must connect to; it removes each."""
+    resolved: dict[TransactionCall, Failure | None] = attrs.field(factory=dict)
+    answers: dict[int, CallAnswered] = attrs.field(factory=dict)
+    _machine_wake: int | None = None
 
     def address(self, node_id: int) -> Address | None:
         """The address of a node, if it is still known."""
@@ -165,14 +160,14 @@ class NetworkClient:
             elif isinstance(effect, WakeAt):
                 self._machine_wake = effect.at
             elif isinstance(effect, BatchDone):
-                self._notify(("batch", effect.number))
-                self._notify(ROOM)
+                self.notify(("batch", effect.number))
+                self.notify(ROOM)
             elif isinstance(effect, Resolve):
                 self.resolved[effect.operation] = effect.failure
-                self._notify(effect.operation)
+                self.notify(effect.operation)
             else:
                 self.answers[effect.number] = effect
-                self._notify(("answer", effect.number))
+                self.notify(("answer", effect.number))
 
     @property
     def is_waiting(self) -> bool:
@@ -182,7 +177,7 @@ class NetworkClient:
     def _connection(self, node_id: int) -> ClientConnection:
         found = self.connections.get(node_id)
         if found is None:
-            found = ClientConnection(client_id=self._client_id, request_timeout_ms=self._timeout_ms)
+            found = ClientConnection(self.client_id, self.request_timeout_ms)
             self.connections[node_id] = found
             self.to_open.append(node_id)
         return found

@@ -65,7 +65,7 @@ from fencepost.client.errors import (
     refused,
     unknown_topic,
 )
-from fencepost.client.group_offsets import ConsumerGroupMetadata, commit_in_transaction
+from fencepost.client.group_offsets import ConsumerGroupMetadata, offsets_to_commit
 from fencepost.client.producer_states import (
     IDEMPOTENT,
     LAST_STATES,
@@ -102,57 +102,42 @@ _ABORTED: Final = Failure(
 )
 
 
+@attrs.define(eq=False)
 class ProducerMachine(RequestMachine):
     """One producer. Illegal calls change nothing."""
 
-    __slots__ = (
-        "_added",
-        "_dialect",
-        "_end_call",
-        "_init_call",
-        "_joining",
-        "_offset_calls",
-        "_offsets",
-        "_table",
-        "accumulator",
-        "delivery",
-        "failure",
-        "operation",
-        "producer_epoch",
-        "producer_id",
-        "settings",
-        "state",
-    )
     settings: Shared[ProducerSettings]
-    _table: Shared[ProducerTable]
-    _dialect: Shared[Dialect]
-    _init_call: CallNumber | None
-    _end_call: CallNumber | None
-    _offset_calls: dict[CallNumber, str]
-    _offsets: Ordered[dict[ConsumerGroupMetadata, dict[TopicPartition, int]]]
+    state: ProducerState = _S.UNINITIALIZED
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    failure: Failure | None = None
+    """Why the transaction must be aborted, or why the producer has ended."""
+    operation: TransactionCall | None = None
+    """The call that waits for a result."""
+    accumulator: Accumulator = attrs.field(init=False)
+    delivery: Delivery = attrs.field(init=False)
+    _table: Shared[ProducerTable] = attrs.field(init=False)
+    _dialect: Shared[Dialect] = attrs.field(init=False)
+    _joining: TransactionContents | None = None
+    """Only with the protocol before KIP-890."""
+    _init_call: CallNumber | None = None
+    _end_call: CallNumber | None = None
+    _offset_calls: dict[CallNumber, str] = attrs.field(factory=dict)
+    _offsets: Ordered[dict[ConsumerGroupMetadata, dict[TopicPartition, int]]] = attrs.field(factory=dict)
     """Offsets that are not sent yet."""
+    _added: bool = False
+    """Something of this transaction was sent, so it needs an EndTxn."""
 
-    def __init__(self, bootstrap: str, settings: ProducerSettings) -> None:
-        super().__init__(bootstrap, settings.dialect.versions)
-        self.settings = settings
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        settings = self.settings
         self._table = IDEMPOTENT if settings.transactional_id is None else TRANSACTIONAL
-        self.state = _S.UNINITIALIZED
-        self.producer_id, self.producer_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
-        self.failure: Failure | None = None
-        """Why the transaction must be aborted, or why the producer has ended."""
-        self.operation: TransactionCall | None = None
-        """The call that waits for a result."""
-        self.accumulator = Accumulator(settings)
         self._dialect = settings.dialect
+        self.calls.versions = self._dialect.versions
+        self.accumulator = Accumulator(settings)
         self.delivery = Delivery(settings, self.accumulator, self.calls)
-        self._joining: TransactionContents | None = None  # only with the protocol before KIP-890
         if settings.transactional_id is not None and self._dialect.asks_to_add:
             self._joining = TransactionContents(self.calls, settings.transactional_id)
-        self._init_call = None
-        self._end_call = None
-        self._offset_calls = {}
-        self._offsets = {}
-        self._added = False  # something of this transaction was sent, so it needs an EndTxn
 
     @property
     def is_waiting(self) -> bool:
@@ -475,12 +460,15 @@ class ProducerMachine(RequestMachine):
             if not is_in or group_id in self._offset_calls.values():
                 continue
             assert name is not None, "only a transactional producer takes offsets"
-            request = commit_in_transaction(
-                self._offsets.pop(group),
-                group,
+            request = m.TxnOffsetCommit(
                 transactional_id=name,
+                group_id=group_id,
                 producer_id=self.producer_id,
                 producer_epoch=self.producer_epoch,
+                generation_id=group.generation_id,
+                member_id=group.member_id,
+                group_instance_id=group.group_instance_id,
+                offsets=offsets_to_commit(self._offsets.pop(group)),
             )
             number = self.calls.submit(request, CoordinatorOf(CoordinatorType.GROUP, group_id))
             self._offset_calls[number] = group_id

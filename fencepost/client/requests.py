@@ -6,30 +6,28 @@ Rule: each request has a number, a deadline and exactly one CallAnswered.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+import attrs
 
 from fencepost.client.effects import CallAnswered, Effect, WakeAt
 from fencepost.client.metadata import ClusterMetadata, bootstrap_addresses
 from fencepost.client.retries import FinishedCall, OnceAnswered, PendingCalls, Target
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.fork import Ignored
+from fencepost.protocol.fork import Ignored, Shared
 from fencepost.protocol.messages import ReplyBody, Request
 
-NEWEST: Final[Mapping[type[Request], int]] = {}
 
-
+@attrs.define(eq=False)
 class RequestMachine:
     """The requests of one client. Every input returns the effects that it causes, in order."""
 
-    __slots__ = ("_out", "_woken_at", "calls")
-    _woken_at: Ignored[int | None]
+    bootstrap: Shared[str]
+    calls: PendingCalls = attrs.field(init=False)
+    _out: list[Effect] = attrs.field(factory=list, init=False)
+    _woken_at: Ignored[int | None] = attrs.field(default=None, init=False)
     """The last time passed on as WakeAt."""
 
-    def __init__(self, bootstrap: str, versions: Mapping[type[Request], int] = NEWEST) -> None:
-        self.calls = PendingCalls(ClusterMetadata(tuple(bootstrap_addresses(bootstrap))), versions)
-        self._out: list[Effect] = []
-        self._woken_at = None
+    def __attrs_post_init__(self) -> None:
+        self.calls = PendingCalls(ClusterMetadata(tuple(bootstrap_addresses(self.bootstrap))))
 
     @property
     def cluster(self) -> ClusterMetadata:

@@ -131,7 +131,7 @@ class PendingCalls:
     """The calls of one client and its metadata; also requests metadata and looks up coordinators."""
 
     cluster: ClusterMetadata
-    _versions: Shared[Mapping[type[Request], int]] = attrs.field(factory=dict[type[Request], int])
+    versions: Shared[Mapping[type[Request], int]] = attrs.field(factory=dict[type[Request], int])
     """The requests that are sent in an older version than the newest."""
     _next: Ignored[int] = 0
     _waiting: Ordered[dict[CallNumber, PendingCall]] = attrs.field(factory=dict)
@@ -163,7 +163,7 @@ class PendingCalls:
         return token
 
     def _send(self, node_id: int, request: Request, token: int, timeout_ms: int | None = None) -> None:
-        version = self._versions.get(type(request), NEWEST_VERSION)
+        version = self.versions.get(type(request), NEWEST_VERSION)
         if isinstance(request, m.ListOffsets):
             request = self.cluster.with_leader_epochs(request)
         self._out.append(

@@ -56,11 +56,7 @@ class Client(Generic[DriverT, CallsT]):
 
 
 class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):
-    """A producer: idempotent, or transactional if it has a `transactional_id` (KIP-98).
-
-    One task or thread at a time sends and controls transactions. The end of a `with` block (for an async
-    producer `async with`) flushes and closes the producer.
-    """
+    """The constructor of both producers."""
 
     make_future: type[FutureT]
 
@@ -121,12 +117,7 @@ class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):
 
 
 class ConsumerClient(Client[DriverT, ConsumerCalls]):
-    """A consumer of the partitions given to assign(), or of its group's share of the topics given to
-    subscribe().
-
-    poll() returns batches. There is no automatic commit: call commit(), or send `group_metadata()` and the
-    offsets with a transaction.
-    """
+    """The constructor of both consumers."""
 
     def __init__(
         self,
@@ -188,10 +179,7 @@ class ConsumerClient(Client[DriverT, ConsumerCalls]):
 
 
 class AdminClient(Client[DriverT, AdminCalls]):
-    """An administrator's client: topics, offsets, transactions, producers and groups of a cluster.
-
-    Every call raises RequestFailed when the broker rejects the request; its `error` is Kafka's error code.
-    """
+    """The constructor of both admins."""
 
     def __init__(
         self,

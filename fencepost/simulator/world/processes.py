@@ -23,14 +23,12 @@ from fencepost.client.effects import (
     WakeAt,
 )
 from fencepost.client.errors import Failure
-from fencepost.client.producer import ProducerMachine
 from fencepost.client.requests import RequestMachine
 from fencepost.protocol.errors import ErrorCode
 from fencepost.simulator.world.events import CallEnded, Life, LifeChanged
 from fencepost.simulator.world.network import ReplyMessage, RequestMessage, SimulatedConnection
 from fencepost.simulator.world.participants import NS_PER_MS, Participant
 
-Machine = ProducerMachine | RequestMachine
 Result = TypeVar("Result")
 Waiting = Callable[[], bool] | int | Wait | Callback
 """What a script waits for: a condition, a number of milliseconds of its own clock, or what a client call
@@ -44,7 +42,7 @@ class Port:
     """One machine of a process, and its connection to each node that it talks to: the driver of its calls."""
 
     process: ClientProcess
-    machine: Machine
+    machine: RequestMachine
     request_timeout_ms: int
     connections: dict[int, SimulatedConnection] = attrs.Factory(dict[int, SimulatedConnection])
     resolved: dict[TransactionCall, Failure | None] = attrs.Factory(dict[TransactionCall, Failure | None])
@@ -205,7 +203,7 @@ class ClientProcess(Participant):
     is_over: bool = False
     is_advancing: bool = False
 
-    def port(self, machine: Machine, *, request_timeout_ms: int) -> Port:
+    def port(self, machine: RequestMachine, *, request_timeout_ms: int) -> Port:
         port = Port(self, machine, request_timeout_ms)
         self.ports.append(port)
         return port
