@@ -1,11 +1,19 @@
-"""`fencepost demo`: its options. The demonstration is imported only after they are valid."""
+"""`fencepost demo`: its options, its directory and its result. The demonstration is imported when it runs.
+
+Rule: files stay only with --directory.
+"""
 
 from __future__ import annotations
 
+import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter, validators
+
+from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
+from fencepost.cli.output import print_json
 
 ALL_FLIGHTS = 336_776
 
@@ -37,8 +45,41 @@ def demo(
     as_json
         Also print the result as JSON, as the last line.
     """
-    from fencepost.demo.run import run_demo
+    import trio
 
-    return run_demo(
-        flights=flights, kills=kills, seed=seed, directory=directory, broken=broken, as_json=as_json
-    )
+    from fencepost.demo.dataset import flights_file
+    from fencepost.demo.plan import TooManyKills, draw_plan
+    from fencepost.demo.report import DemoResult, StoryLog
+    from fencepost.demo.run import Demo, perform_unless_stopped
+    from fencepost.spark_bridge.session import require_spark
+
+    try:
+        plan = draw_plan(seed=seed, flights=flights, kills=kills)
+    except TooManyKills as problem:
+        raise CommandFailed(
+            str(problem), then="ask for fewer kills or more flights", code=WRONG_USAGE
+        ) from problem
+    if directory is not None and directory.exists() and any(directory.iterdir()):
+        raise CommandFailed(
+            f"{directory} is not empty",
+            then="give a new or empty directory with --directory",
+            code=WRONG_USAGE,
+        )
+    require_spark()
+    result = DemoResult.of(plan, broken=broken)
+    story = StoryLog()
+    with (
+        tempfile.TemporaryDirectory(prefix="fencepost-demo-")
+        if directory is None
+        else nullcontext(directory) as place
+    ):
+        data = Path(place, "data")
+        demo = Demo(plan=plan, data=data, source=flights_file(), story=story, result=result)
+        trio.run(perform_unless_stopped, demo)
+        if directory is not None:
+            story.tell(f"the log is in {data}; read it with `fencepost dump {data}`")
+    story.console.print(result.to_table())
+    story.console.print(result.sentence(), style="green" if result.ok else "red", markup=False)
+    if as_json:
+        print_json(result.to_json())
+    return OK if result.ok else FAILED

@@ -16,12 +16,12 @@ from typing import Annotated, Any
 import attrs
 from cyclopts import Parameter
 
-from fencepost.cli.agreement import contradictions
 from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
 from fencepost.cli.log_files import (
     StoredBatch,
     Torn,
     check_is_log,
+    contradictions,
     partition_directories,
     partition_of,
     read_batches,

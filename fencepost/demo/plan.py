@@ -1,14 +1,30 @@
-"""The plan of a run: which process is killed or frozen in which transaction, and how far into it.
+"""The plan of a run, and how the demonstration talks to its processes.
 
-Rule: a plan names points of progress, not times, so a seed means the same run on fast and slow machines.
+Rule: a plan names points of progress, not times, so a seed means the same run on fast and slow machines. A
+process reports that it has reached its point and waits there, so a kill happens exactly at that point. A
+process gets its task as an argument, writes JSON lines to stdout, and reads words from stdin.
 """
 
 from __future__ import annotations
 
+import json
 import random
+import sys
 from enum import Enum
+from typing import Any
 
 import attrs
+
+FLIGHTS = "flights"
+DELAYS = "delays"
+TOTALS = "totals"
+GROUP = "delay-pipeline"
+TRANSACTIONAL_ID = "delay-pipeline-0"
+PARTITION_COUNT = 4
+
+# Exit codes of the worker besides 0; its parent acts on them.
+FENCED = 4
+COMMIT_UNKNOWN = 5
 
 RECORDS_PER_TRANSACTION_MAX = 400
 ABORT_SHARE = 0.04  # of the transactions of a long run are aborted on purpose
@@ -24,11 +40,6 @@ class WorkerPoint(Enum):
     PRODUCED = "all records written"
     OFFSETS = "offsets added to the transaction"
     COMMITTED = "transaction committed, response received"
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether the coordinator has an open transaction at this point."""
-        return self in INSIDE
 
 
 INSIDE = (WorkerPoint.HALF, WorkerPoint.PRODUCED, WorkerPoint.OFFSETS)
@@ -124,3 +135,41 @@ def draw_disruptions(chance: random.Random, kills: int) -> list[tuple[Disruption
 def is_aborted_on_purpose(seed: int, offsets: tuple[int, ...], *, share: float, attempt: int) -> bool:
     """Whether the worker aborts the transaction that ends at these offsets; only its first attempt."""
     return attempt == 0 and random.Random(f"abort {seed} {offsets}").random() < share
+
+
+@attrs.frozen(kw_only=True)
+class WorkerTask:
+    """The task of a worker; `pauses` are the pairs (round, point), in order, at which it waits."""
+
+    bootstrap: str
+    seed: int
+    records_per_transaction: int
+    abort_share: float
+    isolation_level: str = "read_committed"
+    pauses: tuple[tuple[int, WorkerPoint], ...] = ()
+
+    def to_json(self) -> str:
+        """Encodes the task as a command-line argument."""
+        fields = attrs.asdict(self)
+        return json.dumps({**fields, "pauses": [[number, point.name] for number, point in self.pauses]})
+
+    @staticmethod
+    def from_json(text: str) -> WorkerTask:
+        """Decodes the argument."""
+        fields = json.loads(text)
+        pauses = tuple((number, WorkerPoint[name]) for number, name in fields.pop("pauses"))
+        return WorkerTask(pauses=pauses, **fields)
+
+
+def say(event: str, **facts: Any) -> None:
+    """Sends one line to the parent."""
+    sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
+    sys.stdout.flush()
+
+
+def wait_for_word() -> str:
+    """Waits for a line from the parent; exits if the parent is gone."""
+    word = sys.stdin.readline()
+    if not word:
+        sys.exit("the demonstration has ended")
+    return word.strip()

@@ -18,8 +18,8 @@ from typing import Any
 
 import trio
 
-from fencepost.demo.messages import TRANSACTIONAL_ID
-from fencepost.demo.report import StoryLog
+from fencepost.demo.plan import TRANSACTIONAL_ID, Disruption, DisruptionPlan
+from fencepost.demo.report import DemoResult, StoryLog
 from fencepost.protocol.errors import FencepostError
 
 CHUNK_BYTES = 65_536
@@ -129,19 +129,25 @@ class BrokerProcess:
     """The current broker process; it is restarted on the same port and directory after a kill."""
 
     def __init__(
-        self, children: ChildProcesses, *, data: Path, broken: str | None, lose_every: int, story: StoryLog
+        self,
+        children: ChildProcesses,
+        plan: DisruptionPlan,
+        *,
+        data: Path,
+        result: DemoResult,
+        story: StoryLog,
     ) -> None:
         self._children = children
+        self._plan = plan
         self._data = data
-        self._broken = broken
+        self._result = result
         self._story = story
-        self._lose_every = lose_every
         self._port = 0
         self._child: ChildProcess | None = None
         self._lock = trio.Lock()
-        self.kills = 0
-        self.lost_replies = 0
-        self.holds: deque[int] = deque()
+        self._holds = deque(
+            event.round for event in plan.events if event.kind is Disruption.KILL_BROKER_AT_PREPARE
+        )
         self.rounds = 0  # of the workers so far: a restarted broker counts its PREPAREs from 1 again
 
     @property
@@ -155,9 +161,9 @@ class BrokerProcess:
         task_status.started()
         while (child := self._child) is not None:
             said = await child.hear()
-            self.lost_replies += said is not None and "lost_reply" in said
+            self._result.lost_replies += said is not None and "lost_reply" in said
             if said is not None and "held" in said:
-                self.holds.popleft()
+                self._holds.popleft()
                 await self.kill(f"{said['held']} is the last record of the log")
             elif said is None:
                 async with self._lock:
@@ -169,7 +175,7 @@ class BrokerProcess:
         async with self._lock:
             assert self._child is not None, "a broker has been started"
             await self._child.end()
-            self.kills += 1
+            self._result.broker_kills += 1
             self._story.tell(f"broker killed: {moment}")
             await self._start()
 
@@ -182,12 +188,12 @@ class BrokerProcess:
 
     async def _start(self) -> None:
         arguments = ["fencepost", "serve", str(self._data), "--port", str(self._port)]
-        drop = f"when node 1 sends Produce reply do drop every {self._lose_every} times"
+        drop = f"when node 1 sends Produce reply do drop every {self._plan.lose_every} times"
         arguments += ["--fault", drop, "--with-parent"]
-        if self._broken is not None:
-            arguments += ["--break", self._broken]
-        if self.holds:
-            number = max(1, self.holds[0] - self.rounds)
+        if self._result.broken in ("fencing", "dedup"):  # isolation is turned off in the readers
+            arguments += ["--break", self._result.broken]
+        if self._holds:
+            number = max(1, self._holds[0] - self.rounds)
             decision = f"coordinator of {TRANSACTIONAL_ID} appends PREPARE #{number}"
             arguments += ["--fault", f"when {decision} do pause node 1"]
         child = await self._children.start("broker", *arguments)

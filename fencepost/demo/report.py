@@ -17,36 +17,54 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from fencepost.cli.output import Json, as_words
+from fencepost.demo.plan import Disruption, DisruptionPlan
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class DemoResult:
-    """The counters of one run; they count records unless the name says otherwise."""
+    """What a run has counted so far: records, unless the name says otherwise. Each part adds its counts."""
 
     seed: int
     broken: str | None
     flights: int
-    flights_loaded: int
-    delays_committed: int
-    duplicates: int
-    lost: int
-    wrong: int
-    totals_match: bool
-    uncommitted_visible: int
-    worker_kills: int
-    worker_kills_in_transaction: int
-    broker_kills: int
-    broker_kills_between_prepare_and_complete: int
-    zombies: int
-    zombies_fenced: int
-    committed_transactions: int
-    aborted_transactions: int
-    aborted_on_purpose: int
-    lost_replies: int
-    log_contradictions: int
-    seconds: float
     planned_worker_kills: int
     planned_broker_kills: int
+    flights_loaded: int = 0
+    delays_committed: int = 0
+    duplicates: int = 0
+    lost: int = 0
+    wrong: int = 0
+    totals_match: bool = False
+    uncommitted_visible: int = 0
+    worker_kills: int = 0
+    worker_kills_in_transaction: int = 0
+    unplanned_ends: int = 0
+    broker_kills: int = 0
+    broker_kills_between_prepare_and_complete: int = 0
+    zombies: int = 0
+    zombies_fenced: int = 0
+    committed_transactions: int = 0
+    aborted_transactions: int = 0
+    aborted_on_purpose: int = 0
+    lost_replies: int = 0
+    log_contradictions: int = 0
+    seconds: float = 0
+
+    @staticmethod
+    def of(plan: DisruptionPlan, *, broken: str | None) -> DemoResult:
+        """An empty result for the run of a plan."""
+        return DemoResult(
+            seed=plan.seed,
+            broken=broken,
+            flights=plan.flights,
+            planned_worker_kills=plan.count(Disruption.KILL_WORKER),
+            planned_broker_kills=plan.count(Disruption.KILL_BROKER, Disruption.KILL_BROKER_AT_PREPARE),
+        )
+
+    @property
+    def isolation_level(self) -> str:
+        """The isolation level of every reader in the run."""
+        return "read_uncommitted" if self.broken == "isolation" else "read_committed"
 
     @property
     def output_is_right(self) -> bool:
@@ -98,12 +116,11 @@ class DemoResult:
 
     def _lines(self) -> list[tuple[str, object, str, bool]]:
         """The rows: name, value, explanation, whether it is an error."""
-        isolation = "read_uncommitted" if self.broken == "isolation" else "read_committed"
         return [
             ("flights in", self.flights, "rows of the CSV file", False),
             ("  loaded", self.flights_loaded, "records of the input topic `flights`",
              self.flights_loaded != self.flights),
-            ("records out", self.delays_committed, f"visible in `delays` with {isolation}",
+            ("records out", self.delays_committed, f"visible in `delays` with {self.isolation_level}",
              self.delays_committed != self.flights),
             ("duplicates", self.duplicates, "flights counted more than once", self.duplicates > 0),
             ("lost", self.lost, "flights missing from the output", self.lost > 0),
@@ -123,11 +140,11 @@ class DemoResult:
             ("responses lost", self.lost_replies, "the producer retried its batch each time", False),
             ("transactions committed", self.committed_transactions, "", False),
             ("transactions aborted", self.aborted_transactions,
-             f"{self.aborted_on_purpose} on purpose, the others were cut off", False),
+             f"{self.aborted_on_purpose} on purpose, the others were interrupted", False),
             ("read_uncommitted would show", self.uncommitted_visible, "additional records, all aborted",
              False),
-            ("contradictions in the log", self.log_contradictions, "transaction log against markers",
-             self.log_contradictions > 0),
+            ("contradictions in the log", self.log_contradictions,
+             "between the transaction log and the markers", self.log_contradictions > 0),
         ]  # fmt: skip
 
     def sentence(self) -> str:

@@ -1,152 +1,89 @@
 """The demonstration from start to end: broker, flights, workers and kills, Spark, result.
 
-Rule: it leaves no process behind, and files only with --directory.
+Rule: it leaves no process behind. A kill counts as inside a transaction only if the coordinator has an open
+transaction after it.
 """
 
 from __future__ import annotations
 
 import signal
-import tempfile
-from contextlib import nullcontext
+from collections import deque
 from pathlib import Path
+from typing import Any
 
 import attrs
 import trio
 
-from fencepost.cli.agreement import contradictions, count_finished_after_restart, count_states, read_histories
-from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed, Stopped
-from fencepost.cli.output import print_json
-from fencepost.demo.dataset import flights_file
-from fencepost.demo.pipeline import Pipeline, WorkerCounts
-from fencepost.demo.plan import Disruption, DisruptionPlan, TooManyKills, draw_plan
+from fencepost.cli.errors import Stopped
+from fencepost.cli.log_files import contradictions, count_finished_after_restart, count_states, read_histories
+from fencepost.client.shells.sync import Admin
+from fencepost.demo.plan import (
+    COMMIT_UNKNOWN,
+    FENCED,
+    TRANSACTIONAL_ID,
+    Disruption,
+    DisruptionPlan,
+    PlannedDisruption,
+    WorkerPoint,
+    WorkerTask,
+)
 from fencepost.demo.processes import BrokerProcess, ChildProcess, ChildProcesses, children
-from fencepost.demo.report import DemoResult, StoryLog
-from fencepost.demo.verify import OutputCheck
+from fencepost.demo.report import DemoResult, ProgressBar, StoryLog
+from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.terms import TransactionState
-from fencepost.spark_bridge.session import require_spark
 
 
 @attrs.frozen(kw_only=True)
-class DemoRun:
-    """The parameters of a run."""
+class Demo:
+    """One run: `data` becomes the data directory, `source` is the file of flights."""
 
     plan: DisruptionPlan
     data: Path
     source: Path
-    broken: str | None
     story: StoryLog
+    result: DemoResult
 
 
-def run_demo(
-    *, flights: int, kills: int, seed: int, directory: Path | None, broken: str | None, as_json: bool
-) -> int:
-    """Runs the demonstration and prints its result; returns exit code 1 unless the result is ok."""
-    try:
-        plan = draw_plan(seed=seed, flights=flights, kills=kills)
-    except TooManyKills as problem:
-        raise CommandFailed(
-            str(problem), then="ask for fewer kills or more flights", code=WRONG_USAGE
-        ) from problem
-    if directory is not None and directory.exists() and any(directory.iterdir()):
-        raise CommandFailed(
-            f"{directory} is not empty",
-            then="give a new or empty directory with --directory",
-            code=WRONG_USAGE,
-        )
-    require_spark()
-    story = StoryLog()
-    with (
-        tempfile.TemporaryDirectory(prefix="fencepost-demo-")
-        if directory is None
-        else nullcontext(directory) as place
-    ):
-        data = Path(place, "data")
-        source = flights_file()
-        demo = DemoRun(plan=plan, data=data, source=source, broken=broken, story=story)
-        report = trio.run(perform_unless_stopped, demo, Path(place))
-        if directory is not None:
-            story.tell(f"the log is in {data}; read it with `fencepost dump {data}`")
-    story.console.print(report.to_table())
-    story.console.print(report.sentence(), style="green" if report.ok else "red", markup=False)
-    if as_json:
-        print_json(report.to_json())
-    return OK if report.ok else FAILED
-
-
-async def perform_unless_stopped(demo: DemoRun, place: Path) -> DemoResult:
+async def perform_unless_stopped(demo: Demo) -> None:
     """Runs until the end, SIGINT or SIGTERM; after a signal it raises Stopped once every process is gone."""
     caught: list[int] = []
-    reports: list[DemoResult] = []
 
-    async def watch(scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            task_status.started()
-            async for number in signals:
-                caught.append(number)
-                scope.cancel()
+    async def watch(scope: trio.CancelScope) -> None:
+        async for number in signals:
+            caught.append(number)
+            scope.cancel()
 
-    async with trio.open_nursery() as nursery:
-        await nursery.start(watch, nursery.cancel_scope)
-        reports.append(await perform(demo, place))
-        nursery.cancel_scope.cancel()
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch, nursery.cancel_scope)
+            await perform(demo)
+            nursery.cancel_scope.cancel()
     if caught:
         raise Stopped(caught[0])
-    return reports[0]
 
 
-async def perform(demo: DemoRun, place: Path) -> DemoResult:
-    """Runs all parts in order and returns the result."""
-    async with children(place / "processes") as processes:
+async def perform(demo: Demo) -> None:
+    """Runs all parts in order and fills the result."""
+    result = demo.result
+    async with children(demo.data.parent / "processes") as processes:
         reader = await start_reader(demo, processes)  # Spark starts slowly, so it starts first
-        broker, counts = await run_pipeline(demo, processes, reader)
+        await run_pipeline(demo, processes, reader)
         demo.story.tell("all processes stopped; the check reads only the files")
         histories = read_histories(demo.data)
-        contradicting = contradictions(demo.data)
-        for contradiction in contradicting[:5]:
+        result.broker_kills_between_prepare_and_complete = count_finished_after_restart(histories)
+        result.committed_transactions = count_states(histories, TransactionState.COMPLETE_COMMIT)
+        result.aborted_transactions = count_states(histories, TransactionState.COMPLETE_ABORT)
+        found = contradictions(demo.data)
+        result.log_contradictions = len(found)
+        for contradiction in found[:5]:
             demo.story.tell(contradiction)
-        verdict, loaded = await verify(demo, reader)
-    return DemoResult(
-        seed=demo.plan.seed,
-        broken=demo.broken,
-        flights=demo.plan.flights,
-        flights_loaded=loaded,
-        delays_committed=verdict.delays_committed,
-        duplicates=verdict.duplicates,
-        lost=verdict.lost,
-        wrong=verdict.wrong,
-        totals_match=verdict.totals_match,
-        uncommitted_visible=verdict.uncommitted_visible,
-        worker_kills=counts.worker_kills,
-        worker_kills_in_transaction=counts.worker_kills_in_transaction,
-        broker_kills=broker.kills,
-        broker_kills_between_prepare_and_complete=count_finished_after_restart(histories),
-        zombies=counts.frozen,
-        zombies_fenced=counts.fenced,
-        committed_transactions=count_states(histories, TransactionState.COMPLETE_COMMIT),
-        aborted_transactions=count_states(histories, TransactionState.COMPLETE_ABORT),
-        aborted_on_purpose=counts.aborted_on_purpose,
-        lost_replies=broker.lost_replies,
-        log_contradictions=len(contradicting),
-        seconds=round(demo.story.seconds, 1),
-        planned_worker_kills=demo.plan.count(Disruption.KILL_WORKER),
-        planned_broker_kills=demo.plan.count(Disruption.KILL_BROKER, Disruption.KILL_BROKER_AT_PREPARE),
-    )
+        await verify(demo, reader)
+    result.seconds = round(demo.story.seconds, 1)
 
 
-async def run_pipeline(
-    demo: DemoRun, processes: ChildProcesses, reader: ChildProcess
-) -> tuple[BrokerProcess, WorkerCounts]:
+async def run_pipeline(demo: Demo, processes: ChildProcesses, reader: ChildProcess) -> None:
     """Runs broker, loader and workers; all have ended when it returns."""
-    broker = BrokerProcess(
-        processes,
-        data=demo.data,
-        broken=broker_fault(demo.broken),
-        lose_every=demo.plan.lose_every,
-        story=demo.story,
-    )
-    broker.holds.extend(
-        event.round for event in demo.plan.events if event.kind is Disruption.KILL_BROKER_AT_PREPARE
-    )
+    broker = BrokerProcess(processes, demo.plan, data=demo.data, result=demo.result, story=demo.story)
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.run)
         await load(demo, processes, broker)
@@ -156,22 +93,16 @@ async def run_pipeline(
                 demo.plan,
                 broker=broker,
                 children=processes,
+                result=demo.result,
                 story=demo.story,
                 progress=progress,
-                read_uncommitted=demo.broken == "isolation",
             )
             await pipeline.run()
         await broker.stop()
         nursery.cancel_scope.cancel()
-    return broker, pipeline.counts
 
 
-def broker_fault(broken: str | None) -> str | None:
-    """The protection to turn off in the broker, or None: isolation is turned off in the readers."""
-    return None if broken == "isolation" else broken
-
-
-async def load(demo: DemoRun, processes: ChildProcesses, broker: BrokerProcess) -> None:
+async def load(demo: Demo, processes: ChildProcesses, broker: BrokerProcess) -> None:
     """Fills the topic `flights`."""
     flights = demo.plan.flights
     with demo.story.progress("loading flights", total=flights) as progress:
@@ -185,23 +116,176 @@ async def load(demo: DemoRun, processes: ChildProcesses, broker: BrokerProcess) 
             raise loader.failure()
 
 
-async def start_reader(demo: DemoRun, processes: ChildProcesses) -> ChildProcess:
+async def start_reader(demo: Demo, processes: ChildProcesses) -> ChildProcess:
     """Starts the Spark process, which waits for a word before it reads."""
-    isolation_level = "read_uncommitted" if demo.broken == "isolation" else "read_committed"
-    arguments = (str(demo.data), str(demo.source), str(demo.plan.flights), isolation_level)
+    arguments = (str(demo.data), str(demo.source), str(demo.plan.flights), demo.result.isolation_level)
     return await processes.start("Spark", "fencepost.demo.verify", *arguments)
 
 
-async def verify(demo: DemoRun, reader: ChildProcess) -> tuple[OutputCheck, int]:
-    """Returns what Spark finds in the files, and the number of flights in the input topic."""
-    loaded, verdict = 0, None
+async def verify(demo: Demo, reader: ChildProcess) -> None:
+    """Adds to the result what Spark finds in the files."""
+    verdict: dict[str, Any] = {}
     with demo.story.progress("Spark reads the log", total=None):
         await reader.tell("read")
         while (said := await reader.hear()) is not None:
             if said.pop("event") == "verdict":
-                loaded = said.pop("flights_loaded")
-                verdict = OutputCheck(**said)
+                verdict = said
         await reader.wait()
-    if verdict is None:
+    if not verdict:
         raise reader.failure()
-    return verdict, loaded
+    for name, value in verdict.items():
+        setattr(demo.result, name, value)
+
+
+REPLACEMENT_ROUNDS = 2  # the replacement of a frozen worker commits this many before the worker is thawed
+ZOMBIE_ROUNDS = 3  # a thawed worker stops after this many, in case that it is not fenced
+UNPLANNED_ENDS_MAX = 20
+SILENCE_S = 30.0  # a worker without output for this long hangs
+
+
+class PipelineFailed(FencepostError):
+    """The worker failed too many times."""
+
+
+class Pipeline:
+    """One run over all flights."""
+
+    def __init__(
+        self,
+        plan: DisruptionPlan,
+        *,
+        broker: BrokerProcess,
+        children: ChildProcesses,
+        result: DemoResult,
+        story: StoryLog,
+        progress: ProgressBar,
+    ) -> None:
+        self._plan = plan
+        self._broker = broker
+        self._children = children
+        self._result = result
+        self._story = story
+        self._progress = progress
+        self._events = deque(
+            event for event in plan.events if event.kind is not Disruption.KILL_BROKER_AT_PREPARE
+        )
+        self._flights = 0
+        self._rounds = 0  # of all workers before the current one
+        self._commits = 0
+        self._sleepers: list[tuple[int, trio.Event]] = []  # (number of commits at which to thaw it, event)
+
+    async def run(self) -> None:
+        """Runs until a worker has processed all flights and every frozen worker has ended."""
+        async with trio.open_nursery() as nursery:
+            while not await self._life(nursery):
+                if self._result.unplanned_ends > UNPLANNED_ENDS_MAX:
+                    raise PipelineFailed(f"the worker failed {self._result.unplanned_ends} times")
+            self._wake_sleepers(everyone=True)
+
+    async def _life(self, nursery: trio.Nursery) -> bool:
+        """Runs one worker to its end; True if it processed the last flights."""
+        worker = await self._start_worker()
+        because = "silent"
+        while (said := await self._hear(worker)) is not None:
+            match said["event"]:
+                case "committed" | "aborted":
+                    self._count(said)
+                case "at":
+                    point = WorkerPoint[said["point"]]
+                    self._broker.rounds = self._rounds + said["round"]
+                    if not await self._strike(worker, self._events.popleft(), point, nursery):
+                        return False
+                case "finished":
+                    await worker.wait()
+                    return True
+                case "fenced" | "unknown":
+                    because = said["because"]
+                case _:
+                    pass
+        code = await worker.wait()
+        if code not in (FENCED, COMMIT_UNKNOWN, -signal.SIGKILL):
+            because = str(worker.failure())
+        self._result.unplanned_ends += 1
+        self._story.tell(f"worker failed, a replacement takes over: {because}")
+        self._rounds = self._broker.rounds
+        return False
+
+    async def _start_worker(self) -> ChildProcess:
+        pauses = tuple((event.round - self._rounds, event.point) for event in self._events)
+        task = WorkerTask(
+            bootstrap=self._broker.bootstrap,
+            seed=self._plan.seed,
+            records_per_transaction=self._plan.records_per_transaction,
+            abort_share=self._plan.abort_share,
+            isolation_level=self._result.isolation_level,
+            pauses=pauses,
+        )
+        return await self._children.start("worker", "fencepost.demo.worker", task.to_json())
+
+    async def _hear(self, worker: ChildProcess) -> dict[str, Any] | None:
+        """Returns the next message of a worker; kills a worker that hangs."""
+        with trio.move_on_after(SILENCE_S):
+            return await worker.hear()
+        self._story.tell(f"worker silent for {SILENCE_S:.0f} s")
+        await worker.end()
+        return None
+
+    def _count(self, said: dict[str, Any]) -> None:
+        self._broker.rounds = self._rounds + said["round"]
+        if said["event"] == "aborted":
+            self._result.aborted_on_purpose += said["on_purpose"]
+            return
+        self._flights += said["flights"]
+        self._progress.reach(min(self._flights, self._plan.flights))
+        self._commits += 1
+        self._wake_sleepers()
+
+    def _wake_sleepers(self, *, everyone: bool = False) -> None:
+        for due, alarm in self._sleepers:
+            if everyone or self._commits >= due:
+                alarm.set()
+
+    async def _strike(
+        self, worker: ChildProcess, event: PlannedDisruption, point: WorkerPoint, nursery: trio.Nursery
+    ) -> bool:
+        """Carries out a planned disruption; True if the worker continues."""
+        if event.kind is Disruption.KILL_BROKER:
+            await self._broker.kill(f"worker at: {point.value}")
+            await worker.tell("on")
+            return True
+        self._rounds = self._broker.rounds
+        if event.kind is Disruption.KILL_WORKER:
+            await worker.end()
+            is_open = await trio.to_thread.run_sync(transaction_is_open, self._broker.bootstrap)
+            self._result.worker_kills += 1
+            self._result.worker_kills_in_transaction += is_open
+            state = "transaction open" if is_open else "no open transaction"
+            self._story.tell(f"worker killed: {point.value} ({state})")
+        else:
+            worker.send(signal.SIGSTOP)
+            self._result.zombies += 1
+            self._story.tell(f"worker frozen: {point.value}; a replacement takes over")
+            alarm = trio.Event()
+            self._sleepers.append((self._commits + REPLACEMENT_ROUNDS, alarm))
+            nursery.start_soon(self._wake_up, worker, alarm)
+        return False
+
+    async def _wake_up(self, zombie: ChildProcess, alarm: trio.Event) -> None:
+        """Thaws a frozen worker and counts whether it is fenced."""
+        await alarm.wait()
+        zombie.send(signal.SIGCONT)
+        await zombie.tell(f"go {ZOMBIE_ROUNDS}")
+        last_words: list[str] = []
+        while (said := await self._hear(zombie)) is not None:
+            last_words.append(str(said.get("because", said["event"])))
+        if await zombie.wait() == FENCED:
+            self._result.zombies_fenced += 1
+            self._story.tell("frozen worker woke up, continued, and was fenced")
+        else:
+            self._story.tell(f"frozen worker woke up and was NOT fenced: {', '.join(last_words)}")
+
+
+def transaction_is_open(bootstrap: str) -> bool:
+    """Whether the coordinator has an open transaction of the worker."""
+    with Admin(bootstrap) as admin:
+        return admin.describe_transaction(TRANSACTIONAL_ID).state is TransactionState.ONGOING

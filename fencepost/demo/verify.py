@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from fencepost.demo.dataset import rows
-from fencepost.demo.messages import DELAYS, FLIGHTS, TOTALS, say, wait_for_word
+from fencepost.demo.plan import DELAYS, FLIGHTS, TOTALS, say, wait_for_word
 from fencepost.spark_bridge.session import session
 
 if TYPE_CHECKING:
@@ -25,18 +25,6 @@ DELAY_FIELDS = "id INT, delay INT"
 TOTAL_FIELDS = "flights INT, cancelled INT, diverted INT, minutes INT"
 
 
-@attrs.frozen(kw_only=True)
-class OutputCheck:
-    """The findings of Spark, in records."""
-
-    delays_committed: int
-    duplicates: int
-    lost: int
-    wrong: int
-    totals_match: bool
-    uncommitted_visible: int
-
-
 def read_topic(spark: SparkSession, data: Path, topic: str, *, isolation_level: str) -> DataFrame:
     """Reads one topic of the data directory with Spark."""
     source = (
@@ -45,8 +33,13 @@ def read_topic(spark: SparkSession, data: Path, topic: str, *, isolation_level: 
     return source.load(str(data))
 
 
-def judge(spark: SparkSession, data: Path, truth: ExpectedOutput, *, isolation_level: str) -> OutputCheck:
-    """Compares the records that are visible at this isolation level with the expected output."""
+def judge(
+    spark: SparkSession, data: Path, truth: ExpectedOutput, *, isolation_level: str
+) -> dict[str, int | bool]:
+    """Compares the records that are visible at this isolation level with the expected output.
+
+    Returns the fields of DemoResult that Spark counts.
+    """
     from pyspark.sql import functions as f
 
     def delays(level: str) -> DataFrame:
@@ -67,14 +60,14 @@ def judge(spark: SparkSession, data: Path, truth: ExpectedOutput, *, isolation_l
     totals = read_totals(spark, data, isolation_level=isolation_level)
     uncommitted = committed if isolation_level == "read_uncommitted" else delays("read_uncommitted").count()
     stable = committed if isolation_level == "read_committed" else delays("read_committed").count()
-    return OutputCheck(
-        delays_committed=committed,
-        duplicates=committed - len(copies),
-        lost=len(truth.delays.keys() - copies.keys()),
-        wrong=sum(truth.delays.get(number, "none") != delay for number, delay in seen.items()),
-        totals_match=totals == truth.totals,
-        uncommitted_visible=uncommitted - stable,
-    )
+    return {
+        "delays_committed": committed,
+        "duplicates": committed - len(copies),
+        "lost": len(truth.delays.keys() - copies.keys()),
+        "wrong": sum(truth.delays.get(number, "none") != delay for number, delay in seen.items()),
+        "totals_match": totals == truth.totals,
+        "uncommitted_visible": uncommitted - stable,
+    }
 
 
 def read_totals(spark: SparkSession, data: Path, *, isolation_level: str) -> dict[str, dict[str, int]]:
@@ -99,7 +92,7 @@ def main() -> None:
         loaded = read_topic(spark, Path(data), FLIGHTS, isolation_level=isolation_level).count()
         wait_for_word()
         verdict = judge(spark, Path(data), truth, isolation_level=isolation_level)
-        say("verdict", **attrs.asdict(verdict), flights_loaded=loaded)
+        say("verdict", **verdict, flights_loaded=loaded)
 
 
 @attrs.frozen

@@ -17,7 +17,7 @@ import attrs
 
 from fencepost.client.errors import CommitOutcomeUnknown, ProducerFenced, TransactionAborted
 from fencepost.client.shells.sync import Admin, Consumer, Producer
-from fencepost.demo.messages import (
+from fencepost.demo.plan import (
     COMMIT_UNKNOWN,
     DELAYS,
     FENCED,
@@ -26,17 +26,17 @@ from fencepost.demo.messages import (
     PARTITION_COUNT,
     TOTALS,
     TRANSACTIONAL_ID,
+    WorkerPoint,
     WorkerTask,
+    is_aborted_on_purpose,
     say,
     wait_for_word,
 )
-from fencepost.demo.plan import WorkerPoint, is_aborted_on_purpose
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import TopicPartition
 
 if TYPE_CHECKING:
     from fencepost.client.consumer_records import ConsumedBatch
-    from fencepost.client.shells.sync import Consumer
 
 
 Totals = dict[str, dict[str, int]]
@@ -239,10 +239,9 @@ def read_totals(bootstrap: str, *, isolation_level: str) -> Totals:
 
 def run(task: WorkerTask) -> None:
     """Fences the previous worker, reads its progress, and continues."""
-    isolation_level = "read_uncommitted" if task.read_uncommitted else "read_committed"
     with (
         Producer(task.bootstrap, transactional_id=TRANSACTIONAL_ID) as producer,
-        Consumer(task.bootstrap, group_id=GROUP, isolation_level=isolation_level) as consumer,
+        Consumer(task.bootstrap, group_id=GROUP, isolation_level=task.isolation_level) as consumer,
         Admin(task.bootstrap) as admin,
     ):
         producer.init_transactions()  # first, because after it the previous worker cannot commit
@@ -250,8 +249,8 @@ def run(task: WorkerTask) -> None:
         consumer.assign(partitions)
         for partition, offset in consumer.committed(partitions).items():
             consumer.seek(partition, offset or 0)
-        totals = read_totals(task.bootstrap, isolation_level=isolation_level)
-        ends = admin.end_offsets(partitions, isolation_level=isolation_level)
+        totals = read_totals(task.bootstrap, isolation_level=task.isolation_level)
+        ends = admin.end_offsets(partitions, isolation_level=task.isolation_level)
         say("ready", carriers=len(totals))
         Worker(task, producer=producer, intake=InputReader(consumer, ends), totals=totals).work()
     say("finished")

@@ -8,8 +8,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from fencepost.cli.agreement import contradictions, count_finished_after_restart, count_states, read_histories
 from fencepost.cli.application import run
+from fencepost.cli.log_files import contradictions, count_finished_after_restart, count_states, read_histories
 from fencepost.journal.indexes import (
     AbortedRange,
     OffsetIndex,

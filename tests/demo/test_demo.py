@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from fencepost.cli.agreement import contradictions, count_finished_after_restart, count_states, read_histories
 from fencepost.cli.application import run
+from fencepost.cli.log_files import contradictions, count_finished_after_restart, count_states, read_histories
 from fencepost.protocol.terms import TransactionState
 from tests.cli.processes import COMMAND, started
 

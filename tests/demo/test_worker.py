@@ -11,8 +11,7 @@ import pytest
 
 from fencepost.broker.embedded import Broker
 from fencepost.demo.dataset import flights_file, load, rows
-from fencepost.demo.messages import WorkerTask
-from fencepost.demo.plan import WorkerPoint
+from fencepost.demo.plan import WorkerPoint, WorkerTask
 from fencepost.demo.verify import expected_output
 from fencepost.demo.worker import Totals, read_totals, run
 
