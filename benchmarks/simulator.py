@@ -1,4 +1,4 @@
-"""The speed of the simulator: calm worlds, fuzzed worlds, scenarios and an explored world.
+"""The speed of the simulator: worlds without faults, fuzzed worlds, scenarios and an explored world.
 
 Every run is a process of its own, `python -m benchmarks.simulator SUBJECT CALM_WORLDS SEEDS speed|shares`. It
 prints one JSON line: counts and CPU seconds, or the samples of the profiler by part.
@@ -43,7 +43,7 @@ EXPLORED: Final = ExploreConfig(producers=1, transactions=2, retries=1, transact
 class Subject(Enum):
     """A kind of run. The value is its name on the command line and in the table."""
 
-    CALM = "calm worlds"
+    CALM = "worlds without faults"
     FUZZ = "fuzz"
     SCENARIOS = "scenarios"
     EXPLORE = "explore"
@@ -304,7 +304,8 @@ def simulator_conditions(report: SimulatorReport) -> str:
     scale = report.scale
     return (
         f"{report.rounds} rounds, medians (least to most) · CPU seconds of one process · every judge on · "
-        f"{scale.calm_worlds} calm worlds of {TXN_WRITERS * TRANSACTIONS_PER_TXN_WRITER} transactions, "
+        f"{scale.calm_worlds} worlds without faults of {TXN_WRITERS * TRANSACTIONS_PER_TXN_WRITER} "
+        f"transactions, "
         f"{scale.seeds} seeds of fuzz · {sys.platform}, Python {platform.python_version()}"
     )
 

@@ -26,6 +26,7 @@ def main(venv: Path) -> None:
         f"installing fencepost[{','.join(extras)}] into {venv}: the first time takes a few minutes and 1.5 GB"
     )
     install(venv, extras)
+    say(f"{venv} is ready: source {venv}/bin/activate")
 
 
 def works(venv: Path) -> bool:

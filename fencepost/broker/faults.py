@@ -81,10 +81,10 @@ def _server_fault(fault: FaultLine, node: str) -> ServerFault:
         possible = [f"when {point.value.shown} do {action.value.shown}" for point, action in SUPPORTED]
         raise BadPhrase(f"a server cannot do {quoted(str(do))} when {quoted(str(when))}", possible=possible)
     if when.kind is PointKind.SENDS_REPLY and (when.who != node or when.whom):
-        because = "a server sees its own replies, and does not know its clients by name"
+        because = "a server sees only its own replies and does not know its clients' names"
         raise BadPhrase(f"{quoted(str(when))}: {because}", possible=[f"{node} sends {when.what} reply"])
     if do.who not in ("", node, when.who):
-        raise BadPhrase(f"{quoted(str(do))}: a server pauses itself", possible=[f"pause {node}"])
+        raise BadPhrase(f"{quoted(str(do))}: a server can only pause itself", possible=[f"pause {node}"])
     if when.is_before or fault.until is not None:
-        raise BadPhrase(f"{quoted(str(fault))}: a server knows neither `before` nor `until`")
+        raise BadPhrase(f"{quoted(str(fault))}: a server supports neither `before` nor `until`")
     return made(fault)

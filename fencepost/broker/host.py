@@ -459,7 +459,7 @@ class Host:
     def _lose(self, key: TopicPartition, problem: Exception) -> None:
         if key == METADATA_PARTITION:
             raise MetadataLost(f"the log of the cluster's metadata failed: {problem}") from problem
-        self.troubles.append(Trouble.of(f"{key}: {problem}; gave up its leadership, to read the log again"))
+        self.troubles.append(Trouble.of(f"{key}: {problem}; gave up leadership to read the log again"))
         self._drop_appends(key)
         if key not in self.held or self._still_writes(key):
             self.directory.give_up(key)

@@ -43,8 +43,8 @@ class KafkaFixes:
         since="2.5",
         on="TxnOffsetCommit is checked against the group's member, generation and instance",
         off="TxnOffsetCommit is accepted without member checks, as from a client older than KIP-447",
-        opens="a consumer that lost its partitions commits offsets that the new owner has already processed: "
-        "records are copied twice",
+        opens="a consumer that lost its partitions commits offsets of records that the new owner also "
+        "processes: records are copied twice",
     )
     require_stable: bool = _fix(
         source="KIP-447 (KAFKA-8587)",
@@ -72,8 +72,9 @@ class KafkaFixes:
     idempotent_marker_retry: bool = _fix(
         source="KAFKA-19999",
         since="merged December 2025",
-        on="a marker of version 2 with the current epoch is accepted again where no transaction is open",
-        off="it gets INVALID_PRODUCER_EPOCH, and its coordinator stops retrying (with strict_marker_epoch)",
+        on="a retried marker of version 2 is accepted where no transaction is open",
+        off="the retried marker gets INVALID_PRODUCER_EPOCH, and its coordinator stops retrying (with "
+        "strict_marker_epoch)",
         opens="after a lost response or a failover, a transaction stays in PREPARE_* forever: every request "
         "for its transactional id gets CONCURRENT_TRANSACTIONS",
     )
@@ -96,14 +97,15 @@ class KafkaFixes:
         source="KAFKA-20090",
         since="merged February 2026",
         on="in version 2, fencing at epoch 32766 switches to the next producer id and epoch 0",
-        off="it leaves the old producer id and epoch 32767, which the next InitProducerId replaces",
+        off="it keeps the producer id and sets epoch 32767; the next InitProducerId replaces both",
         opens="a producer whose transaction timed out stays the owner, at an epoch that cannot be raised",
     )
     persists_previous_and_next_producer_id: bool = _fix(
         source="KAFKA-20310",
         since="merged March 2026",
-        on="the log stores both (tags 0 and 1 of TransactionLogValue version 1)",
-        off="they are only in memory, as with transaction.version 0",
+        on="the log stores the previous and the next producer id (tags 0 and 1 of TransactionLogValue "
+        "version 1)",
+        off="only the coordinator's memory has them, as with transaction.version 0",
         opens="a failover loses the switch to a new id: the producer that already uses it is rejected",
     )
 

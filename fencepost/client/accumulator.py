@@ -117,7 +117,8 @@ class Accumulator:
         size = record_size(record)
         if size > min(RECORD_SIZE_MAX, self.settings.buffer_memory):
             raise RecordTooLarge(
-                f"a record for topic {route.topic!r} has {size} bytes: buffer_memory or a request is smaller"
+                f"a record for topic {route.topic!r} has {size} bytes, more than buffer_memory or "
+                "a request can hold"
             )
         batch = route.open[partition]
         if batch is not NO_BATCH and batch.size + size > self.settings.batch_size:

@@ -238,7 +238,7 @@ class ActionKind(Enum):
     DROP = Phrase("drop", "the connection breaks; the message of `when` and all others on it are lost")
     CRASH = Phrase("crash {who:NODE}", "the node stops at once; what it had written survives")
     CUT_POWER = Phrase("cut power of {who:NODE}", "the node stops at once; unsynced writes may be lost")
-    KILL = Phrase("kill {who:PROCESS}", "the process dies, and another one takes its place at the end")
+    KILL = Phrase("kill {who:PROCESS}", "the process dies; when the fault ends, another one takes its place")
     PAUSE = Phrase("pause {who:WHO}", "a node or a process stands still and does not notice it")
     START = Phrase("start {who:PROCESS}", 'a process with starts = "on request" begins')
     MOVE = Phrase(

@@ -178,7 +178,7 @@ def check_data_directory(storage: StorageReader) -> str:
     if cluster_id is None:
         raise NotADataDirectory(
             f"{storage.location} is not a Fencepost log, it has no {META_FILE}: give the directory that "
-            "`fencepost serve` was started on, not one above or below it"
+            "`fencepost serve` was started with, not a parent or a subdirectory"
         )
     return cluster_id
 

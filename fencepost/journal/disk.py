@@ -171,7 +171,7 @@ class DiskStorage:
                 return sorted(entry.name for entry in entries if entry.is_dir())
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotADataDirectory(
-                f"{self.location} is not a directory: give the one a broker was started on"
+                f"{self.location} is not a directory: give the directory that a broker was started with"
             ) from error
         except OSError as error:
             raise StorageError(f"cannot list {self.location}: {error.strerror or error}") from error

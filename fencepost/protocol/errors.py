@@ -46,7 +46,7 @@ class ErrorCode(IntEnum):
         made._value_, made.remedy, made.meaning, made.definite = code, remedy, meaning, definite
         return made
 
-    UNKNOWN_SERVER_ERROR = -1, _R.FATAL, "the broker failed in a way it does not explain", _UNSURE
+    UNKNOWN_SERVER_ERROR = -1, _R.FATAL, "the broker failed unexpectedly", _UNSURE
     NONE = 0, _R.NONE, "success"
     OFFSET_OUT_OF_RANGE = 1, _R.RAISE, "the offset is before the log start or beyond the log end"
     CORRUPT_MESSAGE = 2, _R.RETRY, "the checksum of the batch does not match its bytes"
@@ -55,32 +55,36 @@ class ErrorCode(IntEnum):
     # A leader that is replaced answers so for batches that it has written and that the next leader may keep.
     # The same goes for NOT_COORDINATOR and a decision.
     NOT_LEADER_OR_FOLLOWER = 6, _R.REFRESH, "this node does not lead the partition", _UNSURE
-    REQUEST_TIMED_OUT = 7, _R.RETRY, "no answer in time", _UNSURE
-    MESSAGE_TOO_LARGE = 10, _R.ABORT, "the batch is larger than the broker takes"
+    REQUEST_TIMED_OUT = 7, _R.RETRY, "the answer did not come in time", _UNSURE
+    MESSAGE_TOO_LARGE = 10, _R.ABORT, "the batch is larger than the broker accepts"
     OFFSET_METADATA_TOO_LARGE = 12, _R.RAISE, "the metadata string beside an offset is too long"
     # No broker sends this one: the client makes it when the connection ends before the reply.
     NETWORK_EXCEPTION = 13, _R.RETRY, "the connection was lost before the answer came", _UNSURE
     COORDINATOR_LOAD_IN_PROGRESS = 14, _R.RETRY, "the coordinator is still reading its log"
-    COORDINATOR_NOT_AVAILABLE = 15, _R.REFRESH, "there is no coordinator now"
+    COORDINATOR_NOT_AVAILABLE = 15, _R.REFRESH, "no coordinator is available now"
     NOT_COORDINATOR = 16, _R.REFRESH, "this node does not coordinate that id", _UNSURE
     INVALID_TOPIC_EXCEPTION = 17, _R.RAISE, "the topic's name is not allowed"
-    NOT_ENOUGH_REPLICAS = 19, _R.RETRY, "the partition cannot take the batch yet"
+    NOT_ENOUGH_REPLICAS = 19, _R.RETRY, "the partition cannot accept the batch yet"
     INVALID_REQUIRED_ACKS = 21, _R.RAISE, "acks must be 0, 1 or -1"
     ILLEGAL_GENERATION = 22, _R.ABORT, "the group has moved on to another generation"
-    INCONSISTENT_GROUP_PROTOCOL = 23, _R.RAISE, "the group assigns partitions in another way"
+    INCONSISTENT_GROUP_PROTOCOL = (
+        23,
+        _R.RAISE,
+        "the other members support none of this member's assignment strategies",
+    )
     INVALID_GROUP_ID = 24, _R.RAISE, "a group needs a name"
     UNKNOWN_MEMBER_ID = 25, _R.ABORT, "the group does not know this member"
     INVALID_SESSION_TIMEOUT = 26, _R.RAISE, "the session timeout is beyond the broker's bounds"
-    REBALANCE_IN_PROGRESS = 27, _R.ABORT, "the group's next generation is being made: join again"
+    REBALANCE_IN_PROGRESS = 27, _R.ABORT, "the group is rebalancing: join again"
     TOPIC_AUTHORIZATION_FAILED = 29, _R.ABORT, "only the broker's own requests may name this topic"
-    UNSUPPORTED_VERSION = 35, _R.FATAL, "the broker does not speak this version of the request"
+    UNSUPPORTED_VERSION = 35, _R.FATAL, "the broker does not support this version of the request"
     TOPIC_ALREADY_EXISTS = 36, _R.RAISE, "a topic of that name exists"
     INVALID_PARTITIONS = 37, _R.RAISE, "the number of partitions is not allowed"
-    INVALID_CONFIG = 40, _R.RAISE, "no such setting, or not with this value"
+    INVALID_CONFIG = 40, _R.RAISE, "the setting is unknown, or its value is not allowed"
     INVALID_REQUEST = 42, _R.FATAL, "the request contradicts itself"
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45, _R.ABORT, "a batch before this one is missing"
     # A success: the batch is in the log. Kafka's Sender, too, completes it without an offset.
-    DUPLICATE_SEQUENCE_NUMBER = 46, _R.NONE, "the batch was stored before; its offset is forgotten"
+    DUPLICATE_SEQUENCE_NUMBER = 46, _R.NONE, "the batch was stored before; its offset is no longer known"
     # Not fatal, unlike PRODUCER_FENCED: a partition cannot know whether the producer was replaced or its
     # transaction only timed out. The producer aborts, and its coordinator decides (KIP-588).
     INVALID_PRODUCER_EPOCH = 47, _R.ABORT, "the epoch is older than one the partition has seen"
@@ -88,9 +92,17 @@ class ErrorCode(IntEnum):
     INVALID_PRODUCER_ID_MAPPING = 49, _R.FATAL, "the transactional id belongs to another producer id"
     INVALID_TRANSACTION_TIMEOUT = 50, _R.FATAL, "the timeout is not between 1 and the broker's maximum"
     # The coordinator still writes the markers of the previous transaction: a matter of milliseconds.
-    CONCURRENT_TRANSACTIONS = 51, _R.RETRY, "the previous step of this id is still being finished"
+    CONCURRENT_TRANSACTIONS = (
+        51,
+        _R.RETRY,
+        "the previous request of this transactional id is still in progress",
+    )
     TRANSACTION_COORDINATOR_FENCED = 52, _R.RAISE, "the marker is from a coordinator that was replaced"
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, _R.FATAL, "transactional batch without its id"
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = (
+        53,
+        _R.FATAL,
+        "a transactional batch came without its transactional id",
+    )
     # AddPartitionsToTxn adds all of its partitions or none.
     OPERATION_NOT_ATTEMPTED = 55, _R.ABORT, "another partition of the same request failed"
     # The failed write may have reached the disk, and the next recovery may keep it.
@@ -99,10 +111,10 @@ class ErrorCode(IntEnum):
     UNKNOWN_PRODUCER_ID = 59, _R.ABORT, "the partition has forgotten the producer"
     NON_EMPTY_GROUP = 68, _R.RAISE, "the group has members"
     GROUP_ID_NOT_FOUND = 69, _R.RAISE, "no such group"
-    FENCED_LEADER_EPOCH = 74, _R.REFRESH, "the reader knows of an older leadership than this leader's"
-    UNKNOWN_LEADER_EPOCH = 75, _R.REFRESH, "the reader knows of a newer leadership than this leader"
-    OFFSET_NOT_AVAILABLE = 78, _R.RETRY, "the new leader does not know its end yet"
-    MEMBER_ID_REQUIRED = 79, _R.RETRY, "here is an id: join again with it"
+    FENCED_LEADER_EPOCH = 74, _R.REFRESH, "the reader's leader epoch is older than the leader's"
+    UNKNOWN_LEADER_EPOCH = 75, _R.REFRESH, "the reader's leader epoch is newer than the leader's"
+    OFFSET_NOT_AVAILABLE = 78, _R.RETRY, "the new leader does not know the end of its log yet"
+    MEMBER_ID_REQUIRED = 79, _R.RETRY, "the broker has assigned a member id: join again with it"
     GROUP_MAX_SIZE_REACHED = 81, _R.RAISE, "the group has as many members as the broker allows"
     FENCED_INSTANCE_ID = 82, _R.FATAL, "another member has taken over this instance id"
     GROUP_SUBSCRIBED_TO_TOPIC = 86, _R.RAISE, "a member of the group reads the topic"
@@ -111,7 +123,7 @@ class ErrorCode(IntEnum):
     PRODUCER_FENCED = 90, _R.FATAL, "a newer producer with the same transactional id took over"
     TRANSACTIONAL_ID_NOT_FOUND = 105, _R.RAISE, "no such transactional id"
     # Clients from before KIP-890 get INVALID_TXN_STATE in its place, which is fatal to them.
-    TRANSACTION_ABORTABLE = 120, _R.ABORT, "the transaction cannot go on and must be aborted"
+    TRANSACTION_ABORTABLE = 120, _R.ABORT, "the transaction cannot continue and must be aborted"
 
 
 # A module constant, since enum members are looked up in Python until 3.12, and this one at every step.

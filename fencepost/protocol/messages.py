@@ -631,7 +631,7 @@ class OffsetFetchReply:
 
 @value(kw_only=True)
 class TxnOffsetCommit:
-    """Commit offsets for a group as part of a transaction: they count once it commits."""
+    """Commit offsets for a group as part of a transaction: they take effect when it commits."""
 
     transactional_id: str
     group_id: str

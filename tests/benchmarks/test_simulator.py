@@ -177,7 +177,7 @@ def _report() -> SimulatorReport:
 def test_the_tables_have_goals_and_shares() -> None:
     report = _report()
     page = markdown(simulator_grids(report), simulator_conditions(report))
-    assert "| calm worlds: transactions | 1,500 (1,400 to 2,600) | ≥ 2,000 missed |" in page
+    assert "| worlds without faults: transactions | 1,500 (1,400 to 2,600) | ≥ 2,000 missed |" in page
     assert "| fuzz: worlds | 15.3 | - |" in page
     assert "| broker cores | 75% |" in page
     assert "| judges | 25% |" in page
@@ -188,13 +188,13 @@ def test_the_tables_have_goals_and_shares() -> None:
 def test_the_json_has_the_same() -> None:
     found = simulator_as_json(_report())
     assert found["figures"][0] == {
-        "subject": "calm worlds",
+        "subject": "worlds without faults",
         "unit": "transactions",
         "rate": attrs.asdict(Spread(1_500, 1_400, 2_600)),
         "goal": 2_000,
         "is_reached": False,
     }
-    assert found["shares"]["calm worlds"]["broker cores"] == pytest.approx(0.75)
+    assert found["shares"]["worlds without faults"]["broker cores"] == pytest.approx(0.75)
 
 
 @pytest.mark.parametrize("wanted", ["speed", "shares"])

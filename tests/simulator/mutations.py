@@ -84,7 +84,7 @@ OF_PARTITIONS: Final = (
         edits=(Edit("broker.partitions.partition:_apply_data", {"[-CACHED_BATCHES_MAX:]": "[-1:]"}),),
     ),
     Mutation(
-        "a repetition is answered with the end of the log",
+        "a duplicate is answered with the log end offset",
         breaks="A batch that is in the log already is acknowledged at an offset where it is not (Redpanda "
         "3003).",
         edits=(
@@ -95,7 +95,7 @@ OF_PARTITIONS: Final = (
         ),
     ),
     Mutation(
-        "gaps in a sequence are let in",
+        "gaps in a sequence are accepted",
         breaks="A batch overtakes the one before it, which was lost and is retried later (KIP-98).",
         edits=(
             Edit(
@@ -119,7 +119,7 @@ OF_PARTITIONS: Final = (
         ),
     ),
     Mutation(
-        "a batch enters behind its marker",
+        "a batch is appended after its marker",
         breaks="A verified batch is appended although a marker was written in between (KAFKA-14884).",
         edits=(
             Edit(
@@ -148,7 +148,7 @@ OF_PARTITIONS: Final = (
     ),
     Mutation(
         "a new leader forgets the producers",
-        breaks="A batch that the last leader wrote is not recognised by the next one.",
+        breaks="A new leader does not recognise a batch that its predecessor wrote.",
         edits=(
             Edit(
                 "broker.partitions.partition:restore",
@@ -170,7 +170,7 @@ OF_PARTITIONS: Final = (
 
 OF_COORDINATORS: Final = (
     Mutation(
-        "markers before PREPARE is durable",
+        "markers are sent before PREPARE is durable",
         breaks="Partitions learn of a decision that the coordinator's log may yet lose.",
         edits=(
             Edit(
@@ -180,7 +180,7 @@ OF_COORDINATORS: Final = (
         ),
     ),
     Mutation(
-        "EndTxn does not look at the epoch",
+        "EndTxn ignores the epoch",
         breaks="A zombie ends the transaction of the producer that replaced it (KAFKA-17754).",
         edits=(
             Edit(
@@ -193,8 +193,8 @@ OF_COORDINATORS: Final = (
         ),
     ),
     Mutation(
-        "any retry of an end is a success",
-        breaks="A commit that the timeout's abort overtook is answered as if it had happened.",
+        "every retried EndTxn succeeds",
+        breaks="A commit that lost against a timeout is acknowledged.",
         edits=(Edit("broker.transactions.end_txn:_end_cell", {"    cell: Cell = ": _ANY_RETRY_ENDED_WELL}),),
     ),
     Mutation(
@@ -208,7 +208,7 @@ OF_COORDINATORS: Final = (
         ),
     ),
     Mutation(
-        "the epoch before the last one is forgotten",
+        "the previous epoch is forgotten",
         breaks="A producer that retries InitProducerId is fenced by its own success (KIP-360).",
         edits=(
             Edit("broker.transactions.init_producer_id:_expectation", {"expected == last_epoch": "False"}),
@@ -216,7 +216,7 @@ OF_COORDINATORS: Final = (
     ),
     Mutation(
         "an identity is granted twice",
-        breaks="A new owner of a transactional id gets the epoch of the one before.",
+        breaks="A new owner of a transactional id gets the epoch of the previous owner.",
         edits=(
             Edit(
                 "broker.transactions.init_producer_id:_next_identity",
@@ -226,7 +226,7 @@ OF_COORDINATORS: Final = (
     ),
     Mutation(
         "a new owner leaves the old transaction open",
-        breaks="InitProducerId does not abort what the last owner began (Redpanda 3232).",
+        breaks="InitProducerId does not abort the transaction of the previous owner (Redpanda 3232).",
         edits=(
             Edit(
                 "broker.transactions.init_producer_id:init_producer_id",
@@ -235,7 +235,7 @@ OF_COORDINATORS: Final = (
         ),
     ),
     Mutation(
-        "added partitions live in memory only",
+        "added partitions are kept in memory only",
         breaks="A transaction's later partitions are not logged, so the next coordinator does not know them"
         " (Redpanda 6018).",
         edits=(Edit("broker.transactions.handlers:write_record", {_APPENDS_RECORD: _ADDED_IN_MEMORY}),),
@@ -254,7 +254,7 @@ OF_COORDINATORS: Final = (
         ),
     ),
     Mutation(
-        "a new coordinator aborts what was decided",
+        "a new coordinator aborts decided commits",
         breaks="After a failover PREPARE_COMMIT is carried out with ABORT markers.",
         edits=(
             Edit(
@@ -269,7 +269,7 @@ OF_COORDINATORS: Final = (
         edits=(Edit("broker.transactions.markers:answer_markers", {" if error is NO_ERROR": ""}),),
     ),
     Mutation(
-        "markers are never sent again",
+        "markers are never retried",
         breaks="After a marker request to a dead leader the transaction stays in PREPARE_* (KAFKA-8069).",
         edits=(
             Edit(
@@ -302,7 +302,7 @@ OF_COORDINATORS: Final = (
 
 OF_OFFSETS: Final = (
     Mutation(
-        "offsets of an aborted transaction count",
+        "offsets of an aborted transaction take effect",
         breaks="A group skips records whose results were aborted (KIP-98).",
         edits=(Edit("broker.groups.state:_decide_pending", {"result is TransactionResult.COMMIT": "True"}),),
     ),
@@ -324,7 +324,7 @@ OF_OFFSETS: Final = (
 
 OF_JOURNALS: Final = (
     Mutation(
-        "aborted transactions are looked for in one segment",
+        "aborted transactions are searched in one segment only",
         breaks="Readers get aborted records whose ABORT marker is in a later segment.",
         edits=(
             Edit(
@@ -334,7 +334,7 @@ OF_JOURNALS: Final = (
         ),
     ),
     Mutation(
-        "aborted transactions count from where they begin",
+        "aborted transactions are skipped only from their start",
         breaks="A reader in the middle of an aborted transaction gets the rest of it.",
         edits=(
             Edit(
@@ -352,7 +352,7 @@ OF_JOURNALS: Final = (
         ),
     ),
     Mutation(
-        "recovery takes a torn batch for a whole one",
+        "recovery accepts a torn batch",
         breaks="A batch that a loss of power left half written is not detected.",
         edits=(
             Edit(
@@ -392,7 +392,7 @@ OF_CLIENTS: Final = (
         ),
     ),
     Mutation(
-        "an unknown commit is taken for an abort",
+        "an unknown commit outcome is treated as an abort",
         breaks="After a lost answer the producer reports that the transaction failed, and continues.",
         edits=(
             Edit(
@@ -401,7 +401,7 @@ OF_CLIENTS: Final = (
         ),
     ),
     Mutation(
-        "a batch goes again under a new sequence",
+        "a batch is retried with a new sequence",
         breaks="A retry is a new batch to the broker, so both are in the log.",
         edits=(Edit("client.delivery:Delivery._take", {"        batch.in_flight = ": _NUMBERED_AGAIN}),),
     ),
@@ -409,7 +409,7 @@ OF_CLIENTS: Final = (
 
 OF_GROUPS: Final = (
     Mutation(
-        "a coordinator does not look who commits offsets in a transaction",
+        "TxnOffsetCommit is not checked against the group's members",
         breaks="A member that was replaced commits what its successor has copied already (KIP-447).",
         workload="groups",
         edits=(
@@ -417,7 +417,7 @@ OF_GROUPS: Final = (
         ),
     ),
     Mutation(
-        "a transaction carries the membership of its end",
+        "a transaction uses the membership at its end",
         breaks="A member that was expelled commits without a member id, which no group refuses (KIP-447).",
         workload="groups",
         edits=(
@@ -456,7 +456,7 @@ OF_GROUPS: Final = (
         ),
     ),
     Mutation(
-        "a withheld partition waits for ever",
+        "a withheld partition waits forever",
         breaks="A static member restarts before it has joined again, and no other rebalance begins.",
         workload="groups",
         edits=(

@@ -91,7 +91,7 @@ def test_sequences_go_on_wrap_and_start_again_with_the_epoch() -> None:
     write(record, 0, 0)
     write(record, 1, 0)
     for epoch, sequence in ((1, 0), (1, 2), (2, 1)):
-        with pytest.raises(Violation, match="I3 sequence once"):
+        with pytest.raises(Violation, match="I3 unique sequence"):
             write(record, epoch, sequence)
 
 
@@ -168,7 +168,7 @@ def test_a_replaced_leader_learns_of_nothing_new() -> None:
     record.taken_over(Host(Node(NodeSettings()), journals), 1, is_cut=False)
     record.judge_replaced(1)
     write(record, 0, 1)
-    with pytest.raises(Violation, match="I15 seen is safe"):
+    with pytest.raises(Violation, match="I15 durable replies"):
         record.judge_replaced(2)
 
 
@@ -330,7 +330,7 @@ def test_a_batch_enters_where_its_coordinator_has_it(coordinator: Coordinator) -
 
 
 def test_epochs_do_not_fall_and_ids_are_new(coordinator: Coordinator) -> None:
-    with pytest.raises(Violation, match="I7 identity once"):
+    with pytest.raises(Violation, match="I7 unique identity"):
         coordinator.says(STATE.PREPARE_COMMIT, producer_epoch=1)
     with pytest.raises(Violation, match="which payer had before"):
         coordinator.book.enter(LOG, (9, "other", coordinator.record))

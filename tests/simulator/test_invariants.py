@@ -39,15 +39,15 @@ from fencepost.simulator.judges.rules import (
     BOUNDS,
     CONVERGENCE,
     DURABLE_DECISION,
+    DURABLE_REPLIES,
     HANGING,
-    IDENTITY_ONCE,
     OFFSETS_WITH_MARKER,
     READ_COMMITTED,
     RECOVERY,
-    SEEN_IS_SAFE,
-    SEQUENCE_ONCE,
     STEP_RULES,
     TIMEOUT,
+    UNIQUE_IDENTITY,
+    UNIQUE_SEQUENCE,
     Violation,
 )
 from fencepost.simulator.run import run_of
@@ -229,22 +229,22 @@ POWER_LOSSES: Planner = partial(_stormy, kind=FaultKind.POWER_LOSS, policy=SyncP
 PLANTED: list[tuple[str, Plant, Planner]] = [
     (BOUNDS.name, _lso_is_the_high_watermark, draw),
     (
-        SEQUENCE_ONCE.name,
+        UNIQUE_SEQUENCE.name,
         _no_check_of("_is_repeated", "_begins_late", "_overtakes", "_is_out_of_order"),
         CRASHES,
     ),
     (HANGING.name, _no_check_of("_has_older_epoch", "_is_overtaken"), _hasty),
     (DURABLE_DECISION.name, _markers_do_not_wait_for_the_decision, draw),
     (DURABLE_DECISION.name, _complete_does_not_wait_for_markers, draw),
-    (IDENTITY_ONCE.name, _prepare_keeps_the_epoch, draw),
-    (SEEN_IS_SAFE.name, _owners_are_given_the_epoch_before, draw),
+    (UNIQUE_IDENTITY.name, _prepare_keeps_the_epoch, draw),
+    (DURABLE_REPLIES.name, _owners_are_given_the_epoch_before, draw),
     (OFFSETS_WITH_MARKER.name, _aborted_offsets_count, draw),
     (READ_COMMITTED.name, _no_index_of_aborted, draw),
     (READ_COMMITTED.name, _readers_go_to_the_end, draw),
     (RECOVERY.name, _leaders_forget_open_transactions, CRASHES),
     (RECOVERY.name, _syncs_do_nothing, POWER_LOSSES),
     (TIMEOUT.name, _nothing_times_out, _hasty),
-    (SEEN_IS_SAFE.name, _effects_do_not_wait, draw),
+    (DURABLE_REPLIES.name, _effects_do_not_wait, draw),
 ]
 
 

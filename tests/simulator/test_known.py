@@ -22,9 +22,9 @@ from fencepost.simulator.judges.rules import (
 
 KEY = TopicPartition("in", 0)
 OPERATION = ClientOperation("feeder", 0, OperationOutcome.OK, (), 0, 0)
-UNKNOWN = "an unknown producer may start anywhere"
-FORGOTTEN = "one batch per producer survives a leader"
-AGAIN = "a batch that is sent again lands after newer ones"
+UNKNOWN = "an unknown producer may start at any sequence"
+FORGOTTEN = "a new leader knows one batch per producer"
+AGAIN = "a retried batch lands after newer ones"
 
 CASES = (
     (DUPLICATE, "A0 A0 | A1", (0, 2), FORGOTTEN),

@@ -25,7 +25,7 @@ from tools.docs.pages import planted_bugs
 FOUND: Final = {bug.mutation: bug for bug in planted_bugs()}
 PINNED: Final = (
     "the LSO is one too high",
-    "markers before PREPARE is durable",
+    "markers are sent before PREPARE is durable",
     "a retry of EndTxn is not recognised",
     "a moving partition is not withheld",
 )

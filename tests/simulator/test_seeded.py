@@ -47,7 +47,7 @@ def problems(expect: ScenarioExpectation) -> tuple[str, ...]:
 
 
 def test_what_is_expected_to_hold_was_put_to_the_test() -> None:
-    assert problems(ScenarioExpectation(holds=("I3 sequence once", "liveness", "unseen"))) == ()
+    assert problems(ScenarioExpectation(holds=("I3 unique sequence", "liveness", "unseen"))) == ()
     assert problems(ScenarioExpectation(holds=("precommitted-read",))) == (
         "never exercises precommitted-read",
     )

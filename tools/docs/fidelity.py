@@ -29,7 +29,8 @@ VALUES: Final = (
         value="0",
         means="as in 0.11: all transactions of a producer share an epoch, and the producer adds partitions",
         source="KIP-98, KIP-360, KIP-588",
-        opens="a late EndTxn ends the next transaction (KAFKA-17754); a late batch joins it (KAFKA-14402); a "
+        opens="a late EndTxn ends the next transaction (KAFKA-17754); a late batch joins the next "
+        "transaction (KAFKA-14402); a "
         "rotation of producer ids is lost when its coordinator fails (KAFKA-20310)",
     ),
     Value(
@@ -37,7 +38,8 @@ VALUES: Final = (
         value="1",
         means="the same, with flexible record versions in the transaction log",
         source="KIP-890",
-        opens="a late EndTxn ends the next transaction (KAFKA-17754); a late batch joins it (KAFKA-14402)",
+        opens="a late EndTxn ends the next transaction (KAFKA-17754); a late batch joins the next "
+        "transaction (KAFKA-14402)",
     ),
     Value(
         setting="transaction_version",
@@ -172,7 +174,7 @@ DIFFERENCES: Final = (
         kafka="Old segments are deleted or compacted.",
         here="Logs grow; only DeleteRecords moves their start.",
         because="No guarantee of transactions depends on it.",
-        noticed="A start takes longer the more was written, because internal topics are read from their "
+        noticed="The more was written, the longer a start takes, because internal topics are read from their "
         "beginning.",
     ),
     Difference(
@@ -261,15 +263,15 @@ DIFFERENCES: Final = (
         what="hand-made requests with several markers",
         kafka="A request in which one marker names only unknown partitions is never answered (4.3.1).",
         here="Each partition gets its result.",
-        because="A caller expects an answer.",
+        because="Every request gets a response.",
         noticed="UNKNOWN_TOPIC_OR_PARTITION.",
     ),
     Difference(
         what="an interrupted commit",
         kafka="commitTransaction() raises TimeoutException or InterruptException and may be called again.",
         here="It raises CommitOutcomeUnknown, and the producer must be closed.",
-        because="An application that takes it for a failure and sends the records again creates duplicates.",
-        noticed="An exception of its own.",
+        because="An application that treats it as a failure and resends the records creates duplicates.",
+        noticed="A different exception.",
     ),
     Difference(
         what="default isolation level of a consumer",

@@ -150,7 +150,7 @@ def _values_table() -> str:
          row.source, row.opens)
         for row in VALUES
     ]  # fmt: skip
-    return tables.markdown_table(("setting", "value", "meaning", "from", "anomalies"), rows)
+    return tables.markdown_table(("setting", "value", "meaning", "source", "anomalies"), rows)
 
 
 def _corrections_table() -> str:
@@ -159,7 +159,7 @@ def _corrections_table() -> str:
         (f"`{knob.name}`", knob.on, knob.off, f"{knob.source}, {knob.since}", knob.opens) for knob in FIXES
     ]
     return tables.markdown_table(
-        ("name", "with the fix (default)", "without the fix", "from", "what goes wrong without it"), rows
+        ("name", "with the fix (default)", "without the fix", "fixed by", "what goes wrong without it"), rows
     )
 
 

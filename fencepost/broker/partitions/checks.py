@@ -168,7 +168,7 @@ class FormCheck(NamedTuple):
 # After the coordinator's answer, as in Kafka: a refusal of the producer takes precedence over a bad batch.
 FORM_CHECKS: Final = (
     FormCheck(
-        "comes with acks that are not 0, 1 or -1",
+        "has acks other than 0, 1 or -1",
         ErrorCode.INVALID_REQUIRED_ACKS,
         source="ReplicaManager.appendRecords",
     ),
@@ -186,7 +186,7 @@ FORM_CHECKS: Final = (
         source="UnifiedLog.analyzeAndValidateRecords",
     ),
     FormCheck(
-        "has no records, or another number of records than of offsets",
+        "has no records, or a record count that does not match its offsets",
         ErrorCode.INVALID_RECORD,
         source="LogValidator.validateBatch",
     ),
@@ -324,14 +324,14 @@ CHECKS: Final = (
         protection="dedup",
     ),
     WriteCheck(
-        "overtakes a batch for which the coordinator is being asked",
+        "overtakes a batch that waits for the coordinator's answer",
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         _overtakes,
         source="KIP-890",
         protection="dedup",
     ),
     WriteCheck(
-        "is of a producer that the partition does not know, and its sequence is not 0",
+        "is from a producer that the partition does not know, and its sequence is not 0",
         ErrorCode.UNKNOWN_PRODUCER_ID,
         _is_unknown,
         source="KIP-98",
@@ -346,7 +346,7 @@ CHECKS: Final = (
         protection="dedup",
     ),
     WriteCheck(
-        "is plain, while its producer has a transaction open here",
+        "is not transactional, while its producer has a transaction open here",
         ErrorCode.INVALID_TXN_STATE,
         _is_plain_inside,
         source="KIP-98",

@@ -59,8 +59,8 @@ class Expectation(Enum):
     __hash__ = object.__hash__
 
     NONE = "none"
-    CURRENT = "today's"
-    LAST = "the one before"
+    CURRENT = "the current identity"
+    LAST = "the previous identity"
     PAST = "an earlier epoch"
     FOREIGN = "another producer id"
 

@@ -68,8 +68,8 @@ class EndInput(Enum):
 
     COMMIT = "commit"
     ABORT = "abort"
-    COMMIT_RETRY = "commit again"
-    ABORT_RETRY = "abort again"
+    COMMIT_RETRY = "commit retry"
+    ABORT_RETRY = "abort retry"
 
 
 class CoordinatorInput(Enum):

@@ -131,10 +131,10 @@ class AnswerRules:
         for part in body.partitions:
             if part.error or part.base_offset < 0:
                 continue
-            self.exercised[rules.SEEN_IS_SAFE.name] += 1
+            self.exercised[rules.DURABLE_REPLIES.name] += 1
             record = self.partitions[TopicPartition(part.topic, part.partition)]
             if part.base_offset >= record.high_watermark:
-                raise rules.SEEN_IS_SAFE.broken(
+                raise rules.DURABLE_REPLIES.broken(
                     f"{record.key}: a batch at {part.base_offset} was acknowledged, the log is safe up to "
                     f"{record.high_watermark}"
                 )
@@ -146,11 +146,11 @@ class AnswerRules:
             for part in written.partitions:
                 if part.error:
                     continue
-                self.exercised[rules.SEEN_IS_SAFE.name] += 1
+                self.exercised[rules.DURABLE_REPLIES.name] += 1
                 record = self.partitions[TopicPartition(part.topic, part.partition)]
                 marker = record.model.first_marker(producer_id, epoch)
                 if marker is None or marker.offset >= record.high_watermark:
-                    raise rules.SEEN_IS_SAFE.broken(
+                    raise rules.DURABLE_REPLIES.broken(
                         f"{record.key}: the marker of producer {producer_id} epoch {epoch} was acknowledged "
                         "and is not safe"
                     )
@@ -163,7 +163,7 @@ class AnswerRules:
         if transaction is None:
             rule, found = rules.FENCED, "no transaction of this identity ended"
         elif not transaction.is_prepared:
-            rule, found = rules.SEEN_IS_SAFE, "the decision is not safe"
+            rule, found = rules.DURABLE_REPLIES, "the decision is not safe"
         elif transaction.decision is not request.result:
             rule, found = rules.DURABLE_DECISION, "the log says otherwise"
         else:
@@ -181,7 +181,7 @@ class AnswerRules:
             return  # without a transactional id `_grant` says all
         record = self.transactions.durable_records.get(name)
         if record is None or (record.producer_id, record.producer_epoch) != identity:
-            raise rules.SEEN_IS_SAFE.broken(
+            raise rules.DURABLE_REPLIES.broken(
                 f"{name} got producer {identity[0]} epoch {identity[1]}, and no durable record says so"
             )
 
@@ -189,17 +189,17 @@ class AnswerRules:
         connection = node.callers.get(reply.to.connection)
         if connection is None:
             return  # the connection is gone: no client gets it
-        self.exercised[rules.IDENTITY_ONCE.name] += 1
+        self.exercised[rules.UNIQUE_IDENTITY.name] += 1
         holder = self.granted.setdefault(identity, connection.caller)
         if holder is not connection.caller:
-            raise rules.IDENTITY_ONCE.broken(
+            raise rules.UNIQUE_IDENTITY.broken(
                 f"producer {identity[0]} epoch {identity[1]} was granted to {connection.caller.participant}, "
                 f"and to {holder.participant} before"
             )
 
     def _allocated(self, body: AllocateProducerIdsReply) -> None:
         if body.first_producer_id < self.producer_ids_end:
-            raise rules.IDENTITY_ONCE.broken(
+            raise rules.UNIQUE_IDENTITY.broken(
                 f"producer ids from {body.first_producer_id} on were handed out, and all before "
                 f"{self.producer_ids_end} had been"
             )
@@ -228,9 +228,9 @@ class AnswerRules:
         request, is_retry, renewal = asked
         if is_retry:
             assert not isinstance(request, WriteTxnMarkers), "coordinators retry markers for ever"
-            self.exercised[rules.TOLD_AGAIN.name] += 1
+            self.exercised[rules.RETRIES_SUCCEED.name] += 1
             if reply.error in REFUSALS:
-                raise rules.TOLD_AGAIN.broken(
+                raise rules.RETRIES_SUCCEED.broken(
                     f"{type(request).__name__} of {request.transactional_id} by producer "
                     f"{request.producer_id} epoch {request.producer_epoch} was carried out, and its retry "
                     f"was refused: {reply.error.name}"

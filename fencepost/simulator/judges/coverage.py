@@ -67,7 +67,8 @@ UNREACHABLE: Final[Mapping[Cell, str]] = {
         "a producer that commits had a batch acknowledged under this epoch, so the transaction is open",
     ),
     (2, TransactionState.EMPTY, EndInput.COMMIT_RETRY): (
-        "a producer of the epoch before was aborted since, and both abort and InitProducerId raised the epoch"
+        "the previous owner's transaction was aborted, which raised the epoch, and InitProducerId raised it "
+        "again"
     ),
     (2, TransactionState.PREPARE_COMMIT, EndInput.ABORT_RETRY): _NO_TURNING_BACK,
     (2, TransactionState.COMPLETE_COMMIT, EndInput.ABORT_RETRY): _NO_TURNING_BACK,

@@ -72,39 +72,39 @@ class KnownAnomaly(Violation):
 LATE_END: Final = OldBehaviour(
     name="a late EndTxn ends the next transaction",
     cured_by="KAFKA-17754, KIP-890 part 2",
-    why="An EndTxn arrives late: its sender has retried it, and the next transaction is open. Both "
-    "have one epoch, so it ends the wrong one: records are committed that the client aborts later, "
-    "or the other way round, and the records that follow belong to no transaction.",
-    needs="The coordinator's log holds the beginning of the transaction, written after the EndTxn that "
-    "ended it had left its sender, under the same producer id and epoch.",
+    why="An EndTxn arrives late: its sender has retried it and has begun the next transaction. Both "
+    "transactions have the same epoch, so the EndTxn ends the wrong one: it commits records that the client "
+    "aborts later, or aborts what the client commits; the records that follow belong to no transaction.",
+    needs="The EndTxn was sent before the coordinator's log got the beginning of the transaction that it "
+    "ended, "
+    "and both have the same producer id and epoch.",
 )
 LATE_MARKER: Final = OldBehaviour(
-    name="a late marker is taken for one of the next transaction",
+    name="a late marker ends the next transaction",
     cured_by="KIP-890 part 2, KIP-1228",
     why="The coordinator did not get the answer to its markers and retried them; the first ones arrive "
     "after the next transaction has begun. Both transactions have the same epoch, so the late marker ends "
-    "what the next one has written there so far. If that is nothing, the log holds a decision that "
-    "no coordinator made.",
-    needs="The marker had left before the coordinator wrote the beginning of the newest transaction; the "
-    "partition knows neither a newer epoch of the producer nor of the coordinator.",
+    "what the next one has written there so far. If that is nothing, the partition has a marker for "
+    "a decision that no coordinator made.",
+    needs="The marker was sent before the coordinator wrote the beginning of the newest transaction; the "
+    "partition knows no newer epoch of the producer or of the coordinator.",
 )
 LATE_WRITE: Final = OldBehaviour(
     name="a late write joins the next transaction",
     cured_by="KIP-890 part 2",
-    why="A batch or a commit of offsets arrives when its transaction is over and the next one has the "
-    "partition, too. Verification asks whether the partition is in the transaction, and it is.",
-    needs="Its producer's marker is in the log, written after the batch had left; the coordinator's "
-    "log holds the partition in an open transaction of the same producer id and epoch, and the "
-    "partition knows no newer epoch.",
+    why="A batch or an offset commit arrives after its transaction ended, and the next transaction has the "
+    "same partition. Verification only asks whether the partition is in the transaction, and it is.",
+    needs="The producer's marker was written after the batch was sent; in the coordinator's log the "
+    "partition is in an open transaction of the same producer id and epoch, and the partition knows no "
+    "newer epoch.",
 )
 LATE_WRITE_ALONE: Final = OldBehaviour(
-    name="a late write opens a transaction that nobody ends",
+    name="a late write opens a hanging transaction",
     cured_by="KAFKA-14402, KIP-890 part 1",
     why="A late write arrives in a partition without an open transaction. Without verification the "
-    "leader accepts it, and readers of committed records wait for a marker of the producer that may "
-    "never come.",
-    needs="Its producer's marker is in the log, written after the batch had left, and the partition "
-    "knows no newer epoch.",
+    "leader accepts it, and read_committed readers wait for a marker that may never come.",
+    needs="The producer's marker was written after the batch was sent, and the partition knows no newer "
+    "epoch.",
     despite_verification=False,
 )
 OLD_BEHAVIOURS: Final = (LATE_END, LATE_MARKER, LATE_WRITE, LATE_WRITE_ALONE)
@@ -321,28 +321,31 @@ def _identity(writer: BatchHeader | TransactionRecord) -> tuple[int, int]:
 
 KNOWN: Final = (
     KnownBehaviour(
-        name="an unknown producer may start anywhere",
+        name="an unknown producer may start at any sequence",
         rule=NONMONOTONIC_SEND,
-        why="Since KIP-360 a partition takes any first sequence of a producer that it does not know. Batches "
-        "in flight together while the partition gets its first leader can therefore enter out of order.",
-        needs="The batch that came too early is the first one of its producer id.",
+        why="Since KIP-360 a partition accepts any first sequence from a producer that it does not know. "
+        "Batches "
+        "that are in flight while the partition gets its first leader can therefore be stored out of order.",
+        needs="The batch that was stored too early is the first one of its producer id in the log.",
         explains=_was_unknown,
     ),
     KnownBehaviour(
-        name="one batch per producer survives a leader",
+        name="a new leader knows one batch per producer",
         rule=DUPLICATE,
-        why="A snapshot keeps the last batch of each producer, so a new leader may not recognise an older "
-        "one that is sent again. It answers OUT_OF_ORDER_SEQUENCE_NUMBER; an idempotent producer then sends "
-        "the batch under a new identity, as Kafka's does (TransactionManager.canRetry). A transaction is "
-        "aborted.",
-        needs="Between the two a leader took over, which found a newer batch of the old identity.",
+        why="A snapshot keeps the last batch of each producer, so a new leader may not recognise a retry "
+        "of an older one. It answers OUT_OF_ORDER_SEQUENCE_NUMBER; an idempotent producer then sends "
+        "the batch under a new identity, as Kafka's producer does (TransactionManager.canRetry). A "
+        "transactional "
+        "producer must abort.",
+        needs="Between the two batches a new leader took over, and the log had a newer batch of the old "
+        "identity.",
         explains=_was_forgotten,
     ),
     KnownBehaviour(
-        name="a batch that is sent again lands after newer ones",
+        name="a retried batch lands after newer ones",
         rule=NONMONOTONIC_SEND,
-        why="The same retry under a new identity, where newer batches had already been acknowledged.",
-        needs="Between the two a leader took over, and the later one has another identity.",
+        why="The same retry under a new identity, after newer batches had been acknowledged.",
+        needs="Between the two batches a new leader took over, and the later batch has another identity.",
         explains=_was_sent_again,
     ),
 )

@@ -83,14 +83,14 @@ class PartitionRecord:
         """I3, before a batch enters: it continues its producer's sequence in this epoch."""
         if header.base_sequence < 0:
             return
-        self.exercised[rules.SEQUENCE_ONCE.name] += 1
+        self.exercised[rules.UNIQUE_SEQUENCE.name] += 1
         expected = self.model.expected_sequence(header.producer_id, header.producer_epoch)
         if expected is None:
             if not starts_at_zero:
                 return  # since KIP-360 a producer that is unknown here may start at any sequence
             expected = 0
         if header.base_sequence != expected:
-            raise rules.SEQUENCE_ONCE.broken(
+            raise rules.UNIQUE_SEQUENCE.broken(
                 f"{self.key}: {_writer(header)} entered with sequence {header.base_sequence} where "
                 f"{expected} was next"
             )
@@ -129,7 +129,7 @@ class PartitionRecord:
     def judge_replaced(self, offset: int) -> None:
         """I15: a leader that was replaced learned that the log is replicated up to `offset`."""
         if offset > self.begun_at:
-            raise rules.SEEN_IS_SAFE.broken(
+            raise rules.DURABLE_REPLIES.broken(
                 f"{self.key}: a replaced leader takes its log for safe up to {offset}, and leader "
                 f"{self.leader_epoch} found {self.begun_at}"
             )
@@ -286,7 +286,7 @@ def judge_fetched(part: FetchedPartition, record: PartitionRecord, exercised: Ex
     """
     begin, end = _span(part.records)
     if end > record.high_watermark:
-        raise rules.SEEN_IS_SAFE.broken(
+        raise rules.DURABLE_REPLIES.broken(
             f"{record.key}: a fetch goes up to {end}, the log is safe up to {record.high_watermark}"
         )
     if part.aborted is None:

@@ -80,12 +80,12 @@ class HistoryVerdict:
 INCONSISTENT_OFFSETS = Rule(
     "inconsistent-offsets",
     meaning="Two values were seen at one offset of a partition.",
-    exercised_by="offsets of which a value is known",
+    exercised_by="offsets with a known value",
 )
 DUPLICATE = Rule(
     "duplicate",
-    meaning="One write was seen at two offsets, which idempotence rules out.",
-    exercised_by="values of which an offset is known",
+    meaning="One write was seen at two offsets. Idempotence must prevent that.",
+    exercised_by="values with a known offset",
 )
 PHANTOM = Rule(
     "phantom",
@@ -94,18 +94,18 @@ PHANTOM = Rule(
 )
 ABORTED_READ = Rule(
     "G1a",
-    meaning="A value was read whose write definitely failed; of a transaction: at read_committed.",
+    meaning="A value was read although its write failed; in a transaction: at read_committed.",
     exercised_by="failed writes at offsets that readers passed",
 )
 PRECOMMITTED_READ = Rule(
     "precommitted-read",
-    meaning="A transaction read at read_committed what it wrote itself.",
+    meaning="A transaction read its own uncommitted write at read_committed.",
     exercised_by="transactions that read a partition to which they wrote",
 )
 UNDECIDED_READ = Rule(
     "undecided-read",
-    meaning="A transaction's value was read at read_committed before its commit was asked for.",
-    exercised_by="values of transactions that were read, where the time of their commit is known",
+    meaning="A value was read at read_committed before the commit of its transaction was requested.",
+    exercised_by="values of transactions that were read and whose commit has a known time",
 )
 LOST_WRITE = Rule(
     "lost-write",
@@ -114,8 +114,8 @@ LOST_WRITE = Rule(
 )
 TORN_TRANSACTION = Rule(
     "torn-transaction",
-    meaning="Some writes of a transaction were read at read_committed, so it is committed; others are lost.",
-    exercised_by="transactions of several writes of which one was read",
+    meaning="Some writes of a transaction were read at read_committed, and others are missing.",
+    exercised_by="transactions with several writes, at least one of which was read",
 )
 UNSEEN = Rule(
     "unseen",
@@ -125,22 +125,22 @@ UNSEEN = Rule(
 POLL_SKIP = Rule(
     "poll-skip",
     meaning="Between two operations a reader skipped a record that others have read.",
-    exercised_by="partitions that a process went on reading in its next operation",
+    exercised_by="partitions that a process continued to read in its next operation",
 )
 NONMONOTONIC_POLL = Rule(
     "nonmonotonic-poll",
-    meaning="From one operation to the next a reader went back, though its position was not set.",
-    exercised_by="partitions that a process went on reading in its next operation",
+    meaning="From one operation to the next a reader went back without a seek.",
+    exercised_by="partitions that a process continued to read in its next operation",
 )
 INTERNAL_POLL_SKIP = Rule(
     "int-poll-skip",
     meaning="Within one operation a reader skipped a record that others have read.",
-    exercised_by="records read after another one of the same operation",
+    exercised_by="second and later records read in one operation",
 )
 INTERNAL_NONMONOTONIC_POLL = Rule(
     "int-nonmonotonic-poll",
     meaning="Within one operation a reader went back.",
-    exercised_by="records read after another one of the same operation",
+    exercised_by="second and later records read in one operation",
 )
 NONMONOTONIC_SEND = Rule(
     "nonmonotonic-send",
@@ -150,22 +150,22 @@ NONMONOTONIC_SEND = Rule(
 INTERNAL_NONMONOTONIC_SEND = Rule(
     "int-nonmonotonic-send",
     meaning="Within one operation a later send got a lower offset than an earlier one.",
-    exercised_by="writes after another one of the same operation to the same partition",
+    exercised_by="second and later writes of one operation to one partition",
 )
 CIRCULAR_READS = Rule(
     "G1c",
-    meaning="Transactions each read at read_committed what the next one wrote, in a cycle (pure wr edges).",
+    meaning="At read_committed, transactions read each other's writes in a cycle (pure wr edges).",
     exercised_by="wr edges between transactions that read and write",
 )
 MISSING_OUTPUT = Rule(
     "missing-output",
-    meaning="A result of an input is missing from the output.",
-    exercised_by="results that inputs have",
+    meaning="The result of an input is missing from the output.",
+    exercised_by="expected results",
 )
 DOUBLED_OUTPUT = Rule(
     "doubled-output",
     meaning="A result is in the output more often than its inputs produce it.",
-    exercised_by="results that inputs have",
+    exercised_by="expected results",
 )
 FOREIGN_OUTPUT = Rule(
     "foreign-output",
@@ -180,7 +180,7 @@ HISTORY_RULES: Final = tuple(found for found in list(globals().values()) if isin
 
 BOUNDS = Rule(
     "I1 bounds",
-    meaning="log start <= LSO <= high watermark <= log end; the LSO is the first offset that is undecided.",
+    meaning="log start <= LSO <= high watermark <= log end; the LSO is the first undecided offset.",
     exercised_by="steps that moved a partition",
 )
 MONOTONE = Rule(
@@ -188,8 +188,8 @@ MONOTONE = Rule(
     meaning="The LSO never goes back, under any leader, unless power was lost.",
     exercised_by="steps that moved an LSO",
 )
-SEQUENCE_ONCE = Rule(
-    "I3 sequence once",
+UNIQUE_SEQUENCE = Rule(
+    "I3 unique sequence",
     meaning="Each producer id, epoch and sequence enters a log at most once, and without a gap.",
     exercised_by="batches with a sequence",
 )
@@ -200,56 +200,57 @@ HANGING = Rule(
 )
 ONE_DECISION = Rule(
     "I5 one decision",
-    meaning="The markers of one transaction say the same in every partition.",
-    exercised_by="markers of a transaction after its first one",
+    meaning="A transaction has the same marker, COMMIT or ABORT, in every partition.",
+    exercised_by="second and later markers of a transaction",
 )
 DURABLE_DECISION = Rule(
     "I6 durable decision",
-    meaning="Markers follow a durable PREPARE_*, COMPLETE_* follows the markers, and nothing goes back.",
+    meaning="Markers come after a durable PREPARE_*, COMPLETE_* comes after all markers, and no state goes "
+    "back.",
     exercised_by="markers, and records of transactions",
 )
-IDENTITY_ONCE = Rule(
-    "I7 identity once",
-    meaning="Epochs never fall, no producer id is allocated twice, and an identity goes to one client only.",
+UNIQUE_IDENTITY = Rule(
+    "I7 unique identity",
+    meaning="Epochs never fall, no producer id is allocated twice, and only one client gets an identity.",
     exercised_by="identities that were granted",
 )
 CONVERGENCE = Rule(
     "I8 convergence",
-    meaning="Once faults are healed, every decision is carried out and nothing waits for anything.",
+    meaning="Once faults are healed, every decision is carried out and no request still waits.",
     exercised_by="runs that were healed",
 )
 OFFSETS_WITH_MARKER = Rule(
     "I9 offsets with marker",
-    meaning="A transaction's offsets count from its commit marker on, and only then.",
+    meaning="A transaction's offsets take effect with its COMMIT marker, not before.",
     exercised_by="markers that decide offsets",
 )
 READ_COMMITTED = Rule(
     "I11 read committed",
-    meaning="A fetch ends below the LSO, and names exactly the aborted transactions that it meets.",
+    meaning="A fetch ends below the LSO and lists exactly the aborted transactions in its range.",
     exercised_by="fetched batches at read_committed",
 )
 RECOVERY = Rule(
     "I12 recovery",
-    meaning="The next leader finds everything that was promised, and knows what the last leader knew.",
+    meaning="A new leader has everything that was acknowledged, and the same state as its predecessor.",
     exercised_by="logs that were taken over",
 )
 FENCED = Rule(
     "I13 fenced",
-    meaning="Once a newer owner was admitted, writes and ends of the older one are refused.",
-    exercised_by="writes and ends of producers that had a predecessor",
+    meaning="Once a newer owner was admitted, writes and EndTxns of the older owner are refused.",
+    exercised_by="writes and EndTxns under an id that had an earlier owner",
 )
 TIMEOUT = Rule(
     "I14 timeout",
     meaning="No transaction stays open past its timeout and the next scan.",
-    exercised_by="scans that found transactions open",
+    exercised_by="scans that found open transactions",
 )
-SEEN_IS_SAFE = Rule(
-    "I15 seen is safe",
-    meaning="A write that a client was told about is below the high watermark.",
+DURABLE_REPLIES = Rule(
+    "I15 durable replies",
+    meaning="A reply confirms a write only once it is durable: below the high watermark.",
     exercised_by="replies that confirm a write",
 )
-TOLD_AGAIN = Rule(
-    "I16 told again",
+RETRIES_SUCCEED = Rule(
+    "I16 retries succeed",
     meaning="A retried EndTxn or InitProducerId succeeds until a newer owner is admitted.",
     exercised_by="retries of EndTxn and InitProducerId",
 )

@@ -178,7 +178,7 @@ class TransactionBook:
         producer_id, epoch = record.producer_id, record.producer_epoch
         if before is not None and before.producer_id == producer_id:
             if epoch < lowest_epoch_after(before, record):
-                raise rules.IDENTITY_ONCE.broken(
+                raise rules.UNIQUE_IDENTITY.broken(
                     f"{name}: epoch {before.producer_epoch} of producer {producer_id} was followed by "
                     f"{epoch} in {record.state.title}"
                 )
@@ -189,11 +189,11 @@ class TransactionBook:
 
     def _judge_fresh(self, name: str, producer_id: int, before: TransactionRecord | None) -> None:
         """A producer id that is new here is new everywhere."""
-        self.exercised[rules.IDENTITY_ONCE.name] += 1
+        self.exercised[rules.UNIQUE_IDENTITY.name] += 1
         promised = before is not None and before.next_producer_id == producer_id
         owner = self.owners.get(producer_id)
         if owner is not None and not promised:
-            raise rules.IDENTITY_ONCE.broken(
+            raise rules.UNIQUE_IDENTITY.broken(
                 f"{name} got producer id {producer_id}, which {owner} had before"
             )
 

@@ -76,7 +76,7 @@ def seeded_text(scenario: Scenario, commentary: Commentary) -> str:
         tables.append(["[expect]"])
     *seeded, expect = tables
     struck = [f"# {_ms(each.at)}: {each}" for each in commentary.struck]
-    choices = ["# Every choice that is not here is 0, the calmest.", "[seeded.choices]"]
+    choices = ["# Every choice that is not listed is 0: no disturbance.", "[seeded.choices]"]
     for place, chosen in enumerate(scenario.choices):
         if chosen:
             line, note = f"{place} = {chosen}", commentary.notes.get(place)
