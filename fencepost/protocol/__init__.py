@@ -11,4 +11,4 @@
 #     transaction_log,                 members of a group exchange
 #     consumer_protocol
 #     codec, messages, frames          requests and replies: their encoding, their classes, their framing
-#     states, tables                   forks and fingerprints of states; state tables as documentation
+#     fork                             forks and fingerprints of states

@@ -16,6 +16,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable
 from enum import Enum, IntEnum
+from functools import cache
 from typing import Annotated, Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import attrs
@@ -78,17 +79,8 @@ def decode(kind: type[T], value: Any, payload: Payload) -> T:
     return _codec(kind)[1](value, payload)
 
 
-_CODECS: dict[Any, tuple[Encode, Decode]] = {}
-
-
+@cache
 def _codec(kind: Any) -> tuple[Encode, Decode]:
-    found = _CODECS.get(kind)
-    if found is None:
-        found = _CODECS[kind] = _build(kind)
-    return found
-
-
-def _build(kind: Any) -> tuple[Encode, Decode]:
     """The (encode, decode) pair of an annotation."""
     origin = get_origin(kind)
     if origin is Annotated:

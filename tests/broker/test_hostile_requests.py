@@ -66,7 +66,6 @@ def asked_for(request: m.Request) -> object:
     [
         (m.Metadata(topics=("orders",) * TIMES), "topics"),
         (m.DescribeGroups(groups=("g",) * TIMES), "groups"),
-        (m.DescribeTransactions(transactional_ids=("pay",) * TIMES), "transactions"),
         (m.DescribeProducers(partitions=(ORDERS,) * TIMES), "partitions"),
         (m.OffsetFetch(group_id="g", require_stable=False, partitions=(ORDERS,) * TIMES), "offsets"),
     ],

@@ -216,24 +216,16 @@ def delete_topics(state: Controller, request: m.DeleteTopics, *, to: ReplyTo) ->
     records: list[ClusterRecord] = []
     answers: list[m.TopicError] = []
     for name in dict.fromkeys(request.topics):
-        topic = state.topics.get(name)
+        topic, error, because = state.topics.get(name), NO_ERROR, ""
         if name in INTERNAL_TOPICS:
-            answers.append(
-                _topic_error(name, ErrorCode.INVALID_TOPIC_EXCEPTION, "internal topics cannot be deleted")
-            )
+            error, because = ErrorCode.INVALID_TOPIC_EXCEPTION, "internal topics cannot be deleted"
         elif topic is None:
-            answers.append(
-                _topic_error(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
-            )
+            error, because = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}"
         else:
             records.append(TopicRemoved(topic_id=topic.topic_id))
-            answers.append(_topic_error(name, NO_ERROR, ""))
+        answers.append(m.TopicError(topic=name, error=error, because=because))
     reply = Reply(to, body=m.DeleteTopicsReply(topics=tuple(answers)))
     return Decision(entries=tuple(records), effects=(reply,))
-
-
-def _topic_error(name: str, error: ErrorCode, because: str) -> m.TopicError:
-    return m.TopicError(topic=name, error=error, because=because)
 
 
 def allocate_producer_ids(state: Controller, *, node_id: int, to: ReplyTo) -> ClusterDecision:

@@ -153,8 +153,10 @@ def _producer(producer_id: int, producer: ProducerEntry) -> m.ProducerDescriptio
 
 def describe_transactions(node: Node, request: m.DescribeTransactions, to: ReplyTo, now: int) -> None:
     """The state of each transaction; during PREPARE_* only the partitions whose marker is missing."""
-    found = tuple(_transaction(node, name) for name in dict.fromkeys(request.transactional_ids))
-    node.after_all(_coordinated(node), Reply(to, body=m.DescribeTransactionsReply(transactions=found)))
+    found = {name: _transaction(node, name) for name in dict.fromkeys(request.transactional_ids)}
+    # Kafka repeats the answer for a name that is asked twice.
+    answers = tuple([found[name] for name in request.transactional_ids])
+    node.after_all(_coordinated(node), Reply(to, body=m.DescribeTransactionsReply(transactions=answers)))
 
 
 def _transaction(node: Node, name: str) -> m.TransactionDescription:
