@@ -6,7 +6,7 @@ Rule: changes are found by comparing the states before and after a step; the cor
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from fencepost.broker.contract import NODE
@@ -155,7 +155,6 @@ TOLD: Final = {"commit: ok": "commits", "abort: ok": "aborts"}
 MARKERS: Final = {TransactionResult.COMMIT: "commit markers", TransactionResult.ABORT: "abort markers"}
 REACHED: Final = (LATE, LATE_ENDS, LATE_ENDS_REFUSED, *TOLD.values(), *MARKERS.values())
 
-Words = Callable[[int, int], Iterable[str]]
 Times = defaultdict[tuple[int, int], int]
 """How often an actor went from one state to another, or a message reached the broker in a state."""
 
@@ -167,19 +166,16 @@ class ExploredCoverage:
 
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
-        self._late: Times = defaultdict(int)
-        self._appended: Times = defaultdict(int)
-        self._told: Times = defaultdict(int)
+        self._late, self._appended, self._told = Times(int), Times(int), Times(int)
 
     def counts(self) -> dict[str, int]:
         """By name, in the order of REACHED."""
         counts = dict.fromkeys(REACHED, 0)
-        words: tuple[tuple[Times, Words], ...] = (
+        for times, words_of in (
             (self._late, self._late_words),
             (self._appended, self._marker_words),
             (self._told, self._told_words),
-        )
-        for times, words_of in words:
+        ):
             for pair, count in times.items():
                 for name in words_of(*pair):
                     counts[name] += count

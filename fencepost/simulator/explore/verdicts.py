@@ -58,17 +58,14 @@ class VisibleLog(NamedTuple):
 
 def shown_by(broker: ExploredBroker) -> tuple[VisibleLog, ...]:
     """All that readers can see; few states of the broker differ in it."""
-    return tuple(
-        VisibleLog(key, broker.logs[key], _bounds_of(broker, key)) for key in sorted(broker.logs_of(TOPIC))
-    )
-
-
-def _bounds_of(broker: ExploredBroker, key: TopicPartition) -> ReaderBounds | None:
-    log = broker.node.logs.get(key)
-    if log is None:
-        return None
-    state = log.partition
-    return ReaderBounds(state.last_stable_offset, state.high_watermark, state.log_end_offset)
+    shown: list[VisibleLog] = []
+    for key in sorted(broker.logs_of(TOPIC)):
+        log, bounds = broker.node.logs.get(key), None
+        if log is not None:
+            state = log.partition
+            bounds = ReaderBounds(state.last_stable_offset, state.high_watermark, state.log_end_offset)
+        shown.append(VisibleLog(key, broker.logs[key], bounds))
+    return tuple(shown)
 
 
 @attrs.frozen(eq=False)

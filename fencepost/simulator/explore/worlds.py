@@ -63,11 +63,12 @@ class ClientSuccessors(NamedTuple):
 class Worlds:
     """The successors of worlds with this number of `clients`."""
 
-    __slots__ = ("_posted", "_successors", "_to_self", "clients", "steps")
+    __slots__ = ("_number_of", "_posted", "_successors", "_to_self", "clients", "steps")
 
     def __init__(self, steps: Steps, clients: int) -> None:
         self.steps = steps
         self.clients = clients
+        self._number_of = steps.wires.number
         self._successors = cache(self._successors_of)
         self._to_self = cache(self._deliveries_to_self)
         self._posted = cache(self._connections_with)
@@ -170,9 +171,6 @@ class Worlds:
             after[at] = self._number_of(self.steps.wires[world[at]].broken())
         return self._to_broker(after, STRAY, NO_MESSAGE)
 
-    def _number_of(self, wires: Connections) -> int:
-        return self.steps.wires.number(wires)
-
 
 # --- symmetry -----------------------------------------------------------------------------------------------
 #
@@ -190,7 +188,7 @@ class Mirror:
         self.brokers: Pairs = {root[BROKER]: root[BROKER]}
         self.processes: Pairs = {}
         self.messages: Pairs = {NO_MESSAGE: NO_MESSAGE}
-        self._wires: Pairs = {}
+        self._connections = cache(self._image_of)
         for client in range(clients):
             at, image_at = FIRST_CLIENT + 2 * client, FIRST_CLIENT + 2 * self.client(client)
             _pair(self.processes, root[at], root[image_at])
@@ -245,18 +243,15 @@ class Mirror:
                 assert where == image_where, "the image of a request uses the same connection"
                 _pair(self.messages, question, other)
 
-    def _connections(self, number: int) -> int:
+    def _image_of(self, number: int) -> int:
         """The image of connections, which only hold messages."""
-        image = self._wires.get(number)
-        if image is None:
-            wires = self.steps.wires[number]
-            lines = tuple(
-                line._replace(outgoing=self._images(line.outgoing), incoming=self._images(line.incoming))
-                for line in wires.lines
-            )
-            strays = tuple(sorted(self._images(stray) for stray in wires.strays))
-            image = self._wires[number] = self.steps.wires.number(Connections(lines, strays))
-        return image
+        wires = self.steps.wires[number]
+        lines = tuple(
+            line._replace(outgoing=self._images(line.outgoing), incoming=self._images(line.incoming))
+            for line in wires.lines
+        )
+        strays = tuple(sorted(self._images(stray) for stray in wires.strays))
+        return self.steps.wires.number(Connections(lines, strays))
 
     def _images(self, messages: Numbers) -> Numbers:
         return tuple(self.messages[message] for message in messages)
