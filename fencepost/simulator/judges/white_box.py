@@ -77,7 +77,7 @@ Look = Callable[[Any], None]
 
 
 class Invariants:
-    """The white-box judge of one world. Call `judge_end` when a healed run is over, `cover` in any case."""
+    """The white-box judge of one world. Call `judge_end` when a healed run is over."""
 
     def __init__(self, world: World) -> None:
         settings = world.settings
