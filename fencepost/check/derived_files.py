@@ -49,6 +49,7 @@ _CHECKSUM_END: Final = 6
 _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 
 MANIFEST: Final = "manifest.json"
+LOG_START: Final = "log-start-offset.json"
 CHECKPOINT: Final = "checkpoint.json"
 OFFSETS: Final = ("log_start_offset", "last_stable_offset", "high_watermark")
 LISTS: Final = {
@@ -64,10 +65,25 @@ MISLED: Final = "after a restart the broker judges this producer by a wrong stat
 DROPPED: Final = "it is dropped, and the next start reads more of the log"
 READERS: Final = "readers without a broker see too much or too little"
 LOST: Final = "readers were promised records that are not there"
+DELETED: Final = "records that were deleted are readable again, or live ones are not"
 REREAD: Final = "the next start reads all of the log"
 TRUSTED: Final = "the next start would take the segment for what it is not"
 
 Object = dict[str, Any]
+
+
+def sealed_object(data: bytes, path: str) -> Object:
+    """The JSON object in a file; ValueError unless it ends with the CRC-32C of its path and of all before."""
+    text, mark, seal = data.rpartition(b',\n  "checksum": ')
+    try:
+        content: Any = json.loads(data)
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError("not a JSON object")
+    if not mark or seal != b"%d\n}\n" % crc32c(path.encode() + text):
+        raise ValueError("its checksum does not match: it was altered, or belongs to another place")
+    return cast("Object", content)
 
 
 class OffsetEntry(NamedTuple):
@@ -109,6 +125,7 @@ class DerivedFiles:
         if manifest is not None:
             self._check_manifest(manifest)
         self._check_checkpoint()
+        self._check_log_start(manifest)
 
     def _check_strays(self) -> None:
         """Files that the next start sweeps up: half-written ones, and indexes whose log is not there."""
@@ -257,14 +274,10 @@ class DerivedFiles:
         if data is None:
             return None
         try:
-            content: Any = json.loads(data)
+            return sealed_object(data, place.file)
         except ValueError as error:
-            self.findings.tell(self.log.was_closed, place, f"not JSON: {error}", means)
+            self.findings.tell(self.log.was_closed, place, str(error), means)
             return None
-        if not isinstance(content, dict):
-            self.findings.problem(place, "not a JSON object", means)
-            return None
-        return cast("Object", content)
 
     def _manifest(self) -> Object | None:
         """The manifest with the fields that matter, all whole numbers."""
@@ -338,6 +351,19 @@ class DerivedFiles:
             if segment is not None and segment.batches and entry["bytes"] == segment.size:
                 facts = {**_facts(segment), "leader_epoch": segment.batches[-1].header.leader_epoch}
                 self._compare_facts(place, segment, entry, facts, TRUSTED)
+
+    def _check_log_start(self, manifest: Object | None) -> None:
+        """The offset from which records are readable; the manifest is written after it."""
+        place = Place(f"{self.log.directory}/{LOG_START}")
+        content = self._read_object(place, DELETED)
+        start = 0 if content is None else content.get("log_start_offset")
+        if not isinstance(start, int):
+            self.findings.problem(place, "its log_start_offset is missing or malformed", DELETED)
+        elif start > self.log.end_offset:
+            self.findings.problem(place, f"it says {start}, the log ends at {self.log.end_offset}", LOST)
+        elif manifest is not None and manifest["log_start_offset"] > max(start, self.log.start_offset):
+            what = f"it says {start}, the manifest says {manifest['log_start_offset']}"
+            self.findings.problem(place, what, DELETED)
 
     def _compare_facts(
         self,

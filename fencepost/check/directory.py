@@ -14,10 +14,9 @@ reported once.
 
 from __future__ import annotations
 
-import json
-from typing import Any, Final
+from typing import Final
 
-from fencepost.check.derived_files import DerivedFiles
+from fencepost.check.derived_files import DerivedFiles, sealed_object
 from fencepost.check.findings import Findings, Place
 from fencepost.check.records import Internals
 from fencepost.check.scan import ScannedLog, scan_log
@@ -65,7 +64,7 @@ def _closed(storage: StorageReader) -> frozenset[str]:
     if data is None:
         return frozenset()
     try:
-        content: Any = json.loads(data)
+        content = sealed_object(data, CLEAN_FILE)
         return frozenset(str(name) for name in content["partitions"])
     except (ValueError, KeyError, TypeError):  # it only spares work at a start: then nothing counts as closed
         return frozenset()
@@ -85,7 +84,7 @@ def _check_against_metadata(logs: list[ScannedLog], internals: Internals, findin
                 findings.note(
                     Place(log.directory),
                     "the metadata has no such partition",
-                    "left over from a deleted topic; creating a topic of that name removes it",
+                    "the metadata lost it, or a deletion was cut short; a new topic of this name moves it",
                 )
                 continue
             known = topic.leader_epochs[partition.partition]

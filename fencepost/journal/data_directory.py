@@ -79,7 +79,7 @@ class DataDirectory:
         try:
             found = _cluster_id(storage)
             if found is None:
-                content = encode_json({"format": META_VERSION, "cluster_id": cluster_id})
+                content = encode_json({"format": META_VERSION, "cluster_id": cluster_id}, place=META_FILE)
                 storage.replace(META_FILE, content, durable=True)
             clean = _take_mark(storage)
             storage.remove_directory(DELETED_DIRECTORY)
@@ -153,7 +153,9 @@ class DataDirectory:
                 # A journal that failed is not `closed`: without the mark, the next start recovers it.
                 if journal.closed:
                     self._clean.add(directory_name(partition))
-            content = encode_json({"format": CLEAN_VERSION, "partitions": sorted(self._clean)})
+            content = encode_json(
+                {"format": CLEAN_VERSION, "partitions": sorted(self._clean)}, place=CLEAN_FILE
+            )
             self._storage.replace(CLEAN_FILE, content, durable=True)
         finally:
             self.abandon()
@@ -188,11 +190,11 @@ def _cluster_id(storage: StorageReader) -> str | None:
     if data is None:
         return None
     try:
-        return str(decode_json(data, name=META_FILE, version=META_VERSION)["cluster_id"])
+        return str(decode_json(data, place=META_FILE, version=META_VERSION)["cluster_id"])
     except (CorruptIndex, KeyError) as error:
         raise NotADataDirectory(
             f"{storage.location} holds a log that this version cannot read ({error}): "
-            "use the version that wrote it"
+            f"use the version that wrote it, or restore {META_FILE} from a copy"
         ) from error
 
 
@@ -220,6 +222,6 @@ def _take_mark(storage: Storage) -> set[str]:
     storage.remove(CLEAN_FILE)
     storage.sync_directory("")
     try:
-        return set(decode_json(data, name=CLEAN_FILE, version=CLEAN_VERSION)["partitions"])
+        return set(decode_json(data, place=CLEAN_FILE, version=CLEAN_VERSION)["partitions"])
     except (CorruptIndex, KeyError, TypeError):  # without a mark, a start only takes longer
         return set()

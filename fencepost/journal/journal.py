@@ -349,7 +349,9 @@ class Journal:
         promised = state.last_stable_offset <= state.high_watermark <= self.log_end_offset
         assert promised, f"{state} goes beyond the log end {self.log_end_offset}"
         segments = [segment.summary for segment in self._segments]
-        data = encode_manifest(state, log_start_offset=self.log_start_offset, segments=segments)
+        data = encode_manifest(
+            state, log_start_offset=self.log_start_offset, segments=segments, directory=self._directory
+        )
         if self.failed is not None:
             raise StorageError(self.failed)
         self._active.save_indexes()
@@ -386,7 +388,8 @@ class Journal:
         return self._durable_end
 
     def _write_checkpoint(self, synced: list[SyncedSegment]) -> None:
-        self._storage.replace(f"{self._directory}/{CHECKPOINT_FILE}", encode_checkpoint(synced), durable=True)
+        content = encode_checkpoint(synced, directory=self._directory)
+        self._storage.replace(f"{self._directory}/{CHECKPOINT_FILE}", content, durable=True)
 
     def close(
         self, state: ManifestState | None = None, producers: Sequence[ProducerSnapshot] | None = None

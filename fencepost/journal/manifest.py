@@ -14,6 +14,7 @@ moves forward.
 #                             synced                                                    are readable again
 #
 # They are JSON for the people who look into a directory; together they are a few hundred bytes per segment.
+# Each has a checksum that covers its own place, too.
 
 from __future__ import annotations
 
@@ -22,13 +23,15 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeVar, cast
 
 import attrs
+from crc32c import crc32c
 
 from fencepost.journal.indexes import CorruptIndex
 from fencepost.journal.open_transactions import OpenTransaction
-from fencepost.journal.storage import Storage
+from fencepost.journal.storage import Storage, StorageError, StorageReader
 
 MANIFEST_FILE: Final = "manifest.json"
 MANIFEST_VERSION: Final = 1
+CHECKSUM: Final = "checksum"  # the last field of each file
 Entry = TypeVar("Entry", bound="SegmentSummary")
 
 
@@ -69,7 +72,7 @@ class Manifest:
 
 
 def encode_manifest(
-    state: ManifestState, *, log_start_offset: int, segments: Sequence[SegmentSummary]
+    state: ManifestState, *, log_start_offset: int, segments: Sequence[SegmentSummary], directory: str
 ) -> bytes:
     """The bytes of `manifest.json`."""
     return encode_json(
@@ -80,13 +83,16 @@ def encode_manifest(
             "high_watermark": state.high_watermark,
             "open_transactions": [transaction._asdict() for transaction in state.open_transactions],
             "segments": [attrs.asdict(segment) for segment in segments],
-        }
+        },
+        place=f"{directory}/{MANIFEST_FILE}",
     )
 
 
-def decode_manifest(data: bytes) -> Manifest:
-    """What `encode_manifest` wrote; CorruptIndex when it is truncated, damaged, or of another version."""
-    content = decode_json(data, name="manifest", version=MANIFEST_VERSION)
+def decode_manifest(data: bytes, *, directory: str) -> Manifest:
+    """What `encode_manifest` wrote for this directory; CorruptIndex when it is truncated, damaged, of another
+    directory or version.
+    """
+    content = decode_json(data, place=f"{directory}/{MANIFEST_FILE}", version=MANIFEST_VERSION)
     try:
         return Manifest(
             log_start_offset=int(content["log_start_offset"]),
@@ -123,16 +129,15 @@ class SyncedSegment(SegmentSummary):
     transaction_index: int
 
 
-def encode_checkpoint(segments: list[SyncedSegment]) -> bytes:
+def encode_checkpoint(segments: list[SyncedSegment], *, directory: str) -> bytes:
     """The bytes of `checkpoint.json`."""
-    return encode_json(
-        {"format": CHECKPOINT_VERSION, "segments": [attrs.asdict(segment) for segment in segments]}
-    )
+    content = {"format": CHECKPOINT_VERSION, "segments": [attrs.asdict(segment) for segment in segments]}
+    return encode_json(content, place=f"{directory}/{CHECKPOINT_FILE}")
 
 
-def decode_checkpoint(data: bytes) -> list[SyncedSegment]:
-    """What `encode_checkpoint` wrote; CorruptIndex when it is damaged."""
-    content = decode_json(data, name="checkpoint", version=CHECKPOINT_VERSION)
+def decode_checkpoint(data: bytes, *, directory: str) -> list[SyncedSegment]:
+    """What `encode_checkpoint` wrote for this directory; CorruptIndex when it is damaged."""
+    content = decode_json(data, place=f"{directory}/{CHECKPOINT_FILE}", version=CHECKPOINT_VERSION)
     try:
         return [_read(SyncedSegment, entry) for entry in content["segments"]]
     except (KeyError, TypeError, ValueError) as error:
@@ -145,23 +150,28 @@ LOG_START_FILE: Final = "log-start-offset.json"
 LOG_START_VERSION: Final = 1
 
 
-def read_log_start(storage: Storage, directory: str) -> int:
-    """The last log start that was written; 0 when there is none or it cannot be read."""
-    data = storage.read_file(f"{directory}/{LOG_START_FILE}")
-    try:
-        content = (
-            {} if data is None else decode_json(data, name="log start offset", version=LOG_START_VERSION)
-        )
-        return int(content.get("log_start_offset", 0))
-    # Recovery raises a start of 0 to the first segment that is left.
-    except (CorruptIndex, TypeError, ValueError):
+def read_log_start(storage: StorageReader, directory: str) -> int:
+    """The last log start that was written, 0 if there is none. StorageError when it is damaged: a guess would
+    show records that were deleted, or hide others.
+    """
+    place = f"{directory}/{LOG_START_FILE}"
+    data = storage.read_file(place)
+    if data is None:
         return 0
+    try:
+        return int(decode_json(data, place=place, version=LOG_START_VERSION)["log_start_offset"])
+    except (CorruptIndex, KeyError, TypeError, ValueError) as problem:
+        raise StorageError(
+            f"{storage.location}/{place} is damaged ({problem}): restore it from a copy, or remove it to make"
+            " deleted records that are still on the disk readable again"
+        ) from problem
 
 
 def write_log_start(storage: Storage, directory: str, offset: int) -> None:
     """Write a log start, durably: records below it must never be readable again."""
-    content = encode_json({"format": LOG_START_VERSION, "log_start_offset": offset})
-    storage.replace(f"{directory}/{LOG_START_FILE}", content, durable=True)
+    place = f"{directory}/{LOG_START_FILE}"
+    content = encode_json({"format": LOG_START_VERSION, "log_start_offset": offset}, place=place)
+    storage.replace(place, content, durable=True)
 
 
 def deletable(bases: Sequence[int], log_start_offset: int, *, snapshots: Sequence[int]) -> list[int]:
@@ -176,25 +186,32 @@ def deletable(bases: Sequence[int], log_start_offset: int, *, snapshots: Sequenc
 # --- JSON ------------------------------------------------------------------------------------------------
 
 
-def encode_json(content: dict[str, Any]) -> bytes:
-    """One JSON object with one field per line, for people who open the file. A prefix of it is never valid
-    JSON.
+def encode_json(content: dict[str, Any], *, place: str) -> bytes:
+    """One JSON object with one field per line, for people who open the file.
+
+    The last field is a CRC-32C of the lines before it and of `place`, the path in the data directory, so a
+    file that was altered, cut, or copied from elsewhere is not mistaken for this one.
     """
     fields = (
         f"  {json.dumps(name)}: {json.dumps(value, separators=(',', ':'))}" for name, value in content.items()
     )
-    return ("{\n" + ",\n".join(fields) + "\n}\n").encode()
+    text = "{\n" + ",\n".join(fields)
+    return f'{text},\n  "{CHECKSUM}": {crc32c(f"{place}{text}".encode())}\n}}\n'.encode()
 
 
-def decode_json(data: bytes, *, name: str, version: int) -> dict[str, Any]:
-    """The object in a file of `encode_json`; CorruptIndex when it is not one, or of another version."""
+def decode_json(data: bytes, *, place: str, version: int) -> dict[str, Any]:
+    """The object in a file of `encode_json`; CorruptIndex when it is damaged, or of another version."""
     try:
         content: Any = json.loads(data)
     except ValueError as error:
-        raise CorruptIndex(f"the {name} is not JSON: {error}") from error
+        raise CorruptIndex(f"{place} is not JSON: {error}") from error
     if not isinstance(content, dict):
-        raise CorruptIndex(f"the {name} is not a JSON object")
+        raise CorruptIndex(f"{place} is not a JSON object")
     fields = cast("dict[str, Any]", content)
     if fields.get("format") != version:
-        raise CorruptIndex(f"the {name} has format {fields.get('format')}; this build reads format {version}")
+        raise CorruptIndex(f"{place} has format {fields.get('format')}; this build reads format {version}")
+    fields.pop(CHECKSUM, None)
+    # Every byte counts, also those that JSON ignores: the file must be what this content is written as.
+    if encode_json(fields, place=place) != data:
+        raise CorruptIndex(f"{place} is damaged: its checksum does not match")
     return fields

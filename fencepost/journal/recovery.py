@@ -96,7 +96,7 @@ class Recovery:
             self.segments[0].create()
         self._remove_stale()
         if self.synced != listed:
-            content = encode_checkpoint(self.synced)
+            content = encode_checkpoint(self.synced, directory=self._directory)
             self._storage.replace(self._path(CHECKPOINT_FILE), content, durable=True)
 
     @property
@@ -145,7 +145,7 @@ class Recovery:
     def _read_checkpoint(self) -> list[SyncedSegment]:
         data = self._storage.read_file(self._path(CHECKPOINT_FILE))
         try:
-            return [] if data is None else decode_checkpoint(data)
+            return [] if data is None else decode_checkpoint(data, directory=self._directory)
         except CorruptIndex:  # without it, more of the log is read
             return []
 

@@ -181,7 +181,7 @@ def open_partition_files(
 def _read_manifest(storage: StorageReader, partition: TopicPartition) -> Manifest | None:
     data = storage.read_file(f"{directory_name(partition)}/{MANIFEST_FILE}")
     try:
-        return None if data is None else decode_manifest(data)
+        return None if data is None else decode_manifest(data, directory=directory_name(partition))
     except CorruptIndex as problem:
         where = f"{storage.location}/{partition}/{MANIFEST_FILE}"
         raise CorruptLog(

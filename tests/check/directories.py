@@ -12,6 +12,7 @@ from crc32c import crc32c
 
 from fencepost.journal.indexes import ProducerSnapshot, decode_snapshot, encode_snapshot
 from fencepost.journal.journal import JournalSettings
+from fencepost.journal.manifest import CHECKSUM, encode_json
 from fencepost.journal.memory import MemoryStorage
 from fencepost.protocol.batches import CRC_START, HEADER_SIZE, place, read_header
 from fencepost.protocol.errors import ErrorCode
@@ -193,10 +194,11 @@ class Directory(MemoryStorage):
         self.put(path, self.get(path) + data)
 
     def change_json(self, path: str, change: Callable[[Any], None]) -> None:
-        """Changes a JSON file's content in place."""
+        """Changes a JSON file's content in place, and seals it again: a lie with the right checksum."""
         content = json.loads(self.get(path))
+        del content[CHECKSUM]
         change(content)
-        self.put(path, json.dumps(content).encode())
+        self.put(path, encode_json(content, place=path))
 
     def last_snapshot(self, directory: str) -> str:
         """The newest snapshot of a partition."""

@@ -10,6 +10,7 @@ import pytest
 from fencepost.check.directory import check_directory
 from fencepost.check.findings import Finding, Severity
 from fencepost.journal.indexes import ABORTED_ENTRY, OFFSET_ENTRY, TIME_ENTRY
+from fencepost.journal.manifest import encode_json
 from fencepost.protocol.batches import TRANSACTIONAL_BIT, read_header
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import INT32_MAX, TransactionState
@@ -277,6 +278,7 @@ SNAPSHOTS = [
 ]
 
 MANIFEST, CHECKPOINT = "orders-1/manifest.json", "orders-1/checkpoint.json"
+LOG_START = "orders-1/log-start-offset.json"
 SMALL_FILES = [
     Fault(
         "the last stable offset is too high",
@@ -322,10 +324,30 @@ SMALL_FILES = [
         "its high watermark is 16, the log ends at 14",
     ),
     Fault("a manifest is cut off", lambda at: at.cut(MANIFEST, 5), MANIFEST, "not JSON"),
+    Fault(
+        "a manifest is of another partition",
+        lambda at: at.put(MANIFEST, at.get("orders-0/manifest.json")),
+        MANIFEST,
+        "its checksum does not match",
+    ),
+    Fault("a manifest has a flipped bit", lambda at: at.flip(MANIFEST, 40), MANIFEST, ""),
+    Fault(
+        "a log start is beyond the log",
+        lambda at: at.put(LOG_START, encode_json({"format": 1, "log_start_offset": 999}, place=LOG_START)),
+        LOG_START,
+        "it says 999, the log ends at",
+    ),
+    Fault(
+        "a log start is no number",
+        lambda at: at.put(LOG_START, encode_json({"format": 1}, place=LOG_START)),
+        LOG_START,
+        "its log_start_offset is missing or malformed",
+    ),
+    Fault("a log start was altered", lambda at: at.put(LOG_START, b"{}"), LOG_START, "its checksum does not"),
     Fault("a manifest is a list", lambda at: at.put(MANIFEST, b"[]"), MANIFEST, "not a JSON object"),
     Fault(
         "a manifest lacks its offsets",
-        lambda at: at.put(MANIFEST, b"{}"),
+        lambda at: at.change_json(MANIFEST, lambda content: content.pop("high_watermark")),
         MANIFEST,
         "its high_watermark is missing or malformed",
     ),

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from fencepost.journal.data_directory import (
     CLEAN_FILE,
     META_FILE,
+    META_VERSION,
     DataDirectory,
     check_data_directory,
     partitions_in,
 )
 from fencepost.journal.disk import DiskStorage
+from fencepost.journal.manifest import encode_json
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.storage import DirectoryInUse, NotADataDirectory, directory_name, parse_directory_name
 from fencepost.protocol.terms import TOPIC_NAME_LENGTH_MAX, TopicPartition, topic_name_problem
@@ -160,7 +162,8 @@ def test_a_log_of_another_version_is_refused(content: bytes) -> None:
     for open_it in (check_data_directory, DataDirectory.open):
         with pytest.raises(NotADataDirectory, match="cannot read"):
             open_it(storage)
-    storage.replace(META_FILE, b'{"format": 1, "cluster_id": "x"}', durable=True)
+    content = encode_json({"format": META_VERSION, "cluster_id": "x"}, place=META_FILE)
+    storage.replace(META_FILE, content, durable=True)
     DataDirectory.open(storage).close()  # the refusals left no lock behind
 
 

@@ -204,7 +204,8 @@ class JournalAgainstList(RuleBasedStateMachine):
     @precondition(lambda self: self.manifested)
     @rule()
     def reads_the_manifest(self) -> None:
-        manifest = decode_manifest(self.storage.read_file(f"{DIRECTORY}/{MANIFEST_FILE}") or b"")
+        content = self.storage.read_file(f"{DIRECTORY}/{MANIFEST_FILE}") or b""
+        manifest = decode_manifest(content, directory=DIRECTORY)
         assert manifest.high_watermark == self.manifested <= manifest.log_end_offset <= self.end()
         assert sum(segment.bytes for segment in manifest.segments) == sum(
             len(stored.data) for stored in self.stored if stored.header.next_offset <= manifest.log_end_offset

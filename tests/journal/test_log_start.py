@@ -6,9 +6,10 @@ import pytest
 
 from fencepost.journal.indexes import ProducerSnapshot
 from fencepost.journal.journal import Journal
-from fencepost.journal.manifest import LOG_START_FILE, deletable
+from fencepost.journal.manifest import LOG_START_FILE, deletable, read_log_start, write_log_start
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.segments import LOG, file_name
+from fencepost.journal.storage import StorageError
 from tests.journal.logs import DIRECTORY, EVERYTHING, ORDERS, Writer
 
 PRODUCERS = [ProducerSnapshot(7, 0, 4, 4, 0, 1_000, -1, -1)]
@@ -81,11 +82,39 @@ def test_which_segments_nobody_needs() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"format": 1, "log_start_offset": null}'])
-def test_an_unreadable_log_start_shows_too_much_rather_than_too_little(content: bytes) -> None:
+def test_an_unreadable_log_start_is_an_error_and_no_guess(content: bytes) -> None:
     storage = MemoryStorage()
     rolled(storage).journal.move_log_start(12)
     storage.replace(f"{DIRECTORY}/{LOG_START_FILE}", content, durable=False)
-    assert Journal(storage, ORDERS).log_start_offset == 0
+    with pytest.raises(StorageError, match=r"is damaged .*: restore it from a copy, or remove it"):
+        Journal(storage, ORDERS)
+
+
+def test_a_flipped_bit_in_the_log_start_is_noticed_wherever_it_is() -> None:
+    storage = MemoryStorage()
+    rolled(storage).journal.move_log_start(12)
+    path = f"{DIRECTORY}/{LOG_START_FILE}"
+    content = storage.read_file(path) or b""
+    for at in range(len(content) * 8):
+        damaged = bytearray(content)
+        damaged[at // 8] ^= 1 << at % 8
+        storage.replace(path, damaged, durable=False)
+        with pytest.raises(StorageError, match="is damaged"):
+            read_log_start(storage, DIRECTORY)
+    storage.replace(path, content, durable=False)
+    assert read_log_start(storage, DIRECTORY) == 12
+
+
+def test_the_log_start_of_another_partition_is_not_taken_for_its_own() -> None:
+    storage = MemoryStorage()
+    storage.make_directory("other-0")
+    write_log_start(storage, "other-0", 3)
+    storage.make_directory(DIRECTORY)
+    storage.replace(
+        f"{DIRECTORY}/{LOG_START_FILE}", storage.read_file(f"other-0/{LOG_START_FILE}") or b"", durable=False
+    )
+    with pytest.raises(StorageError, match="its checksum does not match"):
+        read_log_start(storage, DIRECTORY)
 
 
 def test_a_log_that_lost_its_end_starts_there_at_the_latest() -> None:

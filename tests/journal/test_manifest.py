@@ -26,7 +26,7 @@ def test_a_manifest_tells_segments_bounds_and_open_transactions() -> None:
     writer.journal.write_manifest(
         ManifestState(last_stable_offset=2, high_watermark=3, open_transactions=open_)
     )
-    manifest = decode_manifest(read(storage))
+    manifest = decode_manifest(read(storage), directory=DIRECTORY)
     assert manifest.segments == (
         SegmentSummary(base_offset=0, end_offset=2, bytes=first.size, max_timestamp=3_000),
         SegmentSummary(base_offset=2, end_offset=3, bytes=second.size, max_timestamp=2_000),
@@ -47,7 +47,7 @@ def test_a_reader_goes_on_from_a_manifest_by_walking() -> None:
     )
     writer.commit(7)
     writer.plain()
-    manifest = decode_manifest(read(storage))
+    manifest = decode_manifest(read(storage), directory=DIRECTORY)
     transactions = OpenTransactions(manifest.open_transactions)
     assert transactions.first_offset == manifest.last_stable_offset
     for header, batch in writer.journal.batches(manifest.log_end_offset):
@@ -84,9 +84,9 @@ def test_half_a_manifest_is_none() -> None:
     whole = read(storage)
     for size in range(len(whole.rstrip())):
         with pytest.raises(CorruptIndex):
-            decode_manifest(whole[:size])
+            decode_manifest(whole[:size], directory=DIRECTORY)
         with pytest.raises(CorruptIndex):
-            decode_manifest(whole[:size] + bytes(len(whole) - size))
+            decode_manifest(whole[:size] + bytes(len(whole) - size), directory=DIRECTORY)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_half_a_manifest_is_none() -> None:
 )
 def test_a_manifest_without_sense_is_refused(content: bytes) -> None:
     with pytest.raises(CorruptIndex):
-        decode_manifest(content)
+        decode_manifest(content, directory=DIRECTORY)
 
 
 def test_recovery_never_reads_the_manifest() -> None:
