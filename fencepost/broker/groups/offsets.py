@@ -124,10 +124,8 @@ def commit_in_transaction(
     """TxnOffsetCommit: pending until the producer's transaction ends. The first one of a transaction adds the
     partition to it, or verifies it.
     """
-    log = group_log(node, request.group_id)
-    if not request.group_id or not _has_known_place(node, request):
-        _refuse(node, request, to, NO_GROUP_ID.error)
-        return
+    has_place = request.group_id and _has_known_place(node, request)
+    log = group_log(node, request.group_id) if has_place else NO_GROUP_ID
     if isinstance(log, Refused):
         _refuse(node, request, to, log.error)
         return
