@@ -156,8 +156,8 @@ class _Table:
         if self.words_width < _WORDS_MIN // 2:  # so many lanes: the words stand below them
             margin = " " * (self.time_width + 1)
             below = self.words_width + self.lane_width * len(self.columns)
-            return [lanes, *(margin + part for part in _filled(words.split(), below))]
-        first, *more = _filled(words.split(), self.words_width)
+            return [lanes, *(margin + part for part in _filled(words.split(" "), below))]
+        first, *more = _filled(words.split(" "), self.words_width)
         margin = f"{'':{self.time_width}} {''.join(self._lifelines())} "
         return [lanes + first, *(margin + part for part in more)]
 
