@@ -194,17 +194,14 @@ class Accumulator:
             batch = self.lingering.popleft()
             if not self.is_open(batch):
                 continue
-            if self._has_waiting_predecessor(batch):
+            queue = self.queues.get(batch.where)
+            if queue is not None and queue.ready:  # an earlier batch waits
                 kept.append(batch)
             else:
                 self.close(batch)
                 closed = True
         self.lingering.extendleft(reversed(kept))
         return closed
-
-    def _has_waiting_predecessor(self, batch: ProducerBatch) -> bool:
-        queue = self.queues.get(batch.where)
-        return queue is not None and bool(queue.ready)
 
     def queue(self, partition: TopicPartition) -> PartitionQueue:
         """The queue of a partition, made at first use."""

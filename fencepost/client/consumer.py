@@ -36,7 +36,7 @@ Rule: a position advances only over records that were returned to the applicatio
 # nothing else moves the position although poll() returns nothing.
 #
 # Groups. With subscribe() a `GroupMember` decides which partitions are assigned, and the consumer follows it
-# after each input (`_follow`). With assign() there is no member, and commits are not fenced.
+# after each input (`_step`). With assign() there is no member, and commits are not fenced.
 
 from __future__ import annotations
 
@@ -94,8 +94,6 @@ class Reading:
     """The number of the call that will return the position."""
     attempts: int = attrs.field(default=0, kw_only=True)
     retry_at: int = attrs.field(default=0, kw_only=True)
-    high_watermark: int = attrs.field(default=-1, kw_only=True)
-    last_stable_offset: int = attrs.field(default=-1, kw_only=True)
     problem: Failure | None = attrs.field(default=None, kw_only=True)
 
     def begin_at(self, offset: int) -> None:
@@ -246,22 +244,18 @@ class ConsumerMachine(RequestMachine):
     def poll(self, now: int) -> list[Effect]:
         """The application polls: a rebalance continues. Run `rebalance_call` before taking batches."""
         if self.member is not None:
-            self._raise_failure(self.member)
+            failure = self.member.failure
+            if failure is not None:
+                if not self.member.is_fenced:
+                    self.member.failure = None
+                raise failure.exception()
             self.member.poll(now)
-            self._follow(self.member)
         return self._step(now)
 
     @property
     def needs_poll(self) -> bool:
         """Whether the group waits for the application to poll."""
         return self.member is not None and self.member.needs_poll
-
-    def _raise_failure(self, member: GroupMember) -> None:
-        failure = member.failure
-        if failure is not None:
-            if not member.is_fenced:
-                member.failure = None
-            raise failure.exception()
 
     @property
     def rebalance_call(self) -> RebalanceCall | None:
@@ -272,25 +266,18 @@ class ConsumerMachine(RequestMachine):
         """The application has returned from `rebalance_call`."""
         if self.member is not None:
             self.member.returned(now)
-            self._follow(self.member)
         return self._step(now)
 
     def unsubscribe(self, now: int) -> list[Effect]:
         """Leaves the group: `rebalance_call` first, then until `has_left`."""
         if self.member is not None:
             self.member.leave(now)
-            self._follow(self.member)
         return self._step(now)
 
     @property
     def has_left(self) -> bool:
         """Whether this consumer is in no group and awaits no answer from one."""
         return self.member is None
-
-    def _follow(self, member: GroupMember) -> None:
-        """Reads what the member may read."""
-        if member.assigned != tuple(self.readings):
-            self._read(member.assigned)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
         """The membership under which the polled records may be committed. It stays the last one after the
@@ -321,8 +308,6 @@ class ConsumerMachine(RequestMachine):
 
     def _fetched(self, reading: Reading, result: m.FetchedPartition) -> None:
         reading.attempts = 0
-        reading.high_watermark = result.high_watermark
-        reading.last_stable_offset = result.last_stable_offset
         try:
             selection = select(
                 reading.partition,
@@ -409,6 +394,8 @@ class ConsumerMachine(RequestMachine):
     def _step(self, now: int) -> list[Effect]:
         if self.member is not None:
             self.member.step(now)
+            if self.member.assigned != tuple(self.readings):
+                self._read(self.member.assigned)
             if self.member.has_left:
                 self._group_metadata, self.member = self.member.metadata, None
         self._find_positions()

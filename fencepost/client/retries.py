@@ -280,15 +280,15 @@ class PendingCalls:
             for call in [*self._waiting.values(), *self._tokens.values()]
             if isinstance(call, PendingCall) and call.deadline is not None and call.deadline <= now
         ]
+        ended: list[FinishedCall] = []
         for call in late:
             self.cancel(call.number)
             self._drop_lookup(call)
             call.indefinite = call.indefinite or call.node is not None
-        return [FinishedCall(call, None, self._timed_out(call), Remedy.RAISE) for call in late]
-
-    def _timed_out(self, call: PendingCall) -> Failure:
-        because = f"{type(call.request).__name__} was not done in time: {self._why(call)}"
-        return Failure(RequestTimeout, because=because)
+            because = f"{type(call.request).__name__} was not done in time: {self._why(call)}"
+            failure = Failure(RequestTimeout, because=because)
+            ended.append(FinishedCall(call, None, failure, Remedy.RAISE))
+        return ended
 
     def why_pending(self) -> str:
         """Why the oldest call that has no answer yet has none."""
