@@ -23,7 +23,7 @@ from __future__ import annotations
 import socket
 from collections import defaultdict
 from collections.abc import Hashable
-from inspect import GEN_CLOSED, getgeneratorstate
+from inspect import GEN_CLOSED, getgeneratorstate, isawaitable
 from math import inf
 from typing import TypeVar
 
@@ -103,7 +103,7 @@ class AsyncDriver(NetworkDriver):
                 interruption = None
                 if isinstance(step, Callback):
                     result = step.function(step.partitions)
-                    if result is not None:
+                    if isawaitable(result):
                         await result
                 elif not step.until():
                     await self._wait(step)

@@ -5,6 +5,17 @@ Rule: `sync.py` and `aio.py` list the same methods. Each is a script of `calls` 
 and the docstring of the script; the drivers hold the differences between the two.
 """
 
+# A call exists once, as a script. The shells make it a method:
+#
+#     ConsumerCalls.poll                            (timeout_ms: float) -> CallScript[list[ConsumedBatch]]
+#     Consumer.poll      = blocking(ConsumerCalls.poll)    (timeout_ms: float) -> list[ConsumedBatch]
+#     AsyncConsumer.poll = awaited(ConsumerCalls.poll)     (timeout_ms: float) -> a coroutine of the same
+#
+# `blocking` and `awaited` pass the parameters on by a ParamSpec, so type checkers and editors see the whole
+# signature and the docstring; `described` does the same for help(). A method that never waits is made by
+# `at_once` from a plain method of the calls. Only sending, context managers and close() are written twice,
+# because they differ by more than `await`.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -38,11 +49,10 @@ def described(method: MethodT, script: Callable[..., Any]) -> MethodT:
     """The method with the name, signature and docstring of its script, for help() and inspect."""
     method.__name__, method.__qualname__, method.__doc__ = script.__name__, script.__name__, script.__doc__
     shape = signature(script)
-    result = str(shape.return_annotation).removeprefix("CallScript[")
-    is_script = result != shape.return_annotation
-    method.__dict__["__signature__"] = shape.replace(
-        return_annotation=result.removesuffix("]") if is_script else result
-    )
+    result = str(shape.return_annotation)
+    if result.startswith("CallScript["):
+        result = result.removeprefix("CallScript[").removesuffix("]")
+    method.__dict__["__signature__"] = shape.replace(return_annotation=result)
     return method
 
 
