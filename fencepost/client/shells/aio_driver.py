@@ -118,18 +118,18 @@ class AsyncDriver(NetworkDriver):
     async def _wait(self, wait: Wait) -> None:
         with anyio.CancelScope(shield=wait.is_shielded):
             if wait.deadline <= self._clock():
-                await (
-                    anyio.lowlevel.checkpoint()
-                )  # a program that only asks what is there lets others run too
+                # A program that only asks what is there, again and again, lets the other tasks run too.
+                await anyio.lowlevel.checkpoint()
             while not wait.until() and wait.deadline > self._clock():
                 event = anyio.Event()
                 self._waiters[wait.news].append(event)
-                self._deadlines[event] = wait.deadline
-                self._set_alarm(wait.deadline)
+                if wait.deadline != inf:  # thousands of tasks may wait for a record without a limit
+                    self._deadlines[event] = wait.deadline
+                    self._set_alarm(wait.deadline)
                 try:
                     await event.wait()
                 finally:
-                    del self._deadlines[event]
+                    self._deadlines.pop(event, None)
 
     def perform(self, effects: list[Effect]) -> None:
         """Performs effects; writes at once what the sockets accept."""
