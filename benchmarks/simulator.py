@@ -111,11 +111,10 @@ def _worlds(seeds: int, planner: Planner) -> Run:
 
     def run() -> Simulated:
         seconds, transactions, events = 0.0, 0, 0
-        for timed in try_seeds(range(1, 1 + seeds), planner, cores=1):
-            assert timed is not None, "a single process yields only results"
-            tried = timed.tried
+        for tried in try_seeds(range(1, 1 + seeds), planner, cores=1):
+            assert tried is not None, "a single process yields only results"
             assert tried.finding is None, f"{tried.finding}"
-            seconds += timed.seconds
+            seconds += tried.seconds
             transactions += tried.transactions
             events += tried.events
         counts = {"transactions": transactions, "worlds": seeds, "events": events}

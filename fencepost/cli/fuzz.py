@@ -21,9 +21,8 @@ from fencepost.cli.options import WithoutFixes, without_fix_options
 from fencepost.cli.output import Json, counted, print_json, print_table
 
 if TYPE_CHECKING:
-    from fencepost.cli.fuzz_workers import Timed
     from fencepost.simulator.fuzz.plan import Planner
-    from fencepost.simulator.fuzz.seeds import SeedFinding, SeedTally
+    from fencepost.simulator.fuzz.seeds import SeedFinding, SeedTally, Tried
     from fencepost.simulator.judges.coverage import Coverage, Row
 
 
@@ -90,19 +89,21 @@ def fuzz(
         without_fixes=without_fixes,
         broken=break_,
     )
-    tally, pace = SeedTally(first_seed, keep_going=keep_going), Pace(cores or os.cpu_count() or 1)
-    results = try_seeds(range(first_seed, first_seed + seeds), options.planner, cores=pace.cores)
+    began, cores = time.monotonic(), cores or os.cpu_count() or 1
+    tally = SeedTally(first_seed, keep_going=keep_going)
+    results = try_seeds(range(first_seed, first_seed + seeds), options.planner, cores=cores)
     code = OK
     try:
         with closing(results), _progress(seeds) as tell:
-            _search(results, tally, pace, tell)
+            _search(results, tally, tell)
     except Ended as ended:
         code = code_of(ended)
     _tell_found(tally, options)
     tell_coverage(tally.coverage, transaction_version, tally.faults, all_=coverage)
-    _tell_counts(tally, pace, wanted=seeds)
+    seconds = time.monotonic() - began
+    _tell_counts(tally, seconds, wanted=seeds, cores=cores)
     if as_json:
-        print_json(_as_json(tally, pace, options))
+        print_json(_as_json(tally, options) | {"seconds": round(seconds, 3), "cores": cores})
     return FAILED if tally.found else code
 
 
@@ -150,41 +151,14 @@ class WorldOptions:
         )
 
 
-@attrs.define
-class Pace:
-    """How fast the search runs. Core seconds are CPU time of the search, not of other processes."""
-
-    cores: int
-    core_seconds: float = 0.0
-    seeds: int = 0
-    transactions: int = 0
-    began: float = attrs.Factory(time.monotonic)
-
-    def add(self, timed: Timed) -> None:
-        """Adds the result of one seed."""
-        self.core_seconds += timed.seconds
-        self.seeds += 1
-        self.transactions += timed.tried.transactions
-
-    @property
-    def seconds(self) -> float:
-        """Wall time since the search began."""
-        return time.monotonic() - self.began
-
-    def per_core_second(self, count: int) -> float:
-        """The count per second of CPU time."""
-        return count / self.core_seconds if self.core_seconds else 0.0
+Tell = Callable[["SeedTally"], None]
 
 
-Tell = Callable[["SeedTally", Pace], None]
-
-
-def _search(results: Iterator[Timed | None], tally: SeedTally, pace: Pace, tell: Tell) -> None:
-    for timed in results:
-        if timed is not None:
-            pace.add(timed)
-            tally.add(timed.tried)
-        tell(tally, pace)
+def _search(results: Iterator[Tried | None], tally: SeedTally, tell: Tell) -> None:
+    for tried in results:
+        if tried is not None:
+            tally.add(tried)
+        tell(tally)
         if tally.is_over:
             return
 
@@ -193,7 +167,7 @@ def _search(results: Iterator[Timed | None], tally: SeedTally, pace: Pace, tell:
 def _progress(seeds: int) -> Generator[Tell]:
     """A progress bar on a terminal, nothing in a pipe."""
     if not sys.stderr.isatty():
-        yield lambda _tally, _pace: None
+        yield lambda _tally: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -205,16 +179,16 @@ def _progress(seeds: int) -> Generator[Tell]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=seeds, speed="")
-        yield lambda tally, pace: bar.update(task, completed=tally.seeds, speed=_speed(tally, pace))
+        task, began = bar.add_task("", total=seeds, speed=""), time.monotonic()
 
+        def tell(tally: SeedTally) -> None:
+            seconds = time.monotonic() - began
+            speed = (
+                f"{tally.seeds / seconds:,.1f} seeds/s  {tally.transactions / seconds:,.0f} transactions/s"
+            )
+            bar.update(task, completed=tally.seeds, speed=f"{speed}  violations: {len(tally.found)}")
 
-def _speed(tally: SeedTally, pace: Pace) -> str:
-    seconds = pace.seconds
-    return (
-        f"{pace.seeds / seconds:,.1f} seeds/s  {pace.transactions / seconds:,.0f} transactions/s  "
-        f"violations: {len(tally.found)}"
-    )
+        yield tell
 
 
 # --- the end ------------------------------------------------------------------------------------------------
@@ -247,15 +221,15 @@ def _cures() -> dict[str, str]:
     return {behaviour.name: behaviour.cured_by for behaviour in OLD_BEHAVIOURS}
 
 
-def _tell_counts(tally: SeedTally, pace: Pace, *, wanted: int) -> None:
+def _tell_counts(tally: SeedTally, seconds: float, *, wanted: int, cores: int) -> None:
     outcome = {0: "no violation", 1: "one violation"}.get(len(tally.found), f"{len(tally.found)} violations")
     seeds = counted(wanted, "seed")
     tried = seeds if tally.seeds == wanted else f"{tally.seeds:,} of {seeds}"
-    print(f"{tried}, {outcome}, in {pace.seconds:,.1f} s on {counted(pace.cores, 'core')}:", end=" ")
+    print(f"{tried}, {outcome}, in {seconds:,.1f} s on {counted(cores, 'core')}:", end=" ")
     print(
         f"{counted(tally.transactions, 'transaction')} and {counted(tally.events, 'event')} in "
         f"{tally.elapsed / NS_PER_SECOND:,.0f} virtual seconds, "
-        f"{pace.per_core_second(pace.transactions):,.0f} transactions per core second."
+        f"{tally.per_core_second(tally.transactions):,.0f} transactions per core second."
     )
 
 
@@ -265,20 +239,18 @@ def _tell_finding(finding: SeedFinding, options: WorldOptions) -> None:
     print(f"  shrink: fencepost shrink --seed {finding.seed}{options}")
 
 
-def _as_json(tally: SeedTally, pace: Pace, options: WorldOptions) -> dict[str, Json]:
+def _as_json(tally: SeedTally, options: WorldOptions) -> dict[str, Json]:
     cures = _cures()
     return {
         "seeds": tally.seeds,
         "violations": len(tally.found),
         "found": [attrs.asdict(finding) for finding in tally.found],
         "transactions": tally.transactions,
-        "transactions_per_core_second": round(pace.per_core_second(pace.transactions), 1),
-        "seeds_per_core_second": round(pace.per_core_second(pace.seeds), 1),
+        "transactions_per_core_second": round(tally.per_core_second(tally.transactions), 1),
+        "seeds_per_core_second": round(tally.per_core_second(tally.seeds), 1),
         "events": tally.events,
         "virtual_seconds": round(tally.elapsed / NS_PER_SECOND, 3),
-        "seconds": round(pace.seconds, 3),
-        "core_seconds": round(pace.core_seconds, 3),
-        "cores": pace.cores,
+        "core_seconds": round(tally.seconds, 3),
         "known": tally.known,
         "met": [
             {"behaviour": name, "ended_by": cures[name], "seeds": len(found), "first": attrs.asdict(found[0])}

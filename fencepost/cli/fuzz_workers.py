@@ -39,15 +39,7 @@ class Pipe(Protocol):
     def fileno(self) -> int: ...
 
 
-@attrs.frozen
-class Timed:
-    """The result of a seed, and the CPU seconds that it took."""
-
-    tried: Tried
-    seconds: float
-
-
-def try_seeds(seeds: range, planner: Planner, *, cores: int) -> Generator[Timed | None]:
+def try_seeds(seeds: range, planner: Planner, *, cores: int) -> Generator[Tried | None]:
     """The result of every seed, in any order; None whenever no result arrived for a moment.
 
     CommandFailed if a worker dies.
@@ -55,17 +47,17 @@ def try_seeds(seeds: range, planner: Planner, *, cores: int) -> Generator[Timed 
     return _in_this_process(seeds, planner) if cores == 1 else _in_workers(seeds, planner, cores)
 
 
-def _in_this_process(seeds: range, planner: Planner) -> Generator[Timed]:
+def _in_this_process(seeds: range, planner: Planner) -> Generator[Tried]:
     with PausedCollector():
         for seed in seeds:
             yield _try_timed(seed, planner)
 
 
-def _try_timed(seed: int, planner: Planner) -> Timed:
+def _try_timed(seed: int, planner: Planner) -> Tried:
     began = time.process_time()
     tried = try_one(seed, planner)
     gc.collect()  # a finished run is full of reference cycles: free it at once, between two seeds
-    return Timed(tried, time.process_time() - began)
+    return attrs.evolve(tried, seconds=time.process_time() - began)
 
 
 # --- workers ------------------------------------------------------------------------------------------------
@@ -86,13 +78,13 @@ class _Worker:
         except (BrokenPipeError, ConnectionResetError):
             raise self.death() from None
 
-    def receive(self) -> Timed:
+    def receive(self) -> Tried:
         try:
-            timed: Timed = self.pipe.recv()
+            tried: Tried = self.pipe.recv()
         except (EOFError, ConnectionResetError):
             raise self.death() from None
         self.expected.popleft()
-        return timed
+        return tried
 
     def death(self) -> CommandFailed:
         self.process.join(PATIENCE_SECONDS)
@@ -103,7 +95,7 @@ class _Worker:
         )
 
 
-def _in_workers(seeds: range, planner: Planner, cores: int) -> Generator[Timed | None]:
+def _in_workers(seeds: range, planner: Planner, cores: int) -> Generator[Tried | None]:
     workers: list[_Worker] = []
     try:
         for _ in range(min(cores, len(seeds))):
@@ -122,7 +114,7 @@ def _start_worker(planner: Planner) -> _Worker:
     return _Worker(process, ours)
 
 
-def _distribute(waiting: Iterator[int], workers: Sequence[_Worker]) -> Iterator[Timed | None]:
+def _distribute(waiting: Iterator[int], workers: Sequence[_Worker]) -> Iterator[Tried | None]:
     for _ in range(AHEAD):
         for worker in workers:
             _send_next(waiting, worker)
@@ -132,9 +124,9 @@ def _distribute(waiting: Iterator[int], workers: Sequence[_Worker]) -> Iterator[
             yield None
         for pipe in ready:
             worker = busy[cast("int", pipe)]
-            timed = worker.receive()
+            tried = worker.receive()
             _send_next(waiting, worker)
-            yield timed
+            yield tried
 
 
 def _send_next(waiting: Iterator[int], worker: _Worker) -> None:

@@ -24,7 +24,7 @@ from fencepost.cli.output import Json, Target, counted, print_json
 from fencepost.cli.run import read
 
 if TYPE_CHECKING:
-    from fencepost.simulator.fuzz.shrinking import Failing, Shrunk, Tell
+    from fencepost.simulator.fuzz.shrinking import Failing, ShrinkSearch, Tell
 
 COLLECT_EVERY: Final = 50  # attempts
 
@@ -93,23 +93,23 @@ def shrink(
     target = _target(output, file, name=name, origin=f"{name}{options}")
     target.prove()
     began = time.perf_counter()
-    shrunk, code = _search(name, failing, budget or BUDGET)
+    search, code = _search(name, failing, budget or BUDGET)
     seconds = time.perf_counter() - began
-    is_kept = code == OK or shrunk.best is not failing
+    is_kept = code == OK or search.best is not failing
     if is_kept:
-        sizes = f"{_size(failing)} -> {_size(shrunk.best)}"
-        _write(target, scenario_text(name, shrunk.best, f"{name}{options}, shrunk: {sizes}."))
+        sizes = f"{_size(failing)} -> {_size(search.best)}"
+        _write(target, scenario_text(name, search.best, f"{name}{options}, shrunk: {sizes}."))
         print(f"{sizes}, in {seconds:.1f} s: {target.path}")
-        _tell_next(target.path, shrunk, budget or BUDGET, is_interrupted=code != OK)
+        _tell_next(target.path, search, budget or BUDGET, is_interrupted=code != OK)
     else:
         print("Interrupted before a smaller run was found; no file was written.")
     if as_json:
-        print_json(_as_json(failing, shrunk, target.path if is_kept else None, seconds))
+        print_json(_as_json(failing, search, target.path if is_kept else None, seconds))
     return code
 
 
-def _search(name: str, failing: Failing, budget: int) -> tuple[Shrunk, int]:
-    """The smallest run, and the exit code. An interrupted search returns the smallest run found so far."""
+def _search(name: str, failing: Failing, budget: int) -> tuple[ShrinkSearch, int]:
+    """The search when it has ended or was interrupted, and the exit code."""
     from fencepost.simulator.fuzz.shrinking import ShrinkSearch
     from fencepost.simulator.judges.known_anomalies import KnownAnomaly
 
@@ -117,16 +117,17 @@ def _search(name: str, failing: Failing, budget: int) -> tuple[Shrunk, int]:
     try:
         does = "shows" if isinstance(failing.violation, KnownAnomaly) else "violates"
         print(f"{name} {does} {failing.violation}", flush=True)
-        with _progress() as tell:
-            return search.run(tell), OK
+        with _progress() as search.tell:
+            search.run()
     except Ended as ended:
-        return search.so_far(), code_of(ended)
+        return search, code_of(ended)
+    return search, OK
 
 
-def _tell_next(path: Path, shrunk: Shrunk, budget: int, *, is_interrupted: bool) -> None:
+def _tell_next(path: Path, search: ShrinkSearch, budget: int, *, is_interrupted: bool) -> None:
     if is_interrupted:
         print(f"  continue: fencepost shrink {path} (it was interrupted before it had tried everything)")
-    elif shrunk.is_cut_short:
+    elif search.is_cut_short:
         print(f"  continue: add --budget {2 * budget} (the budget ran out before it had tried everything)")
     print(f"  replay:   fencepost run {path}")
     print(f"  show:     fencepost run {path} --text")
@@ -221,8 +222,8 @@ def _size(failing: Failing) -> str:
     return f"{counted(failing.events, 'event')} and {counted(failing.size, 'choice')}"
 
 
-def _as_json(failing: Failing, shrunk: Shrunk, target: Path | None, seconds: float) -> dict[str, Json]:
-    small = shrunk.best
+def _as_json(failing: Failing, search: ShrinkSearch, target: Path | None, seconds: float) -> dict[str, Json]:
+    small = search.best
     return {
         "rule": small.violation.rule,
         "evidence": small.violation.evidence,
@@ -231,7 +232,7 @@ def _as_json(failing: Failing, shrunk: Shrunk, target: Path | None, seconds: flo
         "choices_before": failing.size,
         "choices": small.size,
         "faults": [kind.value for kind in small.plan.kinds],
-        "cut_short": shrunk.is_cut_short,
+        "cut_short": search.is_cut_short,
         "file": None if target is None else str(target),
         "seconds": round(seconds, 3),
     }

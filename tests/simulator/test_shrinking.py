@@ -11,10 +11,8 @@ from fencepost.simulator.fuzz.plan import draw
 from fencepost.simulator.fuzz.shrinking import (
     Failing,
     ShrinkSearch,
-    Shrunk,
     failing_run,
     failing_seed,
-    shrink,
     smaller,
     trimmed,
 )
@@ -83,7 +81,7 @@ def test_when_everything_fails_the_calmest_world_is_left(seed: int) -> None:
 def test_a_failing_run_becomes_small_and_breaks_the_same_rule() -> None:
     failing = first_failing()
     heard: list[int] = []
-    small = shrink(failing, budget=BUDGET, tell=lambda best: heard.append(best.size)).best
+    small = ShrinkSearch(failing, budget=BUDGET, tell=lambda best: heard.append(best.size)).run()
     assert small.violation.rule == failing.violation.rule
     assert small.size < failing.size
     assert small.events < failing.events
@@ -91,7 +89,7 @@ def test_a_failing_run_becomes_small_and_breaks_the_same_rule() -> None:
     again = failing_run(small.plan, small.choices)
     assert again is not None
     assert told(again) == told(small)
-    assert told(shrink(failing, budget=BUDGET).best) == told(small)
+    assert told(ShrinkSearch(failing, budget=BUDGET).run()) == told(small)
 
 
 def test_a_search_that_is_ended_from_outside_has_what_it_had_found() -> None:
@@ -101,20 +99,21 @@ def test_a_search_that_is_ended_from_outside_has_what_it_had_found() -> None:
         if best is not failing:
             raise KeyboardInterrupt
 
-    search = ShrinkSearch(failing, budget=BUDGET)
+    search = ShrinkSearch(failing, budget=BUDGET, tell=tell)
     with pytest.raises(KeyboardInterrupt):
-        search.run(tell)
-    small = search.so_far()
-    assert small.is_cut_short
-    assert small.best is not failing
-    again = failing_run(small.best.plan, small.best.choices)
+        search.run()
+    assert search.is_cut_short
+    assert search.best is not failing
+    again = failing_run(search.best.plan, search.best.choices)
     assert again is not None
-    assert told(again) == told(small.best)
+    assert told(again) == told(search.best)
 
 
 def test_a_budget_of_nothing_changes_nothing() -> None:
     failing = first_failing()
-    assert shrink(failing, budget=0) == Shrunk(failing, is_cut_short=True)
+    search = ShrinkSearch(failing, budget=0)
+    assert search.run() is failing
+    assert search.is_cut_short
 
 
 def test_a_run_that_keeps_every_rule_is_no_failing_one() -> None:

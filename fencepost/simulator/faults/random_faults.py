@@ -18,38 +18,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 import attrs
 
 from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.host import SyncPolicy
 from fencepost.faults.phrases import Action, ActionKind
-from fencepost.protocol.messages import (
-    AddPartitionsToTxn,
-    EndTxn,
-    EndTxnReply,
-    Heartbeat,
-    HeartbeatReply,
-    InitProducerId,
-    InitProducerIdReply,
-    JoinGroup,
-    JoinGroupReply,
-    LeaveGroup,
-    Produce,
-    ProduceReply,
-    ReplyBody,
-    Request,
-    SyncGroup,
-    SyncGroupReply,
-    TxnOffsetCommit,
-    TxnOffsetCommitReply,
-    WriteTxnMarkers,
-    WriteTxnMarkersReply,
-)
+from fencepost.protocol import messages
+from fencepost.protocol.messages import ReplyBody, Request
 from fencepost.simulator.faults.injector import FaultInjector, Strike
 from fencepost.simulator.world.events import MessageSent
 from fencepost.simulator.world.network import Channel, ReplyMessage, RequestMessage, SimulatedConnection
@@ -57,8 +37,6 @@ from fencepost.simulator.world.nodes import CountedDeath, DeathPlace, SimulatedN
 from fencepost.simulator.world.participants import NS_PER_MS
 from fencepost.simulator.world.processes import ClientProcess
 from fencepost.simulator.world.world import World
-
-Victim = TypeVar("Victim", bound=SimulatedNode | ClientProcess)
 
 DURATIONS_MS: Final = (1, 5, 20, 50, 120, 300, 700, 1_700)
 LATE_MS: Final = (120, 150, 200, 300, 700, 1_700)  # long enough for the caller to ask again before
@@ -69,16 +47,23 @@ JUMPS_MS: Final = (50, 400, 3_000, -20, -300, 70_000)
 FAVOUR_PERMILLE: Final = 500  # how often a favoured process is the victim
 ACTS_BEFORE_DEATH: Final = 12
 WRITES_BEFORE_DEATH: Final = 4
-# The answers that hurt most when they get lost: something was done, and will be asked for again.
-ANSWERS: Final = (EndTxnReply, ProduceReply, InitProducerIdReply, TxnOffsetCommitReply, WriteTxnMarkersReply)
+# The answers that hurt most when they get lost: something was done, and the caller retries.
+ANSWERS: Final = (
+    *(messages.EndTxnReply, messages.ProduceReply, messages.InitProducerIdReply),
+    *(messages.TxnOffsetCommitReply, messages.WriteTxnMarkersReply),
+)
 # The requests that do most harm when they arrive after their caller has gone on (KAFKA-17754, KIP-890).
 REQUESTS: Final = (
-    *(EndTxn, EndTxn, EndTxn, Produce, Produce),
-    *(WriteTxnMarkers, TxnOffsetCommit, AddPartitionsToTxn, InitProducerId),
+    *(messages.EndTxn, messages.EndTxn, messages.EndTxn, messages.Produce, messages.Produce),
+    *(messages.WriteTxnMarkers, messages.TxnOffsetCommit),
+    *(messages.AddPartitionsToTxn, messages.InitProducerId),
 )
-# Besides, in worlds with members of groups.
-GROUP_ANSWERS: Final = (JoinGroupReply, SyncGroupReply, HeartbeatReply)
-GROUP_REQUESTS: Final = (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, TxnOffsetCommit)
+# More of both, in worlds with members of groups.
+GROUP_ANSWERS: Final = (messages.JoinGroupReply, messages.SyncGroupReply, messages.HeartbeatReply)
+GROUP_REQUESTS: Final = (
+    *(messages.JoinGroup, messages.SyncGroup, messages.Heartbeat),
+    *(messages.LeaveGroup, messages.TxnOffsetCommit),
+)
 
 
 class FaultKind(Enum):
@@ -348,27 +333,25 @@ def _up(world: World) -> list[SimulatedNode]:
     return [node for node in world.nodes if node.host is not None and not node.is_paused]
 
 
-def _victim(faults: RandomFaults, able: list[Victim]) -> Victim:
+def _strike_one(
+    faults: RandomFaults, kind: FaultKind, action: ActionKind, able: Sequence[SimulatedNode | ClientProcess]
+) -> Strike | None:
+    """Strike one of these: every other time a favoured process, if there is one."""
+    if not able:
+        return None
     choices, names = faults.world.choices, {process.participant for process in faults.favoured()}
     favoured = [each for each in able if each.participant in names]
-    return choices.one_of(favoured if favoured and choices.happens(FAVOUR_PERMILLE) else able)
+    victim = choices.one_of(favoured if favoured and choices.happens(FAVOUR_PERMILLE) else able)
+    return faults.strike(kind, Action(kind=action, who=victim.participant))
 
 
 def _pause(faults: RandomFaults) -> Strike | None:
-    world = faults.world
-    able = [*_up(world), *(process for process in _alive(world) if not process.is_paused)]
-    if not able:
-        return None
-    action = Action(kind=ActionKind.PAUSE, who=_victim(faults, able).participant)
-    return faults.strike(FaultKind.PAUSE, action)
+    processes = [process for process in _alive(faults.world) if not process.is_paused]
+    return _strike_one(faults, FaultKind.PAUSE, ActionKind.PAUSE, [*_up(faults.world), *processes])
 
 
 def _kill(faults: RandomFaults) -> Strike | None:
-    able = _alive(faults.world)
-    if not able:
-        return None
-    action = Action(kind=ActionKind.KILL, who=_victim(faults, able).participant)
-    return faults.strike(FaultKind.KILL, action)
+    return _strike_one(faults, FaultKind.KILL, ActionKind.KILL, _alive(faults.world))
 
 
 def _fail_over(faults: RandomFaults) -> Strike | None:

@@ -1,7 +1,7 @@
-"""Many seeds, one after the other: what is kept of each, and what they come to together.
+"""Many seeds, one after the other: what is kept of each, and what they add up to.
 
-Rule: results are merged in the order of their seeds, so that the same seeds come to the same, on however
-many cores.
+Rule: results are merged in the order of their seeds, so that the same seeds give the same result on any
+number of cores.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fencepost.simulator.fuzz.plan import Planner
 from fencepost.simulator.fuzz.worlds import try_seed
 from fencepost.simulator.judges.coverage import Coverage
 from fencepost.simulator.judges.rules import Violation
-from fencepost.simulator.run import FAULT, RunResult
+from fencepost.simulator.run import FAULT
 
 KNOWN_MARK = "known: "
 
@@ -44,14 +44,13 @@ class Tried:
     elapsed: int
     """Virtual nanoseconds."""
     coverage: Coverage = attrs.Factory(Coverage)
+    seconds: float = 0.0
+    """CPU time, measured by the caller."""
 
 
 def try_one(seed: int, planner: Planner) -> Tried:
     """Run one seed."""
-    return _kept(seed, try_seed(seed, planner))
-
-
-def _kept(seed: int, result: RunResult) -> Tried:
+    result = try_seed(seed, planner)
     return Tried(
         seed=seed,
         digest=result.digest,
@@ -71,7 +70,7 @@ def _finding(seed: int, breach: Violation | None) -> SeedFinding | None:
 
 @attrs.define(eq=False)
 class SeedTally:
-    """What seeds from `next_seed` on come to. It takes them in any order, and counts them in theirs: up to
+    """What seeds from `next_seed` on add up to. It accepts them in any order and counts them in theirs: up to
     the first that is missing, and to the first finding unless it is to `keep_going`.
     """
 
@@ -81,6 +80,7 @@ class SeedTally:
     transactions: int = 0
     events: int = 0
     elapsed: int = 0
+    seconds: float = 0.0
     found: list[SeedFinding] = attrs.Factory(list[SeedFinding])
     met: list[SeedFinding] = attrs.Factory(list[SeedFinding])
     marks: Counter[str] = attrs.Factory(Counter[str])
@@ -90,7 +90,7 @@ class SeedTally:
     _digests: hashlib.blake2b = attrs.Factory(lambda: hashlib.blake2b(digest_size=16))
 
     def add(self, tried: Tried) -> None:
-        """One more."""
+        """Add a result; it counts as soon as those of all seeds before it are there."""
         self._early[tried.seed] = tried
         while not self.is_over and self.next_seed in self._early:
             self._count(self._early.pop(self.next_seed))
@@ -101,6 +101,7 @@ class SeedTally:
         self.transactions += tried.transactions
         self.events += tried.events
         self.elapsed += tried.elapsed
+        self.seconds += tried.seconds
         self.marks.update(mark for mark, count in tried.marks.items() if count)
         self.coverage.merge(tried.coverage)
         self._digests.update(f"{tried.seed} {tried.digest}\n".encode())
@@ -114,6 +115,10 @@ class SeedTally:
         """Whether no other seed counts any more."""
         return bool(self.found) and not self.keep_going
 
+    def per_core_second(self, count: int) -> float:
+        """This count per second of CPU time."""
+        return count / self.seconds if self.seconds else 0.0
+
     @property
     def digest(self) -> str:
         """Equal wherever the same seeds gave the same histories."""
@@ -126,12 +131,12 @@ class SeedTally:
 
     @property
     def known(self) -> dict[str, int]:
-        """What Apache Kafka does too, with the number of seeds in which it was seen."""
+        """The anomalies that Apache Kafka has, too, with the number of seeds in which they were seen."""
         return {name.removeprefix(KNOWN_MARK): self.marks[name] for name in _named(self.marks, KNOWN_MARK)}
 
     @property
     def behaviours(self) -> dict[str, list[SeedFinding]]:
-        """What was met of that which brokers of an old generation do, by name: the seeds in their order."""
+        """The behaviours of old brokers that were met, by name, with the seeds in their order."""
         found: dict[str, list[SeedFinding]] = {}
         for finding in self.met:
             found.setdefault(finding.rule, []).append(finding)

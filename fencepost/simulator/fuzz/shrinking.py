@@ -42,8 +42,8 @@ Attempt = Callable[[Sequence[int]], "tuple[int, ...] | None"]
 
 @attrs.frozen(kw_only=True)
 class Failing:
-    """A run that breaks a rule, or meets what brokers of its generation do. `choices` are those behind the
-    plan; what is missing at their end is 0.
+    """A run that breaks a rule or shows a known anomaly. `choices` are those after the plan was drawn; what
+    is missing at their end is 0.
     """
 
     plan: FuzzPlan
@@ -58,7 +58,7 @@ class Failing:
 
 
 def failing_seed(seed: int, planner: Planner) -> Failing | None:
-    """What a seed breaks or meets; None when it comes to its end."""
+    """The failing run of a seed; None if the run comes to its end."""
     drawn = Choices(seed)
     plan = planner(drawn)
     result = try_choices(Choices(seed), planner)
@@ -66,7 +66,7 @@ def failing_seed(seed: int, planner: Planner) -> Failing | None:
 
 
 def failing_run(plan: FuzzPlan, choices: Sequence[int]) -> Failing | None:
-    """What a plan with these choices breaks or meets; None when it comes to its end."""
+    """The failing run of a plan with these choices; None if the run comes to its end."""
     result = try_spec(spec_of(plan), Choices(recorded=choices))
     return _failing(plan, result, result.choices)
 
@@ -77,33 +77,23 @@ def _failing(plan: FuzzPlan, result: RunResult, choices: Sequence[int]) -> Faili
     return Failing(plan=plan, choices=trimmed(choices), violation=result.breach, events=result.events)
 
 
-@attrs.frozen
-class Shrunk:
-    """The smallest that was found; `is_cut_short` when the budget did not last for all there was to try."""
-
-    best: Failing
-    is_cut_short: bool = attrs.field(kw_only=True)
-
-
-def shrink(failing: Failing, *, budget: int = BUDGET, tell: Tell | None = None) -> Shrunk:
-    """Makes a run small; `tell` hears of the best so far after each attempt."""
-    return ShrinkSearch(failing, budget=budget).run(tell)
-
-
 class ShrinkSearch:
-    """One search: if it is interrupted, the smallest run found so far remains."""
+    """Makes a run small. `best` is the smallest so far, also when the search is interrupted. `is_cut_short`
+    until everything was tried, for which the budget may be too small. `tell` gets the best so far after each
+    attempt.
+    """
 
-    def __init__(self, failing: Failing, *, budget: int = BUDGET) -> None:
+    def __init__(self, failing: Failing, *, budget: int = BUDGET, tell: Tell | None = None) -> None:
         self.best = failing
         self.budget = int(budget * FOR_PLANS)
         self.for_choices = budget - self.budget
-        self.tell: Tell | None = None
-        self.events_max = int(failing.events * LONGER)
-        self.is_cut_short = False
-
-    def run(self, tell: Tell | None = None) -> Shrunk:
-        """Until nothing smaller is found, or the budget is spent."""
         self.tell = tell
+        self.events_max = int(failing.events * LONGER)
+        self.ran_out = False
+        self.is_cut_short = True
+
+    def run(self) -> Failing:
+        """Search until nothing smaller is found, or the budget is spent."""
         self._reduce_plan(TRIES)
         self.budget += self.for_choices
         while not self.is_spent:
@@ -112,19 +102,16 @@ class ShrinkSearch:
             self._reduce_plan(0)
             if self.best is before:
                 break
-        return Shrunk(self.best, is_cut_short=self.is_cut_short)
-
-    def so_far(self) -> Shrunk:
-        """What there is of a search that was ended from outside, while it ran."""
-        return Shrunk(self.best, is_cut_short=True)
+        self.is_cut_short = self.ran_out
+        return self.best
 
     @property
     def is_spent(self) -> bool:
-        """Whether nothing may be tried any more."""
+        """Whether the budget allows no further attempt."""
         return self.budget <= 0
 
     def _reduce_plan(self, tries: int) -> None:
-        """Every dimension, again and again, until nothing can be taken away."""
+        """Make the plan smaller in every dimension, until nothing can be taken away."""
         before = None
         while before is not self.best:
             before = self.best
@@ -133,7 +120,7 @@ class ShrinkSearch:
                     pass
 
     def _keep(self, plan: FuzzPlan, tries: int) -> bool:
-        """Take a smaller plan, when it fails as well: with the same choices, or with those of some seed."""
+        """Keep a smaller plan if it fails as well, with the same choices or with those of some seed."""
         found = self._attempt(plan, Choices(recorded=self.best.choices))
         for seed in range(tries):
             if found is None:
@@ -143,7 +130,7 @@ class ShrinkSearch:
         return found is not None
 
     def _reduce_choices(self) -> None:
-        """Within the plan."""
+        """Make the choices smaller, with the same plan."""
 
         def attempt(choices: Sequence[int]) -> tuple[int, ...] | None:
             found = self._attempt(self.best.plan, Choices(recorded=choices))
@@ -156,7 +143,7 @@ class ShrinkSearch:
 
     def _attempt(self, plan: FuzzPlan, choices: Choices) -> Failing | None:
         if self.is_spent:
-            self.is_cut_short = True
+            self.ran_out = True
             return None
         result = self._run(plan, choices)
         self.budget -= result.events
@@ -177,7 +164,7 @@ class ShrinkSearch:
 
 
 def _kind(violation: Violation) -> str:
-    """What makes two violations the same: the rule, and of a core that failed the place, too."""
+    """What makes two violations equal: the rule and, for a core that failed, the place."""
     if violation.rule in (CORE_FAILED, NOT_LIVE):
         return f"{violation.rule} {violation.evidence.partition(', line')[0]}"
     return violation.rule
@@ -187,7 +174,7 @@ def _kind(violation: Violation) -> str:
 
 
 def smaller(choices: Sequence[int], attempt: Attempt) -> tuple[int, ...]:
-    """The smallest list that one can come to by cutting, by zeros and by lower numbers."""
+    """The smallest list that can be reached by cutting, by zeros and by lower numbers."""
     best = trimmed(choices)
     while True:
         before = best
@@ -198,7 +185,7 @@ def smaller(choices: Sequence[int], attempt: Attempt) -> tuple[int, ...]:
 
 
 def trimmed(choices: Sequence[int]) -> tuple[int, ...]:
-    """Without the zeros at the end, which go without saying."""
+    """The choices without the zeros at their end, which are implied."""
     end = len(choices)
     while end and not choices[end - 1]:
         end -= 1
@@ -206,7 +193,7 @@ def trimmed(choices: Sequence[int]) -> tuple[int, ...]:
 
 
 def _tried(choices: Sequence[int], attempt: Attempt, instead_of: tuple[int, ...]) -> tuple[int, ...] | None:
-    """What was really taken, when it fails and is another and not a larger list."""
+    """The choices that the run took, if it fails and they are smaller than the others."""
     taken = attempt(choices)
     if taken is None:
         return None
@@ -215,12 +202,12 @@ def _tried(choices: Sequence[int], attempt: Attempt, instead_of: tuple[int, ...]
 
 
 def size_of(choices: Sequence[int]) -> tuple[int, int, int]:
-    """What is compared: how many are not 0, how many there are, and how high they are."""
+    """The size of a list: how many choices are not 0, how many there are, and their sum."""
     return sum(1 for choice in choices if choice), len(choices), sum(choices)
 
 
 def _shorter(best: tuple[int, ...], attempt: Attempt) -> tuple[int, ...]:
-    """The end is left to calm."""
+    """Cut the end, which is as good as zeros."""
     size = len(best) // 2
     while size:
         found = _tried(best[:-size], attempt, best)
@@ -230,7 +217,7 @@ def _shorter(best: tuple[int, ...], attempt: Attempt) -> tuple[int, ...]:
 
 
 def _cut(best: tuple[int, ...], attempt: Attempt) -> tuple[int, ...]:
-    """Something out of the middle."""
+    """Cut pieces out of the middle."""
     parts = 2
     while parts <= SMALLEST_CUT:
         size, at = len(best) // parts, 0
@@ -245,7 +232,7 @@ def _cut(best: tuple[int, ...], attempt: Attempt) -> tuple[int, ...]:
 
 
 def _calmer(best: tuple[int, ...], attempt: Attempt) -> tuple[int, ...]:
-    """Zeros instead: of many choices at once, then of ever fewer."""
+    """Set choices to 0: many at once, then fewer and fewer."""
     size = len(_places(best))
     while size:
         at = 0
@@ -267,7 +254,7 @@ def _places(choices: Sequence[int]) -> list[int]:
 
 
 def _lower(best: tuple[int, ...], attempt: Attempt) -> tuple[int, ...]:
-    """Each of what is left as low as it can be, by halves."""
+    """Make each remaining choice as low as possible, by bisection."""
     for place in _places(best):
         low = 1
         while place < len(best) and low < best[place]:
