@@ -141,7 +141,7 @@ def test_a_search_that_is_ended_keeps_what_it_had_found(
 def test_a_search_that_is_ended_at_once_says_that_it_wrote_nothing(
     capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ended(_: ShrinkSearch, _tell: object) -> None:
+    def ended(_: ShrinkSearch) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)

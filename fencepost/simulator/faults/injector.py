@@ -1,4 +1,4 @@
-"""The fault engine: it strikes with an action, publishes that, and undoes it when its end has come."""
+"""The fault engine: performs the action of a fault, publishes that, and undoes it when the fault ends."""
 
 # Theory of operation. A scenario gives faults as values: `when` a fault strikes, what it does (`do`), and
 # `until` when that lasts. Chance (random_faults.py) gives single actions. Both go through the same steps:
@@ -9,8 +9,8 @@
 #                                                                             v
 #                      FaultEnded, undo <-- its end: a time, a point, heal <-- FaultStruck, do
 #
-# A function of _EFFECTS only looks: it finds what the action names and returns an `Effect`, or None if there
-# is nothing to strike (the node is down already). The engine does it, remembers it and undoes it.
+# A function of _EFFECTS changes nothing: it finds what the action names and returns an `Effect`, or None if
+# there is nothing to strike (the node is down already). The engine performs the effect and undoes it.
 #
 # An action strikes at the very moment of its point where that is possible: a node can crash or pause between
 # two of its own acts, and a message can be held while it is sent. Any other action waits until the current
@@ -44,7 +44,7 @@ from fencepost.simulator.world.world import World
 
 Act = Callable[[], None]
 _DEFAULT_END: Final = Point(kind=PointKind.LATER, time_ms=LASTS_MS)
-# What a node survives in the middle of its own work, and what interrupts no work.
+# Actions that a node can take in the middle of its own work, and actions that interrupt no work.
 _ON_ITSELF: Final = frozenset({ActionKind.CRASH, ActionKind.CUT_POWER, ActionKind.PAUSE})
 _AT_ONCE: Final = frozenset(
     {ActionKind.HOLD, ActionKind.DELAY, ActionKind.FAIL_APPENDS, ActionKind.FAIL_SYNCS}
@@ -56,11 +56,11 @@ def _always() -> bool:
 
 
 class Effect(NamedTuple):
-    """What an action does here and now. Without `undo` it is over at once.
+    """What an action does at this moment. Without `undo` it is over at once.
 
-    `participant` is the lane that shows `label` when it strikes and `end_label` when it is undone: "" is the
-    network's lane, and what has no label is not published. `is_left` is False when something else undid it
-    already, `has_struck` is False as long as the effect changed nothing.
+    A picture shows `label` at the `participant` when the effect begins and `end_label` when it is undone; ""
+    is the network, and an effect without a label is not published. `is_left` is False if something else undid
+    the effect already, `has_struck` is False until the effect has changed something.
     """
 
     participant: str
@@ -75,8 +75,8 @@ class Effect(NamedTuple):
 
 @attrs.define(eq=False)
 class Strike:
-    """One fault of a run: how often its point was reached, what it did, how often that is over, and whether
-    only `heal` ended it.
+    """One fault of a run: how often its point was reached, its effects, how many of them are over, and
+    whether only `heal` ended one.
     """
 
     fault: Fault
@@ -98,8 +98,8 @@ class Strike:
 
 @attrs.define(eq=False)
 class FaultInjector:
-    """Strikes with all faults of a run. `call` starts a process by its name, `replace` starts another process
-    in the place of a dead one. `lasting` are the effects that are not undone yet, oldest first.
+    """Performs all faults of a run. `call` starts a process by its name, `replace` starts another process in
+    the place of a dead one. `lasting` are the effects that are not undone yet, oldest first.
     """
 
     world: World
@@ -111,7 +111,7 @@ class FaultInjector:
     lasting: list[tuple[Strike, Effect]] = attrs.Factory(list[tuple[Strike, Effect]])
 
     def plan(self, faults: tuple[Fault, ...]) -> None:
-        """From now on each fault waits for its point."""
+        """Let each fault wait for its point from now on."""
         for fault in faults:
             strike = Strike(attrs.evolve(fault, until=fault.until or _DEFAULT_END))
             self.strikes.append(strike)
@@ -139,7 +139,7 @@ class FaultInjector:
         return strike
 
     def end_after(self, strike: Strike, lasts_ms: int) -> None:
-        """What this strike did is undone after that time."""
+        """Undo the effects of this strike after that time."""
         self.world.at(self.world.now + lasts_ms * NS_PER_MS, self._end_of, strike)
 
     @property
@@ -148,7 +148,7 @@ class FaultInjector:
         return all(strike.is_over for strike in self.strikes)
 
     def heal(self) -> None:
-        """No planned fault strikes any more, and every effect is undone."""
+        """Cancel all planned faults and undo every effect."""
         for listener in self.waiting:
             listener.is_over = True
         while self.lasting:
@@ -195,7 +195,7 @@ class FaultInjector:
 
     def _end(self, ending: tuple[Strike, Effect]) -> None:
         if not any(each is ending for each in self.lasting):
-            return  # its time came, or all was healed, before
+            return  # it has ended already, by its time or by heal
         self.lasting[:] = [each for each in self.lasting if each is not ending]
         strike, effect = ending
         strike.ended += 1
@@ -226,8 +226,8 @@ class FaultInjector:
 
 
 def _hold(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Effect | None:
-    """The message waits where it arrives, and so does everything that follows it on its connection. Without
-    a message, the whole channel waits.
+    """The message is held before the receiver processes it, and so is all that follows on its connection.
+    Without a message, the whole channel is held.
     """
     assert event.carried is not None, "a hold strikes a message or a channel"
     channel, message = event.carried
@@ -245,7 +245,7 @@ def _hold(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Effe
 
 
 def _delay(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Effect | None:
-    """A hold; and the sender takes the message for lost, and asks again on another connection."""
+    """A hold; the sender gives the message up and retries it on another connection."""
     held = _hold(injector, action, event)
     if held is None or event.carried is None:
         return None
@@ -267,7 +267,7 @@ def _delay(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Eff
 
 
 def _drop(injector: FaultInjector, action: Action, event: ProtocolEvent) -> Effect | None:
-    """The connection breaks, with everything that is on its way."""
+    """The connection breaks; every message on it is lost."""
     assert event.carried is not None, "a drop strikes a message or a channel"
     channel, message = event.carried
     if channel.is_dead:
@@ -353,7 +353,7 @@ def _slow(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Effect |
     )
 
 
-# --- effects on partitions, and between lanes ---------------------------------------------------------------
+# --- effects on partitions, and between participants --------------------------------------------------------
 
 
 def _move(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Effect | None:
@@ -395,7 +395,7 @@ def _block(injector: FaultInjector, action: Action, pairs: tuple[tuple[str, str]
 
 
 def _break_disk(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Effect | None:
-    """The effect strikes at the first operation that fails."""
+    """The effect has struck once an operation has failed."""
     world, where = injector.world, injector.protocol_events.partition(action.who)
     broken = (APPEND if action.kind is ActionKind.FAIL_APPENDS else SYNC, str(where))
     if broken in world.broken_disks:

@@ -1,7 +1,7 @@
-"""Reports what happens in a world in the words of protocol points, to the listeners that wait for one.
+"""Translates the events of a world into protocol points, and calls the listeners that wait for one.
 
-Rule: it looks and never touches. A message is told of before it is taken, an append before or after it is
-written.
+Rule: it changes nothing in the world. A message is reported before the receiver processes it, an append
+before or after it is written.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from fencepost.simulator.world.world import World
 
 
 class ProtocolEvent(NamedTuple):
-    """One moment in the words of points. `node` is the node that is at work, `carried` the
-    message that it is about; `is_between` is true when no node is at work.
+    """One event, in the terms of points: `who` did `what`, to `whom`. `node` is the node that is running,
+    `carried` the message that the event is about; `is_between` is true while no node is running.
     """
 
     kind: PointKind
@@ -65,9 +65,7 @@ class ProtocolEvent(NamedTuple):
 
 @attrs.define(eq=False)
 class Listener:
-    """Somebody who waits for a point: `hear` is called at the `point.number`-th time, and `times` - 1 times
-    after.
-    """
+    """Calls `hear` when its point is reached for the `point.number`-th time, and `times` - 1 times after."""
 
     point: Point
     hear: Callable[[ProtocolEvent], None]
@@ -88,17 +86,19 @@ _OUTCOMES: Final[dict[type[ClientError], str]] = {
     TransactionAborted: "aborted",
 }
 _LIVES: Final = {change: PointKind[change.name] for change in Life}
-SAME: Final = "~"  # between a name and the number of those who took its place
+SAME: Final = "~"  # p~2 is the second process in the role of p
 
 
 def outcome_of(failure: Failure | None) -> str:
-    """How a call ended, in the word of points."""
+    """How a call ended, as points name it: ok, aborted, fenced, failed or unknown."""
     return "ok" if failure is None else _OUTCOMES.get(failure.kind, "failed")
 
 
 @attrs.define(eq=False)
 class ProtocolEvents:
-    """Everybody who waits for something in a world, and what must be known to understand it."""
+    """The listeners of a world, and what is needed to match names: the leader of each partition, and the
+    transactional id of each producer id.
+    """
 
     world: World
     coordinators: int
@@ -108,7 +108,7 @@ class ProtocolEvents:
     looks_ahead: bool = False  # a listener waits for the moment before an append
 
     def attach(self) -> None:
-        """From now on."""
+        """Subscribe to the world."""
         events = self.world.events
         events.subscribe(MessageSent, self._sent)
         events.subscribe(MessageArriving, self._arriving)
@@ -151,18 +151,18 @@ class ProtocolEvents:
         )
 
     def _is(self, named: str, participant: str) -> bool:
-        """Whether a name in a scenario means who is at work here, or a predecessor of his."""
+        """Whether a name in a scenario means this participant, or one that it replaced."""
         return (
             named in (participant, participant.partition(SAME)[0]) or self.participant(named) == participant
         )
 
     def participant(self, name: str) -> str:
-        """The node that a name like "coordinator of app" stands for now; any other name for itself."""
+        """The participant of a name: the node that "coordinator of app" means now, or the name itself."""
         node = self.leader_named(name)
         return name if node is None else node.participant
 
     def leader_named(self, name: str) -> SimulatedNode | None:
-        """Who leads, or was the last to lead, what this name is about; None for other names."""
+        """The current or last leader, for "coordinator of ..." and "leader of ..."; None for other names."""
         return self.leaders.get(self.partition(name)) if " of " in name else None
 
     def partition(self, name: str) -> TopicPartition:
@@ -176,37 +176,33 @@ class ProtocolEvents:
 
     def _sent(self, sent: MessageSent) -> None:
         channel, message = sent.channel, sent.message
-        self._tell_of_message(channel, message, PointKind.SENDS, PointKind.SENDS_REPLY, is_between=False)
-        if isinstance(message, ReplyMessage):
+        is_reply = isinstance(message, ReplyMessage)
+        kind = PointKind.SENDS_REPLY if is_reply else PointKind.SENDS
+        self._tell_of_message(ProtocolEvent(kind, channel.source, whom=channel.target), channel, message)
+        if is_reply:
             self._replied(channel, message)
 
-    def _replied(self, channel: Channel, answer: ReplyMessage) -> None:
-        """A node gave an answer, whether anybody still waits for it or not."""
-        if PointKind.ANSWERS in self.listeners:
-            for name in errors_in(answer):
-                self.tell(ProtocolEvent(PointKind.ANSWERS, channel.source, name, channel.target))
+    def _replied(self, channel: Channel, reply: ReplyMessage) -> None:
+        """A node replied, whether the caller still waits for it or not."""
+        self._tell_errors(ProtocolEvent(PointKind.ANSWERS, channel.source, whom=channel.target), reply)
 
     def _arriving(self, arriving: MessageArriving) -> None:
         channel, message = arriving.channel, arriving.message
-        self._tell_of_message(channel, message, PointKind.RECEIVES, PointKind.RECEIVES_REPLY, is_between=True)
-        if isinstance(message, ReplyMessage) and PointKind.GETS in self.listeners:
-            for name in errors_in(message):
-                self.tell(
-                    ProtocolEvent(PointKind.GETS, channel.target, name, channel.source, is_between=True)
-                )
+        is_reply = isinstance(message, ReplyMessage)
+        kind = PointKind.RECEIVES_REPLY if is_reply else PointKind.RECEIVES
+        event = ProtocolEvent(kind, channel.target, whom=channel.source, is_between=True)
+        self._tell_of_message(event, channel, message)
+        if is_reply:
+            self._tell_errors(event._replace(kind=PointKind.GETS), message)
 
-    def _tell_of_message(
-        self, channel: Channel, message: Message, question: PointKind, answer: PointKind, *, is_between: bool
-    ) -> None:
-        kind = answer if isinstance(message, ReplyMessage) else question
-        if kind not in self.listeners:
-            return
-        api = api_of(channel, message)
-        if api is not None:
-            who, whom = channel.source, channel.target
-            if is_between:
-                who, whom = whom, who
-            self.tell(ProtocolEvent(kind, who, api, whom, is_between=is_between, carried=(channel, message)))
+    def _tell_of_message(self, event: ProtocolEvent, channel: Channel, message: Message) -> None:
+        if event.kind in self.listeners and (api := api_of(channel, message)):
+            self.tell(event._replace(what=api, carried=(channel, message)))
+
+    def _tell_errors(self, event: ProtocolEvent, reply: ReplyMessage) -> None:
+        if event.kind in self.listeners:
+            for name in errors_in(reply):
+                self.tell(event._replace(what=name))
 
     # --- logs -----------------------------------------------------------------------------------------------
 
@@ -254,7 +250,7 @@ class ProtocolEvents:
 
 
 def api_of(channel: Channel, message: Message) -> str | None:
-    """The name of the request that a message carries or answers; None if it does neither."""
+    """The name of the API of a request or a reply; None for any other message."""
     if isinstance(message, RequestMessage):
         return API_BY_REQUEST[type(message.request)].name
     if isinstance(message, ReplyMessage):
@@ -263,14 +259,14 @@ def api_of(channel: Channel, message: Message) -> str | None:
     return None
 
 
-def errors_in(answer: ReplyMessage) -> list[str]:
-    """The names of all errors that an answer carries, for all of it or for a partition, once each."""
-    found = [answer.error, *_errors_of(answer.body)]
+def errors_in(reply: ReplyMessage) -> list[str]:
+    """The names of all errors in a reply, of the whole reply or of a partition, once each."""
+    found = [reply.error, *_errors_of(reply.body)]
     return list(dict.fromkeys(code.name for code in found if code is not NO_ERROR))
 
 
 def _errors_of(body: object) -> Iterator[ErrorCode]:
-    """Every error in a reply's body, however deep: bodies are values of a few levels."""
+    """Every error in the body of a reply, at any depth."""
     if isinstance(body, ErrorCode):
         yield body
     elif isinstance(body, tuple):

@@ -1,4 +1,4 @@
-"""Faults that chance draws: what strikes next, whom, and for how long. The injector does the rest."""
+"""Random faults: draws what strikes next, whom, and for how long. The injector does the rest."""
 
 # Theory of operation. About every `pause` nanoseconds chance draws a kind of fault, then its victim and its
 # amounts, and hands an action to the one engine (injector.py), which strikes, publishes and undoes it:
@@ -39,7 +39,7 @@ from fencepost.simulator.world.processes import ClientProcess
 from fencepost.simulator.world.world import World
 
 DURATIONS_MS: Final = (1, 5, 20, 50, 120, 300, 700, 1_700)
-LATE_MS: Final = (120, 150, 200, 300, 700, 1_700)  # long enough for the caller to ask again before
+LATE_MS: Final = (120, 150, 200, 300, 700, 1_700)  # long enough for the caller to retry before
 SLOWNESS: Final = (5, 20, 100)
 SLOWEST: Final = 400  # times the usual latency, whose worst case is 250: all others overtake this participant
 SLOWEST_PAUSES: Final = 8  # the pauses within which a participant may become the slowest
@@ -122,8 +122,8 @@ class RandomFaultPlan:
 
 @attrs.define(eq=False)
 class RandomFaults:
-    """Draws the faults of a plan. It `is_over` when the last strike has had its time too. A fault of
-    processes strikes one of `favoured` every other time, if one is alive.
+    """Draws the faults of a plan. It `is_over` a pause after the last strike. A fault of a process strikes
+    one of `favoured` every other time, if one is alive.
     """
 
     plan: RandomFaultPlan
@@ -150,7 +150,7 @@ class RandomFaults:
             world.at(at, self._slow_one)
 
     def heal(self) -> None:
-        """Nothing is drawn any more, every effect is undone, and no trap is left."""
+        """Stop drawing, undo every effect, and remove every trap."""
         self.strikes_left, self.is_over = 0, True
         for trap in self.traps:
             trap.remove()
@@ -167,7 +167,7 @@ class RandomFaults:
         what: str = "",
         lasts_ms: int | None = None,
     ) -> Strike:
-        """Let the injector strike now, and keep a record if that changed something."""
+        """Let the injector strike now, and record that if it had an effect."""
         strike = self.injector.strike(action, channel=channel, lasts_ms=lasts_ms)
         if strike.effects:
             self.world.marks[f"fault: {kind.value}"] += 1
@@ -186,7 +186,7 @@ class RandomFaults:
         choices = self.world.choices
         strike = _DRAWS[choices.one_of(self.plan.kinds)](self)
         if strike is not None:
-            # Even for what is over at once: recorded choices expect a duration after each strike.
+            # Also for a fault that is over at once: recorded choices contain a duration after each strike.
             self.injector.end_after(strike, choices.one_of(DURATIONS_MS))
         self._plan_next()
 
@@ -194,7 +194,7 @@ class RandomFaults:
         world = self.world
         if self.strikes_left:
             everyone = [each.participant for each in (*world.nodes, *world.processes)]
-            # The priority of a schedule and no fault: it overrides a fault that slows the same participant.
+            # This is a priority of the schedule, not a fault: it overrides a fault that slows the same one.
             world.speeds[world.choices.one_of(everyone)] = SLOWEST
 
 
@@ -203,8 +203,8 @@ class RandomFaults:
 
 @attrs.define(eq=False)
 class MessageTrap:
-    """Waits for the first message that carries `awaited`; right after it was sent, `strike` gets its
-    connection.
+    """Waits for the first message that carries `awaited`, and calls `strike` with its connection right after
+    it was sent.
     """
 
     world: World
@@ -216,7 +216,7 @@ class MessageTrap:
         self.world.events.subscribe(MessageSent, self._sent)
 
     def remove(self) -> None:
-        """Nothing strikes any more."""
+        """Stop waiting."""
         self.is_over = True
         self.world.events.unsubscribe(MessageSent, self._sent)
 
@@ -262,7 +262,7 @@ def _delay_request(faults: RandomFaults) -> None:
 
 
 def _crash(faults: RandomFaults, *, kind: FaultKind) -> None:
-    """Not at once but some acts later: most deaths then find a node in the middle of its work."""
+    """The node dies some acts later, so that most deaths interrupt its work."""
     choices = faults.world.choices
     able = [node for node in _up(faults.world) if node.death is None]
     if not able:

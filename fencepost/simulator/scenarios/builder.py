@@ -1,7 +1,6 @@
 """Scenarios in Python, table by table as in a file.
 
-Rule: every key and every value is that of the file, and the same reader checks them: what a file cannot hold
-cannot be built either, and the errors are the same.
+Rule: keys, values and errors are those of a file, because the same reader checks them.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from fencepost.simulator.scenarios.model import Scenario
 
 @attrs.define(eq=False)
 class When:
-    """A fault that knows when it strikes, and not yet what it does."""
+    """A fault without its action: `do` completes it."""
 
     builder: Builder
     when: tuple[str, ...]
@@ -110,7 +109,7 @@ def scenario(name: str, lesson: str = "") -> Builder:
 
 
 def _plain(value: object) -> Any:
-    """As TOML has it: tables are dictionaries, and several values are a list."""
+    """The value as TOML has it: tables are dictionaries, and several values are a list."""
     match value:
         case Mapping():
             table = cast("Mapping[str, object]", value)

@@ -1,7 +1,7 @@
-"""A scenario as a value: who takes part, which faults happen at which point, and what must come of it.
+"""A scenario as a value: its processes, its faults with the points at which they strike, and the expected
+outcome.
 
-Rule: each class is a table of the file. Its annotations say what a file may hold (`codec.py` reads and writes
-by them), so a value holds nothing that a file could not say.
+Rule: each class is a table of the file, and `codec.py` reads and writes it by its annotations.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fencepost.simulator.run import CORE_FAILED, NOT_LIVE
 from fencepost.simulator.scenarios.codec import Between, Key, Lists, OneOf, Prose, Spelled
 from fencepost.simulator.world.world import WorldSettings
 
-# What can be written can be run: in seconds, and with numbers for which the protocol has room.
+# Every scenario that can be written runs in seconds, and its numbers fit into the fields of the protocol.
 NODES_MAX: Final = 9  # with more, nobody can follow the drawing
 PARTITIONS_MAX: Final = 100  # of one topic, and of __transaction_state
 TRANSACTION_TIMEOUT_MAX_MS: Final = NodeSettings().transaction_max_timeout_ms
@@ -51,7 +51,7 @@ CONVERGES: Final = "converges"
 HANGING_TRANSACTION: Final = "hanging-transaction"
 EXACTLY_ONCE: Final = "exactly-once"
 
-# What exactly-once comes down to, for one who looks at the output.
+# The rules that exactly-once stands for.
 EXACTLY_ONCE_RULES: Final = (
     "duplicate",
     "lost-write",
@@ -69,7 +69,7 @@ RULE_NAMES: Final = (
     *(rule.name for rule in (*HISTORY_RULES, *STEP_RULES)),
 )
 SEARCH_RULES: Final = (NOT_LIVE, CORE_FAILED, *RULE_NAMES, *(each.name for each in OLD_BEHAVIOURS))
-"""What ends a run that a search found."""
+"""What may end a run that a search found."""
 Rules = Annotated[tuple[str, ...], OneOf(SEARCH_RULES)]
 
 
@@ -82,7 +82,7 @@ def spelled_out(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def contradictory(holds: Iterable[str], violates: Iterable[str]) -> tuple[str, ...]:
-    """The rules that cannot both be kept and be broken, as these two say."""
+    """The violated rules that are also expected to hold."""
     kept = spelled_out(holds)
     return tuple(name for name in violates if name in kept)
 
@@ -166,7 +166,7 @@ class ProducerPart:
 
 @attrs.frozen(kw_only=True)
 class ConsumerPart:
-    """A process that reads as long as the run lasts: from the beginning, or from its group's offsets."""
+    """A process that reads until the run ends: from the beginning, or from its group's offsets."""
 
     name: str
     isolation_level: Annotated[IsolationLevel, Key("isolation")] = IsolationLevel.READ_COMMITTED
@@ -192,7 +192,7 @@ class ProcessorPart:
     writes: str
 
     def inputs(self, cluster: ClusterShape) -> tuple[TopicPartition, ...]:
-        """What it copies, alone or with the other members of its group."""
+        """The partitions that it copies, alone or with the other members of its group."""
         shared = (where for where in cluster.partitions if where.topic in self.subscribes)
         return (*self.reads, *shared)
 
@@ -269,9 +269,9 @@ class FuzzPlan(Brokers):
 
 @attrs.frozen(kw_only=True)
 class ScenarioExpectation:
-    """What must come of a run. `holds` are rules that were put to the test and kept, `violates` those that
-    must be broken; any other broken rule fails the scenario. `visible` is what read_committed returns at
-    the end, `logs` the contents of the logs, with markers.
+    """The expected outcome. `holds` are rules that must be exercised and hold, `violates` those that must be
+    violated; any other violated rule fails the scenario. `visible` is what read_committed returns at the end,
+    `logs` the contents of the logs, with markers.
     """
 
     holds: Rules = ()
@@ -315,9 +315,7 @@ class Scenario:
 
 @attrs.frozen(kw_only=True)
 class Case:
-    """One run of a scenario: one cluster, one outcome, one point per fault. `title` tells it from the
-    others.
-    """
+    """One run of a scenario: one cluster, one outcome, one point per fault. `title` distinguishes it."""
 
     scenario: Scenario
     title: str
@@ -331,9 +329,7 @@ class Case:
 
 
 def cases(scenario: Scenario) -> Iterator[Case]:
-    """Every run that a scenario asks for: each variant with each choice of points. TypeError at once for a
-    builder.
-    """
+    """Every run of a scenario: each variant with each choice of points. TypeError at once for a builder."""
     _refuse_builders(scenario)
     return _cases(scenario)
 

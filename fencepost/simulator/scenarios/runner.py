@@ -1,8 +1,7 @@
-"""Runs scenarios: each case goes through the run engine and is held against what the scenario expects.
+"""Runs scenarios: each case goes through the run engine and is compared with what the scenario expects.
 
-Rule: a result says everything that a reader needs to believe it; the same case gives the same result,
-recorded or not. A case with a `[seeded]` table is a world that a search found: it ends at its first
-breach, as it did there.
+Rule: the same case gives the same result, recorded or not. A case with a `[seeded]` table is a world that a
+search found: it ends at its first breach, as it did there.
 """
 
 from __future__ import annotations
@@ -54,18 +53,18 @@ _TASKS: Final = {ProducerPart: Task.WORK, ConsumerPart: Task.READ, ProcessorPart
 
 
 def run(scenario: Scenario) -> Iterator[RunResult]:
-    """Every case of a scenario, one after the other."""
+    """The results of a scenario's cases, one after the other."""
     return map(run_case, cases(scenario))
 
 
 def run_case(case: Case) -> RunResult:
-    """One case, from the first node's start to the verdict."""
+    """Run one case, from the first node's start to the verdict."""
     return finish(case, stage(case))
 
 
 @attrs.frozen(kw_only=True)
 class RecordedRun:
-    """A run with everything that happened, and what each of its choices decided."""
+    """A run with its history, and what each of its choices decided."""
 
     run: Run
     result: RunResult
@@ -74,7 +73,7 @@ class RecordedRun:
 
 
 def record_case(case: Case) -> RecordedRun:
-    """The same, recorded."""
+    """Run one case, and record it."""
     recorders: list[Recorder] = []
     choices = NotedChoices(case.scenario.choices)
 
@@ -89,7 +88,7 @@ def record_case(case: Case) -> RecordedRun:
         recorders[0].stopped()
     history = recorders[0].history(case.name, run.participants())
     lesson = case.scenario.lesson
-    # A lesson that is what broke would be said twice.
+    # A found run has its violation as its lesson, which would be printed twice.
     history = attrs.evolve(
         history, lesson="" if lesson in result.evidence else lesson, broken=result.evidence
     )
@@ -97,14 +96,14 @@ def record_case(case: Case) -> RecordedRun:
 
 
 def stage(case: Case, watch: Watch | None = None, choices: Choices | None = None) -> Run:
-    """The run of a case in which nothing has happened; `watch` may subscribe to its world first of all."""
+    """The run of a case before its first event; `watch` may subscribe to its world first of all."""
     seeded = case.scenario.seeded
     spec = spec_of(case) if seeded is None else worlds.spec_of(seeded)
     return run_of(spec, choices or Choices(recorded=case.scenario.choices), watch)
 
 
 def finish(case: Case, run: Run) -> RunResult:
-    """Plays it to its end, judges it, and says in what it was not as expected."""
+    """Play a run to its end and judge it; the result lists every difference from what was expected."""
     if case.scenario.seeded is not None:
         run.end_at_first_breach()
         wrong = problems_of_seed(case, run)
@@ -123,7 +122,7 @@ def finish(case: Case, run: Run) -> RunResult:
 
 
 def _play_and_judge(case: Case, run: Run) -> list[str]:
-    """What is wrong. A core that fails, or a cluster that is never ready, keeps a run from being judged."""
+    """The problems. A run in which a core fails, or whose cluster is never ready, is not judged."""
     try:
         run.play()
     except Disordered as problem:
@@ -131,7 +130,7 @@ def _play_and_judge(case: Case, run: Run) -> list[str]:
     except Exception as problem:  # noqa: BLE001 - what a core may raise is not known beforehand
         return _only(run, failure(CORE_FAILED, problem))
     try:
-        judge(case, run)
+        judge(run)
         found = problems(case, run)
     except Exception as problem:  # noqa: BLE001 - what a judge may stumble over is not known beforehand
         return _only(run, failure(JUDGE_FAILED, problem))

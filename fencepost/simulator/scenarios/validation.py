@@ -1,8 +1,7 @@
-"""Whether a scenario makes sense as a whole: what is named exists, and what a script or a fault does is
-possible.
+"""Checks a scenario as a whole: every name exists, and every script and fault is possible.
 
-Rule: a single value is checked when it is read; what only the whole scenario can tell is checked here, for
-files and for the builder alike. Which blank of a phrase names what is said by the table of phrases.
+Rule: a single value is checked when it is read; what depends on other tables is checked here, for files and
+for the builder alike. The blank in which a name stands says what it names (`faults/phrases.py`).
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ FINAL_READER: Final = "final reader"
 
 
 class Inconsistent(BadPhrase):
-    """Something in a scenario does not fit the rest; `place` is its table, `key` its key."""
+    """Something in a scenario contradicts the rest; `place` is its table, `key` its key."""
 
     def __init__(self, place: str, key: str, because: str, possible: Iterable[str] = ()) -> None:
         super().__init__(because, possible=possible)
@@ -49,7 +48,7 @@ class Inconsistent(BadPhrase):
 
 
 def check(scenario: Scenario) -> None:
-    """Raise Inconsistent for the first thing that does not fit."""
+    """Raise Inconsistent for the first contradiction."""
     for topic, _ in scenario.cluster.topics:
         if problem := topic_name_problem(topic):
             raise Inconsistent("[cluster]", "topics", f"{quoted(topic)} is not a topic: {problem}")
@@ -81,7 +80,7 @@ class _Names:
         return Inconsistent(self.place, self.key, because, possible)
 
     def check(self, name: str, possible: Sequence[str], *, made_by: str = "") -> None:
-        """A name is one of those that are possible; `made_by` says what makes one when there are none."""
+        """Refuse a name that is not possible; `made_by` is the key that would make one if none is."""
         if name in possible:
             return
         because = f"there is no {quoted(name)}"
@@ -90,7 +89,7 @@ class _Names:
         raise self.wrong(because + suggestion(name, possible), possible)
 
     def check_partition(self, name: str) -> None:
-        """A partition of a topic of this cluster, or of the consumer groups' topic."""
+        """Refuse a name that is not a partition of this cluster or of __consumer_offsets."""
         of_topics = [str(each) for each in self.scenario.cluster.partitions]
         possible = [*of_topics, f"{CONSUMER_OFFSETS_TOPIC}-0"]
         if name not in possible and not of_topics:
@@ -99,7 +98,7 @@ class _Names:
         self.check(name, possible)
 
     def check_blanks(self, phrase: Point | Action) -> None:
-        """Every name in a phrase, by the blank in which it stands."""
+        """Check every name in a phrase, by the blank in which it stands."""
         for field, blank in phrase.kind.value.blanks.items():
             name = getattr(phrase, field)
             if isinstance(name, str) and name:
@@ -163,7 +162,7 @@ def _check_reads(scenario: Scenario, place: str, part: ConsumerPart | ProcessorP
 
 
 def _check_starts(scenario: Scenario) -> None:
-    """A process starts on request, or at once, but not both."""
+    """Refuse a process that starts on request and that no fault starts, and the reverse."""
     called = [fault.do.who for fault in scenario.faults if fault.do.kind is ActionKind.START]
     for place, part in _places(scenario):
         if part.is_called and part.name not in called:
@@ -192,7 +191,7 @@ _ENDED: Final = {
 
 def _check_script(scenario: Scenario, place: str, part: ProducerPart) -> None:
     names = _Names(scenario, place, "script")
-    # A record is known by its value, so that no two producers may write the same one to a partition.
+    # Judges tell records apart by their values, so no two producers may write the same one to a partition.
     sent = {
         (line.partition, line.value): other.name
         for other in scenario.parts[: scenario.parts.index(part)]

@@ -1,7 +1,7 @@
-"""What a run came to, against what its scenario expected.
+"""The verdict on a run: in what it differs from what its scenario expects.
 
-Rule: every judge looks at every run. What is expected must be seen, what is not expected must not, and what
-was to be put to the test must have been.
+Rule: every judge looks at every run. What is expected must be seen, what is not expected must not be seen,
+and a rule that is expected to hold must have been exercised.
 """
 
 from __future__ import annotations
@@ -35,33 +35,27 @@ _NO_SYNC: Final = (
 )
 
 
-def judge(case: Case, run: Run) -> None:
-    """Asks every judge. All that is broken is in the run's `breaches`, clients first, steps last."""
-    of_steps, run.breaches[:] = list(run.breaches), []
-    run.breaches += [Violation(anomaly.rule.name, anomaly.text) for anomaly in run.judge_clients()]
-    hanging = _hanging(run)
+def judge(run: Run) -> None:
+    """Let every judge look at the run. Its `breaches` are then those of clients first, of steps last."""
+    of_steps, hanging = list(run.breaches), _hanging(run)
+    run.breaches[:] = [Violation(anomaly.rule.name, anomaly.text) for anomaly in run.judge_clients()]
     run.breaches += [Violation(HANGING_TRANSACTION, text) for text in hanging]
     if run.stuck and not hanging:
         run.breaches.append(Violation(CONVERGES, run.stuck[0]))
     run.breaches += of_steps
-    run.exercised.update(run.invariants.exercised)
-    _count_what_there_was(run)
-
-
-def _count_what_there_was(run: Run) -> None:
-    """For the rules about whole runs: which roles had to end, which transactions could have hung, and how
-    many records could have been there twice or not at all.
-    """
+    # The rules about whole runs: how many roles had to end, how many transactions could have hung, and how
+    # many records could have been there twice or not at all.
     exercised = run.exercised
+    exercised.update(run.invariants.exercised)
     exercised[CONVERGES] = sum(each.role.task is not Task.READ for each in run.cast)
     exercised[HANGING_TRANSACTION] = _transactions_in_logs(run)
-    copies = any(role.task is Task.COPY for role in run.spec.roles)
-    needed = (*_TWICE_OR_NEVER, *(_OF_COPIES if copies else ()))
+    has_copies = any(role.task is Task.COPY for role in run.spec.roles)
+    needed = (*_TWICE_OR_NEVER, *_OF_COPIES) if has_copies else _TWICE_OR_NEVER
     exercised[EXACTLY_ONCE] = min(exercised[name] for name in needed)
 
 
 def _transactions_in_logs(run: Run) -> int:
-    """How many batches are of transactions, and how often a coordinator decided on one."""
+    """The number of batches in transactions, and of the states that coordinators logged."""
     journals, found = run.world.journals, 0
     for where in sorted(journals.disks):
         for header, batch in journals.journal(where).batches(0):
@@ -74,9 +68,7 @@ def _transactions_in_logs(run: Run) -> int:
 
 
 def _hanging(run: Run) -> list[str]:
-    """Transactions that are open at a partition and will never end: the coordinator knows
-    nothing of it.
-    """
+    """Transactions that are open in a partition and unknown to their coordinator, so they never end."""
     found: list[str] = []
     known = run.open_at_coordinators()
     for where in run.spec.partitions:
@@ -92,7 +84,7 @@ def _hanging(run: Run) -> list[str]:
 
 
 def log_words(run: Run, where: TopicPartition) -> list[str]:
-    """What stands in a partition's log: values, and the names of markers."""
+    """The contents of a partition's log: values, and the names of markers."""
     words: list[str] = []
     for header, batch in run.world.journals.journal(where).batches(0):
         if header.is_control:
@@ -104,7 +96,7 @@ def log_words(run: Run, where: TopicPartition) -> list[str]:
 
 
 def problems(case: Case, run: Run) -> list[str]:
-    """Everything in which a run was not as expected; empty for one that passed."""
+    """Every difference between a run and what its scenario expects; empty for one that passed."""
     return [
         *_unexpected(case.expect, run),
         *_of_faults(run),
@@ -114,7 +106,7 @@ def problems(case: Case, run: Run) -> list[str]:
 
 
 def problems_of_seed(case: Case, run: Run) -> list[str]:
-    """The same of a world that a search found."""
+    """The same for a world that a search found."""
     expect, breach = case.expect, run.breaches[0] if run.breaches else None
     broken = None if breach is None else breach.rule
     found = [
@@ -138,7 +130,7 @@ def _puts_to_test(run: Run, rule: str) -> bool:
 
 
 def hints(case: Case, run: Run) -> list[str]:
-    """What to look at first when a run was not as expected."""
+    """What to look at first when a run differs from what was expected."""
     power_was_cut = any(
         strike.struck and strike.fault.do.kind is ActionKind.CUT_POWER for strike in run.injector.strikes
     )
