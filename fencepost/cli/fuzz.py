@@ -122,13 +122,7 @@ class WorldOptions:
         """The planner that draws a run from a seed; it can be sent to other processes."""
         from fencepost.simulator.fuzz.worlds import planner_of
 
-        return planner_of(
-            self.transaction_version,
-            self.broken,
-            self.without_fixes,
-            partition_verification=self.partition_verification,
-            workload=self.workload,
-        )
+        return planner_of(**attrs.asdict(self))
 
     @property
     def verifies(self) -> bool:

@@ -94,25 +94,16 @@ def read(path: Path, *, advice: str | None = None) -> Scenario:
     try:
         return scenario_of(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
-        raise CommandFailed(
-            f"no such file: {path}",
-            then=advice or "`fencepost run` without a file runs the bundled scenarios",
-            code=WRONG_USAGE,
-        ) from None
+        problem = f"no such file: {path}"
+        then = advice or "`fencepost run` without a file runs the bundled scenarios"
     except IsADirectoryError:
-        raise CommandFailed(
-            f"{path} is a directory",
-            then=advice or f"give the files in it: fencepost run {path}/*.toml",
-            code=WRONG_USAGE,
-        ) from None
-    except UnicodeDecodeError as problem:
-        raise CommandFailed(
-            f"{path} is not UTF-8: {problem}", then="give a scenario, which is a TOML file", code=WRONG_USAGE
-        ) from None
-    except BadScenario as problem:
-        raise CommandFailed(
-            str(problem), then="scenarios/README.md describes the format of scenarios", code=WRONG_USAGE
-        ) from None
+        problem = f"{path} is a directory"
+        then = advice or f"give the files in it: fencepost run {path}/*.toml"
+    except UnicodeDecodeError as undecodable:
+        problem, then = f"{path} is not UTF-8: {undecodable}", "give a scenario, which is a TOML file"
+    except BadScenario as bad:
+        problem, then = str(bad), "scenarios/README.md describes the format of scenarios"
+    raise CommandFailed(problem, then=then, code=WRONG_USAGE)
 
 
 def shipped() -> list[Path]:

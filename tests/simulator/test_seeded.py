@@ -10,7 +10,7 @@ from fencepost.simulator.faults.random_faults import FaultKind
 from fencepost.simulator.fuzz.plan import draw, draw_groups
 from fencepost.simulator.fuzz.shrinking import failing_seed
 from fencepost.simulator.scenarios.files import scenario_of
-from fencepost.simulator.scenarios.found import Commentary, seeded_text
+from fencepost.simulator.scenarios.found import seeded_text
 from fencepost.simulator.scenarios.model import FuzzPlan, Scenario, ScenarioExpectation, cases
 from fencepost.simulator.scenarios.runner import record_case, run, run_case
 from fencepost.simulator.world.choices import Choices
@@ -71,21 +71,21 @@ def test_where_nobody_works_nothing_is_put_to_the_test() -> None:
 
 def test_what_is_written_is_read_as_the_same() -> None:
     scenario = found(ScenarioExpectation(holds=("G1a", "liveness")))
-    text = seeded_text(scenario, Commentary(found="seed 3"))
+    text = seeded_text(scenario, found="seed 3")
     assert 'holds = ["G1a", "liveness"]' in text
     assert scenario_of(text, "found.toml") == scenario
 
 
 def test_members_of_a_group_are_written_too() -> None:
     plan = draw_groups(Choices(SEED))
-    text = seeded_text(Scenario(name="group", seeded=plan), Commentary())
+    text = seeded_text(Scenario(name="group", seeded=plan))
     assert text.count("[[seeded.member]]") == len(plan.members) > 1
     assert scenario_of(text, "group.toml").seeded == plan
 
 
 def test_what_a_world_does_without_is_written_too() -> None:
     plan = draw(Choices(SEED), broken=("dedup",), without_fixes=("fences_once",))
-    text = seeded_text(Scenario(name="older", seeded=plan), Commentary())
+    text = seeded_text(Scenario(name="older", seeded=plan))
     assert 'without_fixes = ["fences_once"]' in text
     assert scenario_of(text, "older.toml").seeded == plan
 

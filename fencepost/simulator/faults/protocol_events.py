@@ -12,7 +12,6 @@ from typing import Final, NamedTuple, cast
 import attrs
 
 from fencepost.broker.contract import Append, BecomeLeader
-from fencepost.client.effects import TransactionCall
 from fencepost.client.errors import (
     ClientError,
     CommitOutcomeUnknown,
@@ -74,12 +73,6 @@ class Listener:
     is_over: bool = False
 
 
-_CALLS: Final = {
-    TransactionCall.INIT_TRANSACTIONS: "init",
-    TransactionCall.COMMIT: "commit",
-    TransactionCall.ABORT: "abort",
-    TransactionCall.FLUSH: "flush",
-}
 _OUTCOMES: Final[dict[type[ClientError], str]] = {
     CommitOutcomeUnknown: "unknown",
     ProducerFenced: "fenced",
@@ -234,7 +227,8 @@ class ProtocolEvents:
     # --- clients and leaders --------------------------------------------------------------------------------
 
     def _call_ended(self, ended: CallEnded) -> None:
-        call, outcome = _CALLS[ended.resolved.operation], outcome_of(ended.resolved.failure)
+        call = ended.resolved.operation.value.partition("_")[0]  # "init" of "init_transactions"
+        outcome = outcome_of(ended.resolved.failure)
         self.tell(ProtocolEvent(PointKind.ENDS_CALL, ended.process.participant, call, outcome))
 
     def _read(self, read: RecordsRead) -> None:

@@ -45,7 +45,7 @@ from typing import (
 
 import attrs
 
-from fencepost.faults.grammar import NUMBER_MAX, BadPhrase, Grammar, quoted, suggestion
+from fencepost.faults.grammar import NUMBER_MAX, BadPhrase, quoted, suggestion
 from fencepost.faults.phrases import (
     ACTIONS,
     LINES,
@@ -280,10 +280,6 @@ def _phrase(kind: str, parse: Callable[[str], Any]) -> Codec:
     return Codec(kind, read, _text)
 
 
-def _grammar(grammar: Grammar[Any]) -> Codec:
-    return _phrase(grammar.name, grammar.read)
-
-
 def _choice(values: Mapping[Any, Any], write: Callable[[Any], str]) -> Codec:
     """One of these values, by what stands for each in a file."""
 
@@ -343,9 +339,9 @@ _PLAIN: Final[dict[Any, Codec]] = {
     str: _TEXT,
     bool: _FLAG,
     int: _number(Between(1, NUMBER_MAX)),
-    Point: _grammar(POINTS),
-    Action: _grammar(ACTIONS),
-    ScriptLine: _grammar(LINES),
+    Point: _phrase(POINTS.name, POINTS.read),
+    Action: _phrase(ACTIONS.name, ACTIONS.read),
+    ScriptLine: _phrase(LINES.name, LINES.read),
     TopicPartition: _phrase("a partition", partition_named),
 }
 

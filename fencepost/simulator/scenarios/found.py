@@ -5,7 +5,7 @@ Rule: what `scenario_text` returns was read back and played, and it ends in the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import attrs
@@ -24,18 +24,6 @@ WIDTH: Final = 108  # a comment has its own two characters
 LINES_MAX: Final = 30
 
 
-@attrs.frozen(kw_only=True)
-class Commentary:
-    """Comments for people: where the run was found, what struck, what each choice decided, and how the run
-    ends.
-    """
-
-    found: str = ""
-    struck: tuple[StruckFault, ...] = ()
-    notes: Mapping[int, Note] = attrs.field(factory=dict[int, Note])
-    ending: tuple[str, ...] = ()
-
-
 def scenario_text(name: str, failing: Failing, found: str) -> str:
     """The TOML that plays this run again, and expects what it breaks. `found` says where it comes from."""
     scenario = Scenario(
@@ -48,13 +36,13 @@ def scenario_text(name: str, failing: Failing, found: str) -> str:
     (case,) = cases(scenario)
     played = record_case(case)
     history = attrs.evolve(played.history, title=name, lesson="", broken=(str(failing.violation),))
-    commentary = Commentary(
+    text = seeded_text(
+        scenario,
         found=found,
-        struck=tuple(played.run.random_faults.struck),
+        struck=played.run.random_faults.struck,
         notes=played.choices.notes,
-        ending=tuple(_ending(space_time(history, width=WIDTH))),
+        ending=_ending(space_time(history, width=WIDTH)),
     )
-    text = seeded_text(scenario, commentary)
     _check(text, scenario, failing)
     return text
 
@@ -69,21 +57,35 @@ def _check(text: str, scenario: Scenario, failing: Failing) -> None:
     assert report.events == failing.events, f"{report.events} events again, not {failing.events}"
 
 
-def seeded_text(scenario: Scenario, commentary: Commentary) -> str:
-    """The TOML of a scenario with a seeded run."""
+def seeded_text(
+    scenario: Scenario,
+    *,
+    found: str = "",
+    struck: Sequence[StruckFault] = (),
+    notes: Mapping[int, Note] | None = None,
+    ending: Sequence[str] = (),
+) -> str:
+    """The TOML of a scenario with a seeded run. Comments say where the run was found, what struck, what each
+    choice decided, and how the run ends.
+    """
     head, *tables = blocks(attrs.evolve(scenario, choices=()))
     if not any(table[0] == "[expect]" for table in tables):
         tables.append(["[expect]"])
     *seeded, expect = tables
-    struck = [f"# {_ms(each.at)}: {each}" for each in commentary.struck]
     choices = ["# Every choice that is not listed is 0: no disturbance.", "[seeded.choices]"]
     for place, chosen in enumerate(scenario.choices):
         if chosen:
-            line, note = f"{place} = {chosen}", commentary.notes.get(place)
+            line, note = f"{place} = {chosen}", (notes or {}).get(place)
             choices.append(line if note is None else f"{line:<12} # {_ms(note.at)}: {note.about}")
-    found = [*_comments(commentary.found.splitlines()), *head]
-    ending = [["# How it ends:", "#", *_comments(commentary.ending)]] if commentary.ending else []
-    return joined([found, *seeded, *([struck] if struck else []), choices, expect, *ending])
+    parts = [
+        [*_comments(found.splitlines()), *head],
+        *seeded,
+        _comments(f"{_ms(each.at)}: {each}" for each in struck),
+        choices,
+        expect,
+        _comments(["How it ends:", "", *ending]) if ending else [],
+    ]
+    return joined([part for part in parts if part])
 
 
 def _comments(lines: Iterable[str]) -> list[str]:
