@@ -36,16 +36,92 @@ Protection = Literal["fencing", "dedup"]
 Workload = Literal["transactions", "groups"]
 
 
+@Parameter(name="*")
+@attrs.frozen(kw_only=True)
+class WorldOptions:
+    """The options that describe the simulated cluster; `str()` repeats them."""
+
+    workload: Annotated[
+        Workload,
+        Parameter(
+            help="What clients do: `transactions` writes and copies with transactional ids, `groups` "
+            "processes a topic with the members of a consumer group. A seed is another world in each."
+        ),
+    ] = "transactions"
+    transaction_version: Annotated[
+        Version | None,
+        Parameter(
+            help="Transaction protocol: 2 is KIP-890 with an epoch per transaction, 0 is KIP-98. [default: 2]"
+        ),
+    ] = None
+    partition_verification: Annotated[
+        bool | None,
+        Parameter(
+            help="Whether partition leaders verify transactions of older clients with the coordinator. By "
+            "default as that version shipped: not in version 0."
+        ),
+    ] = None
+    without_fixes: Annotated[
+        WithoutFixes,
+        Parameter(
+            show_default=False,
+            help="Switch off one of Kafka's later fixes, by its name in docs/fidelity.md. Repeatable.",
+        ),
+    ] = ()
+    broken: Annotated[
+        tuple[Protection, ...],
+        Parameter(
+            "--break",
+            negative="",
+            show_default=False,
+            help="Turn off a protection of the broker, to show what it protects against.",
+        ),
+    ] = ()
+
+    @property
+    def version(self) -> Version:
+        """The transaction version, given or by default."""
+        return 2 if self.transaction_version is None else self.transaction_version
+
+    @property
+    def planner(self) -> Planner:
+        """The planner that draws a run from a seed; it can be sent to other processes."""
+        from fencepost.simulator.fuzz.worlds import planner_of
+
+        given = attrs.asdict(self)
+        given["transaction_version"] = self.version
+        return planner_of(**given)
+
+    @property
+    def verifies(self) -> bool:
+        """Whether partition leaders verify transactions, given or by default."""
+        from fencepost.simulator.fuzz.plan import verifies
+
+        return verifies(self.version, self.partition_verification)
+
+    def __str__(self) -> str:
+        said = [f"--workload {self.workload}"] if self.workload != "transactions" else []
+        if self.version != 2:
+            said.append(f"--transaction-version {self.version}")
+        if self.partition_verification is not None:
+            said.append(f"--{'' if self.partition_verification else 'no-'}partition-verification")
+        broken = [f"--break {protection}" for protection in self.broken]
+        return (
+            "".join(f" {each}" for each in said)
+            + without_fix_options(self.without_fixes)
+            + "".join(f" {b}" for b in broken)
+        )
+
+
+DEFAULT_WORLD: Final = WorldOptions()
+
+
 def fuzz(
     *,
     seeds: _AtLeastOne = 1_000,
     first_seed: _Number = 0,
     cores: _AtLeastOne | None = None,
-    workload: Workload = "transactions",
-    transaction_version: Version = 2,
-    partition_verification: bool | None = None,
-    without_fixes: WithoutFixes = (),
-    break_: Annotated[tuple[Protection, ...], Parameter("--break", negative="")] = (),
+    options: WorldOptions = DEFAULT_WORLD,
     keep_going: Annotated[bool, Parameter(negative="")] = False,
     coverage: Annotated[bool, Parameter(negative="")] = False,
     as_json: Annotated[bool, Parameter("--json", negative="")] = False,
@@ -60,18 +136,6 @@ def fuzz(
         The first seed; the others follow it.
     cores
         Number of worker processes. [default: number of CPU cores]
-    workload
-        What clients do: `transactions` writes and copies with transactional ids, `groups` processes a topic
-        with the members of a consumer group. A seed is another world in each.
-    transaction_version
-        Transaction protocol: 2 is KIP-890 with an epoch per transaction, 0 is KIP-98.
-    partition_verification
-        Whether partition leaders verify transactions of older clients with the coordinator. By default as
-        that version shipped: not in version 0.
-    without_fixes
-        Switch off one of Kafka's later fixes, by its name in docs/fidelity.md. Repeatable.
-    break_
-        Turn off a protection of the broker, to show what it protects against.
     keep_going
         Do not stop at the first violation.
     coverage
@@ -82,13 +146,6 @@ def fuzz(
     from fencepost.cli.fuzz_workers import try_seeds
     from fencepost.simulator.fuzz.seeds import SeedTally
 
-    options = WorldOptions(
-        workload=workload,
-        transaction_version=transaction_version,
-        partition_verification=partition_verification,
-        without_fixes=without_fixes,
-        broken=break_,
-    )
     began, cores = time.monotonic(), cores or os.cpu_count() or 1
     tally = SeedTally(first_seed, keep_going=keep_going)
     results = try_seeds(range(first_seed, first_seed + seeds), options.planner, cores=cores)
@@ -99,50 +156,12 @@ def fuzz(
     except Ended as ended:
         code = code_of(ended)
     _tell_found(tally, options)
-    tell_coverage(tally.coverage, transaction_version, tally.faults, all_=coverage)
+    tell_coverage(tally.coverage, options.version, tally.faults, all_=coverage)
     seconds = time.monotonic() - began
     _tell_counts(tally, seconds, wanted=seeds, cores=cores)
     if as_json:
         print_json(_as_json(tally, options) | {"seconds": round(seconds, 3), "cores": cores})
     return FAILED if tally.found else code
-
-
-@attrs.frozen(kw_only=True)
-class WorldOptions:
-    """The options of the command line that describe the simulated cluster; `str()` repeats them."""
-
-    transaction_version: int
-    workload: Workload = "transactions"
-    partition_verification: bool | None = None
-    without_fixes: tuple[str, ...] = ()
-    broken: tuple[str, ...] = ()
-
-    @property
-    def planner(self) -> Planner:
-        """The planner that draws a run from a seed; it can be sent to other processes."""
-        from fencepost.simulator.fuzz.worlds import planner_of
-
-        return planner_of(**attrs.asdict(self))
-
-    @property
-    def verifies(self) -> bool:
-        """Whether partition leaders verify transactions, given or by default."""
-        from fencepost.simulator.fuzz.plan import verifies
-
-        return verifies(self.transaction_version, self.partition_verification)
-
-    def __str__(self) -> str:
-        said = [f"--workload {self.workload}"] if self.workload != "transactions" else []
-        if self.transaction_version != 2:
-            said.append(f"--transaction-version {self.transaction_version}")
-        if self.partition_verification is not None:
-            said.append(f"--{'' if self.partition_verification else 'no-'}partition-verification")
-        broken = [f"--break {protection}" for protection in self.broken]
-        return (
-            "".join(f" {each}" for each in said)
-            + without_fix_options(self.without_fixes)
-            + "".join(f" {b}" for b in broken)
-        )
 
 
 Tell = Callable[["SeedTally"], None]
@@ -251,10 +270,10 @@ def _as_json(tally: SeedTally, options: WorldOptions) -> dict[str, Json]:
             for name, found in tally.behaviours.items()
         ],
         "reached": dict(sorted(tally.marks.items())),
-        "coverage": coverage_as_json(tally.coverage, options.transaction_version),
+        "coverage": coverage_as_json(tally.coverage, options.version),
         "digest": tally.digest,
         "workload": options.workload,
-        "transaction_version": options.transaction_version,
+        "transaction_version": options.version,
         "partition_verification": options.verifies,
     }
 

@@ -12,14 +12,13 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed, Ended, code_of
-from fencepost.cli.fuzz import Workload, WorldOptions
+from fencepost.cli.fuzz import DEFAULT_WORLD, WorldOptions
 from fencepost.cli.fuzz_workers import PausedCollector
-from fencepost.cli.options import WithoutFixes
 from fencepost.cli.output import Json, Target, counted, print_json
 from fencepost.cli.run import read
 
@@ -36,11 +35,7 @@ def shrink(
     /,
     *,
     seed: _Number | None = None,
-    workload: Workload = "transactions",
-    transaction_version: Literal[0, 1, 2] | None = None,
-    partition_verification: bool | None = None,
-    without_fixes: WithoutFixes = (),
-    break_: Annotated[tuple[Literal["fencing", "dedup"], ...], Parameter("--break", negative="")] = (),
+    options: WorldOptions = DEFAULT_WORLD,
     output: Path | None = None,
     budget: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
     as_json: Annotated[bool, Parameter("--json", negative="")] = False,
@@ -52,17 +47,7 @@ def shrink(
     file
         A generated scenario (one with a [seeded] table), instead of --seed.
     seed
-        The seed, as `fencepost fuzz` prints it.
-    workload
-        --workload of that search.
-    transaction_version
-        --transaction-version of that search. [default: 2]
-    partition_verification
-        --partition-verification of that search, if it was given.
-    without_fixes
-        The fixes that were switched off in that search. Repeatable.
-    break_
-        The protections that were turned off in that search. Repeatable.
+        The seed, as `fencepost fuzz` prints it, with the options of that search.
     output
         Output file; a generated scenario there is overwritten. [default: seed-K.toml, or NAME-small.toml
         beside NAME.toml, which are overwritten only by the same run]
@@ -74,15 +59,7 @@ def shrink(
     from fencepost.simulator.fuzz.shrinking import BUDGET
     from fencepost.simulator.scenarios.found import scenario_text
 
-    version = 2 if transaction_version is None else transaction_version
-    options = WorldOptions(
-        workload=workload,
-        transaction_version=version,
-        partition_verification=partition_verification,
-        without_fixes=without_fixes,
-        broken=break_,
-    )
-    if file is not None and (transaction_version is not None or str(options)):
+    if file is not None and options != DEFAULT_WORLD:
         raise CommandFailed(
             f"{file} already contains the protocol options of its run",
             then="--transaction-version, --partition-verification, --without-fix and --break "

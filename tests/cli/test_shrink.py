@@ -87,7 +87,7 @@ def test_what_is_small_can_be_made_smaller_from_its_file(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     seed = failing_with("fencing")
-    assert shrink(seed=seed, break_=("fencing",), budget=1) == 0
+    assert shrink(seed=seed, options=WorldOptions(broken=("fencing",)), budget=1) == 0
     begun = Path(f"seed-{seed}.toml")
     assert shrink(begun, output=Path("smaller.toml"), budget=BUDGET, as_json=True) == 0
     words, small = last_json(capsys)
@@ -176,7 +176,7 @@ def test_without_a_name_nothing_that_is_of_another_run_is_overwritten(
 def test_the_same_seed_becomes_the_same_file(tmp_path: Path) -> None:
     seed, texts = failing_with("dedup"), list[str]()
     for name in ("one.toml", "two.toml"):
-        shrink(seed=seed, break_=("dedup",), output=tmp_path / name, budget=BUDGET // 4)
+        shrink(seed=seed, options=WorldOptions(broken=("dedup",)), output=tmp_path / name, budget=BUDGET // 4)
         texts.append((tmp_path / name).read_text())
     assert texts[0] == texts[1]
 
