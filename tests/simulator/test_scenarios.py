@@ -313,7 +313,7 @@ STUMBLING = Mutation(
     breaks="Whatever clients saw fails an assertion.",
     edits=(
         Edit(
-            "simulator.scenarios.verdicts:judge", {"hanging = _hanging(run)": "assert False, 'what is this'"}
+            "simulator.scenarios.verdicts:judge", {"run.breaches += of_steps": "assert False, 'what is this'"}
         ),
     ),
 )
