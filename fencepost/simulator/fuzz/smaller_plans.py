@@ -1,7 +1,6 @@
-"""Plans that are smaller than a plan by one thing: fewer faults, fewer people, less to do, fewer features.
+"""Smaller variants of a plan: fewer faults, fewer processes, less work, fewer features.
 
-Rule: each differs from the plan in one dimension, and what was changed is calmer than it was; the boldest
-come first.
+Rule: each differs from the plan in one dimension, where it is calmer; the largest reductions come first.
 """
 
 from __future__ import annotations

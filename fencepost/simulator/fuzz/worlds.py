@@ -1,7 +1,7 @@
-"""A fuzzed world as a value of the run engine: the cast of a plan, its random faults; and seeds that are run.
+"""Runs the worlds of seeds and plans: the roles of a plan, its random faults, and `fencepost.simulate`.
 
-Rule: the choices that were taken are the whole run. Run again with them, it ends the same way: here, on the
-command line and in any process.
+Rule: the choices of a run determine it. Run again with them, it ends in the same way: here, on the command
+line and in any process.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NS_PER_US: Final = 1_000
 PARTITIONS: Final = 2
 TOPICS: Final = (PAYMENTS, INPUT, OUTPUT)
 PROCESSORS_ID: Final = "copiers"
-PROCESSOR_LIVES: Final = 4  # so often a processor takes the id that another one has taken
+PROCESSOR_LIVES: Final = 4  # how often a processor may take its id back from another one
 EPOCH_BUMPERS_ID: Final = "renewers"
 FINAL_READER: Final = "final"
 FEED_PAUSES_MS: Final = (0, 0, 50, 200)  # so that the input is not copied before the group has rebalanced
@@ -104,7 +104,7 @@ def planner_of(
     partition_verification: bool | None = None,
     workload: str = "transactions",
 ) -> Planner:
-    """What draws such worlds; it can be handed to other processes."""
+    """The planner that draws such worlds; it can be sent to other processes."""
     for key, names in (("broken", broken), ("without_fixes", without_fixes)):
         if isinstance(names, str):  # it would be taken for a list of its letters
             raise ValueError(f"{key} is {names!r}, and must be a tuple of names: ({names!r},)")
@@ -132,7 +132,7 @@ def try_seed(seed: int, planner: Planner = draw) -> RunResult:
 
 
 def try_choices(choices: Choices, planner: Planner, watch: Callable[[Run], None] | None = None) -> RunResult:
-    """Run what the choices say; `watch` gets the run before anything has happened in it."""
+    """Run the world that the choices draw; `watch` gets the run before its first event."""
     return try_spec(spec_of(planner(choices)), choices, watch)
 
 
@@ -173,7 +173,7 @@ def spec_of(plan: FuzzPlan) -> RunSpec:
 
 
 def _roles_of(plan: FuzzPlan) -> Iterator[Role]:
-    """The cast of a plan."""
+    """Writers, processors, members and readers, as the plan says."""
     for each in plan.txn_writers:
         yield _role(
             plan, each.name, Task.WORK, _writes(each), each.transactional_id, each.transaction_timeout_ms
