@@ -21,6 +21,9 @@ from fencepost.protocol.codec import Int8, Int16, Int32, Int64, Records
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import (
     NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
     GroupState,
     IsolationLevel,
     TopicPartition,
@@ -532,12 +535,13 @@ class TransactionDescription:
 
     transactional_id: str
     error: ErrorCode
-    state: TransactionState
-    timeout_ms: Int32
-    start_ms: Int64
-    producer_id: Int64
-    producer_epoch: Int16
-    partitions: tuple[TopicPartition, ...]
+    # With an error there is nothing to describe.
+    state: TransactionState = TransactionState.EMPTY
+    timeout_ms: Int32 = 0
+    start_ms: Int64 = NO_TIMESTAMP
+    producer_id: Int64 = NO_PRODUCER_ID
+    producer_epoch: Int16 = NO_PRODUCER_EPOCH
+    partitions: tuple[TopicPartition, ...] = ()
 
 
 @value(kw_only=True)

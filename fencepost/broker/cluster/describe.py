@@ -19,8 +19,6 @@ from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
     NO_TIMESTAMP,
     TRANSACTION_STATE_TOPIC,
     CoordinatorType,
@@ -163,11 +161,12 @@ def _transaction(node: Node, name: str) -> m.TransactionDescription:
     log = coordinator_log(node, name)
     if not name or isinstance(log, Refused):
         error = ErrorCode.INVALID_REQUEST if not name else ErrorCode.NOT_COORDINATOR
-        return _no_transaction(name, error)
+        return m.TransactionDescription(transactional_id=name, error=error)
     state = log.coordinator
     record = state.records.get(name)
     if record is None:
-        return _no_transaction(name, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+        error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        return m.TransactionDescription(transactional_id=name, error=error)
     partitions = record.partitions
     if record.state in PREPARED:
         partitions = tuple(sorted(state.pending_markers.get(name, partitions)))
@@ -180,19 +179,6 @@ def _transaction(node: Node, name: str) -> m.TransactionDescription:
         producer_id=record.producer_id,
         producer_epoch=record.producer_epoch,
         partitions=tuple(partitions),
-    )
-
-
-def _no_transaction(name: str, error: ErrorCode) -> m.TransactionDescription:
-    return m.TransactionDescription(
-        transactional_id=name,
-        error=error,
-        state=TransactionState.EMPTY,
-        timeout_ms=0,
-        start_ms=NO_TIMESTAMP,
-        producer_id=NO_PRODUCER_ID,
-        producer_epoch=NO_PRODUCER_EPOCH,
-        partitions=(),
     )
 
 
