@@ -66,6 +66,14 @@ def test_a_topic_with_an_impossible_name(shell: Shell) -> None:
     assert "249" in shell("topic", "create", "not/a/topic", code=1)
 
 
+def test_errors_speak_to_a_person(shell: Shell) -> None:
+    assert "topic delete-records needs --partition and --before" in shell(
+        "topic", "delete-records", "maps", code=2
+    )
+    assert "needs --before" in shell("topic", "delete-records", "maps", "--partition=0", code=2)
+    assert shell("consume", "nope", code=1).startswith("fencepost: topic 'nope' does not exist")
+
+
 def test_records_from_an_offset_and_up_to_a_number(shell: Shell) -> None:
     shell("topic", "create", "letters")
     shell.produce("letters", "a", "b", "c", "d")
