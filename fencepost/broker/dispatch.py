@@ -225,8 +225,8 @@ def _started(node: Node, arrived: Started, now: int) -> None:
 
 def _schedule_rest(node: Node, now: int) -> None:
     """The Tick that was scheduled is used up, so schedule the earliest of the deadlines that remain."""
-    waits_end_ms = [parked.until_ms for parked in node.fetches.values()]
-    for due_ms in (*node.marker_retries.values(), *node.reelections.values(), *waits_end_ms):
+    first_fetch_ms = [until_ms for until_ms, _ in node.fetch_deadlines[:1]]
+    for due_ms in (*node.marker_retries.values(), *node.reelections.values(), *first_fetch_ms):
         if due_ms > now:
             node.wake_at(due_ms)
 

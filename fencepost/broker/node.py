@@ -55,6 +55,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, cast
 
 import attrs
+from sortedcontainers import SortedSet
 
 from fencepost.broker.cluster import controller
 from fencepost.broker.cluster.controller import METADATA_PARTITION, Controller
@@ -138,6 +139,7 @@ class Node:
     gatherings: dict[Ticket, Gathering] = attrs.Factory(dict[int, Gathering])
     in_flight: dict[Token, InFlight] = attrs.Factory(dict[int, InFlight])
     fetches: dict[FetchTicket, ParkedFetch] = attrs.Factory(dict[int, ParkedFetch])
+    fetch_deadlines: Ignored[SortedSet[tuple[int, FetchTicket]]] = attrs.Factory(SortedSet[tuple[int, int]])
     readers: Ignored[dict[TopicPartition, set[int]]] = attrs.Factory(dict[TopicPartition, set[int]])
     marker_retries: dict[tuple[TopicPartition, str], int] = attrs.Factory(
         dict[tuple[TopicPartition, str], int]

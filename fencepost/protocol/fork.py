@@ -48,6 +48,7 @@ from enum import Enum
 from typing import Annotated, Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import attrs
+from sortedcontainers import SortedSet
 
 from fencepost.protocol.batches import Buffer
 
@@ -137,7 +138,7 @@ class _Walk:
 
 _SCALARS: Final = (int, str, bytes, bool, float, types.NoneType, type, Enum)
 _FUNCTIONS: Final = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
-_SETS: Final = (set, frozenset)
+_SETS: Final = (set, frozenset, SortedSet)
 _SEQUENCES: Final = (list, deque, tuple)
 _BUFFERS: Final = (bytearray, memoryview)
 _CONTAINERS: Final = frozenset({dict, *_SETS, *_SEQUENCES, *_BUFFERS})

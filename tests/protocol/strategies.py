@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from enum import Enum
 from functools import cache
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -36,7 +37,8 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
         return st.lists(values_of(get_args(kind)[0]), max_size=3).map(tuple)
     if attrs.has(kind) or issubclass(kind, tuple):
         hints = get_type_hints(kind, include_extras=True)
-        return st.builds(kind, **{name: values_of(hint) for name, hint in hints.items()})
+        message: Callable[..., Any] = kind
+        return st.builds(message, **{name: values_of(hint) for name, hint in hints.items()})
     if issubclass(kind, Enum):
         return st.sampled_from(kind)
     return {str: words, bytes: st.binary(max_size=20), bool: st.booleans()}[kind]

@@ -7,6 +7,7 @@ from typing import Annotated, Any, NamedTuple
 
 import attrs
 import pytest
+from sortedcontainers import SortedSet
 
 from fencepost.protocol.fork import (
     Clock,
@@ -55,7 +56,7 @@ class Log:
     key: Scope[str]
     entries: dict[int, Entry] = attrs.Factory(dict[int, Entry])
     guards: Note[dict[str, Guard]] = attrs.Factory(dict[str, Guard])
-    opened: dict[int, int] = attrs.Factory(dict[int, int])
+    opened: SortedSet[int] = attrs.Factory(SortedSet[int])
     guards_given: Ignored[int] = 0
 
 
@@ -91,7 +92,7 @@ def test_a_fork_shares_nothing_that_changes() -> None:
     assert fingerprint(made) == before
     made.logs["a"].entries[8] = Entry(2)
     made.logs["c"] = Log("c")
-    made.logs["b"].opened[5] = 5
+    made.logs["b"].opened.add(5)
     made.waiting.append((2, "y"))
     made.asked[1] = "q"
     made.tokens.add(4)

@@ -55,6 +55,7 @@ def fetch(node: Node, request: m.Fetch, to: ReplyTo, now: int) -> None:
     node.tickets += 1
     until_ms = now + request.max_wait_ms
     node.fetches[node.tickets] = ParkedFetch(to=to, request=request, until_ms=until_ms)
+    node.fetch_deadlines.add((until_ms, node.tickets))
     for plan in plans:
         node.readers.setdefault(plan.partition, set()).add(node.tickets)
     node.wake_at(until_ms)
@@ -121,14 +122,16 @@ def wake_readers(node: Node) -> None:
 
 def end_waits(node: Node, now: int) -> None:
     """Answer the fetches whose time is up, without data."""
-    for ticket in [ticket for ticket, parked in node.fetches.items() if parked.until_ms <= now]:
-        parked = forget_fetch(node, ticket)
+    deadlines = node.fetch_deadlines
+    while deadlines and deadlines[0][0] <= now:
+        parked = forget_fetch(node, deadlines[0][1])
         _answer(node, parked.request, parked.to, _plans(node, parked.request))
 
 
 def forget_fetch(node: Node, ticket: int) -> ParkedFetch:
     """Remove a parked fetch that is answered now, or whose connection is closed."""
     parked = node.fetches.pop(ticket)
+    node.fetch_deadlines.discard((parked.until_ms, ticket))
     for key in {TopicPartition(part.topic, part.partition) for part in parked.request.partitions}:
         node.readers[key].discard(ticket)
         if not node.readers[key]:
