@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
 from enum import Enum
 from functools import cache
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -35,9 +34,9 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
         return st.none() | values_of(next(a for a in get_args(kind) if a is not types.NoneType))
     if origin is tuple:
         return st.lists(values_of(get_args(kind)[0]), max_size=3).map(tuple)
+    message = kind  # or a NamedTuple in one; the check below would narrow the type of `kind`
     if attrs.has(kind) or issubclass(kind, tuple):
-        hints = get_type_hints(kind, include_extras=True)
-        message: Callable[..., Any] = kind
+        hints = get_type_hints(message, include_extras=True)
         return st.builds(message, **{name: values_of(hint) for name, hint in hints.items()})
     if issubclass(kind, Enum):
         return st.sampled_from(kind)
