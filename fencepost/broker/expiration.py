@@ -83,9 +83,9 @@ def _expire_producers(node: Node, now: int) -> None:
     if late:
         node.outcome.effects.append(
             Warn(
-                f"PartitionsWithLateTransactionsCount is {len(late)}: the oldest transaction in {late[0]} is "
-                "open for longer than transaction.max.timeout.ms allows; run `fencepost transactions "
-                f"find-hanging --broker-id {node.settings.node_id}` to see whether it hangs"
+                f"PartitionsWithLateTransactionsCount is {len(late)}: the oldest transaction in {late[0]} "
+                "has been open for longer than transaction.max.timeout.ms allows; run `fencepost "
+                f"transactions find-hanging --broker-id {node.settings.node_id}` to see whether it hangs"
             )
         )
 

@@ -332,7 +332,7 @@ class Host:
         text = "".join(traceback.format_exception(problem))
         self.troubles.append(
             Trouble(
-                f"a bug in the broker, which goes on without the request: {failed!r:.1000}\n{text}", cause
+                f"a bug in the broker, which drops the request and continues: {failed!r:.1000}\n{text}", cause
             )
         )
 

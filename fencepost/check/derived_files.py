@@ -58,16 +58,16 @@ LISTS: Final = {
 }
 
 # What findings mean.
-SEEKS: Final = "readers that seek by it start at a wrong place"
+SEEKS: Final = "readers that seek with it start at the wrong place"
 REBUILT: Final = "the next start builds it again from the log"
 MISFILTERED: Final = "readers get records of aborted transactions, or miss committed ones"
-MISLED: Final = "after a restart the broker judges this producer by a wrong state"
+MISLED: Final = "after a restart the broker checks this producer's batches against a wrong state"
 DROPPED: Final = "it is dropped, and the next start reads more of the log"
 READERS: Final = "readers without a broker see too much or too little"
 LOST: Final = "readers were promised records that are not there"
 DELETED: Final = "records that were deleted are readable again, or live ones are not"
 REREAD: Final = "the next start reads all of the log"
-TRUSTED: Final = "the next start would take the segment for what it is not"
+TRUSTED: Final = "the next start does not scan the segment and trusts these wrong values"
 
 Object = dict[str, Any]
 

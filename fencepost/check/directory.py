@@ -84,7 +84,8 @@ def _check_against_metadata(logs: list[ScannedLog], internals: Internals, findin
                 findings.note(
                     Place(log.directory),
                     "the metadata has no such partition",
-                    "the metadata lost it, or a deletion was cut short; a new topic of this name moves it",
+                    "the metadata lost it, or a deletion was cut short; a new topic of this name moves the "
+                    "files aside",
                 )
                 continue
             known = topic.leader_epochs[partition.partition]
@@ -98,7 +99,8 @@ def _check_against_metadata(logs: list[ScannedLog], internals: Internals, findin
         if newest is not None and newest.header.producer_id >= given:
             findings.problem(
                 newest.place,
-                f"producer {newest.header.producer_id}, and ids below {given} were handed out",
+                f"written by producer {newest.header.producer_id}, but only ids below {given} were "
+                "handed out",
                 "the end of the metadata log was lost: the id may be allocated twice",
             )
 

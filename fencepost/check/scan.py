@@ -264,7 +264,7 @@ def _judge_data(batch: ScannedBatch, known: ModelProducer, model: PartitionModel
     header, writer = batch.header, _writer(batch)
     expected = model.expected_sequence(header.producer_id, header.producer_epoch)
     if header.producer_epoch < known.producer_epoch:
-        what = f"{writer}: a batch after epoch {known.producer_epoch} was here"
+        what = f"{writer}: a batch of this epoch after epoch {known.producer_epoch}"
         findings.problem(batch.place, what, FENCED)
     elif header.base_sequence not in (NO_SEQUENCE, expected):
         was_idle = header.max_timestamp - known.timestamp > PRODUCER_ID_EXPIRATION_MS
@@ -279,14 +279,15 @@ def _judge_data(batch: ScannedBatch, known: ModelProducer, model: PartitionModel
     if not header.is_transactional and known.first_offset != NO_OFFSET:
         findings.problem(
             batch.place,
-            f"{writer}: a plain batch inside its transaction, open since offset {known.first_offset}",
+            f"{writer}: a non-transactional batch inside its transaction, open since offset "
+            f"{known.first_offset}",
             "readers of committed records cannot tell what it belongs to",
         )
 
 
 def _judge_marker(batch: ScannedBatch, marker: Marker, known: ModelProducer, findings: Findings) -> None:
     if batch.header.producer_epoch < known.producer_epoch:
-        what = f"{_writer(batch)}: a marker after epoch {known.producer_epoch} was here"
+        what = f"{_writer(batch)}: a marker of this epoch after epoch {known.producer_epoch}"
         findings.problem(batch.place, what, FENCED)
     if marker.coordinator_epoch < known.coordinator_epoch:
         findings.problem(

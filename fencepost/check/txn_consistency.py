@@ -103,7 +103,7 @@ def _tell(
     if decision is not None:
         means = SPLIT
     elif is_commit:
-        means = "records are shown as committed that nobody committed"
+        means = "readers see records as committed that no coordinator committed"
     else:
         means = "an administrator aborted a hanging transaction, or its decision was lost"
     findings.tell(decision is not None or is_commit, log.place(marker.offset), str(disagreement), means)

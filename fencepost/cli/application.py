@@ -77,7 +77,7 @@ COMMANDS = (
         "fencepost.cli.produce:produce",
         """Write lines of text as records.
 
-        Each line is a value, or a key, a tab and a value.
+        Each line is a value, or a key and a value separated by a tab.
         """,
     ),
     (
@@ -85,8 +85,8 @@ COMMANDS = (
         "fencepost.cli.consume:consume",
         """Print records as lines of text.
 
-        Each line is a value, or a key, a tab and a value. The command stops at the current end of the topic,
-        unless --follow is given.
+        Each line is a value, or a key and a value separated by a tab. The command stops at the current end of
+        the topic, unless --follow is given.
         """,
     ),
     ("transactions", None, "List and describe transactions; find and abort hanging ones."),

@@ -72,8 +72,8 @@ def dump(
         Also show the entries of offset and time indexes in a directory. Those of a single file are always
         shown.
     check
-        Only check that the transaction log and the markers agree; list the contradictions and exit with 1 if
-        they do not.
+        Only check that the transaction log and the markers agree; if they do not, list the contradictions and
+        exit with 1.
     as_json
         One JSON object per line.
     """

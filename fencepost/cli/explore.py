@@ -55,8 +55,8 @@ def explore(
     crashes
         How often the broker may crash, at any point, and restart from its logs.
     partition_verification
-        Whether partition leaders verify transactions of older clients with the coordinator. By default as
-        that version shipped: not in version 0.
+        Whether partition leaders verify transactions of older clients with the coordinator.
+        [default: no in version 0, as it shipped; yes in versions 1 and 2]
     without_fixes
         Switch off one of Kafka's later fixes, by its name in docs/fidelity.md. Repeatable.
     max_states

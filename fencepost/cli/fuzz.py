@@ -44,8 +44,8 @@ class WorldOptions:
     workload: Annotated[
         Workload,
         Parameter(
-            help="What clients do: `transactions` writes and copies with transactional ids, `groups` "
-            "processes a topic with the members of a consumer group. A seed is another world in each."
+            help="What clients do. transactions: they write and copy with transactional ids. groups: the "
+            "members of a consumer group process a topic. A seed draws a different world in each."
         ),
     ] = "transactions"
     transaction_version: Annotated[
@@ -57,8 +57,8 @@ class WorldOptions:
     partition_verification: Annotated[
         bool | None,
         Parameter(
-            help="Whether partition leaders verify transactions of older clients with the coordinator. By "
-            "default as that version shipped: not in version 0."
+            help="Whether partition leaders verify transactions of older clients with the coordinator. "
+            "[default: no in version 0, as it shipped; yes in versions 1 and 2]"
         ),
     ] = None
     without_fixes: Annotated[

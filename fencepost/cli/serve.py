@@ -88,7 +88,7 @@ def serve(
         Switch off one of Kafka's later fixes, by its name in docs/fidelity.md. Repeatable.
     fault
         Inject a fault for your own tests, in the phrases of scenarios (scenarios/README.md). Repeatable.
-        "when node 1 sends Produce reply #3 do drop",
+        For example "when node 1 sends Produce reply #3 do drop", or
         "when coordinator of app appends PREPARE_COMMIT do pause node 1".
     """
     if memory == (directory is not None):

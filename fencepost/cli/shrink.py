@@ -49,8 +49,8 @@ def shrink(
     seed
         The seed, as `fencepost fuzz` prints it, with the options of that search.
     output
-        Output file; a generated scenario there is overwritten. [default: seed-K.toml, or NAME-small.toml
-        beside NAME.toml, which are overwritten only by the same run]
+        Output file; overwritten if it is a generated scenario. [default: seed-K.toml, or NAME-small.toml
+        beside NAME.toml, overwritten only by a result of the same run]
     budget
         Limit for the events of all attempts together. [default: about half a minute of work]
     as_json

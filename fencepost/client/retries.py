@@ -285,7 +285,7 @@ class PendingCalls:
             self.cancel(call.number)
             self._drop_lookup(call)
             call.indefinite = call.indefinite or call.node is not None
-            because = f"{type(call.request).__name__} was not done in time: {self._why(call)}"
+            because = f"{type(call.request).__name__} did not finish in time: {self._why(call)}"
             failure = Failure(RequestTimeout, because=because)
             ended.append(FinishedCall(call, None, failure, Remedy.RAISE))
         return ended

@@ -71,11 +71,11 @@ BLANKS: Final = {
         words=tuple(code.name for code in ErrorCode if code is not NO_ERROR),
     ),
     "STATE": Blank(
-        "a state in the transaction log; PREPARE and COMPLETE stand for either outcome",
+        "a state in the transaction log (PREPARE and COMPLETE match either result)",
         pattern=r"\w+",
         words=_STATES,
     ),
-    "RESULT": Blank("COMMIT or ABORT", pattern=r"\w+", words=("COMMIT", "ABORT")),
+    "RESULT": Blank("what a marker says", pattern=r"\w+", words=("COMMIT", "ABORT")),
     "CALL": Blank("a call of a producer", pattern=r"\w+", words=("init", "commit", "abort")),
     "OUTCOME": Blank(
         "how a call ended", pattern=r"\w+", words=("ok", "aborted", "fenced", "failed", "unknown")
@@ -109,15 +109,17 @@ class PointKind(Enum):
     SENDS_REPLY = _counted("{who:WHO} sends {what:REQUEST} reply [to {whom:WHO}]", "a reply leaves")
     SENDS = _counted("{who:WHO} sends {what:REQUEST} [to {whom:WHO}]", "a request leaves")
     RECEIVES_REPLY = _counted(
-        "{who:WHO} receives {what:REQUEST} reply [from {whom:WHO}]", "a reply arrived, not processed yet"
+        "{who:WHO} receives {what:REQUEST} reply [from {whom:WHO}]",
+        "a reply has arrived and is not processed yet",
     )
     RECEIVES = _counted(
-        "{who:WHO} receives {what:REQUEST} [from {whom:WHO}]", "a request arrived, not processed yet"
+        "{who:WHO} receives {what:REQUEST} [from {whom:WHO}]",
+        "a request has arrived and is not processed yet",
     )
     GETS = _counted("{who:WHO} gets {what:ERROR} [from {whom:WHO}]", "a reply brings an error")
     ANSWERS = _counted(
         "{who:WHO} answers {what:ERROR} [to {whom:WHO}]",
-        "a node refuses something, even when the caller has stopped waiting",
+        "a node refuses a request, even if its caller no longer waits",
     )
     DECIDES = _counted(
         "[{is_before:before}] {who:coordinator of ID} appends {what:STATE}",
@@ -134,7 +136,7 @@ class PointKind(Enum):
     READS = _counted("{who:WHO} reads {what:VALUE}", "a consumer gets a value")
     CRASHES = _counted("{who:WHO} crashes", "a node stops without any cleanup")
     RESTARTS = _counted("{who:WHO} restarts", "a node runs again after a crash")
-    PAUSES = _counted("{who:WHO} pauses", "a node or a process stands still")
+    PAUSES = _counted("{who:WHO} pauses", "a node or a process is suspended")
     RESUMES = _counted("{who:WHO} resumes", "a node or a process continues")
     STARTS = _counted("{who:WHO} starts", "a process begins")
     ENDS = _counted("{who:WHO} ends", "a process has finished its script")
@@ -239,15 +241,15 @@ class ActionKind(Enum):
     CRASH = Phrase("crash {who:NODE}", "the node stops at once; what it had written survives")
     CUT_POWER = Phrase("cut power of {who:NODE}", "the node stops at once; unsynced writes may be lost")
     KILL = Phrase("kill {who:PROCESS}", "the process dies; when the fault ends, another one takes its place")
-    PAUSE = Phrase("pause {who:WHO}", "a node or a process stands still and does not notice it")
+    PAUSE = Phrase("pause {who:WHO}", "a node or a process is suspended and does not notice it")
     START = Phrase("start {who:PROCESS}", 'a process with starts = "on request" begins')
     MOVE = Phrase(
         "move {who:PARTITION or coordinator of ID} to {whom:NODE}", "the partition gets another leader"
     )
     PARTITION = Phrase(
-        "partition {who:WHO} from {whom:WHO}", "no message from one reaches the other, in both directions"
+        "partition {who:WHO} from {whom:WHO}", "no message passes between the two, in either direction"
     )
-    BLOCK = Phrase("block {who:WHO} to {whom:WHO}", "messages from one to the other wait, one way")
+    BLOCK = Phrase("block {who:WHO} to {whom:WHO}", "messages from the first to the second wait")
     ISOLATE = Phrase("isolate {who:WHO}", "no message reaches it or leaves it")
     CLOCK = Phrase("clock of {who:WHO} {amount:JUMP}", "its clock jumps")
     SLOW_DISK = Phrase("slow disk of {who:NODE} {amount:N} times", "each sync takes N times as long")

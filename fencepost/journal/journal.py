@@ -197,7 +197,7 @@ class Journal:
     def _stale_leader(self, leader_epoch: int) -> StaleLeader:
         return StaleLeader(
             f"a write to {self.partition} under leader epoch {leader_epoch}, "
-            f"but {self.leader_epoch} leads it now"
+            f"but its leader epoch is now {self.leader_epoch}"
         )
 
     def roll(self, producers: Sequence[ProducerSnapshot]) -> None:

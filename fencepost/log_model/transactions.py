@@ -89,10 +89,10 @@ class Disagreement(NamedTuple):
         decision, marker = self
         if marker is None:
             assert decision is not None, "one of the two is there"
-            return f"{decision.transactional_id!r} completed {_of(decision)}, and its marker is missing"
+            return f"{decision.transactional_id!r} completed {_of(decision)}, but its marker is missing"
         if decision is None:
-            return f"{_of(marker)}, and no coordinator decided so"
-        return f"{_of(marker)}, and {decision.transactional_id!r} decided {decision.result.name}"
+            return f"{_of(marker)}, but no coordinator decided it"
+        return f"{_of(marker)}, but {decision.transactional_id!r} decided {decision.result.name}"
 
 
 def _of(what: LoggedDecision | LoggedMarker) -> str:

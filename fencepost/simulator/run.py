@@ -312,7 +312,7 @@ class Run:
         """In a run that keeps going: what did not come to its end."""
         if self.spec.keeps_going:
             self.stuck += [
-                f"{each.process.participant} never comes to its end"
+                f"{each.process.participant} never finishes"
                 for each in self.cast
                 if each.role.task is Task.WORK and not each.process.is_over
             ]

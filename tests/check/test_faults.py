@@ -129,13 +129,13 @@ PRODUCERS = [
         "a zombie writes",
         lambda at: at.change(SMALL_LOG, 2, producer_epoch=0),
         SMALL_LOG,
-        "a batch after epoch 1 was here",
+        "a batch of this epoch after epoch 1",
     ),
     Fault(
         "a zombie's marker",
         lambda at: mark(at, SMALL_LOG, 3, producer_epoch=0, result=ABORT),
         SMALL_LOG,
-        "a marker after epoch 1 was here",
+        "a marker of this epoch after epoch 1",
     ),
     Fault(
         "a replaced coordinator's marker",
@@ -151,7 +151,7 @@ PRODUCERS = [
             attributes=read_header(at.batches(SMALL_LOG)[OPEN + 1]).attributes & ~TRANSACTIONAL_BIT,
         ),
         SMALL_LOG,
-        "a plain batch inside its transaction, open since offset 7",
+        "a non-transactional batch inside its transaction, open since offset 7",
     ),
 ]
 
@@ -370,31 +370,31 @@ TRANSACTIONS = [
         "a marker is missing",
         lambda at: drop(at, SMALL_LOG, 1),
         PAY_LOG,
-        "'pay' completed COMMIT of producer 0 epoch 1, and its marker is missing in orders-1",
+        "'pay' completed COMMIT of producer 0 epoch 1, but its marker is missing in orders-1",
     ),
     Fault(
         "a partition is lost",
         lambda at: at.remove_directory("orders-1"),
         PAY_LOG,
-        "'pay' completed COMMIT of producer 0 epoch 1, and its marker is missing in orders-1",
+        "'pay' completed COMMIT of producer 0 epoch 1, but its marker is missing in orders-1",
     ),
     Fault(
         "a marker contradicts the decision",
         lambda at: mark(at, SMALL_LOG, 1, result=ABORT),
         SMALL_LOG,
-        "ABORT of producer 0 epoch 1, and 'pay' decided COMMIT",
+        "ABORT of producer 0 epoch 1, but 'pay' decided COMMIT",
     ),
     Fault(
         "a commit that nobody decided",
         lambda at: mark(at, SMALL_LOG, OPEN + 1),
         SMALL_LOG,
-        "COMMIT of producer 2 epoch 0, and no coordinator decided so",
+        "COMMIT of producer 2 epoch 0, but no coordinator decided it",
     ),
     Fault(
         "an abort that nobody decided",
         lambda at: mark(at, SMALL_LOG, OPEN + 1, result=ABORT),
         SMALL_LOG,
-        "ABORT of producer 2 epoch 0, and no coordinator decided so",
+        "ABORT of producer 2 epoch 0, but no coordinator decided it",
         Severity.NOTE,
     ),
     Fault(
@@ -477,7 +477,7 @@ CLUSTER = [
         "producer ids were handed out and forgotten",
         lambda at: forget(at, "ProducerIdsAllocated"),
         "orders-0",
-        "and ids below 0 were handed out",
+        "but only ids below 0 were handed out",
     ),
     Fault(
         "a leader that the metadata does not know",

@@ -50,7 +50,7 @@ def test_without_fencing_a_zombie_gets_through() -> None:
     write(story, heir, "b", 0)
     assert told(story) == []
     write(story, zombie, "c", 0)
-    assert any("a batch after epoch" in what for what in told(story))
+    assert any("a batch of this epoch after epoch" in what for what in told(story))
 
 
 def old_story() -> tuple[Story, Identity]:
@@ -81,7 +81,7 @@ def test_a_late_batch_hangs_until_an_administrator_aborts_it() -> None:
     assert told(story) == ["producer 0 has a transaction open since here that no coordinator knows"]
     story.ask(marker_request(me, TransactionResult.ABORT, ORDERS, transaction_version=0))
     assert told(story) == []
-    assert told(story, Severity.NOTE) == ["ABORT of producer 0 epoch 0, and no coordinator decided so"]
+    assert told(story, Severity.NOTE) == ["ABORT of producer 0 epoch 0, but no coordinator decided it"]
     assert story.visible() == "a"
 
 

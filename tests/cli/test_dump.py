@@ -154,14 +154,14 @@ def test_a_missing_marker_is_a_contradiction(tmp_path: Path, capsys: Output) -> 
     said = json.loads(capsys.readouterr().out)
     assert said["agree"] is False
     assert said["disagreements"] == [
-        "orders-0: 'pay' completed COMMIT of producer 7 epoch 1, and its marker is missing"
+        "orders-0: 'pay' completed COMMIT of producer 7 epoch 1, but its marker is missing"
     ]
 
 
 def test_the_opposite_marker_is_two_contradictions(tmp_path: Path) -> None:
     found = contradictions(build_story(tmp_path, result=TransactionResult.ABORT))
     assert len(found) == 2
-    assert found[1] == "orders-0: ABORT of producer 7 epoch 1, and 'pay' decided COMMIT"
+    assert found[1] == "orders-0: ABORT of producer 7 epoch 1, but 'pay' decided COMMIT"
 
 
 def test_who_is_in_a_group(tmp_path: Path, capsys: Output) -> None:

@@ -107,10 +107,10 @@ def test_an_older_leader_is_refused() -> None:
     writer.leader_epoch = 4
     writer.plain()
     zombie, heir = Writer(writer.journal, leader_epoch=3), Writer(writer.journal, leader_epoch=5)
-    with pytest.raises(StaleLeader, match="epoch 3, but 4 leads"):
+    with pytest.raises(StaleLeader, match="epoch 3, but its leader epoch is now 4"):
         zombie.plain()
     heir.journal.lead(5)  # before it has written anything
-    with pytest.raises(StaleLeader, match="epoch 4, but 5 leads"):
+    with pytest.raises(StaleLeader, match="epoch 4, but its leader epoch is now 5"):
         writer.plain()
     with pytest.raises(StaleLeader):
         writer.journal.lead(4)

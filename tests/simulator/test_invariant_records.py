@@ -221,7 +221,7 @@ def test_a_fetch_names_exactly_the_aborted_transactions_that_it_meets() -> None:
     with pytest.raises(Violation, match="the LSO is 2"):
         fetched(b"".join(bytes_of), named)
     record.high_watermark = 2
-    with pytest.raises(Violation, match="the log is safe up to 2"):
+    with pytest.raises(Violation, match="the log is durable only up to 2"):
         fetched(b"".join(bytes_of), None)
 
 

@@ -168,12 +168,12 @@ WRONG: list[tuple[str, Builder, str]] = [
     (
         "a fault that never strikes",
         zombie().when("old sends AddPartitionsToTxn").do("drop"),
-        "fault never struck: drop (old sends AddPartitionsToTxn), 0 times of 1",
+        "fault struck 0 of 1 times: drop (old sends AddPartitionsToTxn)",
     ),
     (
         "a fault that strikes too rarely",
         lost_ack().when("p receives Produce reply", times=9).do("pause p", until="after 5 ms"),
-        "fault never struck: pause p (p receives Produce reply), 1 times of 9",
+        "fault struck 1 of 9 times: pause p (p receives Produce reply)",
     ),
     (
         "a fault that never ends",
@@ -235,7 +235,7 @@ WRONG: list[tuple[str, Builder, str]] = [
     (
         "a process that never comes to its end",
         scenario("stuck").producer("p", "wait until p pauses", "send t-0 a"),
-        "violates converges: p never comes to its end",
+        "violates converges: p never finishes",
     ),
 ]
 
@@ -273,7 +273,7 @@ def test_a_fault_that_does_nothing_never_struck(builder: Builder) -> None:
     faults = builder.scenario().faults
     fault = faults[-1]
     report = only(builder)
-    told = f"fault never struck: {fault.do} ({fault.when[0]}), 0 times of 1"
+    told = f"fault struck 0 of 1 times: {fault.do} ({fault.when[0]})"
     assert told in report.problems, report.problems
     assert len(report.fired) == len(faults) - 1
 
@@ -360,8 +360,8 @@ def test_a_loss_of_power_without_syncs_says_what_to_set() -> None:
     (report,) = run(powerless("none").scenario())
     assert len(report.problems) > 1
     assert report.problems[-1] == (
-        'the power of a node was cut, and sync = "none", the default, promises nothing about that: '
-        'with sync = "commit" in [cluster] transactions outlast it, with "all" every record'
+        'the power of a node was cut, and sync = "none" (the default) may lose unsynced writes: '
+        'in [cluster], sync = "commit" protects transactions, and sync = "all" every acknowledged record'
     )
 
 

@@ -32,7 +32,7 @@ def test_a_seed_is_the_same_world_as_on_the_command_line() -> None:
 def test_a_workload_is_another_world() -> None:
     assert fencepost.simulate(3, workload="groups").digest == try_seed(3, draw_groups).digest
     assert fencepost.simulate(3, workload="transactions").digest == fencepost.simulate(3).digest
-    with pytest.raises(ValueError, match=r"workload is 'luck', and may be \['groups', 'transactions'\]"):
+    with pytest.raises(ValueError, match=r"workload must be one of \['groups', 'transactions'\], not 'luck'"):
         fencepost.simulate(3, workload="luck")
 
 
@@ -49,9 +49,9 @@ def test_without_a_protection_some_seed_breaks_a_rule() -> None:
 
 
 def test_what_there_is_not_is_a_value_error() -> None:
-    with pytest.raises(ValueError, match=r"transaction_version is 3, and may be \[0, 1, 2\]"):
+    with pytest.raises(ValueError, match=r"transaction_version must be one of \[0, 1, 2\], not 3"):
         fencepost.simulate(1, transaction_version=3)
-    with pytest.raises(ValueError, match=r"broken is \['luck'\], and may be of \['dedup', 'fencing'\]"):
+    with pytest.raises(ValueError, match=r"broken may only name \['dedup', 'fencing'\], not \['luck'\]"):
         fencepost.simulate(1, broken=["luck"])
     with pytest.raises(ValueError, match="unknown fix luck; the fixes are group_fencing, "):
         fencepost.simulate(1, without_fixes=["luck"])
@@ -60,11 +60,12 @@ def test_what_there_is_not_is_a_value_error() -> None:
 def test_one_name_alone_is_no_tuple_of_names() -> None:
     """A text is one of its letters, too, and nobody means those."""
     with pytest.raises(
-        ValueError, match=r"broken is 'fencing', and must be a tuple of names: \('fencing',\)"
+        ValueError, match=r"broken must be a tuple of names, not 'fencing': write \('fencing',\)"
     ):
         fencepost.simulate(1, broken="fencing")
     with pytest.raises(
-        ValueError, match=r"without_fixes is 'fences_once', and must be a tuple of names: \('fences_once',\)"
+        ValueError,
+        match=r"without_fixes must be a tuple of names, not 'fences_once': write \('fences_once',\)",
     ):
         fencepost.simulate(1, without_fixes="fences_once")
 
@@ -79,6 +80,6 @@ def test_without_a_correction_of_kafkas_the_world_is_another() -> None:
 @pytest.mark.parametrize("seed", [-1, True, 1.5, "a", None])
 def test_a_seed_is_a_whole_number_from_0_on(seed: Any) -> None:
     """Python's generator takes all of these, and takes -1 and True for 1."""
-    with pytest.raises(ValueError, match=f"seed is {re.escape(repr(seed))}, and may be any whole number"):
+    with pytest.raises(ValueError, match=f"seed must be a whole number from 0, not {re.escape(repr(seed))}"):
         fencepost.simulate(seed)
     assert fencepost.simulate(0).transactions

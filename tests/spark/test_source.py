@@ -143,7 +143,7 @@ def test_offsets_bound_a_read_and_tasks_can_be_small(
     [
         ("nowhere", {}, "nowhere is not a directory"),
         ("", {"subscribe": "ordes"}, "does not hold ordes; its topics are orders"),
-        ("orders-0", {}, "it has no meta.json: give the directory that `fencepost serve` was started on"),
+        ("orders-0", {}, "(it has no meta.json): give the directory that `fencepost serve` was started with"),
         ("", {"startOffsets": "earliest"}, "option startoffsets is unknown; the options are path, subscribe"),
         (
             "",

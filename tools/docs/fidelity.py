@@ -134,7 +134,7 @@ DIFFERENCES: Final = (
         kafka="Every version since 2.1 (KIP-896); the newest ones use topic ids.",
         here="All versions of the requests of a transaction, and one version of every other request. "
         "Topics are identified by name.",
-        because="Only for those requests does the version change the meaning.",
+        because="Only the requests of a transaction change their meaning with the version.",
         noticed="UNSUPPORTED_VERSION, and the response of ApiVersions.",
     ),
     Difference(
@@ -174,8 +174,8 @@ DIFFERENCES: Final = (
         kafka="Old segments are deleted or compacted.",
         here="Logs grow; only DeleteRecords moves their start.",
         because="No guarantee of transactions depends on it.",
-        noticed="The more was written, the longer a start takes, because internal topics are read from their "
-        "beginning.",
+        noticed="The more has been written, the longer a start takes, because internal topics are read from "
+        "their beginning.",
     ),
     Difference(
         what="automatic topic creation",
@@ -253,8 +253,9 @@ DIFFERENCES: Final = (
     ),
     Difference(
         what="invalid producer ids and epochs",
-        kafka="A marker with a negative epoch gets UNKNOWN_SERVER_ERROR. Without verification, so does a "
-        "TxnOffsetCommit with a negative epoch, and one without a producer id takes effect at once.",
+        kafka="A marker with a negative epoch gets UNKNOWN_SERVER_ERROR. Without verification, a "
+        "TxnOffsetCommit with a negative epoch gets it too, and a TxnOffsetCommit without a producer id "
+        "takes effect at once.",
         here="The marker gets INVALID_PRODUCER_EPOCH; the offsets wait for a marker that never comes.",
         because="In Kafka an internal check fails; no client sends such requests.",
         noticed="Only with hand-made requests.",

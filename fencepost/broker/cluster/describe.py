@@ -76,9 +76,7 @@ def _topic(name: str, topic: Topic | None) -> m.TopicMetadata:
 def find_coordinator(node: Node, request: m.FindCoordinator, to: ReplyTo, now: int) -> None:
     """The leader of the partition to which the id hashes; the first request creates the internal topic."""
     if request.kind not in COORDINATOR_TYPES:
-        node.reply(
-            to, Refused(ErrorCode.INVALID_REQUEST, f"nothing of kind {request.kind} has a coordinator")
-        )
+        node.reply(to, Refused(ErrorCode.INVALID_REQUEST, f"key type {request.kind} has no coordinator"))
     elif _internal_topic(node, request).topic in node.cluster.topics:
         _answer_coordinator(node, request, to)
     else:

@@ -85,7 +85,7 @@ def simulate(
     """
     # Python's generator takes more than whole numbers, and -1 and True would name the world of seed 1.
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
-        raise ValueError(f"seed is {seed!r}, and may be any whole number from 0 on")
+        raise ValueError(f"seed must be a whole number from 0, not {seed!r}")
     planner = planner_of(
         transaction_version,
         broken,
@@ -107,16 +107,16 @@ def planner_of(
     """The planner that draws such worlds; it can be sent to other processes."""
     for key, names in (("broken", broken), ("without_fixes", without_fixes)):
         if isinstance(names, str):  # it would be taken for a list of its letters
-            raise ValueError(f"{key} is {names!r}, and must be a tuple of names: ({names!r},)")
+            raise ValueError(f"{key} must be a tuple of names, not {names!r}: write ({names!r},)")
     protections = sorted(set(broken))
     if transaction_version not in TRANSACTION_VERSIONS:
         raise ValueError(
-            f"transaction_version is {transaction_version}, and may be {sorted(TRANSACTION_VERSIONS)}"
+            f"transaction_version must be one of {sorted(TRANSACTION_VERSIONS)}, not {transaction_version}"
         )
     if workload not in PLANNERS:
-        raise ValueError(f"workload is {workload!r}, and may be {sorted(PLANNERS)}")
+        raise ValueError(f"workload must be one of {sorted(PLANNERS)}, not {workload!r}")
     if not PROTECTIONS.issuperset(protections):
-        raise ValueError(f"broken is {protections}, and may be of {sorted(PROTECTIONS)}")
+        raise ValueError(f"broken may only name {sorted(PROTECTIONS)}, not {protections}")
     return partial(
         PLANNERS[workload],
         transaction_version=transaction_version,

@@ -135,8 +135,8 @@ class AnswerRules:
             record = self.partitions[TopicPartition(part.topic, part.partition)]
             if part.base_offset >= record.high_watermark:
                 raise rules.DURABLE_REPLIES.broken(
-                    f"{record.key}: a batch at {part.base_offset} was acknowledged, the log is safe up to "
-                    f"{record.high_watermark}"
+                    f"{record.key}: a batch at {part.base_offset} was acknowledged, but the log is durable "
+                    f"only up to {record.high_watermark}"
                 )
 
     def _wrote_markers(self, body: WriteTxnMarkersReply, request: WriteTxnMarkers) -> None:
@@ -152,7 +152,7 @@ class AnswerRules:
                 if marker is None or marker.offset >= record.high_watermark:
                     raise rules.DURABLE_REPLIES.broken(
                         f"{record.key}: the marker of producer {producer_id} epoch {epoch} was acknowledged "
-                        "and is not safe"
+                        "but is not durable"
                     )
 
     # --- ends -----------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class AnswerRules:
         if transaction is None:
             rule, found = rules.FENCED, "no transaction of this identity ended"
         elif not transaction.is_prepared:
-            rule, found = rules.DURABLE_REPLIES, "the decision is not safe"
+            rule, found = rules.DURABLE_REPLIES, "the decision is not durable"
         elif transaction.decision is not request.result:
             rule, found = rules.DURABLE_DECISION, "the log says otherwise"
         else:
@@ -182,7 +182,7 @@ class AnswerRules:
         record = self.transactions.durable_records.get(name)
         if record is None or (record.producer_id, record.producer_epoch) != identity:
             raise rules.DURABLE_REPLIES.broken(
-                f"{name} got producer {identity[0]} epoch {identity[1]}, and no durable record says so"
+                f"{name} got producer {identity[0]} epoch {identity[1]}, but no durable record says so"
             )
 
     def _grant(self, node: SimulatedNode, reply: Reply, identity: Identity) -> None:

@@ -344,7 +344,7 @@ KNOWN: Final = (
     KnownBehaviour(
         name="a retried batch lands after newer ones",
         rule=NONMONOTONIC_SEND,
-        why="The same retry under a new identity, after newer batches had been acknowledged.",
+        why="A batch is retried under a new identity, as above, after newer batches were acknowledged.",
         needs="Between the two batches a new leader took over, and the later batch has another identity.",
         explains=_was_sent_again,
     ),

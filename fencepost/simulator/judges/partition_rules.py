@@ -130,8 +130,8 @@ class PartitionRecord:
         """I15: a leader that was replaced learned that the log is replicated up to `offset`."""
         if offset > self.begun_at:
             raise rules.DURABLE_REPLIES.broken(
-                f"{self.key}: a replaced leader takes its log for safe up to {offset}, and leader "
-                f"{self.leader_epoch} found {self.begun_at}"
+                f"{self.key}: a replaced leader treats its log as durable up to {offset}, but leader "
+                f"{self.leader_epoch} found its end at {self.begun_at}"
             )
 
     def first_undecided(self) -> int:
@@ -287,14 +287,15 @@ def judge_fetched(part: FetchedPartition, record: PartitionRecord, exercised: Ex
     begin, end = _span(part.records)
     if end > record.high_watermark:
         raise rules.DURABLE_REPLIES.broken(
-            f"{record.key}: a fetch goes up to {end}, the log is safe up to {record.high_watermark}"
+            f"{record.key}: a fetch goes up to {end}, but the log is durable only up to "
+            f"{record.high_watermark}"
         )
     if part.aborted is None:
         return
     exercised[rules.READ_COMMITTED.name] += 1
     if end > record.last_stable_offset:
         raise rules.READ_COMMITTED.broken(
-            f"{record.key}: a fetch goes up to {end}, the LSO is {record.last_stable_offset}"
+            f"{record.key}: a fetch goes up to {end}, but the LSO is {record.last_stable_offset}"
         )
     named = {(found.producer_id, found.first_offset): None for found in part.aborted}
     aborted = record.model.aborted
@@ -380,7 +381,7 @@ class RecoveryRule:
             at = next(
                 (mine.base_offset for mine, his in zip(found, known, strict=False) if mine != his), None
             )
-            raise rules.RECOVERY.broken(f"{key}: the log holds at {at} what its leaders never decided")
+            raise rules.RECOVERY.broken(f"{key}: the log has an entry at {at} that no leader decided")
         end = found[-1].next_offset if found else 0
         promised = self._promised(record, lost_power=lost_power)
         if end < promised:
@@ -403,7 +404,9 @@ class RecoveryRule:
         found: list[BatchHeader] = []
         for header, batch in journal.batches(journal.log_start_offset):
             if checked and not checksum_matches(batch, 0, header):
-                raise rules.RECOVERY.broken(f"{key}: the batch at {header.base_offset} is torn and counts")
+                raise rules.RECOVERY.broken(
+                    f"{key}: the batch at {header.base_offset} is torn, but recovery kept it"
+                )
             found.append(header)
         return found
 

@@ -94,7 +94,7 @@ PHANTOM = Rule(
 )
 ABORTED_READ = Rule(
     "G1a",
-    meaning="A value was read although its write failed; in a transaction: at read_committed.",
+    meaning="A value was read although its write failed. In a transaction, only read_committed counts.",
     exercised_by="failed writes at offsets that readers passed",
 )
 PRECOMMITTED_READ = Rule(
@@ -105,7 +105,7 @@ PRECOMMITTED_READ = Rule(
 UNDECIDED_READ = Rule(
     "undecided-read",
     meaning="A value was read at read_committed before the commit of its transaction was requested.",
-    exercised_by="values of transactions that were read and whose commit has a known time",
+    exercised_by="transactional values that were read, if the time of their commit request is known",
 )
 LOST_WRITE = Rule(
     "lost-write",
@@ -154,8 +154,8 @@ INTERNAL_NONMONOTONIC_SEND = Rule(
 )
 CIRCULAR_READS = Rule(
     "G1c",
-    meaning="At read_committed, transactions read each other's writes in a cycle (pure wr edges).",
-    exercised_by="wr edges between transactions that read and write",
+    meaning="At read_committed, transactions read each other's writes in a cycle (write-read edges only).",
+    exercised_by="write-read edges between transactions that read and write",
 )
 MISSING_OUTPUT = Rule(
     "missing-output",
@@ -181,7 +181,7 @@ HISTORY_RULES: Final = tuple(found for found in list(globals().values()) if isin
 BOUNDS = Rule(
     "I1 bounds",
     meaning="log start <= LSO <= high watermark <= log end; the LSO is the first undecided offset.",
-    exercised_by="steps that moved a partition",
+    exercised_by="steps that changed the offsets of a partition",
 )
 MONOTONE = Rule(
     "I2 monotone",
@@ -190,12 +190,12 @@ MONOTONE = Rule(
 )
 UNIQUE_SEQUENCE = Rule(
     "I3 unique sequence",
-    meaning="Each producer id, epoch and sequence enters a log at most once, and without a gap.",
+    meaning="Each sequence of a producer id and epoch enters a log at most once, and without a gap.",
     exercised_by="batches with a sequence",
 )
 HANGING = Rule(
     "I4 hanging",
-    meaning="No batch of a transaction enters a log after its marker, or where no marker will come.",
+    meaning="No batch enters a log after its transaction's marker, or a log that will get no marker.",
     exercised_by="transactional batches",
 )
 ONE_DECISION = Rule(
@@ -211,7 +211,7 @@ DURABLE_DECISION = Rule(
 )
 UNIQUE_IDENTITY = Rule(
     "I7 unique identity",
-    meaning="Epochs never fall, no producer id is allocated twice, and only one client gets an identity.",
+    meaning="Epochs never fall, no producer id is allocated twice, and no two clients get one identity.",
     exercised_by="identities that were granted",
 )
 CONVERGENCE = Rule(

@@ -30,8 +30,8 @@ from fencepost.simulator.scenarios.model import (
 _TWICE_OR_NEVER: Final = ("duplicate", "unseen")
 _OF_COPIES: Final = ("missing-output", "doubled-output")
 _NO_SYNC: Final = (
-    'the power of a node was cut, and sync = "none", the default, promises nothing about that: '
-    'with sync = "commit" in [cluster] transactions outlast it, with "all" every record'
+    'the power of a node was cut, and sync = "none" (the default) may lose unsynced writes: '
+    'in [cluster], sync = "commit" protects transactions, and sync = "all" every acknowledged record'
 )
 
 
@@ -161,7 +161,7 @@ def _of_faults(run: Run) -> list[str]:
         (when,) = strike.fault.when
         named = f"{strike.fault.do} ({when})"
         if strike.struck < strike.fault.times:
-            found.append(f"fault never struck: {named}, {strike.struck} times of {strike.fault.times}")
+            found.append(f"fault struck {strike.struck} of {strike.fault.times} times: {named}")
         elif strike.never_ended:
             found.append(f"fault never ended: {named} until {strike.fault.until}")
     return found

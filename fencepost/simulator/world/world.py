@@ -129,8 +129,8 @@ class World:
         queue, acts, end = self.queue, self._acts, self.happened + self.settings.events_max
         while not is_over():
             if not queue or self.happened > end:
-                because = "nothing is left to happen" if not queue else "it goes on and on"
-                raise Disordered(f"the world does not come to its end: {because}")
+                because = "nothing is left to happen" if not queue else "it produces events without end"
+                raise Disordered(f"the world does not finish: {because}")
             self.now, number, act, argument = heappop(queue)
             acts += (self.now, number)
             act(argument)
