@@ -94,7 +94,8 @@ PHANTOM = Rule(
 )
 ABORTED_READ = Rule(
     "G1a",
-    meaning="A value was read although its write failed. In a transaction, only read_committed counts.",
+    meaning="A value was read although its write failed. For a transaction's value, only reads at "
+    "read_committed count.",
     exercised_by="failed writes at offsets that readers passed",
 )
 PRECOMMITTED_READ = Rule(
