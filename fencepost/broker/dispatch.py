@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from fencepost.broker import expiration
+from fencepost.broker import expiration, limits
 from fencepost.broker.cluster import describe, follower
 from fencepost.broker.cluster import handlers as cluster_handlers
 from fencepost.broker.cluster.controller import METADATA_PARTITION
@@ -151,6 +151,9 @@ def _received(node: Node, arrived: Received, now: int) -> None:
     kind = type(arrived.request)
     if arrived.from_node is not None and kind in REQUESTS_OF_NODES:
         REQUESTS_OF_NODES[kind](node, arrived, now)
+        return
+    if arrived.from_node is None and (refused := limits.refused(arrived.request)) is not None:
+        node.reply(arrived.to, refused)
         return
     handler = VERSIONED_REQUESTS.get(kind)
     if handler is None:

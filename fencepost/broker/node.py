@@ -110,6 +110,7 @@ from fencepost.broker.settings import NodeSettings
 from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.state import Transactions
 from fencepost.journal.indexes import AbortedRange
+from fencepost.journal.segments import BATCH_SIZE_MAX
 from fencepost.protocol import messages as m
 from fencepost.protocol.batches import BatchHeader, Buffer, place
 from fencepost.protocol.errors import ErrorCode
@@ -266,6 +267,12 @@ class Node:
         if consequences:
             self.after(log, consequences)
         return header
+
+    def is_too_large(self, batch: Buffer) -> bool:
+        """Whether a batch of an internal topic is larger than the topic takes (RecordTooLargeException of
+        CoordinatorRuntime). Coordinators ask before they decide, since what is appended is in the state.
+        """
+        return len(batch) > min(self.settings.message_max_bytes, BATCH_SIZE_MAX)
 
     # --- waiting until it is safe
 

@@ -55,7 +55,7 @@ from fencepost.journal.manifest import (
     write_log_start,
 )
 from fencepost.journal.recovery import Recovery, read_snapshot
-from fencepost.journal.segments import SNAPSHOT, Segment, file_name
+from fencepost.journal.segments import BATCH_SIZE_MAX, SNAPSHOT, Segment, file_name
 from fencepost.journal.storage import Storage, StorageError, directory_name
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import FencepostError
@@ -72,6 +72,10 @@ _NOT_PLACED: Final = "the leader placed the batch at another offset or epoch tha
 
 class StaleLeader(FencepostError):
     """The write came from a leader that was replaced; it must stop leading this partition."""
+
+
+class BatchTooLarge(FencepostError):
+    """The batch is larger than recovery accepts: a bug of the leader, whose limits are far below."""
 
 
 @attrs.frozen(kw_only=True)
@@ -149,7 +153,8 @@ class Journal:
         """Write a batch that was placed at `log_end_offset`; `aborted` is the transaction that it aborts, if
         it is an ABORT marker.
 
-        StaleLeader when a newer leader took over; StorageError when the disk fails or has failed before.
+        StaleLeader when a newer leader took over; StorageError when the disk fails or has failed before;
+        BatchTooLarge, with nothing written, for a batch that could not be read back.
         """
         if leader_epoch < self.leader_epoch:
             raise self._stale_leader(leader_epoch)
@@ -160,6 +165,9 @@ class Journal:
         # Leader and journal count offsets on their own. Here the two counts meet, before anything is written.
         assert _PLACED.unpack_from(batch) == (end, header.batch_length, leader_epoch), _NOT_PLACED
         assert aborted is None or aborted.last_offset == last_offset, "an aborted range ends at its marker"
+        # The last line of defence: a recovery takes a larger batch for damage and cuts the log before it.
+        if header.size > BATCH_SIZE_MAX:
+            raise BatchTooLarge(f"a batch of {header.size} bytes for {self.partition}; {BATCH_SIZE_MAX} fit")
         try:
             # Kafka's LogSegment.shouldRoll: by time, and by the 32 bits of an index entry. `is_full` covers
             # the size.

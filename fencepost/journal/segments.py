@@ -42,7 +42,8 @@ LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX, SNAPSHOT = "log", "index", "timeindex
 INDEX_KINDS: Final = (INDEX, TIME_INDEX, TRANSACTION_INDEX)
 WALK_BYTES: Final = 1 << 20  # read at a time for whole batches
 HOP_BYTES: Final = 8192  # read at a time for headers alone: an index interval and one header fit
-BATCH_SIZE_MAX: Final = 1 << 27  # a larger length is damage: no frame carries such a batch
+# A larger length is damage: no frame carries such a batch, and `Journal.append` writes none.
+BATCH_SIZE_MAX: Final = 1 << 27
 
 
 def file_name(offset: int, kind: str) -> str:

@@ -77,11 +77,13 @@ class ErrorCode(IntEnum):
     INVALID_SESSION_TIMEOUT = 26, _R.RAISE, "the session timeout is beyond the broker's bounds"
     REBALANCE_IN_PROGRESS = 27, _R.ABORT, "the group is rebalancing: join again"
     TOPIC_AUTHORIZATION_FAILED = 29, _R.ABORT, "only the broker's own requests may name this topic"
+    INVALID_TIMESTAMP = 32, _R.ABORT, "the timestamp of a record is too far from the broker's time"
     UNSUPPORTED_VERSION = 35, _R.FATAL, "the broker does not support this version of the request"
     TOPIC_ALREADY_EXISTS = 36, _R.RAISE, "a topic of that name exists"
     INVALID_PARTITIONS = 37, _R.RAISE, "the number of partitions is not allowed"
     INVALID_CONFIG = 40, _R.RAISE, "the setting is unknown, or its value is not allowed"
     INVALID_REQUEST = 42, _R.FATAL, "the request contradicts itself"
+    POLICY_VIOLATION = 44, _R.RAISE, "the request is beyond a limit of the cluster"
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45, _R.ABORT, "a batch before this one is missing"
     # A success: the batch is in the log. Kafka's Sender, too, completes it without an offset.
     DUPLICATE_SEQUENCE_NUMBER = 46, _R.NONE, "the batch was stored before; its offset is no longer known"

@@ -156,10 +156,10 @@ def group_batch(group_id: str, record: GroupRecord, *, timestamp: int) -> bytear
     return build_kafka_batch([KafkaRecord(_group_key(group_id), _group_value(record))], timestamp=timestamp)
 
 
-def forgotten_group_batch(group_id: str, offsets: Sequence[OffsetKey], *, timestamp: int) -> bytearray:
-    """One batch of tombstones for a group and its offsets: all or nothing."""
-    records = [KafkaRecord(_offset_key(key), None) for key in offsets]
-    return build_kafka_batch([*records, KafkaRecord(_group_key(group_id), None)], timestamp=timestamp)
+def tombstones_batch(offsets: Sequence[OffsetKey], groups: Sequence[str], *, timestamp: int) -> bytearray:
+    """One batch of tombstones, for offsets first and then for groups: all or nothing."""
+    keys = [*map(_offset_key, offsets), *map(_group_key, groups)]
+    return build_kafka_batch([KafkaRecord(key, None) for key in keys], timestamp=timestamp)
 
 
 def read_groups(batch: Buffer, header: BatchHeader) -> list[GroupEntry]:

@@ -8,7 +8,14 @@ from __future__ import annotations
 from fencepost.broker.contract import NODE, Input, Outcome, Received, Reply
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import fingerprint
-from fencepost.protocol.messages import AddPartitionsToTxn, EndTxn, Heartbeat, InitProducerId, JoinGroup
+from fencepost.protocol.messages import (
+    AddPartitionsToTxn,
+    EndTxn,
+    Heartbeat,
+    InitProducerId,
+    JoinGroup,
+    SyncGroup,
+)
 from tests.broker.story import Story
 
 
@@ -24,10 +31,12 @@ UNWRITABLE = frozenset({ErrorCode.UNSUPPORTED_VERSION, ErrorCode.COORDINATOR_LOA
 
 def changes_by_design(arrived: Received, reply: Reply) -> bool:
     """Errors that do something in Kafka, too: a join makes its group and gives out member ids, a heartbeat
-    keeps a session during a rebalance, and an id whose record cannot be written stays reserved.
+    keeps a session during a rebalance, an id whose record cannot be written stays reserved, and a group whose
+    assignment cannot be written rebalances.
     """
     return (
         isinstance(arrived.request, JoinGroup)
+        or (isinstance(arrived.request, SyncGroup) and reply.error is ErrorCode.UNKNOWN_SERVER_ERROR)
         or (isinstance(arrived.request, Heartbeat) and reply.error is ErrorCode.REBALANCE_IN_PROGRESS)
         or (
             isinstance(arrived.request, AddPartitionsToTxn | InitProducerId | EndTxn)

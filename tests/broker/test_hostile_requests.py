@@ -82,9 +82,9 @@ async def test_a_reply_larger_than_a_frame_is_an_error_for_its_client_alone(
     async with serving() as (_, wires):
         wire = await wires.open()
         await wire.prepare()
-        for number in range(3):
-            await wire.identity(f"{number}" * 30_000)
-        monkeypatch.setattr(frames, "FRAME_SIZE_MAX", 65_536)
+        for number in range(30):
+            await wire.identity(f"{number:0240}")
+        monkeypatch.setattr(frames, "FRAME_SIZE_MAX", 4_096)
         for _ in range(10):
             reply = await wire.ask(m.ListTransactions(states=(), producer_ids=(), duration_ms=-1))
             assert (reply.error, reply.body) == (ErrorCode.INVALID_REQUEST, None)

@@ -18,7 +18,7 @@ from fencepost.journal.indexes import (
     TransactionIndex,
     encode_snapshot,
 )
-from fencepost.protocol.offsets_log import GroupRecord, MemberRecord, forgotten_group_batch, group_batch
+from fencepost.protocol.offsets_log import GroupRecord, MemberRecord, group_batch, tombstones_batch
 from fencepost.protocol.terms import TransactionResult, TransactionState
 from tests.cli.log_builder import NOW, build_story, data_batch, marker, write_partition
 
@@ -186,7 +186,7 @@ def test_who_is_in_a_group(tmp_path: Path, capsys: Output) -> None:
     )
     empty = attrs.evolve(shared, generation_id=4, leader=None, members=())
     batches = [group_batch("readers", record, timestamp=NOW) for record in (shared, empty)]
-    gone = forgotten_group_batch("readers", [], timestamp=NOW)
+    gone = tombstones_batch([], ["readers"], timestamp=NOW)
     write_partition(tmp_path, "__consumer_offsets-0", [*batches, gone])
     assert run(["dump", str(tmp_path)]) == 0
     said = " ".join(capsys.readouterr().out.split())

@@ -3,9 +3,9 @@
 import pytest
 
 from fencepost.journal.indexes import AbortedRange, OffsetIndex, ProducerSnapshot, TimeIndex
-from fencepost.journal.journal import SEGMENT_MS, Journal, JournalSettings, StaleLeader
+from fencepost.journal.journal import SEGMENT_MS, BatchTooLarge, Journal, JournalSettings, StaleLeader
 from fencepost.journal.memory import MemoryFile, MemoryStorage
-from fencepost.journal.segments import INDEX, LOG, TIME_INDEX
+from fencepost.journal.segments import BATCH_SIZE_MAX, INDEX, LOG, TIME_INDEX
 from fencepost.journal.storage import StorageError, StorageFile
 from fencepost.protocol.batches import Buffer, build_marker, place, read_header, walk
 from fencepost.protocol.records import build_data_batch
@@ -116,6 +116,18 @@ def test_an_older_leader_is_refused() -> None:
         writer.journal.lead(4)
     heir.plain()
     assert [header.leader_epoch for header, _ in heir.journal.batches(0)] == [4, 5]
+
+
+def test_what_recovery_would_take_for_damage_is_never_written() -> None:
+    storage, writer = new_writer()
+    writer.plain()
+    batch = build_data_batch([b"v"], base_timestamp=0)
+    with pytest.raises(BatchTooLarge, match="134217729 bytes for orders-0"):
+        writer.append(batch + bytes(BATCH_SIZE_MAX + 1 - len(batch)))
+    writer.plain()
+    before = content(writer.journal)
+    writer.journal.abandon()
+    assert content(open_journal(storage)) == before
 
 
 def test_the_newest_leader_epoch_is_known_after_a_restart() -> None:

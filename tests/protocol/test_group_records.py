@@ -15,11 +15,11 @@ from fencepost.protocol.offsets_log import (
     MemberRecord,
     OffsetKey,
     OffsetRecord,
-    forgotten_group_batch,
     group_batch,
     offsets_batch,
     read_groups,
     read_offsets,
+    tombstones_batch,
 )
 from fencepost.protocol.records import read_columns
 from tests.protocol import kafka_bytes
@@ -84,7 +84,7 @@ def test_what_a_client_says_of_itself_is_passed_over() -> None:
 
 def test_a_group_is_forgotten_with_its_offsets() -> None:
     key = OffsetKey("readers", "orders", 3)
-    batch = forgotten_group_batch("readers", [key], timestamp=NOON)
+    batch = tombstones_batch([key], ["readers"], timestamp=NOON)
     header = read_header(batch)
     assert (read_groups(batch, header), read_offsets(batch, header)) == ([("readers", None)], [(key, None)])
 

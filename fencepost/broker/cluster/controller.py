@@ -6,12 +6,14 @@ Rule: every grant is a record first, and nodes learn of it only from the log (cl
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 import attrs
 
 from fencepost.broker.contract import Assign, Decision, Refused, Remove, Reply, ReplyTo
+from fencepost.broker.limits import CLUSTER_PARTITIONS, REQUEST_PARTITIONS, Limit
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.fork import Ignored
@@ -36,9 +38,6 @@ from fencepost.protocol.terms import (
 )
 
 PRODUCER_ID_BLOCK_SIZE: Final = 1_000  # ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE
-PARTITIONS_PER_TOPIC_MAX: Final = (
-    10_000  # each needs a directory and a few open files; a larger number is probably a typing error
-)
 
 
 @attrs.frozen
@@ -149,14 +148,16 @@ def create_topics(
     internal: bool = False,
     leaving: Collection[str] = (),
 ) -> ClusterDecision:
-    """Create topics; each is created or refused on its own. `leaving`: topics whose deletion is not durable
-    yet, so that their names are still taken.
+    """Create topics; within the limits each is created or refused on its own. `leaving`: topics whose
+    deletion is not durable yet, so that their names are still taken.
     """
     records: list[ClusterRecord] = []
     answers: list[m.TopicError] = []
     made: set[str] = set()
-    for wanted in request.topics:
-        problem = _topic_problem(state, wanted, made.union(leaving), internal=internal)
+    times_named = Counter(wanted.topic for wanted in request.topics)
+    too_many = None if internal else _too_many_partitions(state, request)
+    for wanted in {each.topic: each for each in request.topics}.values():
+        problem = too_many or _topic_problem(state, wanted, leaving, times_named, internal=internal)
         if problem is None:
             records.extend(_new_topic(state, wanted, at=state.topics_made + len(made)))
             made.add(wanted.topic)
@@ -173,8 +174,8 @@ def _new_topic(state: Controller, wanted: m.CreateTopic, *, at: int) -> Iterator
     node_ids = sorted(state.brokers)
     topic_id = (at + 1).to_bytes(16, "big")
     yield TopicCreated(topic=wanted.topic, topic_id=topic_id)
-    for config in wanted.configs:
-        yield TopicConfigured(wanted.topic, name=config.name, value=config.value)
+    for name, value in {config.name: config.value for config in wanted.configs}.items():
+        yield TopicConfigured(wanted.topic, name=name, value=value)  # named twice, the last value counts
     # Not 0 if there was a topic of this name: its leader may not know of the deletion yet, and must be
     # refused.
     leader_epoch = state.removed.get(wanted.topic, NO_LEADER_EPOCH) + 1
@@ -185,20 +186,41 @@ def _new_topic(state: Controller, wanted: m.CreateTopic, *, at: int) -> Iterator
         )
 
 
+def _too_many_partitions(state: Controller, request: m.CreateTopics) -> Refused | None:
+    """Why the request is refused as a whole, from its numbers alone, before a record of it is made
+    (ReplicationControlManager.validateTotalNumberOfPartitions).
+    """
+    wanted = sum(max(topic.partition_count, 0) for topic in request.topics)
+    if wanted > REQUEST_PARTITIONS.value:
+        return _beyond(REQUEST_PARTITIONS, wanted)
+    # Internal topics count, and are created all the same: without them no coordinator works.
+    total = wanted + sum(len(topic.leaders) for topic in state.topics.values())
+    return _beyond(CLUSTER_PARTITIONS, total) if total > CLUSTER_PARTITIONS.value else None
+
+
+def _beyond(limit: Limit, count: int) -> Refused:
+    return Refused(ErrorCode.POLICY_VIOLATION, f"{count} {limit.what}; {limit.value} are possible")
+
+
 def _topic_problem(
-    state: Controller, wanted: m.CreateTopic, made: set[str], *, internal: bool
+    state: Controller,
+    wanted: m.CreateTopic,
+    leaving: Collection[str],
+    times_named: Counter[str],
+    *,
+    internal: bool,
 ) -> Refused | None:
+    if times_named[wanted.topic] > 1:
+        return Refused(ErrorCode.INVALID_REQUEST, "the request names the topic twice")
     because = topic_name_problem(wanted.topic)
     if because is None and wanted.topic in INTERNAL_TOPICS and not internal:
         because = "the name belongs to an internal topic"
     if because is not None:
         return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, because)
-    if wanted.topic in state.topics or wanted.topic in made:
+    if wanted.topic in state.topics or wanted.topic in leaving:
         return Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {wanted.topic} exists")
-    if not 1 <= wanted.partition_count <= PARTITIONS_PER_TOPIC_MAX:
-        return Refused(
-            ErrorCode.INVALID_PARTITIONS, f"between 1 and {PARTITIONS_PER_TOPIC_MAX} partitions are possible"
-        )
+    if wanted.partition_count < 1:
+        return Refused(ErrorCode.INVALID_PARTITIONS, "a topic has at least one partition")
     for config in wanted.configs:
         if config.name != MAX_MESSAGE_BYTES or not _is_size(config.value):
             return Refused(ErrorCode.INVALID_CONFIG, f"{config.name}={config.value} cannot be set")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from fencepost.broker.contract import Refused, Reply, ReplyTo
 from fencepost.broker.groups import requests as group_requests
 from fencepost.broker.groups.group import NO_MEMBER, Group, loaded, record_of
-from fencepost.broker.groups.offsets import NO_GROUP_ID, group_log
+from fencepost.broker.groups.offsets import NO_GROUP_ID, TOO_LARGE, group_log
 from fencepost.broker.groups.rebalance import GroupDecision, Turn, refused_join, refused_sync
 from fencepost.broker.groups.state import GroupBatch, Groups
 from fencepost.broker.groups.tables import DEAD, MEMBERSHIP, GroupInput
@@ -21,17 +21,24 @@ from fencepost.protocol.offsets_log import group_batch
 from fencepost.protocol.terms import GroupState
 
 
-def _carry_out(node: Node, log: GroupLog, decision: GroupDecision, now: int) -> None:
-    """Carry out a decision: group and record now, answers when the record is durable."""
+def _carry_out(node: Node, log: GroupLog, decision: GroupDecision, now: int) -> bool:
+    """Carry out a decision: group and record now, answers when the record is durable. Returns False, and
+    changes nothing, if the record is too large; only a record with members can be.
+    """
+    batches: list[bytearray] = []
+    for group_id, record in decision.entries:
+        assert record is not None, "a member's request never deletes a group"
+        batches.append(group_batch(group_id, record, timestamp=now))
+        if record.members and node.is_too_large(batches[-1]):
+            return False
     if decision.note is not None:
         log.coordinator.live[decision.note.group_id] = decision.note
         _schedule(node, decision.note)
-    for group_id, record in decision.entries:
-        assert record is not None, "a member's request never deletes a group"
-        batch = group_batch(group_id, record, timestamp=now)
-        node.append(log, batch, GroupBatch(groups=((group_id, record),)))
+    for entry, batch in zip(decision.entries, batches, strict=True):
+        node.append(log, batch, GroupBatch(groups=(entry,)))
     if decision.effects:
         node.after(log, decision.effects)
+    return True
 
 
 def _find(node: Node, group_id: str, now: int) -> tuple[GroupLog, Group | None] | Refused:
@@ -64,9 +71,10 @@ def join_group(node: Node, request: m.JoinGroup, to: ReplyTo, now: int) -> None:
         turn.record = record_of(turn.group)
     fresh = _fresh_member_id(log, request)
     group_requests.join(turn, request, to, fresh)
-    if turn.group.member(fresh) is not None or turn.group.is_pending(fresh):
+    if not _carry_out(node, log, turn.decision(), now):
+        node.after(log, (refused_join(to, TOO_LARGE.error, NO_MEMBER),))
+    elif turn.group.member(fresh) is not None or turn.group.is_pending(fresh):
         log.coordinator.member_ids_given += 1
-    _carry_out(node, log, turn.decision(), now)
 
 
 def _made(group_id: str) -> Group:
@@ -95,7 +103,10 @@ def sync_group(node: Node, request: m.SyncGroup, to: ReplyTo, now: int) -> None:
         return
     turn = Turn(group, now, node.settings.group_rules)
     group_requests.sync(turn, request, to)
-    _carry_out(node, log, turn.decision(), now)
+    if not _carry_out(node, log, turn.decision(), now):
+        turn = Turn(group, now, node.settings.group_rules)
+        group_requests.refuse_assignment(turn, to, TOO_LARGE.error)
+        _carry_out(node, log, turn.decision(), now)
 
 
 def _refusal(happened: GroupInput) -> ErrorCode:

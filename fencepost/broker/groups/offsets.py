@@ -11,7 +11,7 @@ Rule: a TxnOffsetCommit is verified like a Produce (KIP-890); then the group che
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import attrs
@@ -29,7 +29,7 @@ from fencepost.broker.purgatory import GroupLog, InFlightAddOffsets
 from fencepost.broker.transactions.tables import ClientVersion, TransactionVersion
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.offsets_log import OffsetKey, forgotten_group_batch, offsets_batch
+from fencepost.protocol.offsets_log import OffsetKey, offsets_batch, tombstones_batch
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     NO_SEQUENCE,
@@ -52,6 +52,10 @@ ADD_ERRORS: Final = {
 
 
 NO_GROUP_ID: Final = Refused(ErrorCode.INVALID_GROUP_ID, "a group needs a name")
+TOO_LARGE: Final = Refused(
+    ErrorCode.UNKNOWN_SERVER_ERROR,  # as GroupCoordinatorService.handleOperationException maps it
+    "its records are larger than max.message.bytes of the coordinator's topic",
+)
 
 
 def group_log(node: Node, group_id: str) -> GroupLog | Refused:
@@ -110,12 +114,33 @@ def commit(node: Node, request: m.OffsetCommit, to: ReplyTo, now: int) -> None:
         body = m.OffsetCommitReply(partitions=_answers(request, _errors(node, request, log)))
         node.outcome.effects.append(Reply(to, body=body))
         return
+    answers = _written(node, log, request, now)
+    node.after(log, (Reply(to, body=m.OffsetCommitReply(partitions=answers)),))
+
+
+def _written(
+    node: Node, log: GroupLog, request: m.OffsetCommit | m.TxnOffsetCommit, now: int
+) -> tuple[m.PartitionError, ...]:
+    """Append the offsets that have no problem, as one batch; one error per offset of the request."""
     errors = _errors(node, request, _check_member(node, log, request, now))
     good = [offset for offset, error in zip(request.offsets, errors, strict=True) if error is NO_ERROR]
-    if good:
-        entries = groups.entries_of(request, good, now=now)
-        node.append(log, offsets_batch(entries, timestamp=now), GroupBatch(entries))
-    node.after(log, (Reply(to, body=m.OffsetCommitReply(partitions=_answers(request, errors))),))
+    if not good:
+        return _answers(request, errors)
+    entries = groups.entries_of(request, good, now=now)
+    if isinstance(request, m.TxnOffsetCommit):
+        batch = offsets_batch(
+            entries,
+            timestamp=now,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            transactional=True,
+        )
+    else:
+        batch = offsets_batch(entries, timestamp=now)
+    if node.is_too_large(batch):
+        return _answers(request, _errors(node, request, TOO_LARGE))
+    node.append(log, batch, GroupBatch(entries))
+    return _answers(request, errors)
 
 
 def commit_in_transaction(
@@ -219,19 +244,8 @@ def _append(
     if isinstance(verdict, Refused):
         _refuse(node, request, to, client_version.downgrade(verdict.error))
         return
-    errors = _errors(node, request, _check_member(node, log, request, now))
-    good = [offset for offset, error in zip(request.offsets, errors, strict=True) if error is NO_ERROR]
-    if good:
-        entries = groups.entries_of(request, good, now=now)
-        batch = offsets_batch(
-            entries,
-            timestamp=now,
-            producer_id=request.producer_id,
-            producer_epoch=request.producer_epoch,
-            transactional=True,
-        )
-        node.append(log, batch, GroupBatch(entries))
-    node.after(log, (Reply(to, body=m.TxnOffsetCommitReply(partitions=_answers(request, errors))),))
+    answers = _written(node, log, request, now)
+    node.after(log, (Reply(to, body=m.TxnOffsetCommitReply(partitions=answers)),))
 
 
 def _refuse(node: Node, request: m.TxnOffsetCommit, to: ReplyTo, error: ErrorCode) -> None:
@@ -259,10 +273,22 @@ def forget_topics(node: Node, log: GroupLog, topics: Collection[str], now: int) 
         forget_offsets(node, log, gone, now)
 
 
-def forget_offsets(node: Node, log: GroupLog, keys: Iterable[OffsetKey], now: int) -> None:
-    """Write a tombstone for each of these offsets."""
-    entries = tuple([(key, None) for key in keys])
-    node.append(log, offsets_batch(entries, timestamp=now), GroupBatch(entries))
+def forget_offsets(
+    node: Node, log: GroupLog, keys: Sequence[OffsetKey], now: int, *, group_ids: Sequence[str] = ()
+) -> None:
+    """Write a tombstone for each of these offsets, and then for these groups: several batches if one would
+    be too large.
+    """
+    batch = tombstones_batch(keys, group_ids, timestamp=now)
+    if node.is_too_large(batch) and len(keys) > 1:
+        # A kill in between leaves fewer offsets, and the group: it comes last. That is a state from which
+        # expiration, or a repeated request, goes on. No answer leaves before the last batch is durable.
+        middle = len(keys) // 2
+        forget_offsets(node, log, keys[:middle], now)
+        forget_offsets(node, log, keys[middle:], now, group_ids=group_ids)
+        return
+    offsets = tuple([(key, None) for key in keys])
+    node.append(log, batch, GroupBatch(offsets, tuple([(group_id, None) for group_id in group_ids])))
 
 
 def forget_group(node: Node, log: GroupLog, group_id: str, now: int) -> None:
@@ -270,5 +296,4 @@ def forget_group(node: Node, log: GroupLog, group_id: str, now: int) -> None:
     state = log.coordinator
     state.live.pop(group_id, None)
     keys = [key for key in groups.offset_keys(state) if key.group_id == group_id]
-    entries = GroupBatch(tuple([(key, None) for key in keys]), ((group_id, None),))
-    node.append(log, forgotten_group_batch(group_id, keys, timestamp=now), entries)
+    forget_offsets(node, log, keys, now, group_ids=(group_id,))

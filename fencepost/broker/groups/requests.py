@@ -211,6 +211,18 @@ def _assign(turn: Turn, request: m.SyncGroup) -> None:
     turn.record = record_of(turn.group)
 
 
+def refuse_assignment(turn: Turn, to: ReplyTo, error: ErrorCode) -> None:
+    """The leader's assignment cannot be written: everybody who waits for it is told, and joins again
+    (GroupMetadataManager.resetAndPropagateAssignmentWithError).
+    """
+    turn.answers.append(refused_sync(to, error))
+    for member in turn.group.members:
+        if member.syncing is not None:
+            turn.answers.append(refused_sync(member.syncing, error))
+            turn.keep(turn.live_on(attrs.evolve(member, syncing=None)))
+    rebalance(turn, GroupInput.SYNC_TIMEOUT)  # there is no assignment, as when the leader is late
+
+
 # --- heartbeats and departures ---------------------------------------------------------------------------
 
 

@@ -33,6 +33,11 @@ from fencepost.protocol.transaction_log import TransactionRecord, transaction_ba
 NO_PRODUCER_IDS: Final = Refused(
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the node has no producer ids left; the controller grants more"
 )
+RECORD_TOO_LARGE: Final = Refused(
+    ErrorCode.UNKNOWN_SERVER_ERROR,  # as TransactionStateManager.appendTransactionToLog maps it
+    "the record of the transaction is larger than max.message.bytes of its topic",
+)
+RECORD_RESERVE: Final = bytes(64)  # the producer ids of a rotation, which a later record of it may add
 
 
 def coordinator_log(node: Node, transactional_id: str) -> TransactionLog | Refused:
@@ -143,6 +148,7 @@ def add_partitions(
         if is_too_new and isinstance(decided, Decision) and decided.entries:
             unsupported = Reply(to, error=ErrorCode.UNSUPPORTED_VERSION)
             decided = Decision(note=Unwritable(request.transactional_id), effects=(unsupported,))
+        decided = _if_it_fits(node, decided)
     _answer(node, log, decided, to, now, client_version)
 
 
@@ -182,7 +188,20 @@ def add_offsets(
     )
     if isinstance(decided, Decision):
         decided = attrs.evolve(decided, effects=(Reply(to, body=m.AddOffsetsToTxnReply()),))
-    _answer(node, log, decided, to, now, client_version)
+    _answer(node, log, _if_it_fits(node, decided), to, now, client_version)
+
+
+def _if_it_fits(node: Node, decided: TransactionDecision | Refused) -> TransactionDecision | Refused:
+    """The decision to add partitions, unless the record of the transaction becomes too large.
+
+    Only this makes a record larger, so no other decision is refused: a transaction can always be ended.
+    """
+    if isinstance(decided, Decision):
+        for name, record in decided.entries:
+            batch = transaction_batch(name, record, timestamp=0)
+            if node.is_too_large(batch + RECORD_RESERVE):
+                return RECORD_TOO_LARGE
+    return decided
 
 
 def end_transaction(

@@ -1,0 +1,263 @@
+"""Limits: what is too large is refused before it is decided, and the refusal leaves no trace."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from fencepost.broker import limits
+from fencepost.broker.cluster.controller import METADATA_PARTITION
+from fencepost.broker.settings import NodeSettings
+from fencepost.journal.segments import BATCH_SIZE_MAX
+from fencepost.protocol import messages as m
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.frames import FRAME_SIZE_MAX
+from fencepost.protocol.offsets_log import read_groups, read_offsets
+from fencepost.protocol.terms import GroupState, TopicPartition
+from tests.broker.group_story import GROUP, GroupStory, join_request, protocols, sync_request
+from tests.broker.requests import (
+    COMMIT,
+    ORDERS,
+    OTHERS,
+    Identity,
+    add_request,
+    body_of,
+    init_request,
+    offset_request,
+    offset_to_commit,
+    plain_offset_request,
+)
+from tests.broker.story import SETTINGS, LogEntry, Story, offsets_log_of, transaction_log_of
+
+SMALL = attrs.evolve(SETTINGS, message_max_bytes=1_000)
+TOO_LARGE = ErrorCode.UNKNOWN_SERVER_ERROR  # what Apache Kafka 4.3.1 answers
+WIDE = 100  # partitions: their offsets do not fit into one batch of 1,000 bytes
+
+
+def state_of(story: Story, key: TopicPartition) -> tuple[object, int]:
+    """What a request must not have changed: the state, and the number of batches in the log."""
+    return story.host.node.state_of(key), len(story.log(key))
+
+
+def test_every_batch_that_a_frame_can_carry_is_one_that_recovery_reads() -> None:
+    assert FRAME_SIZE_MAX < BATCH_SIZE_MAX
+    assert SMALL.message_max_bytes < NodeSettings().message_max_bytes < FRAME_SIZE_MAX
+
+
+# --- offsets ---------------------------------------------------------------------------------------------
+
+
+def many_offsets(request: m.OffsetCommit, count: int) -> m.OffsetCommit:
+    return attrs.evolve(request, offsets=(offset_to_commit(ORDERS, 9),) * count)
+
+
+def test_a_commit_that_makes_a_large_batch_is_refused_and_changes_nothing() -> None:
+    story = Story()
+    story.ask(plain_offset_request("g" * 200, {ORDERS: 5}))
+    log = offsets_log_of("g" * 200)
+    before = state_of(story, log)
+    reply = story.ask(many_offsets(plain_offset_request("g" * 200, {ORDERS: 9}), 4_400))
+    assert {part.error for part in body_of(reply, m.OffsetCommitReply).partitions} == {TOO_LARGE}
+    assert state_of(story, log) == before
+    story.restart()
+    assert story.offset("g" * 200).offset == 5
+
+
+def test_an_unknown_partition_is_told_apart_from_a_large_batch() -> None:
+    story = Story(settings=SMALL)
+    request = plain_offset_request("g", {TopicPartition("ghost", 0): 1})
+    large = tuple(offset_to_commit(key, 9, metadata="x" * 900) for key in (ORDERS, OTHERS))
+    reply = story.ask(attrs.evolve(request, offsets=request.offsets + large))
+    errors = [part.error for part in body_of(reply, m.OffsetCommitReply).partitions]
+    assert errors == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, TOO_LARGE, TOO_LARGE]
+
+
+def test_the_transaction_goes_on_after_offsets_that_were_too_large() -> None:
+    story = Story(settings=SMALL)
+    me = story.identity()
+    request = offset_request(me, "g", {ORDERS: 9})
+    large = tuple(offset_to_commit(key, 9, metadata="x" * 900) for key in (ORDERS, OTHERS))
+    reply = story.ask(attrs.evolve(request, offsets=large))
+    assert {part.error for part in body_of(reply, m.TxnOffsetCommitReply).partitions} == {TOO_LARGE}
+    assert story.commit_offset(me, "g", 7) is ErrorCode.NONE
+    story.ended(me, COMMIT)
+    assert story.offset("g").offset == 7
+
+
+# --- deleting what is large ------------------------------------------------------------------------------
+
+
+def wide_group(name: str = "g") -> Story:
+    """A group with more offsets than one batch of tombstones holds."""
+    story = Story(settings=SMALL, topics={"orders": 2, "wide": WIDE})
+    for number in range(WIDE):
+        story.ask(plain_offset_request(name, {TopicPartition("wide", number): 1}))
+    return story
+
+
+def tombstones(entries: list[LogEntry]) -> list[tuple[int, int]]:
+    """(offsets, groups) that each batch forgets."""
+    found: list[tuple[int, int]] = []
+    for header, batch in entries:
+        offsets = [key for key, record in read_offsets(batch, header) if record is None]
+        groups = [key for key, record in read_groups(batch, header) if record is None]
+        found.append((len(offsets), len(groups)))
+    return [pair for pair in found if pair != (0, 0)]
+
+
+def test_a_group_with_many_offsets_is_deleted_in_several_batches_and_the_group_last() -> None:
+    story = wide_group()
+    body = body_of(story.ask(m.DeleteGroups(groups=("g",))), m.DeleteGroupsReply)
+    assert [group.error for group in body.groups] == [ErrorCode.NONE]
+    written = tombstones(story.log(offsets_log_of("g")))
+    assert sum(offsets for offsets, _ in written) == WIDE
+    assert [groups for _, groups in written] == [0] * (len(written) - 1) + [1]
+    assert len(written) > 1
+    assert all(len(entry.batch) <= SMALL.message_max_bytes for entry in story.log(offsets_log_of("g")))
+    story.restart()
+    assert body_of(story.ask(m.ListGroups(states=())), m.ListGroupsReply).groups == ()
+
+
+def test_a_kill_between_the_batches_leaves_a_group_that_can_be_deleted_again() -> None:
+    story = wide_group()
+    log = offsets_log_of("g")
+    before = len(story.log(log))
+    story.offer(m.DeleteGroups(groups=("g",)))
+    while len(story.log(log)) < before + 2:
+        assert story.work()
+    story.restart()
+    offsets = body_of(
+        story.ask(m.OffsetFetch(group_id="g", require_stable=False, partitions=None)), m.OffsetFetchReply
+    ).offsets
+    assert 0 < len(offsets) < WIDE
+    body = body_of(story.ask(m.DeleteGroups(groups=("g",))), m.DeleteGroupsReply)
+    assert [group.error for group in body.groups] == [ErrorCode.NONE]
+    assert body_of(story.ask(m.ListGroups(states=())), m.ListGroupsReply).groups == ()
+
+
+def test_the_offsets_of_a_large_deleted_topic_are_forgotten() -> None:
+    story = wide_group()
+    story.ask(m.DeleteTopics(topics=("wide",)))
+    story.settle()
+    request = m.OffsetFetch(group_id="g", require_stable=False, partitions=None)
+    assert body_of(story.ask(request), m.OffsetFetchReply).offsets == ()
+
+
+# --- groups ----------------------------------------------------------------------------------------------
+
+
+def test_an_assignment_that_is_too_large_is_refused_and_the_members_join_again() -> None:
+    story = GroupStory(settings=SMALL)
+    ids = [story.new_id(), story.new_id()]
+    for to in story.all_join(ids):
+        story.joined(to)
+    leader, follower = story.leader or "", *(each for each in ids if each != story.leader)
+    written, generation = len(story.log(offsets_log_of(GROUP))), story.generation
+    waiting = story.starts(sync_request(generation, follower))
+    reply = story.ask(sync_request(generation, leader, {leader: "x" * 3_000}))
+    assert (reply.error, story.replies.pop(waiting).error) == (TOO_LARGE, TOO_LARGE)
+    assert story.state is GroupState.PREPARING_REBALANCE
+    assert story.beat(generation, follower) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert len(story.log(offsets_log_of(GROUP))) == written
+    for to in story.all_join(ids):
+        story.joined(to)
+    story.stabilized(ids)
+    assert story.state is GroupState.STABLE
+
+
+def test_a_static_member_does_not_return_into_a_record_that_is_too_large() -> None:
+    story = GroupStory(settings=attrs.evolve(SMALL, message_max_bytes=700))
+    story.joined(story.starts(join_request(instance="i")))
+    member_id = story.leader or ""
+    assert story.synced(story.starts(sync_request(story.generation, member_id, {member_id: "x" * 500})))
+    before = state_of(story, offsets_log_of(GROUP)), story.group
+    reply = story.ask(join_request(instance="i", supports=protocols("range", said=b"s" * 300)))
+    assert reply.error is TOO_LARGE
+    assert (state_of(story, offsets_log_of(GROUP)), story.group) == before
+
+
+# --- transactions ----------------------------------------------------------------------------------------
+
+
+def added(story: Story, who: Identity, *keys: TopicPartition) -> set[ErrorCode]:
+    reply = story.ask(add_request(who, *keys))
+    if reply.error is not ErrorCode.NONE:
+        return {reply.error}
+    return {part.error for part in body_of(reply, m.AddPartitionsToTxnReply).partitions}
+
+
+def test_a_transaction_that_is_too_large_to_grow_can_still_be_ended() -> None:
+    story = Story(settings=SMALL, topics={"orders": 2, "wide": 400})
+    me, log = story.identity(), transaction_log_of("pay")
+    assert added(story, me, *(TopicPartition("wide", number) for number in range(400))) == {TOO_LARGE}
+    assert story.transaction().partitions == ()
+    results = [added(story, me, TopicPartition("wide", number)) for number in range(400)]
+    fit = results.index({TOO_LARGE})
+    assert results == [{ErrorCode.NONE}] * fit + [{TOO_LARGE}] * (400 - fit)
+    assert len(story.transaction().partitions) == fit > 100
+    story.ended(me, COMMIT)
+    assert all(len(entry.batch) <= SMALL.message_max_bytes for entry in story.log(log))
+
+
+# --- topics ----------------------------------------------------------------------------------------------
+
+
+def create(*counts: int) -> m.CreateTopics:
+    topics = [m.CreateTopic(topic=f"t{at}", partition_count=count) for at, count in enumerate(counts)]
+    return m.CreateTopics(topics=tuple(topics))
+
+
+@pytest.mark.parametrize("counts", [(10_000,) * 240, (10_001,), (6_000, 6_000), (-5, 10_001), (2**31 - 1,)])
+def test_a_request_for_too_many_partitions_is_refused_as_a_whole(counts: tuple[int, ...]) -> None:
+    story = Story()
+    before = state_of(story, METADATA_PARTITION)
+    answers = body_of(story.ask(create(*counts)), m.CreateTopicsReply).topics
+    assert {answer.error for answer in answers} == {ErrorCode.POLICY_VIOLATION}
+    assert len(answers) == len(counts)
+    assert state_of(story, METADATA_PARTITION) == before
+
+
+def test_a_cluster_has_so_many_partitions_and_not_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story()
+    there = sum(len(topic.leaders) for topic in story.host.node.cluster.topics.values())
+    few = limits.CLUSTER_PARTITIONS._replace(value=there + 3)
+    monkeypatch.setattr("fencepost.broker.cluster.controller.CLUSTER_PARTITIONS", few)
+    errors = [
+        body_of(story.ask(request), m.CreateTopicsReply).topics[0].error for request in (create(4), create(3))
+    ]
+    assert errors == [ErrorCode.POLICY_VIOLATION, ErrorCode.NONE]
+
+
+def test_a_setting_that_is_named_many_times_is_written_once() -> None:
+    story = Story()
+    configs = tuple(m.TopicConfig(name="max.message.bytes", value=str(value)) for value in range(1_000))
+    topic = m.CreateTopic(topic="t", partition_count=1, configs=configs)
+    body_of(story.ask(m.CreateTopics(topics=(topic,))), m.CreateTopicsReply)
+    assert story.host.node.cluster.topics["t"].max_message_bytes == 999
+    assert story.log(METADATA_PARTITION)[-1].header.record_count == 3
+
+
+# --- what a request may name -----------------------------------------------------------------------------
+
+LONG = "x" * 250
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        (plain_offset_request(LONG, {ORDERS: 1}), ErrorCode.INVALID_GROUP_ID),
+        (init_request(LONG), ErrorCode.INVALID_REQUEST),
+        (join_request(group=LONG), ErrorCode.INVALID_GROUP_ID),
+        (join_request(instance=LONG), ErrorCode.INVALID_REQUEST),
+        (m.Metadata(topics=("t",) * 20_001), ErrorCode.INVALID_REQUEST),
+        (many_offsets(plain_offset_request("g", {ORDERS: 1}), 20_001), ErrorCode.INVALID_REQUEST),
+    ],
+    ids=lambda value: value.name if isinstance(value, ErrorCode) else type(value).__name__,
+)
+def test_a_request_that_names_too_much_is_refused_before_anything_is_done(
+    request_: m.Request, error: ErrorCode
+) -> None:
+    story = Story()
+    before = [state_of(story, key) for key in story.host.node.logs]
+    assert story.ask(request_).error is error
+    assert [state_of(story, key) for key in story.host.node.logs] == before
