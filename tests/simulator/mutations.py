@@ -21,6 +21,10 @@ _ANY_RETRY_ENDED_WELL: Final = """\
         return record.state
     cell: Cell = """
 
+_TRANSACTIONS_OFFSETS_LOST: Final = """\
+if isinstance(request, m.OffsetCommit):
+        node.append(log, batch, GroupBatch(entries))"""
+
 _APPENDS_RECORD: Final = "header = node.append("
 
 _ADDED_IN_MEMORY: Final = """\
@@ -311,7 +315,8 @@ OF_OFFSETS: Final = (
         breaks="They are acknowledged but never written, so the next processor repeats the records.",
         edits=(
             Edit(
-                "broker.groups.offsets:_append", {"node.append(log, batch, GroupBatch(entries))": "del batch"}
+                "broker.groups.offsets:_written",
+                {"node.append(log, batch, GroupBatch(entries))": _TRANSACTIONS_OFFSETS_LOST},
             ),
         ),
     ),
