@@ -108,9 +108,12 @@ class LogStartMoved:
 
 @value(kw_only=True)
 class StorageFailed:
-    """An append or a sync of this log failed; batches that were not durable may or may not survive."""
+    """An append or a sync of this log failed; batches that were not durable may or may not survive. Reading a
+    damaged log again would not help.
+    """
 
     partition: TopicPartition
+    is_damaged: bool = False
 
 
 @value(kw_only=True)

@@ -206,6 +206,9 @@ def _storage_failed(node: Node, arrived: StorageFailed, now: int) -> None:
     log = node.logs.get(arrived.partition)
     if log is not None:
         node.drop(log, ErrorCode.KAFKA_STORAGE_ERROR)
+    if arrived.is_damaged:
+        node.damaged.add(arrived.partition)
+        return
     # Not at once: a disk that keeps failing must not occupy the node with elections.
     node.reelections[arrived.partition] = due_ms = now + node.settings.reelection_backoff_ms
     node.wake_at(due_ms)

@@ -85,7 +85,7 @@ from fencepost.broker.partitions.partition import Partition
 from fencepost.journal.journal import Journal, StaleLeader
 from fencepost.journal.manifest import ManifestState
 from fencepost.journal.open_transactions import OpenTransaction
-from fencepost.journal.storage import StorageError
+from fencepost.journal.storage import DamagedLog, StorageError
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
@@ -459,12 +459,14 @@ class Host:
     def _lose(self, key: TopicPartition, problem: Exception) -> None:
         if key == METADATA_PARTITION:
             raise MetadataLost(f"the log of the cluster's metadata failed: {problem}") from problem
-        self.troubles.append(Trouble.of(f"{key}: {problem}; gave up leadership to read the log again"))
+        is_damaged = isinstance(problem, DamagedLog)
+        rest = "" if is_damaged else "; gave up leadership to read the log again"
+        self.troubles.append(Trouble.of(f"{key}: {problem}{rest}"))
         self._drop_appends(key)
         if key not in self.held or self._still_writes(key):
             self.directory.give_up(key)
         self.held.pop(key, None)
-        self.inbox.appendleft(StorageFailed(partition=key))
+        self.inbox.appendleft(StorageFailed(partition=key, is_damaged=is_damaged))
 
     def _drop_appends(self, key: TopicPartition) -> None:
         """Discard the queued appends of a log that this node has lost."""
@@ -519,6 +521,8 @@ class Host:
         if journal.dropped is not None:
             self.troubles.append(Trouble.of(journal.dropped))
             journal.dropped = None
+        if not may_use_snapshot(key):
+            journal.verify()  # a coordinator decides by every record, so none is taken on trust
         is_restart = assign.was_leader and journal.is_fresh
         journal.lead(assign.leader_epoch)
         if self.policy is not SyncPolicy.NONE:

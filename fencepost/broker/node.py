@@ -146,6 +146,7 @@ class Node:
         dict[tuple[TopicPartition, str], int]
     )
     reelections: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
+    damaged: set[TopicPartition] = attrs.Factory(set[TopicPartition])  # assigned, and not served
     movable: set[FetchTicket] = attrs.Factory(set[int])  # fetches that may see more than before this step
     tickets: Ignored[int] = 0
     scans_at_ms: Ordered[dict[Scan, int]] = attrs.Factory(dict[Scan, int])
@@ -168,6 +169,8 @@ class Node:
         log = self.logs.get(key)
         if log is not None:
             return log
+        if key in self.damaged:
+            return Refused(ErrorCode.KAFKA_STORAGE_ERROR, "is for a partition whose log is damaged")
         if self.cluster.leader(key) is None:
             return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "is for a partition that does not exist")
         return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "is for a partition that another node leads")
@@ -208,6 +211,7 @@ class Node:
         # There are no followers, so everything that recovery found in the log is durable.
         partition.advance_high_watermark(state, state.log_end_offset)
         self.logs[order.partition] = log
+        self.damaged.discard(order.partition)
         return log
 
     def _coordinator_for(self, order: BecomeLeader) -> Coordinator:

@@ -26,7 +26,7 @@ from itertools import count
 from typing import Final
 
 from fencepost.journal.indexes import CorruptIndex
-from fencepost.journal.journal import DELETED_DIRECTORY, Journal, JournalSettings
+from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.manifest import decode_json, encode_json
 from fencepost.journal.storage import (
     TEMPORARY_SUFFIX,
@@ -42,6 +42,7 @@ META_FILE: Final = "meta.json"
 META_VERSION: Final = 1
 CLEAN_FILE: Final = "clean-shutdown.json"
 CLEAN_VERSION: Final = 1
+DELETED_DIRECTORY: Final = ".deleted"  # not the name of a partition's directory
 DEFAULT_CLUSTER_ID: Final = "fencepost"
 # What a directory may hold before the first start: of a new file system, and of a start that was interrupted.
 _EXPECTED: Final = frozenset({"lost+found", META_FILE + TEMPORARY_SUFFIX})
@@ -123,10 +124,15 @@ class DataDirectory:
             journal.abandon()
 
     def delete(self, partition: TopicPartition) -> None:
-        """Delete a partition and its records."""
-        self.journal(partition).delete()
-        del self._journals[partition]
-        self._names.discard(directory_name(partition))
+        """Delete a partition and its records, damaged ones too. The rename makes them disappear at once, even
+        if a crash interrupts the rest.
+        """
+        self.give_up(partition)
+        name = directory_name(partition)
+        self._storage.remove_directory(DELETED_DIRECTORY)
+        self._storage.rename_directory(name, DELETED_DIRECTORY)
+        self._storage.remove_directory(DELETED_DIRECTORY)
+        self._names.discard(name)
 
     def set_aside(self, partition: TopicPartition) -> str:
         """Rename the directory of a partition whose records the metadata does not know, and return its new

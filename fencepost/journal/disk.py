@@ -34,6 +34,14 @@ def _sync(descriptor: int) -> None:
         os.fdatasync(descriptor)  # fdatasync does write the file size, which reads need
 
 
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:  # not Linux: then only synced bytes count as promised
+        return ""
+
+
 class DiskFile:
     """An open descriptor. Every read names its position, so that readers and the writer share no file
     position.
@@ -115,6 +123,7 @@ class DiskStorage:
 
     def __init__(self, directory: str | os.PathLike[str], *, read_only: bool = False) -> None:
         self.location = os.fspath(directory)
+        self.boot_id = _boot_id()
         self._read_only = read_only
         self._lock: int | None = None
 

@@ -55,16 +55,15 @@ from fencepost.journal.manifest import (
     write_log_start,
 )
 from fencepost.journal.recovery import Recovery, read_snapshot
-from fencepost.journal.segments import BATCH_SIZE_MAX, SNAPSHOT, Segment, file_name
-from fencepost.journal.storage import Storage, StorageError, directory_name
+from fencepost.journal.segments import BATCH_SIZE_MAX, LOG, SNAPSHOT, Segment, file_name
+from fencepost.journal.storage import DamagedLog, Storage, StorageError, directory_name
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import FencepostError
-from fencepost.protocol.terms import INT32_MAX, NO_OFFSET, TopicPartition
+from fencepost.protocol.terms import INT32_MAX, NO_LEADER_EPOCH, NO_OFFSET, TopicPartition
 
 SEGMENT_BYTES: Final = 1 << 30  # Kafka's segment.bytes
 SEGMENT_MS: Final = 7 * 24 * 3600 * 1000  # Kafka's segment.ms, measured in the timestamps of records
 SEGMENT_BYTES_MAX: Final = 1 << 30  # positions in an index are 32 bits wide, and one batch may come on top
-DELETED_DIRECTORY: Final = ".deleted"  # not the name of a partition's directory
 
 _PLACED = struct.Struct(">qii")  # base offset, batch length, leader epoch
 _NOT_PLACED: Final = "the leader placed the batch at another offset or epoch than the end of the journal"
@@ -115,6 +114,7 @@ class Journal:
         self._active = self._segments[-1]
         # A clean shutdown vouches for the last segment too, but only as long as nothing is added to it.
         self._synced = [entry for entry in recovered.synced if entry.base_offset != self._active.base_offset]
+        self._vouched = recovered.segments[: len(recovered.synced)]
         self._snapshots = recovered.snapshots
         # The first offset for readers; the batch that holds it may begin earlier.
         self.log_start_offset = recovered.log_start_offset
@@ -284,6 +284,24 @@ class Journal:
             if segment.base_offset < end:
                 yield from segment.batches(from_offset, before=end)
 
+    def verify(self) -> None:
+        """Read the segments that recovery did not read because a checkpoint vouched for them. DamagedLog when
+        their bytes have changed since.
+        """
+        for segment in self._vouched:
+            end, epoch = segment.base_offset, NO_LEADER_EPOCH
+            for header, _ in segment.batches(end, before=segment.end_offset):
+                if header.leader_epoch < epoch:
+                    break
+                end, epoch = header.next_offset, header.leader_epoch
+            if segment.size and (end, epoch) != (segment.end_offset, segment.leader_epoch):
+                synced = f"offset {segment.end_offset} and leader epoch {segment.leader_epoch}"
+                raise DamagedLog(
+                    f"{self._storage.location}/{segment.path(LOG)} is damaged: its batches are valid up to "
+                    f"offset {end} and leader epoch {epoch}, and it was synced up to {synced}"
+                )
+        self._vouched = []
+
     def aborted_between(self, fetch_offset: int, *, upper: int) -> list[AbortedRange]:
         """The aborted transactions that overlap [fetch_offset, upper)."""
         segments = self._segments[self._segment_at(fetch_offset) :]
@@ -358,7 +376,12 @@ class Journal:
         assert promised, f"{state} goes beyond the log end {self.log_end_offset}"
         segments = [segment.summary for segment in self._segments]
         data = encode_manifest(
-            state, log_start_offset=self.log_start_offset, segments=segments, directory=self._directory
+            state,
+            log_start_offset=self.log_start_offset,
+            segments=segments,
+            durable_end=self._durable_end,
+            boot_id=self._storage.boot_id,
+            directory=self._directory,
         )
         if self.failed is not None:
             raise StorageError(self.failed)
@@ -428,13 +451,3 @@ class Journal:
         self.failed = self.failed or f"{self.partition} was abandoned"
         for segment in self._segments:
             segment.release()
-
-    def delete(self) -> None:
-        """Remove the partition's files. The rename makes them disappear at once, even if a crash interrupts
-        the rest.
-        """
-        self.failed = f"{self.partition} is deleted"
-        self.abandon()
-        self._storage.remove_directory(DELETED_DIRECTORY)
-        self._storage.rename_directory(self._directory, DELETED_DIRECTORY)
-        self._storage.remove_directory(DELETED_DIRECTORY)

@@ -1,13 +1,14 @@
 """The JSON files of a partition: the manifest, the checkpoint of synced segments, and the log start offset.
 
 Rule: each is replaced atomically, after the bytes that it describes. The manifest is therefore a lower bound
-for readers without a broker; recovery never reads it. The checkpoint only saves work. The log start only
-moves forward.
+for readers without a broker, and the witness of what a log must contain. The checkpoint only saves work. The
+log start only moves forward.
 """
 
 #     file                    written                            read by                without it
 #     manifest.json           by the leader, after changes;      readers without a      they read the log
-#                             not synced                         broker (spark_bridge)  without its bounds
+#                             not synced                         broker (spark_bridge); without its bounds
+#                                                                recovery, as a witness
 #     checkpoint.json         after the segments that it         recovery               every segment is
 #                             lists are synced; synced                                  read and checked
 #     log-start-offset.json   before records are deleted;        recovery, readers      deleted records
@@ -65,6 +66,17 @@ class Manifest:
     high_watermark: int
     open_transactions: tuple[OpenTransaction, ...]
     segments: tuple[SegmentSummary, ...]
+    durable_end: int
+    """The offset below which the log was synced; -1 if no process has synced it."""
+    boot_id: str
+    """When it was written: see StorageReader."""
+
+    def promised_end(self, boot_id: str) -> int:
+        """The offset below which no byte may be missing at a start in this boot of the machine.
+
+        A loss of power may take what was not synced, the death of a process takes nothing.
+        """
+        return self.high_watermark if boot_id and boot_id == self.boot_id else self.durable_end
 
     @property
     def log_end_offset(self) -> int:
@@ -72,7 +84,13 @@ class Manifest:
 
 
 def encode_manifest(
-    state: ManifestState, *, log_start_offset: int, segments: Sequence[SegmentSummary], directory: str
+    state: ManifestState,
+    *,
+    log_start_offset: int,
+    segments: Sequence[SegmentSummary],
+    durable_end: int,
+    boot_id: str,
+    directory: str,
 ) -> bytes:
     """The bytes of `manifest.json`."""
     return encode_json(
@@ -81,6 +99,8 @@ def encode_manifest(
             "log_start_offset": log_start_offset,
             "last_stable_offset": state.last_stable_offset,
             "high_watermark": state.high_watermark,
+            "durable_end": durable_end,
+            "boot_id": boot_id,
             "open_transactions": [transaction._asdict() for transaction in state.open_transactions],
             "segments": [attrs.asdict(segment) for segment in segments],
         },
@@ -98,6 +118,8 @@ def decode_manifest(data: bytes, *, directory: str) -> Manifest:
             log_start_offset=int(content["log_start_offset"]),
             last_stable_offset=int(content["last_stable_offset"]),
             high_watermark=int(content["high_watermark"]),
+            durable_end=int(content["durable_end"]),
+            boot_id=str(content["boot_id"]),
             open_transactions=tuple(
                 OpenTransaction(int(t["first_offset"]), int(t["producer_id"]), int(t["producer_epoch"]))
                 for t in content["open_transactions"]

@@ -71,6 +71,7 @@ class MemoryStorage:
 
     def __init__(self, location: str = "memory") -> None:
         self.location = location
+        self.boot_id = "1"
         self._top = self.directory()
         # A lock is kept, too, so that tests find a broker that does not release it.
         self._locked = False

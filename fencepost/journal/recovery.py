@@ -1,8 +1,9 @@
 """Recovery: finds the longest valid prefix of a log, and rebuilds its indexes.
 
 Rule: a batch is valid when its checksum matches, it begins where the batch before it ends, and its leader
-epoch is not older. Everything after the first invalid byte is dropped, and the journal reports how much
-and why. The state is then rebuilt from the log by `Node.lead` in broker/node.py.
+epoch is not older. Everything after the first invalid byte is dropped, unless it was promised: then the log
+is damaged, and refused. The journal reports how much was dropped, and why. The state is then rebuilt from the
+log by `Node.lead` in broker/node.py.
 """
 
 # Theory of operation
@@ -15,6 +16,7 @@ and why. The state is then rebuilt from the log by `Node.lead` in broker/node.py
 #     checkpoint   segments whose size and index checksums match are taken as they are, from the first one up
 #                  to the first that differs; the last segment only if the directory was closed in order
 #     replay       read every other segment batch by batch, check it, and rebuild its three indexes
+#     refuse       when what is left ends before what was promised, raise DamagedLog and change nothing
 #     cut          truncate the log at the first invalid byte, and remove every later segment
 #     stale        remove snapshots and a manifest that speak of offsets beyond the new end
 #
@@ -26,11 +28,16 @@ and why. The state is then rebuilt from the log by `Node.lead` in broker/node.py
 # of the transaction that a marker aborts, which may be in an earlier segment. They come from the newest
 # snapshot at or below the first replayed offset, and from the batches between the two.
 #
-# The manifest is for readers without a broker. Recovery never reads it.
+# A torn tail and a damaged log look alike at the first invalid byte. The difference is what was promised. The
+# manifest is the witness: it names the offset below which the log was synced. As long as the machine has not
+# restarted since, everything that was written counts as well, for the death of a process loses none of it. A
+# checkpoint is the witness for full segments. Kafka cuts in either case (UnifiedLog.recoverLog): its replicas
+# bring back what was cut, and here there are none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from fencepost.journal.indexes import CorruptIndex, ProducerSnapshot, decode_snapshot
 from fencepost.journal.manifest import (
@@ -38,6 +45,7 @@ from fencepost.journal.manifest import (
     MANIFEST_FILE,
     SyncedSegment,
     decode_checkpoint,
+    decode_manifest,
     deletable,
     encode_checkpoint,
     read_log_start,
@@ -47,14 +55,25 @@ from fencepost.journal.segments import (
     INDEX_KINDS,
     LOG,
     SNAPSHOT,
+    WALK_BYTES,
     Segment,
     file_name,
     parse_file_name,
     walk_batches,
 )
-from fencepost.journal.storage import TEMPORARY_SUFFIX, Storage
+from fencepost.journal.storage import TEMPORARY_SUFFIX, DamagedLog, Storage, StorageFile
+from fencepost.protocol.batches import (
+    HEADER_SIZE,
+    MAGIC_AT,
+    MAGIC_COLUMNS,
+    MAGIC_KAFKA,
+    checksum_matches,
+    read_header,
+)
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET
+
+_FAR: Final = 1 << 40  # offsets that one log file does not hold
 
 
 def read_snapshot(storage: Storage, directory: str, offset: int) -> list[ProducerSnapshot] | None:
@@ -85,12 +104,18 @@ class Recovery:
         self.snapshots: list[int] = []  # offsets, ascending
         self._dropped_bytes = 0
         self._why: str | None = None
+        self._where: str | None = None
+        self._cut: Segment | None = None
         self._stored_log_start = read_log_start(storage, directory)
         sizes = self._sweep()
-        listed = [entry for entry in self._read_checkpoint() if entry.base_offset in sizes]
+        checkpoint = self._read_checkpoint()
+        self._refuse_missing(sizes, checkpoint)
+        listed = [entry for entry in checkpoint if entry.base_offset in sizes]
         # The checkpoint's entries for the first segments.
         self.synced = self._take_over(_vouched(sizes, listed, trusted_clean=trusted_clean))
-        self._replay(dict(list(sizes.items())[len(self.synced) :]))
+        unread = self._replay(dict(list(sizes.items())[len(self.synced) :]))
+        self._refuse_shortened(max([self._witnessed_end(), *[entry.end_offset for entry in checkpoint]]))
+        self._cut_off(unread)
         if not self.segments:
             self.segments.append(Segment(self._storage, self._directory, 0))
             self.segments[0].create()
@@ -142,6 +167,52 @@ class Recovery:
             Segment(self._storage, self._directory, base).remove()
         return {base: size for base, size in sizes.items() if base not in gone}
 
+    def _refuse_missing(self, sizes: dict[int, int], checkpoint: list[SyncedSegment]) -> None:
+        """Segments that were synced, or that hold the log start, cannot be gone."""
+        synced = [entry for entry in checkpoint if entry.end_offset > self._stored_log_start]
+        missing = [entry.base_offset for entry in synced if entry.base_offset not in sizes]
+        if missing:
+            file = self._path(file_name(missing[0], LOG))
+            raise self._damaged(f"{file} is missing", self._stored_log_start, checkpoint[-1].end_offset)
+        first = min(sizes, default=0)
+        if first > self._stored_log_start:
+            why = f"no file holds the offsets from {self._stored_log_start} on"
+            raise self._damaged(why, self._stored_log_start, first)
+
+    def _refuse_shortened(self, promised: int) -> None:
+        """A torn tail is what a crash leaves. A log that ends before what was promised is damaged, and so is
+        one with a valid batch after the first invalid byte: a tail is torn at its end.
+        """
+        end = self.segments[-1].end_offset if self.segments else 0
+        if end < promised:
+            what = f"{self._where} is damaged ({self._why})" if self._where else "its files are gone"
+            raise self._damaged(what, end, promised)
+        if self._cut is not None:
+            size = self._cut.size + self._dropped_bytes
+            after = _batch_after(self._cut.file, self._cut.size, size, end=end)
+            self._cut.release()
+            if after is not None:
+                what = f"{self._where} is damaged ({self._why}), and valid batches follow"
+                raise self._damaged(what, end, after)
+
+    def _witnessed_end(self) -> int:
+        """The end that the manifest promises, 0 without a manifest."""
+        data = self._storage.read_file(self._path(MANIFEST_FILE))
+        if data is None:
+            return 0
+        try:
+            return decode_manifest(data, directory=self._directory).promised_end(self._storage.boot_id)
+        except CorruptIndex:  # a loss of power may tear it; then no witness is left
+            return 0
+
+    def _damaged(self, what: str, start: int, end: int) -> DamagedLog:
+        location = self._storage.location
+        return DamagedLog(
+            f"{location}/{self._directory}: {what}. The records from offset {start} to {end} are at stake, "
+            f"so this log is not served, and nothing of it was changed. `fencepost check {location}` shows "
+            "what is left: restore the directory from a copy, or move it away to begin without its records"
+        )
+
     def _read_checkpoint(self) -> list[SyncedSegment]:
         data = self._storage.read_file(self._path(CHECKPOINT_FILE))
         try:
@@ -162,34 +233,47 @@ class Recovery:
             self.segments.append(segment)
         return vouched[: len(self.segments)]
 
-    def _replay(self, sizes: dict[int, int]) -> None:
-        """Read and check the other segments; the first invalid byte ends the log."""
+    def _replay(self, sizes: dict[int, int]) -> list[tuple[Segment, int]]:
+        """Read and check the other segments; the first invalid byte ends the log. Returns the later segments
+        with their sizes, unread; nothing is cut off yet.
+        """
+        unread: list[tuple[Segment, int]] = []
         if not sizes:
-            return
+            return unread
         transactions = self._open_transactions_at(min(sizes))
         for base, size in sizes.items():
             expected = self.segments[-1].end_offset if self.segments else base
+            segment = Segment(self._storage, self._directory, base)
             if self._why is None and base != expected:
                 self._why = f"a segment begins at offset {base} where {expected} was expected"
-            segment = Segment(self._storage, self._directory, base)
+                self._where = segment.path(LOG)
             if self._why is not None:
-                self._dropped_bytes += size
-                segment.remove()
+                unread.append((segment, size))
                 continue
             epoch = self.segments[-1].leader_epoch if self.segments else NO_LEADER_EPOCH
             self._why = _replay_segment(segment, size, transactions, leader_epoch=epoch)
             if self._why is not None:
+                self._cut, self._where = segment, f"{segment.path(LOG)}, byte {segment.size}"
                 self._dropped_bytes += size - segment.size
-                # Now, not later: the file grows at its end, and a batch after the garbage would never be
-                # found.
-                segment.file.truncate(segment.size)
             # A full segment ends with the entry of its largest timestamp, as a roll leaves it.
             if base != max(sizes):
                 segment.complete_time_index()
-            segment.write_indexes()
             # A log may have more segments than a process may have open files.
             segment.release()
             self.segments.append(segment)
+        return unread
+
+    def _cut_off(self, unread: list[tuple[Segment, int]]) -> None:
+        """Truncate the log at the first invalid byte, and write the indexes of what was read."""
+        for segment, size in unread:
+            self._dropped_bytes += size
+            segment.remove()
+        if self._cut is not None:
+            # Now, not later: the file grows at its end, and a batch after the garbage would never be found.
+            self._cut.file.truncate(self._cut.size)
+            self._cut.release()
+        for segment in self.segments[len(self.synced) :]:
+            segment.write_indexes()
 
     def _open_transactions_at(self, offset: int) -> OpenTransactions:
         """The open transactions at `offset`: from the newest valid snapshot at or before it and the batches
@@ -260,6 +344,33 @@ def _replay_segment(
     except ProtocolViolation as violation:
         return str(violation)
     return None
+
+
+def _batch_after(file: StorageFile, start: int, size: int, *, end: int) -> int | None:
+    """The base offset of a valid batch that begins after byte `start`, with records beyond offset `end`."""
+    position = start + 1
+    while position + HEADER_SIZE <= size:
+        window = file.read(position, min(WALK_BYTES, size - position))
+        for at in _magic_positions(window):
+            try:
+                header = read_header(window, at)
+            except ProtocolViolation:
+                continue
+            # Before its checksum is computed: few positions in other bytes have such an offset and length.
+            fits = position + at + header.size <= size and end < header.base_offset < end + _FAR
+            if fits and checksum_matches(file.read(position + at, header.size), 0, header):
+                return header.base_offset
+        position += len(window) - HEADER_SIZE + 1
+    return None
+
+
+def _magic_positions(window: bytes) -> Iterator[int]:
+    """Where in these bytes a header may begin that is whole in them."""
+    for magic in (MAGIC_KAFKA, MAGIC_COLUMNS):
+        found = window.find(magic, MAGIC_AT)
+        while found != -1 and found - MAGIC_AT + HEADER_SIZE <= len(window):
+            yield found - MAGIC_AT
+            found = window.find(magic, found + 1)
 
 
 def open_in_snapshot(producers: Iterable[ProducerSnapshot]) -> OpenTransactions:

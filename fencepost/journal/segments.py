@@ -32,7 +32,7 @@ from fencepost.journal.indexes import (
     TransactionIndex,
 )
 from fencepost.journal.manifest import SegmentSummary, SyncedSegment
-from fencepost.journal.storage import Storage, StorageError, StorageFile
+from fencepost.journal.storage import DamagedLog, Storage, StorageError, StorageFile
 from fencepost.protocol.batches import HEADER_SIZE, BatchHeader, Buffer, checksum_matches, read_header
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.records import read_columns
@@ -60,12 +60,12 @@ def parse_file_name(name: str) -> tuple[int, str]:
 
 
 def walk_batches(
-    file: StorageFile, start: int, end: int, *, check: bool = True, chunk_bytes: int = WALK_BYTES
+    file: StorageFile, start: int, end: int, *, chunk_bytes: int = WALK_BYTES
 ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
     """(position, header, bytes) of each batch between two byte positions; holds one chunk or one batch at a
     time.
 
-    ProtocolViolation at the first batch that is cut off, invalid, or (with `check`) fails its checksum.
+    ProtocolViolation at the first batch that is cut off, invalid, or fails its checksum.
     """
     position, window, window_start = start, memoryview(b""), start
     while position < end:
@@ -84,7 +84,7 @@ def walk_batches(
             window = memoryview(file.read(position, header.size))
             if len(window) < header.size:
                 raise ProtocolViolation(f"a batch of {header.size} bytes is cut off after {len(window)}")
-        if check and not checksum_matches(window, at, header):
+        if not checksum_matches(window, at, header):
             raise ProtocolViolation("the checksum of a batch does not match its bytes")
         yield position, header, window[at : at + header.size]
         position += header.size
@@ -339,16 +339,23 @@ class Segment:
         """(header, bytes) of the batches from the one that holds `from_offset` to the last below `before`,
         through a file handle of its own.
 
-        Checksums are not verified: they were when the batches arrived or were recovered.
+        DamagedLog when a checksum does not match, or a batch does not begin where the one before it ended.
+        Bytes that were verified once may have changed since.
         """
         start, end = self.locate(from_offset), self.locate(before)
         # The caller may release the segment in the middle of the iteration, which closes the shared handle.
         file = self._storage.open(self.path(LOG))
         try:
-            for _, header, batch in walk_batches(file, start, end, check=False):
+            expected: int | None = None
+            for _, header, batch in walk_batches(file, start, end):
+                if header.base_offset != (header.base_offset if expected is None else expected):
+                    raise ProtocolViolation(f"a batch begins at offset {header.base_offset}, not {expected}")
+                expected = header.next_offset
                 yield header, batch
         except ProtocolViolation as violation:
-            raise StorageError(f"{self.path(LOG)} is damaged: {violation}") from violation
+            raise DamagedLog(
+                f"{self._storage.location}/{self.path(LOG)} is damaged: {violation}"
+            ) from violation
         finally:
             file.close()
 

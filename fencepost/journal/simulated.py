@@ -179,6 +179,7 @@ class SimulatedStorage(MemoryStorage):
     def lose_power(self) -> None:
         """The machine stops: only synced data, and the unsynced data that the chooser keeps, is left."""
         self.kill()
+        self.boot_id = f"{int(self.boot_id) + 1}"
         assert isinstance(self._top, _Directory), "a simulated disk holds only its own entries"
         self._top.lose_power(self.choose)
 

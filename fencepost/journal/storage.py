@@ -31,6 +31,12 @@ class StorageError(FencepostError):
     """The disk failed, or its content is damaged. The leader that was writing resigns; nothing is retried."""
 
 
+class DamagedLog(StorageError):
+    """Bytes that were promised are not there, or were altered. Nobody leads this log, and nothing of it is
+    cut off, until a person has looked; the message says which file, what is at stake, and what helps.
+    """
+
+
 class DirectoryInUse(StorageError):
     """Another broker has locked this data directory."""
 
@@ -76,6 +82,13 @@ class StorageReader(Protocol):
     @property
     def location(self) -> str:
         """The location, for messages."""
+        ...
+
+    @property
+    def boot_id(self) -> str:
+        """A name of the time since the machine started: what was written in it is there, unless the disk
+        failed. Empty if the system tells none.
+        """
         ...
 
     def exists(self) -> bool:

@@ -317,16 +317,6 @@ def test_snapshots_stay_where_segments_begin_and_at_the_newest_offset() -> None:
     assert open_journal(storage).newest_snapshot(at_most=EVERYTHING) == (5, [producer(5)])
 
 
-def test_a_deleted_partition_is_gone() -> None:
-    storage, writer = new_writer()
-    writer.plain()
-    writer.journal.delete()
-    assert storage.directories() == []
-    with pytest.raises(StorageError, match="is deleted"):
-        writer.plain()
-    assert open_journal(storage).log_end_offset == 0
-
-
 def test_a_closed_journal_takes_nothing_more() -> None:
     _, writer = new_writer()
     writer.plain()

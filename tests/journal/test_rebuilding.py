@@ -9,7 +9,7 @@ from fencepost.journal.journal import Journal
 from fencepost.journal.manifest import CHECKPOINT_FILE, MANIFEST_FILE, ManifestState
 from fencepost.journal.memory import MemoryFile, MemoryStorage
 from fencepost.journal.segments import INDEX, LOG, TIME_INDEX, TRANSACTION_INDEX
-from fencepost.journal.storage import Storage, StorageError, StorageFile
+from fencepost.journal.storage import DamagedLog, Storage, StorageError, StorageFile
 from tests.journal.logs import (
     DIRECTORY,
     EVERYTHING,
@@ -185,19 +185,19 @@ def test_a_start_reads_only_what_nobody_vouches_for() -> None:
     assert read_by_a_start(trusted_clean=False) >= sizes[-1]
 
 
-def test_a_checkpoint_speaks_only_for_files_of_its_size() -> None:
-    """A log that shrank since it was synced is read again, and a checkpoint that says too much is
-    corrected."""
+@pytest.mark.parametrize("witness", [MANIFEST_FILE, CHECKPOINT_FILE])
+@pytest.mark.parametrize("trusted_clean", [True, False])
+def test_a_log_that_shrank_since_it_was_synced_is_refused(witness: str, *, trusted_clean: bool) -> None:
+    """Each of the two files says so alone, and nothing is changed."""
     storage, writer = a_log_in_memory()
     close(writer)
-    logs = files_of(storage, LOG)
-    cut(storage, logs[1], 100)
-    journal = open_journal(storage, trusted_clean=True)
-    assert journal.log_end_offset == 8
-    assert journal.dropped is not None
-    assert storage.read_file(f"{DIRECTORY}/{MANIFEST_FILE}") is None, "it promised more than there is"
-    checkpoint = storage.read_file(f"{DIRECTORY}/{CHECKPOINT_FILE}") or b""
-    assert checkpoint.count(b"base_offset") == 1
+    for name in {MANIFEST_FILE, CHECKPOINT_FILE} - {witness}:
+        storage.remove(f"{DIRECTORY}/{name}")
+    cut(storage, files_of(storage, LOG)[1], 100)
+    before = storage.files(DIRECTORY)
+    with pytest.raises(DamagedLog, match=r"The records from offset 8 to \d+ are at stake"):
+        open_journal(storage, trusted_clean=trusted_clean)
+    assert storage.files(DIRECTORY) == before
 
 
 @pytest.mark.parametrize("trusted_clean", [True, False])

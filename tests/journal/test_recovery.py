@@ -8,8 +8,9 @@ from crc32c import crc32c
 
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.disk import DiskStorage
-from fencepost.journal.manifest import MANIFEST_FILE
+from fencepost.journal.manifest import MANIFEST_FILE, ManifestState
 from fencepost.journal.segments import INDEX, LOG, TRANSACTION_INDEX, walk_batches
+from fencepost.journal.storage import DamagedLog
 from fencepost.protocol.batches import build_marker, place
 from fencepost.protocol.records import build_data_batch
 from fencepost.protocol.terms import TransactionResult
@@ -72,26 +73,84 @@ def test_no_altered_byte_of_a_batch_becomes_visible() -> None:
     for at in range(start, start + second.size):
         altered = copy_of(storage)
         flip(altered, FIRST_LOG, at)
-        journal = open_journal(altered)
         newer_leader = start + 12 < at < start + 16  # that is legal; then the next batch is older
-        assert journal.log_end_offset == (5 if newer_leader else 2)
-        assert journal.dropped is not None
-        assert f"from offset {journal.log_end_offset} on" in journal.dropped
+        if newer_leader:
+            assert open_journal(altered).log_end_offset == 5
+        else:
+            with pytest.raises(DamagedLog, match=r"valid batches follow\. The records from offset 2 to 5 "):
+                open_journal(altered)
 
 
-def test_what_comes_after_a_torn_batch_is_dropped_with_it() -> None:
+def test_a_batch_that_is_torn_at_the_end_of_the_log_is_dropped() -> None:
+    storage, writer = new_writer()
+    writer.plain(2)
+    writer.plain(1)
+    crash(writer)
+    path = files_of(storage, LOG)[-1]
+    flip(storage, path, -1)
+    journal = open_journal(storage)
+    assert journal.log_end_offset == 2
+    assert journal.dropped is not None
+    assert journal.dropped.endswith("from offset 2 on: the checksum of a batch does not match its bytes")
+    Writer(journal).plain()
+    assert open_journal(storage).log_end_offset == 3
+
+
+def test_a_log_that_is_damaged_in_its_middle_is_refused_and_not_changed() -> None:
     storage, writer = a_log_in_memory()
     crash(writer)
     flip(storage, FIRST_LOG, 100)
-    dropped = sum(storage.files(DIRECTORY)[path.rpartition("/")[2]] for path in files_of(storage, LOG))
-    journal = open_journal(storage)
-    assert journal.log_end_offset == 0
-    why = "the checksum of a batch does not match its bytes"
-    assert journal.dropped == f"orders-0: dropped {dropped} bytes from offset 0 on: {why}"
-    assert files_of(storage, LOG) == [FIRST_LOG]
-    assert files_of(storage, "snapshot") == []
-    Writer(journal).plain()
-    assert open_journal(storage).log_end_offset == 1
+    before = copy_of(storage)
+    with pytest.raises(DamagedLog, match=r"byte 0 is damaged .*, and valid batches follow"):
+        open_journal(storage)
+    for name in storage.files(DIRECTORY):
+        path = f"{DIRECTORY}/{name}"
+        assert storage.read_file(path) == before.read_file(path)
+
+
+@pytest.mark.parametrize("damage", ["flip the last byte", "lose the last segment", "lose every segment"])
+def test_what_the_manifest_promised_is_not_cut_off(damage: str) -> None:
+    storage, writer = a_log_in_memory()
+    end = writer.journal.log_end_offset
+    writer.journal.write_manifest(ManifestState(last_stable_offset=end, high_watermark=end))
+    crash(writer)
+    logs = files_of(storage, LOG)
+    if damage == "flip the last byte":
+        flip(storage, logs[-1], -1)
+    else:
+        for path in logs if damage == "lose every segment" else logs[-1:]:
+            storage.remove(path)
+    with pytest.raises(DamagedLog, match=rf"to {end} are at stake"):
+        open_journal(storage)
+
+
+def test_a_machine_that_restarted_may_have_lost_what_was_never_synced() -> None:
+    storage, writer = a_log_in_memory()
+    end = writer.journal.log_end_offset
+    writer.journal.write_manifest(ManifestState(last_stable_offset=end, high_watermark=end))
+    crash(writer)
+    flip(storage, files_of(storage, LOG)[-1], -1)
+    storage.boot_id = "another"
+    assert open_journal(storage).log_end_offset < end
+
+
+def test_a_machine_that_restarted_has_not_lost_what_was_synced() -> None:
+    storage, writer = a_log_in_memory()
+    end = writer.journal.sync()
+    writer.journal.write_manifest(ManifestState(last_stable_offset=end, high_watermark=end))
+    crash(writer)
+    flip(storage, files_of(storage, LOG)[-1], -1)
+    storage.boot_id = "another"
+    with pytest.raises(DamagedLog, match=rf"to {end} are at stake"):
+        open_journal(storage)
+
+
+def test_a_missing_first_segment_is_damage() -> None:
+    storage, writer = a_log_in_memory()
+    crash(writer)
+    storage.remove(FIRST_LOG)
+    with pytest.raises(DamagedLog, match="no file holds the offsets from 0 on"):
+        open_journal(storage)
 
 
 def test_a_tail_of_zeros_is_no_batch() -> None:

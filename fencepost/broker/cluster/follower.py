@@ -152,6 +152,7 @@ def act_on_news(node: Node, now: int) -> None:
                     node.drop(log, ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 if METADATA_PARTITION in node.logs:
                     node.outcome.effects.append(change)
+                node.damaged.discard(change.partition)
                 gone.add(change.partition.topic)
     if gone:
         for log in node.logs_under(Groups):
