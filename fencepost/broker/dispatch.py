@@ -37,6 +37,7 @@ from fencepost.broker.node import Node
 from fencepost.broker.partitions import delete_records, fetch, produce
 from fencepost.broker.purgatory import (
     GroupLog,
+    InFlight,
     InFlightAddOffsets,
     InFlightAddPartitions,
     InFlightElection,
@@ -58,31 +59,21 @@ Handler = Callable[[Node, Any, ReplyTo, int], None]
 VersionedHandler = Callable[[Node, Any, ReplyTo, int, ClientVersion], None]
 
 
-Contain = Callable[[Exception, Input | None], None]
-"""Deals with an exception of a handler of this input, or of the follow-up work (None); may raise it."""
-
-
-def _raise(problem: Exception, arrived: Input | None) -> None:
-    raise problem
-
-
-def step(node: Node, arrived: Input, now: int, contain: Contain = _raise) -> Outcome:
+def step(node: Node, arrived: Input, now: int) -> Outcome:
     """Handle one input at time `now` (milliseconds). The host performs the appends, then the effects."""
     node.outcome = outcome = Outcome([], [])
-    # A barrier around each part. A request that meets a bug must not end the broker for every other client,
-    # nor a deadline that cannot be handled keep later ones from being handled.
+    # A barrier around each part: a request that meets a bug must not end the broker for every other client,
+    # nor one deadline keep the others from being handled. `node.contain` raises, except in a server.
     if type(arrived) is Tick:
         node.wakes_at_ms = None
         for handle_due in TICKS:
-            try:
+            with node.contained():
                 handle_due(node, now)
-            except Exception as problem:  # noqa: BLE001 - see above
-                contain(problem, arrived)
     else:
         try:
             INPUTS[type(arrived)](node, arrived, now)
         except Exception as problem:  # noqa: BLE001 - see above
-            contain(problem, arrived)
+            node.contain(problem, arrived)
     try:
         # Order matters: leading or dropping a partition may make markers due, and both may wake readers.
         if node.news:
@@ -92,7 +83,7 @@ def step(node: Node, arrived: Input, now: int, contain: Contain = _raise) -> Out
         if node.movable:
             fetch.wake_readers(node)
     except Exception as problem:  # noqa: BLE001 - see above
-        contain(problem, None)
+        node.contain(problem, None)
     return outcome
 
 
@@ -163,7 +154,21 @@ def _received(node: Node, arrived: Received, now: int) -> None:
 
 
 def _answered(node: Node, arrived: Answered, now: int) -> None:
-    match node.in_flight.pop(arrived.token):
+    why = node.in_flight.pop(arrived.token, None)
+    try:
+        _use_answer(node, why, arrived, now)
+    except Exception:
+        # It is still in flight, until `contain` answers it with an error: whoever waits for it must not wait
+        # for ever.
+        if why is not None:
+            node.in_flight[arrived.token] = why
+        raise
+
+
+def _use_answer(node: Node, why: InFlight | None, arrived: Answered, now: int) -> None:
+    match why:
+        case None:
+            pass  # a second answer: the first one was the error of a handler that failed after it had begun
         case InFlightAddPartitions() as in_flight:
             produce.answer_to_add(node, in_flight, arrived)
         case InFlightAddOffsets() as in_flight:

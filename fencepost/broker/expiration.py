@@ -47,7 +47,8 @@ def scan_if_due(node: Node, now: int) -> None:
     for scan, due_ms in list(node.scans_at_ms.items()):
         if due_ms <= now:
             del node.scans_at_ms[scan]
-            _SCANS[scan][0](node, now)
+            with node.contained():
+                _SCANS[scan][0](node, now)
         _schedule(node, scan, now)
 
 

@@ -205,6 +205,10 @@ class Host:
     requests_waiting: int = 0  # client requests in the inbox
     wakes_at_ms: int | None = None
 
+    def __attrs_post_init__(self) -> None:
+        if self.contains_failures:
+            self.node.contain = self._contain
+
     # --- starting and stopping
 
     def start(self, now: int) -> None:
@@ -287,7 +291,7 @@ class Host:
         """Let the node take an input; appends are performed before effects."""
         if type(arrived) is Received and arrived.to.connection != NODE:
             self.requests_waiting -= 1
-        outcome = step(self.node, arrived, now, self._contain)
+        outcome = step(self.node, arrived, now)
         if outcome.appends:
             self.to_do.extend(outcome.appends)
         if outcome.effects:
@@ -303,18 +307,28 @@ class Host:
         The appends of this step have not been written. A partition whose state they entered differs from its
         log, so it is read again. Other effects are performed: they concern what happened before.
         """
-        if not self.contains_failures:
-            raise problem
+        if isinstance(problem, StorageError):
+            raise problem  # of the disk that a log is read from, not of the code: see `_lead`
+        if isinstance(arrived, BecomeLeader) and arrived.partition == METADATA_PARTITION:
+            # Reading it again would fail again, and without it nothing can be served.
+            raise MetadataLost(f"the log of the cluster's metadata cannot be read: {problem}") from problem
         self._report(problem, arrived)
         node, outcome = self.node, self.node.outcome
         doubtful = node.doubtful(arrived)
         outcome.appends = [append for append in outcome.appends if append.partition not in doubtful]
         for key in doubtful:
             self._give_up(key, problem)
-        if isinstance(arrived, Received):
-            node.abandon(arrived.to)
-            outcome.effects = [act for act in outcome.effects if getattr(act, "to", None) != arrived.to]
-            outcome.effects.append(Reply(arrived.to, error=ErrorCode.UNKNOWN_SERVER_ERROR))
+        match arrived:
+            case Received():
+                outcome.effects = [act for act in outcome.effects if getattr(act, "to", None) != arrived.to]
+                outcome.effects.append(Reply(arrived.to, error=ErrorCode.UNKNOWN_SERVER_ERROR))
+            case Answered(token=token, body=None):
+                node.in_flight.pop(token, None)  # the error path failed, too
+            case Answered(token=token):
+                failure = Answered(token=token, error=ErrorCode.NETWORK_EXCEPTION, body=None)
+                self.inbox.appendleft(failure)
+            case _:
+                pass
 
     def _contain_act(self, problem: Exception, act: Append | Effect, now: int) -> None:
         """An append or effect raised: the partition is in doubt, or a reader gets an error."""
@@ -322,7 +336,7 @@ class Host:
             raise problem
         self._report(problem, act)
         if isinstance(act, Append | Assign):
-            self._give_up(act.partition, problem)
+            self._lose(act.partition, problem)
         elif isinstance(act, ReplyFetched | ReplyListed):
             self._answer(Reply(act.to, error=ErrorCode.UNKNOWN_SERVER_ERROR), now)
 
@@ -337,18 +351,20 @@ class Host:
         )
 
     def _give_up(self, key: TopicPartition, problem: Exception) -> None:
-        """Stop serving a partition, and read its log again."""
-        if key != METADATA_PARTITION:
-            self._lose(key, problem)
-            return
-        # No controller is above this log, so the host itself leads it again, under a new epoch.
+        """Within a step: stop serving a partition at once, so that what follows does not append to it, and
+        read its log again.
+        """
         log = self.node.logs.get(key)
         if log is not None:
-            self.node.drop(log, ErrorCode.UNKNOWN_SERVER_ERROR)
-        self._drop_appends(key)
-        self.directory.give_up(key)
-        epoch = self.directory.journal(key).leader_epoch + 1
-        self.to_do.append(Assign(partition=key, leader_id=self.node_id, leader_epoch=epoch))
+            self.node.drop(log, ErrorCode.KAFKA_STORAGE_ERROR)
+        if key != METADATA_PARTITION:
+            self._lose(key, problem)
+        else:
+            # No controller is above this log, so the host itself leads it again, under a new epoch.
+            self._drop_appends(key)
+            self.directory.give_up(key)
+            epoch = self.directory.journal(key).leader_epoch + 1
+            self.to_do.append(Assign(partition=key, leader_id=self.node_id, leader_epoch=epoch))
 
     def _reply_fetched(self, act: ReplyFetched, now: int) -> None:
         self._answer(Reply(act.to, body=fetch.complete_fetch(act, self._journal)), now)
@@ -457,6 +473,8 @@ class Host:
         self._lose(key, problem)
 
     def _lose(self, key: TopicPartition, problem: Exception) -> None:
+        if isinstance(problem, MetadataLost):
+            raise problem
         if key == METADATA_PARTITION:
             raise MetadataLost(f"the log of the cluster's metadata failed: {problem}") from problem
         is_damaged = isinstance(problem, DamagedLog)

@@ -51,7 +51,8 @@ Rule: an append enters the log and the state at once; its effects wait until the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, cast
 
 import attrs
@@ -60,7 +61,6 @@ from sortedcontainers import SortedSet
 from fencepost.broker.cluster import controller
 from fencepost.broker.cluster.controller import METADATA_PARTITION, Controller
 from fencepost.broker.contract import (
-    NOBODY,
     Answered,
     Append,
     Assign,
@@ -92,9 +92,7 @@ from fencepost.broker.purgatory import (
     Following,
     Gathering,
     InFlight,
-    InFlightAddOffsets,
     InFlightIdBlock,
-    InFlightTopicCreation,
     Inner,
     LeaderLog,
     LogUnder,
@@ -124,6 +122,15 @@ from fencepost.protocol.transaction_log import read_transactions
 PREFETCH_BELOW: Final = controller.PRODUCER_ID_BLOCK_SIZE // 10
 
 
+Contain = Callable[[Exception, Input | None], None]
+"""Deals with an exception of the handler of an input, or of other work (None); may raise it."""
+
+
+def raise_it(problem: Exception, failed: Input | None) -> None:
+    """Contain nothing: tests and simulations want to see a bug."""
+    raise problem
+
+
 @attrs.define(eq=False)
 class Node:
     """State of one node. Only `step` in dispatch.py changes it."""
@@ -132,6 +139,7 @@ class Node:
     verifies_entries: Shared[bool] = attrs.field(kw_only=True, default=False)
     """For tests: decode each batch as it enters and compare it with the caller's entries. In simulated worlds
     the white-box judge reads the batches instead."""
+    contain: Shared[Contain] = attrs.field(kw_only=True, default=raise_it)
     logs: dict[TopicPartition, LeaderLog] = attrs.Factory(dict[TopicPartition, LeaderLog])
     cluster: Controller = attrs.Factory(Controller)
     following: Following = attrs.Factory(Following)
@@ -354,9 +362,17 @@ class Node:
                 self.reply(to, refused)
         self.moved(log.partition.key)
 
+    @contextmanager
+    def contained(self) -> Generator[None]:
+        """Keep a failure of this block from the blocks after it: one deadline must not hold up the others."""
+        try:
+            yield
+        except Exception as problem:  # noqa: BLE001 - `contain` decides
+            self.contain(problem, None)
+
     def doubtful(self, failed: Input | None) -> set[TopicPartition]:
-        """The partitions whose state may differ from their log after a step that raised in the handler of
-        `failed`, or after it (None).
+        """The partitions whose state may differ from their log after an exception in the handler of `failed`,
+        or in other work (None).
         """
         doubtful: set[TopicPartition] = set()
         if self.entering is not None:
@@ -375,18 +391,6 @@ class Node:
         return doubtful
 
     # --- answers and requests
-
-    def abandon(self, to: ReplyTo) -> None:
-        """A request was refused as a whole: its other waits lead to no second answer."""
-        for gathering in self.gatherings.values():
-            if gathering.to == to:
-                gathering.to = NOBODY
-        for ticket, parked in self.fetches.items():
-            if parked.to == to:
-                self.fetches[ticket] = attrs.evolve(parked, to=NOBODY)
-        for token, why in self.in_flight.items():
-            if isinstance(why, InFlightAddOffsets | InFlightTopicCreation) and why.to == to:
-                self.in_flight[token] = attrs.evolve(why, to=NOBODY)
 
     def reply(self, to: ReplyTo, refused: Refused) -> None:
         """Answer a whole request with an error."""

@@ -44,6 +44,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -74,7 +75,7 @@ from fencepost.protocol.frames import (
     decode_request,
     encode_reply,
 )
-from fencepost.protocol.messages import Fetch, FetchReply
+from fencepost.protocol.messages import Fetch, Produce
 
 # Bytes per wake-up of a connection: a limit, so that one busy client does not starve the others.
 RECEIVE_SIZE: Final = 1 << 20
@@ -116,6 +117,11 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def monotonic_ms() -> int:
+    """Milliseconds that never go back, for intervals."""
+    return time.monotonic_ns() // 1_000_000
+
+
 UNSENT_BYTES_MAX: Final = 64 << 20  # beyond this a connection is not read from until its peer takes answers
 PIECES_PER_SEND_MAX: Final = 256  # below IOV_MAX, which is 1024 on Linux and macOS
 
@@ -129,7 +135,8 @@ class Connection:
     frames: FrameReader = attrs.Factory(FrameReader)
     unsent: deque[memoryview] = attrs.Factory(deque[memoryview])
     unsent_bytes: int = 0
-    fetches: int = 0  # without an answer yet
+    waiting: dict[int, bool] = attrs.Factory(dict[int, bool])  # correlation id without a reply: is it a Fetch
+    fetches: int = 0  # of them
     is_closed: bool = False
     room: trio.lowlevel.ParkingLot = attrs.Factory(trio.lowlevel.ParkingLot)
     work: trio.lowlevel.ParkingLot = attrs.Factory(trio.lowlevel.ParkingLot)
@@ -201,21 +208,22 @@ class Notices:
     CAUSES_MAX = 1_000  # remembered; beyond this the oldest is forgotten
 
     def __init__(self, clock: Callable[[], int]) -> None:
+        """`clock` gives milliseconds that never go back."""
         self._clock = clock
-        self._told: dict[str, tuple[int, int]] = {}  # cause: (when it was last printed, how often not since)
+        self._logged: dict[str, tuple[int, int]] = {}  # cause: (when last printed, lines left out since)
 
-    def tell(self, cause: str, line: str) -> None:
+    def log(self, cause: str, line: str) -> None:
         """Print the line, unless one of the same cause was printed within the interval."""
         now = self._clock()
-        told_ms, left_out = self._told.pop(cause, (now - NOTICE_INTERVAL_MS, 0))
-        if now - told_ms < NOTICE_INTERVAL_MS:
-            self._told[cause] = (told_ms, left_out + 1)
+        logged_ms, left_out = self._logged.pop(cause, (now - NOTICE_INTERVAL_MS, 0))
+        if now - logged_ms < NOTICE_INTERVAL_MS:
+            self._logged[cause] = (logged_ms, left_out + 1)
             return
         more = f" ({left_out} more like this in between)" if left_out else ""
         print(f"{line}{more}", file=sys.stderr, flush=True)
-        self._told[cause] = (now, 0)
-        if len(self._told) > self.CAUSES_MAX:
-            del self._told[next(iter(self._told))]
+        self._logged[cause] = (now, 0)
+        if len(self._logged) > self.CAUSES_MAX:
+            del self._logged[next(iter(self._logged))]
 
 
 class Server:
@@ -232,7 +240,7 @@ class Server:
         self.pauses = [fault for fault in faults if isinstance(fault, PauseAfterAppend)]
         self.drops = [fault for fault in faults if isinstance(fault, DropReply)]
         self.lost: set[ReplyTo] = set()
-        self.notices = Notices(now_ms)
+        self.notices = Notices(monotonic_ms)
         # One buffer serves all connections: its bytes are copied into frames before the next receive.
         self._received = memoryview(bytearray(RECEIVE_SIZE))
         self._unsynced = trio.lowlevel.ParkingLot()
@@ -268,7 +276,7 @@ class Server:
     def _tell_troubles(self) -> None:
         troubles, self.host.troubles = self.host.troubles, []
         for trouble in troubles:
-            self.notices.tell(trouble.cause, trouble.text)
+            self.notices.log(trouble.cause, trouble.text)
 
     def _work_until_held(self, now: int) -> None:
         """Check after each append whether a fault stops the node before the append's effects."""
@@ -289,23 +297,30 @@ class Server:
             connection = self.connections.get(answer.to.connection)
             if connection is None:
                 continue
+            is_fetch = connection.waiting.pop(answer.to.correlation_id, None)
+            if is_fetch is None:
+                continue  # refused already, when its handler failed after part of its work
+            if is_fetch:
+                connection.fetches -= 1
+                connection.room.unpark_all()
             if answer.to in self.lost:
                 self.lost.discard(answer.to)
                 print(json.dumps({"lost_reply": type(answer.body).__name__}), flush=True)
                 connection.close()
             else:
                 connection.send(self._encode(answer))
-                if type(answer.body) is FetchReply:
-                    connection.fetches -= 1
-                    connection.room.unpark_all()
 
     def _encode(self, answer: Reply) -> list[Buffer]:
         number = answer.to.correlation_id
         try:
             return encode_reply(ReplyFrame(number, error=answer.error, body=answer.body))
         except FrameTooLarge as problem:
-            self.notices.tell("a reply that is too large", f"{type(answer.body).__name__}: {problem}")
+            self.notices.log("a reply that is too large", f"{type(answer.body).__name__}: {problem}")
             return encode_reply(ReplyFrame(number, error=ErrorCode.INVALID_REQUEST, body=None))
+        except Exception as problem:  # noqa: BLE001 - a bug costs this reply, not the others
+            text = "".join(traceback.format_exception(problem))
+            self.notices.log(f"{problem!r}", f"a bug in the broker, which drops the reply: {text}")
+            return encode_reply(ReplyFrame(number, error=ErrorCode.UNKNOWN_SERVER_ERROR, body=None))
 
     # --- connections
 
@@ -363,7 +378,13 @@ class Server:
                         await self._make_room(connection)
                     self._receive(connection, frame)
             except ProtocolViolation as problem:
-                self.notices.tell("a violation", f"closed a connection that violated the protocol: {problem}")
+                self.notices.log("a violation", f"closed a connection that violated the protocol: {problem}")
+                return
+            except Exception as problem:  # noqa: BLE001 - a bug costs this connection, not the others
+                text = "".join(traceback.format_exception(problem))
+                self.notices.log(
+                    f"{problem!r}", f"closed a connection because of a bug in the broker: {text}"
+                )
                 return
             finally:
                 self.turn()
@@ -384,8 +405,14 @@ class Server:
             connection.send(encode_reply(refused))
             return
         to = ReplyTo(connection.number, arrived.correlation_id)
-        if type(arrived.request) is Fetch:
-            connection.fetches += 1
+        if to.correlation_id in connection.waiting:
+            raise ProtocolViolation(
+                f"correlation id {to.correlation_id} is that of a request without a reply yet"
+            )
+        is_fetch = type(arrived.request) is Fetch
+        if not (type(arrived.request) is Produce and arrived.request.acks == 0):  # that gets no reply
+            connection.waiting[to.correlation_id] = is_fetch
+        connection.fetches += is_fetch
         for drop in self.drops:
             if drop.strikes(arrived.request):
                 self.lost.add(to)

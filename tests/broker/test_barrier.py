@@ -9,16 +9,23 @@ import attrs
 import pytest
 
 from fencepost.broker import dispatch
+from fencepost.broker.cluster import controller
 from fencepost.broker.cluster.controller import METADATA_PARTITION
-from fencepost.broker.contract import Durable, Reply, ReplyTo
+from fencepost.broker.contract import Answered, Durable
+from fencepost.broker.host import MetadataLost
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import fetch, partition
-from fencepost.broker.transactions import markers
+from fencepost.broker.purgatory import InFlightMarkers
+from fencepost.broker.server import FETCHES_MAX
+from fencepost.broker.transactions import end_txn, markers
+from fencepost.broker.transactions.state import Transactions
 from fencepost.journal.journal import Journal
 from fencepost.protocol import messages as m
 from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import fingerprint
+from fencepost.protocol.frames import encode_request
+from fencepost.protocol.terms import TransactionState
 from tests.broker.requests import (
     COMMIT,
     NOBODY,
@@ -26,8 +33,10 @@ from tests.broker.requests import (
     OTHERS,
     UNCOMMITTED,
     body_of,
+    end_request,
     fetch_request,
     fetched,
+    init_request,
     produce_request,
     produced,
 )
@@ -51,6 +60,7 @@ class ContainedStory(Story):
     def start(self) -> None:
         super().start()
         self.host.contains_failures = True
+        self.host.node.contain = self.host._contain  # pyright: ignore[reportPrivateUsage] - as the host itself
 
 
 @pytest.fixture
@@ -196,19 +206,131 @@ def test_a_bug_while_batches_become_durable_costs_its_partition_its_leader(
     assert story.check_recovery() > 0
 
 
-def test_a_request_is_answered_once_though_it_waits_elsewhere(
+def test_an_answer_whose_handler_fails_is_followed_by_an_error(
     story: ContainedStory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A Fetch that was parked before the bug struck must not be answered again at its deadline."""
-    handler = dispatch.REQUESTS[type(fetch_request(ORDERS))]
+    """So the markers are sent again, as after a broken connection."""
+    me = story.identity()
+    story.produce(me, "a")
+    answer_markers = markers.answer_markers
+    failures = 0
+
+    def buggy(node: Node, in_flight: Any, answer: Answered, now: int) -> None:
+        nonlocal failures
+        if answer.body is not None and failures < 2:
+            failures += 1
+            raise Bug("planted")
+        answer_markers(node, in_flight, answer, now)
+
+    monkeypatch.setattr(markers, "answer_markers", buggy)
+    story.ended(me, COMMIT)
+    story.wait(10_000)
+    assert failures == 2
+    assert story.states()[-1] is TransactionState.COMPLETE_COMMIT
+    assert story.visible() == "a"
+
+
+def test_an_answer_that_no_path_can_handle_is_dropped(
+    story: ContainedStory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = story.identity()
+    story.produce(me, "a")
+    monkeypatch.setattr(markers, "answer_markers", bug)
+    story.ended(me, COMMIT)
+    story.wait(10_000)
+    assert not [why for why in story.host.node.in_flight.values() if isinstance(why, InFlightMarkers)]
+
+
+def test_a_block_of_producer_ids_is_asked_for_again(
+    story: ContainedStory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = init_request(None)
+    story.ask(request)
+    ids = story.host.node.producer_ids
+    ids.next_id, ids.next_block = ids.end - 1, None
+    take = Node.take_producer_ids
+
+    def buggy(node: Node, block: m.AllocateProducerIdsReply | None) -> None:
+        if block is not None:
+            raise Bug("planted")
+        take(node, block)
+
     with monkeypatch.context() as planted:
-        planted.setitem(dispatch.REQUESTS, type(fetch_request(ORDERS)), after(handler))
-        to = story.offer(attrs.evolve(fetch_request(ORDERS), max_wait_ms=500, min_bytes=1))
-        story.run()
-    assert story.replies.pop(to) == Reply(to, error=ErrorCode.UNKNOWN_SERVER_ERROR)
-    story.wait(1_000)
-    assert to not in story.replies
-    assert ReplyTo(-2, 0) in story.replies
+        planted.setattr(Node, "take_producer_ids", buggy)
+        for _ in range(3):
+            story.ask(request)
+    story.ask(request)
+    assert story.ask(request).error is ErrorCode.NONE
+
+
+def test_one_timeout_that_cannot_be_handled_does_not_hold_up_the_others(
+    story: ContainedStory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["a", "b", "c", "d"]
+    for name in names:
+        story.produce(story.identity(name), "x", name=name)
+    abort = end_txn.abort_timed_out
+
+    def buggy(state: Transactions, name: str, **options: Any) -> Any:
+        if name == "a":
+            raise Bug("planted")
+        return abort(state, name, **options)
+
+    monkeypatch.setattr(end_txn, "abort_timed_out", buggy)
+    story.wait(600_000)
+    ended = [story.states(name)[-1] is TransactionState.COMPLETE_ABORT for name in names]
+    assert ended == [False, True, True, True]
+
+
+def test_a_metadata_log_that_cannot_be_applied_stops_the_broker(
+    story: ContainedStory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading it again would fail again, for ever."""
+    monkeypatch.setattr(controller, "apply", bug)
+    with pytest.raises(MetadataLost, match="cannot be read: planted"):
+        story.create("late")
+
+
+@pytest.mark.trio
+async def test_a_request_is_answered_once_though_its_answer_also_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The handler of EndTxn fails after it has decided: its reply waits for the record, which is dropped."""
+    handler = dispatch.VERSIONED_REQUESTS[m.EndTxn]
+    async with serving(contains_failures=True) as (_, wires):
+        wire = await wires.open()
+        await wire.prepare()
+        me = await wire.identity()
+        await wire.ask_until_done(produce_request(me, {ORDERS: "a"}))
+        with monkeypatch.context() as planted:
+            planted.setitem(dispatch.VERSIONED_REQUESTS, m.EndTxn, after(handler))
+            assert (await wire.ask(end_request(me, COMMIT))).error is ErrorCode.UNKNOWN_SERVER_ERROR
+        await wire.ask(LIST)
+        assert wire.arrived == {}, "a second answer came"
+
+
+@pytest.mark.trio
+async def test_a_connection_is_read_from_after_its_fetches_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(contains_failures=True) as (_, wires):
+        wire = await wires.open()
+        await wire.prepare()
+        with monkeypatch.context() as planted:
+            planted.setattr(fetch, "complete_fetch", bug)
+            for _ in range(2 * FETCHES_MAX):
+                reply = await wire.ask(fetch_request(ORDERS))
+                assert reply.error is ErrorCode.UNKNOWN_SERVER_ERROR
+        assert fetched(await wire.ask(fetch_request(ORDERS))).error is ErrorCode.NONE
+
+
+@pytest.mark.trio
+async def test_a_correlation_id_is_used_once_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+    waiting = attrs.evolve(fetch_request(ORDERS), max_wait_ms=60_000, min_bytes=1)
+    async with serving() as (_, wires):
+        wire = await wires.open()
+        await wire.prepare()
+        await wire.stream.send_all(b"".join(encode_request(waiting, correlation_id=7)) * 2)
+        assert await wire.is_closed_by_peer()
+    assert "correlation id 7 is that of a request without a reply" in capsys.readouterr().err
 
 
 @pytest.mark.trio

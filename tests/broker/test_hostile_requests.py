@@ -99,10 +99,10 @@ def test_notices_of_one_cause_are_counted_and_not_repeated(capsys: pytest.Captur
     now = 0
     notices = Notices(lambda: now)
     for number in range(500):
-        notices.tell("bad frame", f"bad frame {number}")
-    notices.tell("full disk", "full disk")
+        notices.log("bad frame", f"bad frame {number}")
+    notices.log("full disk", "full disk")
     now = NOTICE_INTERVAL_MS
-    notices.tell("bad frame", "bad frame 500")
+    notices.log("bad frame", "bad frame 500")
     assert capsys.readouterr().err.splitlines() == [
         "bad frame 0",
         "full disk",
@@ -113,7 +113,7 @@ def test_notices_of_one_cause_are_counted_and_not_repeated(capsys: pytest.Captur
 def test_notices_remember_a_bounded_number_of_causes(capsys: pytest.CaptureFixture[str]) -> None:
     notices = Notices(lambda: 0)
     for number in [*range(Notices.CAUSES_MAX + 1), 0, Notices.CAUSES_MAX]:
-        notices.tell(f"cause {number}", f"line {number}")
+        notices.log(f"cause {number}", f"line {number}")
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == Notices.CAUSES_MAX + 2  # the forgotten one is printed again, the last one is not
     assert lines[-1] == "line 0"

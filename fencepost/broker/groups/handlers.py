@@ -161,10 +161,11 @@ def expire(node: Node, now: int) -> None:
     """Handle the sessions, joins and syncs whose deadline has passed."""
     for log in node.logs_under(Groups):
         for group in list(log.coordinator.live.values()):
-            if min(group.deadlines(), default=now + 1) <= now:
-                _carry_out(node, log, Turn(group, now, node.settings.group_rules).decision(), now)
-            else:
-                _schedule(node, group)
+            with node.contained():
+                if min(group.deadlines(), default=now + 1) <= now:
+                    _carry_out(node, log, Turn(group, now, node.settings.group_rules).decision(), now)
+                else:
+                    _schedule(node, group)
 
 
 def _schedule(node: Node, group: Group) -> None:

@@ -245,7 +245,8 @@ def abort_timed_out(node: Node, now: int) -> None:
     """Abort transactions that exceeded their timeout; without producer ids, wait for the next scan."""
     for log in node.logs_under(Transactions):
         for name in transactions.timed_out(log.coordinator, now=now):
-            _abort_one(node, log, name, now)
+            with node.contained():
+                _abort_one(node, log, name, now)
         schedule_timeouts(node, log.coordinator, now)
 
 

@@ -78,7 +78,10 @@ def send_due_markers(node: Node, now: int) -> None:
             del node.marker_retries[key, name]
             log = node.log_under(Transactions, key)
             if log is not None:
-                _send_markers(node, log, name, now)
+                try:  # as `node.contained`, without its calls: this is done for every commit
+                    _send_markers(node, log, name, now)
+                except Exception as problem:  # noqa: BLE001 - see dispatch.step
+                    node.contain(problem, None)
 
 
 def _send_markers(node: Node, log: TransactionLog, name: str, now: int) -> None:
