@@ -103,6 +103,9 @@ _HOMES = {
     "WrongState": "fencepost.client.errors",
 }
 
+# For `from fencepost import *`; the type checker takes it from the block above.
+__all__ = tuple(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll] - one list is enough
+
 
 def __getattr__(name: str) -> Any:
     """Loads a public name from its home (PEP 562); AttributeError for any other."""

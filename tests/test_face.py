@@ -30,6 +30,12 @@ def test_every_public_name_is_what_the_type_checker_believes() -> None:
         assert getattr(fencepost, name) is getattr(sys.modules[module], name)
 
 
+def test_a_star_import_binds_every_public_name() -> None:
+    bound: dict[str, object] = {}
+    exec("from fencepost import *", bound)
+    assert {*bound} - {"__builtins__"} == {*dir(fencepost)} - {"__version__"}
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Brokker'"):
         _ = fencepost.Brokker
