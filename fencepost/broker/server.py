@@ -31,7 +31,7 @@ Rule: per wake-up a connection reads all bytes that are there and sends all answ
 # the host never sees another thread. A log may be deleted or given up during its sync; `directory.holds` then
 # discards the result, since it is not about the log that has this name now.
 #
-# A stop closes host, listener and directory, in this order (`_opened`). A kill skips it and is equally legal:
+# A stop closes host, directory and listener, in this order (`_opened`). A kill skips it and is equally legal:
 # recovery must cope anyway, a clean stop only makes the next start faster.
 
 from __future__ import annotations
@@ -467,14 +467,15 @@ def _listen(settings: BrokerSettings) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))
-    except OSError as problem:
+        listener.listen(1024)
+    except (OSError, UnicodeError) as problem:  # UnicodeError: no host can have this name
         listener.close()
-        is_unknown_host = isinstance(problem, socket.gaierror)
-        advice = "choose another --host" if is_unknown_host else "choose another --port, or 0 for a free one"
+        is_wrong_host = isinstance(problem, socket.gaierror | UnicodeError)
+        advice = "choose another host" if is_wrong_host else "choose another port, or 0 for a free one"
+        reason = getattr(problem, "strerror", None) or problem
         raise CannotListen(
-            f"cannot listen on {settings.host}:{settings.port}: {problem.strerror}; {advice}"
+            f"cannot listen on {settings.host}:{settings.port}: {reason}; {advice}"
         ) from problem
-    listener.listen(1024)
     listener.setblocking(False)
     return listener
 
@@ -482,12 +483,12 @@ def _listen(settings: BrokerSettings) -> socket.socket:
 @contextmanager
 def _opened(settings: BrokerSettings) -> Generator[tuple[Host, socket.socket, Ready]]:
     """A started host over its data directory, with its listener; closes them in order."""
-    storage = MemoryStorage() if settings.directory is None else DiskStorage(Path(settings.directory))
-    directory = DataDirectory.open(storage, settings=settings.journal)
-    try:
-        listener = _listen(settings)
-        with listener:
-            port = listener.getsockname()[1]
+    # The port comes first: a broker that cannot have it leaves no trace in the directory.
+    with _listen(settings) as listener:
+        port = listener.getsockname()[1]
+        storage = MemoryStorage() if settings.directory is None else DiskStorage(Path(settings.directory))
+        directory = DataDirectory.open(storage, settings=settings.journal)
+        try:
             node = Node(
                 attrs.evolve(settings.node, host=settings.host, port=port, cluster_id=directory.cluster_id)
             )
@@ -497,8 +498,8 @@ def _opened(settings: BrokerSettings) -> Generator[tuple[Host, socket.socket, Re
                 yield host, listener, Ready(settings.host, port)
             finally:
                 host.stop()
-    finally:
-        directory.abandon()
+        finally:
+            directory.abandon()
 
 
 async def serve(settings: BrokerSettings, *, on_ready: Callable[[Ready], None]) -> None:

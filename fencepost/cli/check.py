@@ -1,7 +1,7 @@
 """`fencepost check DIR`: compares every file of a data directory with a full scan of its batches.
 
 Rule: it only reads, and locks the directory against brokers meanwhile. The exit code is 0 without problems
-(notes do not count), 1 with problems, 2 if there was nothing to check.
+(notes do not count), 1 with problems or while a broker runs there, 2 if there is no such directory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def check(directory: Path, /, *, as_json: AsJson = False) -> int:
         storage.keep_out()
         findings = check_directory(storage)
     except (DirectoryInUse, NotADataDirectory) as problem:
-        raise CommandFailed(f"{problem}; nothing was checked", code=WRONG_USAGE) from problem
+        code = FAILED if isinstance(problem, DirectoryInUse) else WRONG_USAGE
+        raise CommandFailed(f"{problem}; nothing was checked", code=code) from problem
     finally:
         storage.unlock()
     for finding in findings.found:

@@ -43,9 +43,9 @@ def reach(bootstrap: str) -> str:
         )
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
-    except OSError as problem:
+    except (OSError, UnicodeError) as problem:  # UnicodeError: no host can have this name
         raise CommandFailed(
-            f"no broker listens on {bootstrap}: {problem.strerror or problem}",
+            f"no broker listens on {bootstrap}: {getattr(problem, 'strerror', None) or problem}",
             then="start one with `fencepost serve DIR`, or give its address with --bootstrap",
             code=NO_BROKER,
         ) from problem

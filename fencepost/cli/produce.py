@@ -85,6 +85,12 @@ def produce(
     compression
         Compression of the batches.
     """
+    if transactional_id == "":
+        raise CommandFailed(
+            "--transactional-id must not be empty",
+            then="give this producer a name, or leave the option out to write without transactions",
+            code=WRONG_USAGE,
+        )
     if records_per_transaction is not None and transactional_id is None:
         raise CommandFailed(
             "--records-per-transaction needs --transactional-id",
@@ -100,8 +106,7 @@ def produce(
                 then="`fencepost topic list` shows the topics",
                 code=WRONG_USAGE,
             )
-        if partition is not None:
-            partitions_of(admin, topic, [partition])
+        partitions_of(admin, topic, [] if partition is None else [partition])
         spoken = newest_dialect(admin.transaction_version())
     with Producer(
         bootstrap,

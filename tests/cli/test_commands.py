@@ -33,10 +33,10 @@ class Shell:
         """The answer as JSON."""
         return json.loads(self(*arguments, "--json"))
 
-    def produce(self, topic: str, *lines: str, options: tuple[str, ...] = ()) -> str:
+    def produce(self, topic: str, *lines: str, options: tuple[str, ...] = (), code: int = 0) -> str:
         """Writes lines."""
         self._file.write_text("".join(f"{line}\n" for line in lines))
-        return self("produce", topic, str(self._file), *options)
+        return self("produce", topic, str(self._file), *options, code=code)
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +72,11 @@ def test_errors_speak_to_a_person(shell: Shell) -> None:
     )
     assert "needs --before" in shell("topic", "delete-records", "maps", "--partition=0", code=2)
     assert shell("consume", "nope", code=1).startswith("fencepost: topic 'nope' does not exist")
+
+
+def test_an_unknown_topic_is_an_error_also_without_lines_to_write(shell: Shell) -> None:
+    for topic in ("nope", "not/a/topic"):
+        assert topic in shell.produce(topic, code=1)
 
 
 def test_records_from_an_offset_and_up_to_a_number(shell: Shell) -> None:

@@ -50,7 +50,7 @@ def test_a_second_broker_on_a_directory_or_a_port_is_told_so(tmp_path: Path) -> 
     with broker(tmp_path) as (_, address):
         same_directory = fencepost("serve", str(tmp_path), "--port", "0")
         same_port = fencepost("serve", "--memory", "--port", address.rpartition(":")[2])
-    for done, words in ((same_directory, "is in use"), (same_port, "choose another --port")):
+    for done, words in ((same_directory, "is in use"), (same_port, "choose another port")):
         assert done.returncode == 1
         assert words in done.stderr
         assert "Traceback" not in done.stderr
@@ -103,11 +103,14 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
         (["serve", "--memory", "--port", "99999"], 2, "--port"),
         (["serve", "--memory", "--producer-id-expiration-ms", "0"], 2, "--producer-id-expiration-ms"),
         (["serve", "--memory", "--without-fix", "luck"], 2, "unknown fix luck; the fixes are group_fencing"),
-        (["serve", "--memory", "--host", "nowhere.invalid"], 1, "choose another --host"),
+        (["serve", "--memory", "--host", "nowhere.invalid"], 1, "choose another host"),
+        (["serve", "--memory", "--host", "a" * 64], 1, "choose another host"),
         (["serve", "--memory", "--fault", "when node 1 crashes do drop"], 2, "a server cannot do"),
         (["topic", "list", "--bootstrap", "127.0.0.1:1"], 3, "fencepost serve"),
         (["topic", "list", "--bootstrap", "nowhere"], 2, "host:port"),
+        (["topic", "list", "--bootstrap", f"{'a' * 64}:1"], 3, "no broker listens on"),
         (["produce", "fruit", "--records-per-transaction", "5"], 2, "--transactional-id"),
+        (["produce", "fruit", "--transactional-id", ""], 2, "--transactional-id must not be empty"),
         (["demo", "--flights", "100", "--kills", "100"], 2, "need at least"),
         (["demo", "--flights", "1"], 2, "--flights"),
         (["dump", "/no/such/directory"], 1, "no such file or directory"),
