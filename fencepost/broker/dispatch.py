@@ -170,7 +170,7 @@ def _use_answer(node: Node, why: InFlight | None, arrived: Answered, now: int) -
         case None:
             pass  # a second answer: the first one was the error of a handler that failed after it had begun
         case InFlightAddPartitions() as in_flight:
-            produce.answer_to_add(node, in_flight, arrived)
+            produce.answer_to_add(node, in_flight, arrived, now)
         case InFlightAddOffsets() as in_flight:
             offsets.answer_to_add(node, in_flight, arrived, now)
         case InFlightMarkers() as in_flight:

@@ -26,7 +26,13 @@ from functools import cache
 from typing import Any, Final, NamedTuple, get_origin, get_type_hints
 
 from fencepost.broker.contract import Refused
+from fencepost.broker.groups.state import OFFSET_METADATA_BYTES_MAX
+from fencepost.broker.settings import NodeSettings
+from fencepost.journal.segments import BATCH_SIZE_MAX
+from fencepost.protocol.codec import BYTES_LENGTH_MAX, STRING_LENGTH_MAX
 from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.frames import CLIENT_ID_LENGTH_MAX, FRAME_SIZE_MAX, REQUEST_HEADER_MAX
+from fencepost.protocol.terms import TOPIC_NAME_LENGTH_MAX
 
 
 class Limit(NamedTuple):
@@ -106,3 +112,64 @@ def refused(request: object) -> Refused | None:
                 limit.error, f"{limit.what}: {len(value)} {limit.unit}, {limit.value} are possible"
             )
     return None
+
+
+_SETTINGS: Final = NodeSettings()
+
+LIMITS: Final = (
+    Limit("a request", FRAME_SIZE_MAX, "bytes", None, "socket.request.max.bytes"),
+    Limit(
+        "a request without its records",
+        REQUEST_HEADER_MAX,
+        "bytes",
+        None,
+        "decoded, it takes 70 times as much",
+    ),
+    Limit("client id", CLIENT_ID_LENGTH_MAX, "characters", None, "as much as a file name may have"),
+    Limit("any other text", STRING_LENGTH_MAX, "bytes", None, "the type STRING of Kafka's protocol"),
+    Limit("subscription, or assignment of a member", BYTES_LENGTH_MAX, "bytes", None, "a request's size"),
+    ENTRIES,
+    GROUP_ID,
+    TRANSACTIONAL_ID,
+    INSTANCE_ID,
+    Limit(
+        "name of a topic",
+        TOPIC_NAME_LENGTH_MAX,
+        "characters",
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        "Topic.validate",
+    ),
+    REQUEST_PARTITIONS,
+    CLUSTER_PARTITIONS,
+    Limit(
+        "metadata beside an offset",
+        OFFSET_METADATA_BYTES_MAX,
+        "bytes",
+        ErrorCode.OFFSET_METADATA_TOO_LARGE,
+        "offset.metadata.max.bytes",
+    ),
+    Limit(
+        "batch of a producer",
+        _SETTINGS.message_max_bytes,
+        "bytes",
+        ErrorCode.MESSAGE_TOO_LARGE,
+        "message.max.bytes; max.message.bytes of its topic",
+    ),
+    Limit(
+        "time of a batch beyond that of the broker",
+        _SETTINGS.log_message_timestamp_after_max_ms,
+        "ms",
+        ErrorCode.INVALID_TIMESTAMP,
+        "log.message.timestamp.after.max.ms",
+    ),
+    Limit(
+        "batch of an internal topic: offsets, a group, a transaction",
+        _SETTINGS.message_max_bytes,
+        "bytes",
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        "message.max.bytes; CoordinatorRuntime, TransactionStateManager",
+    ),
+    Limit("a response", FRAME_SIZE_MAX, "bytes", ErrorCode.INVALID_REQUEST, "as large as a request"),
+    Limit("a batch in any log", BATCH_SIZE_MAX, "bytes", None, "what recovery reads"),
+)
+"""Every limit, from the frame to the log; docs/trust.md shows them."""

@@ -17,7 +17,7 @@ from fencepost.broker.partitions import checks
 from fencepost.broker.partitions.checks import MarkerCheck, WriteCheck
 from fencepost.broker.transactions.state import Rules
 from fencepost.broker.transactions.tables import NEWEST, TransactionVersion
-from fencepost.protocol.terms import INT32_MAX
+from fencepost.protocol.terms import INT32_MAX, INT64_MAX
 
 PROTECTIONS: Final = frozenset({"fencing", "dedup"})
 
@@ -52,6 +52,8 @@ class NodeSettings:
     transaction_state_log_num_partitions: int = 50
     offsets_topic_num_partitions: int = 50
     message_max_bytes: int = 1_048_588  # message.max.bytes: 1 MiB of records and a header
+    log_message_timestamp_after_max_ms: int = 3_600_000  # later records would open a segment for each batch
+    log_message_timestamp_before_max_ms: int = INT64_MAX
     transaction_max_timeout_ms: int = 900_000
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
     transactional_id_expiration_ms: int = 604_800_000

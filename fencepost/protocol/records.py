@@ -49,6 +49,12 @@ from fencepost.protocol.kafka_records import Header, KafkaRecord, read_kafka_rec
 from fencepost.protocol.terms import INT64_MAX, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
 _COLUMN_COUNT: Final = 5
+_OFFSET_DELTAS: Final = 0  # places of columns
+_VALUES: Final = 2
+_NIL: Final = 0xC0  # msgpack's first bytes
+_SHORT_ARRAY: Final = 0x90
+_LENGTH_SIZES: Final = {0xDC: 2, 0xDD: 4}  # of longer arrays
+_COMPRESSIONS: Final = frozenset(Compression)
 _BYTES_OR_NULL: Final = frozenset({bytes, type(None)})
 _PACKED_AS_BYTES: Final = frozenset({bytes, bytearray, memoryview, type(None)})
 _ONLY_INT: Final = frozenset({int})
@@ -172,6 +178,53 @@ def read_columns(batch: Buffer, header: BatchHeader, at: int = 0) -> Columns:
         columns = _transpose(read_kafka_records(bytes(payload), header.record_count))
     _check_deltas(columns, header)
     return columns
+
+
+def check_records(batch: Buffer, header: BatchHeader) -> None:
+    """ProtocolViolation unless a producer's batch holds as many records as its header says, one per offset.
+
+    Columns are skipped, not decoded, which costs a tenth: their number and lengths are checked, and that
+    they are msgpack up to the last byte, but not the types of their entries. Compressed records are not
+    looked at: a small batch may unfold to a large one. Readers check the rest.
+    """
+    if header.compression:
+        if header.compression not in _COMPRESSIONS:
+            raise ProtocolViolation(f"compression {header.compression} is not supported")
+    elif header.magic == MAGIC_COLUMNS:
+        _check_shape(_payload(batch, header, 0), header.record_count)
+    else:  # no client of ours sends Kafka's records, so they may cost more
+        columns = read_columns(batch, header)
+        if columns.offset_deltas is not None:
+            raise ProtocolViolation("the offsets of the records are not 0, 1, 2 ...")
+
+
+def _check_shape(payload: Buffer, record_count: int) -> None:
+    unpacker = msgpack.Unpacker(max_buffer_size=len(payload) + 1)
+    unpacker.feed(payload)
+    try:
+        if unpacker.read_array_header() != _COLUMN_COUNT:
+            raise ProtocolViolation(f"the records are not {_COLUMN_COUNT} columns")
+        for column in range(_COLUMN_COUNT):
+            length = _array_length(payload, unpacker.tell())
+            is_usual = length is None and column != _VALUES
+            if not is_usual and (length != record_count or column == _OFFSET_DELTAS):
+                raise ProtocolViolation(f"column {column} of a batch is not as {record_count} new records")
+            unpacker.skip()
+    except (ValueError, IndexError, msgpack.UnpackException) as problem:
+        raise ProtocolViolation(f"the records are not msgpack: {problem}") from None
+    if unpacker.tell() != len(payload):
+        raise ProtocolViolation(f"{len(payload) - unpacker.tell()} bytes follow the last column")
+
+
+def _array_length(payload: Buffer, at: int) -> int | None:
+    """The length of the msgpack array that begins at byte `at`; None for nil, -1 for anything else."""
+    first = payload[at]
+    if first == _NIL:
+        return None
+    if first & 0xF0 == _SHORT_ARRAY:
+        return first & 0x0F
+    size = _LENGTH_SIZES.get(first, 0)
+    return int.from_bytes(payload[at + 1 : at + 1 + size], "big") if size else -1
 
 
 def read_keys_and_values(batch: Buffer, header: BatchHeader) -> list[tuple[bytes | None, bytes | None]]:

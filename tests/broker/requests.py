@@ -20,7 +20,9 @@ from fencepost.protocol.terms import (
     TransactionResult,
 )
 
-NOON: Final = 1_800_000_000_000  # where every story begins, in ms since 1970
+NOON: Final = (
+    1_700_000_000_000  # where every story begins, in ms since 1970: in the past also for real clocks
+)
 COMMIT: Final = TransactionResult.COMMIT
 ABORT: Final = TransactionResult.ABORT
 COMMITTED: Final = IsolationLevel.READ_COMMITTED

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from fencepost.broker.contract import Refused
-from fencepost.broker.partitions.checks import header_of, refused_form
+from fencepost.broker.partitions.checks import FormRules, header_of, refused_form
 from fencepost.protocol.batches import BatchHeader, build_marker
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.records import build_data_batch
@@ -48,6 +48,7 @@ def test_the_first_check_that_a_batch_fails_refuses_it(*, torn: bool, large: boo
         assert isinstance(header, BatchHeader)
         if torn:
             batch[-1] ^= 1
+        rules = FormRules(size_max=header.size - large, earliest=0, latest=NOON)
         for record_count in (1, 0, 2):
             counted = attrs.evolve(header, record_count=record_count)
             wrong = {
@@ -57,7 +58,7 @@ def test_the_first_check_that_a_batch_fails_refuses_it(*, torn: bool, large: boo
                 or header.is_control
                 or (header.producer_id != -1 and header.base_sequence < 0),
             }
-            found = refused_form(counted, batch, key=ORDERS, acks=1, size_limit=header.size - large)
+            found = refused_form(counted, batch, key=ORDERS, acks=1, rules=rules)
             expected = next((error for error, is_so in wrong.items() if is_so), None)
             assert (found.error if found else None) is expected
 

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import attrs
+import msgpack
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fencepost.broker import limits
 from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.settings import NodeSettings
 from fencepost.journal.segments import BATCH_SIZE_MAX
 from fencepost.protocol import messages as m
-from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.batches import HEADER_SIZE, MAGIC_COLUMNS, MAGIC_KAFKA, build_batch, read_header
+from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.frames import FRAME_SIZE_MAX
+from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
 from fencepost.protocol.offsets_log import read_groups, read_offsets
+from fencepost.protocol.records import build_data_batch, check_records, read_columns
 from fencepost.protocol.terms import GroupState, TopicPartition
 from tests.broker.group_story import GROUP, GroupStory, join_request, protocols, sync_request
 from tests.broker.requests import (
     COMMIT,
+    NOON,
     ORDERS,
     OTHERS,
     Identity,
@@ -26,6 +33,8 @@ from tests.broker.requests import (
     offset_request,
     offset_to_commit,
     plain_offset_request,
+    produce_batches,
+    produced,
 )
 from tests.broker.story import SETTINGS, LogEntry, Story, offsets_log_of, transaction_log_of
 
@@ -261,3 +270,129 @@ def test_a_request_that_names_too_much_is_refused_before_anything_is_done(
     before = [state_of(story, key) for key in story.host.node.logs]
     assert story.ask(request_).error is error
     assert [state_of(story, key) for key in story.host.node.logs] == before
+
+
+# --- records and their timestamps ------------------------------------------------------------------------
+
+
+def produced_error(story: Story, records: bytearray) -> ErrorCode:
+    before = state_of(story, ORDERS)
+    error = produced(story.ask(produce_batches({ORDERS: records}, name=None)))[ORDERS].error
+    assert (state_of(story, ORDERS) == before) is (error is not ErrorCode.NONE)
+    return error
+
+
+def column_batch(columns: object, *, count: int = 2) -> bytearray:
+    return build_batch(
+        msgpack.packb(columns),
+        magic=MAGIC_COLUMNS,
+        record_count=count,
+        last_offset_delta=count - 1,
+        base_timestamp=NOON,
+    )
+
+
+V = [b"a", b"b"]
+GARBAGE = [
+    column_batch([None, None, V, None, None], count=1),
+    column_batch([None, None, V, None, None], count=3),
+    column_batch([None, None, V, None, None], count=2**31 - 1),
+    column_batch([None, None, V, None]),
+    column_batch([None, None, V, None, None, None]),
+    column_batch([None, None, None, None, None]),
+    column_batch([None, None, 2, None, None]),
+    column_batch([None, [b"k"], V, None, None]),
+    column_batch([None, None, V, [1], None]),
+    column_batch([None, None, V, None, [None]]),
+    column_batch([[0, 2], None, V, None, None]),
+    column_batch([None, None, [b"x"] * 20, None, None], count=20_000),
+    column_batch(7),
+    *(
+        build_batch(garbage, magic=magic, record_count=2, last_offset_delta=1, base_timestamp=NOON)
+        for magic in (MAGIC_COLUMNS, MAGIC_KAFKA)
+        for garbage in (
+            b"",
+            b"\x99" * 20,
+            b"\xc1" * 20,
+            b"\xdd" * 9,
+            msgpack.packb([None, None, V, None, None]) + b"x",
+            msgpack.packb([None, None, V, None, None])[:-1],
+            b"\x91" * 5_000,
+        )
+    ),
+    build_batch(
+        build_kafka_batch([KafkaRecord(None, b"v")], timestamp=NOON)[HEADER_SIZE:],
+        record_count=2,
+        last_offset_delta=1,
+        base_timestamp=NOON,
+    ),
+    build_batch(b"x", magic=MAGIC_COLUMNS, attributes=7, base_timestamp=NOON),
+]
+
+
+@pytest.mark.parametrize("records", GARBAGE, ids=lambda records: bytes(records[HEADER_SIZE:][:16]).hex())
+def test_records_that_no_reader_could_read_are_refused(records: bytearray) -> None:
+    assert produced_error(Story(), records) is ErrorCode.INVALID_RECORD
+
+
+@given(
+    st.lists(st.none() | st.binary(max_size=300), min_size=1, max_size=70),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+def test_records_as_producers_build_them_are_accepted(
+    values: list[bytes | None], has_keys: bool, has_times: bool, has_headers: bool
+) -> None:
+    batch = build_data_batch(
+        values,
+        keys=values if has_keys else None,
+        timestamp_deltas=list(range(len(values))) if has_times else None,
+        headers=[[("name", value)] for value in values] if has_headers else None,
+        base_timestamp=NOON,
+    )
+    check_records(batch, read_header(batch))
+    of_kafka = build_kafka_batch([KafkaRecord(value, value) for value in values], timestamp=NOON)
+    check_records(of_kafka, read_header(of_kafka))
+
+
+@given(st.binary(max_size=64), st.integers(1, 5))
+def test_any_bytes_are_columns_or_refused(payload: bytes, count: int) -> None:
+    batch = build_batch(
+        payload, magic=MAGIC_COLUMNS, record_count=count, last_offset_delta=count - 1, base_timestamp=0
+    )
+    header = read_header(batch)
+    try:
+        columns = read_columns(batch, header)
+    except ProtocolViolation:
+        columns = None
+    if columns is not None and columns.offset_deltas is None:
+        check_records(batch, header)  # a producer's batch that a reader takes is never refused
+
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "error"),
+    [
+        (NOON + HOUR_MS, NOON + HOUR_MS, ErrorCode.NONE),
+        (NOON + 2 * HOUR_MS, NOON + 2 * HOUR_MS, ErrorCode.INVALID_TIMESTAMP),
+        (NOON, NOON + 2 * HOUR_MS, ErrorCode.INVALID_TIMESTAMP),
+        (NOON + 2 * HOUR_MS, NOON, ErrorCode.INVALID_TIMESTAMP),
+        (0, 0, ErrorCode.NONE),
+        (-1, -1, ErrorCode.NONE),
+        (-5, -5, ErrorCode.NONE),
+    ],
+)
+def test_a_batch_is_not_of_the_future(first: int, last: int, error: ErrorCode) -> None:
+    batch = build_data_batch([b"a"], base_timestamp=first, max_timestamp=last)
+    assert produced_error(Story(), batch) is error
+
+
+@pytest.mark.parametrize(("age_ms", "error"), [(900, ErrorCode.NONE), (1_100, ErrorCode.INVALID_TIMESTAMP)])
+def test_a_batch_is_not_older_than_the_setting_says(age_ms: int, error: ErrorCode) -> None:
+    story = Story(settings=attrs.evolve(SETTINGS, log_message_timestamp_before_max_ms=1_000))
+    batch = build_data_batch([b"a"], base_timestamp=story.now + 1 - age_ms)
+    assert produced_error(story, batch) is error
+    assert produced_error(story, build_data_batch([b"a"], base_timestamp=-1)) is ErrorCode.NONE

@@ -229,6 +229,29 @@ DIFFERENCES: Final = (
         noticed="The option --sync, and its cost in throughput.",
     ),
     Difference(
+        what="lengths of ids, entries of a request, partitions of a cluster",
+        kafka="Ids have up to 32,767 bytes; requests and clusters are bounded by memory.",
+        here="Ids have up to 249 characters, lists of a request up to 20,000 entries, clusters up to 20,000 "
+        "partitions.",
+        because="One process serves all; what it holds and writes for a request must have a bound.",
+        noticed="INVALID_GROUP_ID, INVALID_REQUEST or POLICY_VIOLATION; the limits are in trust.md.",
+    ),
+    Difference(
+        what="deleting a group with very many offsets",
+        kafka="UNKNOWN_SERVER_ERROR if the tombstones do not fit into one batch.",
+        here="The tombstones are written in several batches, that of the group last.",
+        because="What is too large must not stay for ever.",
+        noticed="After a kill in between, the group is there with fewer offsets.",
+    ),
+    Difference(
+        what="validation of produced records",
+        kafka="Every record is decoded, compressed ones too; offsets and the latest timestamp are rewritten.",
+        here="Columns are counted and must fill the batch; types of entries and compressed records are not "
+        "looked at. Offsets must be 0, 1, 2 ..., and the latest timestamp in the header counts as it is.",
+        because="A batch is stored as it arrives, and a small one may decompress to a large one.",
+        noticed="A consumer refuses such records, and a header with a later timestamp is INVALID_TIMESTAMP.",
+    ),
+    Difference(
         what="transaction verification requests",
         kafka="One at a time per transactional id and broker; a second one ends the first with "
         "NETWORK_EXCEPTION.",

@@ -18,6 +18,7 @@ import attrs
 from fencepost.broker.checks import Check
 from fencepost.broker.groups.tables import MEMBERSHIP
 from fencepost.broker.kafka_fixes import FIXES
+from fencepost.broker.limits import LIMITS
 from fencepost.broker.partitions.checks import (
     BEFORE_ASKING,
     CHECKS,
@@ -211,6 +212,19 @@ def _meaning(meanings: Mapping[ErrorCode, ErrorCode], error: ErrorCode) -> str:
     return _coded(meanings.get(error, error))
 
 
+def _limits() -> str:
+    rows = [
+        (
+            limit.what,
+            f"{limit.value:,} {limit.unit}",
+            "-" if limit.error is None else f"`{limit.error.name}`",
+            limit.source,
+        )
+        for limit in LIMITS
+    ]
+    return tables.markdown_table(["limit of", "value", "error", "Kafka's name, or why"], rows)
+
+
 def _form_rules() -> str:
     rows = [
         (str(number), check.name, _coded(check.error), check.source)
@@ -276,6 +290,7 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "produce-rules": _produce_rules,
     "add-errors": _add_errors,
     "form-rules": _form_rules,
+    "limits": _limits,
     "batch-checks": _batch_checks,
     "marker-checks": _marker_checks,
 }

@@ -45,6 +45,7 @@ from fencepost.protocol.batches import (
 )
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
 from fencepost.protocol.messages import Produce, TransactionMarker
+from fencepost.protocol.records import check_records
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
@@ -52,6 +53,7 @@ from fencepost.protocol.terms import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    NO_TIMESTAMP,
     TopicPartition,
     sequence_after,
 )
@@ -194,26 +196,52 @@ FORM_CHECKS: Final = (
     FormCheck(
         "has a producer id and no sequence", ErrorCode.INVALID_RECORD, source="LogValidator.validateBatch"
     ),
+    FormCheck(
+        "is further from the broker's time than log.message.timestamp.after.max.ms or before.max.ms",
+        ErrorCode.INVALID_TIMESTAMP,
+        source="LogValidator.validateTimestamp",
+    ),
+    FormCheck(
+        "holds records that are not as many as it says, or cannot be decoded",
+        ErrorCode.INVALID_RECORD,
+        source="LogValidator.validateRecord",
+    ),
 )
 
 
+@attrs.frozen(kw_only=True)
+class FormRules:
+    """What a partition accepts: max.message.bytes, and the timestamps (ms) between which a batch must lie."""
+
+    size_max: int
+    earliest: int
+    latest: int
+
+
 def refused_form(
-    header: BatchHeader, records: Buffer, *, key: TopicPartition, acks: int, size_limit: int
+    header: BatchHeader, records: Buffer, *, key: TopicPartition, acks: int, rules: FormRules
 ) -> Refused | None:
-    """Why a client's batch is refused, whoever sent it, or None. `size_limit`: its max.message.bytes."""
+    """Why a client's batch is refused, whoever sent it, or None."""
     is_wrong = (
         acks not in ACKS,
         key.topic in INTERNAL_TOPICS,
-        header.size > size_limit,
+        header.size > rules.size_max,
         not checksum_matches(records, 0, header),
         not 0 < header.record_count == header.last_offset_delta + 1,
         header.is_control,
         header.producer_id != NO_PRODUCER_ID and header.base_sequence < 0,
+        header.max_timestamp > rules.latest
+        or header.base_timestamp > rules.latest
+        or (header.base_timestamp < rules.earliest and header.base_timestamp != NO_TIMESTAMP),
     )
-    if True not in is_wrong:
-        return None
-    first = FORM_CHECKS[is_wrong.index(True)]
-    return Refused(first.error, first.name)
+    if True in is_wrong:
+        first = FORM_CHECKS[is_wrong.index(True)]
+        return Refused(first.error, first.name)
+    try:
+        check_records(records, header)
+    except ProtocolViolation as problem:
+        return Refused(FORM_CHECKS[-1].error, str(problem))
+    return None
 
 
 # --- a batch and what the partition knows of its producer -------------------------------------------------

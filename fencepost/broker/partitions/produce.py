@@ -51,7 +51,7 @@ from fencepost.broker.checks import first_refusal
 from fencepost.broker.contract import NOBODY, Answered, Refused, ReplyTo
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import checks, partition
-from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, Duplicate
+from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, Duplicate, FormRules
 from fencepost.broker.purgatory import Collect, Incoming, InFlight, InFlightAddPartitions, LeaderLog
 from fencepost.broker.transactions import state as transactions
 from fencepost.broker.transactions.tables import ClientVersion
@@ -110,10 +110,10 @@ def produce(node: Node, request: Produce, to: ReplyTo, now: int, client_version:
         if asks and checks.has_transaction(header) and not is_open and not is_internal:
             _start_adding(node, log, incoming, to_add, client_version, now)
         else:
-            _append(node, log, incoming, NO_GUARD if asks else UNGUARDED)
+            _append(node, log, incoming, NO_GUARD if asks else UNGUARDED, now)
     if to_add:
         assert request.transactional_id is not None, "a transactional batch without its id was refused above"
-        _ask_to_add(node, request.transactional_id, to_add, client_version)
+        _ask_to_add(node, request.transactional_id, to_add, now, client_version)
 
 
 def _part(
@@ -159,7 +159,11 @@ def _start_adding(
 
 
 def _ask_to_add(
-    node: Node, transactional_id: str, batches: list[tuple[Incoming, int]], client_version: ClientVersion
+    node: Node,
+    transactional_id: str,
+    batches: list[tuple[Incoming, int]],
+    now: int,
+    client_version: ClientVersion,
 ) -> None:
     header = batches[0][0].header
     why = InFlightAddPartitions(tuple(batches), client_version=client_version)
@@ -171,7 +175,8 @@ def _ask_to_add(
         verify_only=not client_version.transaction_version.adds_implicitly,
     )
     if not ask_coordinator(node, request, why):
-        answer_to_add(node, why, Answered(token=0, error=ErrorCode.COORDINATOR_NOT_AVAILABLE, body=None))
+        unavailable = Answered(token=0, error=ErrorCode.COORDINATOR_NOT_AVAILABLE, body=None)
+        answer_to_add(node, why, unavailable, now)
 
 
 def add_request(
@@ -201,7 +206,7 @@ def ask_coordinator(node: Node, request: AddPartitionsToTxn, why: InFlight) -> b
     return leader is not None
 
 
-def answer_to_add(node: Node, in_flight: InFlightAddPartitions, answer: Answered) -> None:
+def answer_to_add(node: Node, in_flight: InFlightAddPartitions, answer: Answered, now: int) -> None:
     """Handle the coordinator's answer: append the batches that it admitted, and refuse the others."""
     added = answer.body.partitions if isinstance(answer.body, AddPartitionsToTxnReply) else ()
     errors = {(part.topic, part.partition): part.error for part in added}
@@ -210,7 +215,7 @@ def answer_to_add(node: Node, in_flight: InFlightAddPartitions, answer: Answered
         log = node.logs.get(incoming.key)
         # A leader that lost and regained the partition has not seen the markers in between.
         if error is NO_ERROR and log is not None and log.partition.issued(guard):
-            _append(node, log, incoming, guard)
+            _append(node, log, incoming, guard, now)
         else:
             meanings = (
                 ADD_ERRORS if in_flight.client_version.transaction_version.adds_implicitly else VERIFY_ERRORS
@@ -226,13 +231,13 @@ def answer_to_add(node: Node, in_flight: InFlightAddPartitions, answer: Answered
 # --- appending -------------------------------------------------------------------------------------------
 
 
-def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int) -> None:
+def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int, now: int) -> None:
     refused = checks.refused_form(
         incoming.header,
         incoming.records,
         key=incoming.key,
         acks=incoming.acks,
-        size_limit=_size_limit(node, incoming.key.topic),
+        rules=_form_rules(node, incoming.key.topic, now),
     )
     verdict = refused or checks.judge(
         log.partition, incoming.header, verification_guard=guard, checks=node.settings.batch_checks
@@ -249,7 +254,11 @@ def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int) -> None:
     node.after(log, (part,))
 
 
-def _size_limit(node: Node, topic_name: str) -> int:
-    topic = node.cluster.topics.get(topic_name)
-    limit = None if topic is None else topic.max_message_bytes
-    return node.settings.message_max_bytes if limit is None else limit
+def _form_rules(node: Node, topic_name: str, now: int) -> FormRules:
+    topic, settings = node.cluster.topics.get(topic_name), node.settings
+    own_limit = None if topic is None else topic.max_message_bytes
+    return FormRules(
+        size_max=settings.message_max_bytes if own_limit is None else own_limit,
+        earliest=now - settings.log_message_timestamp_before_max_ms,
+        latest=now + settings.log_message_timestamp_after_max_ms,
+    )
