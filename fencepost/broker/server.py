@@ -76,6 +76,7 @@ from fencepost.protocol.frames import (
     encode_reply,
 )
 from fencepost.protocol.messages import Fetch, Produce
+from fencepost.protocol.terms import escaped
 
 # Bytes per wake-up of a connection: a limit, so that one busy client does not starve the others.
 RECEIVE_SIZE: Final = 1 << 20
@@ -220,7 +221,7 @@ class Notices:
             self._logged[cause] = (logged_ms, left_out + 1)
             return
         more = f" ({left_out} more like this in between)" if left_out else ""
-        print(f"{line}{more}", file=sys.stderr, flush=True)
+        print("\n".join(map(escaped, f"{line}{more}".splitlines())), file=sys.stderr, flush=True)
         self._logged[cause] = (now, 0)
         if len(self._logged) > self.CAUSES_MAX:
             del self._logged[next(iter(self._logged))]

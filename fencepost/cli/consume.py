@@ -15,7 +15,7 @@ from fencepost.cli.options import ANSWER_MS, DEFAULT, AsJson, Bootstrap, connect
 from fencepost.cli.output import Json, print_json, text_of
 from fencepost.client.consumer_records import Record
 from fencepost.client.shells.sync import Consumer
-from fencepost.protocol.terms import TopicPartition
+from fencepost.protocol.terms import TopicPartition, escaped
 
 POLL_MS = 500
 
@@ -95,13 +95,14 @@ def show(record: Record, *, as_json: bool, places: bool) -> None:
     if as_json:
         print_json(facts(record))
         return
-    out = sys.stdout.buffer
+    place = f"{record.partition}:{record.offset}\t" if places else ""
+    parts = [part for part in (record.key, record.value or b"") if part is not None]
+    if sys.stdout.isatty():
+        # A record must not change the title, clear the screen, or print what looks like other lines.
+        print(place + "\t".join(escaped(part.decode(errors="replace")) for part in parts))
+        return
     sys.stdout.flush()
-    if places:
-        out.write(f"{record.partition}:{record.offset}\t".encode())
-    if record.key is not None:
-        out.write(record.key + b"\t")
-    out.write((record.value or b"") + b"\n")
+    sys.stdout.buffer.write(place.encode() + b"\t".join(parts) + b"\n")
 
 
 def facts(record: Record) -> dict[str, Json]:

@@ -18,6 +18,7 @@ from typing import TypeVar, cast
 import attrs
 
 from fencepost.cli.errors import FAILED, WRONG_USAGE, CommandFailed
+from fencepost.protocol.terms import escaped
 
 T = TypeVar("T")
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
@@ -25,7 +26,10 @@ Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 
 def print_json(value: Json) -> None:
     """One JSON value on one line."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")) + "\n")
+    text = json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
+    if not text.isprintable():  # JSON escapes some control characters itself, but not all
+        text = json.dumps(value, separators=(", ", ": "))
+    sys.stdout.write(text + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -81,7 +85,7 @@ def as_words(cell: object) -> str:
         case list():
             return ",".join(map(as_words, cast("list[object]", cell)))
         case _:
-            return str(cell)
+            return escaped(str(cell))
 
 
 def moment(milliseconds: int) -> str:

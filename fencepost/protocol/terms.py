@@ -145,6 +145,15 @@ def coordinator_partition(key: str, partition_count: int) -> int:
     return (0 if code == -(2**31) else abs(code)) % partition_count
 
 
+def escaped(text: str) -> str:
+    """The text with `\\uXXXX` in place of what a terminal obeys instead of showing: control characters, and
+    those that reorder a line. Ids, members and records come from anyone.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
 def topic_name_problem(name: str) -> str | None:
     """Why a topic cannot have this name, or None (Topic.validate). Checked before a directory is created."""
     if not name:

@@ -1,0 +1,62 @@
+"""What comes from outside cannot command the terminal that it is printed on."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from fencepost import Record
+from fencepost.broker.server import Notices
+from fencepost.cli.consume import show
+from fencepost.cli.output import print_json, print_table
+from fencepost.protocol.terms import escaped
+
+TITLE = "\x1b]0;owned\x07"
+HOSTILE = [TITLE, "\x9b2J", "a\rb", "a\nb", "\u202eabc", "\x7f"]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_a_terminal_would_obey_is_escaped(text: str) -> None:
+    assert escaped(text).isprintable()
+    assert escaped(text).encode("ascii", "replace").decode("unicode_escape") == text
+
+
+def test_what_people_read_is_left_alone() -> None:
+    assert escaped("Zahlung für Åsa 支払い ✓") == "Zahlung für Åsa 支払い ✓"
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_tables_and_json_are_safe(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["id"], [[text]])
+    print_json({"id": text})
+    out = capsys.readouterr().out
+    assert all(line.isprintable() for line in out.splitlines())
+    assert json.loads(out.splitlines()[-1]) == {"id": text}
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_lines_of_the_broker_are_safe(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Notices(lambda: 0).log("cause", f"a violation: {text}")
+    assert all(line.isprintable() for line in capsys.readouterr().err.splitlines())
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_records_are_escaped_on_a_terminal_and_untouched_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes], *, is_terminal: bool
+) -> None:
+    def isatty(_: object) -> bool:
+        return is_terminal
+
+    kind: type[object] = type(sys.stdout)
+    monkeypatch.setattr(kind, "isatty", isatty, raising=False)
+    record = Record(
+        topic="t", partition=0, offset=5, timestamp=0, key=b"k", value=TITLE.encode() + b"\xff", headers=None
+    )
+    show(record, as_json=False, places=True)
+    sys.stdout.flush()
+    out = capfdbinary.readouterr().out
+    assert out == (
+        b"0:5\tk\t\\x1b]0;owned\\x07\xef\xbf\xbd\n" if is_terminal else b"0:5\tk\t\x1b]0;owned\x07\xff\n"
+    )
