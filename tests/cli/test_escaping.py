@@ -46,11 +46,7 @@ def test_lines_of_the_broker_are_safe(text: str, capsys: pytest.CaptureFixture[s
 def test_records_are_escaped_on_a_terminal_and_untouched_in_a_pipe(
     monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes], *, is_terminal: bool
 ) -> None:
-    def isatty(_: object) -> bool:
-        return is_terminal
-
-    kind: type[object] = type(sys.stdout)
-    monkeypatch.setattr(kind, "isatty", isatty, raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
     record = Record(
         topic="t", partition=0, offset=5, timestamp=0, key=b"k", value=TITLE.encode() + b"\xff", headers=None
     )
