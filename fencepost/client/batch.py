@@ -162,9 +162,11 @@ RECORD_SIZE_MAX: Final = 64 * 1024 * 1024
 
 def check_record(record: ProducerRecord) -> None:
     """Rejects a record that no batch can hold: TypeError or ValueError."""
-    topic, value, key, _, timestamp_ms, headers = cast("tuple[object, ...]", record)
+    topic, value, key, partition, timestamp_ms, headers = cast("tuple[object, ...]", record)
     if type(topic) is not str:
         raise TypeError(f"a topic must be a string, not {type(topic).__name__}")
+    if partition is not None and type(partition) is not int:
+        raise TypeError(f"a partition must be a whole number, not {partition!r}")
     for what, content in (("value", value), ("key", key)):
         if content is not None and type(content) is not bytes:
             raise TypeError(

@@ -40,7 +40,7 @@ Rule: a position advances only over records that were returned to the applicatio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import attrs
@@ -57,7 +57,12 @@ from fencepost.client.errors import (
     unknown_topic,
 )
 from fencepost.client.group_member import GroupMember, RebalanceCall
-from fencepost.client.group_offsets import ConsumerGroupMetadata, offsets_to_commit
+from fencepost.client.group_offsets import (
+    ConsumerGroupMetadata,
+    check_offsets,
+    check_partitions,
+    offsets_to_commit,
+)
 from fencepost.client.reply_errors import remedy_of
 from fencepost.client.requests import RequestMachine
 from fencepost.client.retries import CoordinatorOf, FinishedCall, OnceAnswered
@@ -127,8 +132,10 @@ class ConsumerMachine(RequestMachine):
         """Reads these partitions; those that were assigned before keep their positions."""
         if self.member is not None:
             raise WrongState("assign() is not allowed while topics are subscribed: call unsubscribe() first")
+        wanted = list(partitions)
+        check_partitions(wanted)
         self._group_metadata = None
-        self._read(partitions)
+        self._read(wanted)
 
     def _read(self, partitions: Iterable[TopicPartition]) -> None:
         wanted = list(dict.fromkeys(partitions))
@@ -200,6 +207,7 @@ class ConsumerMachine(RequestMachine):
         CommitFailed, RebalanceInProgress or FencedInstanceId if the member knows that the coordinator would
         reject it.
         """
+        check_offsets(offsets)
         group = ConsumerGroupMetadata(group_id=self.group_id)
         if self.member is not None:
             problem = self.member.commit_problem()
@@ -441,12 +449,13 @@ class ConsumerMachine(RequestMachine):
         for reading in lost:
             reading.lookup = number
 
-    def committed_request(self, partitions: Iterable[TopicPartition]) -> m.OffsetFetch:
+    def committed_request(self, partitions: Collection[TopicPartition]) -> m.OffsetFetch:
         """Requests committed offsets; read_committed waits for transactions that commit them (KIP-447)."""
+        check_partitions(partitions)
         return m.OffsetFetch(
             group_id=self.group_id,
             require_stable=self.settings.isolation_level is IsolationLevel.READ_COMMITTED,
-            partitions=tuple(TopicPartition(topic, number) for topic, number in partitions),
+            partitions=tuple(partitions),
         )
 
     def _look_up(self, reading: Reading, timestamp: int) -> None:

@@ -87,7 +87,7 @@ class SendPath(Generic[OutcomeT]):
         where = partition
         if where is None:
             where = route.sticky if key is None else crc32(key) % len(open_batches)
-        elif not 0 <= where < len(open_batches):
+        elif type(where) is not int or not 0 <= where < len(open_batches):
             return self._put_slowly(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
         batch = open_batches[where]
         keys = batch.keys
@@ -113,8 +113,9 @@ class SendPath(Generic[OutcomeT]):
     def _put_run(self, topic: str, share: Share, start: int) -> BatchRun:
         """Appends records of `share` from `start` on to one batch, as many as fit, at least one."""
         route = self._hot.get(topic)
-        if route is not None:
-            batch = route.open[route.sticky if share.partition is None else share.partition]
+        where = share.partition
+        if route is not None and (where is None or (type(where) is int and 0 <= where < len(route.open))):
+            batch = route.open[route.sticky if where is None else where]
             run = fill(batch, share, start)
             if run is not None:
                 if batch.is_closed:  # by the IO thread: records before its mark count

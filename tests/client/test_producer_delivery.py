@@ -372,6 +372,8 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"key": 7}, TypeError, "key_serializer"),
     ({"topic": 3}, TypeError, "a topic must be a string"),
     ({"partition": 9}, UnknownTopic, "no partition 9"),
+    ({"partition": "0"}, TypeError, "a partition must be a whole number, not '0'"),
+    ({"partition": 1.0}, TypeError, r"a partition must be a whole number, not 1\.0"),
     ({"timestamp_ms": -5}, ValueError, "milliseconds since 1970"),
     ({"timestamp_ms": 2**63}, ValueError, "milliseconds since 1970"),
     ({"headers": [("h", "text")]}, TypeError, "a header must be"),

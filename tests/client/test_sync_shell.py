@@ -8,6 +8,7 @@ import threading
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -387,6 +388,20 @@ def test_a_key_that_is_no_bytes_is_refused_on_the_short_way_too(
             producer.send("t", b"v", key, partition=partition)
         producer.flush()
     assert read(broker.address) == [b"opens a batch"]
+
+
+@pytest.mark.parametrize("partition", ["0", 1.0, -1, 4])
+def test_a_partition_that_is_none_is_refused_at_every_send(broker: Broker, partition: Any) -> None:
+    kind, words = (UnknownTopic, "no partition") if type(partition) is int else (TypeError, "whole number")
+    with Producer(broker.address, linger_ms=60_000) as producer:
+        for where in (3, 0, 1, 2):
+            with pytest.raises(kind, match=words):  # before and after the first batches are open
+                producer.send("t", b"x", partition=partition)
+            with pytest.raises(kind, match=words):
+                producer.send_many("t", [b"x"], partition=partition)
+            producer.send("t", b"opens a batch", partition=where)
+        producer.flush()
+    assert read(broker.address) == [b"opens a batch"] * 4
 
 
 def test_an_unknown_topic_is_told_by_name(broker: Broker) -> None:
