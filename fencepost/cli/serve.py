@@ -35,6 +35,7 @@ def serve(
     *,
     memory: Annotated[bool, Parameter(negative="")] = False,
     host: str = "127.0.0.1",
+    insecure: Annotated[bool, Parameter(negative="")] = False,
     port: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65535))] = DEFAULT_PORT,
     sync: Literal["none", "commit", "all"] = "none",
     transaction_max_timeout_ms: _Duration = None,
@@ -61,6 +62,9 @@ def serve(
         Keep all data in memory; it is lost when the broker stops.
     host
         Address to listen on.
+    insecure
+        Listen beyond this machine. The broker has no users and no encryption: whoever reaches the port may
+        read, write and delete everything.
     port
         Port to listen on; 0 picks a free port.
     sync
@@ -97,6 +101,12 @@ def serve(
             then="for example: fencepost serve ./data",
             code=WRONG_USAGE,
         )
+    if not insecure and not _is_loopback(host):
+        raise CommandFailed(
+            f"--host {host} opens the broker to other machines, and it has no users and no encryption",
+            then="add --insecure if everyone who reaches the port may do everything",
+            code=WRONG_USAGE,
+        )
     import attrs
     import trio
 
@@ -128,6 +138,18 @@ def serve(
     tell = partial(_tell_ready, settings, with_parent=with_parent)
     trio.run(partial(serve_until_signalled, settings, on_ready=tell))
     return OK
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address. A name that does not resolve is the listener's error."""
+    import socket
+    from ipaddress import ip_address
+
+    try:
+        found = {str(address[0]) for *_, address in socket.getaddrinfo(host or "0.0.0.0", None)}
+    except (OSError, UnicodeError):
+        return True
+    return all(ip_address(address.partition("%")[0]).is_loopback for address in found)
 
 
 def _generation(
