@@ -77,11 +77,13 @@ def sealed_object(data: bytes, path: str) -> Object:
     text, mark, seal = data.rpartition(b',\n  "checksum": ')
     try:
         content: Any = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from error
     if not isinstance(content, dict):
         raise ValueError("not a JSON object")
-    if not mark or seal != b"%d\n}\n" % crc32c(path.encode() + text):
+    if not mark:
+        raise ValueError("it has no checksum: an older build wrote it, or another program")
+    if seal != b"%d\n}\n" % crc32c(path.encode() + text):
         raise ValueError("its checksum does not match: it was altered, or belongs to another place")
     return cast("Object", content)
 

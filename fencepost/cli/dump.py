@@ -178,7 +178,7 @@ def facts_of_file(path: Path, *, records: bool = False) -> Iterator[Fact]:
     try:
         for fact in facts_of_log(path, records=records) if kind == LOG else reader(path, base_offset):
             yield {"kind": fact.pop("kind"), **where, **fact}
-    except (FencepostError, ValueError) as problem:  # a damaged manifest is invalid JSON or invalid UTF-8
+    except (FencepostError, ValueError, RecursionError) as problem:  # the last two from a damaged manifest
         yield {"kind": "damage", **where, "because": str(problem)}
 
 

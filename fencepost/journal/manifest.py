@@ -225,15 +225,20 @@ def decode_json(data: bytes, *, place: str, version: int) -> dict[str, Any]:
     """The object in a file of `encode_json`; CorruptIndex when it is damaged, or of another version."""
     try:
         content: Any = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptIndex(f"{place} is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise CorruptIndex(f"{place} is not a JSON object")
     fields = cast("dict[str, Any]", content)
     if fields.get("format") != version:
         raise CorruptIndex(f"{place} has format {fields.get('format')}; this build reads format {version}")
-    fields.pop(CHECKSUM, None)
+    if fields.pop(CHECKSUM, None) is None:
+        raise CorruptIndex(f"{place} has no checksum: an older build wrote it, or another program")
     # Every byte counts, also those that JSON ignores: the file must be what this content is written as.
-    if encode_json(fields, place=place) != data:
+    try:
+        is_whole = encode_json(fields, place=place) == data
+    except RecursionError:  # nothing that was written here is nested so deeply
+        is_whole = False
+    if not is_whole:
         raise CorruptIndex(f"{place} is damaged: its checksum does not match")
     return fields

@@ -165,7 +165,7 @@ def _offsets(
 def _json_object(name: str, value: str, form: str) -> dict[str, Any]:
     try:
         parsed = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         _malformed(name, value, form)
     if not isinstance(parsed, dict):
         _malformed(name, value, form)

@@ -330,6 +330,12 @@ SMALL_FILES = [
         MANIFEST,
         "its checksum does not match",
     ),
+    Fault(
+        "a manifest is nested beyond measure",
+        lambda at: at.put(MANIFEST, b"[" * 100_000),
+        MANIFEST,
+        "not JSON",
+    ),
     Fault("a manifest has a flipped bit", lambda at: at.flip(MANIFEST, 40), MANIFEST, ""),
     Fault(
         "a log start is beyond the log",
@@ -343,7 +349,13 @@ SMALL_FILES = [
         LOG_START,
         "its log_start_offset is missing or malformed",
     ),
-    Fault("a log start was altered", lambda at: at.put(LOG_START, b"{}"), LOG_START, "its checksum does not"),
+    Fault(
+        "a log start was altered",
+        lambda at: at.put(LOG_START, at.get(LOG_START).replace(b": ", b":  ", 1)),
+        LOG_START,
+        "its checksum does not",
+    ),
+    Fault("a log start has no checksum", lambda at: at.put(LOG_START, b"{}"), LOG_START, "has no checksum"),
     Fault("a manifest is a list", lambda at: at.put(MANIFEST, b"[]"), MANIFEST, "not a JSON object"),
     Fault(
         "a manifest lacks its offsets",

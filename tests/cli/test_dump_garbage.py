@@ -28,6 +28,7 @@ def partition(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @example(data=b"\xb5\xff")
 @example(data=b"3")
 @example(data=b"{}")
+@example(data=b"[" * 100_000)
 @example(data=b"\x7f" * 12)  # a moment beyond the calendar, in a time index
 def test_any_bytes_are_told(partition: Path, name: str, data: bytes) -> None:
     file = partition / name

@@ -98,6 +98,26 @@ def test_a_manifest_without_sense_is_refused(content: bytes) -> None:
         decode_manifest(content, directory=DIRECTORY)
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"[" * 100_000, "is not JSON: .*recursion"),
+        (b'{"format": 1, "segments": ' + b"[" * 100_000, "is not JSON: .*recursion"),
+        (b'{"format": 1, "segments": []}', "has no checksum"),
+    ],
+)
+def test_a_manifest_is_refused_in_words(content: bytes, words: str) -> None:
+    with pytest.raises(CorruptIndex, match=words):
+        decode_manifest(content, directory=DIRECTORY)
+
+
+def test_a_manifest_of_any_depth_is_refused() -> None:
+    for depth in range(700, 1_000):  # up to what can be read, but not written
+        content = b'{"format": 1, "segments": ' + b"[" * depth + b"]" * depth + b', "checksum": 1}'
+        with pytest.raises(CorruptIndex):
+            decode_manifest(content, directory=DIRECTORY)
+
+
 def test_recovery_never_reads_the_manifest() -> None:
     storage, writer = new_writer()
     writer.plain(2)

@@ -52,6 +52,7 @@ reaches = ["q ends"]
 # What replaces a piece of the good file, and the pieces of the error: one row per kind of value and per rule.
 WRONG: list[tuple[str, str, tuple[str, ...]]] = [
     ('name = "s"', "name = s", ("s.toml is not TOML", "line 1")),
+    ('name = "s"', f"name = {'[' * 20_000}", ("s.toml is not TOML", "recursion")),
     ('name = "s"\n', "", ("line 1: name: is missing; it is text",)),
     ('name = "s"', "name = 3", ("line 1: name: is 3, but must be text",)),
     ("[cluster]", "[claster]", ("claster: is not a key here", '"cluster"?')),

@@ -69,6 +69,7 @@ def test_options_are_understood(given: dict[str, str], meant: ReadOptions) -> No
         ({"startingOffsets": '{"orders":{"0":-3}}'}, "is JSON like"),
         ({"startingOffsets": '{"orders":{"0":true}}'}, "is JSON like"),
         ({"startingOffsets": '{"orders":[0]}'}, "is JSON like"),
+        ({"startingOffsets": "[" * 20_000}, "is JSON like"),
         ({"startingOffsets": '{"orders":{"x":1}}'}, "is JSON like"),
         ({"startingOffsets": "[1]"}, "is JSON like"),
         ({"startingOffsets": "23"}, "is JSON like"),
