@@ -351,7 +351,7 @@ SMALL_FILES = [
     ),
     Fault(
         "a log start was altered",
-        lambda at: at.put(LOG_START, at.get(LOG_START).replace(b": ", b":  ", 1)),
+        lambda at: at.put(LOG_START, encode_json({"format": 1, "log_start_offset": 0}, place="elsewhere")),
         LOG_START,
         "its checksum does not",
     ),
