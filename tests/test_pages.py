@@ -9,9 +9,12 @@ import ast
 import re
 from collections import defaultdict
 from functools import cache
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 
 import pytest
+
+from fencepost import RunResult, simulate
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "fencepost"
@@ -82,6 +85,18 @@ def missing(page: str) -> list[str]:
 @pytest.mark.parametrize("path", PAGES, ids=[path.relative_to(ROOT).as_posix() for path in PAGES])
 def test_what_a_page_names_exists(path: Path) -> None:
     assert missing(path.read_text(encoding="utf-8")) == []
+
+
+def test_the_page_of_the_simulator_shows_simulate_as_it_is() -> None:
+    page = (ROOT / "docs" / "simulator.md").read_text(encoding="utf-8")
+    found = re.search(r"`fencepost\.simulate(\(seed, .*\))` returns a `RunResult`:([^.]*)\.", page)
+    assert found is not None
+    shape = signature(simulate)
+    bare = [each.replace(annotation=Parameter.empty) for each in shape.parameters.values()]
+    assert found[1] == str(Signature(bare)).replace("'", '"')
+    names = CODE.findall(found[2])
+    assert names
+    assert [name for name in names if name not in dir(RunResult)] == []
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def _as_json(report: RunResult) -> dict[str, Json]:
         "problems": report.problems,
         "expected": report.expected,
         "reached": report.reached,
-        "fired": report.fired,
+        "struck": report.struck,
         "broken": report.broken,
         "evidence": report.evidence,
         "digest": report.digest,
@@ -197,7 +197,7 @@ def _print(report: RunResult) -> None:
         ("", report.problems),
         ("expected: ", report.expected),
         ("reached:  ", report.reached),
-        ("struck:   ", report.fired),
+        ("struck:   ", report.struck),
         ("broken:   ", report.evidence),
     ):
         for line in lines:

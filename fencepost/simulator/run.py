@@ -520,7 +520,7 @@ class RunResult:
     kinds of fault that struck.
 
     `known_anomaly` is what brokers of an old generation do by design: where a fuzzed world met it, it ended.
-    `name`, `problems`, `expected`, `reached` and `fired` belong to scenarios; `problems` is empty for one
+    `name`, `problems`, `expected`, `reached` and `struck` belong to scenarios; `problems` is empty for one
     that passed.
     """
 
@@ -537,7 +537,7 @@ class RunResult:
     problems: tuple[str, ...] = ()
     expected: tuple[str, ...] = ()
     reached: tuple[str, ...] = ()
-    fired: tuple[str, ...] = ()
+    struck: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:

@@ -56,7 +56,7 @@ def test_json_ends_with_the_counts(capsys: Output, story: Path) -> None:
     first, _, last = json_lines(capsys.readouterr().out)
     assert first["expected"] == ["reaches node 1 receives Produce #2", "t-0 shows [a]"]
     assert first["reached"] == ["node 1 receives Produce #2"]
-    assert first["fired"] == ["drop (node 1 sends Produce reply to p)"]
+    assert first["struck"] == ["drop (node 1 sends Produce reply to p)"]
     assert first["passed"]
     assert (last["scenarios"], last["runs"], last["passed"], last["failed"]) == (1, 2, 2, 0)
 

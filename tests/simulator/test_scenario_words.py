@@ -92,7 +92,7 @@ def test_an_action_is_done_and_undone(when: str, what: str) -> None:
     recorded = record_case(case)
     report, history = recorded.result, recorded.history
     assert report.problems == ()
-    assert f"{what} ({when})" in report.fired
+    assert f"{what} ({when})" in report.struck
     assert any(isinstance(event, Struck) for event in history.events), "a picture shows it"
 
 

@@ -24,7 +24,7 @@ SHIPPED = [case for path in FILES for case in cases(scenario_of(path.read_text()
 def test_a_shipped_story_comes_out_as_it_says(case: Case) -> None:
     report = run_case(case)
     assert report.problems == ()
-    assert report.fired, "a story is about something that goes wrong"
+    assert report.struck, "a story is about something that goes wrong"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -275,7 +275,7 @@ def test_a_fault_that_does_nothing_never_struck(builder: Builder) -> None:
     report = only(builder)
     told = f"fault struck 0 of 1 times: {fault.do} ({fault.when[0]})"
     assert told in report.problems, report.problems
-    assert len(report.fired) == len(faults) - 1
+    assert len(report.struck) == len(faults) - 1
 
 
 def test_a_disk_that_fails_struck() -> None:
@@ -283,7 +283,7 @@ def test_a_disk_that_fails_struck() -> None:
         scenario("s").producer("p", "send t-0 a", "flush").when("p starts").do("fail appends of t-0")
     )
     assert report.problems == ()
-    assert report.fired == ("fail appends of t-0 (p starts)",)
+    assert report.struck == ("fail appends of t-0 (p starts)",)
 
 
 FAILING = Mutation(

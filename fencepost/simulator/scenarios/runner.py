@@ -107,17 +107,17 @@ def finish(case: Case, run: Run) -> RunResult:
     if case.scenario.seeded is not None:
         run.end_at_first_breach()
         wrong = problems_of_seed(case, run)
-        fired = tuple(map(str, run.random_faults.struck))
+        struck = tuple(map(str, run.random_faults.struck))
     else:
         wrong = _play_and_judge(case, run)
         strikes = [strike for strike in run.injector.strikes if strike.struck]
-        fired = tuple(f"{strike.fault.do} ({strike.fault.when[0]})" for strike in strikes)
+        struck = tuple(f"{strike.fault.do} ({strike.fault.when[0]})" for strike in strikes)
     return run.result(
         name=case.name,
         problems=tuple(wrong),
         expected=tuple(_in_words(case.expect)),
         reached=tuple(str(listener.point) for listener in run.reached if listener.is_over),
-        fired=fired,
+        struck=struck,
     )
 
 
