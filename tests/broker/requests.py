@@ -20,9 +20,7 @@ from fencepost.protocol.terms import (
     TransactionResult,
 )
 
-NOON: Final = (
-    1_700_000_000_000  # where every story begins, in ms since 1970: in the past also for real clocks
-)
+NOON: Final = 1_764_000_000_000  # where every story begins, in ms since 1970; past for real clocks
 COMMIT: Final = TransactionResult.COMMIT
 ABORT: Final = TransactionResult.ABORT
 COMMITTED: Final = IsolationLevel.READ_COMMITTED
