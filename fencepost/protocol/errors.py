@@ -140,12 +140,3 @@ class ProtocolViolation(FencepostError):
     """The bytes are not a message, frame or batch of this protocol; the connection that sent them is
     closed.
     """
-
-
-class BrokerError(FencepostError):
-    """The broker refused a request; `error` is its row of the error table."""
-
-    def __init__(self, error: ErrorCode, because: str = "") -> None:
-        super().__init__(f"{error.name}: {because or error.meaning}")
-        self.error = error
-        self.because = because

@@ -44,7 +44,6 @@ REQUEST_HEADER_MAX: Final = 1024 * 1024
 CLIENT_ID_LENGTH_MAX: Final = 255
 
 _PREFIX = struct.Struct(">II")
-PREFIX_SIZE: Final = _PREFIX.size
 _LENGTH_SIZE = 4
 
 
@@ -132,13 +131,6 @@ def decode_request(frame: Buffer) -> RequestFrame:
     request = decode(api.request, body, payload)
     payload.finish()
     return RequestFrame(request, correlation_id=correlation_id, version=version, client_id=client_id)
-
-
-def reply_correlation_id(frame: Buffer) -> int:
-    """The correlation id of a reply frame, which tells the class of its body before that is read."""
-    fields, _ = _open(frame, field_count=3)
-    _check_correlation_id(fields[0])
-    return fields[0]
 
 
 def decode_reply(frame: Buffer, api: Api) -> ReplyFrame:

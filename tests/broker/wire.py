@@ -17,7 +17,7 @@ from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.memory import MemoryStorage
 from fencepost.journal.storage import Storage
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.frames import FrameReader, decode_reply, encode_request, reply_correlation_id
+from fencepost.protocol.frames import FrameReader, decode_reply_of, encode_request
 from fencepost.protocol.messages import API_BY_REQUEST, CreateTopic, CreateTopics, FindCoordinator, Request
 from fencepost.protocol.terms import NEWEST_VERSION, CoordinatorType
 from tests.broker.requests import Identity, identity_of, init_request
@@ -66,8 +66,8 @@ class Wire:
         return self.arrived.pop(number)
 
     def _take(self, frame: memoryview) -> None:
-        number = reply_correlation_id(frame)
-        found = decode_reply(frame, API_BY_REQUEST[type(self.asked[number])])
+        found = decode_reply_of(frame, lambda number: API_BY_REQUEST[type(self.asked[number])])
+        number = found.correlation_id
         self.arrived[number] = Reply(ReplyTo(0, number), error=found.error, body=found.body)
 
     async def ask(self, request: Request) -> Reply:

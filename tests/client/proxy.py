@@ -15,14 +15,7 @@ from typing import Any
 
 import attrs
 
-from fencepost.protocol.frames import (
-    FrameReader,
-    ReplyFrame,
-    decode_reply,
-    decode_request,
-    encode_reply,
-    reply_correlation_id,
-)
+from fencepost.protocol.frames import FrameReader, ReplyFrame, decode_reply_of, decode_request, encode_reply
 from fencepost.protocol.messages import API_BY_REQUEST, Api, FindCoordinatorReply, MetadataReply
 
 
@@ -124,14 +117,15 @@ class Proxy:
 
     def _downwards(self, pair: _Pair) -> None:
         for frame in frames(pair.broker):
-            api, fault = pair.asked.pop(reply_correlation_id(frame))
+            reply = decode_reply_of(frame, lambda number: pair.asked[number][0])
+            _, fault = pair.asked.pop(reply.correlation_id)
             if fault is Fault.LOSE_REPLY:
                 break
             if fault is Fault.HOLD_REPLY:
                 self.withheld.set()
                 continue
-            reply = self._with_our_address(decode_reply(frame, api))
-            if not put(pair.client, b"".join(bytes(piece) for piece in encode_reply(reply))):
+            told = self._with_our_address(reply)
+            if not put(pair.client, b"".join(bytes(piece) for piece in encode_reply(told))):
                 break
         end(pair.client)
         end(pair.broker)

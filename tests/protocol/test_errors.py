@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.protocol.errors import BrokerError, ErrorCode, FencepostError, ProtocolViolation, Remedy
+from fencepost.protocol.errors import ErrorCode, FencepostError, ProtocolViolation, Remedy
 
 
 @pytest.mark.parametrize("error", ErrorCode, ids=lambda error: error.name)
@@ -38,10 +38,5 @@ def test_what_may_have_had_an_effect_is_never_called_definite() -> None:
     assert not {"PRODUCER_FENCED", "INVALID_TXN_STATE", "NONE"} & indefinite
 
 
-def test_a_refusal_of_the_broker_reads_well_and_carries_its_code() -> None:
-    plain, told = BrokerError(ErrorCode.PRODUCER_FENCED), BrokerError(ErrorCode.INVALID_REQUEST, "no topic")
-    assert str(plain) == f"PRODUCER_FENCED: {ErrorCode.PRODUCER_FENCED.meaning}"
-    assert str(told) == "INVALID_REQUEST: no topic"
-    assert told.error is ErrorCode.INVALID_REQUEST
-    assert issubclass(BrokerError, FencepostError)
+def test_bytes_that_break_the_protocol_are_an_error_of_fencepost() -> None:
     assert issubclass(ProtocolViolation, FencepostError)

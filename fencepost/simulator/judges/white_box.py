@@ -169,7 +169,7 @@ class Invariants:
 
     # --- inputs ---------------------------------------------------------------------------------------------
 
-    def durable(self, host: Host, arrived: Durable, outcome: Outcome) -> None:
+    def durable(self, host: Host, arrived: Durable, _outcome: Outcome) -> None:
         key = arrived.partition
         log, record = host.node.logs.get(key), self.partitions.get(key)
         if log is None or record is None:
@@ -183,7 +183,7 @@ class Invariants:
             self.transactions.durable(key, arrived.offset)
         self.moved.append((record, log.partition))
 
-    def received(self, host: Host, arrived: Received, outcome: Outcome) -> None:
+    def received(self, host: Host, arrived: Received, _outcome: Outcome) -> None:
         request: Any = arrived.request
         kind = type(arrived.request)
         if kind in COUNTED:
