@@ -75,9 +75,10 @@ class SendPath(Generic[OutcomeT]):
         try:
             route = self._hot[topic]
         except KeyError:
-            return self._put_slowly(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
+            route = None  # an error after the handler does not show this one as its context
         if (
-            type(value) is not bytes
+            route is None
+            or type(value) is not bytes
             or (key is not None and type(key) is not bytes)
             or timestamp_ms is not None
             or headers is not None

@@ -406,8 +406,9 @@ def test_a_partition_that_is_none_is_refused_at_every_send(broker: Broker, parti
 
 def test_an_unknown_topic_is_told_by_name(broker: Broker) -> None:
     with Producer(broker.address) as producer:
-        with pytest.raises(UnknownTopic, match="'nowhere'"):
+        with pytest.raises(UnknownTopic, match="'nowhere'") as told:
             producer.send("nowhere", b"x")
+        assert told.value.__context__ is None, "a traceback shows one error"
         with pytest.raises(UnknownTopic, match="no partition 7"):
             producer.send("t", b"x", partition=7)
     with Consumer(broker.address) as consumer:

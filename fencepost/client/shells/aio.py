@@ -117,11 +117,14 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
         unknown, up to `max_block_ms`; otherwise it is not a checkpoint.
         """
         try:
-            return self.put(topic, value, key, partition, timestamp_ms, headers)
+            future = self.put(topic, value, key, partition, timestamp_ms, headers)
         except (BufferFull, TopicNotLoaded):
+            future = None  # an error of the wait does not show this one as its context
+        if future is None:
             key, value = self._serialize(key, value)
             record = ProducerRecord(topic, value, key, partition, timestamp_ms, headers)
-            return AsyncSendFuture((self, *await self._driver.run(self._calls.append(record))))
+            future = AsyncSendFuture((self, *await self._driver.run(self._calls.append(record))))
+        return future
 
     async def send_many(
         self,
@@ -144,6 +147,8 @@ class AsyncProducer(ProducerClient[AsyncSendFuture, AsyncDriver]):
                 try:
                     run = self._put_run(topic, share, start)
                 except (BufferFull, TopicNotLoaded):
+                    run = None
+                if run is None:
                     key = None if share.keys is None else share.keys[start]
                     record = ProducerRecord(topic, share.values[start], key, share.partition)
                     run = BatchRun(*await self._driver.run(self._calls.append(record)), 1)

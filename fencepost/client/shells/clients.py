@@ -46,13 +46,15 @@ MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 
 
 def described(method: MethodT, script: Callable[..., Any]) -> MethodT:
-    """The method with the name, signature and docstring of its script, for help() and inspect."""
+    """The method with the name, signature and docstring of its script, for help(), inspect and typing."""
     method.__name__, method.__qualname__, method.__doc__ = script.__name__, script.__name__, script.__doc__
     shape = signature(script)
     result = str(shape.return_annotation)
     if result.startswith("CallScript["):
         result = result.removeprefix("CallScript[").removesuffix("]")
+    method.__annotations__ = {**script.__annotations__, "return": result}
     method.__dict__["__signature__"] = shape.replace(return_annotation=result)
+    method.__dict__["__wrapped__"] = script  # `get_type_hints` looks names up where the script is
     return method
 
 
@@ -63,6 +65,12 @@ class Client(Generic[DriverT, CallsT]):
     """The class of the driver."""
     _driver: DriverT
     _calls: CallsT
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name, method in vars(cls).items():
+            if hasattr(method, "__signature__"):
+                method.__qualname__ = f"{cls.__qualname__}.{name}"
 
 
 class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):

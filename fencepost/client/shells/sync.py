@@ -150,6 +150,8 @@ class Producer(ProducerClient[SendFuture, Driver]):
             with driver.lock:
                 place = self._calls.append_nowait(record)
         except (BufferFull, TopicNotLoaded):
+            place = None  # an error of the wait does not show this one as its context
+        if place is None:
             place = driver.run(self._calls.append(record))
         driver.read_answers()  # once per batch: memory is free before it is full, and futures are done early
         return SendFuture((self, *place))
