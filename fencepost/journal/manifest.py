@@ -28,7 +28,7 @@ from crc32c import crc32c
 
 from fencepost.journal.indexes import CorruptIndex
 from fencepost.journal.open_transactions import OpenTransaction
-from fencepost.journal.storage import Storage, StorageError, StorageReader
+from fencepost.journal.storage import DamagedLog, Storage, StorageReader
 
 MANIFEST_FILE: Final = "manifest.json"
 MANIFEST_VERSION: Final = 1
@@ -173,7 +173,7 @@ LOG_START_VERSION: Final = 1
 
 
 def read_log_start(storage: StorageReader, directory: str) -> int:
-    """The last log start that was written, 0 if there is none. StorageError when it is damaged: a guess would
+    """The last log start that was written, 0 if there is none. DamagedLog when it is damaged: a guess would
     show records that were deleted, or hide others.
     """
     place = f"{directory}/{LOG_START_FILE}"
@@ -183,7 +183,7 @@ def read_log_start(storage: StorageReader, directory: str) -> int:
     try:
         return int(decode_json(data, place=place, version=LOG_START_VERSION)["log_start_offset"])
     except (CorruptIndex, KeyError, TypeError, ValueError) as problem:
-        raise StorageError(
+        raise DamagedLog(
             f"{storage.location}/{place} is damaged ({problem}): restore it from a copy, or remove it to make"
             " deleted records that are still on the disk readable again"
         ) from problem

@@ -19,6 +19,7 @@ file system: after a failed write the file may be longer.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import Final
 
@@ -33,7 +34,14 @@ from fencepost.journal.indexes import (
 )
 from fencepost.journal.manifest import SegmentSummary, SyncedSegment
 from fencepost.journal.storage import DamagedLog, Storage, StorageError, StorageFile
-from fencepost.protocol.batches import HEADER_SIZE, BatchHeader, Buffer, checksum_matches, read_header
+from fencepost.protocol.batches import (
+    HEADER_SIZE,
+    LENGTH_PREFIX_SIZE,
+    BatchHeader,
+    Buffer,
+    checksum_matches,
+    read_header,
+)
 from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.records import read_columns
 from fencepost.protocol.terms import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP
@@ -43,6 +51,7 @@ INDEX_KINDS: Final = (INDEX, TIME_INDEX, TRANSACTION_INDEX)
 WALK_BYTES: Final = 1 << 20  # read at a time for whole batches
 HOP_BYTES: Final = 8192  # read at a time for headers alone: an index interval and one header fit
 # A larger length is damage: no frame carries such a batch, and `Journal.append` writes none.
+_LINKS: Final = struct.Struct(">qi11xi")  # base offset, batch length, last offset delta
 BATCH_SIZE_MAX: Final = 1 << 27
 
 
@@ -111,6 +120,24 @@ def walk_headers(file: StorageFile, start: int, end: int) -> Iterator[tuple[int,
         position += header.size
 
 
+def _are_linked(data: bytes, offset: int) -> bool:
+    """Whether these bytes are whole batches, the first with `offset`, each beginning where the last ended.
+
+    Base offset and length are outside the checksum that readers verify. Here they are bound to their place.
+    """
+    position, end, first = 0, len(data), True
+    while position + HEADER_SIZE <= end:
+        base_offset, length, last_offset_delta = _LINKS.unpack_from(data, position)
+        last_offset = base_offset + last_offset_delta
+        if not base_offset <= offset <= last_offset or not (first or base_offset == offset):
+            return False
+        offset, first = last_offset + 1, False
+        position += LENGTH_PREFIX_SIZE + length
+        if length < 0:
+            return False
+    return position == end
+
+
 class Segment:
     """The batches from `base_offset` to `end_offset`. Files are opened on demand; `release` closes them."""
 
@@ -174,6 +201,11 @@ class Segment:
     def path(self, kind: str) -> str:
         """The path of one of this segment's files."""
         return f"{self._directory}/{file_name(self.base_offset, kind)}"
+
+    @property
+    def _place(self) -> str:
+        """The log file, for messages."""
+        return f"{self._storage.location}/{self.path(LOG)}"
 
     def create(self) -> None:
         """Create the files of a new segment. An index file that is missing later is damage, not an empty
@@ -302,7 +334,7 @@ class Segment:
             if header.last_offset >= offset:
                 self._located = (header.base_offset, position)
                 return position
-        return self.size
+        raise DamagedLog(f"{self._place} is damaged: no batch holds offset {offset}, below its end")
 
     def read(self, offset: int, *, max_bytes: int, before: int) -> bytes:
         """Whole batches from the one that holds `offset`, up to `max_bytes` but at least one, all below
@@ -316,7 +348,13 @@ class Segment:
         end = limit if limit - start <= max_bytes else self._boundary(start, start + max_bytes)
         if end == self.size:
             self._read_to = (self.end_offset, end)
-        return self.file.read(start, end - start)
+        data = self.file.read(start, end - start)
+        if not _are_linked(data, offset):
+            raise DamagedLog(
+                f"{self._place} is damaged: the batches from byte {start} to {end} are not those from offset "
+                f"{offset} on, each where the last one ended"
+            )
+        return data
 
     def _boundary(self, start: int, target: int) -> int:
         """The end of the last batch that ends at or before byte `target`, or of the batch at `start`."""
@@ -327,13 +365,13 @@ class Segment:
         return self.size
 
     def headers(self, start: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) of each batch, from the start of one on; StorageError when the log is
+        """(position, header) of each batch, from the start of one on; DamagedLog when the log is
         damaged.
         """
         try:
             yield from walk_headers(self.file, start, self.size)
         except ProtocolViolation as violation:
-            raise StorageError(f"{self.path(LOG)} is damaged: {violation}") from violation
+            raise DamagedLog(f"{self._place} is damaged: {violation}") from violation
 
     def batches(self, from_offset: int, *, before: int) -> Iterator[tuple[BatchHeader, memoryview]]:
         """(header, bytes) of the batches from the one that holds `from_offset` to the last below `before`,
@@ -353,9 +391,7 @@ class Segment:
                 expected = header.next_offset
                 yield header, batch
         except ProtocolViolation as violation:
-            raise DamagedLog(
-                f"{self._storage.location}/{self.path(LOG)} is damaged: {violation}"
-            ) from violation
+            raise DamagedLog(f"{self._place} is damaged: {violation}") from violation
         finally:
             file.close()
 

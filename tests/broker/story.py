@@ -6,7 +6,7 @@ Nothing here waits or reads a clock; `kill` may come between any two things that
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, Self
 
 from fencepost.broker.contract import BecomeLeader, Disconnected, Input, Outcome, Received, Reply, ReplyTo
 from fencepost.broker.host import Host, SyncPolicy
@@ -120,7 +120,21 @@ class Story:
         topics: Mapping[str, int] = {"orders": 2},
         versions: Mapping[type[m.Request], int] = {},
     ) -> None:
-        self.storage: Killable = storage or Memory()
+        self._begin(storage or Memory(), policy, settings, journal, versions)
+        for kind in CoordinatorType:
+            self.ask(m.FindCoordinator(kind=kind, key="anybody"))
+        for name, count in topics.items():
+            self.create(name, count)
+
+    def _begin(
+        self,
+        storage: Killable,
+        policy: SyncPolicy = SyncPolicy.NONE,
+        settings: NodeSettings = SETTINGS,
+        journal: JournalSettings | None = None,
+        versions: Mapping[type[m.Request], int] = {},
+    ) -> None:
+        self.storage = storage
         self.policy, self.settings, self.journal = policy, settings, journal
         self.versions = versions  # in which clients speak, where that is not the newest
         self.now: int = NOON
@@ -128,10 +142,13 @@ class Story:
         self.replies: dict[ReplyTo, Reply] = {}
         self.start()
         self.settle()
-        for kind in CoordinatorType:
-            self.ask(m.FindCoordinator(kind=kind, key="anybody"))
-        for name, count in topics.items():
-            self.create(name, count)
+
+    @classmethod
+    def over(cls, storage: Killable) -> Self:
+        """A story over what a disk already holds; nothing is created."""
+        story = cls.__new__(cls)
+        story._begin(storage)
+        return story
 
     # --- starting and dying
 

@@ -1,0 +1,183 @@
+"""Every byte of a data directory flipped, and every file removed, one at a time: detected or harmless, never
+wrong."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from fencepost.journal.segments import LOG
+from fencepost.journal.storage import StorageError
+from fencepost.protocol.batches import checksum_matches, walk
+from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.messages import DeleteRecords, DeleteRecordsPartition, FetchReply
+from fencepost.protocol.terms import IsolationLevel, TopicPartition
+from tests.broker.requests import (
+    ABORT,
+    COMMIT,
+    NOBODY,
+    ORDERS,
+    OTHERS,
+    fetch_request,
+    next_offset,
+    visible_values,
+)
+from tests.broker.story import Memory, Story
+
+Place = tuple[TopicPartition, IsolationLevel]
+Seen = dict[Place, list[str]]
+PLACES: list[Place] = [(key, isolation) for key in (ORDERS, OTHERS) for isolation in IsolationLevel]
+BATCHES_MAX = 20  # more than a partition has: a reader that gets more runs in circles
+DETECTED = "detected"
+
+
+class DamagedStory(Story):
+    """A broker as a server runs it, on what a disk has left."""
+
+    def start(self) -> None:
+        super().start()
+        self.host.contains_failures = True
+        self.host.node.contain = self.host._contain  # pyright: ignore[reportPrivateUsage] - as the host itself
+
+
+def written() -> dict[str, bytes]:
+    """The files of a broker that was stopped: records that are committed, aborted, deleted and plain."""
+    storage = Memory()
+    story = Story(storage=storage)
+    story.produce(NOBODY, "gone", key=OTHERS, name=None)
+    me = story.identity()
+    story.produce(me, "a b")
+    story.produce(me, "x", key=OTHERS)
+    me = story.ended(me, COMMIT)
+    story.produce(me, "aborted")
+    me = story.ended(me, ABORT)
+    story.produce(me, "c")
+    story.ended(me, COMMIT)
+    story.produce(NOBODY, "d", name=None)
+    trim = DeleteRecordsPartition(topic=OTHERS.topic, partition=OTHERS.partition, offset=1)
+    story.ask(DeleteRecords(timeout_ms=1_000, partitions=(trim,)))
+    story.settle()
+    story.host.stop()
+    paths = [
+        f"{directory}/{name}" for directory in storage.directories() for name in storage.files(directory)
+    ]
+    return {path: storage.read_file(path) or b"" for path in [*paths, *storage.files("")]}
+
+
+def disk_with(files: dict[str, bytes]) -> Memory:
+    storage = Memory()
+    for path, content in files.items():
+        directory = path.rpartition("/")[0]
+        if directory:
+            storage.make_directory(directory)
+        storage.replace(path, content, durable=True)
+    return storage
+
+
+def read(story: Story, key: TopicPartition, isolation: IsolationLevel) -> Iterator[str]:
+    """The records of a partition with their offsets, as a client reads them: it checks what it gets."""
+    offset = 1 if key == OTHERS else 0
+    for _ in range(BATCHES_MAX):
+        reply = story.ask(fetch_request(key, isolation, offset=offset))
+        if not isinstance(reply.body, FetchReply) or reply.body.partitions[0].error:
+            yield DETECTED
+            return
+        (part,) = reply.body.partitions
+        if not part.records:
+            return
+        expected, first = offset, next(walk(part.records), None)
+        if first is None:  # bytes without a whole batch
+            yield DETECTED
+            return
+        for at, header in walk(part.records):
+            follows = header.base_offset == expected or (header.base_offset < expected <= header.last_offset)
+            if not (follows and checksum_matches(part.records, at, header)):
+                yield DETECTED
+                return
+            expected = header.next_offset
+        yield f"{offset}: {' '.join(visible_values(part))}"
+        offset = next_offset(part)
+    yield DETECTED
+
+
+def seen_on(storage: Memory, said: list[str] | None = None) -> Seen | None:
+    """What readers see after a start on this disk; None if the broker refuses to start. What it says of the
+    disk is added to `said`.
+    """
+    try:
+        story = DamagedStory.over(storage)
+    except StorageError as problem:
+        if said is not None:
+            said.append(str(problem))
+        return None
+    if said is not None:
+        said += [text for text, _ in story.host.troubles]
+    seen: Seen = {}
+    for key, isolation in PLACES:
+        try:
+            seen[key, isolation] = list(read(story, key, isolation))
+        except ProtocolViolation:  # the client refuses the bytes
+            seen[key, isolation] = [DETECTED]
+    return seen
+
+
+def verdict(seen: Seen | None, whole: Seen) -> str:
+    if seen is None:
+        return "refused"
+    if seen == whole:
+        return "harmless"
+    differ = [place for place in PLACES if seen[place] != whole[place]]
+    # A reader that got an error in the end may have seen a true beginning, and no more.
+    if all(
+        seen[place][-1:] == [DETECTED] and whole[place][: len(seen[place]) - 1] == seen[place][:-1]
+        for place in differ
+    ):
+        return DETECTED
+    return "wrong"
+
+
+def test_what_readers_see_of_a_whole_directory() -> None:
+    seen = seen_on(disk_with(written()))
+    assert seen is not None
+    assert "aborted" not in " ".join(seen[ORDERS, IsolationLevel.READ_COMMITTED])
+    assert "aborted" in " ".join(seen[ORDERS, IsolationLevel.READ_UNCOMMITTED])
+    assert "gone" not in " ".join(seen[OTHERS, IsolationLevel.READ_UNCOMMITTED])
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_every_byte_flipped(seed: int) -> None:
+    """One bit of each byte in turn."""
+    files, random_ = written(), random.Random(seed)
+    whole = seen_on(disk_with(files))
+    assert whole is not None
+    counts: Counter[str] = Counter()
+    wrong: list[str] = []
+    for path, content in files.items():
+        for at in range(len(content)):
+            flipped = bytearray(content)
+            flipped[at] ^= 1 << random_.randrange(8)
+            found = verdict(seen_on(disk_with({**files, path: bytes(flipped)})), whole)
+            counts[found] += 1
+            if found == "wrong":
+                wrong.append(f"{path} {at}")
+    assert wrong == [], counts
+    assert min(counts[kind] for kind in ("harmless", "refused", DETECTED)) > 50
+
+
+def test_every_file_removed() -> None:
+    files = written()
+    whole = seen_on(disk_with(files))
+    assert whole is not None
+    found: dict[str, str] = {}
+    silent: list[str] = []
+    for path in files:
+        rest = {name: content for name, content in files.items() if name != path}
+        said: list[str] = []
+        found[path] = verdict(seen_on(disk_with(rest), said), whole)
+        if path.endswith(LOG) and not any(path.partition("/")[0] in text for text in said):
+            silent.append(path)
+    assert [path for path, kind in found.items() if kind == "wrong"] == []
+    assert silent == [], "the broker names each log that is gone"
