@@ -25,6 +25,7 @@ FILE = re.compile(r"[\w./-]+\.(?:py|md)|[\w.-]+/[\w./-]+\.(?:toml|json)")
 DOTTED = re.compile(r"(\w+)\.(\w+)(?:\(.*\))?")
 CALL = re.compile(r"(?:\w+\.)*([a-z_]\w*)\(.*\)")
 OF_OTHERS = frozenset({"move_on_after", "run_sync"})  # anyio's
+DRAWN_CALL = re.compile(r"\w+\.\w+\([^)\n]*\)")  # in a picture made of lines
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -68,7 +69,8 @@ def missing(page: str) -> list[str]:
     known = names_by_owner()
     everything = set[str]().union(*known.values())
     wrong: list[str] = []
-    for code in CODE.findall(FENCED.sub("", page)):
+    drawn = [call for block in FENCED.findall(page) if "┌" in block for call in DRAWN_CALL.findall(block)]
+    for code in [*CODE.findall(FENCED.sub("", page)), *drawn]:
         if FILE.fullmatch(code):
             exists = any(f"/{file}".endswith(f"/{code}") for file in files())
         elif (dotted := DOTTED.fullmatch(code)) and dotted[1] in known:
@@ -111,3 +113,7 @@ def test_the_page_of_the_simulator_shows_simulate_as_it_is() -> None:
 )
 def test_a_name_that_leads_nowhere_is_found(code: str) -> None:
     assert missing(f"It ends in `{code}`.") == [code]
+
+
+def test_a_call_in_a_picture_that_leads_nowhere_is_found() -> None:
+    assert missing("```\n┌───┐\n│ node.step(input) │\n```\n") == ["node.step(input)"]

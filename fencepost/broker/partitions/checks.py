@@ -15,8 +15,11 @@ Rule: checks run in Kafka's order, and the first whose predicate is true refuses
 #     TxnOffsetCommit               BEFORE_ASKING and OFFSET_CHECKS: the rows of CHECKS that need no sequence
 #     WriteTxnMarkers               MARKER_CHECKS
 #
-# A zombie is fenced here: its epoch is older than the one that the partition knows of its producer. A
-# duplicate is recognised here: its sequences equal those of one of the producer's last five batches. The
+# A zombie is fenced here: its epoch is older than the one that the partition knows of its producer. It is
+# also fenced at the transaction coordinator (`check_identity` in `transactions/state.py`, `GRANTS` in
+# `init_producer_id.py`), and as a member of a group by its generation (`groups/offsets.py`).
+#
+# A duplicate is recognised here: its sequences equal those of one of the producer's last five batches. The
 # duplicate check comes first, so that a late retry of a batch that is in the log succeeds even if a marker
 # has ended its transaction since; a batch of an older epoch is never a duplicate.
 #
