@@ -95,22 +95,12 @@ def serve(
         For example "when node 1 sends Produce reply #3 do drop", or
         "when coordinator of app appends PREPARE_COMMIT do pause node 1".
     """
-    if memory == (directory is not None):
-        raise CommandFailed(
-            "serve needs either a data directory or --memory",
-            then="for example: fencepost serve ./data",
-            code=WRONG_USAGE,
-        )
-    if not insecure and not _is_loopback(host):
-        raise CommandFailed(
-            f"--host {host} opens the broker to other machines, and it has no users and no encryption",
-            then="add --insecure if everyone who reaches the port may do everything",
-            code=WRONG_USAGE,
-        )
+    _check_place(directory, memory=memory)
+    _check_host(host, insecure=insecure)
+    _check_faults(fault)
     import attrs
     import trio
 
-    _check_faults(fault)
     from fencepost.broker.host import SyncPolicy
     from fencepost.broker.server import BrokerSettings, serve_until_signalled
 
@@ -138,6 +128,24 @@ def serve(
     tell = partial(_tell_ready, settings, with_parent=with_parent)
     trio.run(partial(serve_until_signalled, settings, on_ready=tell))
     return OK
+
+
+def _check_place(directory: Path | None, *, memory: bool) -> None:
+    if memory == (directory is not None):
+        raise CommandFailed(
+            "serve needs either a data directory or --memory",
+            then="for example: fencepost serve ./data",
+            code=WRONG_USAGE,
+        )
+
+
+def _check_host(host: str, *, insecure: bool) -> None:
+    if not insecure and not _is_loopback(host):
+        raise CommandFailed(
+            f"--host {host} opens the broker to other machines, and it has no users and no encryption",
+            then="add --insecure if everyone who reaches the port may do everything",
+            code=WRONG_USAGE,
+        )
 
 
 def _is_loopback(host: str) -> bool:
