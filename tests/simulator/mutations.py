@@ -362,7 +362,7 @@ OF_JOURNALS: Final = (
         edits=(
             Edit(
                 "journal.segments:walk_batches",
-                {"check and not checksum_matches(window, at, header)": "False"},
+                {"not checksum_matches(window, at, header)": "False"},
             ),
         ),
     ),
