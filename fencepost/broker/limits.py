@@ -78,7 +78,7 @@ ENTRIES: Final = Limit(
     CLUSTER_PARTITIONS.value,
     "entries",
     ErrorCode.INVALID_REQUEST,
-    "no request needs to name more partitions than there are",
+    "a cluster has no more partitions than that",
 )
 
 _OF_FIELDS: Final = {
@@ -109,7 +109,7 @@ def refused(request: object) -> Refused | None:
         if value is not None and len(value) > limit.value:
             assert limit.error is not None, "the limits of fields are answered"
             return Refused(
-                limit.error, f"{limit.what}: {len(value)} {limit.unit}, {limit.value} are possible"
+                limit.error, f"{limit.what}: {len(value)} {limit.unit}; the limit is {limit.value}"
             )
     return None
 
@@ -123,11 +123,17 @@ LIMITS: Final = (
         REQUEST_HEADER_MAX,
         "bytes",
         None,
-        "decoded, it takes 70 times as much",
+        "decoded, it takes up to 70 times as many bytes of memory",
     ),
-    Limit("client id", CLIENT_ID_LENGTH_MAX, "characters", None, "as much as a file name may have"),
+    Limit("client id", CLIENT_ID_LENGTH_MAX, "characters", None, "as long as the longest file name"),
     Limit("any other text", STRING_LENGTH_MAX, "bytes", None, "the type STRING of Kafka's protocol"),
-    Limit("subscription, or assignment of a member", BYTES_LENGTH_MAX, "bytes", None, "a request's size"),
+    Limit(
+        "subscription, or assignment of a member",
+        BYTES_LENGTH_MAX,
+        "bytes",
+        None,
+        "as large as a request without its records",
+    ),
     ENTRIES,
     GROUP_ID,
     TRANSACTIONAL_ID,
@@ -170,6 +176,6 @@ LIMITS: Final = (
         "message.max.bytes; CoordinatorRuntime, TransactionStateManager",
     ),
     Limit("a response", FRAME_SIZE_MAX, "bytes", ErrorCode.INVALID_REQUEST, "as large as a request"),
-    Limit("a batch in any log", BATCH_SIZE_MAX, "bytes", None, "what recovery reads"),
+    Limit("a batch in any log", BATCH_SIZE_MAX, "bytes", None, "the largest batch that recovery reads"),
 )
 """Every limit, from the frame to the log; docs/trust.md shows them."""

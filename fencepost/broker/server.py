@@ -408,7 +408,7 @@ class Server:
         to = ReplyTo(connection.number, arrived.correlation_id)
         if to.correlation_id in connection.waiting:
             raise ProtocolViolation(
-                f"correlation id {to.correlation_id} is that of a request without a reply yet"
+                f"correlation id {to.correlation_id} is in use: an earlier request with it has no reply yet"
             )
         is_fetch = type(arrived.request) is Fetch
         if not (type(arrived.request) is Produce and arrived.request.acks == 0):  # that gets no reply

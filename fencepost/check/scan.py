@@ -35,7 +35,7 @@ OFFSET_DIGITS: Final = 20
 # producer may start at any sequence.
 PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 
-CUT: Final = "recovery would cut the log here, and lose what follows"
+CUT: Final = "recovery stops here: a start refuses the log, unless only a torn, unsynced tail follows"
 FENCED: Final = "a producer that had been fenced could write"
 
 RecordReader = Callable[["ScannedBatch", bytes], None]

@@ -177,7 +177,7 @@ def check_record(record: ProducerRecord) -> None:
     for header in cast("Headers", headers or ()):
         name, content = header
         if type(name) is not str or (content is not None and type(content) is not bytes):
-            raise TypeError(f"a header must be a string with bytes or None, not {header!r}")
+            raise TypeError(f"a header must be a pair (string, bytes or None), not {header!r}")
 
 
 def record_size(record: ProducerRecord) -> int:

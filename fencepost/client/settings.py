@@ -111,7 +111,9 @@ class ProducerSettings:
             asked = self.max_in_flight_requests_per_connection
             raise ValueError(f"max_in_flight_requests_per_connection must be 1 to 5, not {asked}")
         if self.buffer_memory < self.batch_size:
-            raise ValueError("buffer_memory must hold at least one batch_size")
+            raise ValueError(
+                f"buffer_memory ({self.buffer_memory}) must be at least batch_size ({self.batch_size})"
+            )
 
     @property
     def dialect(self) -> Dialect:

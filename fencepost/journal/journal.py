@@ -167,7 +167,8 @@ class Journal:
         assert aborted is None or aborted.last_offset == last_offset, "an aborted range ends at its marker"
         # The last line of defence: a recovery takes a larger batch for damage and cuts the log before it.
         if header.size > BATCH_SIZE_MAX:
-            raise BatchTooLarge(f"a batch of {header.size} bytes for {self.partition}; {BATCH_SIZE_MAX} fit")
+            what = f"a batch of {header.size} bytes for {self.partition} is too large"
+            raise BatchTooLarge(f"{what}; the limit is {BATCH_SIZE_MAX} bytes")
         try:
             # Kafka's LogSegment.shouldRoll: by time, and by the 32 bits of an index entry. `is_full` covers
             # the size.

@@ -334,7 +334,7 @@ class Segment:
             if header.last_offset >= offset:
                 self._located = (header.base_offset, position)
                 return position
-        raise DamagedLog(f"{self._place} is damaged: no batch holds offset {offset}, below its end")
+        raise DamagedLog(f"{self._place} is damaged: it ends after offset {offset}, and no batch holds it")
 
     def read(self, offset: int, *, max_bytes: int, before: int) -> bytes:
         """Whole batches from the one that holds `offset`, up to `max_bytes` but at least one, all below
@@ -351,8 +351,8 @@ class Segment:
         data = self.file.read(start, end - start)
         if not _are_linked(data, offset):
             raise DamagedLog(
-                f"{self._place} is damaged: the batches from byte {start} to {end} are not those from offset "
-                f"{offset} on, each where the last one ended"
+                f"{self._place} is damaged: bytes {start} to {end} are not contiguous batches from offset "
+                f"{offset} on"
             )
         return data
 

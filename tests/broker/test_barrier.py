@@ -330,7 +330,7 @@ async def test_a_correlation_id_is_used_once_at_a_time(capsys: pytest.CaptureFix
         await wire.prepare()
         await wire.stream.send_all(b"".join(encode_request(waiting, correlation_id=7)) * 2)
         assert await wire.is_closed_by_peer()
-    assert "correlation id 7 is that of a request without a reply" in capsys.readouterr().err
+    assert "correlation id 7 is in use: an earlier request with it has no reply" in capsys.readouterr().err
 
 
 @pytest.mark.trio

@@ -16,7 +16,7 @@ WRONG: list[tuple[type[Any], dict[str, Any], str]] = [
     (ProducerSettings, {"max_in_flight_requests_per_connection": 0}, "1 to 5"),
     (ProducerSettings, {"batch_size": 0}, "greater than 0"),
     (ProducerSettings, {"linger_ms": -1}, "0 or greater"),
-    (ProducerSettings, {"buffer_memory": 10}, "at least one batch_size"),
+    (ProducerSettings, {"buffer_memory": 10}, "at least batch_size"),
     (ConsumerSettings, {"group_id": ""}, "must not be empty"),
     (ConsumerSettings, {"auto_offset_reset": "newest"}, "earliest, latest or error"),
     (ConsumerSettings, {"fetch_max_bytes": 0}, "greater than 0"),

@@ -217,9 +217,19 @@ DIFFERENCES: Final = (
     Difference(
         what="a failing disk",
         kafka="The whole log directory goes offline, and a broker without any log directory stops.",
-        here="Only the failed log is given up. After a second it is led again under the next leader epoch.",
+        here="Only the failed log is given up. After a second it is led again under the next leader epoch. "
+        "If `__cluster_metadata` fails, the broker stops.",
         because="A failed sync is never retried on the same file; the other logs are intact.",
         noticed="KAFKA_STORAGE_ERROR for one partition, which then recovers.",
+    ),
+    Difference(
+        what="a damaged log",
+        kafka="Recovery cuts the log at the first invalid batch.",
+        here="Recovery cuts only a torn tail. A log is refused if it has lost what was synced, or if valid "
+        "batches follow the damage.",
+        because="Kafka's replicas bring back what was cut; here there are none.",
+        noticed="KAFKA_STORAGE_ERROR for the partition, until its directory is restored or moved away and "
+        "the broker restarts. Without `__cluster_metadata` it does not start.",
     ),
     Difference(
         what="what an acknowledgement waits for",
@@ -233,23 +243,25 @@ DIFFERENCES: Final = (
         kafka="Ids have up to 32,767 bytes; requests and clusters are bounded by memory.",
         here="Ids have up to 249 characters, lists of a request up to 20,000 entries, clusters up to 20,000 "
         "partitions.",
-        because="One process serves all; what it holds and writes for a request must have a bound.",
+        because="One process serves all clients, so one request must not fill its memory or its disk.",
         noticed="INVALID_GROUP_ID, INVALID_REQUEST or POLICY_VIOLATION; the limits are in trust.md.",
     ),
     Difference(
         what="deleting a group with very many offsets",
         kafka="UNKNOWN_SERVER_ERROR if the tombstones do not fit into one batch.",
         here="The tombstones are written in several batches, that of the group last.",
-        because="What is too large must not stay for ever.",
-        noticed="After a kill in between, the group is there with fewer offsets.",
+        because="A group that is too large must not exist for ever.",
+        noticed="After a kill between two batches, the group still exists and has fewer offsets.",
     ),
     Difference(
         what="validation of produced records",
         kafka="Every record is decoded, compressed ones too; offsets and the latest timestamp are rewritten.",
-        here="Columns are counted and must fill the batch; types of entries and compressed records are not "
-        "looked at. Offsets must be 0, 1, 2 ..., and the latest timestamp in the header counts as it is.",
+        here="Columns are counted and must fill the batch; the broker does not check the types of their "
+        "entries, nor compressed records. Offsets must be 0, 1, 2 ..., and the latest timestamp in the "
+        "header is not compared with the records.",
         because="A batch is stored as it arrives, and a small one may decompress to a large one.",
-        noticed="A consumer refuses such records, and a header with a later timestamp is INVALID_TIMESTAMP.",
+        noticed="A consumer refuses invalid records. A batch gets INVALID_TIMESTAMP if only its header "
+        "names a time too far ahead.",
     ),
     Difference(
         what="transaction verification requests",

@@ -199,7 +199,7 @@ def _too_many_partitions(state: Controller, request: m.CreateTopics) -> Refused 
 
 
 def _beyond(limit: Limit, count: int) -> Refused:
-    return Refused(ErrorCode.POLICY_VIOLATION, f"{count} {limit.what}; {limit.value} are possible")
+    return Refused(ErrorCode.POLICY_VIOLATION, f"{count} {limit.what}; the limit is {limit.value}")
 
 
 def _topic_problem(

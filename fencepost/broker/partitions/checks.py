@@ -205,7 +205,7 @@ FORM_CHECKS: Final = (
         source="LogValidator.validateTimestamp",
     ),
     FormCheck(
-        "holds records that are not as many as it says, or cannot be decoded",
+        "holds more or fewer records than it says, or records that cannot be read",
         ErrorCode.INVALID_RECORD,
         source="LogValidator.validateRecord",
     ),
