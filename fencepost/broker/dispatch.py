@@ -67,8 +67,10 @@ def step(node: Node, arrived: Input, now: int) -> Outcome:
     if type(arrived) is Tick:
         node.wakes_at_ms = None
         for handle_due in TICKS:
-            with node.contained():
+            try:
                 handle_due(node, now)
+            except Exception as problem:  # noqa: BLE001 - see above
+                node.contain(problem, None)
     else:
         try:
             INPUTS[type(arrived)](node, arrived, now)

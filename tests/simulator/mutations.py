@@ -359,12 +359,7 @@ OF_JOURNALS: Final = (
     Mutation(
         "recovery accepts a torn batch",
         breaks="A batch that a loss of power left half written is not detected.",
-        edits=(
-            Edit(
-                "journal.segments:walk_batches",
-                {"not checksum_matches(window, at, header)": "False"},
-            ),
-        ),
+        edits=(Edit("journal.segments:walk_batches", {"not checksum_matches(window, at, header)": "False"}),),
     ),
 )
 
