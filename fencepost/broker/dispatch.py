@@ -160,8 +160,8 @@ def _answered(node: Node, arrived: Answered, now: int) -> None:
     try:
         _use_answer(node, why, arrived, now)
     except Exception:
-        # It is still in flight, until `contain` answers it with an error: whoever waits for it must not wait
-        # for ever.
+        # It stays in flight until `contain` answers it with an error: the requests that wait for it must not
+        # wait for ever.
         if why is not None:
             node.in_flight[arrived.token] = why
         raise

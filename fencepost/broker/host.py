@@ -147,6 +147,17 @@ class Trouble(NamedTuple):
         """A trouble that is its own cause."""
         return cls(text, text)
 
+    @classmethod
+    def bug(cls, what: str, problem: Exception) -> Trouble:
+        """A failure of the broker's own code, and what the broker does about it.
+
+        The cause is the line of code that raised.
+        """
+        raised = traceback.extract_tb(problem.__traceback__)[-1]
+        text = "".join(traceback.format_exception(problem))
+        cause = f"{type(problem).__name__} at {raised.filename}:{raised.lineno}"
+        return cls(f"a bug in the broker, which {what}\n{text}", cause)
+
 
 class Held(NamedTuple):
     """A log that this host writes to under one leader epoch; a later leadership has its own."""
@@ -341,14 +352,7 @@ class Host:
             self._answer(Reply(act.to, error=ErrorCode.UNKNOWN_SERVER_ERROR), now)
 
     def _report(self, problem: Exception, failed: Input | Append | Effect | None) -> None:
-        frames = traceback.extract_tb(problem.__traceback__)
-        cause = f"{type(problem).__name__} at {frames[-1].filename}:{frames[-1].lineno}"
-        text = "".join(traceback.format_exception(problem))
-        self.troubles.append(
-            Trouble(
-                f"a bug in the broker, which drops the request and continues: {failed!r:.1000}\n{text}", cause
-            )
-        )
+        self.troubles.append(Trouble.bug(f"drops the request and continues: {failed!r:.1000}", problem))
 
     def _give_up(self, key: TopicPartition, problem: Exception) -> None:
         """Within a step: stop serving a partition at once, so that what follows does not append to it, and

@@ -15,7 +15,7 @@ numbers and errors, where Kafka has them.
 #
 # Three places check them. `refused` looks at each request of a client before its handler does. Coordinators
 # compare the batch that a decision leads to with message.max.bytes of the internal topic, as Kafka's do.
-# `Journal.append` refuses what must not have come so far, whoever decided it.
+# `Journal.append` is the last check: it refuses a batch that no check before it refused.
 #
 # Deleting must not fail because much is there to delete. So tombstones are written in several batches
 # (`groups.offsets.forget_group`).

@@ -44,7 +44,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -57,7 +56,7 @@ import trio
 
 from fencepost.broker.contract import Append, Disconnected, Received, Reply, ReplyTo
 from fencepost.broker.faults import DropReply, PauseAfterAppend, server_faults
-from fencepost.broker.host import MANIFEST_INTERVAL_MS, Host, SyncPolicy
+from fencepost.broker.host import MANIFEST_INTERVAL_MS, Host, SyncPolicy, Trouble
 from fencepost.broker.node import Node
 from fencepost.broker.settings import NodeSettings
 from fencepost.journal.data_directory import DataDirectory
@@ -277,7 +276,10 @@ class Server:
     def _tell_troubles(self) -> None:
         troubles, self.host.troubles = self.host.troubles, []
         for trouble in troubles:
-            self.notices.log(trouble.cause, trouble.text)
+            self._log(trouble)
+
+    def _log(self, trouble: Trouble) -> None:
+        self.notices.log(trouble.cause, trouble.text)
 
     def _work_until_held(self, now: int) -> None:
         """Check after each append whether a fault stops the node before the append's effects."""
@@ -319,8 +321,7 @@ class Server:
             self.notices.log("a reply that is too large", f"{type(answer.body).__name__}: {problem}")
             return encode_reply(ReplyFrame(number, error=ErrorCode.INVALID_REQUEST, body=None))
         except Exception as problem:  # noqa: BLE001 - a bug costs this reply, not the others
-            text = "".join(traceback.format_exception(problem))
-            self.notices.log(f"{problem!r}", f"a bug in the broker, which drops the reply: {text}")
+            self._log(Trouble.bug("drops a reply:", problem))
             return encode_reply(ReplyFrame(number, error=ErrorCode.UNKNOWN_SERVER_ERROR, body=None))
 
     # --- connections
@@ -382,10 +383,7 @@ class Server:
                 self.notices.log("a violation", f"closed a connection that violated the protocol: {problem}")
                 return
             except Exception as problem:  # noqa: BLE001 - a bug costs this connection, not the others
-                text = "".join(traceback.format_exception(problem))
-                self.notices.log(
-                    f"{problem!r}", f"closed a connection because of a bug in the broker: {text}"
-                )
+                self._log(Trouble.bug("closed a connection:", problem))
                 return
             finally:
                 self.turn()

@@ -63,7 +63,7 @@ def serve(
     host
         Address to listen on.
     insecure
-        Listen beyond this machine. The broker has no users and no encryption: whoever reaches the port may
+        Listen beyond this machine. The broker has no users and no encryption: anyone who reaches the port can
         read, write and delete everything.
     port
         Port to listen on; 0 picks a free port.

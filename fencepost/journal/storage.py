@@ -32,8 +32,8 @@ class StorageError(FencepostError):
 
 
 class DamagedLog(StorageError):
-    """Bytes that were promised are not there, or were altered. Nobody leads this log, and nothing of it is
-    cut off, until a person has looked; the message says which file, what is at stake, and what helps.
+    """Bytes of a log that the broker had promised are missing or altered. The broker neither leads nor cuts
+    this log until an operator acts; the message names the file, the records at stake and what helps.
     """
 
 
