@@ -44,6 +44,7 @@ from fencepost.protocol.terms import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    NO_TIMESTAMP,
     TransactionResult,
     sequence_after,
 )
@@ -122,6 +123,11 @@ class BatchHeader:
     @property
     def compression(self) -> int:
         return self.attributes & COMPRESSION_MASK
+
+    @property
+    def is_covering(self) -> bool:
+        """Whether it only stands for removed batches (`covering_batch`)."""
+        return self.record_count == 0 and self.producer_id == NO_PRODUCER_ID and not self.is_control
 
 
 def read_header(data: Buffer, at: int = 0) -> BatchHeader:
@@ -217,6 +223,23 @@ def build_batch(
     batch += covered
     batch += payload
     return batch
+
+
+def covering_batch(*, base_offset: int, next_offset: int, leader_epoch: int) -> bytearray:
+    """An empty batch in the place of removed ones: of no producer, without a timestamp, and as long in offsets
+    as they were, up to 2^31.
+
+    Compaction and repair leave it behind, so a log without gaps stays one: a gap is always damage. Readers
+    step over it by its last offset. Kafka keeps empty batches, too, but only the last one of a producer.
+    """
+    return build_batch(
+        b"",
+        record_count=0,
+        last_offset_delta=next_offset - base_offset - 1,
+        base_timestamp=NO_TIMESTAMP,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+    )
 
 
 def writable(batch: Buffer) -> bytearray | memoryview:

@@ -19,6 +19,7 @@ from fencepost.protocol.batches import (
     Marker,
     build_batch,
     build_marker,
+    covering_batch,
     place,
     read_batch,
     read_header,
@@ -54,6 +55,16 @@ def a_marker(result: TransactionResult = TransactionResult.COMMIT) -> bytearray:
     return build_marker(
         result, producer_id=4711, producer_epoch=7, coordinator_epoch=9, timestamp=1_700_000_000_123
     )
+
+
+@pytest.mark.parametrize("count", [1, 1_000, INT32_MAX + 1])
+def test_a_covering_batch_takes_the_offsets_of_what_was_removed(count: int) -> None:
+    header = read_batch(covering_batch(base_offset=7, next_offset=7 + count, leader_epoch=3))
+    assert (header.base_offset, header.next_offset, header.leader_epoch) == (7, 7 + count, 3)
+    assert header.is_covering
+    assert (header.size, header.record_count) == (HEADER_SIZE, 0)
+    assert not (header.is_transactional or header.is_control)
+    assert header.last_sequence == NO_SEQUENCE
 
 
 def test_a_commit_marker_is_the_78_bytes_that_the_format_says() -> None:
