@@ -243,6 +243,10 @@ class DiskStorage:
         if durable:
             self.sync_directory(path.rpartition("/")[0])
 
+    def rename(self, path: str, new_path: str) -> None:
+        with _reported(f"rename {self._path(path)}"):
+            os.replace(self._path(path), self._path(new_path))
+
     def remove(self, path: str) -> None:
         with _reported(f"remove {self._path(path)}"):
             try:

@@ -134,6 +134,13 @@ class MemoryStorage:
         if durable:
             found.sync()
 
+    def rename(self, path: str, new_path: str) -> None:
+        file, (directory, _, name) = self._find(path), path.rpartition("/")
+        found, new_name = self._directory(directory), new_path.rpartition("/")[2]
+        if file is None or found is None:
+            raise StorageError(f"{self.location} has no file {path!r}")
+        found.change({name: None, new_name: file})
+
     def remove(self, path: str) -> None:
         directory, _, name = path.rpartition("/")
         found = self._directory(directory)

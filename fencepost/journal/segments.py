@@ -150,6 +150,7 @@ class Segment:
         "_read_to",
         "_since_entry",
         "_storage",
+        "_suffix",
         "base_offset",
         "end_offset",
         "first_timestamp",
@@ -161,9 +162,10 @@ class Segment:
         "transaction_index",
     )
 
-    def __init__(self, storage: Storage, directory: str, base_offset: int) -> None:
+    def __init__(self, storage: Storage, directory: str, base_offset: int, *, suffix: str = "") -> None:
         self._storage = storage
         self._directory = directory
+        self._suffix = suffix  # of its files, until `take_place`
         self._file: StorageFile | None = None
         self._located = (base_offset, 0)  # the batch found last, which is often asked for again,
         self._read_to = (base_offset, 0)  # and the end of the last read, where most readers continue
@@ -200,7 +202,7 @@ class Segment:
 
     def path(self, kind: str) -> str:
         """The path of one of this segment's files."""
-        return f"{self._directory}/{file_name(self.base_offset, kind)}"
+        return f"{self._directory}/{file_name(self.base_offset, kind)}{self._suffix}"
 
     @property
     def _place(self) -> str:
@@ -226,7 +228,7 @@ class Segment:
         """
         if self.size == 0:
             self.first_timestamp = header.max_timestamp
-        if header.max_timestamp > self.max_timestamp:
+        if header.max_timestamp > self.max_timestamp and header.record_count:
             self.max_timestamp = header.max_timestamp
             self._max_timestamp_offset = last_offset
         # Before this batch is counted, as LogSegment.append does: the entry is for the first batch after the
@@ -380,7 +382,13 @@ class Segment:
         DamagedLog when a checksum does not match, or a batch does not begin where the one before it ended.
         Bytes that were verified once may have changed since.
         """
-        start, end = self.locate(from_offset), self.locate(before)
+        yield from self._walk(self.locate(from_offset), self.locate(before))
+
+    def all_batches(self) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """The same for a full segment from its first batch on, in any thread."""
+        yield from self._walk(0, self.size)
+
+    def _walk(self, start: int, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:
         # The caller may release the segment in the middle of the iteration, which closes the shared handle.
         file = self._storage.open(self.path(LOG))
         try:
@@ -444,6 +452,14 @@ class Segment:
         file, self._file = self._file, None
         if file is not None:
             file.close()
+
+    def take_place(self) -> None:
+        """Rename the files, the log first, over those of the segment that this one replaces."""
+        self.release()
+        written = [self.path(kind) for kind in (LOG, *INDEX_KINDS)]
+        self._suffix = ""
+        for path, kind in zip(written, (LOG, *INDEX_KINDS), strict=True):
+            self._storage.rename(path, self.path(kind))
 
     def remove(self) -> None:
         """Delete the segment's files, the log first: the next start removes an index without a log."""

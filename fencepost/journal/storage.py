@@ -142,6 +142,10 @@ class Storage(StorageReader, Protocol):
         """
         ...
 
+    def rename(self, path: str, new_path: str) -> None:
+        """Rename a file within its directory, atomically, over another one if there is one."""
+        ...
+
     def remove(self, path: str) -> None:
         """Remove a file, if it exists."""
         ...
@@ -152,6 +156,7 @@ class Storage(StorageReader, Protocol):
 
 
 TEMPORARY_SUFFIX = ".tmp"  # `replace` writes this file and renames it; a start removes what a crash left
+CLEANED_SUFFIX = ".cleaned"  # a cleaned segment until it takes the place of others (Kafka's name); likewise
 
 
 def directory_name(partition: TopicPartition) -> str:

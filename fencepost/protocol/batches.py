@@ -14,9 +14,9 @@ travels from the producer to the disk and on to consumers without being decoded 
 #    12     4  partition leader epoch   the leader, when it appends the batch
 #    16     1  magic                    the producer: 2 for Kafka's records, 109 for msgpack columns
 #    17     4  CRC-32C                  the producer, over everything below
-#    21     2  attributes               bits 0-2 compression, 4 transactional, 5 control
+#    21     2  attributes               bits 0-2 compression, 4 transactional, 5 control, 6 delete horizon
 #    23     4  last offset delta        offset of the last record, less the base offset
-#    27     8  base timestamp           ms
+#    27     8  base timestamp           ms; with bit 6 when its tombstones or marker may go (KIP-534)
 #    35     8  max timestamp            ms
 #    43     8  producer id              who writes ...
 #    51     2  producer epoch           ... in which incarnation: an older one is fenced
@@ -64,6 +64,7 @@ CRC_START: Final = 21  # attributes, the first byte under the checksum
 COMPRESSION_MASK: Final = 0x07
 TRANSACTIONAL_BIT: Final = 0x10
 CONTROL_BIT: Final = 0x20
+DELETE_HORIZON_BIT: Final = 0x40
 
 CONTROL_BATCH_SIZE: Final = 78
 
@@ -123,6 +124,13 @@ class BatchHeader:
     @property
     def compression(self) -> int:
         return self.attributes & COMPRESSION_MASK
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When compaction may remove the tombstones or the marker of this batch; None until it has set a time
+        (KIP-534). Timestamps of the records count from it, as from any base timestamp.
+        """
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     @property
     def is_covering(self) -> bool:
@@ -226,8 +234,8 @@ def build_batch(
 
 
 def covering_batch(*, base_offset: int, next_offset: int, leader_epoch: int) -> bytearray:
-    """An empty batch in the place of removed ones: of no producer, without a timestamp, and as long in offsets
-    as they were, up to 2^31.
+    """An empty batch in the place of removed ones: of no producer, without a timestamp, and with all of their
+    offsets, up to 2^31.
 
     Compaction and repair leave it behind, so a log without gaps stays one: a gap is always damage. Readers
     step over it by its last offset. Kafka keeps empty batches, too, but only the last one of a producer.

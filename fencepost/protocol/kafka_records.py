@@ -12,7 +12,7 @@ Rule: control batches and internal topics are always these, for Kafka's tools to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -70,6 +70,11 @@ def build_state_batch(key: bytes, value: bytes | None, *, timestamp: int) -> byt
     """A batch of one record without headers: how a coordinator writes its state."""
     record = _RECORD_START + _sized_key(key) + (_NULL_SIZE if value is None else _sized(value)) + _NO_HEADERS
     return build_batch(_sized(record), base_timestamp=timestamp)
+
+
+def encode_kafka_records(records: Iterable[KafkaRecord]) -> bytes:
+    """The bytes of records with offset deltas of their own."""
+    return b"".join([_encoded(record, record.offset_delta) for record in records])
 
 
 def _encoded(record: KafkaRecord, offset_delta: int) -> bytes:

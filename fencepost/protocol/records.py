@@ -168,14 +168,14 @@ def read_columns(batch: Buffer, header: BatchHeader, at: int = 0) -> Columns:
 
     Does not verify the checksum (`read_batch` does). A batch that compaction emptied gives empty columns.
     """
-    payload = _payload(batch, header, at)
+    payload = payload_of(batch, header, at)
     # Compaction keeps the header of a producer's last batch, with its sequence, and removes the records.
     if not header.record_count and not payload:
         return Columns(offset_deltas=None, keys=None, values=[], timestamp_deltas=None, headers=None)
     if header.magic == MAGIC_COLUMNS:
         columns = _unpack_columns(payload, header)
     else:
-        columns = _transpose(read_kafka_records(bytes(payload), header.record_count))
+        columns = _transpose(read_kafka_records(bytes(payload), header.record_count), header)
     _check_deltas(columns, header)
     return columns
 
@@ -191,7 +191,7 @@ def check_records(batch: Buffer, header: BatchHeader) -> None:
         if header.compression not in _COMPRESSIONS:
             raise ProtocolViolation(f"compression {header.compression} is not supported")
     elif header.magic == MAGIC_COLUMNS:
-        _check_shape(_payload(batch, header, 0), header.record_count)
+        _check_shape(payload_of(batch, header), header.record_count)
     else:  # no client of ours sends Kafka's records, so they may cost more
         columns = read_columns(batch, header)
         if columns.offset_deltas is not None:
@@ -231,11 +231,11 @@ def read_keys_and_values(batch: Buffer, header: BatchHeader) -> list[tuple[bytes
     """Keys and values of a batch of an internal topic, which must be magic 2; else ProtocolViolation."""
     if header.magic != MAGIC_KAFKA:
         raise ProtocolViolation("a batch of an internal topic must hold Kafka's own records (magic 2)")
-    records = read_kafka_records(bytes(_payload(batch, header, 0)), header.record_count)
+    records = read_kafka_records(bytes(payload_of(batch, header)), header.record_count)
     return [(record.key, record.value) for record in records]
 
 
-def _payload(batch: Buffer, header: BatchHeader, at: int) -> Buffer:
+def payload_of(batch: Buffer, header: BatchHeader, at: int = 0) -> Buffer:
     """The encoded records of the batch at byte `at`, decompressed."""
     payload = memoryview(batch)[at + HEADER_SIZE : at + header.size]
     if len(payload) != header.size - HEADER_SIZE:
@@ -291,15 +291,17 @@ def _read_headers(column: list[list[Any] | None]) -> list[list[Header] | None]:
     return [list(map(tuple, headers)) if headers else None for headers in column]
 
 
-def _transpose(records: list[KafkaRecord]) -> Columns:
+def _transpose(records: list[KafkaRecord], header: BatchHeader) -> Columns:
     """Kafka's records as columns; a column with only usual values becomes None, as in magic 109."""
     offset_deltas = [record.offset_delta for record in records]
+    # Compaction may have left the first records alone: these are dense, and the batch ends later.
+    is_dense = header.last_offset_delta == len(records) - 1 and offset_deltas == list(range(len(records)))
     timestamp_deltas = [record.timestamp_delta for record in records]
     keys = [record.key for record in records]
     headers = [list(record.headers) or None for record in records]
     return Columns(
         # So that readers of columns need not know which magic the batch had.
-        offset_deltas=None if offset_deltas == list(range(len(records))) else offset_deltas,
+        offset_deltas=None if is_dense else offset_deltas,
         keys=keys if any(key is not None for key in keys) else None,
         values=[record.value for record in records],
         timestamp_deltas=timestamp_deltas if any(timestamp_deltas) else None,

@@ -63,7 +63,7 @@ def test_a_covering_batch_takes_the_offsets_of_what_was_removed(count: int) -> N
     assert (header.base_offset, header.next_offset, header.leader_epoch) == (7, 7 + count, 3)
     assert header.is_covering
     assert (header.size, header.record_count) == (HEADER_SIZE, 0)
-    assert not (header.is_transactional or header.is_control)
+    assert header.attributes == 0
     assert header.last_sequence == NO_SEQUENCE
 
 

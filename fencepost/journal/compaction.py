@@ -1,0 +1,222 @@
+"""What compaction leaves of a log: batches in, batches out, and nothing else.
+
+Rule: whoever reads the cleaned log learns the latest committed value of every key, the same producers, the
+same open transactions and the same log end as from the whole one, and nothing that was not committed.
+"""
+
+# Theory of operation (Kafka: LogCleaner, Cleaner, CleanedTransactionMetadata, MemoryRecords.filterTo)
+#
+#     log start             first dirty offset          end                      last stable offset
+#     | clean: one record   | dirty: written since      | not yet: the active    |
+#     | per key             |                           | segment, newer ones    |
+#     +---------------------+---------------------------+------------------------+---------------
+#
+# Two passes over [log start, end):
+#
+#     survey   the latest offset of each key in the dirty part, aborted records left out; where each producer
+#              wrote last; which transactions have their marker only after the end
+#     clean    each batch: kept, thinned, emptied or removed
+#
+# What stays, and why:
+#
+#     the latest record of a key    it is the key's value. Aborted records never are
+#     a tombstone                   until its delete horizon: a reader that has read the older value, and is
+#                                   slower than the compaction, must still learn that the key is gone. The
+#                                   first cleaning sets the horizon, now + delete.retention.ms (KIP-534)
+#     a marker                      while a batch of its transaction is there, and then until its own horizon,
+#                                   which the first cleaning that finds no batch of it sets
+#     a producer's last batch       without its records: it holds the last sequence, by which duplicates and
+#                                   gaps are recognised
+#     a producer's last marker      it holds the newest epoch, which fences older ones. Kafka reads that from
+#                                   a snapshot; here some logs are always read from their start
+#     the first batch of a          without its records: the marker follows after the end, and the index of
+#     transaction without marker    aborted transactions says that its transaction begins here
+#
+# The end is never beyond the last stable offset, so every transaction that begins before it is decided.
+#
+# Removed batches leave one empty batch, which covers their offsets (`covering_batch`). So a cleaned log has
+# no gaps, and recovery and every read can take a gap for damage. Kafka leaves gaps.
+#
+# A batch whose records cannot be read stays as it is: compaction removes nothing that it does not understand.
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+from typing import Final
+
+import attrs
+
+from fencepost.journal.indexes import AbortedRange
+from fencepost.journal.open_transactions import OpenTransactions
+from fencepost.protocol.batches import BatchHeader, Buffer, covering_batch, read_header, read_marker
+from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.terms import INT32_MAX
+from fencepost.protocol.thinning import KeyedRecord, emptied, keyed_records, thinned
+
+Batch = tuple[BatchHeader, Buffer]
+
+KEYS_MAX: Final = 1_000_000  # of one cleaning, in memory: about 150 MB, as log.cleaner.dedupe.buffer.size
+
+
+@attrs.frozen(kw_only=True)
+class Survey:
+    """What the first pass has found."""
+
+    end: int
+    """Batches from here on stay as they are: the cleaning was planned up to here, or its memory was full."""
+    latest: dict[bytes, int]
+    """The last offset of each key that has a committed record in the dirty part."""
+    kept_batches: frozenset[int]
+    """Base offsets of batches that stay, perhaps without their records."""
+    kept_markers: frozenset[int]
+    """Offsets of markers that stay whole."""
+
+
+def survey(
+    batches: Iterable[Batch],
+    *,
+    first_dirty: int,
+    end: int,
+    aborted: Iterable[AbortedRange],
+    producers: frozenset[int],
+    keys_max: int = KEYS_MAX,
+) -> Survey:
+    """Go through a log from its start to `end`, which is not beyond the last stable offset. `producers` are
+    the ids that its leader still knows.
+    """
+    ranges = _Aborted(aborted)
+    open_transactions, latest = OpenTransactions(), dict[bytes, int]()
+    last_batches, last_markers = dict[int, int](), dict[int, int]()
+    for header, batch in batches:
+        if len(latest) >= keys_max:
+            end = header.base_offset
+            break
+        open_transactions.see(header, batch)
+        if header.producer_id in producers:
+            (last_markers if header.is_control else last_batches)[header.producer_id] = header.base_offset
+        if header.base_offset >= first_dirty and not header.is_control and header not in ranges:
+            latest.update(
+                (record.key, record.offset) for record in _records(batch, header) if record.key is not None
+            )
+    undecided = {transaction.first_offset for transaction in open_transactions}
+    return Survey(
+        end=end,
+        latest=latest,
+        kept_batches=frozenset(undecided.union(last_batches.values())),
+        kept_markers=frozenset(last_markers.values()),
+    )
+
+
+class _Aborted:
+    """The aborted transactions of a log, by producer id in the order of their markers."""
+
+    def __init__(self, ranges: Iterable[AbortedRange]) -> None:
+        self._by_producer: dict[int, list[AbortedRange]] = {}
+        for aborted in ranges:
+            self._by_producer.setdefault(aborted.producer_id, []).append(aborted)
+
+    def __contains__(self, header: BatchHeader) -> bool:
+        found = self._by_producer.get(header.producer_id)
+        if found is None or not header.is_transactional:
+            return False
+        at = bisect_left(found, header.base_offset, key=_marker_offset)
+        return at < len(found) and found[at].first_offset <= header.base_offset
+
+
+_marker_offset: Final = attrgetter("last_offset")
+
+
+def _records(batch: Buffer, header: BatchHeader) -> list[KeyedRecord]:
+    try:
+        return keyed_records(batch, header)
+    except ProtocolViolation:
+        return []
+
+
+class Cleaner:
+    """The second pass. `clean` takes the log in pieces, in order, and follows its transactions over them."""
+
+    def __init__(
+        self, surveyed: Survey, *, aborted: Iterable[AbortedRange], now: int, delete_retention_ms: int
+    ) -> None:
+        """`now` (ms) passes delete horizons, and sets new ones."""
+        self._surveyed = surveyed
+        self._aborted = _Aborted(aborted)
+        self._now = now
+        self._horizon_ms = now + delete_retention_ms
+        self._with_batches: set[int] = set()  # producers with a batch since their last marker
+
+    def clean(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """What is left of a piece of the log, without gaps."""
+        start = 0
+        gap: BatchHeader | None = None  # the last of the removed batches from offset `start` on
+        for header, batch in batches:
+            kept = self._kept(header, batch) if header.base_offset < self._surveyed.end else batch
+            is_full = gap is not None and header.last_offset - start > INT32_MAX
+            if gap is not None and (kept is not None or is_full):
+                yield _covering(start, gap)
+                gap = None
+            if kept is None:
+                start, gap = header.base_offset if gap is None else start, header
+            else:
+                yield (header if kept is batch else read_header(kept)), kept
+        if gap is not None:
+            yield _covering(start, gap)
+
+    def _kept(self, header: BatchHeader, batch: Buffer) -> Buffer | None:
+        """What is left of a batch; None when nothing is."""
+        if header.is_control:
+            return self._kept_marker(header, batch)
+        if header.is_transactional:
+            self._with_batches.add(header.producer_id)
+        kept = None if header in self._aborted else self._kept_records(header, batch)
+        if kept is not None:
+            return kept
+        if header.base_offset not in self._surveyed.kept_batches:
+            return None
+        return emptied(header) if header.record_count else batch
+
+    def _kept_marker(self, header: BatchHeader, batch: Buffer) -> Buffer | None:
+        try:
+            read_marker(batch)
+        except ProtocolViolation:
+            return batch  # a control batch of another kind
+        has_batches = header.producer_id in self._with_batches
+        self._with_batches.discard(header.producer_id)
+        if has_batches or header.base_offset in self._surveyed.kept_markers:
+            return batch
+        horizon = header.delete_horizon_ms
+        if horizon is None:
+            return thinned(batch, header, (0,), delete_horizon_ms=self._horizon_ms)
+        return batch if self._now < horizon else None
+
+    def _kept_records(self, header: BatchHeader, batch: Buffer) -> Buffer | None:
+        try:
+            records = keyed_records(batch, header)
+        except ProtocolViolation:
+            return batch
+        horizon, latest = header.delete_horizon_ms, self._surveyed.latest
+        is_over = horizon is not None and horizon <= self._now
+        kept = [
+            at
+            for at, record in enumerate(records)
+            # A record without a key has no place in a compacted log; the leader refuses it.
+            if record.key is not None
+            and latest.get(record.key, record.offset) <= record.offset
+            and not (record.is_tombstone and is_over)
+        ]
+        if not kept:
+            return None
+        has_tombstone = any(records[at].is_tombstone for at in kept)
+        new_horizon = self._horizon_ms if has_tombstone and horizon is None else None
+        if len(kept) == len(records) and new_horizon is None:
+            return batch
+        return thinned(batch, header, kept, delete_horizon_ms=horizon if new_horizon is None else new_horizon)
+
+
+def _covering(start: int, last: BatchHeader) -> Batch:
+    # Leader epochs never fall, and the one of the last removed batch is between its neighbours'.
+    batch = covering_batch(base_offset=start, next_offset=last.next_offset, leader_epoch=last.leader_epoch)
+    return read_header(batch), batch
