@@ -39,6 +39,16 @@ class ChildProcess:
         self._errors = errors
         self._buffer = b""
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.poll() is None
+
     async def hear(self) -> dict[str, Any] | None:
         """Returns the next JSON line, None at the end of its output; skips other lines."""
         assert self._process.stdout is not None, "its output is ours"

@@ -13,7 +13,7 @@ from fencepost.journal.segments import LOG
 from fencepost.journal.storage import StorageError
 from fencepost.protocol.batches import checksum_matches, walk
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.messages import DeleteRecords, DeleteRecordsPartition, FetchReply
+from fencepost.protocol.messages import DeleteRecords, DeleteRecordsPartition, FetchedPartition, FetchReply
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from tests.broker.requests import (
     ABORT,
@@ -77,6 +77,17 @@ def disk_with(files: dict[str, bytes]) -> Memory:
     return storage
 
 
+def is_whole(part: FetchedPartition, offset: int) -> bool:
+    """Whether an answer is what a client accepts: whole batches, the first with `offset`, without a gap."""
+    expected = offset
+    for at, header in walk(part.records):
+        follows = header.base_offset == expected or (header.base_offset < expected <= header.last_offset)
+        if not (follows and checksum_matches(part.records, at, header)):
+            return False
+        expected = header.next_offset
+    return expected > offset
+
+
 def read(story: Story, key: TopicPartition, isolation: IsolationLevel) -> Iterator[str]:
     """The records of a partition with their offsets, as a client reads them: it checks what it gets."""
     offset = 1 if key == OTHERS else 0
@@ -88,16 +99,9 @@ def read(story: Story, key: TopicPartition, isolation: IsolationLevel) -> Iterat
         (part,) = reply.body.partitions
         if not part.records:
             return
-        expected, first = offset, next(walk(part.records), None)
-        if first is None:  # bytes without a whole batch
+        if not is_whole(part, offset):
             yield DETECTED
             return
-        for at, header in walk(part.records):
-            follows = header.base_offset == expected or (header.base_offset < expected <= header.last_offset)
-            if not (follows and checksum_matches(part.records, at, header)):
-                yield DETECTED
-                return
-            expected = header.next_offset
         yield f"{offset}: {' '.join(visible_values(part))}"
         offset = next_offset(part)
     yield DETECTED
@@ -129,7 +133,7 @@ def verdict(seen: Seen | None, whole: Seen) -> str:
         return "refused"
     if seen == whole:
         return "harmless"
-    differ = [place for place in PLACES if seen[place] != whole[place]]
+    differ = [place for place in whole if seen[place] != whole[place]]
     # A reader that got an error in the end may have seen a true beginning, and no more.
     if all(
         seen[place][-1:] == [DETECTED] and whole[place][: len(seen[place]) - 1] == seen[place][:-1]
