@@ -39,6 +39,7 @@ ARROWS: dict[str, frozenset[str]] = {
 # The only files of the cores' parts that may wait, see clocks, draw numbers and touch files or sockets.
 SHELLS = frozenset(
     {
+        "broker/connections.py",
         "broker/embedded.py",
         "broker/server.py",
         "client/shells/aio.py",

@@ -16,8 +16,8 @@ import attrs
 from fencepost.journal.indexes import AbortedRange, ProducerSnapshot
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.messages import ReplyBody, Request
-from fencepost.protocol.terms import NEWEST_VERSION, NO_OFFSET, IsolationLevel, TopicPartition
+from fencepost.protocol.messages import Fetch, ReplyBody, Request
+from fencepost.protocol.terms import NEWEST_VERSION, NO_OFFSET, TopicPartition
 from fencepost.protocol.values import value
 
 
@@ -192,7 +192,7 @@ class ReplyFetched:
 
     to: ReplyTo
     plans: tuple[FetchPlan, ...] = attrs.field(kw_only=True)
-    isolation_level: IsolationLevel = attrs.field(kw_only=True)
+    request: Fetch = attrs.field(kw_only=True)
     max_bytes: int = attrs.field(kw_only=True)
 
 

@@ -47,6 +47,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import attrs
@@ -79,6 +80,7 @@ from fencepost.broker.contract import (
     Warn,
 )
 from fencepost.broker.dispatch import step
+from fencepost.broker.memory import FETCH_OWN_BYTES, MemoryPool, fetch_share
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import fetch, partition
 from fencepost.broker.partitions.partition import Partition
@@ -192,6 +194,11 @@ def manifest_of(state: Partition) -> ManifestState:
     )
 
 
+def always_open(connection: int) -> bool:
+    """The connections of tests and simulations are never closed behind the host's back."""
+    return True
+
+
 @attrs.define(eq=False)
 class Host:
     """One node over one data directory, which the nodes of a simulated cluster share. The shell sends
@@ -214,6 +221,9 @@ class Host:
     troubles: list[Trouble] = attrs.Factory(list[Trouble])
     contains_failures: bool = False  # a server does; in tests and simulations an exception ends the run
     requests_waiting: int = 0  # client requests in the inbox
+    answers_pool: MemoryPool | None = None  # a server's; simulations have memory enough
+    read_bytes: int = 0  # taken from it, for records in `answers`
+    is_open: Callable[[int], bool] = always_open
     wakes_at_ms: int | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -371,7 +381,28 @@ class Host:
             self.to_do.append(Assign(partition=key, leader_id=self.node_id, leader_epoch=epoch))
 
     def _reply_fetched(self, act: ReplyFetched, now: int) -> None:
-        self._answer(Reply(act.to, body=fetch.complete_fetch(act, self._journal)), now)
+        """Read the records for a Fetch. If there is no room for them, it waits, and is planned anew then."""
+        if act.to.connection != NODE and not self.is_open(act.to.connection):
+            return  # nobody would get the answer
+        pool = self.answers_pool
+        size_max = act.max_bytes if pool is None else min(act.max_bytes, fetch_share(pool))
+        body = fetch.complete_fetch(act, self._journal, max_bytes=size_max)
+        if pool is not None:
+            # A first batch may exceed the limits (KIP-74), so the size is known only now.
+            size = sum(len(part.records) for part in body.partitions)
+            if size > FETCH_OWN_BYTES and size > pool.free:
+                again = Received(act.request, to=act.to)
+                pool.wait(size, act.to.connection, partial(self.offer, again))
+                return
+            pool.take(size)
+            self.read_bytes += size
+        self._answer(Reply(act.to, body=body), now)
+
+    def sent_read(self) -> None:
+        """The records that were read are with the connections now, which hold the room for them."""
+        size, self.read_bytes = self.read_bytes, 0
+        if self.answers_pool is not None:
+            self.answers_pool.give(size)
 
     def _reply_listed(self, act: ReplyListed, now: int) -> None:
         self._answer(Reply(act.to, body=fetch.complete_list(act, self._journal)), now)

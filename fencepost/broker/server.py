@@ -8,22 +8,20 @@ Rule: per wake-up a connection reads all bytes that are there and sends all answ
 # One thread runs everything except syncs. Node and host are plain function calls in it, so they need no
 # locks.
 #
-#     task              waits for                    then
-#     accept            a connection                 starts its `_serve`
-#     _serve / _read    readable bytes               frames -> host.offer, then turn()
-#     _serve / write_rest  a writable socket         sends what the kernel did not take at once
-#     keep_time         the next deadline            host.tick, manifests, turn()
-#     sync              a log in host.unsynced       one fsync per log, each in a worker thread, then turn()
+#     task                    waits for              then
+#     accept                  a connection           starts its `_serve`, or refuses it
+#     _serve                  readable bytes         requests -> host.offer, turn(), one after the other
+#     Connection._send_rest   a writable socket      sends what the kernel did not take at once
+#     keep_time               the next deadline      host.tick, manifests, turn()
+#     keep_room               idle or pressed        closes connections that hold what others need
+#     sync                    a log in host.unsynced one fsync per log, each in a worker thread, then turn()
 #
 # `turn` is the heart: it lets the host work until nothing is left to do, and hands all answers to the kernel.
-# One receive often brings many requests and one send takes many answers, so the costs of trio (a checkpoint,
-# a cancel scope) occur once per wake-up, not once per message. What they would cost otherwise is measured in
-# docs/performance.md.
+# What trio's parts cost is measured in docs/performance.md.
 #
-# Back-pressure has two limits per connection. A client that does not take its answers is not read from while
-# more than UNSENT_BYTES_MAX are waiting: its requests then stay in its own send buffer. A Fetch may be
-# answered with 50 MiB, so at most FETCHES_MAX of one connection are in progress at a time. A slow reader
-# therefore costs memory up to these limits, and it does not delay other clients.
+# Connections take turns. A client may send many requests without waiting for answers, so a connection yields
+# to the others when its part of a round is over: 10 ms, divided among all that have requests. A turn is at
+# least one request. memory.py says how much all connections may hold, and who waits for whom.
 #
 # Syncs run in rounds. All logs that wait are synced in parallel threads, one fsync each, and every
 # transaction whose record was written before the round shares its cost (group commit). While they run, the
@@ -44,21 +42,29 @@ import signal
 import socket
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from itertools import islice
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 import attrs
 import trio
 
+from fencepost.broker.connections import (
+    PRESSED_SWEEP_MS,
+    SWEEP_MS,
+    Connection,
+    Connections,
+    SpareDescriptor,
+    monotonic_ms,
+    raise_descriptor_limit,
+)
 from fencepost.broker.contract import Append, Disconnected, Received, Reply, ReplyTo
 from fencepost.broker.faults import DropReply, PauseAfterAppend, server_faults
 from fencepost.broker.host import MANIFEST_INTERVAL_MS, Host, SyncPolicy, Trouble
+from fencepost.broker.memory import MemoryBound
 from fencepost.broker.node import Node
-from fencepost.broker.settings import NodeSettings
+from fencepost.broker.settings import ConnectionSettings, NodeSettings
 from fencepost.journal.data_directory import DataDirectory
 from fencepost.journal.disk import DiskStorage
 from fencepost.journal.journal import Journal, JournalSettings
@@ -67,19 +73,19 @@ from fencepost.journal.storage import StorageError
 from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import ErrorCode, FencepostError, ProtocolViolation
 from fencepost.protocol.frames import (
-    FrameReader,
     FrameTooLarge,
     ReplyFrame,
     UnsupportedVersion,
     decode_request,
     encode_reply,
 )
-from fencepost.protocol.messages import Fetch, Produce
+from fencepost.protocol.messages import Produce
 from fencepost.protocol.terms import escaped
 
-# Bytes per wake-up of a connection: a limit, so that one busy client does not starve the others.
-RECEIVE_SIZE: Final = 1 << 20
-FETCHES_MAX: Final = 4  # in progress per connection: each may be answered with `fetch.max.bytes`
+RECEIVE_SIZE: Final = 1 << 20  # bytes of a large frame per wake-up
+# Connections with requests that have arrived share a round of so long; each gets one request at least.
+ROUND_NS: Final = 10_000_000
+OUT_OF_DESCRIPTORS_S: Final = 0.1
 IDLE_WAKE_MS: Final = 3_600_000
 
 
@@ -96,16 +102,18 @@ class BrokerSettings:
     port: int = 0
     sync: SyncPolicy = SyncPolicy.NONE
     node: NodeSettings = attrs.Factory(NodeSettings)
+    connections: ConnectionSettings = attrs.Factory(ConnectionSettings)
     journal: JournalSettings = attrs.Factory(JournalSettings)
     faults: tuple[str, ...] = ()
 
 
 @attrs.frozen
 class Ready:
-    """The address on which a broker listens."""
+    """The address on which a broker listens, and the most memory that it takes for its clients."""
 
     host: str
     port: int
+    memory: MemoryBound
 
     @property
     def address(self) -> str:
@@ -115,86 +123,6 @@ class Ready:
 def now_ms() -> int:
     """The time of records and deadlines: milliseconds since 1970."""
     return time.time_ns() // 1_000_000
-
-
-def monotonic_ms() -> int:
-    """Milliseconds that never go back, for intervals."""
-    return time.monotonic_ns() // 1_000_000
-
-
-UNSENT_BYTES_MAX: Final = 64 << 20  # beyond this a connection is not read from until its peer takes answers
-PIECES_PER_SEND_MAX: Final = 256  # below IOV_MAX, which is 1024 on Linux and macOS
-
-
-@attrs.define(eq=False)
-class Connection:
-    """One client: the frame that it is sending, and the answers that it has not taken yet."""
-
-    number: int
-    socket: socket.socket
-    frames: FrameReader = attrs.Factory(FrameReader)
-    unsent: deque[memoryview] = attrs.Factory(deque[memoryview])
-    unsent_bytes: int = 0
-    waiting: dict[int, bool] = attrs.Factory(dict[int, bool])  # correlation id without a reply: is it a Fetch
-    fetches: int = 0  # of them
-    is_closed: bool = False
-    room: trio.lowlevel.ParkingLot = attrs.Factory(trio.lowlevel.ParkingLot)
-    work: trio.lowlevel.ParkingLot = attrs.Factory(trio.lowlevel.ParkingLot)
-
-    def send(self, pieces: list[Buffer]) -> None:
-        """Send an answer: at once as far as the kernel takes it; `write_rest` sends the rest."""
-        if self.is_closed:
-            return
-        was_waiting = bool(self.unsent)
-        # An empty piece would stay in the queue for ever: `sendmsg` never reports it as sent.
-        self.unsent.extend(memoryview(piece) for piece in pieces if len(piece))
-        self.unsent_bytes += sum(len(piece) for piece in pieces)
-        if not was_waiting:
-            self._send_some()
-            if self.unsent:
-                self.work.unpark_all()
-
-    def _send_some(self) -> None:
-        while self.unsent:
-            try:
-                sent = self.socket.sendmsg(list(islice(self.unsent, PIECES_PER_SEND_MAX)))
-            except BlockingIOError:
-                return
-            except OSError:
-                self.close()  # the peer is gone; `_serve` reports Disconnected to the node
-                return
-            self.unsent_bytes -= sent
-            while sent:
-                piece = self.unsent[0]
-                if sent < len(piece):
-                    self.unsent[0] = piece[sent:]
-                    return
-                sent -= len(piece)
-                self.unsent.popleft()
-
-    async def write_rest(self) -> None:
-        """Send what the kernel did not take at once, as the peer makes room, until the connection ends."""
-        while not self.is_closed:
-            if not self.unsent:
-                await self.work.park()
-                continue
-            try:
-                await trio.lowlevel.wait_writable(self.socket)
-            except (OSError, trio.ClosedResourceError):
-                self.close()
-                return
-            self._send_some()
-            if self.unsent_bytes < UNSENT_BYTES_MAX:
-                self.room.unpark_all()
-
-    def close(self) -> None:
-        """Close the socket and wake the tasks that wait for it. Further calls do nothing."""
-        if not self.is_closed:
-            self.is_closed = True
-            trio.lowlevel.notify_closing(self.socket)
-            self.socket.close()
-            self.work.unpark_all()
-            self.room.unpark_all()
 
 
 NOTICE_INTERVAL_MS: Final = 10_000
@@ -233,20 +161,30 @@ class Server:
         self.settings = settings
         self.host = host
         self.listener = listener
-        self.connections: dict[int, Connection] = {}
-        self.connections_made = 0
         self.is_held = False
         faults = server_faults(settings.faults, node_id=settings.node.node_id)
         self.pauses = [fault for fault in faults if isinstance(fault, PauseAfterAppend)]
         self.drops = [fault for fault in faults if isinstance(fault, DropReply)]
         self.lost: set[ReplyTo] = set()
         self.notices = Notices(monotonic_ms)
+        self.connections = Connections(settings.connections, tell=self.notices.log, pressed=self.hurry)
+        host.answers_pool, host.is_open = self.connections.answers, self.connections.is_open
         # One buffer serves all connections: its bytes are copied into frames before the next receive.
         self._received = memoryview(bytearray(RECEIVE_SIZE))
         self._unsynced = trio.lowlevel.ParkingLot()
         self._alarm = trio.lowlevel.ParkingLot()
         self._alarm_at_ms = 0
         self._manifest_due_ms: int | None = None
+        self._sweep = trio.lowlevel.ParkingLot()
+        self._sweep_at_ms = 0
+        self._in_line = 0  # connections that have yielded and wait for their next turn
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Start the tasks."""
+        nursery.start_soon(self.accept, nursery)
+        nursery.start_soon(self.keep_time)
+        nursery.start_soon(self.keep_room)
+        nursery.start_soon(self.sync)
 
     # --- the loop
 
@@ -297,21 +235,18 @@ class Server:
     def _send_answers(self) -> None:
         answers, self.host.answers = self.host.answers, []
         for answer in answers:
-            connection = self.connections.get(answer.to.connection)
-            if connection is None:
+            connection = self.connections.opened.get(answer.to.connection)
+            # Not in progress: refused already, when its handler failed after part of its work.
+            if connection is None or not connection.end(answer.to.correlation_id):
                 continue
-            is_fetch = connection.waiting.pop(answer.to.correlation_id, None)
-            if is_fetch is None:
-                continue  # refused already, when its handler failed after part of its work
-            if is_fetch:
-                connection.fetches -= 1
-                connection.room.unpark_all()
             if answer.to in self.lost:
                 self.lost.discard(answer.to)
                 print(json.dumps({"lost_reply": type(answer.body).__name__}), flush=True)
                 connection.close()
             else:
                 connection.send(self._encode(answer))
+        self.host.sent_read()
+        self.connections.shrink()
 
     def _encode(self, answer: Reply) -> list[Buffer]:
         number = answer.to.correlation_id
@@ -328,94 +263,86 @@ class Server:
 
     async def accept(self, nursery: trio.Nursery) -> None:
         """Start a task for each connection, until cancelled."""
-        while True:
-            await trio.lowlevel.wait_readable(self.listener)
-            try:
-                accepted, _ = self.listener.accept()
-            except BlockingIOError:
-                continue
-            except OSError as problem:
-                if problem.errno not in (errno.EMFILE, errno.ENFILE, errno.ECONNABORTED):
-                    raise
-                # Out of file descriptors. The connection stays in the backlog; without a pause this would
-                # spin.
-                await trio.sleep(0.1)
-                continue
-            accepted.setblocking(False)
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.connections_made += 1
-            nursery.start_soon(self._serve, Connection(self.connections_made, accepted))
+        with closing(SpareDescriptor()) as spare:
+            while True:
+                await trio.lowlevel.wait_readable(self.listener)
+                try:
+                    accepted, _ = self.listener.accept()
+                except OSError as problem:
+                    if problem.errno in (errno.EMFILE, errno.ENFILE):
+                        await self._refuse_with(spare)
+                    elif problem.errno not in (errno.EAGAIN, errno.ECONNABORTED):
+                        raise
+                    continue
+                if self.connections.is_full:
+                    accepted.close()
+                    self._tell_refused(f"there are {self.connections.limit} connections (max.connections)")
+                else:
+                    nursery.start_soon(self._serve, self.connections.open(accepted, nursery))
+
+    async def _refuse_with(self, spare: SpareDescriptor) -> None:
+        """Out of file descriptors: accept the next connection with the spare one, and close it."""
+        spare.close()
+        with suppress(OSError):  # its client has left, or a sync took the descriptor
+            self.listener.accept()[0].close()
+        if not spare.open():
+            await trio.sleep(OUT_OF_DESCRIPTORS_S)  # otherwise this would spin
+        self._tell_refused("no file descriptor is left; raise the limit (ulimit -n)")
+
+    def _tell_refused(self, why: str) -> None:
+        self.notices.log(f"refused: {why}", f"refused a connection: {why}")
 
     async def _serve(self, connection: Connection) -> None:
-        self.connections[connection.number] = connection
+        """Serve one client until it leaves or violates the protocol; that ends this connection only."""
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(connection.write_rest)
-                await self._read(connection)
-                nursery.cancel_scope.cancel()
+            while await connection.receive(self._received):
+                await self._take_up(connection)
+                if connection.frames.arrived:
+                    self.hurry(SWEEP_MS)
+        except ProtocolViolation as problem:
+            self.notices.log("a violation", f"closed a connection that violated the protocol: {problem}")
+        except Exception as problem:  # noqa: BLE001 - a bug costs this connection, not the others
+            self._log(Trouble.bug("closed a connection:", problem))
         finally:
             connection.close()
-            del self.connections[connection.number]
+            del self.connections.opened[connection.number]
             self.host.offer(Disconnected(connection=connection.number))
             self.turn()
 
-    async def _read(self, connection: Connection) -> None:
-        """Read requests until the peer closes or violates the protocol; that ends this connection only."""
-        while not connection.is_closed:
-            if connection.unsent_bytes > UNSENT_BYTES_MAX:
-                await connection.room.park()
-                continue
-            try:
-                await trio.lowlevel.wait_readable(connection.socket)
-                size = connection.socket.recv_into(self._received)
-            except BlockingIOError:
-                continue
-            except (OSError, trio.ClosedResourceError):
-                return
-            if size == 0:
-                return
-            try:
-                for frame in connection.frames.feed(self._received[:size]):
-                    if connection.fetches >= FETCHES_MAX:
-                        await self._make_room(connection)
-                    self._receive(connection, frame)
-            except ProtocolViolation as problem:
-                self.notices.log("a violation", f"closed a connection that violated the protocol: {problem}")
-                return
-            except Exception as problem:  # noqa: BLE001 - a bug costs this connection, not the others
-                self._log(Trouble.bug("closed a connection:", problem))
-                return
-            finally:
-                self.turn()
+    async def _take_up(self, connection: Connection) -> None:
+        """Take up the requests that have arrived, one after the other, and yield when the turn is over."""
+        ends_ns = self._turn_ends_ns()
+        while (frame := await connection.next_request()) is not None:
+            self._offer(connection, frame)
+            self.turn()
+            connection.drop_reserved()
+            if time.monotonic_ns() >= ends_ns:
+                self._in_line += 1
+                await trio.lowlevel.checkpoint()
+                self._in_line -= 1
+                ends_ns = self._turn_ends_ns()
 
-    async def _make_room(self, connection: Connection) -> None:
-        """Wait until the connection has fewer than FETCHES_MAX fetches and room for their answers."""
-        self.turn()
-        while not connection.is_closed and (
-            connection.fetches >= FETCHES_MAX or connection.unsent_bytes > UNSENT_BYTES_MAX
-        ):
-            await connection.room.park()
+    def _turn_ends_ns(self) -> int:
+        return time.monotonic_ns() + ROUND_NS // (1 + self._in_line)
 
-    def _receive(self, connection: Connection, frame: memoryview) -> None:
+    def _offer(self, connection: Connection, frame: memoryview) -> None:
         try:
             arrived = decode_request(frame)
         except UnsupportedVersion as problem:
             refused = ReplyFrame(problem.correlation_id, error=ErrorCode.UNSUPPORTED_VERSION, body=None)
             connection.send(encode_reply(refused))
             return
-        to = ReplyTo(connection.number, arrived.correlation_id)
-        if to.correlation_id in connection.waiting:
+        to, request = ReplyTo(connection.number, arrived.correlation_id), arrived.request
+        if to.correlation_id in connection.in_progress:
             raise ProtocolViolation(
                 f"correlation id {to.correlation_id} is in use: an earlier request with it has no reply yet"
             )
-        is_fetch = type(arrived.request) is Fetch
-        if not (type(arrived.request) is Produce and arrived.request.acks == 0):  # that gets no reply
-            connection.waiting[to.correlation_id] = is_fetch
-        connection.fetches += is_fetch
+        if not (type(request) is Produce and request.acks == 0):  # that gets no reply
+            connection.begin(to.correlation_id, type(request))
         for drop in self.drops:
-            if drop.strikes(arrived.request):
+            if drop.strikes(request):
                 self.lost.add(to)
-        self.host.offer(Received(arrived.request, to=to, version=arrived.version))
+        self.host.offer(Received(request, to=to, version=arrived.version))
 
     # --- time and syncs
 
@@ -434,6 +361,23 @@ class Server:
     def _next_alarm_ms(self, now: int) -> int:
         due = [at for at in (self._manifest_due_ms, self.host.wakes_at_ms) if at is not None]
         return min(due, default=now + IDLE_WAKE_MS)
+
+    def hurry(self, within_ms: int = PRESSED_SWEEP_MS) -> None:
+        """Look at all connections within so long."""
+        at_ms = monotonic_ms() + within_ms
+        if at_ms < self._sweep_at_ms:
+            self._sweep_at_ms = at_ms
+            self._sweep.unpark_all()
+
+    async def keep_room(self) -> None:
+        """Close connections that are idle, late, or in the way of others."""
+        while True:
+            now = monotonic_ms()
+            if self._sweep_at_ms <= now:
+                self._sweep_at_ms = self.connections.sweep(now)
+                self.turn()
+            with trio.move_on_after((self._sweep_at_ms - now) / 1000):
+                await self._sweep.park()
 
     async def sync(self) -> None:
         """Sync all waiting logs, round after round, each log in a worker thread."""
@@ -480,7 +424,7 @@ def _listen(settings: BrokerSettings) -> socket.socket:
 
 
 @contextmanager
-def _opened(settings: BrokerSettings) -> Generator[tuple[Host, socket.socket, Ready]]:
+def _opened(settings: BrokerSettings) -> Generator[tuple[Host, socket.socket]]:
     """A started host over its data directory, with its listener; closes them in order."""
     # The port comes first: a broker that cannot have it leaves no trace in the directory.
     with _listen(settings) as listener:
@@ -494,7 +438,7 @@ def _opened(settings: BrokerSettings) -> Generator[tuple[Host, socket.socket, Re
             host = Host(node, directory, policy=settings.sync, contains_failures=True)
             host.start(now_ms())
             try:
-                yield host, listener, Ready(settings.host, port)
+                yield host, listener
             finally:
                 host.stop()
         finally:
@@ -505,14 +449,12 @@ async def serve(settings: BrokerSettings, *, on_ready: Callable[[Ready], None]) 
     """Run a broker until cancelled, then stop it cleanly. Raises CannotListen, DirectoryInUse or StorageError
     if it cannot start.
     """
-    with _opened(settings) as (host, listener, ready):
+    with _opened(settings) as (host, listener):
         server = Server(settings, host, listener)
         server.turn()
-        on_ready(ready)
+        on_ready(Ready(settings.host, listener.getsockname()[1], server.connections.memory))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(server.accept, nursery)
-            nursery.start_soon(server.keep_time)
-            nursery.start_soon(server.sync)
+            server.start(nursery)
 
 
 async def serve_until_signalled(
@@ -527,6 +469,7 @@ async def serve_until_signalled(
         gc.freeze()
         on_ready(ready)
 
+    raise_descriptor_limit()
     caught = signal.SIGTERM
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:

@@ -19,6 +19,8 @@ from fencepost.broker.transactions.state import Rules
 from fencepost.broker.transactions.tables import NEWEST, TransactionVersion
 from fencepost.protocol.terms import INT32_MAX, INT64_MAX
 
+# A request of 100 MiB, and what its header takes when it is decoded (memory.py); a batch is no larger.
+QUEUED_BYTES_MIN: Final = 144 << 20
 PROTECTIONS: Final = frozenset({"fencing", "dedup"})
 
 
@@ -32,6 +34,24 @@ def _known_protections(_: object, __: object, broken: frozenset[str]) -> None:
 
 def _own_id(settings: NodeSettings) -> int:
     return settings.node_id
+
+
+def _holds_the_largest(_: object, __: object, size: int) -> None:
+    if size < QUEUED_BYTES_MIN:
+        raise ValueError(f"the largest request or batch needs {QUEUED_BYTES_MIN} bytes, not {size}")
+
+
+@attrs.frozen(kw_only=True)
+class ConnectionSettings:
+    """What the clients of a broker may take together. By default Kafka limits neither their number nor their
+    bytes."""
+
+    max_connections: int | None = None  # None: half of the file descriptors; the logs need the others
+    connections_max_idle_ms: int = 600_000
+    queued_max_request_bytes: int = attrs.field(default=256 << 20, validator=_holds_the_largest)
+    queued_max_response_bytes: int = (
+        256 << 20
+    )  # Kafka has none: its answers stay in files until they are sent
 
 
 @attrs.frozen(kw_only=True)

@@ -9,10 +9,11 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter, validators
 
@@ -20,12 +21,15 @@ from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed
 from fencepost.cli.options import WithoutFixes
 
 if TYPE_CHECKING:
+    from fencepost.broker.memory import MemoryBound
     from fencepost.broker.server import BrokerSettings, Ready
     from fencepost.broker.settings import NodeSettings
 
 DEFAULT_PORT = 9092  # Kafka's
 
 _Hidden = Parameter(show=False)
+_Count = Annotated[int | None, Parameter(validator=validators.Number(gte=1))]
+_QueueSize = Annotated[int | None, Parameter(validator=validators.Number(gte=144 << 20))]
 _Duration = Annotated[int | None, Parameter(validator=validators.Number(gte=1))]
 
 
@@ -37,6 +41,10 @@ def serve(
     host: str = "127.0.0.1",
     insecure: Annotated[bool, Parameter(negative="")] = False,
     port: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65535))] = DEFAULT_PORT,
+    max_connections: _Count = None,
+    connections_max_idle_ms: _Duration = None,
+    queued_max_request_bytes: _QueueSize = None,
+    queued_max_response_bytes: _QueueSize = None,
     sync: Literal["none", "commit", "all"] = "none",
     transaction_max_timeout_ms: _Duration = None,
     transactional_id_expiration_ms: _Duration = None,
@@ -67,6 +75,15 @@ def serve(
         read, write and delete everything.
     port
         Port to listen on; 0 picks a free port.
+    max_connections
+        Connections at a time; more are refused. [default: 10,000, or half of the file descriptors if that is
+        less]
+    connections_max_idle_ms
+        Close a connection that is not used for so long. [default: 10 minutes, as in Kafka]
+    queued_max_request_bytes
+        Memory for all requests that have arrived and are not answered. [default: 256 MiB]
+    queued_max_response_bytes
+        Memory for all answers that clients have not taken yet. [default: 256 MiB]
     sync
         When to force the log to disk: none = never (survives kills, not power loss), commit = before a commit
         is acknowledged, all = before every acknowledgement.
@@ -103,6 +120,7 @@ def serve(
 
     from fencepost.broker.host import SyncPolicy
     from fencepost.broker.server import BrokerSettings, serve_until_signalled
+    from fencepost.broker.settings import ConnectionSettings
 
     given = {
         "transaction_max_timeout_ms": transaction_max_timeout_ms,
@@ -115,19 +133,30 @@ def serve(
         "offsets_retention_minutes": offsets_retention_minutes,
         "offsets_retention_check_interval_ms": offsets_retention_check_interval_ms,
     }
-    durations = {name: value for name, value in given.items() if value is not None}
+    clients = {
+        "max_connections": max_connections,
+        "connections_max_idle_ms": connections_max_idle_ms,
+        "queued_max_request_bytes": queued_max_request_bytes,
+        "queued_max_response_bytes": queued_max_response_bytes,
+    }
     node = _generation(transaction_version, partition_verification, without_fixes, break_)
     settings = BrokerSettings(
         directory=None if directory is None else str(directory),
         host=host,
         port=port,
         sync=SyncPolicy(sync),
-        node=attrs.evolve(node, **durations),
+        node=attrs.evolve(node, **_given(given)),
+        connections=ConnectionSettings(**_given(clients)),
         faults=fault,
     )
     tell = partial(_tell_ready, settings, with_parent=with_parent)
     trio.run(partial(serve_until_signalled, settings, on_ready=tell))
     return OK
+
+
+def _given(options: Mapping[str, int | None]) -> dict[str, Any]:
+    """The options that were given; the others keep their defaults."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _check_place(directory: Path | None, *, memory: bool) -> None:
@@ -197,8 +226,15 @@ def _tell_ready(settings: BrokerSettings, ready: Ready, *, with_parent: bool) ->
         Thread(target=_end_with_parent, daemon=True).start()
     place = f"data in {settings.directory}" if settings.directory else "data in memory"
     print(f"Fencepost is ready on {ready.address}, {place} (sync {settings.sync.value}). Ctrl-C stops it.")
+    print(_memory_line(ready.memory))
     facts = {"host": ready.host, "port": ready.port, "directory": settings.directory, "pid": os.getpid()}
     print(json.dumps({"ready": True, **facts}), flush=True)
+
+
+def _memory_line(bound: MemoryBound) -> str:
+    """The most memory that the broker takes for its clients, and how it comes about."""
+    parts = ", ".join(f"{size >> 20:,} for {name}" for name, size in bound.shares())
+    return f"Memory: at most {bound.total >> 20:,} MiB ({parts}), besides topics, groups and transactions."
 
 
 def _end_with_parent() -> None:

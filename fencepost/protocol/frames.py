@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import attrs
 import msgpack
@@ -165,10 +165,7 @@ def _open(frame: Buffer, *, field_count: int, header_max: int = FRAME_SIZE_MAX) 
     header_end = _LENGTH_SIZE + int.from_bytes(view[:_LENGTH_SIZE], "big")
     if header_end > len(view):
         raise ProtocolViolation(f"a header of {header_end} bytes in a frame of {len(view)}")
-    if header_end - _LENGTH_SIZE > header_max:
-        raise ProtocolViolation(
-            f"a header of {header_end - _LENGTH_SIZE} bytes; the limit is {header_max}, records not counted"
-        )
+    _check_header_size(header_end - _LENGTH_SIZE, header_max)
     header = view[_LENGTH_SIZE:header_end]
     try:
         # Messages hold no maps, and an array cannot have more entries than there are bytes.
@@ -181,31 +178,72 @@ def _open(frame: Buffer, *, field_count: int, header_max: int = FRAME_SIZE_MAX) 
     return cast("list[Any]", fields), Payload(view[header_end:])
 
 
+def _check_header_size(size: int, size_max: int) -> None:
+    if size > size_max:
+        raise ProtocolViolation(f"a header of {size} bytes; the limit is {size_max}, records not counted")
+
+
+class Announced(NamedTuple):
+    """What the first 8 bytes of a request say: the sizes of the frame and of its header, in bytes."""
+
+    size: int
+    header_size: int
+
+
 class FrameReader:
     """Takes bytes and returns whole frames; one per connection. The caller may reuse a chunk at once."""
 
-    __slots__ = ("_buffer", "frame_size_max")
+    __slots__ = ("_at", "_buffer", "frame_size_max")
 
     def __init__(self, frame_size_max: int = FRAME_SIZE_MAX) -> None:
         self._buffer = bytearray()
+        self._at = 0  # where the next frame begins
         self.frame_size_max = frame_size_max
 
     def feed(self, chunk: Buffer) -> list[memoryview]:
         """The frames that `chunk` completes (bytes after the length); ProtocolViolation for one too large."""
+        self.add(chunk)
+        return list(iter(self.take, None))
+
+    def add(self, chunk: Buffer) -> None:
+        """Append bytes. Frames that were taken stay valid."""
+        if self._at:
+            # Frames are views of the buffer, so records are not copied; the reader continues with a new one.
+            self._buffer, self._at = self._buffer[self._at :], 0
         self._buffer += chunk
-        data, at, frames = self._buffer, 0, list[memoryview]()
-        while len(data) - at >= _LENGTH_SIZE:
-            length = int.from_bytes(data[at : at + _LENGTH_SIZE], "big")
-            if not _LENGTH_SIZE <= length <= self.frame_size_max:
-                raise ProtocolViolation(f"a frame of {length} bytes; the limit is {self.frame_size_max}")
-            # The size was compared above, before its bytes arrive: a wrong length must not make this wait for
-            # 4 GiB.
-            if len(data) - at < _LENGTH_SIZE + length:
-                break
-            # Frames are views of the buffer, so records are not copied; the reader continues with a new
-            # buffer.
-            frames.append(memoryview(data)[at + _LENGTH_SIZE : at + _LENGTH_SIZE + length])
-            at += _LENGTH_SIZE + length
-        if frames:
-            self._buffer = bytearray(memoryview(data)[at:])
-        return frames
+
+    def take(self) -> memoryview | None:
+        """The next whole frame (the bytes after the length), or None. ProtocolViolation for one too large."""
+        length = self._length()
+        if length is None or self.arrived < _LENGTH_SIZE + length:
+            return None
+        begin, self._at = self._at + _LENGTH_SIZE, self._at + _LENGTH_SIZE + length
+        return memoryview(self._buffer)[begin : self._at]
+
+    @property
+    def arrived(self) -> int:
+        """Bytes that have arrived of the next frame, and of those after it."""
+        return len(self._buffer) - self._at
+
+    def announced(self) -> Announced | None:
+        """The sizes of the next frame, or None before its first 8 bytes are there.
+
+        ProtocolViolation if one of them is larger than a request may be.
+        """
+        length = self._length()
+        if length is None or self.arrived < _PREFIX.size:
+            return None
+        _, header_size = _PREFIX.unpack_from(self._buffer, self._at)
+        _check_header_size(header_size, REQUEST_HEADER_MAX)
+        return Announced(_LENGTH_SIZE + length, header_size)
+
+    def _length(self) -> int | None:
+        """The length of the next frame. It is checked before its bytes arrive: a wrong one must not make
+        anybody wait for 4 GiB.
+        """
+        if self.arrived < _LENGTH_SIZE:
+            return None
+        length = int.from_bytes(self._buffer[self._at : self._at + _LENGTH_SIZE], "big")
+        if not _LENGTH_SIZE <= length <= self.frame_size_max:
+            raise ProtocolViolation(f"a frame of {length} bytes; the limit is {self.frame_size_max}")
+        return length

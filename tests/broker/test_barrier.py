@@ -13,10 +13,10 @@ from fencepost.broker.cluster import controller
 from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.contract import Answered, Durable
 from fencepost.broker.host import MetadataLost
+from fencepost.broker.memory import FETCHES_MAX
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import fetch, partition
 from fencepost.broker.purgatory import InFlightMarkers
-from fencepost.broker.server import FETCHES_MAX
 from fencepost.broker.transactions import end_txn, markers
 from fencepost.broker.transactions.state import Transactions
 from fencepost.journal.journal import Journal

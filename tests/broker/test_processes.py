@@ -86,7 +86,7 @@ async def started(directory: Path, *arguments: str) -> AsyncGenerator[Process]:
         command(directory, "--port", "0", *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
-        words, facts = await _lines(process, 2)
+        words, _, facts = await _lines(process, 3)
         ready = json.loads(facts)
         assert (ready["ready"], ready["pid"], "ready" in words) == (True, process.pid, True)
         async with connecting((ready["host"], ready["port"])) as wires:

@@ -12,7 +12,8 @@ import pytest
 import trio
 
 from fencepost.broker.host import SyncPolicy
-from fencepost.broker.server import FETCHES_MAX, UNSENT_BYTES_MAX, BrokerSettings, Server
+from fencepost.broker.memory import FETCHES_MAX
+from fencepost.broker.server import BrokerSettings, Server
 from fencepost.faults.grammar import BadPhrase
 from fencepost.journal.memory import MemoryFile, MemoryStorage
 from fencepost.protocol import messages as m
@@ -116,7 +117,7 @@ async def test_garbage_closes_the_connection_that_sent_it_and_no_other(
     await bad.stream.send_all(garbage)
     assert await bad.is_closed_by_peer()
     assert (await good.ask(m.Metadata(topics=None))).error is ErrorCode.NONE
-    assert len(server.connections) == 1
+    assert len(server.connections.opened) == 1
     assert "closed a connection" in capsys.readouterr().err
 
 
@@ -138,7 +139,7 @@ async def test_a_client_that_leaves_without_its_answer_is_forgotten(served: Serv
     while not server.host.node.fetches:
         await trio.lowlevel.checkpoint()
     await leaves.stream.aclose()
-    while server.host.node.fetches or len(server.connections) > 1:
+    while server.host.node.fetches or len(server.connections.opened) > 1:
         await trio.lowlevel.checkpoint()
     assert (await stays.ask(m.Metadata(topics=None))).error is ErrorCode.NONE
 
@@ -183,9 +184,9 @@ async def test_a_reader_that_takes_nothing_holds_up_nobody_and_fills_no_memory(s
     for number in range(50):
         reply = await other.ask(produce_request(NOBODY, {OTHERS: f"w{number}"}, name=None))
         assert produced(reply)[OTHERS].base_offset == number
-        unsent = sum(connection.unsent_bytes for connection in server.connections.values())
-        assert unsent <= UNSENT_BYTES_MAX + FETCHES_MAX * 8 * MEBIBYTE
-    assert unsent > UNSENT_BYTES_MAX / 2
+        unsent = sum(connection.answers.held for connection in server.connections.opened.values())
+        assert unsent <= FETCHES_MAX * 8 * MEBIBYTE
+    assert unsent > 4 * MEBIBYTE
     for number in numbers:  # once it reads, it gets every answer
         assert len(fetched(await slow.answer(number)).records) > 7 * MEBIBYTE
 
@@ -212,10 +213,10 @@ async def test_a_slow_reader_that_leaves_is_let_go(served: Served) -> None:
     other = await _filled(wires, 8)
     slow = await wires.open()
     await slow.send(*[fetch_request(ORDERS, UNCOMMITTED, max_bytes=8 * MEBIBYTE)] * 50)
-    while not any(connection.unsent_bytes for connection in server.connections.values()):
+    while not any(connection.answers.held for connection in server.connections.opened.values()):
         await trio.lowlevel.checkpoint()
     await slow.stream.aclose()
-    while len(server.connections) > 1:
+    while len(server.connections.opened) > 1:
         await trio.lowlevel.checkpoint()
     assert (await other.ask(m.Metadata(topics=None))).error is ErrorCode.NONE
 

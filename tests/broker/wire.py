@@ -147,8 +147,6 @@ async def serving(
         server = Server(settings, host, listener)
         server.turn()
         async with trio.open_nursery() as nursery, connecting(listener.getsockname()) as wires:
-            nursery.start_soon(server.accept, nursery)
-            nursery.start_soon(server.keep_time)
-            nursery.start_soon(server.sync)
+            server.start(nursery)
             yield server, wires
             nursery.cancel_scope.cancel()

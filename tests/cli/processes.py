@@ -52,9 +52,10 @@ def broker(directory: Path, *options: str) -> Generator[tuple[subprocess.Popen[s
 
 
 def read_ready(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """The two lines that say that a broker is ready: words, then JSON."""
+    """The lines that say that a broker is ready: words, its memory, then JSON."""
     assert process.stdout is not None
     words = process.stdout.readline()
+    assert process.stdout.readline().startswith("Memory: at most ")
     ready: dict[str, Any] = json.loads(process.stdout.readline())
     assert ready["ready"] is True
     assert f"ready on {ready['host']}:{ready['port']}" in words

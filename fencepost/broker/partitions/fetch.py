@@ -63,7 +63,7 @@ def fetch(node: Node, request: m.Fetch, to: ReplyTo, now: int) -> None:
 
 def _answer(node: Node, request: m.Fetch, to: ReplyTo, plans: tuple[FetchPlan, ...]) -> None:
     limit = min(request.max_bytes, FETCH_BYTES_MAX)
-    reply = ReplyFetched(to, plans=plans, isolation_level=request.isolation_level, max_bytes=limit)
+    reply = ReplyFetched(to, plans=plans, request=request, max_bytes=limit)
     node.outcome.effects.append(reply)
 
 
@@ -176,11 +176,11 @@ def _plan_offset(node: Node, part: m.ListOffsetsPartition, isolation_level: Isol
 # --- completing ------------------------------------------------------------------------------------------
 
 
-def complete_fetch(reply: ReplyFetched, journal: OpenJournal) -> m.FetchReply:
+def complete_fetch(reply: ReplyFetched, journal: OpenJournal, *, max_bytes: int) -> m.FetchReply:
     """Read the bytes for each plan, and for read_committed the aborted transactions in them. Only the first
     batch may exceed the size limits, so that a large one does not block its reader for ever (KIP-74).
     """
-    left, has_some = reply.max_bytes, False
+    left, has_some = max_bytes, False
     parts: list[m.FetchedPartition] = []
     for plan in reply.plans:
         error, records, aborted = plan.error, b"", None
@@ -193,7 +193,7 @@ def complete_fetch(reply: ReplyFetched, journal: OpenJournal) -> m.FetchReply:
                     size, log = max(0, min(plan.max_bytes, left)), journal(plan.partition)
                     records = log.read(plan.fetch_offset, max_bytes=size, before=plan.before)
                     records = b"" if has_some and len(records) > size else records
-                if reply.isolation_level is READ_COMMITTED:
+                if reply.request.isolation_level is READ_COMMITTED:
                     aborted = _aborted(plan, records, journal) if records else ()
         except (StorageError, ProtocolViolation) as problem:
             error, records = _unreadable(problem), b""

@@ -1,0 +1,383 @@
+"""One connection: the frame that its client is sending, the requests in progress, the answers not yet taken.
+
+Rule: a connection takes room before it reads a request, and is not read from while its client does not take
+the answers.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+from typing import Final, NamedTuple
+
+import attrs
+import trio
+
+from fencepost.broker.memory import (
+    FETCH_OWN_BYTES,
+    FETCHES_MAX,
+    KIBIBYTE,
+    READ_SIZE,
+    REQUEST_OWN_BYTES,
+    MemoryBound,
+    MemoryPool,
+    Share,
+    request_bytes,
+)
+from fencepost.broker.settings import ConnectionSettings
+from fencepost.protocol.batches import Buffer
+from fencepost.protocol.frames import Announced, FrameReader
+from fencepost.protocol.messages import Fetch, Produce, Request
+
+PIECES_PER_SEND_MAX: Final = 256  # below IOV_MAX, which is 1024 on Linux and macOS
+PARTS: Final = 16  # a peer moves as soon as it has brought or taken one of so many parts of what it holds
+FRAME_MS: Final = 30_000  # a frame must arrive within so long, and a second more for each 64 KiB that arrive
+FRAME_BYTES_PER_SECOND: Final = 64 * KIBIBYTE
+SWEEP_MS: Final = 1_000  # between two looks at all connections while a frame is unfinished
+PRESSED_SWEEP_MS: Final = 250  # while somebody waits for room
+STALLED_MS: Final = 1_000  # how long a peer may move nothing while others wait for what it holds
+DESCRIPTORS_WANTED: Final = 65_536  # for connections, and for two files of each partition that is in use
+DESCRIPTORS_RESERVED: Final = 64  # the listener, the lock, manifests and snapshots while they are written
+CONNECTIONS_MAX: Final = 10_000  # of a broker that was not told a number
+
+
+def monotonic_ms() -> int:
+    """Milliseconds that never go back, for intervals."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class InProgress(NamedTuple):
+    """A request without an answer, and the room that it takes."""
+
+    kind: type[Request]
+    size: int
+
+
+@attrs.define(eq=False)
+class Connection:
+    """One client: the frame that it sends, its requests in progress, and the answers that it has to take."""
+
+    number: int
+    socket: socket.socket
+    nursery: trio.Nursery
+    requests: Share
+    answers: Share
+    frames: FrameReader = attrs.Factory(FrameReader)
+    reserved: int = 0  # room that was taken for the next frame
+    in_progress: dict[int, InProgress] = attrs.Factory(dict[int, InProgress])  # by correlation id
+    fetches: int = 0  # of them
+    unsent: deque[memoryview] = attrs.Factory(deque[memoryview])
+    unsent_from: int = 0  # the bytes of the first piece that were sent
+    is_closed: bool = False
+    is_reading: bool = False  # it waits for its peer, not for room
+    room: trio.lowlevel.ParkingLot = attrs.Factory(trio.lowlevel.ParkingLot)
+    active_ms: int = attrs.Factory(monotonic_ms)
+    frame_ms: int = 0  # when the frame that has begun began, without the time in which it waited for room
+    moved_ms: int = attrs.Factory(monotonic_ms)  # when the last sixteenth of what is held arrived or left
+    moved_bytes: int = 0  # since then
+
+    # --- requests
+
+    async def receive(self, into: memoryview) -> bool:
+        """Wait for bytes, and add them to `frames`. False when the connection has ended."""
+        announced = self.frames.announced()
+        if announced is not None and self.frames.arrived >= READ_SIZE:
+            await self._reserve(announced)
+        if announced is not None and self.reserved:
+            size_max = announced.size - self.frames.arrived
+        else:
+            size_max = READ_SIZE - self.frames.arrived
+        size = await self._receive(into[:size_max])
+        if not self.frames.arrived:
+            self.frame_ms = self.active_ms
+        self.frames.add(into[:size])
+        return size > 0
+
+    async def _receive(self, into: memoryview) -> int:
+        self.is_reading = True
+        try:
+            while True:
+                await trio.lowlevel.wait_readable(self.socket)
+                try:
+                    size = self.socket.recv_into(into)
+                except BlockingIOError:
+                    continue
+                self._moved(size)
+                return size
+        except (OSError, trio.ClosedResourceError):
+            return 0
+        finally:
+            self.is_reading = False
+
+    async def next_request(self) -> memoryview | None:
+        """The next request that has arrived whole, as soon as there is room for it and for its answer.
+
+        None if the bytes do not suffice, or the connection has ended.
+        """
+        announced = self.frames.announced()
+        if announced is None or self.frames.arrived < announced.size:
+            return None
+        await self._reserve(announced)
+        while not self.is_closed and (self.unsent or self.fetches >= FETCHES_MAX):
+            await self.room.park()
+        self.frame_ms = monotonic_ms()
+        return None if self.is_closed else self.frames.take()
+
+    async def _reserve(self, announced: Announced) -> None:
+        """Take room for the next frame, and for what is made of it until it is answered."""
+        if self.reserved or self.is_closed:
+            return
+        size = request_bytes(announced.size, announced.header_size)
+        began_ms = monotonic_ms()
+        if not self.requests.ask(size, self._continue):
+            while self.requests.asked:
+                await self.room.park()
+            self.frame_ms += monotonic_ms() - began_ms
+        self.reserved = 0 if self.is_closed else size
+
+    def _continue(self) -> None:
+        self.moved_ms, self.moved_bytes = monotonic_ms(), 0
+        self.room.unpark_all()
+
+    def begin(self, correlation_id: int, kind: type[Request]) -> None:
+        """A request is in progress, with the room that was taken for it."""
+        self.in_progress[correlation_id] = InProgress(kind, self.reserved)
+        self.fetches += kind is Fetch
+        self.reserved = 0
+
+    def end(self, correlation_id: int) -> bool:
+        """A request is answered: give its room back. False if it was answered before."""
+        ended = self.in_progress.pop(correlation_id, None)
+        if ended is None:
+            return False
+        if ended.kind is Fetch:
+            self.fetches -= 1
+            self.room.unpark_all()
+        self.requests.give(ended.size)
+        return True
+
+    def drop_reserved(self) -> None:
+        """Give back the room of a request that gets no answer, or has got it at once."""
+        size, self.reserved = self.reserved, 0
+        self.requests.give(size)
+
+    # --- answers
+
+    def send(self, pieces: list[Buffer]) -> None:
+        """Send an answer: at once as far as the kernel takes it; a task sends the rest."""
+        if self.is_closed:
+            return
+        is_waiting = bool(self.unsent)
+        # An empty piece would stay in the queue for ever: `sendmsg` never reports it as sent.
+        self.unsent.extend(memoryview(piece) for piece in pieces if len(piece))
+        self.answers.take(sum(map(len, pieces)))
+        if not is_waiting:
+            self.moved_ms, self.moved_bytes = monotonic_ms(), 0
+            self._send_some()
+            if self.unsent:
+                self.nursery.start_soon(self._send_rest)
+
+    def _send_some(self) -> None:
+        while self.unsent:
+            first = self.unsent[0][self.unsent_from :]
+            try:
+                sent = self.socket.sendmsg([first, *islice(self.unsent, 1, PIECES_PER_SEND_MAX)])
+            except BlockingIOError:
+                return
+            except OSError:
+                self.close()  # the peer is gone; the task that reads reports Disconnected to the node
+                return
+            self._moved(sent)
+            sent += self.unsent_from
+            while self.unsent and sent >= len(self.unsent[0]):
+                # A piece takes its memory until all of it is sent.
+                size = len(self.unsent.popleft())
+                self.answers.give(size)
+                sent -= size
+            self.unsent_from = sent
+
+    async def _send_rest(self) -> None:
+        """Send what the kernel did not take at once, as the peer makes room."""
+        while self.unsent:
+            try:
+                await trio.lowlevel.wait_writable(self.socket)
+            except (OSError, trio.ClosedResourceError):
+                self.close()
+                return
+            self._send_some()
+        self.room.unpark_all()
+
+    # --- both
+
+    @property
+    def stalled_bytes(self) -> int:
+        """What it holds and does not move by itself: bytes of its frame, requests that wait for others, and
+        answers. The broker itself moves what it writes.
+        """
+        produced = sum(size for kind, size in self.in_progress.values() if kind is Produce)
+        return self.requests.held - produced + self.answers.held
+
+    def is_idle(self, now: int, idle_ms: int) -> bool:
+        """Whether nothing has moved for so long, although its peer could have moved something."""
+        waits_for_peer = self.unsent or (self.is_reading and not self.in_progress)
+        return bool(waits_for_peer) and now - self.active_ms >= idle_ms
+
+    def is_late(self, now: int) -> bool:
+        """Whether its peer takes too long for the frame that it has begun."""
+        arrived = self.frames.arrived
+        in_time_ms = FRAME_MS + 1_000 * arrived // FRAME_BYTES_PER_SECOND
+        return self.is_reading and arrived > 0 and now - self.frame_ms > in_time_ms
+
+    def _moved(self, size: int) -> None:
+        self.active_ms = monotonic_ms()
+        self.moved_bytes += size
+        if self.moved_bytes * PARTS >= self.requests.held + self.answers.held:
+            self.moved_ms, self.moved_bytes = self.active_ms, 0
+
+    def close(self) -> None:
+        """Close the socket, give all room back, and wake the tasks that wait. Further calls do nothing."""
+        if not self.is_closed:
+            self.is_closed = True
+            trio.lowlevel.notify_closing(self.socket)
+            self.socket.close()
+            self.unsent.clear()
+            self.in_progress.clear()
+            self.fetches = self.reserved = 0
+            self.requests.close()
+            self.answers.close()
+            self.room.unpark_all()
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process open as many files and sockets as its hard limit allows, within reason."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def connections_possible() -> int:
+    """Half of the descriptors that this process may open; the other half is for the files of the logs."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return DESCRIPTORS_WANTED
+    return max(1, (soft - DESCRIPTORS_RESERVED) // 2)
+
+
+class SpareDescriptor:
+    """A descriptor to give up when no other one is left, so that a connection can be accepted and closed.
+
+    Left in the backlog it would wake the broker again at once, and its client would wait for nothing.
+    """
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+        self.open()
+
+    def open(self) -> bool:
+        """Take it. False if no descriptor is left."""
+        try:
+            self._number = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Give it up."""
+        number, self._number = self._number, None
+        if number is not None:
+            os.close(number)
+
+
+@attrs.define(eq=False)
+class Connections:
+    """All connections of a broker, and what they share. `tell` reports a cause and a line; `pressed` is
+    called when one must wait for room.
+    """
+
+    settings: ConnectionSettings
+    tell: Callable[[str, str], None]
+    pressed: Callable[[], None]
+    opened: dict[int, Connection] = attrs.Factory(dict[int, Connection])
+    made: int = 0
+    limit: int = attrs.field(init=False)
+    requests: MemoryPool = attrs.field(init=False)
+    answers: MemoryPool = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.limit = min(self.settings.max_connections or CONNECTIONS_MAX, connections_possible())
+        self.requests = MemoryPool(self.settings.queued_max_request_bytes, pressed=self.pressed)
+        self.answers = MemoryPool(self.settings.queued_max_response_bytes, pressed=self.pressed)
+
+    def open(self, accepted: socket.socket, nursery: trio.Nursery) -> Connection:
+        """A connection for a socket that was accepted."""
+        accepted.setblocking(False)
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.made += 1
+        number = self.made
+        connection = self.opened[number] = Connection(
+            number,
+            accepted,
+            nursery,
+            Share(self.requests, number, REQUEST_OWN_BYTES),
+            Share(self.answers, number, FETCHES_MAX * FETCH_OWN_BYTES),
+        )
+        return connection
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are max.connections."""
+        return len(self.opened) >= self.limit
+
+    @property
+    def memory(self) -> MemoryBound:
+        """The most memory that the broker takes for its clients."""
+        return MemoryBound.of(self.settings, connections=self.limit)
+
+    def is_open(self, number: int) -> bool:
+        """Whether somebody is there to take an answer."""
+        connection = self.opened.get(number)
+        return connection is not None and not connection.is_closed
+
+    def sweep(self, now: int) -> int:
+        """Close connections that are idle, late, or hold what others wait for; when to look again (ms)."""
+        idle_ms = self.settings.connections_max_idle_ms
+        again_ms = now + max(1, idle_ms // 4)
+        for connection in list(self.opened.values()):
+            if connection.is_late(now):
+                arrived, taken_ms = connection.frames.arrived, now - connection.frame_ms
+                self._drop(connection, f"brought {arrived} bytes of a request in {taken_ms} ms")
+            elif connection.is_idle(now, idle_ms):
+                connection.close()
+            elif connection.frames.arrived:
+                again_ms = min(again_ms, now + SWEEP_MS)
+        if self.requests.is_wanted or self.answers.is_wanted:
+            again_ms = now + PRESSED_SWEEP_MS
+            self.relieve(now)
+        return again_ms
+
+    def relieve(self, now: int) -> None:
+        """Close those whose peers move nothing while others wait for room, the largest first."""
+        stalled = [each for each in self.opened.values() if now - each.moved_ms >= STALLED_MS]
+        for connection in sorted(stalled, key=lambda each: each.stalled_bytes, reverse=True):
+            holds_wanted = (self.requests.is_wanted and connection.requests.is_from_pool) or (
+                self.answers.is_wanted and connection.answers.is_from_pool
+            )
+            if holds_wanted and connection.stalled_bytes:
+                held = connection.stalled_bytes
+                self._drop(connection, f"moved nothing for a second and held {held} bytes that others need")
+
+    def shrink(self) -> None:
+        """Close the connections with the largest answers until all answers fit into their pool."""
+        while self.answers.free < 0:
+            largest = max(self.opened.values(), key=lambda each: each.answers.held)
+            self._drop(largest, f"had {largest.answers.held} bytes of answers to take")
+
+    def _drop(self, connection: Connection, why: str) -> None:
+        connection.close()
+        self.tell("a connection", f"closed a connection whose client {why}")
