@@ -46,8 +46,6 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Final
 
-import attrs
-
 from fencepost.journal.indexes import AbortedRange
 from fencepost.journal.open_transactions import OpenTransactions
 from fencepost.protocol.batches import BatchHeader, Buffer, covering_batch, read_header, read_marker
@@ -60,53 +58,55 @@ Batch = tuple[BatchHeader, Buffer]
 KEYS_MAX: Final = 1_000_000  # of one cleaning, in memory: about 150 MB, as log.cleaner.dedupe.buffer.size
 
 
-@attrs.frozen(kw_only=True)
 class Survey:
-    """What the first pass has found."""
+    """The first pass. Show it the log in order, up to an end that is not beyond the last stable offset."""
 
-    end: int
-    """Batches from here on stay as they are: the cleaning was planned up to here, or its memory was full."""
-    latest: dict[bytes, int]
-    """The last offset of each key that has a committed record in the dirty part."""
-    kept_batches: frozenset[int]
-    """Base offsets of batches that stay, perhaps without their records."""
-    kept_markers: frozenset[int]
-    """Offsets of markers that stay whole."""
+    def __init__(
+        self,
+        *,
+        first_dirty: int,
+        end: int,
+        aborted: Iterable[AbortedRange],
+        producers: frozenset[int],
+        keys_max: int = KEYS_MAX,
+    ) -> None:
+        """`producers` are the ids that the log's leader still knows."""
+        self.end = end  # batches from here on stay as they are; less than planned when the memory is full
+        self.latest: dict[bytes, int] = {}  # the last offset of each key with a committed record, if dirty
+        self._first_dirty = first_dirty
+        self._aborted = _Aborted(aborted)
+        self._producers = producers
+        self._keys_max = keys_max
+        self._open = OpenTransactions()
+        self._last_batches: dict[int, int] = {}  # base offsets by producer id
+        self._last_markers: dict[int, int] = {}
 
+    def see(self, batches: Iterable[Batch]) -> None:
+        """Take the next piece of the log into account."""
+        for header, batch in batches:
+            if header.base_offset >= self.end:
+                return
+            if len(self.latest) >= self._keys_max:
+                self.end = header.base_offset
+                return
+            self._open.see(header, batch)
+            if header.producer_id in self._producers:
+                last = self._last_markers if header.is_control else self._last_batches
+                last[header.producer_id] = header.base_offset
+            is_dirty = header.base_offset >= self._first_dirty and not header.is_control
+            if is_dirty and header not in self._aborted:
+                for record in _records(batch, header):
+                    if record.key is not None:
+                        self.latest[record.key] = record.offset
 
-def survey(
-    batches: Iterable[Batch],
-    *,
-    first_dirty: int,
-    end: int,
-    aborted: Iterable[AbortedRange],
-    producers: frozenset[int],
-    keys_max: int = KEYS_MAX,
-) -> Survey:
-    """Go through a log from its start to `end`, which is not beyond the last stable offset. `producers` are
-    the ids that its leader still knows.
-    """
-    ranges = _Aborted(aborted)
-    open_transactions, latest = OpenTransactions(), dict[bytes, int]()
-    last_batches, last_markers = dict[int, int](), dict[int, int]()
-    for header, batch in batches:
-        if len(latest) >= keys_max:
-            end = header.base_offset
-            break
-        open_transactions.see(header, batch)
-        if header.producer_id in producers:
-            (last_markers if header.is_control else last_batches)[header.producer_id] = header.base_offset
-        if header.base_offset >= first_dirty and not header.is_control and header not in ranges:
-            latest.update(
-                (record.key, record.offset) for record in _records(batch, header) if record.key is not None
-            )
-    undecided = {transaction.first_offset for transaction in open_transactions}
-    return Survey(
-        end=end,
-        latest=latest,
-        kept_batches=frozenset(undecided.union(last_batches.values())),
-        kept_markers=frozenset(last_markers.values()),
-    )
+    def kept_batches(self) -> frozenset[int]:
+        """Base offsets of batches that stay, perhaps without their records."""
+        undecided = {transaction.first_offset for transaction in self._open}
+        return frozenset(undecided.union(self._last_batches.values()))
+
+    def kept_markers(self) -> frozenset[int]:
+        """Offsets of markers that stay whole."""
+        return frozenset(self._last_markers.values())
 
 
 class _Aborted:
@@ -139,10 +139,11 @@ class Cleaner:
     """The second pass. `clean` takes the log in pieces, in order, and follows its transactions over them."""
 
     def __init__(
-        self, surveyed: Survey, *, aborted: Iterable[AbortedRange], now: int, delete_retention_ms: int
+        self, survey: Survey, *, aborted: Iterable[AbortedRange], now: int, delete_retention_ms: int
     ) -> None:
         """`now` (ms) passes delete horizons, and sets new ones."""
-        self._surveyed = surveyed
+        self._end, self._latest = survey.end, survey.latest
+        self._kept_batches, self._kept_markers = survey.kept_batches(), survey.kept_markers()
         self._aborted = _Aborted(aborted)
         self._now = now
         self._horizon_ms = now + delete_retention_ms
@@ -153,7 +154,7 @@ class Cleaner:
         start = 0
         gap: BatchHeader | None = None  # the last of the removed batches from offset `start` on
         for header, batch in batches:
-            kept = self._kept(header, batch) if header.base_offset < self._surveyed.end else batch
+            kept = self._kept(header, batch) if header.base_offset < self._end else batch
             is_full = gap is not None and header.last_offset - start > INT32_MAX
             if gap is not None and (kept is not None or is_full):
                 yield _covering(start, gap)
@@ -174,7 +175,7 @@ class Cleaner:
         kept = None if header in self._aborted else self._kept_records(header, batch)
         if kept is not None:
             return kept
-        if header.base_offset not in self._surveyed.kept_batches:
+        if header.base_offset not in self._kept_batches:
             return None
         return emptied(header) if header.record_count else batch
 
@@ -185,7 +186,7 @@ class Cleaner:
             return batch  # a control batch of another kind
         has_batches = header.producer_id in self._with_batches
         self._with_batches.discard(header.producer_id)
-        if has_batches or header.base_offset in self._surveyed.kept_markers:
+        if has_batches or header.base_offset in self._kept_markers:
             return batch
         horizon = header.delete_horizon_ms
         if horizon is None:
@@ -197,7 +198,7 @@ class Cleaner:
             records = keyed_records(batch, header)
         except ProtocolViolation:
             return batch
-        horizon, latest = header.delete_horizon_ms, self._surveyed.latest
+        horizon, latest = header.delete_horizon_ms, self._latest
         is_over = horizon is not None and horizon <= self._now
         kept = [
             at

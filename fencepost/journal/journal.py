@@ -16,8 +16,9 @@ older leader epoch, and after a disk failure it refuses every write.
 # host decides when (`--sync none | commit | all`) and calls `sync`, perhaps in a worker thread, for many
 # appends at once. An offset counts as durable only when `sync` has returned it.
 #
-# Roll. A full segment is never changed again. The leader writes a snapshot of its producers where the next
-# one begins, so that a restart reads producers from there instead of from the beginning of the log.
+# Roll. A full segment is never changed again; a cleaned one may take its place (cleaning.py). The leader
+# writes a snapshot of its producers where the next one begins, so that a restart reads producers from there
+# instead of from the beginning of the log.
 #
 # Read. The offset index says where to start looking, the header of each batch where the next one is. A fetch
 # gets whole batches of one segment, as they lie on disk. The aborted transactions that overlap it come from
@@ -50,13 +51,15 @@ from fencepost.journal.manifest import (
     MANIFEST_FILE,
     ManifestState,
     SyncedSegment,
+    deletable,
     encode_checkpoint,
     encode_manifest,
     write_log_start,
 )
-from fencepost.journal.recovery import Recovery, read_snapshot
+from fencepost.journal.open_transactions import OpenTransactions
+from fencepost.journal.recovery import Recovery, open_in_snapshot, read_snapshot
 from fencepost.journal.segments import BATCH_SIZE_MAX, LOG, SNAPSHOT, Segment, file_name
-from fencepost.journal.storage import DamagedLog, Storage, StorageError, directory_name
+from fencepost.journal.storage import CLEANED_SUFFIX, DamagedLog, Storage, StorageError, directory_name
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import FencepostError
 from fencepost.protocol.terms import INT32_MAX, NO_LEADER_EPOCH, NO_OFFSET, TopicPartition
@@ -112,6 +115,8 @@ class Journal:
         self._segments = recovered.segments
         self._bases = [segment.base_offset for segment in self._segments]
         self._active = self._segments[-1]
+        # What is below it was cleaned. A start forgets it: the first cleaning then reads everything.
+        self.first_dirty_offset = self.oldest_offset
         # A clean shutdown vouches for the last segment too, but only as long as nothing is added to it.
         self._synced = [entry for entry in recovered.synced if entry.base_offset != self._active.base_offset]
         self._vouched = recovered.segments[: len(recovered.synced)]
@@ -124,6 +129,7 @@ class Journal:
         self.leader_epoch = self._active.leader_epoch  # the newest seen; -1 before the first
         self._durable_end = NO_OFFSET  # only what this process synced itself is known to be durable
         self._names_changed = True
+        self._checkpoint_is_durable = True
         self.failed: str | None = None  # why this journal refuses writes
         self.is_fresh = True  # not led and not written since it was opened
         self.closed = False  # True after a close that made everything durable
@@ -244,6 +250,83 @@ class Journal:
                 write_log_start(self._storage, self._directory, offset)
             self.log_start_offset = offset
         return self.batch_start(offset)
+
+    @property
+    def full_segments(self) -> tuple[Segment, ...]:
+        """All segments but the active one. They never change; cleaned ones take their place."""
+        return tuple(self._segments[:-1])
+
+    def new_segment(self, base_offset: int) -> Segment:
+        """A segment that `replace_segments` will put in the place of others; its files are beside theirs."""
+        return Segment(self._storage, self._directory, base_offset, suffix=CLEANED_SUFFIX)
+
+    def open_at_start(self) -> OpenTransactions:
+        """The transactions that were open where the oldest segment begins."""
+        producers = read_snapshot(self._storage, self._directory, self.oldest_offset)
+        return open_in_snapshot(producers or ())
+
+    def replace_segments(self, old: Sequence[Segment], new: Segment) -> None:
+        """Put a synced segment with the same offsets in the place of neighbouring full ones. No `sync` may
+        run meanwhile.
+        """
+        first = bisect_right(self._bases, new.base_offset) - 1
+        after = first + len(old)
+        assert tuple(old) == tuple(self._segments[first:after]), (
+            "the segments that were cleaned are still here"
+        )
+        assert new.end_offset == old[-1].end_offset, "a cleaned segment ends where the old ones ended"
+        synced, is_synced = self._synced, len(self._synced) >= first
+        with self._writing():
+            # The checkpoint forgets the old ones first: it must not vouch for other bytes of the same size.
+            self._synced = [*synced[:first], *synced[after:]]
+            self._write_checkpoint(self._synced, durable=False)
+            for segment in old:
+                segment.release()
+            new.take_place()
+            for segment in old[1:]:
+                segment.remove()
+            for offset in [taken for taken in self._snapshots if new.base_offset < taken < new.end_offset]:
+                self._storage.remove(self._snapshot_path(offset))
+                self._snapshots.remove(offset)
+            self._segments[first:after] = [new]
+            self._bases[first:after] = [new.base_offset]
+            if is_synced:
+                self._synced = [*synced[:first], new.synced(), *synced[after:]]
+                self._write_checkpoint(self._synced, durable=False)
+        self._reading = None
+        self._vouched = []
+        self._names_changed, self._checkpoint_is_durable = True, False
+
+    def remove_deleted(self) -> bool:
+        """Delete the segments before the log start that no one needs. No `sync` may run meanwhile."""
+        count = len(deletable(self._bases, self.log_start_offset, snapshots=self._snapshots))
+        # The producers of deleted segments live on in the snapshot, if it can be read.
+        if not count or read_snapshot(self._storage, self._directory, self._bases[count]) is None:
+            return False
+        with self._writing():
+            for segment in self._segments[:count]:  # oldest first, so that a crash leaves no gap
+                segment.remove()
+            for offset in [taken for taken in self._snapshots if taken < self._bases[count]]:
+                self._storage.remove(self._snapshot_path(offset))
+                self._snapshots.remove(offset)
+        del self._segments[:count], self._bases[:count], self._synced[:count], self._vouched[:count]
+        self._reading = None
+        self._names_changed = True
+        return True
+
+    def deletable_before(self, *, now: int, retention_ms: int, retention_bytes: int, before: int) -> int:
+        """The log start that retention asks for, at most `before`; the present one when nothing is too old
+        (UnifiedLog.deleteOldSegments). Without a limit, the time (ms) or the size is -1.
+        """
+        size, start = sum(segment.size for segment in self._segments), self.log_start_offset
+        for segment in self._segments:
+            is_old = retention_ms >= 0 and 0 <= segment.max_timestamp < now - retention_ms
+            is_too_much = 0 <= retention_bytes <= size - segment.size
+            if segment.end_offset > before or not segment.size or not (is_old or is_too_much):
+                break
+            size -= segment.size
+            start = max(start, segment.end_offset)
+        return start
 
     def batch_start(self, offset: int) -> int:
         """The first offset of the batch that holds `offset`, or `offset` when no batch does."""
@@ -413,15 +496,16 @@ class Journal:
             if names_changed:
                 self._storage.sync_directory(self._directory)
                 self._storage.sync_directory("")
-            if rolled:
-                self._synced += [segment.synced() for segment in rolled]
+            self._synced += [segment.synced() for segment in rolled]
+            if rolled or not self._checkpoint_is_durable:
                 self._write_checkpoint(self._synced)
+                self._checkpoint_is_durable = True
         self._durable_end = max(self._durable_end, active.base_offset if rolled_only else end)
         return self._durable_end
 
-    def _write_checkpoint(self, synced: list[SyncedSegment]) -> None:
+    def _write_checkpoint(self, synced: list[SyncedSegment], *, durable: bool = True) -> None:
         content = encode_checkpoint(synced, directory=self._directory)
-        self._storage.replace(f"{self._directory}/{CHECKPOINT_FILE}", content, durable=True)
+        self._storage.replace(f"{self._directory}/{CHECKPOINT_FILE}", content, durable=durable)
 
     def close(
         self, state: ManifestState | None = None, producers: Sequence[ProducerSnapshot] | None = None

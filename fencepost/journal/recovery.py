@@ -11,13 +11,14 @@ log by `Node.lead` in broker/node.py.
 # A start must be fast after a clean shutdown, and correct after a crash at any moment. The files are used in
 # this order:
 #
-#     sweep        remove half-written `.tmp` files and indexes without a log; delete segments below the log
-#                  start that no one needs
+#     sweep        remove half-written `.tmp` and `.cleaned` files, and indexes without a log; delete segments
+#                  below the log start that no one needs
 #     checkpoint   segments whose size and index checksums match are taken as they are, from the first one up
 #                  to the first that differs; the last segment only if the directory was closed in order
 #     replay       read every other segment batch by batch, check it, and rebuild its three indexes
 #     refuse       when what is left ends before what was promised, raise DamagedLog and change nothing
-#     cut          truncate the log at the first invalid byte, and remove every later segment
+#     cut          truncate the log at the first invalid byte, and remove every later segment; also segments
+#                  that begin before the one before them ends, since a cleaned one has taken their place
 #     stale        remove snapshots and a manifest that speak of offsets beyond the new end
 #
 # Why the first invalid byte ends the log, and does not just cost one batch: offsets must be contiguous, and a
@@ -61,7 +62,7 @@ from fencepost.journal.segments import (
     parse_file_name,
     walk_batches,
 )
-from fencepost.journal.storage import TEMPORARY_SUFFIX, DamagedLog, Storage, StorageFile
+from fencepost.journal.storage import CLEANED_SUFFIX, TEMPORARY_SUFFIX, DamagedLog, Storage, StorageFile
 from fencepost.protocol.batches import (
     HEADER_SIZE,
     MAGIC_AT,
@@ -106,6 +107,7 @@ class Recovery:
         self._why: str | None = None
         self._where: str | None = None
         self._cut: Segment | None = None
+        self._replaced: list[Segment] = []
         self._stored_log_start = read_log_start(storage, directory)
         sizes = self._sweep()
         checkpoint = self._read_checkpoint()
@@ -147,7 +149,7 @@ class Recovery:
         sizes = {offset: files[name] for name, offset, kind in parsed if kind == LOG}
         self.snapshots = [offset for _, offset, kind in parsed if kind == SNAPSHOT]
         for name, offset, kind in parsed:
-            half_written = name.endswith(TEMPORARY_SUFFIX)
+            half_written = name.endswith((TEMPORARY_SUFFIX, CLEANED_SUFFIX))
             without_log = kind in INDEX_KINDS and offset not in sizes
             if half_written or without_log:
                 self._storage.remove(self._path(name))
@@ -244,6 +246,10 @@ class Recovery:
         for base, size in sizes.items():
             expected = self.segments[-1].end_offset if self.segments else base
             segment = Segment(self._storage, self._directory, base)
+            # A cleaned segment took the place of several, and a crash left the files of the others.
+            if self._why is None and base < expected:
+                self._replaced.append(segment)
+                continue
             if self._why is None and base != expected:
                 self._why = f"a segment begins at offset {base} where {expected} was expected"
                 self._where = segment.path(LOG)
@@ -265,6 +271,8 @@ class Recovery:
 
     def _cut_off(self, unread: list[tuple[Segment, int]]) -> None:
         """Truncate the log at the first invalid byte, and write the indexes of what was read."""
+        for segment in self._replaced:
+            segment.remove()
         for segment, size in unread:
             self._dropped_bytes += size
             segment.remove()
@@ -295,10 +303,11 @@ class Recovery:
         return transactions
 
     def _remove_stale(self) -> None:
-        """Remove snapshots beyond the log end, and the manifest of a log that was cut."""
-        end = self.segments[-1].end_offset
+        """Remove snapshots where no batch begins any more, and the manifest of a log that was cut."""
+        last = self.segments[-1]
+        replaced = {segment.base_offset for segment in self._replaced}
         # A snapshot from the lost tail would make the leader take batches that it lost for duplicates.
-        for offset in [offset for offset in self.snapshots if offset > end]:
+        for offset in [offset for offset in self.snapshots if offset > last.end_offset or offset in replaced]:
             self.snapshots.remove(offset)
             self._storage.remove(self._path(file_name(offset, SNAPSHOT)))
         if self._why is not None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fencepost.journal.compaction import Cleaner, survey
+from fencepost.journal.compaction import Cleaner, Survey
 from fencepost.journal.indexes import AbortedRange
 from fencepost.log_model.partitions import ModelProducer, PartitionModel
 from fencepost.protocol.batches import (
@@ -101,8 +101,9 @@ class Log:
         live = frozenset(model.producers) if live is None else live
         aborted = [AbortedRange(*entry) for entry in model.aborted if entry.first_offset < end]
         part = [batch for batch in self.batches if batch[0].base_offset < end]
-        found = survey(part, first_dirty=first_dirty, end=end, aborted=aborted, producers=live)
-        cleaner = Cleaner(found, aborted=aborted, now=self.now + later_ms, delete_retention_ms=retention_ms)
+        survey = Survey(first_dirty=first_dirty, end=end, aborted=aborted, producers=live)
+        survey.see(part)
+        cleaner = Cleaner(survey, aborted=aborted, now=self.now + later_ms, delete_retention_ms=retention_ms)
         size = len(part) // pieces + 1
         kept = [batch for at in range(0, len(part), size) for batch in cleaner.clean(part[at : at + size])]
         after = Log([*kept, *[batch for batch in self.batches if batch[0].base_offset >= end]])
@@ -351,7 +352,8 @@ def test_a_memory_that_is_full_ends_the_cleaning_early() -> None:
     log = Log()
     for key in (b"a", b"b", b"c", b"a", b"b"):
         log.write([(key, b"1")])
-    found = survey(log.batches, first_dirty=0, end=5, aborted=(), producers=frozenset(), keys_max=2)
+    found = Survey(first_dirty=0, end=5, aborted=(), producers=frozenset(), keys_max=2)
+    found.see(log.batches)
     assert (found.end, found.latest) == (2, {b"a": 0, b"b": 1})
     kept = Cleaner(found, aborted=(), now=0, delete_retention_ms=0).clean(log.batches)
     assert [header for header, _ in kept] == [header for header, _ in log.batches]

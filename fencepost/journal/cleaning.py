@@ -1,0 +1,180 @@
+"""The cleaning of one log on its disk: which segments, in which order, and how the cleaned ones take their
+place.
+
+Rule: a crash at any moment leaves the old segments or the cleaned one, never a mixture.
+"""
+
+# Theory of operation (Kafka: LogCleanerManager, Cleaner.groupSegmentsBySize, UnifiedLog.replaceSegments)
+#
+#     plan      at a roll and at each Tick of the cleaner: is enough of the log dirty, and may it be cleaned
+#     work      in a worker thread, piece by piece: first read every full segment (survey), then write each
+#               group of segments that fit into one as `<base offset>.log.cleaned`, with its indexes, synced
+#     finish    in the thread of the journal, between two syncs: `Journal.replace_segments`
+#
+# Full segments never change, so the worker needs no locks. It reads them through handles of its own, and
+# nothing looks at its files before they are renamed. Each group takes the place of its segments by itself: a
+# crash between two groups leaves a log of which one part is cleaned, and that says the same.
+#
+# `Journal.replace_segments` renames the cleaned log over the first segment of the group, and then removes the
+# others. After a crash in between, these begin before the cleaned one ends: recovery removes them.
+#
+# The active segment is never cleaned. So a log that must stay small, because every start reads all of it,
+# needs small segments.
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from fencepost.journal.compaction import Batch, Cleaner, Survey
+from fencepost.journal.journal import Journal
+from fencepost.journal.segments import Segment
+from fencepost.journal.storage import StorageError
+from fencepost.protocol.terms import INT32_MAX
+
+
+@attrs.frozen(kw_only=True)
+class CleaningRules:
+    """Kafka's settings of a compacted topic, and what the leader of the log knows. Times are in ms."""
+
+    now: int
+    before: int
+    """The last stable offset: nothing after it may be cleaned."""
+    producers: frozenset[int]
+    """The ids of the producers that the leader still knows."""
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+    delete_retention_ms: int
+
+
+class CleaningCancelled(StorageError):
+    """The broker stops, or the log was given up: the cleaning was abandoned, and nothing has changed."""
+
+
+def plan_cleaning(journal: Journal, rules: CleaningRules) -> Cleaning | None:
+    """The cleaning that is due now, or None (LogCleanerManager.grabFilthiestCompactedLog)."""
+    segments = list(_cleanable(journal, rules))
+    dirty = [segment for segment in segments if segment.end_offset > journal.first_dirty_offset]
+    if not dirty:
+        return None
+    ratio = sum(segment.size for segment in dirty) / sum(segment.size for segment in segments)
+    is_overdue = 0 <= dirty[0].first_timestamp < rules.now - rules.max_compaction_lag_ms
+    return (
+        Cleaning(journal, segments, rules) if is_overdue or ratio > rules.min_cleanable_dirty_ratio else None
+    )
+
+
+def _cleanable(journal: Journal, rules: CleaningRules) -> Iterator[Segment]:
+    """Full segments below the last stable offset, without records that must stay for a while."""
+    for segment in journal.full_segments:
+        is_young = (
+            rules.min_compaction_lag_ms > 0
+            and segment.end_offset > journal.first_dirty_offset
+            and segment.max_timestamp > rules.now - rules.min_compaction_lag_ms
+        )
+        if segment.end_offset > rules.before or is_young:
+            return
+        if segment.size:
+            yield segment
+
+
+class Cleaning:
+    """One pass over a log. Call `work` in any thread and `finish` in that of the journal, in turn, until
+    `work` returns False.
+    """
+
+    def __init__(self, journal: Journal, segments: Sequence[Segment], rules: CleaningRules) -> None:
+        self.journal = journal
+        self.is_cancelled = False
+        self._rules = rules
+        end = segments[-1].end_offset
+        self._aborted = journal.aborted_between(segments[0].base_offset, upper=end)
+        self._survey = Survey(
+            first_dirty=journal.first_dirty_offset, end=end, aborted=self._aborted, producers=rules.producers
+        )
+        self._segments = segments
+        self._groups = deque(_groups(segments, journal.settings.segment_bytes))
+        self._cleaner: Cleaner | None = None
+        self._transactions = journal.open_at_start()
+        self._made: tuple[Sequence[Segment], Segment] | None = None
+
+    def work(self) -> bool:
+        """Do a piece of the work; whether `finish` and a further call must follow. StorageError when the disk
+        fails, DamagedLog when a segment is damaged: the log is as it was.
+        """
+        if self._cleaner is None:
+            for segment in self._segments:
+                self._survey.see(self._batches(segment))
+            self._cleaner = Cleaner(
+                self._survey,
+                aborted=self._aborted,
+                now=self._rules.now,
+                delete_retention_ms=self._rules.delete_retention_ms,
+            )
+        if not self._groups:
+            return False
+        self._write(self._groups.popleft(), self._cleaner)
+        return True
+
+    def finish(self) -> None:
+        """Let the segment that was written take the place of the old ones."""
+        made, self._made = self._made, None
+        if made is not None:
+            self.journal.replace_segments(*made)
+        if not self._groups:
+            self.journal.first_dirty_offset = self._survey.end
+
+    def _batches(self, segment: Segment) -> Iterator[Batch]:
+        for header, batch in segment.all_batches():
+            if self.is_cancelled:
+                raise CleaningCancelled(f"the cleaning of {self.journal.partition} was cancelled")
+            yield header, batch
+
+    def _write(self, group: Sequence[Segment], cleaner: Cleaner) -> None:
+        made = self.journal.new_segment(group[0].base_offset)
+        read: list[int] = []
+        written: list[int] = []
+        try:
+            made.create()
+            for header, batch in cleaner.clean(self._noted(group, read)):
+                made.append(batch, header, last_offset=header.last_offset, leader_epoch=header.leader_epoch)
+                written.append(header.crc)
+                aborted = self._transactions.see(header, batch)
+                if aborted is not None:
+                    made.append_aborted(made.transaction_index.append(aborted))
+            made.complete_time_index()
+            made.save_indexes()
+            made.sync(indexes=True)
+        except BaseException:
+            made.remove()
+            raise
+        made.release()
+        if len(group) == 1 and written == read:
+            made.remove()  # it was clean
+        else:
+            self._made = (group, made)
+
+    def _noted(self, group: Sequence[Segment], read: list[int]) -> Iterator[Batch]:
+        for segment in group:
+            for header, batch in self._batches(segment):
+                read.append(header.crc)
+                yield header, batch
+
+
+def _groups(segments: Sequence[Segment], size_max: int) -> Iterator[list[Segment]]:
+    """Neighbours that fit into one segment together, as large as they are now."""
+    group: list[Segment] = []
+    for segment in segments:
+        is_full = group and (
+            sum(each.size for each in group) + segment.size > size_max
+            or segment.end_offset - group[0].base_offset > INT32_MAX
+        )
+        if is_full:
+            yield group
+            group = []
+        group.append(segment)
+    if group:
+        yield group

@@ -1,0 +1,258 @@
+"""Cleaned segments on a disk: when a cleaning is due, what it leaves, and crashes between its steps."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import attrs
+import pytest
+
+from fencepost.journal.cleaning import Cleaning, CleaningCancelled, CleaningRules, plan_cleaning
+from fencepost.journal.journal import Journal, JournalSettings
+from fencepost.journal.memory import MemoryStorage
+from fencepost.journal.simulated import SimulatedStorage
+from fencepost.journal.storage import DamagedLog, Storage, StorageError
+from fencepost.protocol.terms import INT64_MAX
+from tests.journal import test_compaction as naive
+from tests.journal.logs import DIRECTORY, ORDERS, files_of, flip
+from tests.journal.test_compaction import ABORT, COMMIT, Log, check_same
+
+SEGMENT_BYTES = 400
+RULES = CleaningRules(
+    now=5_000,
+    before=1 << 40,
+    producers=frozenset({1, 2}),
+    min_cleanable_dirty_ratio=0.5,
+    min_compaction_lag_ms=0,
+    max_compaction_lag_ms=INT64_MAX,
+    delete_retention_ms=1_000,
+)
+
+
+def opened(storage: Storage) -> Journal:
+    return Journal(storage, ORDERS, settings=JournalSettings(segment_bytes=SEGMENT_BYTES))
+
+
+def written(storage: Storage, *, transactions: int = 6) -> Journal:
+    """A log of several full segments, with an abort in every third transaction, synced."""
+    journal, log = opened(storage), Log()
+    for number in range(transactions):
+        producer = 1 + number % 2
+        log.write(
+            [(b"a", b"%d" % number), (b"b", None if number % 4 == 3 else b"%d" % number)],
+            producer=producer,
+            transactional=True,
+        )
+        log.write([(b"c", b"%d" % number)])
+        log.end_transaction(producer, ABORT if number % 3 == 2 else COMMIT)
+    write(journal, log)
+    return journal
+
+
+def write(journal: Journal, log: Log) -> None:
+    model = naive.PartitionModel()
+    for header, batch in log.batches:
+        marker = naive.read_marker(batch) if header.is_control else None
+        count = len(model.aborted)
+        model.apply(header, marker)
+        aborted = naive.AbortedRange(*model.aborted[-1]) if len(model.aborted) > count else None
+        journal.append(batch, header, leader_epoch=header.leader_epoch, aborted=aborted)
+        if journal.is_full:
+            journal.roll([])
+    journal.sync()
+
+
+def content(journal: Journal) -> Log:
+    return Log((header, bytes(batch)) for header, batch in journal.batches(journal.oldest_offset))
+
+
+def run(cleaning: Cleaning | None) -> None:
+    assert cleaning is not None, "a cleaning is due"
+    while cleaning.work():
+        cleaning.finish()
+
+
+def clean(journal: Journal, **rules: int) -> None:
+    """A cleaning that takes everything for dirty, as after a start."""
+    journal.first_dirty_offset = 0
+    run(plan_cleaning(journal, attrs.evolve(RULES, **rules)))
+
+
+def test_a_cleaned_log_is_smaller_says_the_same_and_is_found_again() -> None:
+    storage = MemoryStorage()
+    journal = written(storage)
+    before, size = content(journal), sum(storage.files(DIRECTORY).values())
+    clean(journal)
+    after = content(journal)
+    check_same(before, after)
+    assert sum(storage.files(DIRECTORY).values()) < size
+    journal.sync()
+    journal.abandon()
+    again = opened(storage)
+    assert content(again).batches == after.batches
+    assert again.dropped is None
+    assert again.aborted_between(0, upper=before.end) == [
+        naive.AbortedRange(*entry) for entry in naive.model_of(after.batches).aborted
+    ]
+
+
+def test_small_segments_become_one() -> None:
+    storage = MemoryStorage()
+    journal = written(storage, transactions=30)
+    count = len(files_of(storage, "log"))
+    for _ in range(5):  # markers go in the third, and then the next one finds small segments
+        clean(journal, delete_retention_ms=0)
+    assert count > 10
+    assert len(files_of(storage, "log")) <= 4
+
+
+def test_readers_go_on_across_a_cleaning_and_writers_too() -> None:
+    journal = written(MemoryStorage())
+    before = content(journal)
+    middle = journal.read(7, max_bytes=1, before=before.end)
+    clean(journal)
+    for offset in range(before.end):
+        assert naive.read_batch(journal.read(offset, max_bytes=1, before=before.end)).next_offset > offset
+    assert naive.read_batch(middle).base_offset <= 7
+    last = Log(content(journal).batches)
+    last.write([(b"a", b"new")])
+    journal.append(last.batches[-1][1], last.batches[-1][0], leader_epoch=0)
+    assert naive.state(content(journal))[b"a"] == b"new"
+    journal.sync()
+
+
+# --- when ---------------------------------------------------------------------------------------------------
+
+
+def is_due(journal: Journal, **rules: float) -> bool:
+    return plan_cleaning(journal, attrs.evolve(RULES, **rules)) is not None
+
+
+def test_a_log_is_cleaned_when_enough_of_it_is_dirty() -> None:
+    journal = written(MemoryStorage())
+    assert is_due(journal)
+    clean(journal)
+    assert not is_due(journal), "nothing was written since"
+    log = Log(content(journal).batches)
+    for number in range(8):
+        log.write([(b"d", b"%d" % number)])
+    new = [batch for batch in log.batches if batch[0].base_offset >= journal.log_end_offset]
+    for header, batch in new:
+        journal.append(batch, header, leader_epoch=0)
+        if journal.is_full:
+            journal.roll([])
+    assert is_due(journal, min_cleanable_dirty_ratio=0.1)
+    assert not is_due(journal, min_cleanable_dirty_ratio=0.9)
+    assert is_due(journal, min_cleanable_dirty_ratio=0.9, max_compaction_lag_ms=10)
+
+
+def test_the_active_segment_young_records_and_undecided_ones_are_left_alone() -> None:
+    journal = written(MemoryStorage())
+    first = journal.full_segments[0]
+    assert not is_due(journal, before=first.end_offset - 1)
+    assert is_due(journal, before=first.end_offset)
+    age = RULES.now - first.max_timestamp
+    assert not is_due(journal, min_compaction_lag_ms=age + 1)
+    assert is_due(journal, min_compaction_lag_ms=age)
+    clean(journal, before=first.end_offset)
+    assert journal.first_dirty_offset == first.end_offset
+
+
+def test_a_cleaning_that_is_cancelled_or_meets_damage_changes_nothing() -> None:
+    for is_damaged in (False, True):
+        storage = MemoryStorage()
+        journal = written(storage)
+        files = storage.files(DIRECTORY)
+        cleaning = plan_cleaning(journal, RULES)
+        assert cleaning is not None
+        if is_damaged:
+            flip(storage, files_of(storage, "log")[1], 70)
+        cleaning.is_cancelled = not is_damaged
+        with pytest.raises(DamagedLog if is_damaged else CleaningCancelled):
+            run(cleaning)
+        assert storage.files(DIRECTORY) == files
+
+
+def test_a_full_disk_ends_the_cleaning_and_not_the_log() -> None:
+    storage = SimulatedStorage(lambda most: most)
+    journal = written(storage)
+    before, files = content(journal), storage.files(DIRECTORY)
+    storage.breaks = lambda _operation, path: path.endswith(".cleaned")
+    with pytest.raises(StorageError):
+        clean(journal)
+    assert journal.failed is None
+    assert storage.files(DIRECTORY) == files
+    storage.breaks = lambda _operation, _path: False
+    clean(journal)
+    check_same(before, content(journal))
+
+
+# --- crashes ------------------------------------------------------------------------------------------------
+
+
+class Died(Exception):
+    """The process ended here."""
+
+
+class Mortal(SimulatedStorage):
+    """A disk whose process dies before one of its writes."""
+
+    left = 1 << 40
+
+    def lives(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise Died
+
+    def rename(self, path: str, new_path: str) -> None:
+        self.lives()
+        super().rename(path, new_path)
+
+    def replace(self, path: str, data: naive.Buffer, *, durable: bool) -> None:
+        self.lives()
+        super().replace(path, data, durable=durable)
+
+    def remove(self, path: str) -> None:
+        self.lives()
+        super().remove(path)
+
+    def sync_directory(self, directory: str) -> None:
+        self.lives()
+        super().sync_directory(directory)
+
+
+def keeps(seed: int) -> Callable[[int], int]:
+    """What a loss of power leaves of unsynced writes: nothing, anything, or everything."""
+    chance = random.Random(seed)
+
+    def kept(most: int) -> int:
+        return (0, chance.randint(0, most), most)[seed]
+
+    return kept
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_crash_at_any_step_leaves_a_log_that_says_the_same(seed: int) -> None:
+    is_over, steps = False, 0
+    while not is_over:
+        disk = Mortal(keeps(seed))
+        disk.breaks = lambda _operation, _path: disk.lives() is not None  # noqa: B023 one disk at a time
+        journal = written(disk)
+        before = content(journal)
+        clean(journal, before=journal.full_segments[1].end_offset)  # a second cleaning merges what is left
+        journal.sync()
+        disk.left, steps = steps, steps + 1
+        try:
+            clean(journal, delete_retention_ms=0)
+            journal.sync()
+            is_over = True
+        except Died:
+            disk.kill() if seed == 2 else disk.lose_power()
+        disk.left = 1 << 40
+        found = opened(disk) if not is_over else journal
+        check_same(before, content(found))
+        assert found.dropped is None
+        clean(found, now=RULES.now * 2)
+        check_same(before, content(found))
+    assert steps > 30
