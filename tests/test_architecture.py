@@ -14,7 +14,9 @@ from tests.house_rules import FACE, PACKAGE
 
 ROOT = Path(__file__).resolve().parent.parent
 
-CORES = frozenset({"protocol", "faults", "journal", "log_model", "check", "broker", "client", "simulator"})
+CORES = frozenset(
+    {"protocol", "faults", "journal", "log_model", "check", "repair", "broker", "client", "simulator"}
+)
 EDGES = frozenset({"spark_bridge", "kafka_bridge", "lab"})
 FACES = frozenset({FACE, "cli", "demo"})
 
@@ -25,6 +27,7 @@ ARROWS: dict[str, frozenset[str]] = {
     "journal": frozenset({"protocol"}),
     "log_model": frozenset({"protocol"}),
     "check": frozenset({"protocol", "journal", "log_model"}),
+    "repair": frozenset({"protocol", "journal", "log_model", "check"}),
     "broker": frozenset({"protocol", "journal", "faults"}),
     "client": frozenset({"protocol"}),
     "simulator": frozenset({"protocol", "journal", "log_model", "faults", "broker", "client"}),

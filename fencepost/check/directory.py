@@ -26,14 +26,21 @@ from fencepost.journal.storage import StorageReader
 from fencepost.protocol.terms import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, TopicPartition
 
 CLEAN_FILE: Final = "clean-shutdown.json"
+ASIDE: Final = "~"  # in the name of a directory that a broker or a repair set aside, and of no partition's
+SET_ASIDE: Final = "no broker reads them; remove the directory when no one needs them any more"
 
 
 def check_directory(storage: StorageReader) -> Findings:
     """Everything that is wrong with a data directory; NotADataDirectory when it is none."""
     check_data_directory(storage)
+    return check_logs(storage)
+
+
+def check_logs(storage: StorageReader) -> Findings:
+    """The same without a look at the mark of a data directory."""
     findings = Findings()
     internals = Internals(findings)
-    closed = _closed(storage)
+    closed = _closed(storage, findings)
     whole: list[ScannedLog] = []
     for partition in sorted(partitions_in(storage), key=_reading_order):
         log = scan_log(
@@ -48,6 +55,9 @@ def check_directory(storage: StorageReader) -> Findings:
             whole.append(log)
         for segment in log.segments:
             segment.batches.clear()  # the other checks ask only for what they left behind
+    for name in storage.directories():
+        if ASIDE in name:
+            findings.note(Place(name), "files that were set aside", SET_ASIDE)
     _check_against_metadata(whole, internals, findings)
     _check_transactions(storage, whole, internals, findings)
     findings.transactional_ids = len(internals.histories)
@@ -58,7 +68,7 @@ def _reading_order(partition: TopicPartition) -> tuple[bool, bool, TopicPartitio
     return (partition.topic != CLUSTER_METADATA_TOPIC, partition.topic not in INTERNAL_TOPICS, partition)
 
 
-def _closed(storage: StorageReader) -> frozenset[str]:
+def _closed(storage: StorageReader, findings: Findings) -> frozenset[str]:
     """The partitions that were closed in order; none after a broker died."""
     data = storage.read_file(CLEAN_FILE)
     if data is None:
@@ -66,7 +76,8 @@ def _closed(storage: StorageReader) -> frozenset[str]:
     try:
         content = sealed_object(data, CLEAN_FILE)
         return frozenset(str(name) for name in content["partitions"])
-    except (ValueError, KeyError, TypeError):  # it only spares work at a start: then nothing counts as closed
+    except (ValueError, KeyError, TypeError) as problem:  # then nothing counts as closed
+        findings.problem(Place(CLEAN_FILE), str(problem), "the next start reads the end of every log")
         return frozenset()
 
 
@@ -74,6 +85,12 @@ def _check_against_metadata(logs: list[ScannedLog], internals: Internals, findin
     """Topics, leader epochs and producer ids are the metadata's to give."""
     cluster = internals.cluster
     if not cluster.is_known:
+        if logs:
+            what, means = (
+                "the log of the cluster's metadata is gone",
+                "no topic is known: see `fencepost repair`",
+            )
+            findings.problem(Place(f"{CLUSTER_METADATA_TOPIC}-0"), what, means)
         return
     topics = cluster.named()
     for log in logs:
@@ -109,7 +126,7 @@ def _check_transactions(
     storage: StorageReader, logs: list[ScannedLog], internals: Internals, findings: Findings
 ) -> None:
     """Only a coordinator's log that is all there can speak for it."""
-    check_histories(internals.histories, findings)
+    check_histories(internals.histories, logs, findings)
     present, whole = partitions_in(storage), {log.partition for log in logs}
     damaged = [each for each in present if each.topic in INTERNAL_TOPICS and each not in whole]
     if damaged:

@@ -35,7 +35,10 @@ OFFSET_DIGITS: Final = 20
 # producer may start at any sequence.
 PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 
-CUT: Final = "recovery stops here: a start refuses the log, unless only a torn, unsynced tail follows"
+CUT: Final = (
+    "a start refuses the log, unless only a torn, unsynced tail follows; "
+    "`fencepost repair` lists what can be saved"
+)
 FENCED: Final = "a producer that had been fenced could write"
 
 RecordReader = Callable[["ScannedBatch", bytes], None]
@@ -90,6 +93,8 @@ class ScannedLog:
     was_closed: bool
     segments: list[ScannedSegment] = attrs.Factory(list[ScannedSegment])
     is_whole: bool = True
+    covered: list[tuple[int, int]] = attrs.Factory(list[tuple[int, int]])
+    """Offsets, each from the first to before the last, that compaction or a repair left empty."""
     model: PartitionModel = attrs.Factory(PartitionModel)
     producers_at: dict[int, dict[int, ModelProducer]] = attrs.Factory(dict[int, dict[int, ModelProducer]])
     """By the offsets that were asked for; no entry for an offset inside a batch."""
@@ -216,6 +221,8 @@ class _Scan:
             what = f"a batch of leader epoch {header.leader_epoch} after one of {self.leader_epoch}"
             return self.fail(place, what)
         self.leader_epoch = header.leader_epoch
+        if header.is_covering:
+            self.log.covered.append((header.base_offset, header.next_offset))
         return self._looked_into(ScannedBatch(segment.file, position, header, None), data)
 
     def _looked_into(self, batch: ScannedBatch, data: bytes) -> ScannedBatch:
@@ -247,7 +254,7 @@ def follow_producers(log: ScannedLog, offsets: set[int], findings: Findings) -> 
         if known is not None and batch.marker is not None:
             _judge_marker(batch, batch.marker, known, findings)
         elif known is not None and header.producer_id != NO_PRODUCER_ID and not header.is_control:
-            _judge_data(batch, known, model, findings)
+            _judge_data(batch, known, log, findings)
         model.apply(header, batch.marker)
         log.last = batch
         if log.newest_producer is None or header.producer_id > log.newest_producer.header.producer_id:
@@ -260,21 +267,19 @@ def _writer(batch: ScannedBatch) -> str:
     return f"producer {batch.header.producer_id} epoch {batch.header.producer_epoch}"
 
 
-def _judge_data(batch: ScannedBatch, known: ModelProducer, model: PartitionModel, findings: Findings) -> None:
+def _judge_data(batch: ScannedBatch, known: ModelProducer, log: ScannedLog, findings: Findings) -> None:
     header, writer = batch.header, _writer(batch)
-    expected = model.expected_sequence(header.producer_id, header.producer_epoch)
+    expected = log.model.expected_sequence(header.producer_id, header.producer_epoch)
     if header.producer_epoch < known.producer_epoch:
         what = f"{writer}: a batch of this epoch after epoch {known.producer_epoch}"
         findings.problem(batch.place, what, FENCED)
     elif header.base_sequence not in (NO_SEQUENCE, expected):
-        was_idle = header.max_timestamp - known.timestamp > PRODUCER_ID_EXPIRATION_MS
+        why = _why_skipped(header, known, log)
         findings.tell(
-            not was_idle,
+            not why,
             batch.place,
             f"{writer}: sequence {header.base_sequence} where {expected} was expected",
-            "it was idle for so long that the partition may have removed its state"
-            if was_idle
-            else "records of this producer were lost, doubled or reordered",
+            why or "records of this producer were lost, doubled or reordered",
         )
     if not header.is_transactional and known.first_offset != NO_OFFSET:
         findings.problem(
@@ -283,6 +288,15 @@ def _judge_data(batch: ScannedBatch, known: ModelProducer, model: PartitionModel
             f"{known.first_offset}",
             "readers of committed records cannot tell what it belongs to",
         )
+
+
+def _why_skipped(header: BatchHeader, known: ModelProducer, log: ScannedLog) -> str:
+    """Why sequences may be missing; nothing where they must not be."""
+    if header.max_timestamp - known.timestamp > PRODUCER_ID_EXPIRATION_MS:
+        return "it was idle for so long that the partition may have removed its state"
+    if any(known.last_offset < end <= header.base_offset for _, end in log.covered):
+        return "its batches in between were removed by compaction, or lost before a repair"
+    return ""
 
 
 def _judge_marker(batch: ScannedBatch, marker: Marker, known: ModelProducer, findings: Findings) -> None:

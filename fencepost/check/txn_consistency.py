@@ -24,7 +24,12 @@ from fencepost.log_model.transactions import (
     disagreements,
     lowest_epoch_after,
 )
-from fencepost.protocol.terms import TopicPartition, TransactionResult, TransactionState
+from fencepost.protocol.terms import (
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+    TransactionResult,
+    TransactionState,
+)
 
 # A coordinator ends what is open in these states, sooner or later.
 UNENDED: Final = frozenset({TransactionState.ONGOING, *DECISIONS})
@@ -33,12 +38,15 @@ IMPOSSIBLE: Final = "a coordinator never does this: a decision was lost or undon
 SPLIT: Final = "the transaction is committed in some partitions and not in others"
 
 
-def check_histories(histories: Histories, findings: Findings) -> None:
+def check_histories(histories: Histories, logs: list[ScannedLog], findings: Findings) -> None:
     """Each transactional id by itself: no step that a coordinator cannot take."""
+    covered = {log.directory: log.covered for log in logs}
     for name, history in histories.items():
-        for before, after in pairwise(history):
-            _check_step(name, before, after, findings)
         first, last = history[0], history[-1]
+        ranges = covered.get(last.file.rpartition("/")[0], ())
+        for before, after in pairwise(history):
+            is_direct = not any(before.offset < start < after.offset for start, _ in ranges)
+            _check_step(name, before, after, findings, is_direct=is_direct)
         if first.record is not None and first.record.state in COMPLETED and first.offset == 0:
             what = f"{name!r} is {first.record.state.title} and was never prepared"
             findings.problem(Place(first.file, first.offset), what, IMPOSSIBLE)
@@ -50,11 +58,14 @@ def check_histories(histories: Histories, findings: Findings) -> None:
             )
 
 
-def _check_step(name: str, before: LoggedState, after: LoggedState, findings: Findings) -> None:
+def _check_step(
+    name: str, before: LoggedState, after: LoggedState, findings: Findings, *, is_direct: bool
+) -> None:
+    """`is_direct`: no record between the two was removed by compaction, or lost before a repair."""
     was, now, place = before.record, after.record, Place(after.file, after.offset)
     if was is None or now is None:
         return
-    if now.state not in FOLLOWERS[was.state]:
+    if is_direct and now.state not in FOLLOWERS[was.state]:
         findings.problem(place, f"{name!r} is {now.state.title} after {was.state.title}", IMPOSSIBLE)
     if now.producer_id == was.producer_id and now.producer_epoch < lowest_epoch_after(was, now):
         what = f"{name!r} has producer epoch {now.producer_epoch} after {was.producer_epoch}"
@@ -72,6 +83,7 @@ def check_markers(
     no transaction can have ended there.
     """
     decided, topics = decisions_of(histories), cluster.named()
+    is_complete = not any(log.covered for log in logs if log.partition.topic == TRANSACTION_STATE_TOPIC)
     # Markers before a log's start are gone, and nothing can be said of what they decided.
     compared: dict[TopicPartition, ScannedLog | None] = {
         log.partition: log for log in logs if not log.start_offset
@@ -86,15 +98,23 @@ def check_markers(
         }
         markers = () if log is None else log.model.all_markers()
         for disagreement in disagreements(here, markers):
-            _tell(partition, log, disagreement, findings)
+            _tell(partition, log, disagreement, findings, is_complete=is_complete)
 
 
 def _tell(
-    partition: TopicPartition, log: ScannedLog | None, disagreement: Disagreement, findings: Findings
+    partition: TopicPartition,
+    log: ScannedLog | None,
+    disagreement: Disagreement,
+    findings: Findings,
+    *,
+    is_complete: bool,
 ) -> None:
+    """`is_complete`: the transaction log still has every decision."""
     decision, marker = disagreement
     if marker is None:
         assert decision is not None, "one of the two is there"
+        if log is not None and log.covered:  # by compaction, or in a lost range
+            return
         at = decision.decided_by
         findings.problem(Place(at.file, at.offset), f"{disagreement} in {partition}", SPLIT)
         return
@@ -102,6 +122,8 @@ def _tell(
     is_commit = marker.result is TransactionResult.COMMIT
     if decision is not None:
         means = SPLIT
+    elif not is_complete:
+        return
     elif is_commit:
         means = "readers see records as committed that no coordinator committed"
     else:

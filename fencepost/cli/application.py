@@ -151,6 +151,16 @@ COMMANDS = (
         """,
     ),
     (
+        "repair",
+        "fencepost.cli.repair:repair",
+        """List the damage of a data directory; repair it with --write. The broker must be stopped.
+
+        A repair keeps every intact batch at its offset, aborts transactions whose outcome is lost, sets the
+        damaged originals aside, and writes a report into the directory. Without --write nothing is changed,
+        and the exit code is 1 if there is damage.
+        """,
+    ),
+    (
         "fuzz",
         "fencepost.cli.fuzz:fuzz",
         """Run random simulated clusters until an invariant fails.

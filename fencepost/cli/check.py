@@ -10,11 +10,11 @@ from pathlib import Path
 
 from fencepost.check.directory import check_directory
 from fencepost.check.findings import Finding, Findings, Severity
-from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
+from fencepost.cli.errors import FAILED, OK, CommandFailed
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import counted, print_json
 from fencepost.journal.disk import DiskStorage
-from fencepost.journal.storage import DirectoryInUse, NotADataDirectory
+from fencepost.journal.storage import DirectoryInUse
 
 
 def check(directory: Path, /, *, as_json: AsJson = False) -> int:
@@ -29,9 +29,8 @@ def check(directory: Path, /, *, as_json: AsJson = False) -> int:
     try:
         storage.keep_out()
         findings = check_directory(storage)
-    except (DirectoryInUse, NotADataDirectory) as problem:
-        code = FAILED if isinstance(problem, DirectoryInUse) else WRONG_USAGE
-        raise CommandFailed(f"{problem}; nothing was checked", code=code) from problem
+    except DirectoryInUse as problem:
+        raise CommandFailed(f"{problem}; nothing was checked") from problem
     finally:
         storage.unlock()
     for finding in findings.found:

@@ -13,6 +13,7 @@ import sys
 from typing import Final
 
 from fencepost.client.errors import ClientError, RequestTimeout, UnknownTopic
+from fencepost.journal.storage import NotADataDirectory
 from fencepost.protocol.errors import ErrorCode, FencepostError
 
 OK: Final = 0
@@ -84,6 +85,8 @@ def report(problem: Exception) -> int:
         case ConnectionError():
             what, code = str(problem), NO_BROKER
             then = "start a broker with `fencepost serve DIR`, or give its address with --bootstrap"
+        case NotADataDirectory():
+            what, code = str(problem), WRONG_USAGE
         case OSError(strerror=str(reason), filename=str(path)):
             what = f"{path}: {reason}"
         case FencepostError() | OSError():

@@ -380,9 +380,9 @@ class Journal:
                 end, epoch = header.next_offset, header.leader_epoch
             if segment.size and (end, epoch) != (segment.end_offset, segment.leader_epoch):
                 synced = f"offset {segment.end_offset} and leader epoch {segment.leader_epoch}"
+                what = f"valid up to offset {end} and leader epoch {epoch}, and it was synced up to {synced}"
                 raise DamagedLog(
-                    f"{self._storage.location}/{segment.path(LOG)} is damaged: its batches are valid up to "
-                    f"offset {end} and leader epoch {epoch}, and it was synced up to {synced}"
+                    self._storage.location, f"{segment.path(LOG)} is damaged: its batches are {what}"
                 )
         self._vouched = []
 

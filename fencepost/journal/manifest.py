@@ -183,10 +183,8 @@ def read_log_start(storage: StorageReader, directory: str) -> int:
     try:
         return int(decode_json(data, place=place, version=LOG_START_VERSION)["log_start_offset"])
     except (CorruptIndex, KeyError, TypeError, ValueError) as problem:
-        raise DamagedLog(
-            f"{storage.location}/{place} is damaged ({problem}): restore it from a copy, or remove it to make"
-            " deleted records that are still on the disk readable again"
-        ) from problem
+        stake = "Where the log starts is not known, so it is not served"
+        raise DamagedLog(storage.location, f"{place} is damaged ({problem}). {stake}") from problem
 
 
 def write_log_start(storage: Storage, directory: str, offset: int) -> None:

@@ -208,12 +208,8 @@ class Recovery:
             return 0
 
     def _damaged(self, what: str, start: int, end: int) -> DamagedLog:
-        location = self._storage.location
-        return DamagedLog(
-            f"{location}/{self._directory}: {what}. The records from offset {start} to {end} are at stake, "
-            f"so this log is not served, and nothing of it was changed. `fencepost check {location}` shows "
-            "what is left: restore the directory from a copy, or move it away to begin without its records"
-        )
+        stake = f"The records from offset {start} to {end} are at stake, so this log is not served"
+        return DamagedLog(self._storage.location, f"{self._directory}: {what}. {stake}")
 
     def _read_checkpoint(self) -> list[SyncedSegment]:
         data = self._storage.read_file(self._path(CHECKPOINT_FILE))

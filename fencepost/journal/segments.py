@@ -204,10 +204,8 @@ class Segment:
         """The path of one of this segment's files."""
         return f"{self._directory}/{file_name(self.base_offset, kind)}{self._suffix}"
 
-    @property
-    def _place(self) -> str:
-        """The log file, for messages."""
-        return f"{self._storage.location}/{self.path(LOG)}"
+    def _damaged(self, what: object) -> DamagedLog:
+        return DamagedLog(self._storage.location, f"{self.path(LOG)} is damaged: {what}")
 
     def create(self) -> None:
         """Create the files of a new segment. An index file that is missing later is damage, not an empty
@@ -336,7 +334,7 @@ class Segment:
             if header.last_offset >= offset:
                 self._located = (header.base_offset, position)
                 return position
-        raise DamagedLog(f"{self._place} is damaged: it ends after offset {offset}, and no batch holds it")
+        raise self._damaged(f"it ends after offset {offset}, and no batch holds it")
 
     def read(self, offset: int, *, max_bytes: int, before: int) -> bytes:
         """Whole batches from the one that holds `offset`, up to `max_bytes` but at least one, all below
@@ -352,10 +350,8 @@ class Segment:
             self._read_to = (self.end_offset, end)
         data = self.file.read(start, end - start)
         if not _are_linked(data, offset):
-            raise DamagedLog(
-                f"{self._place} is damaged: bytes {start} to {end} are not contiguous batches from offset "
-                f"{offset} on"
-            )
+            what = f"bytes {start} to {end} are not contiguous batches from offset {offset} on"
+            raise self._damaged(what)
         return data
 
     def _boundary(self, start: int, target: int) -> int:
@@ -373,7 +369,7 @@ class Segment:
         try:
             yield from walk_headers(self.file, start, self.size)
         except ProtocolViolation as violation:
-            raise DamagedLog(f"{self._place} is damaged: {violation}") from violation
+            raise self._damaged(violation) from violation
 
     def batches(self, from_offset: int, *, before: int) -> Iterator[tuple[BatchHeader, memoryview]]:
         """(header, bytes) of the batches from the one that holds `from_offset` to the last below `before`,
@@ -399,7 +395,7 @@ class Segment:
                 expected = header.next_offset
                 yield header, batch
         except ProtocolViolation as violation:
-            raise DamagedLog(f"{self._place} is damaged: {violation}") from violation
+            raise self._damaged(violation) from violation
         finally:
             file.close()
 

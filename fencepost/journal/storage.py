@@ -36,6 +36,12 @@ class DamagedLog(StorageError):
     this log until an operator acts; the message names the file, the records at stake and what helps.
     """
 
+    def __init__(self, location: str, what: str) -> None:
+        super().__init__(
+            f"{location}/{what}. Nothing was changed. Restore the directory from a copy; or stop the broker, "
+            f"and `fencepost repair {location}` lists what is lost and what can be saved"
+        )
+
 
 class DirectoryInUse(StorageError):
     """Another broker has locked this data directory."""

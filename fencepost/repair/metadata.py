@@ -1,0 +1,176 @@
+"""What a damaged `__cluster_metadata` needs so that nothing is handed out twice: producer ids, leader epochs,
+and records about topics that are lost.
+
+Rule: a lost record counts as the most that it can have said. Ids and epochs may be skipped, never repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import attrs
+
+from fencepost.journal.storage import StorageReader
+from fencepost.protocol.batches import covering_batch, place
+from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.metadata_log import (
+    BrokerRegistered,
+    ClusterRecord,
+    LeaderChanged,
+    PartitionCreated,
+    ProducerIdsAllocated,
+    TopicConfigured,
+    TopicCreated,
+    TopicRemoved,
+    cluster_batch,
+    read_cluster_records,
+)
+from fencepost.protocol.terms import (
+    CONSUMER_OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+    coordinator_partition,
+)
+from fencepost.protocol.transaction_log import TransactionRecord
+from fencepost.repair.salvage import Kept, Lost, SalvagedLog, content_of
+
+_BLOCK: Final = 1_000  # ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE: the most that one record hands out
+_INTERNAL_PARTITIONS: Final = 50  # Kafka's default for both coordinators' topics
+_INTERNAL_PARTITIONS_MAX: Final = 1_000
+_FIRST_NODE: Final = 1  # NodeSettings.node_id
+_LOST_UNKNOWN: Final = 1_000  # records: a million ids are skipped, of 2^63
+
+
+@attrs.define(eq=False)
+class Cluster:
+    """What the metadata log says, followed record by record; a record about a lost topic is refused."""
+
+    names: dict[bytes, str] = attrs.Factory(dict[bytes, str])
+    leaders: dict[TopicPartition, tuple[bytes, int, int]] = attrs.Factory(
+        dict[TopicPartition, tuple[bytes, int, int]]
+    )
+    """Topic id, leader and leader epoch of each partition."""
+    next_producer_id: int = 0
+    node_id: int = _FIRST_NODE
+
+    def take(self, record: ClusterRecord) -> bool:
+        """Apply a record; False if the topic that it is about is not known."""
+        match record:
+            case TopicCreated(topic, topic_id=topic_id):
+                self.names[topic_id] = topic
+            case TopicConfigured():
+                return record.topic in self.names.values()
+            case TopicRemoved(topic_id):
+                if self.names.pop(topic_id, None) is None:
+                    return False
+                self.leaders = {key: known for key, known in self.leaders.items() if known[0] != topic_id}
+            case PartitionCreated() | LeaderChanged():
+                name = self.names.get(record.topic_id)
+                if name is None:
+                    return False
+                key = TopicPartition(name, record.partition)
+                self.leaders[key] = (record.topic_id, record.leader_id, record.leader_epoch)
+            case ProducerIdsAllocated():
+                self.next_producer_id = record.next_producer_id
+            case BrokerRegistered():
+                self.node_id = record.node_id
+        return True
+
+
+def follow(storage: StorageReader, log: SalvagedLog) -> Cluster:
+    """Follow the metadata log. Batches with records about lost topics are replaced by batches without them,
+    because a controller stops at them.
+    """
+    cluster = Cluster()
+    for segment in log.segments:
+        for number, piece in enumerate(segment.pieces):
+            if isinstance(piece, Lost):
+                continue
+            try:
+                records = read_cluster_records(content_of(storage, piece), piece.header)
+            except ProtocolViolation:  # written like this: `check` reports it
+                continue
+            known = [record for record in records if cluster.take(record)]
+            if len(known) < len(records):
+                segment.pieces[number] = _without_lost(piece, known)
+                segment.is_altered = True
+    return cluster
+
+
+def _without_lost(piece: Kept, records: list[ClusterRecord]) -> Kept:
+    """A batch of these records and a covering batch, together as long in offsets as the batch before."""
+    header, out, offset = piece.header, bytearray(), piece.header.base_offset
+    if records:
+        batch = cluster_batch(records, timestamp=header.max_timestamp)
+        offset = place(batch, base_offset=offset, leader_epoch=header.leader_epoch).next_offset
+        out += batch
+    out += covering_batch(
+        base_offset=offset, next_offset=header.next_offset, leader_epoch=header.leader_epoch
+    )
+    return Kept(piece.batch, bytes(out))
+
+
+def raised(
+    cluster: Cluster, log: SalvagedLog, *, leader_epochs: Mapping[TopicPartition, int], producer_id_max: int
+) -> list[ClusterRecord]:
+    """Records that make up for lost ones: no producer id and no leader epoch is given out twice."""
+    records: list[ClusterRecord] = []
+    lost = sum(each.end - each.start for each in log.lost())
+    if not log.end_offset:  # all of it is gone, and no one knows how long it was
+        lost = _LOST_UNKNOWN
+    if lost:
+        fresh = max(cluster.next_producer_id, producer_id_max + 1) + lost * _BLOCK
+        records.append(ProducerIdsAllocated(cluster.node_id, next_producer_id=fresh))
+    for key, epoch in sorted(leader_epochs.items()):
+        known = cluster.leaders.get(key)
+        if known is not None and known[2] < epoch:
+            topic_id, leader_id, _ = known
+            records.append(
+                LeaderChanged(topic_id, partition=key.partition, leader_id=leader_id, leader_epoch=epoch)
+            )
+    return records
+
+
+def adopted(
+    cluster: Cluster, topic: str, count: int, leader_epochs: Mapping[TopicPartition, int]
+) -> list[ClusterRecord]:
+    """The records that make a topic of its directories: as many partitions, above their leader epochs."""
+    highest = max((int.from_bytes(topic_id, "big") for topic_id in cluster.names), default=0)
+    topic_id = (highest + 1).to_bytes(16, "big")
+    cluster.names[topic_id] = topic
+    epoch = max((epoch for key, epoch in leader_epochs.items() if key.topic == topic), default=0)
+    return [
+        TopicCreated(topic, topic_id=topic_id),
+        *(
+            PartitionCreated(
+                topic_id, partition=number, leader_id=cluster.node_id, leader_epoch=max(epoch, 0)
+            )
+            for number in range(count)
+        ),
+    ]
+
+
+def partition_count(topic: str, partitions: Iterable[int], names: Mapping[int, set[str]]) -> int:
+    """How many partitions a topic had, judged by its directories and, for a coordinator's topic, by the
+    partition in which each transactional id or group lies.
+    """
+    lowest = max(partitions) + 1
+    if topic not in (TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC):
+        return lowest
+    for count in (_INTERNAL_PARTITIONS, *range(lowest, _INTERNAL_PARTITIONS_MAX)):
+        if count >= lowest and all(
+            coordinator_partition(name, count) == partition
+            for partition, here in names.items()
+            for name in here
+        ):
+            return count
+    return lowest
+
+
+def producer_ids_of(records: Iterable[TransactionRecord | None]) -> int:
+    """The highest producer id that the transaction log names."""
+    return max(
+        (max(r.producer_id, r.next_producer_id, r.previous_producer_id) for r in records if r is not None),
+        default=-1,
+    )

@@ -1,0 +1,269 @@
+"""How the transactions ended whose markers may be lost: what proves it, and what is written in their place.
+
+Rule: nothing becomes committed without proof. A transaction without one is aborted, and the report says so.
+"""
+
+# Theory of operation
+#
+# A transaction that is open where a lost range begins may have ended in it. Without its marker, the next
+# marker of its producer would decide it, which may be that of a later transaction: aborted records would
+# become committed. Or no marker comes any more, and the last stable offset stays for ever. So each of them is
+# settled, in this order:
+#
+#     proof                                                            what is done
+#     the damage is one batch that is no marker                        nothing: the transaction goes on
+#     it was decided, and its own marker follows the lost range        nothing: that marker counts
+#     it was decided by the transaction log, or by another partition   its marker takes a lost offset
+#     its coordinator has it open or prepared, and nothing follows     nothing: its coordinator ends it
+#     none of these                                                    an ABORT marker takes a lost offset
+#
+# "Decided" is proof only where each transaction has its own epoch (KIP-890): records of producer epoch 4 end
+# with a marker of epoch 5, and no other transaction has records of epoch 4. With transaction versions 0 and 1
+# several transactions share an epoch, so a lost range that may hold a marker aborts them.
+#
+# A lost range has an offset for each marker that it held. If more transactions are in doubt than it has
+# offsets, it grows over the batches behind it, which are lost, too.
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+import attrs
+
+from fencepost.log_model.partitions import PartitionModel
+from fencepost.log_model.transactions import COMPLETED, DECISIONS, Histories, Identity, LoggedState
+from fencepost.protocol.batches import build_marker, read_header, read_marker
+from fencepost.protocol.terms import TopicPartition, TransactionResult, TransactionState
+from fencepost.protocol.transaction_log import TransactionRecord
+from fencepost.repair.salvage import Kept, Lost, SalvagedLog, SalvagedSegment
+
+ABORT: Final = TransactionResult.ABORT
+COMMIT: Final = TransactionResult.COMMIT
+_OWN_EPOCHS: Final = (
+    2  # the transaction version (KIP-890) from which each transaction has an epoch of its own
+)
+_RESULTS: Final[Mapping[TransactionState, TransactionResult]] = {
+    **DECISIONS,
+    TransactionState.COMPLETE_COMMIT: COMMIT,
+    TransactionState.COMPLETE_ABORT: ABORT,
+}
+
+
+class Settled(NamedTuple):
+    """A transaction that the repair ended, or that goes on beyond a lost range."""
+
+    partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    result: TransactionResult
+    is_proven: bool
+    marker_epoch: int
+    transactional_id: str | None
+
+
+@attrs.define(eq=False)
+class Evidence:
+    """What the transaction log and the markers of all partitions prove."""
+
+    decided: dict[Identity, TransactionResult] = attrs.Factory(dict[Identity, TransactionResult])
+    """By producer id and the epoch of the records."""
+    unended: dict[int, TransactionRecord] = attrs.Factory(dict[int, TransactionRecord])
+    """By producer id: what a coordinator has open or prepared, and will end."""
+    prepared: dict[int, TransactionRecord] = attrs.Factory(dict[int, TransactionRecord])
+    """By producer id: decisions without a record that all markers are written."""
+    names: dict[int, str] = attrs.Factory(dict[int, str])
+
+    def learn_histories(self, histories: Histories, stale: set[str]) -> None:
+        """Take the transaction log into account. The last state of a `stale` id may be lost."""
+        for name, history in histories.items():
+            for state in history:
+                self._learn_record(name, state)
+            last = history[-1].record
+            if last is not None and last.state in DECISIONS:
+                self.prepared[last.producer_id] = last
+            if last is not None and name not in stale and last.state not in COMPLETED:
+                self.unended[last.producer_id] = last
+
+    def _learn_record(self, name: str, state: LoggedState) -> None:
+        record = state.record
+        if record is None:
+            return
+        self.names[record.producer_id] = name
+        result = _RESULTS.get(record.state)
+        if result is not None and record.client_version >= _OWN_EPOCHS:
+            self.decided[record.producer_id, record.producer_epoch - 1] = result
+
+    def learn_markers(self, log: SalvagedLog) -> None:
+        """A COMMIT of the epoch after that of the records proves itself, if nothing is lost in between."""
+        epochs: dict[int, int] = {}  # of the open transactions
+        for piece in log.pieces():
+            if isinstance(piece, Lost):
+                epochs.clear()
+                continue
+            header, marker = piece.header, piece.batch.marker
+            if marker is None and header.is_transactional and not header.is_control:
+                epochs[header.producer_id] = header.producer_epoch
+            elif marker is not None:
+                epoch = epochs.pop(header.producer_id, None)
+                if epoch is None or epoch != header.producer_epoch - 1:
+                    continue
+                if marker.result is COMMIT:
+                    self.decided[header.producer_id, epoch] = COMMIT
+
+    def will_be_ended(self, partition: TopicPartition, producer_id: int, epoch: int) -> bool:
+        """Whether a coordinator has exactly this transaction open or prepared, in this partition."""
+        record = self.unended.get(producer_id)
+        if record is None or partition not in record.partitions or record.client_version < _OWN_EPOCHS:
+            return False
+        return epoch == record.producer_epoch - (record.state in DECISIONS)
+
+    def settled(self, partition: TopicPartition, producer_id: int, epoch: int, first_offset: int) -> Settled:
+        """How a transaction ended: as it was decided, else by an ABORT with the epoch of its records. Such a
+        marker fences no one; an administrator's abort has the same form (KIP-664).
+        """
+        result, name = self.decided.get((producer_id, epoch)), self.names.get(producer_id)
+        if result is None:
+            return Settled(partition, producer_id, epoch, first_offset, ABORT, False, epoch, name)
+        return Settled(partition, producer_id, epoch, first_offset, result, True, epoch + 1, name)
+
+
+# --- within a log -----------------------------------------------------------------------------------------
+
+
+def settle_lost(log: SalvagedLog, evidence: Evidence) -> list[Settled]:
+    """Decide for each lost range of a log which markers take its first offsets."""
+    while True:
+        model, settled = PartitionModel(), list[Settled]()
+        for segment in log.segments:
+            for number, piece in enumerate(segment.pieces):
+                if isinstance(piece, Kept):
+                    model.apply(piece.header, piece.batch.marker)
+                    continue
+                ended = list(_ended_in(log, piece, model, evidence))
+                if len(ended) > piece.end - piece.start and _absorb(log, segment, number):
+                    break
+                piece.markers = _markers(model, piece, ended)
+                settled += ended
+            else:
+                continue
+            break
+        else:
+            return settled
+
+
+def _ended_in(log: SalvagedLog, lost: Lost, model: PartitionModel, evidence: Evidence) -> Iterator[Settled]:
+    if not lost.may_hold_markers:
+        return
+    for producer_id, first_offset in model.open.items():
+        epoch = model.producers[producer_id].producer_epoch
+        following = _next_of(log, producer_id, lost.end)
+        if following is None and evidence.will_be_ended(log.partition, producer_id, epoch):
+            continue
+        settled = evidence.settled(log.partition, producer_id, epoch, first_offset)
+        if not settled.is_proven or following != (settled.marker_epoch, settled.result):
+            yield settled
+
+
+def _next_of(log: SalvagedLog, producer_id: int, offset: int) -> tuple[int, TransactionResult | None] | None:
+    """Epoch and result of a producer's first marker from an offset on; without a marker, the epoch of its
+    last batch and None; None when it wrote nothing.
+    """
+    found: tuple[int, TransactionResult | None] | None = None
+    for piece in log.pieces():
+        if isinstance(piece, Kept) and piece.header.base_offset >= offset:
+            header, marker = piece.header, piece.batch.marker
+            if header.producer_id == producer_id and header.is_transactional:
+                found = (header.producer_epoch, None if marker is None else marker.result)
+                if marker is not None:
+                    return found
+    return found
+
+
+def _absorb(log: SalvagedLog, segment: SalvagedSegment, number: int) -> bool:
+    """Let a lost range grow over the batch behind it; False at the end of the log, which may grow."""
+    lost = segment.pieces[number]
+    assert isinstance(lost, Lost), "only a lost range grows"
+    if number + 1 == len(segment.pieces):
+        return _absorb_next_segment(log, segment, lost)
+    following = segment.pieces.pop(number + 1)
+    lost.end = following.end if isinstance(following, Lost) else following.header.next_offset
+    lost.may_hold_markers = True
+    return True
+
+
+def _absorb_next_segment(log: SalvagedLog, segment: SalvagedSegment, lost: Lost) -> bool:
+    later = [other for other in log.segments if other.base_offset >= segment.end_offset and other.pieces]
+    if not later:
+        lost.end += 1
+        segment.end_offset += 1
+        return True
+    following = later[0]
+    lost.end = segment.end_offset = following.end_offset
+    log.segments.remove(following)
+    log.strays.append(following.file)
+    return True
+
+
+def _markers(model: PartitionModel, lost: Lost, ended: list[Settled]) -> list[bytearray]:
+    markers: list[bytearray] = []
+    for number, each in enumerate(ended):
+        markers.append(marker_of(each, model))
+        _apply_marker(model, markers[-1], lost.start + number)
+    return markers
+
+
+def _apply_marker(model: PartitionModel, marker: bytearray, offset: int) -> None:
+    model.apply(attrs.evolve(read_header(marker), base_offset=offset), read_marker(marker))
+
+
+def marker_of(settled: Settled, model: PartitionModel) -> bytearray:
+    """The marker that ends a transaction. No coordinator of the partition is fenced by it."""
+    known = model.producers[settled.producer_id]
+    return build_marker(
+        settled.result,
+        producer_id=settled.producer_id,
+        producer_epoch=settled.marker_epoch,
+        coordinator_epoch=max(0, known.coordinator_epoch),
+        timestamp=max(0, model.newest_timestamp),
+    )
+
+
+# --- at the end of a log ----------------------------------------------------------------------------------
+
+
+def model_of(log: SalvagedLog) -> PartitionModel:
+    """The state of a partition after its repair."""
+    model = PartitionModel()
+    for piece in log.pieces():
+        if isinstance(piece, Kept):
+            model.apply(piece.header, piece.batch.marker)
+            continue
+        for number, marker in enumerate(piece.markers):
+            _apply_marker(model, marker, piece.start + number)
+        model.end_offset = piece.end
+    return model
+
+
+def settle_open(log: SalvagedLog, model: PartitionModel, evidence: Evidence) -> list[Settled]:
+    """The open transactions at the end of a log that no coordinator will end."""
+    ended: list[Settled] = []
+    for producer_id, first_offset in model.open.items():
+        record = evidence.unended.get(producer_id)
+        if record is not None and log.partition in record.partitions:
+            continue
+        epoch = model.producers[producer_id].producer_epoch
+        settled = evidence.settled(log.partition, producer_id, epoch, first_offset)
+        prepared = evidence.prepared.get(producer_id)
+        # Versions 0 and 1: a decision that is not complete is about the transaction that is open now.
+        if (
+            prepared is not None
+            and log.partition in prepared.partitions
+            and not any(lost.may_hold_markers and lost.start > first_offset for lost in log.lost())
+        ):
+            settled = settled._replace(
+                result=DECISIONS[prepared.state], is_proven=True, marker_epoch=prepared.producer_epoch
+            )
+        ended.append(settled)
+    return ended

@@ -1,0 +1,123 @@
+"""Carries out a plan: sets the damaged originals aside, and writes logs that a broker leads again.
+
+Rule: every file that is replaced or removed has a whole copy in a directory `NAME~1` before. A repair that is
+interrupted leaves a directory that is damaged as before, or repaired; it is started again.
+"""
+
+# Order of the writes to one partition, so that no kill in between hides damage:
+#
+#     1  copies of all files that change, in NAME~1, synced
+#     2  snapshots that speak of lost batches are removed: the broker must not trust them beside a new log
+#     3  log files are replaced, each atomically
+#     4  the log start; then the other derived files are removed: until now they were witnesses of the damage
+#     5  the journal opens the log as at a start of the broker, which builds the indexes again, and appends
+
+from __future__ import annotations
+
+from itertools import count
+
+from fencepost.check.derived_files import SNAPSHOT_SUFFIX
+from fencepost.check.directory import CLEAN_FILE
+from fencepost.journal.data_directory import CLEAN_VERSION
+from fencepost.journal.indexes import AbortedRange, CorruptIndex
+from fencepost.journal.journal import Journal
+from fencepost.journal.manifest import LOG_START_FILE, decode_json, encode_json, write_log_start
+from fencepost.journal.storage import Storage
+from fencepost.protocol.batches import place, read_marker
+from fencepost.repair.plan import LogPlan, Plan
+from fencepost.repair.salvage import epoch_before, repaired_bytes
+
+OWN_FILES_ASIDE = "data-directory"  # `data-directory~1` has the files of the data directory itself
+
+
+def perform(storage: Storage, plan: Plan) -> list[str]:
+    """Repair a locked data directory; return the directories that hold what was set aside."""
+    asides: list[str] = []
+    if plan.files:
+        asides.append(set_aside(storage, OWN_FILES_ASIDE, list(plan.files), of=""))
+        for name, content in plan.files.items():
+            if content is None:
+                storage.remove(name)
+            else:
+                storage.replace(name, content, durable=True)
+    _forget_clean(storage, {str(log.log.partition) for log in plan.logs} | {*plan.aside})
+    for log in plan.logs:
+        asides += _repair(storage, log)
+    for name in plan.aside:
+        aside = _unused(storage, name)
+        storage.rename_directory(name, aside)
+        asides.append(aside)
+    storage.sync_directory("")
+    return asides
+
+
+def set_aside(storage: Storage, name: str, files: list[str], *, of: str) -> str:
+    """Copy files of a directory into a new one beside it, durably; return its name."""
+    aside = _unused(storage, name)
+    storage.make_directory(aside)
+    for file in files:
+        data = storage.read_file(f"{of}/{file}" if of else file)
+        if data is not None:
+            storage.replace(f"{aside}/{file}", data, durable=True)
+    storage.sync_directory("")
+    return aside
+
+
+def _unused(storage: Storage, name: str) -> str:
+    """`orders-0~1`: as DataDirectory.set_aside names directories; "~" is in no topic's name."""
+    names = set(storage.directories())
+    return next(new for n in count(1) if (new := f"{name}~{n}") not in names)
+
+
+def _forget_clean(storage: Storage, names: set[str]) -> None:
+    """The mark of a clean shutdown no longer vouches for these partitions."""
+    data = storage.read_file(CLEAN_FILE)
+    if data is None or not names:
+        return
+    try:
+        content = decode_json(data, place=CLEAN_FILE, version=CLEAN_VERSION)
+    except CorruptIndex:
+        return
+    content["partitions"] = [name for name in content["partitions"] if name not in names]
+    storage.replace(CLEAN_FILE, encode_json(content, place=CLEAN_FILE), durable=True)
+
+
+def _repair(storage: Storage, plan: LogPlan) -> list[str]:
+    directory = str(plan.log.partition)
+    altered = [segment for segment in plan.log.segments if segment.is_altered]
+    changed = [*[segment.file for segment in altered], *plan.log.strays, *sorted(plan.derived)]
+    if plan.log_start is not None:
+        changed.append(f"{directory}/{LOG_START_FILE}")
+    present = storage.files(directory)
+    files = [name for path in changed if (name := path.rpartition("/")[2]) in present]
+    asides = [set_aside(storage, directory, files, of=directory)] if files else []
+    storage.make_directory(directory)
+    for path in plan.derived:
+        if path.endswith(SNAPSHOT_SUFFIX):
+            storage.remove(path)
+    for segment in altered:
+        content = repaired_bytes(storage, segment, epoch_before(plan.log, segment))
+        storage.replace(segment.file, content, durable=True)
+    for path in plan.log.strays:
+        storage.remove(path)
+    if plan.log_start is not None:
+        write_log_start(storage, directory, plan.log_start)
+    for path in plan.derived:
+        storage.remove(path)
+    storage.sync_directory(directory)
+    _reopen(storage, plan)
+    return asides
+
+
+def _reopen(storage: Storage, plan: LogPlan) -> None:
+    """Let the journal judge the log as a start will, rebuild its indexes, and append."""
+    journal = Journal(storage, plan.log.partition)
+    epoch = max(0, journal.leader_epoch)
+    for batch in plan.appended:
+        header = place(batch, base_offset=journal.log_end_offset, leader_epoch=epoch)
+        marker = read_marker(batch) if header.is_control else None
+        aborted = len(plan.model.aborted)
+        plan.model.apply(header, marker)
+        entry = AbortedRange(*plan.model.aborted[-1]) if len(plan.model.aborted) > aborted else None
+        journal.append(batch, header, leader_epoch=epoch, aborted=entry)
+    journal.close()

@@ -1,0 +1,488 @@
+"""What a repair will do, from reading alone: the damage, what is at stake, and what can be saved.
+
+Rule: nothing is written here. The same plan is the report of a dry run and the orders of `perform`.
+"""
+
+# Theory of operation
+#
+#     witnesses     what the small files promise: where a log starts and how far it went
+#     salvage       every log, batch by batch, around its damage
+#     evidence      transaction log and markers of all partitions: how transactions ended
+#     settle        markers in the place of lost ones
+#     check         `fencepost check` says which derived files differ from their log
+#
+# Order of `perform`: data first, then __consumer_offsets, __transaction_state and __cluster_metadata. A
+# repair that was interrupted and is started again finds the evidence that the rest of it needs.
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import attrs
+
+from fencepost.check.derived_files import CHECKPOINT, INDEX_SUFFIXES, LOG_START, MANIFEST, SNAPSHOT_SUFFIX
+from fencepost.check.directory import CLEAN_FILE, check_logs, sealed_object
+from fencepost.check.findings import Findings, Severity
+from fencepost.check.records import Internals
+from fencepost.check.scan import ScannedBatch, offset_of
+from fencepost.journal.data_directory import (
+    DEFAULT_CLUSTER_ID,
+    META_FILE,
+    META_VERSION,
+    check_data_directory,
+    partitions_in,
+)
+from fencepost.journal.indexes import CorruptIndex
+from fencepost.journal.manifest import decode_checkpoint, decode_manifest, encode_json, read_log_start
+from fencepost.journal.storage import DamagedLog, NotADataDirectory, StorageReader
+from fencepost.log_model.partitions import PartitionModel
+from fencepost.log_model.transactions import decisions_of
+from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.metadata_log import cluster_batch
+from fencepost.protocol.offsets_log import read_groups, read_offsets
+from fencepost.protocol.terms import (
+    CLUSTER_METADATA_TOPIC,
+    CONSUMER_OFFSETS_TOPIC,
+    INTERNAL_TOPICS,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+)
+from fencepost.protocol.transaction_log import transaction_batch
+from fencepost.repair import metadata
+from fencepost.repair.metadata import Cluster
+from fencepost.repair.outcomes import Evidence, Settled, marker_of, model_of, settle_lost, settle_open
+from fencepost.repair.salvage import Kept, LossKind, Lost, SalvagedLog, content_of, mend_epochs, salvage
+
+METADATA: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
+_DERIVED: Final = (*INDEX_SUFFIXES, SNAPSHOT_SUFFIX, f"/{MANIFEST}", f"/{CHECKPOINT}")
+_ORDER: Final = {CONSUMER_OFFSETS_TOPIC: 1, TRANSACTION_STATE_TOPIC: 2, CLUSTER_METADATA_TOPIC: 3}
+
+
+@attrs.frozen(kw_only=True)
+class Damage:
+    """One damaged place: where, what, what is at stake, and what the repair saves."""
+
+    file: str
+    kind: str
+    because: str
+    offsets: tuple[int, int] | None = None
+    """First and last lost offset."""
+    bytes: tuple[int, int] | None = None
+    """First damaged byte, and the one after the last."""
+    at_stake: str
+    saved: str
+
+
+class Witness(NamedTuple):
+    """What the small files of a partition say: its log start, and the end that was promised."""
+
+    start: int
+    promised: int
+    damaged: dict[str, str]
+    """By file that cannot be used: why."""
+
+
+@attrs.define(eq=False)
+class LogPlan:
+    """What is done to one partition. `appended` are batches for its end, without offsets."""
+
+    log: SalvagedLog
+    witness: Witness
+    model: PartitionModel = attrs.Factory(PartitionModel)
+    settled: list[Settled] = attrs.Factory(list[Settled])
+    appended: list[bytearray] = attrs.Factory(list[bytearray])
+    derived: set[str] = attrs.Factory(set[str])
+    """Derived files that are set aside and rebuilt."""
+    log_start: int | None = None
+    """What to write as the log start offset, None if its file is right."""
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self.log.is_altered or self.appended or self.derived or self.log_start is not None)
+
+
+@attrs.define(eq=False)
+class Plan:
+    """What is done to a data directory."""
+
+    location: str
+    damages: list[Damage] = attrs.Factory(list[Damage])
+    notes: list[str] = attrs.Factory(list[str])
+    logs: list[LogPlan] = attrs.Factory(list[LogPlan])
+    aside: list[str] = attrs.Factory(list[str])
+    """Directories of topics that the metadata has lost."""
+    files: dict[str, bytes | None] = attrs.Factory(dict[str, bytes | None])
+    """Files of the data directory itself: their new content, or None to set them aside."""
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self.logs or self.aside or self.files)
+
+
+def make_plan(storage: StorageReader, *, adopt: frozenset[str] = frozenset()) -> Plan:
+    """Read all of a data directory; NotADataDirectory when it is none. `adopt` are topics that the metadata
+    lost and that are put back into it.
+    """
+    return _Planner(storage, adopt, Plan(storage.location)).make()
+
+
+@attrs.define(eq=False)
+class _Planner:
+    storage: StorageReader
+    adopt: frozenset[str]
+    plan: Plan
+    logs: dict[TopicPartition, LogPlan] = attrs.Factory(dict[TopicPartition, LogPlan])
+    cluster: Cluster = attrs.Factory(Cluster)
+    internals: Internals = attrs.Factory(lambda: Internals(Findings()))
+    evidence: Evidence = attrs.Factory(Evidence)
+    stale: dict[str, TopicPartition] = attrs.Factory(dict[str, TopicPartition])
+    groups: dict[TopicPartition, set[str]] = attrs.Factory(dict[TopicPartition, set[str]])
+    committed: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
+
+    def make(self) -> Plan:
+        self._check_own_files()
+        present = partitions_in(self.storage)
+        for partition in sorted(present, key=lambda each: (each != METADATA, each)):
+            self._read(partition)
+        if self.logs and METADATA not in self.logs:
+            self._miss(METADATA, 0)
+        self._learn()
+        self._check_missing()
+        for log in self.logs.values():
+            self._settle(log)
+        self._check_derived()
+        self._renew_coordinators()
+        self._renew_metadata()
+        self.plan.logs = [
+            log
+            for _, log in sorted(
+                self.logs.items(), key=lambda entry: (_ORDER.get(entry[0].topic, 0), entry[0])
+            )
+            if log.is_needed
+        ]
+        return self.plan
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    def _check_own_files(self) -> None:
+        """The files that lie beside the partitions."""
+        try:
+            check_data_directory(self.storage)
+        except NotADataDirectory as problem:
+            if METADATA not in partitions_in(self.storage):
+                raise
+            content = encode_json({"format": META_VERSION, "cluster_id": DEFAULT_CLUSTER_ID}, place=META_FILE)
+            self.plan.files[META_FILE] = content
+            stake = "the name of the cluster; no record"
+            saved = f"it is written again, with the cluster id {DEFAULT_CLUSTER_ID!r}"
+            self._tell(META_FILE, "damaged derived file", str(problem), stake, saved)
+        mark = self.storage.read_file(CLEAN_FILE)
+        try:
+            if mark is not None:
+                sealed_object(mark, CLEAN_FILE)
+        except ValueError as problem:
+            self.plan.files[CLEAN_FILE] = None
+            stake, saved = "nothing: the next start reads more", "it is set aside"
+            self._tell(CLEAN_FILE, "damaged derived file", str(problem), stake, saved)
+
+    def _read(self, partition: TopicPartition) -> None:
+        witness = _witness(self.storage, partition)
+        log = salvage(self.storage, partition, start=witness.start, promised=witness.promised)
+        self.logs[partition] = LogPlan(log, witness)
+        if partition == METADATA:
+            self.cluster = metadata.follow(self.storage, log)
+        if partition.topic in INTERNAL_TOPICS:
+            self._look_into(log)
+        if LOG_START in witness.damaged:
+            self._renew_log_start(partition, witness)
+
+    def _look_into(self, log: SalvagedLog) -> None:
+        """Read the records of an internal topic."""
+        contents = self.internals.contents(log.partition)
+        groups = self.groups.setdefault(log.partition, set())
+        for piece in log.pieces():
+            if not isinstance(piece, Kept) or piece.header.is_control:
+                continue
+            data = content_of(self.storage, piece)
+            try:
+                contents(piece.batch, data)
+                if log.partition.topic == CONSUMER_OFFSETS_TOPIC:
+                    self._learn_offsets(piece.batch, data, groups)
+            except ProtocolViolation:  # written like this: `check` reports it
+                continue
+
+    def _learn_offsets(self, batch: ScannedBatch, data: bytes, groups: set[str]) -> None:
+        groups.update(name for name, _ in read_groups(data, batch.header))
+        for key, record in read_offsets(data, batch.header):
+            groups.add(key.group_id)
+            partition = TopicPartition(key.topic, key.partition)
+            if record is None:  # also after the deletion of its topic
+                self.committed.pop(partition, None)
+            else:
+                self.committed[partition] = max(record.offset, self.committed.get(partition, 0))
+
+    def _learn(self) -> None:
+        """What the transaction log and all markers prove."""
+        for name, history in self.internals.histories.items():
+            last = history[-1]
+            directory = last.file.rpartition("/")[0]
+            for partition, log in self.logs.items():
+                lost = log.log.lost() if str(partition) == directory else []
+                if lost and last.record is not None and last.offset < lost[-1].start:
+                    self.stale[name] = partition
+        self.evidence.learn_histories(self.internals.histories, set(self.stale))
+        for log in self.logs.values():
+            self.evidence.learn_markers(log.log)
+
+    # --- deciding -----------------------------------------------------------------------------------------
+
+    def _check_missing(self) -> None:
+        """Partitions without a directory that had records: groups committed offsets of them, or transactions
+        ended in them.
+        """
+        topics, decided = self.internals.cluster.named(), decisions_of(self.internals.histories)
+        for partition in sorted(self.cluster.leaders):
+            topic = topics.get(partition.topic)
+            since = -1 if topic is None else topic.created_ms
+            decisions = [each for here in decided.get(partition, {}).values() for each in here]
+            markers = sum(each.is_complete and each.decided_ms >= since for each in decisions)
+            end = max(self.committed.get(partition, 0), markers)
+            if partition not in self.logs and end:
+                self._miss(partition, end)
+
+    def _miss(self, partition: TopicPartition, end: int) -> None:
+        log = SalvagedLog(partition)
+        because = "the directory is gone"
+        lost = Lost(LossKind.MISSING_PARTITION, 0, end, str(partition), 0, 0, because)
+        if end:
+            log.lose(lost, to=None)
+        else:
+            self._tell(str(partition), lost.kind.value, because, *_STAKES[METADATA.topic])
+        self.logs[partition] = LogPlan(log, Witness(0, end, {}))
+
+    def _settle(self, plan: LogPlan) -> None:
+        log = plan.log
+        if log.partition.topic == CONSUMER_OFFSETS_TOPIC or log.partition.topic not in INTERNAL_TOPICS:
+            plan.settled = settle_lost(log, self.evidence)
+        plan.model = model_of(log)
+        known = self.cluster.leaders.get(log.partition)
+        is_metadata_whole = not self.logs[METADATA].log.lost() and self.logs[METADATA].log.end_offset > 0
+        if known is not None and is_metadata_whole:
+            mend_epochs(self.storage, log, known[2])
+        for lost in log.lost():
+            self._tell_lost(plan, lost)
+        for text in log.mended:
+            self._tell(text, "damaged header", "the checksum does not cover it", "nothing", "it is corrected")
+        for file in log.strays:
+            stake = "what it holds is in another file, or is lost"
+            self._tell(file, "misplaced segment", "other files hold its offsets", stake, "it is set aside")
+        if log.torn is not None:
+            torn = log.torn
+            self.plan.notes.append(
+                f"{torn.file}: bytes {torn.first_byte} to {torn.end_byte} are a torn tail that was never "
+                "promised; the next start cuts it off"
+            )
+
+    def _tell_lost(self, plan: LogPlan, lost: Lost) -> None:
+        partition = plan.log.partition
+        last = lost.end - 1
+        stake, saved = _STAKES.get(partition.topic, ("", ""))
+        if not stake:
+            stake = f"the records at offsets {lost.start} to {last} of {partition}"
+            saved = "all other records keep their offsets; these offsets stay empty"
+        if partition.topic == CONSUMER_OFFSETS_TOPIC and self.groups.get(partition):
+            stake += f": {', '.join(sorted(self.groups[partition]))}"
+        names = sorted(name for name, key in self.stale.items() if key == partition)
+        if names:
+            stake += f": {', '.join(names)}"
+        span = (lost.first_byte, lost.end_byte) if lost.end_byte > lost.first_byte else None
+        self.plan.damages.append(
+            Damage(
+                file=lost.file, kind=lost.kind.value, because=lost.because, offsets=(lost.start, last),
+                bytes=span, at_stake=stake, saved=saved,
+            )
+        )  # fmt: skip
+
+    def _tell(self, file: str, kind: str, because: str, stake: str, saved: str) -> None:
+        self.plan.damages.append(Damage(file=file, kind=kind, because=because, at_stake=stake, saved=saved))
+
+    def _renew_log_start(self, partition: TopicPartition, witness: Witness) -> None:
+        self.logs[partition].log_start = witness.start
+        stake = f"records of {partition} that were deleted may be readable again"
+        saved = f"the log starts at offset {witness.start}, as its manifest and its oldest file say"
+        self._tell(
+            f"{partition}/{LOG_START}", "damaged derived file", witness.damaged[LOG_START], stake, saved
+        )
+
+    def _check_derived(self) -> None:
+        """Files that differ from a log that has no fault itself."""
+        for finding in check_logs(self.storage).found:
+            directory, _, name = finding.file.partition("/")
+            plan = next((each for key, each in self.logs.items() if str(key) == directory), None)
+            if plan is None or finding.severity is not Severity.PROBLEM:
+                continue
+            if name == LOG_START and plan.log_start is None and not plan.log.is_altered:
+                plan.witness.damaged[LOG_START] = finding.what
+                self._renew_log_start(plan.log.partition, plan.witness)
+            elif finding.file.endswith(_DERIVED) and finding.file not in plan.derived:
+                plan.derived.add(finding.file)
+                if not plan.log.is_altered:
+                    stake, saved = finding.means, "it is built again from the log"
+                    self._tell(finding.file, "damaged derived file", finding.what, stake, saved)
+        for plan in self.logs.values():
+            self._check_snapshots(plan)
+
+    def _check_snapshots(self, plan: LogPlan) -> None:
+        """Beside a log that is altered, only the snapshots before its first lost offset are true."""
+        if not plan.log.is_altered:
+            return
+        lost = plan.log.lost()
+        first = lost[0].start if lost else plan.log.end_offset
+        for name in self.storage.files(str(plan.log.partition)):
+            taken_at = offset_of(name, SNAPSHOT_SUFFIX)
+            path = f"{plan.log.partition}/{name}"
+            if (taken_at is None and path.endswith(_DERIVED)) or (taken_at is not None and taken_at > first):
+                plan.derived.add(path)
+
+    def _renew_coordinators(self) -> None:
+        """End the transactions that no coordinator will end, and forget transactional ids whose last state
+        may be lost: their producers initialise again, under new producer ids, which fences every older one.
+        """
+        if not any(plan.log.lost() for plan in self.logs.values()):
+            return
+        for plan in self.logs.values():
+            for settled in settle_open(plan.log, plan.model, self.evidence):
+                plan.appended.append(marker_of(settled, plan.model))
+                plan.settled.append(settled)
+            for settled in plan.settled:
+                self.plan.notes.append(_in_words(settled))
+        for name, partition in sorted(self.stale.items()):
+            plan = self.logs[partition]
+            timestamp = max(0, plan.model.newest_timestamp)
+            plan.appended.append(transaction_batch(name, None, timestamp=timestamp))
+            self.plan.notes.append(
+                f"transactional id {name!r}: its last state may be lost, so it is forgotten; its producers "
+                "have to initialise again"
+            )
+
+    # --- metadata -----------------------------------------------------------------------------------------
+
+    def _renew_metadata(self) -> None:
+        plan = self.logs.get(METADATA)
+        if plan is None or (plan.log.end_offset and not plan.log.lost()):
+            return
+        epochs = {key: _last_epoch(each.log) for key, each in self.logs.items() if key != METADATA}
+        highest = max(
+            [
+                metadata.producer_ids_of(
+                    state.record for states in self.internals.histories.values() for state in states
+                ),
+                *[producer_id for each in self.logs.values() for producer_id in each.model.producers],
+            ]
+        )
+        records = metadata.raised(self.cluster, plan.log, leader_epochs=epochs, producer_id_max=highest)
+        for topic, partitions in self._lost_topics().items():
+            if topic in self.adopt or topic in INTERNAL_TOPICS:
+                count = metadata.partition_count(
+                    topic, [key.partition for key in partitions], self._names(topic)
+                )
+                records += metadata.adopted(self.cluster, topic, count, epochs)
+                self.plan.notes.append(f"topic {topic}: put back into the metadata, with {count} partitions")
+            else:
+                self._put_aside(topic, partitions)
+        # Without a time: a topic counts as created before each decision about it.
+        plan.appended.append(cluster_batch(records, timestamp=0))
+
+    def _lost_topics(self) -> dict[str, list[TopicPartition]]:
+        found: dict[str, list[TopicPartition]] = {}
+        for key in self.logs:
+            if key != METADATA and key not in self.cluster.leaders:
+                found.setdefault(key.topic, []).append(key)
+        return found
+
+    def _names(self, topic: str) -> dict[int, set[str]]:
+        """The transactional ids or groups in each partition of a coordinator's topic."""
+        if topic == CONSUMER_OFFSETS_TOPIC:
+            return {key.partition: names for key, names in self.groups.items() if key.topic == topic}
+        names: dict[int, set[str]] = {}
+        for name, history in self.internals.histories.items():
+            number = int(history[-1].file.rpartition("/")[0].rpartition("-")[2])
+            names.setdefault(number, set()).add(name)
+        return names
+
+    def _put_aside(self, topic: str, partitions: list[TopicPartition]) -> None:
+        for key in partitions:
+            end = self.logs[key].log.end_offset
+            self.plan.aside.append(str(key))
+            self._tell(
+                str(key),
+                "lost topic",
+                "the metadata does not know it any more",
+                f"the records at offsets up to {end - 1} of {key}",
+                f"its files are kept aside; to get the topic back, name the directory {key} again and run "
+                f"`fencepost repair {self.storage.location} --write --adopt {topic}`",
+            )
+            self.logs[key] = LogPlan(SalvagedLog(key), Witness(0, 0, {}))
+
+
+# What is at stake in an internal topic, and what becomes of it.
+_STAKES: Final = {
+    CLUSTER_METADATA_TOPIC: (
+        "topics that were created or deleted there, leader epochs, and blocks of producer ids",
+        "ids and epochs are skipped, so none is given out twice",
+    ),
+    TRANSACTION_STATE_TOPIC: (
+        "states and decisions of transactional ids",
+        "transactions without a known outcome are aborted; ids whose last state may be lost are forgotten",
+    ),
+    CONSUMER_OFFSETS_TOPIC: (
+        "offsets that groups committed there: an older offset counts, and records are processed again",
+        "all other offsets and groups",
+    ),
+}
+
+
+def _in_words(settled: Settled) -> str:
+    partition, producer_id, epoch, first_offset, result, is_proven, _, name = settled
+    who = (
+        f"producer {producer_id}, epoch {epoch}"
+        if name is None
+        else f"{name!r} (producer {producer_id}, epoch {epoch})"
+    )
+    what = f"{partition}: the marker of a transaction of {who}, open since offset {first_offset}, is lost"
+    if is_proven:
+        return f"{what}; it was decided as {result.name}, and gets that marker again"
+    return f"{what}, and so may be its outcome; it is aborted"
+
+
+def _last_epoch(log: SalvagedLog) -> int:
+    return max((piece.header.leader_epoch for piece in log.pieces() if isinstance(piece, Kept)), default=-1)
+
+
+def _witness(storage: StorageReader, partition: TopicPartition) -> Witness:
+    """What is left of the small files. A manifest's log start is a lower bound, and so is the oldest file."""
+    directory, damaged = str(partition), dict[str, str]()
+    files = storage.files(directory)
+    bases = [offset for name in files if (offset := offset_of(name, ".log")) is not None]
+    start, promised = 0, 0
+    manifest = storage.read_file(f"{directory}/{MANIFEST}")
+    if manifest is not None:
+        try:
+            told = decode_manifest(manifest, directory=directory)
+            start, promised = told.log_start_offset, told.promised_end(storage.boot_id)
+        except CorruptIndex as problem:
+            damaged[MANIFEST] = str(problem)
+    checkpoint = storage.read_file(f"{directory}/{CHECKPOINT}")
+    if checkpoint is not None:
+        try:
+            entries = decode_checkpoint(checkpoint, directory=directory)
+            promised = max([promised, *(entry.end_offset for entry in entries)])
+        except CorruptIndex as problem:
+            damaged[CHECKPOINT] = str(problem)
+    try:
+        start = max(start, read_log_start(storage, directory))
+    except DamagedLog as problem:
+        damaged[LOG_START] = str(problem.__cause__)
+        start = max(start, min(bases, default=0))
+    return Witness(start, max(start, promised), damaged)

@@ -1,0 +1,430 @@
+"""One log around its damage: the batches that are intact, and the offsets that are lost.
+
+Rule: a batch counts only at its own offset, with its own checksum. No offset moves: a lost range keeps its
+place, so every record that is left has the offset that its readers know.
+"""
+
+# Theory of operation
+#
+#     bytes     | 0..2 | 3..3 | ~~~~ damaged ~~~~ | 9..9 | 10..12 |        (offsets of each batch)
+#     pieces      Kept   Kept   Lost(4, 9)          Kept   Kept
+#     repaired  | 0..2 | 3..3 | ABORT 4 | cover 5..8 | 9..9 | 10..12 |
+#
+# The broker's recovery stops at the first invalid byte. This reader goes on: it looks for the next byte where
+# an intact batch begins, one that links to what follows it, and calls all offsets in between lost. It shares
+# only the batch format with the journal.
+#
+# Records may contain the bytes of batches, and a damaged length may hide where a batch ends. So a batch that
+# is found behind damage must link to the next one or end the file. If only the length of a batch is damaged,
+# its checksum proves where it ends, and nothing is lost.
+#
+# A batch with a wrong base offset has a right checksum, because the offset is outside it. It may be a flipped
+# bit, or the bytes of another place. Nothing tells the two apart, so it is lost.
+
+from __future__ import annotations
+
+import re
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator
+from enum import Enum
+from typing import Final, NamedTuple
+
+import attrs
+
+from fencepost.check.scan import LOG_SUFFIX, OFFSET_DIGITS, ScannedBatch, offset_of
+from fencepost.journal.segments import BATCH_SIZE_MAX
+from fencepost.journal.storage import StorageReader
+from fencepost.protocol.batches import (
+    CONTROL_BATCH_SIZE,
+    HEADER_SIZE,
+    MAGIC_AT,
+    BatchHeader,
+    Buffer,
+    checksum_matches,
+    covering_batch,
+    place,
+    read_header,
+    read_marker,
+)
+from fencepost.protocol.errors import ProtocolViolation
+from fencepost.protocol.terms import INT32_MAX, NO_LEADER_EPOCH, TopicPartition
+
+_PLACE: Final = struct.Struct(">qii")  # base offset, batch length, leader epoch
+_MAGIC: Final = re.compile(rb"[\x02m]")  # a header has one of them as its 17th byte
+
+
+class LossKind(Enum):
+    """How offsets were lost."""
+
+    DAMAGED = "damaged bytes"
+    MISPLACED = "misplaced batch"
+    CUT_OFF = "missing end"
+    MISSING_SEGMENT = "missing segment"
+    MISSING_PARTITION = "missing partition directory"
+
+
+class Kept(NamedTuple):
+    """An intact batch. `data` is None when it stays byte for byte as it is in its file."""
+
+    batch: ScannedBatch
+    data: bytes | None = None
+
+    @property
+    def header(self) -> BatchHeader:
+        return self.batch.header
+
+
+@attrs.define(eq=False)
+class Lost:
+    """The offsets from `start` to before `end`, and the bytes of a file that are in their place."""
+
+    kind: LossKind
+    start: int
+    end: int
+    file: str
+    first_byte: int
+    end_byte: int
+    because: str
+    may_hold_markers: bool = True
+    """False if the damage is surely that of one batch that is no marker."""
+    markers: list[bytearray] = attrs.Factory(list[bytearray])
+    """What is written in the place of lost markers, one per offset from `start` on."""
+
+
+Piece = Kept | Lost
+
+
+@attrs.define(eq=False)
+class SalvagedSegment:
+    """A log file as it will be: its pieces in order. An unaltered one is not written."""
+
+    file: str
+    base_offset: int
+    end_offset: int
+    pieces: list[Piece] = attrs.Factory(list[Piece])
+    is_altered: bool = False
+
+
+class TornTail(NamedTuple):
+    """Bytes at the end of a log that were never promised: the next start cuts them off."""
+
+    file: str
+    first_byte: int
+    end_byte: int
+
+
+@attrs.define(eq=False)
+class SalvagedLog:
+    """What is left of one partition."""
+
+    partition: TopicPartition
+    segments: list[SalvagedSegment] = attrs.Factory(list[SalvagedSegment])
+    strays: list[str] = attrs.Factory(list[str])
+    """Log files that lie inside another one's offsets; nothing of them is used."""
+    mended: list[str] = attrs.Factory(list[str])
+    """What was corrected without any loss."""
+    torn: TornTail | None = None
+
+    @property
+    def end_offset(self) -> int:
+        return self.segments[-1].end_offset if self.segments else 0
+
+    def pieces(self) -> Iterator[Piece]:
+        """All pieces in the order of their offsets."""
+        for segment in self.segments:
+            yield from segment.pieces
+
+    def lost(self) -> list[Lost]:
+        """The ranges without an intact batch."""
+        return [piece for piece in self.pieces() if isinstance(piece, Lost)]
+
+    @property
+    def is_altered(self) -> bool:
+        return bool(self.strays) or any(segment.is_altered for segment in self.segments)
+
+    def lose(self, lost: Lost, *, to: SalvagedSegment | None) -> None:
+        """Put a lost range at the present end: into this segment, or into one of its own."""
+        if to is None:
+            path = f"{self.partition}/{lost.start:0{OFFSET_DIGITS}d}{LOG_SUFFIX}"
+            to = SalvagedSegment(path, lost.start, lost.start)
+            self.segments.append(to)
+        to.pieces.append(lost)
+        to.end_offset = lost.end
+        to.is_altered = True
+
+
+def salvage(storage: StorageReader, partition: TopicPartition, *, start: int, promised: int) -> SalvagedLog:
+    """Read a whole log. `start` is its log start offset, `promised` the end that a start would insist on."""
+    log = SalvagedLog(partition)
+    sizes = {
+        offset: size
+        for name, size in storage.files(str(partition)).items()
+        if (offset := offset_of(name, LOG_SUFFIX)) is not None
+    }
+    expected, bases = min([start, *sizes]), sorted(sizes)
+    for number, base in enumerate(bases):
+        file = f"{partition}/{base:0{OFFSET_DIGITS}d}{LOG_SUFFIX}"
+        if base < expected:
+            log.strays.append(file)
+            continue
+        if base > expected:
+            _lose_before(log, expected, base)
+        limit = bases[number + 1] if number + 1 < len(bases) else None
+        expected = _Reader(storage, log, file, base, limit, promised).read(sizes[base])
+    if promised > expected:
+        last = log.segments[-1] if log.segments else None
+        size = 0 if last is None else storage.files(str(partition)).get(last.file.rpartition("/")[2], 0)
+        file = str(partition) if last is None else last.file
+        kind, because = LossKind.CUT_OFF, f"the log ends there, and {promised} was promised"
+        log.lose(Lost(kind, expected, promised, file, size, size, because), to=last)
+    mend_epochs(storage, log)
+    return log
+
+
+def _lose_before(log: SalvagedLog, expected: int, base: int) -> None:
+    """No file holds the offsets up to the next segment."""
+    file = f"{log.partition}/{expected:0{OFFSET_DIGITS}d}{LOG_SUFFIX}"
+    lost = Lost(LossKind.MISSING_SEGMENT, expected, base, file, 0, 0, "no file holds these offsets")
+    last = log.segments[-1] if log.segments else None
+    # A segment without a batch begins where the lost one does: both would have the same name.
+    log.lose(lost, to=last if last is not None and last.base_offset == expected else None)
+
+
+@attrs.define(eq=False)
+class _Reader:
+    """Reads one log file. `limit` is where the next one begins; None in the last one."""
+
+    storage: StorageReader
+    log: SalvagedLog
+    file: str
+    base: int
+    limit: int | None
+    promised: int
+    data: bytes = b""
+
+    def read(self, size: int) -> int:
+        """Add the segment to the log; return the offset at its end."""
+        segment = SalvagedSegment(self.file, self.base, self.base)
+        self.log.segments.append(segment)
+        opened, at = self.storage.open(self.file), 0
+        try:
+            while at < size:
+                data = self.data[at : at + HEADER_SIZE] if self.data else opened.read(at, HEADER_SIZE)
+                header = self._header(data, segment.end_offset, left=size - at)
+                batch = opened.read(at, header.size) if header is not None else b""
+                if header is None or not checksum_matches(batch, 0, header):
+                    self.data = self.data or opened.read(0, size)
+                    at = self._skip(segment, at)
+                    continue
+                segment.pieces.append(Kept(_scanned(self.file, at, header, batch)))
+                segment.end_offset = header.next_offset
+                at += header.size
+        finally:
+            opened.close()
+        return segment.end_offset
+
+    def _header(self, data: Buffer, expected: int, *, left: int) -> BatchHeader | None:
+        """The header in these bytes, if a whole batch can begin with it at this offset."""
+        try:
+            header = read_header(data)
+        except ProtocolViolation:
+            return None
+        fits = header.size <= min(left, BATCH_SIZE_MAX) and header.next_offset <= self._offset_max
+        return header if fits and header.base_offset == expected else None
+
+    @property
+    def _offset_max(self) -> int:
+        return self.base + INT32_MAX if self.limit is None else self.limit
+
+    def _skip(self, segment: SalvagedSegment, at: int) -> int:
+        """Note what is lost from byte `at` on; return the byte where an intact batch begins, or the end."""
+        data, expected = self.data, segment.end_offset
+        found = self._next_intact(at, expected)
+        following, end = (len(data), None) if found is None else (found[0], found[1].base_offset)
+        if self._mend_length(segment, at, following, end):
+            return following
+        kind, because = self._why(at, expected)
+        if end is None:
+            end = self.limit if self.limit is not None else max(expected, self.promised)
+            if end == expected and self.limit is None:
+                self.log.torn = TornTail(self.file, at, len(data))
+                return following
+        lost = Lost(kind, expected, end, self.file, at, following, because)
+        lost.may_hold_markers = not self._is_one_data_batch(at, following, expected, end)
+        self.log.lose(lost, to=segment)
+        return following
+
+    def _next_intact(self, at: int, expected: int) -> tuple[int, BatchHeader] | None:
+        """The first intact batch after byte `at` that links to what follows."""
+        for found in _MAGIC.finditer(self.data, at + 1 + MAGIC_AT):
+            position = found.start() - MAGIC_AT
+            header = self._intact(position, lowest=expected)
+            if header is None:
+                continue
+            following = position + header.size
+            linked = following == len(self.data) or self._intact(following, lowest=header.next_offset)
+            if linked or position == at + _size_at(self.data, at):
+                return position, header
+        return None
+
+    def _intact(self, position: int, *, lowest: int) -> BatchHeader | None:
+        """The intact batch at a byte, at this offset or, where it is unknown, at a later one."""
+        data = memoryview(self.data)
+        try:
+            header = read_header(data, position)
+        except ProtocolViolation:
+            return None
+        fits = header.size <= len(data) - position and header.next_offset <= self._offset_max
+        is_intact = fits and header.base_offset >= lowest and checksum_matches(data, position, header)
+        return header if is_intact else None
+
+    def _mend_length(self, segment: SalvagedSegment, at: int, following: int, end: int | None) -> bool:
+        """Whether the batch at byte `at` has only a wrong length: its checksum proves that it ends here."""
+        if following - at < HEADER_SIZE:
+            return False
+        batch = bytearray(self.data[at:following])
+        base_offset, _, leader_epoch = _PLACE.unpack_from(batch)
+        place(batch, base_offset=base_offset, leader_epoch=leader_epoch)  # with the length that it has
+        try:
+            header = read_header(batch)
+        except ProtocolViolation:
+            return False
+        is_whole = header.base_offset == segment.end_offset and checksum_matches(batch, 0, header)
+        if not is_whole or end not in (None, header.next_offset):
+            return False
+        segment.pieces.append(Kept(_scanned(self.file, at, header, batch), bytes(batch)))
+        segment.end_offset, segment.is_altered = header.next_offset, True
+        self.log.mended.append(f"{self.file}, byte {at}: the length of a batch; its checksum proves it")
+        return True
+
+    def _why(self, at: int, expected: int) -> tuple[LossKind, str]:
+        try:
+            header = read_header(self.data, at)
+        except ProtocolViolation as violation:
+            return LossKind.DAMAGED, str(violation)
+        if header.size > len(self.data) - at:
+            return LossKind.DAMAGED, f"a batch of {header.size:,} bytes is cut off"
+        if not checksum_matches(self.data, at, header):
+            return LossKind.DAMAGED, "the checksum of a batch does not match its bytes"
+        return LossKind.MISPLACED, f"a batch says offset {header.base_offset} where {expected} was expected"
+
+    def _is_one_data_batch(self, at: int, following: int, expected: int, end: int) -> bool:
+        """Whether length and offsets in a damaged header agree with all its neighbours, and a marker has
+        another size.
+        """
+        try:
+            header = read_header(self.data, at)
+        except ProtocolViolation:
+            return False
+        is_one = at + header.size == following and (header.base_offset, header.next_offset) == (expected, end)
+        return is_one and header.size != CONTROL_BATCH_SIZE
+
+
+def _size_at(data: Buffer, at: int) -> int:
+    try:
+        return read_header(data, at).size
+    except ProtocolViolation:
+        return 0
+
+
+def _scanned(file: str, position: int, header: BatchHeader, batch: Buffer) -> ScannedBatch:
+    try:
+        marker = read_marker(batch) if header.is_control else None
+    except ProtocolViolation:  # of another kind, or written like this: `check` reports it
+        marker = None
+    return ScannedBatch(file, position, header, marker)
+
+
+def mend_epochs(storage: StorageReader, log: SalvagedLog, newest: int = INT32_MAX) -> None:
+    """Correct the leader epochs that break the order: they never fall, and none is above the metadata's.
+
+    No checksum covers them. As few as possible are changed, each to the epoch of the batch before it; nothing
+    but the order of the log depends on them.
+    """
+    kept = [
+        (segment, number, piece)
+        for segment in log.segments
+        for number, piece in enumerate(segment.pieces)
+        if isinstance(piece, Kept)
+    ]
+    right = _longest_rise([piece.header.leader_epoch for _, _, piece in kept], newest)
+    epoch = kept[min(right)][2].header.leader_epoch if right else max(0, newest)
+    for index, (segment, number, piece) in enumerate(kept):
+        if index in right:
+            epoch = piece.header.leader_epoch
+            continue
+        segment.pieces[number] = _with_epoch(storage, piece, epoch)
+        segment.is_altered = True
+        where = f"{segment.file}, byte {piece.batch.position}"
+        log.mended.append(f"{where}: leader epoch {piece.header.leader_epoch} instead of {epoch}")
+
+
+def _longest_rise(epochs: list[int], newest: int) -> set[int]:
+    """The indexes of a longest subsequence that never falls, of the epochs from 0 to `newest`."""
+    ends: list[int] = []  # the lowest last epoch of a rise, by its length
+    lasts: list[int] = []  # the index of that epoch
+    before: dict[int, int] = {}
+    for index, epoch in enumerate(epochs):
+        if not 0 <= epoch <= newest:
+            continue
+        length = bisect_right(ends, epoch)
+        before[index] = lasts[length - 1] if length else -1
+        ends[length : length + 1] = [epoch]
+        lasts[length : length + 1] = [index]
+    found: set[int] = set()
+    index = lasts[-1] if lasts else -1
+    while index >= 0:
+        found.add(index)
+        index = before[index]
+    return found
+
+
+def _with_epoch(storage: StorageReader, piece: Kept, leader_epoch: int) -> Kept:
+    batch = bytearray(content_of(storage, piece))
+    header = place(batch, base_offset=piece.header.base_offset, leader_epoch=leader_epoch)
+    return Kept(piece.batch._replace(header=header), bytes(batch))
+
+
+# --- the repaired bytes -----------------------------------------------------------------------------------
+
+
+def content_of(storage: StorageReader, piece: Kept) -> bytes:
+    """The bytes of a batch."""
+    if piece.data is not None:
+        return piece.data
+    opened = storage.open(piece.batch.file)
+    try:
+        return opened.read(piece.batch.position, piece.header.size)
+    finally:
+        opened.close()
+
+
+def repaired_bytes(storage: StorageReader, segment: SalvagedSegment, leader_epoch: int) -> bytes:
+    """The log file with its lost ranges covered; `leader_epoch` is that of the batch before it."""
+    out = bytearray()
+    original = b"" if not segment.pieces else storage.read_file(segment.file) or b""
+    for piece in segment.pieces:
+        if isinstance(piece, Kept):
+            leader_epoch = piece.header.leader_epoch
+            at = piece.batch.position
+            out += original[at : at + piece.header.size] if piece.data is None else piece.data
+            continue
+        leader_epoch, offset = max(leader_epoch, 0), piece.start
+        for marker in piece.markers:
+            offset = place(marker, base_offset=offset, leader_epoch=leader_epoch).next_offset
+            out += marker
+        while offset < piece.end:
+            following = min(piece.end, offset + INT32_MAX)
+            out += covering_batch(base_offset=offset, next_offset=following, leader_epoch=leader_epoch)
+            offset = following
+    return bytes(out)
+
+
+def epoch_before(log: SalvagedLog, segment: SalvagedSegment) -> int:
+    """The leader epoch of the last batch before a segment."""
+    epoch = NO_LEADER_EPOCH
+    for piece in log.pieces():
+        if isinstance(piece, Kept) and piece.header.base_offset < segment.base_offset:
+            epoch = piece.header.leader_epoch
+    return epoch
