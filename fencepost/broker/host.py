@@ -45,7 +45,7 @@ from __future__ import annotations
 
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
@@ -131,7 +131,9 @@ class Journals(Protocol):
 
     def delete(self, partition: TopicPartition) -> None: ...
 
-    def set_aside(self, partition: TopicPartition) -> str: ...
+    def set_aside(self, partition: TopicPartition) -> str | None: ...
+
+    def witness(self, partitions: Iterable[TopicPartition]) -> None: ...
 
     def close(self) -> None: ...
 
@@ -386,7 +388,7 @@ class Host:
             return  # nobody would get the answer
         pool = self.answers_pool
         size_max = act.max_bytes if pool is None else min(act.max_bytes, fetch_share(pool))
-        body = fetch.complete_fetch(act, self._journal, max_bytes=size_max)
+        body = fetch.complete_fetch(act, self._journal, self._tell, max_bytes=size_max)
         if pool is not None:
             # A first batch may exceed the limits (KIP-74), so the size is known only now.
             size = sum(len(part.records) for part in body.partitions)
@@ -405,7 +407,10 @@ class Host:
             self.answers_pool.give(size)
 
     def _reply_listed(self, act: ReplyListed, now: int) -> None:
-        self._answer(Reply(act.to, body=fetch.complete_list(act, self._journal)), now)
+        self._answer(Reply(act.to, body=fetch.complete_list(act, self._journal, self._tell)), now)
+
+    def _tell(self, text: str) -> None:
+        self.troubles.append(Trouble.of(text))
 
     def _wake_me(self, act: WakeMe, now: int) -> None:
         earlier = self.wakes_at_ms
@@ -565,8 +570,9 @@ class Host:
             self.is_alone or self.directory.journal(key).leader_epoch < assign.leader_epoch
         ):
             aside = self.directory.set_aside(key)
-            text = f"{key}: found files of a topic that the metadata does not know; moved them to {aside}"
-            self.troubles.append(Trouble.of(text))
+            if aside is not None:
+                text = f"{key}: found files of a topic that the metadata does not know; moved them to {aside}"
+                self.troubles.append(Trouble.of(text))
 
     def _load(self, assign: Assign, now: int) -> None:
         key = assign.partition
@@ -610,6 +616,10 @@ class Host:
         A manifest is a hint, so a failed write costs nothing but its age: the next round tries again.
         """
         changed, self.changed = self.changed, set()
+        try:
+            self.directory.witness(changed)
+        except StorageError as problem:
+            self.troubles.append(Trouble.of(f"{problem}; the next round tries again"))
         for key in changed:
             log = self.node.logs.get(key)
             if log is not None and self._still_writes(key):

@@ -256,16 +256,37 @@ class ActionKind(Enum):
     SLOW = Phrase("slow {who:WHO} {amount:N} times", "each message from it takes N times as long")
     FAIL_APPENDS = Phrase("fail appends of {who:PARTITION}", "the disk refuses to append to this log")
     FAIL_SYNCS = Phrase("fail syncs of {who:PARTITION}", "the disk refuses to sync this log")
+    FLIP_BIT = Phrase(
+        "flip a bit of {who:PARTITION} [at offset {amount:N}]",
+        "a bit that the disk had kept changes: in the records at this offset, or in any file of the log",
+    )
+    LOSE_SECTOR = Phrase(
+        "lose a sector of {who:PARTITION}", "a sector of a file holds zeros, or what lies before it"
+    )
+    MISDIRECT = Phrase("misdirect a read of {who:PARTITION}", "one read gets the bytes of another place")
+    LOSE_FILE = Phrase("lose a file of {who:PARTITION}", "a file vanishes")
+    LOSE_DIRECTORY = Phrase("lose the directory of {who:PARTITION}", "the log vanishes with all its files")
 
+
+DAMAGES: Final = frozenset(
+    {
+        ActionKind.FLIP_BIT,
+        ActionKind.LOSE_SECTOR,
+        ActionKind.MISDIRECT,
+        ActionKind.LOSE_FILE,
+        ActionKind.LOSE_DIRECTORY,
+    }
+)
+"""What changes or takes away bytes that a disk had promised to keep."""
 
 # A lost message stays lost, and a clock that jumped has jumped: `until` would have nothing to undo.
-ENDS_ITSELF: Final = frozenset({ActionKind.DROP, ActionKind.START, ActionKind.MOVE, ActionKind.CLOCK})
+ENDS_ITSELF: Final = DAMAGES | {ActionKind.DROP, ActionKind.START, ActionKind.MOVE, ActionKind.CLOCK}
 """What is over as soon as it is done; anything else lasts until it is undone."""
 
 
 @attrs.frozen(kw_only=True)
 class Action:
-    """One thing that is done to `who`; `whom` is the other side of it, `amount` a factor, or the
+    """One thing that is done to `who`; `whom` is the other side of it, `amount` a factor, an offset, or the
     milliseconds by which a clock jumps.
     """
 

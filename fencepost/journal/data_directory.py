@@ -1,7 +1,7 @@
 """The data directory of a broker: its owner, its partitions, and the mark of a clean shutdown.
 
 Rule: the mark is removed before anything is written. It names only partitions that were closed whole and not
-opened since.
+opened since. A partition's directory that was there and is gone is damage, not an empty log.
 """
 
 # Theory of operation
@@ -10,6 +10,7 @@ opened since.
 #         .lock                  held with flock while a broker runs
 #         meta.json              format and cluster id; says that the directory is Fencepost's
 #         clean-shutdown.json    the mark: partitions whose files need no check; absent while a broker runs
+#         partitions.json        the witness: partitions that have a directory; at most as old as a manifest
 #         <topic>-<partition>/   one journal each (journal.py)
 #         .deleted/              a partition whose deletion a crash interrupted
 #
@@ -19,9 +20,14 @@ opened since.
 #
 # Kafka has the same mark (.kafka_cleanshutdown, CleanShutdownFileHandler), for the whole directory. This one
 # names partitions: when one disk write failed, only that partition is recovered from its bytes.
+#
+# A new partition gets its directory with its first batch, so a directory that is absent may be right. The
+# witness tells the difference, as a manifest does for one log: it lists each directory, and whether its name
+# was synced. Until the machine restarts, unsynced names count as well.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import count
 from typing import Final
 
@@ -30,6 +36,7 @@ from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.manifest import decode_json, encode_json
 from fencepost.journal.storage import (
     TEMPORARY_SUFFIX,
+    DamagedLog,
     NotADataDirectory,
     Storage,
     StorageReader,
@@ -42,6 +49,8 @@ META_FILE: Final = "meta.json"
 META_VERSION: Final = 1
 CLEAN_FILE: Final = "clean-shutdown.json"
 CLEAN_VERSION: Final = 1
+WITNESS_FILE: Final = "partitions.json"
+WITNESS_VERSION: Final = 1
 DELETED_DIRECTORY: Final = ".deleted"  # not the name of a partition's directory
 DEFAULT_CLUSTER_ID: Final = "fencepost"
 # What a directory may hold before the first start: of a new file system, and of a start that was interrupted.
@@ -61,6 +70,9 @@ class DataDirectory:
         self._journals: dict[TopicPartition, Journal] = {}
         # Listed once: a start asks for every partition, and each listing is as long as there are partitions.
         self._names = set(storage.directories())
+        self._witnessed = _read_witness(storage)  # by name, whether it was synced
+        self._missing = self._witnessed.keys() - self._names
+        self._is_witness_old = False
 
     @classmethod
     def open(
@@ -93,14 +105,19 @@ class DataDirectory:
         )
 
     def partitions(self) -> list[TopicPartition]:
-        """The partitions that have a directory, sorted."""
-        return partitions_in(self._storage)
+        """The partitions that have a directory, or had one that is missing now; sorted."""
+        missing = (parse_directory_name(name) for name in self._missing)
+        return sorted({*partitions_in(self._storage), *(found for found in missing if found is not None)})
 
     def journal(self, partition: TopicPartition) -> Journal:
-        """The log of a partition; opened and recovered, or created, at its first use."""
+        """The log of a partition; opened and recovered, or created, at its first use. DamagedLog when its
+        directory is missing.
+        """
         journal = self._journals.get(partition)
         if journal is None:
             name = directory_name(partition)
+            if name in self._missing:
+                raise missing_directory(self._storage.location, name)
             trusted_clean = name in self._clean
             # From here on its files may change, and the mark that was read no longer covers them.
             self._clean.discard(name)
@@ -110,8 +127,9 @@ class DataDirectory:
         return journal
 
     def has(self, partition: TopicPartition) -> bool:
-        """Whether the partition has a log; does not create one."""
-        return directory_name(partition) in self._names
+        """Whether the partition has a log, or had one that is missing now; does not create one."""
+        name = directory_name(partition)
+        return name in self._names or name in self._missing
 
     def holds(self, journal: Journal) -> bool:
         """Whether this is still the open log of its partition: neither deleted nor given up."""
@@ -129,23 +147,56 @@ class DataDirectory:
         """
         self.give_up(partition)
         name = directory_name(partition)
+        if self._forget(name):
+            return
         self._storage.remove_directory(DELETED_DIRECTORY)
         self._storage.rename_directory(name, DELETED_DIRECTORY)
         self._storage.remove_directory(DELETED_DIRECTORY)
         self._names.discard(name)
 
-    def set_aside(self, partition: TopicPartition) -> str:
+    def _forget(self, name: str) -> bool:
+        """A directory may be absent from now on; True when it is missing already."""
+        is_missing = name in self._missing
+        self._missing.discard(name)
+        self._is_witness_old |= self._witnessed.pop(name, None) is not None
+        return is_missing
+
+    def set_aside(self, partition: TopicPartition) -> str | None:
         """Rename the directory of a partition whose records the metadata does not know, and return its new
-        name. They may be all that is left after damage to the metadata, so they are not deleted.
+        name; None if nothing is left of it. They may be all that is left after damage to the metadata, so
+        they are not deleted.
         """
         self.give_up(partition)
         name = directory_name(partition)
+        if self._forget(name):
+            return None
         # "~" is in no topic's name, so the new name is not that of a partition.
         aside = next(new for n in count(1) if (new := f"{name}~{n}") not in self._names)
         self._storage.rename_directory(name, aside)
         self._names.discard(name)
         self._names.add(aside)
         return aside
+
+    def witness(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note that these partitions have a directory, for the next start; not synced. StorageError leaves
+        the older note.
+        """
+        for partition in partitions:
+            journal, name = self._journals.get(partition), directory_name(partition)
+            if journal is not None:
+                known = self._witnessed.get(name)
+                if not known and known != journal.is_named:
+                    self._witnessed[name], self._is_witness_old = journal.is_named, True
+        if not self._is_witness_old:
+            return
+        content = {
+            "format": WITNESS_VERSION,
+            "boot_id": self._storage.boot_id,
+            "synced": sorted(name for name, synced in self._witnessed.items() if synced),
+            "unsynced": sorted(name for name, synced in self._witnessed.items() if not synced),
+        }
+        self._storage.replace(WITNESS_FILE, encode_json(content, place=WITNESS_FILE), durable=False)
+        self._is_witness_old = False
 
     def close(self) -> None:
         """Close every journal, write the mark for those that are whole, and release the lock.
@@ -159,6 +210,7 @@ class DataDirectory:
                 # A journal that failed is not `closed`: without the mark, the next start recovers it.
                 if journal.closed:
                     self._clean.add(directory_name(partition))
+            self.witness(self._journals)
             content = encode_json(
                 {"format": CLEAN_VERSION, "partitions": sorted(self._clean)}, place=CLEAN_FILE
             )
@@ -171,6 +223,14 @@ class DataDirectory:
         for journal in self._journals.values():
             journal.abandon()
         self._storage.unlock()
+
+
+def missing_directory(location: str, name: str) -> DamagedLog:
+    """What to raise for a log whose directory is gone."""
+    return DamagedLog(
+        f"{location}/{name} is missing. All records of this log are at stake, so it is not served: restore "
+        "the directory from a copy, or create an empty one to begin without its records"
+    )
 
 
 def partitions_in(storage: StorageReader) -> list[TopicPartition]:
@@ -217,6 +277,18 @@ def _refuse_strangers(storage: Storage) -> None:
             f"{storage.location} holds other files ({strangers[0]}) and no Fencepost log: "
             "give an empty or a new directory"
         )
+
+
+def _read_witness(storage: Storage) -> dict[str, bool]:
+    """The directories that must be there, by name, and whether each was synced."""
+    data = storage.read_file(WITNESS_FILE)
+    try:
+        found = {} if data is None else decode_json(data, place=WITNESS_FILE, version=WITNESS_VERSION)
+        is_same_boot = bool(storage.boot_id) and found.get("boot_id") == storage.boot_id
+        unsynced = found["unsynced"] if is_same_boot else ()
+        return {**dict.fromkeys(unsynced, False), **dict.fromkeys(found.get("synced", ()), True)}
+    except (CorruptIndex, KeyError, TypeError):  # a loss of power may tear it; then there is no witness
+        return {}
 
 
 def _take_mark(storage: Storage) -> set[str]:

@@ -144,6 +144,11 @@ class Journal:
         """The base offset of the oldest segment."""
         return self._segments[0].base_offset
 
+    @property
+    def is_named(self) -> bool:
+        """Whether this process has synced the name of the log's directory."""
+        return self._durable_end != NO_OFFSET
+
     def lead(self, leader_epoch: int) -> None:
         """A new leader takes over, before its first write; writes of older leaders are refused from now
         on.

@@ -123,8 +123,7 @@ class MemoryStorage:
 
     def replace(self, path: str, data: Buffer, *, durable: bool) -> None:
         directory, _, name = path.rpartition("/")
-        found = self._directory(directory)
-        assert found is not None, f"a file {path!r} in no directory"
+        found = self._present(directory)
         file = self.file()
         opened = self._opened(path, file)
         opened.append(data)
@@ -148,12 +147,16 @@ class MemoryStorage:
             found.change({name: None})
 
     def sync_directory(self, directory: str) -> None:
-        found = self._directory(directory)
-        assert found is not None, f"a sync of {directory!r}, which is not there"
-        found.sync()
+        self._present(directory).sync()
 
     def _opened(self, path: str, file: MemoryFile) -> StorageFile:
         return file
+
+    def _present(self, name: str) -> MemoryDirectory:
+        found = self._directory(name)
+        if found is None:
+            raise StorageError(f"{self.location} has no directory {name!r}")
+        return found
 
     def _directory(self, name: str) -> MemoryDirectory | None:
         entry = self._top.names.get(name) if name else self._top

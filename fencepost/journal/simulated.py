@@ -1,5 +1,5 @@
 """A simulated disk: after a power failure only synced data is certain to be there, and the last write may be
-torn.
+torn. On request it damages what was synced.
 
 Rule: every choice of what survives comes from the chooser that it was given, in a fixed order, so a run can
 be replayed.
@@ -19,11 +19,15 @@ be replayed.
 #
 # There are disks that keep a later append and lose an earlier one. To a journal they look the same: it cuts
 # its log at the first invalid byte in either case.
+#
+# Damage is another matter: it strikes bytes and names that were synced, and no promise of a disk covers it.
+# `overwrite` changes bytes (a flipped bit, a lost sector), `vanish` takes a name away while open handles keep
+# the file, and `misdirect` lets one read return the bytes of another place.
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from fencepost.journal.memory import Entry, MemoryDirectory, MemoryFile, MemoryStorage
 from fencepost.journal.storage import StorageError, StorageFile
@@ -57,6 +61,13 @@ class _Node(MemoryFile):
         # A copy, since `content` goes on growing.
         self.synced = bytes(self.content)
         self.since.clear()
+
+    def overwrite(self, at: int, data: bytes) -> None:
+        """Change bytes in place, those on the disk and those that a process sees."""
+        end = at + len(data)
+        assert end <= self.size, "damage changes bytes, and adds none"
+        self.content[at:end] = data
+        self.synced = self.synced[:at] + data[: max(0, len(self.synced) - at)] + self.synced[end:]
 
     def lose_power(self, choose: Choose) -> None:
         """Keep some of the first unsynced writes. A part of the next one may be there, too: its bytes, zeros
@@ -97,6 +108,12 @@ class _Directory(MemoryDirectory):
         self.synced = dict(self.names)
         self.since.clear()
 
+    def vanish(self, name: str) -> None:
+        """Lose an entry, synced or not."""
+        self.names.pop(name, None)
+        self.synced.pop(name, None)
+        self.since = [{key: made for key, made in change.items() if key != name} for change in self.since]
+
     def lose_power(self, choose: Choose) -> None:
         """Keep some of the first unsynced changes of entries, as a journaling file system does."""
         kept = choose(len(self.since))
@@ -108,6 +125,14 @@ class _Directory(MemoryDirectory):
         for _, entry in sorted(self.names.items()):
             assert isinstance(entry, _Node | _Directory), "a simulated disk holds only its own entries"
             entry.lose_power(choose)
+
+
+class Astray(NamedTuple):
+    """Where a read takes place instead, if it begins before byte `below`."""
+
+    node: MemoryFile
+    shift: int
+    below: int
 
 
 class SimulatedFile:
@@ -136,6 +161,9 @@ class SimulatedFile:
 
     def read(self, position: int, size: int) -> bytes:
         self._check()
+        if self._path in self._storage.astray:
+            node, position = self._storage.led_astray(self._path, self._node, position)
+            return node.read(position, size)
         return self._node.read(position, size)
 
     def truncate(self, size: int) -> None:
@@ -169,6 +197,7 @@ class SimulatedStorage(MemoryStorage):
         self.choose = choose
         self.breaks: Breaks = breaks or (lambda _operation, _path: False)
         self.generation = 0
+        self.astray: dict[str, Astray] = {}
 
     def kill(self) -> None:
         """The process dies: its lock and handles are gone, its writes stay."""
@@ -182,6 +211,49 @@ class SimulatedStorage(MemoryStorage):
         self.boot_id = f"{int(self.boot_id) + 1}"
         assert isinstance(self._top, _Directory), "a simulated disk holds only its own entries"
         self._top.lose_power(self.choose)
+
+    # --- damage
+
+    def content_of(self, path: str) -> bytes | None:
+        """What lies on the disk, whatever a read returns; None if there is no such file."""
+        return super().read_file(path)
+
+    def overwrite(self, path: str, at: int, data: bytes) -> None:
+        """Change bytes of a file."""
+        self._node(path).overwrite(at, data)
+
+    def vanish(self, path: str) -> None:
+        """Lose a file, or a directory with all its files."""
+        directory, _, name = path.rpartition("/")
+        found = self._directory(directory)
+        assert isinstance(found, _Directory), f"no directory holds {path!r}"
+        found.vanish(name)
+
+    def misdirect(self, path: str, to: str, *, shift: int, below: int) -> None:
+        """Let the next read of a file that begins before byte `below` return the bytes `shift` further on, of
+        the file `to`.
+        """
+        self.astray[path] = Astray(self._node(to), shift, below)
+
+    def led_astray(self, path: str, node: MemoryFile, position: int) -> tuple[MemoryFile, int]:
+        """Where this read really takes place."""
+        astray = self.astray[path]
+        if position >= astray.below:
+            return node, position
+        del self.astray[path]
+        return astray.node, position + astray.shift
+
+    def _node(self, path: str) -> _Node:
+        node = self._find(path)
+        assert isinstance(node, _Node), f"there is no file {path!r}"
+        return node
+
+    def read_file(self, path: str) -> bytes | None:
+        file = self._find(path)
+        if file is None or path not in self.astray:
+            return super().read_file(path)
+        node, position = self.led_astray(path, file, 0)
+        return node.read(position, node.size)
 
     def sync_directory(self, directory: str) -> None:
         if self.breaks(SYNC, directory):

@@ -18,6 +18,10 @@ broken one a transaction may rightly stay open. Reading comes after converging b
 only when nothing can bring it back. The judges of steps look on from the first event (world/events.py);
 without them a run that ends well could have been wrong in between.
 
+Damage to a disk is never healed. Once a damaged log was detected (judges/damage.py), the cluster owes no
+progress any more, only truth: phases end after some patience, and the judges demand everything that is not
+about getting done. As long as nothing was detected, the damage must be harmless, and every rule holds.
+
 A run ends in one of three ways: at the first breach (`keeps_going` is False: a search wants the first
 cause); at its end, with every breach collected (a scenario may expect one and still say what comes of
 it); or it does not come to its end, which is a breach of liveness. The world's choices decide everything
@@ -36,15 +40,18 @@ import attrs
 
 from fencepost.broker.purgatory import LeaderLog
 from fencepost.broker.transactions.state import COMPLETED, PREPARED, Transactions
+from fencepost.faults.phrases import DAMAGES as DAMAGING
 from fencepost.faults.phrases import Fault, Point
+from fencepost.journal.storage import DamagedLog
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.actors.clients import Actor
 from fencepost.simulator.actors.workloads import transform, without_mark
 from fencepost.simulator.faults.injector import FaultInjector
 from fencepost.simulator.faults.protocol_events import SAME, Listener, ProtocolEvent, ProtocolEvents
-from fencepost.simulator.faults.random_faults import RandomFaultPlan, RandomFaults
+from fencepost.simulator.faults.random_faults import DAMAGES, RandomFaultPlan, RandomFaults
 from fencepost.simulator.judges.black_box import check, exactly_once
 from fencepost.simulator.judges.coverage import Coverage
+from fencepost.simulator.judges.damage import DamageBook
 from fencepost.simulator.judges.known_anomalies import KnownAnomaly, LateMessages, known_kafka
 from fencepost.simulator.judges.operations import ClientOperation, Poll
 from fencepost.simulator.judges.rules import Anomaly, Violation
@@ -59,6 +66,8 @@ CORE_FAILED: Final = "a core failed"
 JUDGE_FAILED: Final = "a judge failed"
 NOT_LIVE: Final = "liveness"
 FAULT: Final = "fault: "  # begins the mark of each kind of fault
+DAMAGED_PATIENCE: Final = 3_000 * NS_PER_MS  # longer than a request takes that is retried
+UNREACHABLE: Final = 1 << 62  # the end of a log that nobody can read
 ENDED: Final = ("commit: ok", "abort: ok")  # marks of transactions that their process saw the end of
 
 
@@ -106,6 +115,12 @@ class RunSpec:
     patience_ms: int = 0  # for each phase of a run that keeps going
 
     @property
+    def may_be_damaged(self) -> bool:
+        """Whether disks may lose what they had kept."""
+        drawn = not DAMAGES.keys().isdisjoint(self.random_faults.kinds)
+        return drawn or any(fault.do.kind in DAMAGING for fault in self.faults)
+
+    @property
     def partitions(self) -> tuple[TopicPartition, ...]:
         """Every partition of every topic."""
         return tuple(TopicPartition(topic, number) for topic, count in self.topics for number in range(count))
@@ -135,6 +150,7 @@ class Run:
     protocol_events: ProtocolEvents = attrs.field(init=False)
     injector: FaultInjector = attrs.field(init=False)
     random_faults: RandomFaults = attrs.field(init=False)
+    damage: DamageBook = attrs.field(init=False)
     cast: list[CastMember] = attrs.Factory(list[CastMember])
     copiers: list[CastMember] = attrs.Factory(list[CastMember])
     working: list[ClientProcess] = attrs.Factory(list[ClientProcess])
@@ -152,10 +168,14 @@ class Run:
         self.protocol_events = ProtocolEvents(world, settings.transaction_state_log_num_partitions)
         self.injector = FaultInjector(world, self.protocol_events, self.call, self.replace)
         self.random_faults = RandomFaults(spec.random_faults, self.injector, self._copying)
+        self.damage = DamageBook(world)
 
     def attach(self) -> None:
         """The judges of steps look on from now on; whatever records the run has subscribed before."""
         world = self.world
+        if self.spec.may_be_damaged:
+            world.writes_manifests = True
+            self.damage.attach()
         if self.spec.keeps_going:
             self.protocol_events.attach()
             self.invariants.attach(self._guarded)
@@ -203,7 +223,7 @@ class Run:
         if is_at_rest:
             self._until(self._has_settled)
         self._note_what_is_stuck()
-        if not self.stuck:
+        if not self.stuck and not self.damage.is_detected:
             self._judge_end()
 
     def _judge_end(self) -> None:
@@ -221,17 +241,29 @@ class Run:
         self.world.speeds.clear()
 
     def _until(self, is_over: Callable[[], bool]) -> bool:
-        """Whether this became true before the patience of a run that keeps going was over."""
+        """Whether this became true before the patience of a run that keeps going, or of one whose disks were
+        damaged, was over.
+        """
         world = self.world
-        if not self.spec.keeps_going:
+        keeps_going, damage = self.spec.keeps_going, self.damage
+        if not keeps_going and not self.spec.may_be_damaged:
             world.run_until(is_over)
             return True
-        end = world.now + self.spec.patience_ms * NS_PER_MS
+        since = world.now
+        end = since + self.spec.patience_ms * NS_PER_MS if keeps_going else None
+
+        def has_waited() -> bool:
+            is_late = damage.is_detected and world.now >= max(since, damage.detected_at) + DAMAGED_PATIENCE
+            return is_late or (end is not None and world.now >= end)
+
         try:
-            world.run_until(lambda: world.now >= end or is_over())
+            world.run_until(lambda: has_waited() or is_over())
         except Disordered as problem:
-            if world.queue:  # with an empty queue it is at rest, for better or worse
+            # With an empty queue a run that keeps going is at rest, for better or worse.
+            if keeps_going and world.queue:
                 self.stuck.append(str(problem))
+            elif not keeps_going and not damage.is_detected:
+                raise
         return is_over()
 
     # --- when a phase is over -------------------------------------------------------------------------------
@@ -309,8 +341,8 @@ class Run:
         return [*found, *(f"{where} has no leader" for where in self.spec.partitions if where not in led)]
 
     def _note_what_is_stuck(self) -> None:
-        """In a run that keeps going: what did not come to its end."""
-        if self.spec.keeps_going:
+        """In a run that keeps going: what did not come to its end, and owed it."""
+        if self.spec.keeps_going and not self.damage.is_detected:
             self.stuck += [
                 f"{each.process.participant} never finishes"
                 for each in self.cast
@@ -379,7 +411,10 @@ class Run:
         self._until(has_read)
 
     def _end(self, where: TopicPartition) -> int:
-        return self.world.journals.journal(where).log_end_offset
+        try:
+            return self.world.journals.journal(where).log_end_offset
+        except DamagedLog:
+            return UNREACHABLE
 
     def _stable_end(self, where: TopicPartition) -> int:
         log = self.led(where)
@@ -437,7 +472,7 @@ class Run:
         yield from verdict.anomalies
         visible = self.visible()
         copies = dict.fromkeys(
-            (role.reads, role.writes) for role in self.spec.roles if role.task is Task.COPY
+            (self._copied_from(role), role.writes) for role in self.spec.roles if role.task is Task.COPY
         )
         for reads, writes in copies:
             targets = [TopicPartition(writes, where.partition) for where in reads]
@@ -450,6 +485,20 @@ class Run:
             )
             self.exercised.update(copied.exercised)
             yield from copied.anomalies
+
+    def _copied_from(self, role: Role) -> tuple[TopicPartition, ...]:
+        """The inputs whose copies can be judged: of a damaged cluster those that were copied, and read with
+        their copies to the end.
+        """
+        if not self.damage.is_detected:
+            return role.reads
+        read = frozenset(self._read_to_their_end())
+        return tuple(
+            where
+            for where in role.reads
+            if read.issuperset((where, TopicPartition(role.writes, where.partition)))
+            and self.settled.get(where, 0) >= self._end(where)
+        )
 
     def end_at_first_breach(self) -> None:
         """Plays and judges until something is broken: a rule at some step, progress, or what clients saw."""
@@ -489,6 +538,8 @@ class Run:
         """What the run came to; `more` are the fields that only a fuzzed world, or only a scenario, has."""
         world, invariants = self.world, self.invariants
         self.exercised.update(invariants.exercised)
+        if (verdict := self.damage.verdict()) is not None:
+            world.marks[verdict] += 1
         world.marks.update({f"exercised: {name}": count for name, count in self.exercised.items()})
         coverage = Coverage()
         kinds = [mark.removeprefix(FAULT) for mark in world.marks if mark.startswith(FAULT)]

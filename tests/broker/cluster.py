@@ -74,7 +74,8 @@ class Cluster:
         leaders: Mapping[TopicPartition, int] | None = None,
     ) -> None:
         self.policy, self.settings = policy, settings
-        self.directory = DataDirectory.open(MemoryStorage(), settings=journals)
+        self.storage = MemoryStorage()
+        self.directory = DataDirectory.open(self.storage, settings=journals)
         self.hosts: dict[int, Host] = {}
         self.links: dict[tuple[int, int], deque[Question | Answer]] = {}
         self.cut: set[tuple[int, int]] = set()

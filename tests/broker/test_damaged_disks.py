@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fencepost.broker.cluster.controller import METADATA_PARTITION
+from fencepost.journal.data_directory import WITNESS_FILE
+from fencepost.journal.memory import MemoryFile
 from fencepost.journal.segments import LOG, file_name
 from fencepost.journal.storage import StorageError, directory_name
 from fencepost.protocol.errors import ErrorCode
@@ -76,6 +78,91 @@ def test_a_damaged_topic_can_be_deleted() -> None:
     story.create("orders", 2)
     assert story.produce(NOBODY, "new", name=None).base_offset == 0
     assert story.visible(isolation_level=UNCOMMITTED) == "new"
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_a_log_whose_directory_is_gone_is_not_an_empty_log(is_stopped: bool) -> None:
+    storage = Memory()
+    story = Story(storage=storage)
+    story.produce(NOBODY, "a", name=None)
+    story.produce(NOBODY, "x", key=OTHERS, name=None)
+    story.host.write_manifests()
+    if is_stopped:
+        story.host.stop()
+    saved = contents(storage, ORDERS)
+    storage.remove_directory(directory_name(ORDERS))
+    for _ in range(2):  # the first start forgets nothing
+        story.kill()
+        started(story)
+        assert story.fetch(ORDERS, isolation_level=UNCOMMITTED).error is ErrorCode.KAFKA_STORAGE_ERROR
+        assert story.produce(NOBODY, "b", name=None).error is ErrorCode.KAFKA_STORAGE_ERROR
+        assert story.visible(OTHERS) == "x"
+        assert [trouble.text.count("orders-0 is missing") for trouble in story.host.troubles] == [1]
+        story.host.write_manifests()
+
+    story.kill()
+    storage.make_directory(directory_name(ORDERS))
+    for name, content in saved.items():  # from a copy, as the message says
+        storage.replace(f"{directory_name(ORDERS)}/{name}", content or b"", durable=True)
+    assert started(story).visible() == "a"
+
+
+def test_an_operator_may_begin_without_the_records_of_a_directory_that_is_gone() -> None:
+    story, storage = stopped_story()
+    storage.remove_directory(directory_name(ORDERS))
+    storage.make_directory(directory_name(ORDERS))
+    started(story)
+    assert story.produce(NOBODY, "new", name=None).base_offset == 0
+
+
+def test_a_topic_whose_directory_is_gone_can_be_deleted_and_made_again() -> None:
+    story, storage = stopped_story()
+    storage.remove_directory(directory_name(ORDERS))
+    started(story)
+    story.ask(DeleteTopics(topics=("orders",)))
+    story.settle()
+    story.create("orders", 2)
+    assert story.produce(NOBODY, "new", name=None).base_offset == 0
+    story.restart()
+    assert story.visible(isolation_level=UNCOMMITTED) == "new"
+
+
+def test_a_directory_that_was_never_synced_may_go_with_the_power() -> None:
+    storage = Memory()
+    story = Story(storage=storage)
+    story.produce(NOBODY, "a", name=None)
+    story.host.write_manifests()
+    storage.remove_directory(directory_name(ORDERS))
+    storage.boot_id = "2"
+    story.restart()
+    assert story.produce(NOBODY, "b", name=None).base_offset == 0
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{}"])
+def test_without_its_witness_an_absent_directory_is_a_new_one(content: bytes | None) -> None:
+    story, storage = stopped_story()
+    storage.remove_directory(directory_name(ORDERS))
+    if content is None:
+        storage.remove(WITNESS_FILE)
+    else:
+        storage.replace(WITNESS_FILE, content, durable=True)
+    assert started(story).produce(NOBODY, "a", name=None).base_offset == 0
+
+
+def test_bytes_that_change_under_a_running_broker_are_told_to_reader_and_operator() -> None:
+    storage = Memory()
+    story = Story(storage=storage)
+    story.produce(NOBODY, "a", name=None)
+    story.produce(NOBODY, "b", name=None)
+    file = storage.open(log_file(ORDERS))
+    assert isinstance(file, MemoryFile)
+    file.content[0] ^= 0x80  # the sign of the base offset of the first batch
+    assert story.fetch(ORDERS, isolation_level=UNCOMMITTED).error is ErrorCode.KAFKA_STORAGE_ERROR
+    (trouble,) = story.host.troubles
+    assert "orders-0" in trouble.text
+    assert "is damaged" in trouble.text
+    assert story.fetch(ORDERS, offset=1, isolation_level=UNCOMMITTED).error is ErrorCode.NONE
+    assert story.produce(NOBODY, "c", name=None).base_offset == 2
 
 
 @pytest.mark.parametrize("at", [0, 8, 12, 20, 40, -1])

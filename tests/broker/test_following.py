@@ -8,6 +8,9 @@ from fencepost.broker.cluster.controller import METADATA_PARTITION
 from fencepost.broker.contract import Reassign, StorageFailed
 from fencepost.broker.host import SyncPolicy
 from fencepost.journal.journal import JournalSettings
+from fencepost.journal.memory import MemoryFile
+from fencepost.journal.segments import LOG, file_name
+from fencepost.journal.storage import directory_name
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.terms import (
@@ -368,6 +371,46 @@ def test_a_node_whose_disk_failed_when_it_had_been_replaced_stays_replaced() -> 
     cluster.produce(NOBODY, "a", name=None)
     assert cluster.visible() == "a"
     cluster.check_leaders()
+
+
+def damage(cluster: Cluster, key: TopicPartition, at: int) -> None:
+    """Flip a bit of a log, and leave its files open as they are."""
+    file = cluster.storage.open(f"{directory_name(key)}/{file_name(0, LOG)}")
+    assert isinstance(file, MemoryFile)
+    file.content[at] ^= 1
+
+
+def test_a_node_acts_on_no_damaged_record_of_the_controller() -> None:
+    cluster = Cluster(leaders=SPREAD)
+    cluster.produce(NOBODY, "a", name=None)
+    log = cluster.hosts[CONTROLLER].node.logs[METADATA_PARTITION].partition
+    whole = len(cluster.storage.read_file(f"{directory_name(METADATA_PARTITION)}/{file_name(0, LOG)}") or b"")
+    damage(cluster, METADATA_PARTITION, whole - 2)  # the leader epoch of the last change
+    cluster.kill(3)
+    cluster.start(3)
+    cluster.wait(1_000)
+    node = cluster.hosts[3].node
+    assert node.following.offset < log.log_end_offset
+    assert ORDERS not in node.logs
+    assert any(
+        "a damaged batch of __cluster_metadata" in trouble.text for trouble in cluster.hosts[3].troubles
+    )
+    damage(cluster, METADATA_PARTITION, whole - 2)
+    cluster.wait(1_000)
+    cluster.check_leaders()
+    assert cluster.visible() == "a"
+
+
+def test_a_node_that_refused_a_damaged_log_says_who_leads_it_after_a_move() -> None:
+    cluster = Cluster(leaders=SPREAD)
+    cluster.produce(NOBODY, "a", name=None)
+    cluster.hosts[3].offer(StorageFailed(partition=ORDERS, is_damaged=True))
+    cluster.run()
+    assert cluster.produce(NOBODY, "b", name=None, at=3).error is ErrorCode.KAFKA_STORAGE_ERROR
+    cluster.move(ORDERS, 1)
+    assert cluster.produce(NOBODY, "b", name=None, at=3).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    cluster.produce(NOBODY, "b", name=None)
+    assert cluster.visible() == "a b"
 
 
 def test_everybody_names_the_same_controller() -> None:

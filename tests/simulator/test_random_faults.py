@@ -10,8 +10,8 @@ import pytest
 from fencepost.broker.settings import NodeSettings
 from fencepost.protocol.errors import NO_ERROR
 from fencepost.protocol.messages import EndTxnReply
-from fencepost.simulator.faults.random_faults import FaultKind, MessageTrap, RandomFaultPlan
-from fencepost.simulator.fuzz.plan import FuzzPlan, draw
+from fencepost.simulator.faults.random_faults import DAMAGES, FaultKind, MessageTrap, RandomFaultPlan
+from fencepost.simulator.fuzz.plan import FuzzPlan, draw, draw_damage
 from fencepost.simulator.fuzz.worlds import spec_of, try_choices
 from fencepost.simulator.run import Run, run_of
 from fencepost.simulator.world.choices import Choices
@@ -28,7 +28,7 @@ from fencepost.simulator.world.participants import NS_PER_MS
 from fencepost.simulator.world.world import World, WorldSettings
 
 # The labels of what ends at once, and of a killed process, whose successor publishes its own start.
-OVER_AT_ONCE = ("drop", "move", "clock of", "crash: killed")
+OVER_AT_ONCE = ("drop", "move", "clock of", "crash: killed", "flip", "lose", "misdirect")
 
 
 @attrs.define(eq=False)
@@ -45,7 +45,7 @@ class Lost:
 def only(kind: FaultKind) -> FuzzPlan:
     """The first world in which that fault can strike, without any other."""
     for seed in range(100):
-        plan = draw(Choices(seed))
+        plan = (draw_damage if kind in DAMAGES else draw)(Choices(seed))
         if kind in plan.kinds and len(plan.txn_writers) > 1:
             return attrs.evolve(plan, kinds=(kind,), strikes=16, drifts_ppm=(), slow_participants=0)
     raise AssertionError(f"{kind} is never drawn")

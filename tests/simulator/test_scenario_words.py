@@ -96,8 +96,41 @@ def test_an_action_is_done_and_undone(when: str, what: str) -> None:
     assert any(isinstance(event, Struck) for event in history.events), "a picture shows it"
 
 
+DAMAGE = [
+    ("at 400 ms", "flip a bit of t-0"),
+    ("node 1 restarts", "flip a bit of t-0 at offset 1"),
+    ("node 1 restarts", "lose a sector of t-0"),
+    ("at 400 ms", "misdirect a read of t-0"),
+    ("node 1 crashes", "lose a file of t-0"),
+    ("node 1 crashes", "lose the directory of t-0"),
+]
+
+
+@pytest.mark.parametrize(("when", "what"), DAMAGE)
+def test_a_damage_is_done_and_stays(when: str, what: str) -> None:
+    """A reader gets the beginning of what was written, never anything else; t-1 is whole."""
+    story = (
+        scenario("damage")
+        .producer("p", "send t-0 a", "flush", "send t-0 b", "send t-1 c", "flush")
+        .consumer("reader", "t-0")
+        .when("at 500 ms")
+        .do("crash node 1")
+        .when(when)
+        .do(what)
+        .expect(visible={"t-1": ["c"]})
+    )
+    (case,) = cases(story.scenario())
+    recorded = record_case(case)
+    assert f"{what} ({when})" in recorded.result.struck
+    labels = [event.label for event in recorded.history.events if isinstance(event, Struck)]
+    assert any(label.startswith(what) for label in labels), "a picture shows it"
+    assert recorded.result.problems == ()
+    seen = [value.decode() for value in recorded.run.visible().get(TopicPartition("t", 0), [])]
+    assert ["a", "b"][: len(seen)] == seen
+
+
 def test_every_action_is_tried() -> None:
-    tried = {ACTION_PHRASES.read(what).kind for _, what in ACTIONS} | {ActionKind.START}
+    tried = {ACTION_PHRASES.read(what).kind for _, what in (*ACTIONS, *DAMAGE)} | {ActionKind.START}
     assert tried == set(ActionKind)
 
 

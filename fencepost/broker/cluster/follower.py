@@ -29,7 +29,7 @@ from typing import Final
 
 from fencepost.broker.cluster import controller
 from fencepost.broker.cluster.controller import METADATA_PARTITION, Controller, Leader
-from fencepost.broker.contract import Answered, Assign, Remove
+from fencepost.broker.contract import Answered, Assign, Remove, Warn
 from fencepost.broker.groups import offsets
 from fencepost.broker.groups.state import Groups
 from fencepost.broker.node import Node
@@ -40,8 +40,8 @@ from fencepost.broker.purgatory import (
     InFlightRegistration,
 )
 from fencepost.protocol import messages as m
-from fencepost.protocol.batches import walk
-from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.batches import check, walk
+from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
 from fencepost.protocol.metadata_log import read_cluster_records
 from fencepost.protocol.terms import NO_OFFSET, IsolationLevel, TopicPartition
 
@@ -93,8 +93,15 @@ def answer_news(node: Node, answer: Answered, now: int) -> None:
     """Apply fetched records; `act_on_news` handles this node's own partitions as the step ends."""
     found = answer.body.partitions[0] if isinstance(answer.body, m.FetchReply) else None
     if found is not None and found.error is NO_ERROR:
-        _learn(node, found)
-        _ask_for_news(node)
+        try:
+            _learn(node, found)
+        except ProtocolViolation as problem:
+            at = f"offset {node.following.offset}: {problem}"
+            because = f"a damaged batch of {METADATA_PARTITION} at {at}; this node knows nothing newer"
+            node.outcome.effects.append(Warn(because))
+            _ask_later(node, now)
+        else:
+            _ask_for_news(node)
     elif found is not None and found.error is ErrorCode.OFFSET_OUT_OF_RANGE:
         # The controller lost the end of its log, so this node may know records that no longer exist.
         node.cluster, node.following = Controller(), Following()
@@ -104,8 +111,10 @@ def answer_news(node: Node, answer: Answered, now: int) -> None:
 
 
 def _learn(node: Node, found: m.FetchedPartition) -> None:
+    """ProtocolViolation at a damaged batch: what came before it was applied."""
     following = node.following
     for at, header in walk(found.records):
+        check(found.records, at, header)  # the controller's disk may have changed what it once verified
         batch = memoryview(found.records)[at : at + header.size]
         news = controller.apply(node.cluster, read_cluster_records(batch, header))
         if header.base_offset >= following.broker_epoch:
@@ -146,6 +155,7 @@ def act_on_news(node: Node, now: int) -> None:
             case Assign():
                 if log is not None and log.partition.leader_epoch < change.leader_epoch:
                     node.drop(log, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                node.damaged.discard(change.partition)  # whoever leads it now looks at the disk again
                 _lead_if_mine(node, change)
             case Remove():
                 if log is not None:

@@ -20,7 +20,7 @@ from fencepost.broker.node import LeaderLog, Node
 from fencepost.broker.partitions.partition import READ_COMMITTED
 from fencepost.broker.purgatory import ParkedFetch
 from fencepost.journal.journal import Journal
-from fencepost.journal.storage import StorageError
+from fencepost.journal.storage import DamagedLog, StorageError
 from fencepost.protocol import messages as m
 from fencepost.protocol.batches import Buffer, read_header
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, FencepostError, ProtocolViolation
@@ -38,6 +38,7 @@ from fencepost.protocol.terms import (
 )
 
 OpenJournal = Callable[[TopicPartition], Journal]
+Tell = Callable[[str], None]
 
 # The largest answer, whatever the reader requests: one reader must not occupy the broker's memory.
 FETCH_BYTES_MAX: Final = 50 * 1024 * 1024  # fetch.max.bytes
@@ -176,9 +177,10 @@ def _plan_offset(node: Node, part: m.ListOffsetsPartition, isolation_level: Isol
 # --- completing ------------------------------------------------------------------------------------------
 
 
-def complete_fetch(reply: ReplyFetched, journal: OpenJournal, *, max_bytes: int) -> m.FetchReply:
+def complete_fetch(reply: ReplyFetched, journal: OpenJournal, tell: Tell, *, max_bytes: int) -> m.FetchReply:
     """Read the bytes for each plan, and for read_committed the aborted transactions in them. Only the first
-    batch may exceed the size limits, so that a large one does not block its reader for ever (KIP-74).
+    batch may exceed the size limits, so that a large one does not block its reader for ever (KIP-74). The
+    operator is told of bytes that cannot be read.
     """
     left, has_some = max_bytes, False
     parts: list[m.FetchedPartition] = []
@@ -196,7 +198,7 @@ def complete_fetch(reply: ReplyFetched, journal: OpenJournal, *, max_bytes: int)
                 if reply.request.isolation_level is READ_COMMITTED:
                     aborted = _aborted(plan, records, journal) if records else ()
         except (StorageError, ProtocolViolation) as problem:
-            error, records = _unreadable(problem), b""
+            error, records = _unreadable(plan.partition, problem, tell), b""
         left, has_some = left - len(records), has_some or bool(records)
         parts.append(_fetched(plan, error, records, aborted))
     return m.FetchReply(partitions=tuple(parts))
@@ -209,8 +211,10 @@ def _has_offset(log: Journal, plan: FetchPlan) -> bool:
     return log.log_start_offset <= plan.fetch_offset <= log.log_end_offset
 
 
-def _unreadable(problem: FencepostError) -> ErrorCode:
+def _unreadable(key: TopicPartition, problem: FencepostError, tell: Tell) -> ErrorCode:
     """The error for a reader if the disk cannot be read, or its bytes are corrupt."""
+    if isinstance(problem, DamagedLog | ProtocolViolation):
+        tell(f"{key}: {problem}. Readers of this place get an error, and everything else is served")
     return ErrorCode.KAFKA_STORAGE_ERROR if isinstance(problem, StorageError) else ErrorCode.CORRUPT_MESSAGE
 
 
@@ -241,12 +245,12 @@ def _aborted(plan: FetchPlan, records: Buffer, journal: OpenJournal) -> tuple[m.
     )
 
 
-def complete_list(reply: ReplyListed, journal: OpenJournal) -> m.ListOffsetsReply:
+def complete_list(reply: ReplyListed, journal: OpenJournal, tell: Tell) -> m.ListOffsetsReply:
     """Look up each plan's offset; if no visible record has the timestamp, offset and timestamp are -1."""
-    return m.ListOffsetsReply(partitions=tuple(_listed(plan, journal) for plan in reply.plans))
+    return m.ListOffsetsReply(partitions=tuple(_listed(plan, journal, tell) for plan in reply.plans))
 
 
-def _listed(plan: OffsetPlan, journal: OpenJournal) -> m.ListedOffset:
+def _listed(plan: OffsetPlan, journal: OpenJournal, tell: Tell) -> m.ListedOffset:
     error, timestamp, offset = plan.error, NO_TIMESTAMP, plan.offset
     if plan.is_lookup:
         try:
@@ -254,7 +258,7 @@ def _listed(plan: OffsetPlan, journal: OpenJournal) -> m.ListedOffset:
             newest = plan.timestamp == MAX_TIMESTAMP
             found = log.newest_record() if newest else log.offset_for_timestamp(plan.timestamp)
         except (StorageError, ProtocolViolation) as problem:
-            error, found = _unreadable(problem), None
+            error, found = _unreadable(plan.partition, problem, tell), None
         if found is not None and found[1] < plan.before:
             timestamp, offset = found
     return m.ListedOffset(

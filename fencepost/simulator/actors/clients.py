@@ -16,7 +16,14 @@ from fencepost.client.batch import ProducerRecord
 from fencepost.client.calls import CallScript, ConsumerCalls, ProducerCalls
 from fencepost.client.consumer import ConsumerMachine, Reading
 from fencepost.client.consumer_records import ConsumedBatch
-from fencepost.client.errors import ClientError, Failure, ProducerFenced, TransactionAborted, WrongState
+from fencepost.client.errors import (
+    ClientError,
+    CorruptRecords,
+    Failure,
+    ProducerFenced,
+    TransactionAborted,
+    WrongState,
+)
 from fencepost.client.group_member import MemberState, RebalanceEvent, RebalanceListener
 from fencepost.client.group_offsets import ConsumerGroupMetadata
 from fencepost.client.producer import ProducerMachine
@@ -24,7 +31,7 @@ from fencepost.client.settings import ConsumerSettings, ProducerSettings
 from fencepost.protocol.terms import IsolationLevel, TopicPartition
 from fencepost.simulator.judges.operations import Action, ClientOperation, OperationOutcome, Poll, Write
 from fencepost.simulator.world.choices import Choices
-from fencepost.simulator.world.events import PartitionsAdded
+from fencepost.simulator.world.events import DamageNoticed, PartitionsAdded
 from fencepost.simulator.world.processes import ClientProcess, Port, Script
 from fencepost.simulator.world.world import World
 
@@ -249,6 +256,8 @@ class Receiver(RebalanceListener):
         return polls_of(batches)
 
     def _failed(self, problem: ClientError) -> None:
+        if isinstance(problem, CorruptRecords):
+            self.process.world.events.publish(DamageNoticed("a reader refused records"))
         self.process.world.marks[f"poll failed: {type(problem).__name__}"] += 1
 
     def poll_some(self, choices: Choices) -> Script[tuple[Poll, ...]]:

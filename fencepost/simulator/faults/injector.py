@@ -32,8 +32,9 @@ from typing import Final, NamedTuple
 import attrs
 
 from fencepost.broker.host import SyncPolicy
-from fencepost.faults.phrases import LASTS_MS, Action, ActionKind, Fault, Point, PointKind
+from fencepost.faults.phrases import DAMAGES, LASTS_MS, Action, ActionKind, Fault, Point, PointKind
 from fencepost.journal.simulated import APPEND, SYNC
+from fencepost.simulator.faults.damage import damage_of
 from fencepost.simulator.faults.protocol_events import SAME, Listener, ProtocolEvent, ProtocolEvents
 from fencepost.simulator.world.events import DiskFailed, FaultEnded, FaultStruck
 from fencepost.simulator.world.network import Channel, Message
@@ -419,6 +420,22 @@ def _break_disk(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Ef
     return Effect(lane, str(action), do, undo, f"over: {action}", has_struck=lambda: bool(failures))
 
 
+def _damage(injector: FaultInjector, action: Action, _: ProtocolEvent) -> Effect | None:
+    """Damage stays: no end of a fault brings lost bytes back."""
+    world, where = injector.world, injector.protocol_events.partition(action.who)
+    damage = damage_of(world.journals, where, action)
+    if damage is None:
+        return None
+    leader = injector.protocol_events.leader_named(f"leader of {where}")
+
+    def do() -> None:
+        world.journals.damaged[where] = damage.what
+        damage.do()
+
+    lane = "" if leader is None else leader.participant
+    return Effect(lane, f"{action}: {damage.what}" if damage.what else str(action), do)
+
+
 _EFFECTS: Final[dict[ActionKind, Callable[[FaultInjector, Action, ProtocolEvent], Effect | None]]] = {
     ActionKind.HOLD: _hold,
     ActionKind.DELAY: _delay,
@@ -437,4 +454,5 @@ _EFFECTS: Final[dict[ActionKind, Callable[[FaultInjector, Action, ProtocolEvent]
     ActionKind.SLOW_DISK: _slow,
     ActionKind.FAIL_APPENDS: _break_disk,
     ActionKind.FAIL_SYNCS: _break_disk,
+    **dict.fromkeys(DAMAGES, _damage),
 }

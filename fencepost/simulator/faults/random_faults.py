@@ -30,6 +30,7 @@ from fencepost.broker.host import SyncPolicy
 from fencepost.faults.phrases import Action, ActionKind
 from fencepost.protocol import messages
 from fencepost.protocol.messages import ReplyBody, Request
+from fencepost.simulator.faults.damage import damageable
 from fencepost.simulator.faults.injector import FaultInjector, Strike
 from fencepost.simulator.world.events import MessageSent
 from fencepost.simulator.world.network import Channel, ReplyMessage, RequestMessage, SimulatedConnection
@@ -84,8 +85,21 @@ class FaultKind(Enum):
     SLOW = "slow"  # what a lane sends, or a disk syncs, is late for a while
     DISK = "disk failure"  # appends or syncs of one partition fail for a while
     KILL = "kill"  # a client process dies, and another one takes its place
+    FLIPPED_BIT = "flipped bit"  # of what a disk had kept
+    LOST_SECTOR = "lost sector"
+    MISDIRECTED_READ = "misdirected read"  # one read gets the bytes of another place
+    LOST_FILE = "lost file"
+    LOST_DIRECTORY = "lost directory"  # a partition's
 
 
+DAMAGES: Final = {
+    FaultKind.FLIPPED_BIT: ActionKind.FLIP_BIT,
+    FaultKind.LOST_SECTOR: ActionKind.LOSE_SECTOR,
+    FaultKind.MISDIRECTED_READ: ActionKind.MISDIRECT,
+    FaultKind.LOST_FILE: ActionKind.LOSE_FILE,
+    FaultKind.LOST_DIRECTORY: ActionKind.LOSE_DIRECTORY,
+}
+"""What disks do to bytes that they promised to keep; only worlds of the workload `damage` have these."""
 DEATHS: Final = {
     FaultKind.CRASH: (DeathPlace.ANYWHERE, DeathPlace.BEFORE_A_WRITE),
     FaultKind.POWER_LOSS: (DeathPlace.ANYWHERE, DeathPlace.AFTER_A_WRITE, DeathPlace.AFTER_A_WRITE),
@@ -409,6 +423,17 @@ def _break_disk(faults: RandomFaults) -> Strike | None:
     return strike if strike.effects else None  # it is broken already
 
 
+def _damage(faults: RandomFaults, *, kind: FaultKind) -> Strike | None:
+    """Damage one of the logs that can be damaged; each of them once, since no second copy could tell."""
+    world = faults.world
+    able = damageable(world.journals)
+    if not able:
+        return None
+    victim = world.choices.one_of(able)
+    strike = faults.strike(kind, Action(kind=DAMAGES[kind], who=str(victim)))
+    return strike if strike.effects else None
+
+
 _DRAWS: Final[dict[FaultKind, Callable[[RandomFaults], Strike | None]]] = {
     FaultKind.DROP: _drop,
     FaultKind.LOST_ANSWER: _lose_answer,
@@ -425,4 +450,5 @@ _DRAWS: Final[dict[FaultKind, Callable[[RandomFaults], Strike | None]]] = {
     FaultKind.SLOW: _slow,
     FaultKind.DISK: _break_disk,
     FaultKind.KILL: _kill,
+    **{kind: partial(_damage, kind=kind) for kind in DAMAGES},
 }

@@ -12,7 +12,7 @@ from typing import Any, Final
 import attrs
 
 from fencepost.broker.host import SyncPolicy
-from fencepost.simulator.faults.random_faults import FaultKind
+from fencepost.simulator.faults.random_faults import DAMAGES, FaultKind
 from fencepost.simulator.scenarios.model import (
     LONG_MS,
     POLL_INTERVALS_MS,
@@ -30,6 +30,7 @@ ASSIGNORS: Final = ("range", "cooperative-sticky")
 STARTS_MS: Final = (0, 0, 300, 1_000)  # members join one after the other
 PAUSES_MS: Final = (120, 40, 15)
 GROUP_PAUSES_MS: Final = (240, 120, 40)
+DAMAGE_PAUSES_MS: Final = (240, 120)  # so that there is a manifest, which promises something
 
 Planner = Callable[[Choices], FuzzPlan]
 
@@ -66,7 +67,22 @@ def draw_groups(choices: Choices, **given: Any) -> FuzzPlan:
     return _draw_strikes(choices, plan, GROUP_PAUSES_MS)
 
 
-PLANNERS: Final = {"transactions": draw, "groups": draw_groups}
+def draw_damage(choices: Choices, **given: Any) -> FuzzPlan:
+    """Worlds of `draw` whose disks lose what they had kept. Nodes crash, since a start reads all that is
+    there. Power is not lost: it may take the manifest, and with it the promise that damage would break.
+    """
+    plan = draw(choices, **given)
+    kinds = tuple(kind for kind in plan.kinds if kind not in (FaultKind.POWER_LOSS, FaultKind.CRASH))
+    damages = choices.some_of(tuple(DAMAGES)) or tuple(DAMAGES)
+    return attrs.evolve(
+        plan,
+        kinds=(*kinds, FaultKind.CRASH, *damages),
+        strikes=choices.one_of((3, 6, 12)),
+        pause_ms=choices.one_of(DAMAGE_PAUSES_MS),
+    )
+
+
+PLANNERS: Final = {"transactions": draw, "groups": draw_groups, "damage": draw_damage}
 """The populations of worlds, by the name of their workload."""
 
 
@@ -97,6 +113,8 @@ def _draw_kinds(choices: Choices, plan: FuzzPlan, *, copies: bool) -> FuzzPlan:
 
 
 def _applies(kind: FaultKind, plan: FuzzPlan, *, copies: bool) -> bool:
+    if kind in DAMAGES:
+        return False
     if kind is FaultKind.POWER_LOSS:
         # Without syncs there is no promise about a loss of power, and what a plain producer wrote is only
         # promised by the strictest policy.

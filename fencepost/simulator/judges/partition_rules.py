@@ -18,6 +18,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Collection
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
 import attrs
@@ -28,6 +29,7 @@ from fencepost.broker.host import Host, SyncPolicy
 from fencepost.broker.node import Node
 from fencepost.broker.partitions.partition import Partition, ProducerEntry
 from fencepost.journal.indexes import ProducerSnapshot
+from fencepost.journal.storage import DamagedLog
 from fencepost.log_model.offsets import OffsetsModel
 from fencepost.log_model.partitions import LoggedMarker, PartitionModel
 from fencepost.protocol.batches import LENGTH_PREFIX_SIZE, BatchHeader, Buffer, Marker, checksum_matches
@@ -375,7 +377,8 @@ class RecoveryRule:
         if record.host is not None:  # the last leader lives, and may not know yet
             self._remember(record, record.host.node)
         lost_power = self.powerless.pop(key, "no") is None
-        found = self._read(key, checked=lost_power)
+        is_damaged = key in self.journals.damaged
+        found = self._read_damaged(record) if is_damaged else self._read(key, checked=lost_power)
         known = record.headers[: len(found)]
         if found != known:
             at = next(
@@ -409,6 +412,29 @@ class RecoveryRule:
                 )
             found.append(header)
         return found
+
+    def _read_damaged(self, record: PartitionRecord) -> list[BatchHeader]:
+        """Damage that the recovery did not read, since a checkpoint vouched for it, will be found by readers.
+        The judge takes the damaged part as it was decided, and must not be the one to notice.
+        """
+        disk = self.journals.disks[record.key]
+        astray, disk.astray = disk.astray, {}
+        try:
+            found = self._read(record.key, checked=False)
+        except DamagedLog:
+            end = self.journals.journal(record.key).log_end_offset
+            return [header for header in record.headers if header.next_offset <= end]
+        finally:
+            disk.astray = astray
+        # The leader epoch is outside the checksum. Recovery compares it, and readers have no use for it.
+        return (
+            [
+                attrs.evolve(header, leader_epoch=decided.leader_epoch)
+                for header, decided in zip_longest(found, record.headers[: len(found)], fillvalue=found[-1])
+            ]
+            if found
+            else []
+        )
 
     def _promised(self, record: PartitionRecord, *, lost_power: bool) -> int:
         """Everything before this offset must be there."""

@@ -45,7 +45,8 @@ from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.purgatory import InFlightMetadataFetch, LeaderLog
 from fencepost.broker.transactions.state import Transactions
 from fencepost.log_model.transactions import DECISIONS
-from fencepost.protocol.batches import BatchHeader, marker_of
+from fencepost.protocol.batches import BatchHeader, Buffer, checksum_matches, marker_of, walk
+from fencepost.protocol.errors import ProtocolViolation
 from fencepost.protocol.offsets_log import read_offsets
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
@@ -130,10 +131,9 @@ class Invariants:
     def fetched(self, answered: FetchAnswered) -> None:
         """A node replies to a Fetch, with what it read."""
         for part in answered.reply.partitions:
-            if len(part.records):
-                judge_fetched(
-                    part, self.partitions[TopicPartition(part.topic, part.partition)], self.exercised
-                )
+            key = TopicPartition(part.topic, part.partition)
+            if len(part.records) and not (key in self.world.journals.damaged and _is_refused(part.records)):
+                judge_fetched(part, self.partitions[key], self.exercised)
 
     def killed(self, killed: NodeKilled) -> None:
         """A node was killed; its logs are still open."""
@@ -290,6 +290,14 @@ class Invariants:
 
     def _leads(self, host: Host, key: TopicPartition) -> bool:
         return self.partitions[key].host is host and key in host.node.logs
+
+
+def _is_refused(records: Buffer) -> bool:
+    """Whether a client refuses these batches: brokers leave most checksums to the readers, as Kafka does."""
+    try:
+        return not all(checksum_matches(records, at, header) for at, header in walk(records))
+    except ProtocolViolation:
+        return True
 
 
 def _compare(host: Host, key: TopicPartition, name: str, written: TransactionRecord) -> None:

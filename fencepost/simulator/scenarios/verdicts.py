@@ -58,6 +58,8 @@ def _transactions_in_logs(run: Run) -> int:
     """The number of batches in transactions, and of the states that coordinators logged."""
     journals, found = run.world.journals, 0
     for where in sorted(journals.disks):
+        if where in journals.damaged:
+            continue
         for header, batch in journals.journal(where).batches(0):
             if where.topic == TRANSACTION_STATE_TOPIC:
                 known = [record for _, record in read_transactions(batch, header) if record is not None]

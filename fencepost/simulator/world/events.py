@@ -134,6 +134,13 @@ class NodeKilled:
 
 
 @value
+class DamageNoticed:
+    """A node or a client found out that a disk is damaged, in a way that no other event tells."""
+
+    how: str
+
+
+@value
 class DiskFailed:
     """An operation ("append", "sync") failed on the disk of this partition's directory."""
 

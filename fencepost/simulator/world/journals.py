@@ -5,18 +5,23 @@ Rule: only the leader of the newest epoch writes; a loss of power loses its unsy
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import attrs
 
+from fencepost.journal.data_directory import missing_directory
 from fencepost.journal.journal import Journal, JournalSettings
 from fencepost.journal.simulated import Breaks, Choose, SimulatedStorage
+from fencepost.journal.storage import directory_name
 from fencepost.protocol.terms import TopicPartition
 
 
 @attrs.define(eq=False)
 class ClusterJournals:
-    """Every partition's log on a disk of its own. The hosts of all nodes share one of these."""
+    """Every partition's log on a disk of its own. The hosts of all nodes share one of these.
+
+    `damaged` are the logs of which a fault has damaged something, and what.
+    """
 
     choose: Choose
     settings: JournalSettings
@@ -24,6 +29,8 @@ class ClusterJournals:
     disks: dict[TopicPartition, SimulatedStorage] = attrs.Factory(dict[TopicPartition, SimulatedStorage])
     opened: dict[TopicPartition, Journal] = attrs.Factory(dict[TopicPartition, Journal])
     aside: list[SimulatedStorage] = attrs.Factory(list[SimulatedStorage])
+    witnessed: dict[TopicPartition, bool] = attrs.Factory(dict[TopicPartition, bool])
+    damaged: dict[TopicPartition, str] = attrs.Factory(dict[TopicPartition, str])
 
     def journal(self, partition: TopicPartition) -> Journal:
         """The log, created or recovered if no node has it open."""
@@ -32,6 +39,8 @@ class ClusterJournals:
             disk = self.disks.get(partition)
             if disk is None:
                 disk = self.disks[partition] = SimulatedStorage(self.choose, breaks=self.breaks)
+            elif partition in self.witnessed and directory_name(partition) not in disk.directories():
+                raise missing_directory(disk.location, directory_name(partition))
             journal = Journal(disk, partition, settings=self.settings)
             self.opened[partition] = journal
         return journal
@@ -56,6 +65,8 @@ class ClusterJournals:
             disk = self.disks[partition]
             if power_is_lost:
                 disk.lose_power()
+                if not self.witnessed.get(partition, False):
+                    self.witnessed.pop(partition, None)
             else:
                 disk.kill()
 
@@ -65,12 +76,22 @@ class ClusterJournals:
         if journal is not None:
             journal.abandon()
         self.disks.pop(partition, None)
+        # The next topic of this name gets a disk of its own.
+        self.witnessed.pop(partition, None)
+        self.damaged.pop(partition, None)
 
     def set_aside(self, partition: TopicPartition) -> str:
         """Takes the disk of a partition that the metadata does not know out of service."""
         self.give_up(partition)
         self.aside.append(self.disks.pop(partition))
         return f"{partition}~{len(self.aside)}"
+
+    def witness(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note the logs that have a directory, and whether its name is synced, as `DataDirectory` does."""
+        for partition in partitions:
+            journal = self.opened.get(partition)
+            if journal is not None:
+                self.witnessed[partition] = self.witnessed.get(partition, False) or journal.is_named
 
     def close(self) -> None:
         """The logs outlive every node."""
@@ -85,6 +106,6 @@ class ClusterJournals:
             for directory in ("", *disk.directories()):
                 for name in disk.files(directory):
                     path = f"{directory}/{name}" if directory else name
-                    content = disk.read_file(path)
+                    content = disk.content_of(path)
                     assert content is not None, "a file that is listed is there"
                     yield f"{partition} {path}", content

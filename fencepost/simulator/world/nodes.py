@@ -13,17 +13,18 @@ from typing import Any
 import attrs
 
 from fencepost.broker.contract import Answered, Append, Disconnected, Input, Outcome, Received, ReplyTo
-from fencepost.broker.host import Host, SyncPolicy
+from fencepost.broker.host import MANIFEST_INTERVAL_MS, Host, MetadataLost, SyncPolicy
 from fencepost.broker.node import Node
 from fencepost.broker.settings import NodeSettings
 from fencepost.journal.journal import Journal
-from fencepost.journal.storage import StorageError
+from fencepost.journal.storage import DamagedLog, StorageError
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import API_BY_REQUEST, FetchReply
 from fencepost.protocol.terms import TopicPartition
 from fencepost.simulator.world.events import (
     ActBegins,
     ActDone,
+    DamageNoticed,
     FetchAnswered,
     Life,
     LifeChanged,
@@ -32,7 +33,7 @@ from fencepost.simulator.world.events import (
 )
 from fencepost.simulator.world.journals import ClusterJournals
 from fencepost.simulator.world.network import CLOSE, Close, ReplyMessage, RequestMessage, SimulatedConnection
-from fencepost.simulator.world.participants import Participant
+from fencepost.simulator.world.participants import NS_PER_MS, Participant
 
 
 class DeathPlace(Enum):
@@ -82,6 +83,7 @@ class SimulatedNode(Participant):
     peers: dict[int, SimulatedConnection] = attrs.Factory(dict[int, SimulatedConnection])
     syncing: set[TopicPartition] = attrs.Factory(set[TopicPartition])
     tick_at: int | None = None
+    is_manifest_due: bool = False
 
     def __attrs_post_init__(self) -> None:
         self.disk = disk_of(self.participant)
@@ -97,10 +99,15 @@ class SimulatedNode(Participant):
         """A new incarnation over what the logs hold."""
         self.incarnation += 1
         self.death = self.tick_at = None
+        self.is_manifest_due = False
         self.host = Host(Node(self.settings), self.journals, policy=self.policy)
         self.host.carries_own = self.carries_own
         self.host.watch = self._stepped
-        self.host.start(self.clock.ms(self.world.now))
+        try:
+            self.host.start(self.clock.ms(self.world.now))
+        except StorageError:  # the log of the metadata is damaged: as a server, it says so and ends
+            self._end_without_metadata()
+            return
         self.work()
         self.world.events.publish(LifeChanged(self.participant, Life.RESTARTS))
 
@@ -130,6 +137,10 @@ class SimulatedNode(Participant):
             self.world.network.give_up(connection)
         self.peers.clear()
         self.world.events.publish(LifeChanged(self.participant, Life.CRASHES))
+
+    def _end_without_metadata(self) -> None:
+        self.world.events.publish(DamageNoticed("a node ended without its metadata"))
+        self.kill()
 
     def catch_up(self) -> None:
         super().catch_up()
@@ -187,14 +198,20 @@ class SimulatedNode(Participant):
         host = self.host
         if host is None or self.is_paused:
             return
+        try:
+            self._work(host)
+        except MetadataLost:
+            self._end_without_metadata()
+        if self.host is host:
+            self._flush(host)
+
+    def _work(self, host: Host) -> None:
         now = self.clock.ms(self.world.now)
         heard = self.heard
         if self.death is None and not self.sends_at_once and ActDone not in heard and ActBegins not in heard:
             host.work_until_idle(now)
         else:
             self._work_watched(host, now)
-        if self.host is host:
-            self._flush(host)
 
     def _work_watched(self, host: Host, now: int) -> None:
         """Do one thing at a time; the node may be killed between any two."""
@@ -243,6 +260,14 @@ class SimulatedNode(Participant):
                 self.world.at(at, self._sync, (host, journal, journal.log_end_offset))
         if host.wakes_at_ms is not None:
             self._wake_at(host.wakes_at_ms)
+        if self.world.writes_manifests and host.changed and not self.is_manifest_due:
+            self.is_manifest_due = True
+            self.world.at(self.world.now + MANIFEST_INTERVAL_MS * NS_PER_MS, self._write_manifests, host)
+
+    def _write_manifests(self, host: Host) -> None:
+        if self.host is host:
+            self.is_manifest_due = False
+            host.write_manifests()
 
     def _peer(self, node_id: int) -> SimulatedConnection:
         peer = self.peers.get(node_id)
@@ -261,7 +286,10 @@ class SimulatedNode(Participant):
         try:
             offset = min(journal.sync(), end)
         except StorageError as problem:
-            host.sync_failed(key, problem)
+            try:
+                host.sync_failed(key, problem)
+            except MetadataLost:
+                self._end_without_metadata()
         else:
             host.synced(key, offset)
         self.work()
@@ -292,8 +320,11 @@ def disk_of(participant: str) -> str:
 
 def led_by(host: Host) -> list[TopicPartition]:
     """The partitions that this host leads by the newest epoch: their logs die with its process."""
-    return [
-        key
-        for key, log in host.node.logs.items()
-        if host.directory.journal(key).leader_epoch <= log.partition.leader_epoch
-    ]
+    return [key for key, log in host.node.logs.items() if _is_newest(host, key, log.partition.leader_epoch)]
+
+
+def _is_newest(host: Host, key: TopicPartition, leader_epoch: int) -> bool:
+    try:
+        return host.directory.journal(key).leader_epoch <= leader_epoch
+    except DamagedLog:  # another node gave it up, and nobody can open it again
+        return False

@@ -83,6 +83,7 @@ class World:
         self.events = EventStream()
         self.network = Network(self, encodes=settings.encodes)
         self.speeds: dict[str, int] = {}  # factors of slowness, by lane or disk
+        self.writes_manifests = False  # as a server does, where something reads them: in worlds with damage
         self.broken_disks: set[tuple[str, str]] = set()  # operation and directory of a partition
         self.journals = ClusterJournals(self._choose_of_disk, settings=settings.journals, breaks=self._breaks)
         self.nodes = [self._make_node(number + 1) for number in range(settings.nodes)]

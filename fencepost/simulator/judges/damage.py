@@ -1,0 +1,76 @@
+"""Whether somebody noticed the damage of a run: *detected or harmless, never wrong*.
+
+Rule: what counts is what an operator or a client is told. All other judges say whether anything was wrong.
+"""
+
+#     a node refuses a damaged log, or does not start without its metadata    the operator reads why
+#     a reader gets an error instead of records                               KAFKA_STORAGE_ERROR
+#     a reader refuses records whose checksum is wrong                        CorruptRecords
+#
+# A run with damage that nobody noticed must end like any other run: everything copied, nothing open. This
+# is what "harmless" means. Once damage was noticed, progress is no longer owed, and only what clients see
+# counts.
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+
+from fencepost.broker.contract import Answered, StorageFailed, Warn
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.terms import TopicPartition
+from fencepost.simulator.world.events import DamageNoticed, FetchAnswered, NodeStepped
+from fencepost.simulator.world.world import World
+
+DETECTED: Final = "damage: detected"
+HARMLESS: Final = "damage: harmless"
+_SAID: Final = frozenset({ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.CORRUPT_MESSAGE})
+
+
+@attrs.define(eq=False)
+class DamageBook:
+    """Who noticed, by way, and when that was first (nanoseconds)."""
+
+    world: World
+    noticed: dict[str, int] = attrs.Factory(dict[str, int])
+
+    @property
+    def is_detected(self) -> bool:
+        return bool(self.noticed)
+
+    @property
+    def detected_at(self) -> int:
+        return min(self.noticed.values())
+
+    def attach(self) -> None:
+        """Look on from now on."""
+        self.world.events.subscribe(NodeStepped, self._stepped)
+        self.world.events.subscribe(FetchAnswered, self._fetched)
+        self.world.events.subscribe(DamageNoticed, self._noticed)
+
+    def verdict(self) -> str | None:
+        """What became of the damage of this run, as a mark; None if nothing was damaged."""
+        if not self.world.journals.damaged:
+            return None
+        return DETECTED if self.is_detected else HARMLESS
+
+    def _stepped(self, step: NodeStepped) -> None:
+        arrived = step.arrived
+        if isinstance(arrived, StorageFailed) and arrived.is_damaged:
+            self._note("a node refused a log")
+        elif isinstance(arrived, Answered) and any(isinstance(each, Warn) for each in step.outcome.effects):
+            self._note("a node refused records of the controller")
+
+    def _fetched(self, answered: FetchAnswered) -> None:
+        damaged = self.world.journals.damaged
+        for part in answered.reply.partitions:
+            if part.error in _SAID and TopicPartition(part.topic, part.partition) in damaged:
+                self._note("a reader got an error")
+
+    def _noticed(self, noticed: DamageNoticed) -> None:
+        self._note(noticed.how)
+
+    def _note(self, how: str) -> None:
+        if self.world.journals.damaged:
+            self.noticed.setdefault(how, self.world.now)
