@@ -88,6 +88,8 @@ class Connection:
         announced = self.frames.announced()
         if announced is not None and self.frames.arrived >= READ_SIZE:
             await self._reserve(announced)
+        if self.is_closed:
+            return False
         if announced is not None and self.reserved:
             size_max = announced.size - self.frames.arrived
         else:

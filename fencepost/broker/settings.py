@@ -49,9 +49,8 @@ class ConnectionSettings:
     max_connections: int | None = None  # None: half of the file descriptors; the logs need the others
     connections_max_idle_ms: int = 600_000
     queued_max_request_bytes: int = attrs.field(default=256 << 20, validator=_holds_the_largest)
-    queued_max_response_bytes: int = (
-        256 << 20
-    )  # Kafka has none: its answers stay in files until they are sent
+    # Kafka has none: it sends records from their files.
+    queued_max_response_bytes: int = attrs.field(default=256 << 20, validator=_holds_the_largest)
 
 
 @attrs.frozen(kw_only=True)
