@@ -228,8 +228,9 @@ class DataDirectory:
 def missing_directory(location: str, name: str) -> DamagedLog:
     """What to raise for a log whose directory is gone."""
     return DamagedLog(
-        f"{location}/{name} is missing. All records of this log are at stake, so it is not served: restore "
-        "the directory from a copy, or create an empty one to begin without its records"
+        location,
+        f"{name} is missing. All records of this log are at stake, so it is not served. An empty directory "
+        "in its place begins the log anew, without them",
     )
 
 
