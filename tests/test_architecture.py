@@ -42,6 +42,7 @@ ARROWS: dict[str, frozenset[str]] = {
 # The only files of the cores' parts that may wait, see clocks, draw numbers and touch files or sockets.
 SHELLS = frozenset(
     {
+        "broker/admission.py",
         "broker/connections.py",
         "broker/embedded.py",
         "broker/server.py",
@@ -52,6 +53,7 @@ SHELLS = frozenset(
         "client/shells/sync.py",
         "client/shells/sync_driver.py",
         "journal/disk.py",
+        "protocol/tls.py",
     }
 )
 

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import attrs
 import trio
 
+from fencepost.broker.access.session import Session
 from fencepost.broker.memory import (
     FETCH_OWN_BYTES,
     FETCHES_MAX,
@@ -67,6 +68,7 @@ class Connection:
     nursery: trio.Nursery
     requests: Share
     answers: Share
+    session: Session | None = None  # None: everyone may do everything
     frames: FrameReader = attrs.Factory(FrameReader)
     reserved: int = 0  # room that was taken for the next frame
     in_progress: dict[int, InProgress] = attrs.Factory(dict[int, InProgress])  # by correlation id
@@ -97,8 +99,16 @@ class Connection:
         size = await self._receive(into[:size_max])
         if not self.frames.arrived:
             self.frame_ms = self.active_ms
-        self.frames.add(into[:size])
+        self.frames.add(into[:size] if self.session is None else self._decrypted(self.session, into[:size]))
         return size > 0
+
+    def _decrypted(self, session: Session, chunk: memoryview) -> Buffer:
+        """What the client said; TLS may have something to say in between."""
+        try:
+            return session.decrypt(chunk)
+        finally:
+            if session.tls is not None:
+                self._send(session.tls.outgoing())
 
     async def _receive(self, into: memoryview) -> int:
         self.is_reading = True
@@ -172,6 +182,12 @@ class Connection:
 
     def send(self, pieces: list[Buffer]) -> None:
         """Send an answer: at once as far as the kernel takes it; a task sends the rest."""
+        if self.session is not None and self.session.tls is not None:
+            self.session.tls.send(pieces)
+            pieces = [self.session.tls.outgoing()]
+        self._send(*pieces)
+
+    def _send(self, *pieces: Buffer) -> None:
         if self.is_closed:
             return
         is_waiting = bool(self.unsent)
@@ -215,6 +231,15 @@ class Connection:
         self.room.unpark_all()
 
     # --- both
+
+    @property
+    def peer(self) -> str:
+        """The address of the client, for the log."""
+        try:
+            host, port = self.socket.getpeername()[:2]
+        except OSError:
+            return "a closed connection"
+        return f"{host}:{port}"
 
     @property
     def stalled_bytes(self) -> int:
@@ -316,7 +341,9 @@ class Connections:
         self.requests = MemoryPool(self.settings.queued_max_request_bytes, pressed=self.pressed)
         self.answers = MemoryPool(self.settings.queued_max_response_bytes, pressed=self.pressed)
 
-    def open(self, accepted: socket.socket, nursery: trio.Nursery) -> Connection:
+    def open(
+        self, accepted: socket.socket, nursery: trio.Nursery, session: Session | None = None
+    ) -> Connection:
         """A connection for a socket that was accepted."""
         accepted.setblocking(False)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -328,6 +355,7 @@ class Connections:
             nursery,
             Share(self.requests, number, REQUEST_OWN_BYTES),
             Share(self.answers, number, FETCHES_MAX * FETCH_OWN_BYTES),
+            session,
         )
         return connection
 

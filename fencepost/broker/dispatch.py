@@ -99,6 +99,8 @@ REQUESTS: Final[dict[type[Any], Handler]] = {
     m.OffsetFetch: offsets.fetch,
     m.FindCoordinator: describe.find_coordinator,
     m.ApiVersions: describe.api_versions,
+    m.SaslHandshake: describe.refuse_sasl,
+    m.SaslAuthenticate: describe.refuse_sasl,
     m.CreateTopics: cluster_handlers.create_topics,
     m.DeleteRecords: delete_records.delete_records,
     m.DeleteTopics: cluster_handlers.delete_topics,

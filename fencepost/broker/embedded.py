@@ -5,17 +5,32 @@ Rule: it is the broker of `fencepost serve`, on a real socket; only the process 
 
 from __future__ import annotations
 
+import secrets
 import threading
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Literal
 
 import outcome
 import trio
 
+from fencepost.broker.access.files import parse_acls
+from fencepost.broker.access.session import AccessSettings
 from fencepost.broker.host import SyncPolicy
 from fencepost.broker.server import BrokerSettings, Ready, serve
 from fencepost.broker.settings import NodeSettings
 from fencepost.protocol.errors import FencepostError
+from fencepost.protocol.scram import KEY_SIZE, SALT_SIZE, Users, make_credential
+
+
+def users_of(passwords: Mapping[str, str]) -> Users:
+    """Users with new salts, as a user file would hold them."""
+    credentials = {
+        name: make_credential(password, secrets.token_bytes(SALT_SIZE))
+        for name, password in passwords.items()
+    }
+    return Users(credentials=credentials, decoy_key=secrets.token_bytes(KEY_SIZE))
+
 
 START_SECONDS_MAX = 30.0  # a large log is read before the broker is ready
 
@@ -37,9 +52,24 @@ class Broker:
         port: int = 0,
         sync: Literal["none", "commit", "all"] = "none",
         node: NodeSettings | None = None,
+        users: Mapping[str, str] | None = None,
+        acls: str | None = None,
+        tls_cert: str | None = None,
+        tls_key: str | None = None,
+        tls_client_ca: str | None = None,
     ) -> None:
+        """`users`: passwords by name; then clients must authenticate. `acls`: the text of an ACL file.
+        `tls_cert`, `tls_key`, `tls_client_ca`: PEM files. See docs/access.md.
+        """
+        access = AccessSettings(
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            tls_client_ca=tls_client_ca,
+            users=None if users is None else users_of(users),
+            acls=None if acls is None else parse_acls(acls, "acls"),
+        )
         self.settings = BrokerSettings(
-            directory=directory, port=port, sync=SyncPolicy(sync), node=node or NodeSettings()
+            directory=directory, port=port, access=access, sync=SyncPolicy(sync), node=node or NodeSettings()
         )
         self._thread: threading.Thread | None = None
         self._ready: Ready | None = None

@@ -50,6 +50,8 @@ from typing import Final
 import attrs
 import trio
 
+from fencepost.broker.access.session import AccessSettings, NotAdmitted, Session
+from fencepost.broker.admission import Admission
 from fencepost.broker.connections import (
     PRESSED_SWEEP_MS,
     SWEEP_MS,
@@ -74,12 +76,15 @@ from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import ErrorCode, FencepostError, ProtocolViolation
 from fencepost.protocol.frames import (
     FrameTooLarge,
+    PeerSpeaksTls,
     ReplyFrame,
+    RequestFrame,
     UnsupportedVersion,
     decode_request,
     encode_reply,
 )
-from fencepost.protocol.messages import Produce
+from fencepost.protocol.messages import Produce, Request
+from fencepost.protocol.secure import TlsFailed
 from fencepost.protocol.terms import escaped
 
 RECEIVE_SIZE: Final = 1 << 20  # bytes of a large frame per wake-up
@@ -100,6 +105,7 @@ class BrokerSettings:
     directory: str | None = None
     host: str = "127.0.0.1"
     port: int = 0
+    access: AccessSettings = attrs.Factory(AccessSettings)
     sync: SyncPolicy = SyncPolicy.NONE
     node: NodeSettings = attrs.Factory(NodeSettings)
     connections: ConnectionSettings = attrs.Factory(ConnectionSettings)
@@ -162,6 +168,9 @@ class Server:
         self.host = host
         self.listener = listener
         self.is_held = False
+        self.admission: Admission | None = None
+        if not settings.access.is_off:
+            self.admission = Admission(settings.access, address=listener.getsockname()[0])
         faults = server_faults(settings.faults, node_id=settings.node.node_id)
         self.pauses = [fault for fault in faults if isinstance(fault, PauseAfterAppend)]
         self.drops = [fault for fault in faults if isinstance(fault, DropReply)]
@@ -239,6 +248,8 @@ class Server:
             # Not in progress: refused already, when its handler failed after part of its work.
             if connection is None or not connection.end(answer.to.correlation_id):
                 continue
+            if connection.session is not None:
+                answer = connection.session.amended(answer)
             if answer.to in self.lost:
                 self.lost.discard(answer.to)
                 print(json.dumps({"lost_reply": type(answer.body).__name__}), flush=True)
@@ -278,7 +289,8 @@ class Server:
                     accepted.close()
                     self._tell_refused(f"there are {self.connections.limit} connections (max.connections)")
                 else:
-                    nursery.start_soon(self._serve, self.connections.open(accepted, nursery))
+                    session = None if self.admission is None else self.admission.session()
+                    nursery.start_soon(self._serve, self.connections.open(accepted, nursery, session))
 
     async def _refuse_with(self, spare: SpareDescriptor) -> None:
         """Out of file descriptors: accept the next connection with the spare one, and close it."""
@@ -295,10 +307,21 @@ class Server:
     async def _serve(self, connection: Connection) -> None:
         """Serve one client until it leaves or violates the protocol; that ends this connection only."""
         try:
-            while await connection.receive(self._received):
+            is_open = self.admission is None or await self.admission.admit(connection, self._offer_early)
+            while is_open:
                 await self._take_up(connection)
                 if connection.frames.arrived:
                     self.hurry(SWEEP_MS)
+                is_open = await connection.receive(self._received)
+        except NotAdmitted as problem:
+            connection.send(encode_reply(problem.reply))
+            self.notices.log("a login", f"refused a connection from {connection.peer}: {problem}")
+        except PeerSpeaksTls as problem:
+            # Any frame will do: what is not TLS tells the client's TLS library what is wrong.
+            connection.send(encode_reply(ReplyFrame(0, error=ErrorCode.INVALID_REQUEST, body=None)))
+            self.notices.log("TLS", f"refused a connection from {connection.peer}: {problem}")
+        except TlsFailed as problem:
+            self.notices.log("TLS", f"refused a connection from {connection.peer}: {problem}")
         except ProtocolViolation as problem:
             self.notices.log("a violation", f"closed a connection that violated the protocol: {problem}")
         except Exception as problem:  # noqa: BLE001 - a bug costs this connection, not the others
@@ -308,6 +331,11 @@ class Server:
             del self.connections.opened[connection.number]
             self.host.offer(Disconnected(connection=connection.number))
             self.turn()
+
+    def _offer_early(self, connection: Connection, frame: memoryview) -> None:
+        """Take up a request that needs no authentication."""
+        self._offer(connection, frame)
+        self.turn()
 
     async def _take_up(self, connection: Connection) -> None:
         """Take up the requests that have arrived, one after the other, and yield when the turn is over."""
@@ -333,16 +361,39 @@ class Server:
             connection.send(encode_reply(refused))
             return
         to, request = ReplyTo(connection.number, arrived.correlation_id), arrived.request
+        session = connection.session
         if to.correlation_id in connection.in_progress:
             raise ProtocolViolation(
                 f"correlation id {to.correlation_id} is in use: an earlier request with it has no reply yet"
             )
         if not (type(request) is Produce and request.acks == 0):  # that gets no reply
             connection.begin(to.correlation_id, type(request))
+        if session is not None:
+            allowed = self._authorized(connection, session, arrived)
+            if allowed is None:
+                return
+            request = allowed
         for drop in self.drops:
             if drop.strikes(request):
                 self.lost.add(to)
-        self.host.offer(Received(request, to=to, version=arrived.version))
+        principal = None if session is None else session.principal
+        self.host.offer(Received(request, to=to, version=arrived.version, principal=principal))
+
+    def _authorized(self, connection: Connection, session: Session, arrived: RequestFrame) -> Request | None:
+        """The part of the request that the principal may have carried out; None if it is answered already."""
+        number, request = arrived.correlation_id, arrived.request
+        verdict = session.authorize(request, arrived.version)
+        if verdict.denial is not None:
+            what = f"{session.principal} may not {verdict.denial} ({type(request).__name__})"
+            self.notices.log(f"a denial of {session.principal}", what)
+        if number in connection.in_progress:  # otherwise nobody waits for an answer (acks 0)
+            if verdict.request is None:
+                connection.end(number)
+                to = ReplyTo(connection.number, number)
+                connection.send(self._encode(Reply(to, error=verdict.error, body=verdict.body)))
+            elif verdict.amendment is not None:
+                session.amendments[number] = verdict.amendment
+        return verdict.request
 
     # --- time and syncs
 

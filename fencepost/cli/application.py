@@ -36,6 +36,17 @@ COMMANDS = (
         When the broker is ready, it prints two lines: its address as text, then the same as JSON.
         """,
     ),
+    ("user", None, "Add users to the file of users of a broker, and remove them."),
+    (
+        "user add",
+        "fencepost.cli.user:add_user",
+        """Add a user to a file of users, or change the password of one.
+
+        The password is asked for, or read from standard input. The file holds SCRAM credentials, from which
+        it cannot be computed.
+        """,
+    ),
+    ("user remove", "fencepost.cli.user:remove_user", "Remove a user from a file of users."),
     ("topic", None, "Create, list, describe and delete topics; delete records."),
     ("topic create", "fencepost.cli.topic:create_topic", "Create a topic."),
     ("topic list", "fencepost.cli.topic:list_topics", "List topics."),

@@ -21,6 +21,7 @@ from fencepost.cli.errors import OK, WRONG_USAGE, CommandFailed
 from fencepost.cli.options import WithoutFixes
 
 if TYPE_CHECKING:
+    from fencepost.broker.access.session import AccessSettings
     from fencepost.broker.memory import MemoryBound
     from fencepost.broker.server import BrokerSettings, Ready
     from fencepost.broker.settings import NodeSettings
@@ -45,6 +46,11 @@ def serve(
     connections_max_idle_ms: _Duration = None,
     queued_max_request_bytes: _QueueSize = None,
     queued_max_response_bytes: _QueueSize = None,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
+    tls_client_ca: Path | None = None,
+    users: Path | None = None,
+    acls: Path | None = None,
     sync: Literal["none", "commit", "all"] = "none",
     transaction_max_timeout_ms: _Duration = None,
     transactional_id_expiration_ms: _Duration = None,
@@ -71,8 +77,8 @@ def serve(
     host
         Address to listen on.
     insecure
-        Listen beyond this machine. The broker has no users and no encryption: anyone who reaches the port can
-        read, write and delete everything.
+        Listen beyond this machine although TLS, users or ACLs are missing. Without any of them, anyone who
+        reaches the port can read, write and delete everything.
     port
         Port to listen on; 0 picks a free port.
     max_connections
@@ -84,6 +90,17 @@ def serve(
         Memory for all requests that have arrived and are not answered. [default: 256 MiB]
     queued_max_response_bytes
         Memory for all answers that clients have not taken yet. [default: 256 MiB]
+    tls_cert
+        PEM file with the broker's certificate and its chain: clients connect by TLS only.
+    tls_key
+        PEM file with the private key of that certificate.
+    tls_client_ca
+        PEM file with authorities: each client must show a certificate of one of them.
+    users
+        File of users, made by `fencepost user add`: clients must log in (SASL PLAIN or SCRAM-SHA-256).
+    acls
+        TOML file with the rights of users (docs/access.md). Without it, everyone who may connect may do
+        everything.
     sync
         When to force the log to disk: none = never (survives kills, not power loss), commit = before a commit
         is acknowledged, all = before every acknowledgement.
@@ -113,13 +130,12 @@ def serve(
         "when coordinator of app appends PREPARE_COMMIT do pause node 1".
     """
     _check_place(directory, memory=memory)
-    _check_host(host, insecure=insecure)
+    access = _access(tls_cert, tls_key, tls_client_ca, users, acls, reachable=host, insecure=insecure)
     _check_faults(fault)
     import attrs
-    import trio
 
     from fencepost.broker.host import SyncPolicy
-    from fencepost.broker.server import BrokerSettings, serve_until_signalled
+    from fencepost.broker.server import BrokerSettings
     from fencepost.broker.settings import ConnectionSettings
 
     given = {
@@ -141,17 +157,26 @@ def serve(
     }
     node = _generation(transaction_version, partition_verification, without_fixes, break_)
     settings = BrokerSettings(
-        directory=None if directory is None else str(directory),
+        directory=_path(directory),
         host=host,
         port=port,
+        access=access,
         sync=SyncPolicy(sync),
         node=attrs.evolve(node, **_given(given)),
         connections=ConnectionSettings(**_given(clients)),
         faults=fault,
     )
+    _run(settings, with_parent=with_parent)
+    return OK
+
+
+def _run(settings: BrokerSettings, *, with_parent: bool) -> None:
+    import trio
+
+    from fencepost.broker.server import serve_until_signalled
+
     tell = partial(_tell_ready, settings, with_parent=with_parent)
     trio.run(partial(serve_until_signalled, settings, on_ready=tell))
-    return OK
 
 
 def _given(options: Mapping[str, int | None]) -> dict[str, Any]:
@@ -168,11 +193,55 @@ def _check_place(directory: Path | None, *, memory: bool) -> None:
         )
 
 
-def _check_host(host: str, *, insecure: bool) -> None:
-    if not insecure and not _is_loopback(host):
+def _access(
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_client_ca: Path | None,
+    users: Path | None,
+    acls: Path | None,
+    *,
+    reachable: str,
+    insecure: bool,
+) -> AccessSettings:
+    """Who may connect and do what, from the files of the options."""
+    from fencepost.broker.access.files import parse_acls, parse_users
+    from fencepost.broker.access.session import AccessSettings
+
+    if (tls_cert is None) != (tls_key is None) or (tls_client_ca is not None and tls_cert is None):
         raise CommandFailed(
-            f"--host {host} opens the broker to other machines, and it has no users and no encryption",
-            then="add --insecure if everyone who reaches the port may do everything",
+            "TLS needs --tls-cert and --tls-key; --tls-client-ca is an addition to them",
+            then="give the certificate and its private key, each as a PEM file",
+            code=WRONG_USAGE,
+        )
+    access = AccessSettings(
+        tls_cert=_path(tls_cert),
+        tls_key=_path(tls_key),
+        tls_client_ca=_path(tls_client_ca),
+        users=None if users is None else parse_users(_read(users), str(users)),
+        acls=None if acls is None else parse_acls(_read(acls), str(acls)),
+    )
+    _check_host(reachable, access, insecure=insecure)
+    return access
+
+
+def _path(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as problem:
+        raise CommandFailed(f"{path} is not a text file: {problem.reason}", code=WRONG_USAGE) from problem
+
+
+def _check_host(host: str, access: AccessSettings, *, insecure: bool) -> None:
+    missing = access.missing
+    if missing and not insecure and not _is_loopback(host):
+        raise CommandFailed(
+            f"--host {host} opens the broker to other machines, and it has no {', no '.join(missing)}",
+            then="docs/access.md sets them up; --insecure leaves them out, so that everyone who reaches the "
+            "port may do what they would prevent",
             code=WRONG_USAGE,
         )
 

@@ -52,6 +52,7 @@ from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.consumer_records import ConsumedBatch
 from fencepost.client.effects import CallAnswered, Effect, TransactionCall
 from fencepost.client.errors import (
+    AuthenticationFailed,
     BufferFull,
     ClientError,
     CommitOutcomeUnknown,
@@ -279,11 +280,11 @@ class ProducerCalls:
         must be aborted. CommitOutcomeUnknown when the commit was sent and no answer arrived in time, or the
         caller was interrupted; this error replaces the cancellation of a task, so that no caller can miss it.
         """
+        # A new connection may be refused while an EndTxn that was sent has no answer: it stays unknown.
+        ends_the_wait = (*self._driver.cancelled, AuthenticationFailed)
         try:
             yield from self._operate(self._machine.commit, TransactionCall.COMMIT, timeout_ms)
-        except (ClientError, GeneratorExit):
-            raise  # the call has its result; or the simulated process was killed
-        except self._driver.cancelled as cancellation:
+        except ends_the_wait as cancellation:
             failure = self._give_up_commit()
             if failure is None:
                 return  # the answer arrived in the same moment: committed
@@ -291,6 +292,8 @@ class ProducerCalls:
                 # A scope such as move_on_after swallows a cancellation, and would hide the unknown outcome.
                 raise failure.exception() from cancellation
             raise
+        except (ClientError, GeneratorExit):
+            raise  # the call has its result; or the simulated process was killed
         except BaseException:  # Ctrl-C
             self._give_up_commit()
             raise

@@ -48,6 +48,7 @@ import attrs
 from fencepost.client.consumer_records import RAW, ConsumedBatch, RecordDecoder, Selection, select
 from fencepost.client.effects import Effect
 from fencepost.client.errors import (
+    AUTHORIZATION_ERRORS,
     CorruptRecords,
     Failure,
     OffsetOutOfRange,
@@ -428,7 +429,9 @@ class ConsumerMachine(RequestMachine):
         for reading in self.readings.values():
             topic = reading.partition.topic
             since = self._unknown_since.get(topic)
-            if since is not None and now - since >= UNKNOWN_TOPIC_PATIENCE_MS and reading.problem is None:
+            if since is None or reading.problem is not None:
+                continue
+            if now - since >= UNKNOWN_TOPIC_PATIENCE_MS or errors[topic] in AUTHORIZATION_ERRORS:
                 reading.problem = unknown_topic(topic, errors[topic])
 
     def _find_positions(self) -> None:

@@ -11,7 +11,7 @@ a failure.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import attrs
 
@@ -134,6 +134,20 @@ class CorruptRecords(ClientError):
     advice = "Inspect the log with `fencepost dump`; seek() to a later offset skips the damaged batch"
 
 
+class AuthenticationFailed(ClientError):
+    """The broker refused the connection, or its certificate or its signature is not valid. Every call of this
+    client raises it from now on.
+    """
+
+    advice = "Close this client, correct its security settings or the broker's, and create a new client"
+
+
+class AuthorizationFailed(ClientError):
+    """The broker's ACLs do not allow this; `error` says for which kind of resource."""
+
+    advice = "Ask an administrator of the broker for an ACL entry that allows it; then create a new client"
+
+
 class RequestFailed(ClientError):
     """The broker rejected the request; `error` is its error code."""
 
@@ -153,8 +167,16 @@ class Failure:
         return self.kind(self.because, self.error)
 
 
+AUTHORIZATION_ERRORS: Final = frozenset({
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+})  # fmt: skip
+
+
 def unknown_topic(topic: str, error: ErrorCode) -> Failure:
     """The failure of a producer or consumer whose topic has this error in the cluster's metadata."""
+    if error in AUTHORIZATION_ERRORS:
+        return refused(AuthorizationFailed, error, f"topic {topic!r}")
     is_missing = error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     why = f"topic {topic!r} does not exist" if is_missing else f"topic {topic!r}: {error.meaning}"
     return Failure(UnknownTopic, because=f"{why} ({error.name})", error=error)
@@ -162,4 +184,6 @@ def unknown_topic(topic: str, error: ErrorCode) -> Failure:
 
 def refused(kind: type[ClientError], error: ErrorCode, what: str, because: str = "") -> Failure:
     """The failure for an error code in the reply to `what`; `because` is the broker's explanation, if any."""
+    if kind is RequestFailed and error in AUTHORIZATION_ERRORS:
+        kind = AuthorizationFailed
     return Failure(kind, because=f"{what}: {because or error.meaning} ({error.name})", error=error)

@@ -133,7 +133,7 @@ class ClusterMetadata:
             if topic.error is not NO_ERROR:
                 self.topic_errors[topic.topic] = topic.error
                 self.partition_counts.pop(topic.topic, None)
-                self.is_stale = self.is_stale or topic.error.remedy is not Remedy.RAISE
+                self.is_stale = self.is_stale or topic.error.remedy in (Remedy.RETRY, Remedy.REFRESH)
                 continue
             self.topic_errors.pop(topic.topic, None)
             self.partition_counts[topic.topic] = len(topic.partitions)

@@ -37,9 +37,10 @@ from fencepost.client.effects import (
 from fencepost.client.errors import Failure
 from fencepost.client.metadata import Address
 from fencepost.client.requests import RequestMachine
+from fencepost.client.security import REFUSALS, Handshake, Refused, StartHandshake, refusal
 from fencepost.protocol.batches import Buffer
-from fencepost.protocol.errors import ErrorCode, ProtocolViolation
-from fencepost.protocol.frames import FrameReader, decode_reply_of, encode_request
+from fencepost.protocol.errors import NO_ERROR, ErrorCode, ProtocolViolation
+from fencepost.protocol.frames import FrameReader, PeerSpeaksTls, decode_reply_of, encode_request
 from fencepost.protocol.messages import API_BY_REQUEST, Api, ReplyBody
 from fencepost.protocol.terms import INT32_MAX
 
@@ -67,6 +68,7 @@ class ClientConnection:
 
     client_id: str
     request_timeout_ms: int
+    start_handshake: StartHandshake | None = None
     outbox: deque[Buffer] = attrs.field(factory=deque)
     """The bytes to write, in order; the driver removes what it has written."""
     _next: int = 0
@@ -74,6 +76,15 @@ class ClientConnection:
     _in_flight: dict[int, _Expected] = attrs.field(factory=dict)
     _in_order: bool = True
     """Whether the deadlines are in the order of the requests."""
+    _handshake: Handshake | None = None
+
+    def begin(self, host: str) -> None:
+        """The driver is about to connect: what waits in the outbox goes through TLS and SASL first."""
+        if self.start_handshake is not None:
+            self._handshake = self.start_handshake(host)
+            self._handshake.send(list(self.outbox))
+            self.outbox.clear()
+            self._pass_on(self._handshake.outgoing())
 
     @property
     def deadline(self) -> int | None:
@@ -97,17 +108,29 @@ class ClientConnection:
         pieces = encode_request(
             effect.request, correlation_id=correlation_id, client_id=self.client_id, version=effect.version
         )
-        self.outbox.extend(
-            filter(len, pieces)
-        )  # sendmsg() of an empty piece writes nothing, so it would stay for ever
+        if self._handshake is not None:
+            self._handshake.send(pieces)
+            pieces = self._handshake.outgoing()
+        self._pass_on(pieces)
+
+    def _pass_on(self, pieces: list[Buffer]) -> None:
+        # sendmsg() of an empty piece writes nothing, so it would stay for ever.
+        self.outbox.extend(filter(len, pieces))
 
     def receive(self, chunk: Buffer) -> Iterator[RequestResult]:
-        """The answers that `chunk` completes; ProtocolViolation for an unknown correlation id."""
+        """The answers that `chunk` completes; ProtocolViolation for an unknown correlation id, Refused when
+        the connection can never be used.
+        """
+        if self._handshake is not None:
+            chunk = self._handshake.receive(chunk)
+            self._pass_on(self._handshake.outgoing())
         for frame in self._reader.feed(chunk):
             yield self._answer(frame)
 
     def _answer(self, frame: memoryview) -> RequestResult:
         reply = decode_reply_of(frame, self._api_of)
+        if reply.error is not NO_ERROR and reply.error in REFUSALS:
+            raise refusal(reply.error, None if self._handshake is None else self._handshake.security)
         expected = self._in_flight.pop(reply.correlation_id)
         return RequestResult(expected.token, reply.error, reply.body)
 
@@ -139,6 +162,9 @@ class NetworkClient:
     machine: RequestMachine
     client_id: str = attrs.field(kw_only=True)
     request_timeout_ms: int = attrs.field(kw_only=True)
+    start_handshake: StartHandshake | None = attrs.field(default=None, kw_only=True)
+    failure: Failure | None = attrs.field(default=None, init=False)
+    """Why no connection can be used any more: every waiting caller must get it."""
     notify: Callable[[Hashable], object] = attrs.field(default=id, kw_only=True)
     """Called with the `news` of the waits whose condition may be true now."""
     connections: dict[int, ClientConnection] = attrs.field(factory=dict)
@@ -148,9 +174,12 @@ class NetworkClient:
     answers: dict[int, CallAnswered] = attrs.field(factory=dict)
     _machine_wake: int | None = None
 
-    def address(self, node_id: int) -> Address | None:
-        """The address of a node, if it is still known."""
-        return self.machine.cluster.address(node_id)
+    def open(self, node_id: int) -> Address | None:
+        """The address that the driver must connect to now; None if it is not known any more."""
+        address = self.machine.cluster.address(node_id)
+        if address is not None:
+            self.connections[node_id].begin(address[0])
+        return address
 
     def perform(self, effects: Iterable[Effect], now: int) -> None:
         """Performs effects of the machine: requests go to outboxes, results to waiting callers."""
@@ -177,9 +206,11 @@ class NetworkClient:
     def _connection(self, node_id: int) -> ClientConnection:
         found = self.connections.get(node_id)
         if found is None:
-            found = ClientConnection(self.client_id, self.request_timeout_ms)
+            found = ClientConnection(self.client_id, self.request_timeout_ms, self.start_handshake)
             self.connections[node_id] = found
-            self.to_open.append(node_id)
+            # After a refusal nothing is tried again: its requests only time out.
+            if self.failure is None:
+                self.to_open.append(node_id)
         return found
 
     def received(self, node_id: int, chunk: Buffer, now: int) -> str | None:
@@ -191,6 +222,10 @@ class NetworkClient:
             for answer in connection.receive(chunk):
                 self._hand_over(answer, now)
         except ProtocolViolation as problem:
+            if isinstance(problem, PeerSpeaksTls):
+                problem = Refused('the broker demands TLS: set security_protocol to "SSL" or "SASL_SSL"')
+            if isinstance(problem, Refused):
+                self.failure = problem.failure
             self.lost(node_id, now)
             return str(problem)
         return None

@@ -52,7 +52,10 @@ from fencepost.client.batch import ProducerBatch, ProducerRecord, check_record
 from fencepost.client.delivery import Delivery, Refusal
 from fencepost.client.effects import Effect, Resolve, TransactionCall
 from fencepost.client.errors import (
+    AUTHORIZATION_ERRORS,
+    AuthorizationFailed,
     ClientClosed,
+    ClientError,
     CommitOutcomeUnknown,
     DeliveryFailed,
     DeliveryTimeout,
@@ -187,7 +190,7 @@ class ProducerMachine(RequestMachine):
         cluster = self.calls.cluster
         cluster.want(topic)
         error = cluster.topic_errors.get(topic)
-        if error is not None and error.remedy is Remedy.RAISE:
+        if error is not None and (error.remedy is Remedy.RAISE or error in AUTHORIZATION_ERRORS):
             raise unknown_topic(topic, error).exception()
         return cluster.partition_counts.get(topic)
 
@@ -498,7 +501,7 @@ class ProducerMachine(RequestMachine):
     def _refused(self, refusal: Refusal) -> None:
         batch, error, remedy = refusal
         if remedy is Remedy.FATAL:
-            kind = ProducerFenced if error in _FENCED else ProducerFailed
+            kind = _fatal(error)
             self._fatal(refused(kind, error, f"produce to {batch.where}"))
         elif batch.is_done:
             return  # failed with its transaction, by another batch of this reply
@@ -563,4 +566,11 @@ class ProducerMachine(RequestMachine):
 def _fatal_failure(finished: FinishedCall) -> Failure:
     assert finished.failure is not None, "only a failed call is fatal"
     error = finished.failure.error
-    return attrs.evolve(finished.failure, kind=ProducerFenced if error in _FENCED else ProducerFailed)
+    return attrs.evolve(finished.failure, kind=_fatal(error))
+
+
+def _fatal(error: ErrorCode) -> type[ClientError]:
+    """What to raise for an error that ends the producer."""
+    if error in AUTHORIZATION_ERRORS:
+        return AuthorizationFailed
+    return ProducerFenced if error in _FENCED else ProducerFailed

@@ -76,8 +76,12 @@ class ErrorCode(IntEnum):
     UNKNOWN_MEMBER_ID = 25, _R.ABORT, "the group does not know this member"
     INVALID_SESSION_TIMEOUT = 26, _R.RAISE, "the session timeout is beyond the broker's bounds"
     REBALANCE_IN_PROGRESS = 27, _R.ABORT, "the group is rebalancing: join again"
-    TOPIC_AUTHORIZATION_FAILED = 29, _R.ABORT, "only the broker's own requests may name this topic"
+    TOPIC_AUTHORIZATION_FAILED = 29, _R.ABORT, "no permission for this on the topic"
+    GROUP_AUTHORIZATION_FAILED = 30, _R.ABORT, "no permission for this on the group"
+    CLUSTER_AUTHORIZATION_FAILED = 31, _R.FATAL, "no permission for this on the cluster"
     INVALID_TIMESTAMP = 32, _R.ABORT, "the timestamp of a record is too far from the broker's time"
+    UNSUPPORTED_SASL_MECHANISM = 33, _R.FATAL, "the broker does not offer this SASL mechanism"
+    ILLEGAL_SASL_STATE = 34, _R.FATAL, "the request does not fit the state of the authentication"
     UNSUPPORTED_VERSION = 35, _R.FATAL, "the broker does not support this version of the request"
     TOPIC_ALREADY_EXISTS = 36, _R.RAISE, "a topic of that name exists"
     INVALID_PARTITIONS = 37, _R.RAISE, "the number of partitions is not allowed"
@@ -100,15 +104,13 @@ class ErrorCode(IntEnum):
         "the previous request of this transactional id is still in progress",
     )
     TRANSACTION_COORDINATOR_FENCED = 52, _R.RAISE, "the marker is from a coordinator that was replaced"
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = (
-        53,
-        _R.FATAL,
-        "a transactional batch came without its transactional id",
-    )
+    # Also the answer to a transactional batch without its transactional id.
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, _R.FATAL, "no permission for this on the transactional id"
     # AddPartitionsToTxn adds all of its partitions or none.
     OPERATION_NOT_ATTEMPTED = 55, _R.ABORT, "another partition of the same request failed"
     # The failed write may have reached the disk, and the next recovery may keep it.
     KAFKA_STORAGE_ERROR = 56, _R.REFRESH, "the broker's disk failed", _UNSURE
+    SASL_AUTHENTICATION_FAILED = 58, _R.FATAL, "the user name or the password is wrong"
     # The producer goes on under a new epoch with sequence 0 (KIP-360).
     UNKNOWN_PRODUCER_ID = 59, _R.ABORT, "the partition has forgotten the producer"
     NON_EMPTY_GROUP = 68, _R.RAISE, "the group has members"

@@ -35,6 +35,7 @@ from fencepost.protocol.batches import Buffer
 from fencepost.protocol.codec import ARRAY_LENGTH_MAX, Payload, decode, encode
 from fencepost.protocol.errors import NO_ERROR, ErrorCode, FencepostError, ProtocolViolation
 from fencepost.protocol.messages import API_BY_KEY, API_BY_REQUEST, Api, ReplyBody, Request
+from fencepost.protocol.secure import ALERT_RECORD, HANDSHAKE_RECORD
 from fencepost.protocol.terms import NEWEST_VERSION
 
 # Kafka's socket.request.max.bytes: large enough for a fetch of many partitions, small enough for a laptop.
@@ -74,6 +75,10 @@ class UnsupportedVersion(ProtocolViolation):
             f"API {api_key} version {version} is not supported: ask ApiVersions for the supported range"
         )
         self.correlation_id = correlation_id
+
+
+class PeerSpeaksTls(ProtocolViolation):
+    """The first bytes of a connection are TLS, and this side expected frames."""
 
 
 class FrameTooLarge(FencepostError):
@@ -245,5 +250,7 @@ class FrameReader:
             return None
         length = int.from_bytes(self._buffer[self._at : self._at + _LENGTH_SIZE], "big")
         if not _LENGTH_SIZE <= length <= self.frame_size_max:
+            if length >> 16 in (HANDSHAKE_RECORD << 8 | 3, ALERT_RECORD << 8 | 3):
+                raise PeerSpeaksTls("the other side speaks TLS, and this side does not")
             raise ProtocolViolation(f"a frame of {length} bytes; the limit is {self.frame_size_max}")
         return length

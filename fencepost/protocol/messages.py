@@ -383,6 +383,40 @@ class ElectLeadersReply:
     partitions: tuple[PartitionError, ...]
 
 
+# --- authentication (KIP-43, KIP-152) ----------------------------------------------------------------------
+
+# A connection answers these, before its first other request; the node never sees them succeed.
+
+
+@value(kw_only=True)
+class SaslHandshake:
+    """Choose the mechanism of the authentication that follows."""
+
+    mechanism: str
+
+
+@value(kw_only=True)
+class SaslHandshakeReply:
+    """The mechanisms that the broker offers; also beside UNSUPPORTED_SASL_MECHANISM."""
+
+    mechanisms: tuple[str, ...]
+
+
+@value(kw_only=True)
+class SaslAuthenticate:
+    """One message of the client in the chosen mechanism."""
+
+    auth_bytes: bytes = attrs.field(repr=False)  # of PLAIN, it holds the password
+
+
+@value(kw_only=True)
+class SaslAuthenticateReply:
+    """The broker's message; a `session_lifetime_ms` of 0 means that the session has no end (KIP-368)."""
+
+    auth_bytes: bytes = attrs.field(repr=False)
+    session_lifetime_ms: Int64 = 0
+
+
 # --- transactions: begin, extend, end, describe -------------------------------------------------------------
 
 # Before KIP-890 part 2 a client adds each partition to its transaction (AddPartitionsToTxn) before it writes
@@ -864,7 +898,7 @@ Request = (
     | CreateTopics | DeleteTopics | DeleteRecords | InitProducerId | AddPartitionsToTxn | AddOffsetsToTxn
     | EndTxn | WriteTxnMarkers | TxnOffsetCommit | DescribeProducers | DescribeTransactions | ListTransactions
     | AllocateProducerIds | BrokerRegistration | ElectLeaders | JoinGroup | SyncGroup | Heartbeat | LeaveGroup
-    | DescribeGroups | ListGroups | DeleteGroups | OffsetDelete
+    | DescribeGroups | ListGroups | DeleteGroups | OffsetDelete | SaslHandshake | SaslAuthenticate
 )  # fmt: skip
 ReplyBody = (
     ProduceReply | FetchReply | ListOffsetsReply | MetadataReply | OffsetCommitReply | OffsetFetchReply
@@ -873,7 +907,7 @@ ReplyBody = (
     | TxnOffsetCommitReply | DescribeProducersReply | DescribeTransactionsReply | ListTransactionsReply
     | AllocateProducerIdsReply | BrokerRegistrationReply | ElectLeadersReply | JoinGroupReply | SyncGroupReply
     | HeartbeatReply | LeaveGroupReply | DescribeGroupsReply | ListGroupsReply | DeleteGroupsReply
-    | OffsetDeleteReply | DeleteRecordsReply
+    | OffsetDeleteReply | DeleteRecordsReply | SaslHandshakeReply | SaslAuthenticateReply
 )  # fmt: skip
 
 
@@ -912,6 +946,7 @@ APIS: Final[tuple[Api, ...]] = (
     _api(14, SyncGroup, SyncGroupReply, (5, 5)),
     _api(15, DescribeGroups, DescribeGroupsReply, (5, 5)),
     _api(16, ListGroups, ListGroupsReply, (4, 4)),
+    _api(17, SaslHandshake, SaslHandshakeReply, (1, 1)),
     _api(18, ApiVersions, ApiVersionsReply, (3, 3)),
     _api(19, CreateTopics, CreateTopicsReply, (4, 4)),
     _api(20, DeleteTopics, DeleteTopicsReply, (3, 3)),
@@ -922,6 +957,7 @@ APIS: Final[tuple[Api, ...]] = (
     _api(26, EndTxn, EndTxnReply, (0, 5)),
     _api(27, WriteTxnMarkers, WriteTxnMarkersReply, (1, 2)),
     _api(28, TxnOffsetCommit, TxnOffsetCommitReply, (0, 5)),
+    _api(36, SaslAuthenticate, SaslAuthenticateReply, (2, 2)),
     _api(42, DeleteGroups, DeleteGroupsReply, (2, 2)),
     _api(43, ElectLeaders, ElectLeadersReply, (2, 2)),
     _api(47, OffsetDelete, OffsetDeleteReply, (0, 0)),

@@ -121,12 +121,12 @@ class Wire:
 def test_a_network_asks_the_next_node_when_one_is_gone() -> None:
     wire = Wire()
     (first,) = wire.network.to_open
-    assert wire.network.address(first) == ("a", 1)
+    assert wire.network.open(first) == ("a", 1)
     wire.network.lost(first, 5)
     assert wire.network.wake_at is not None
     assert wire.network.wake(wire.network.wake_at) == []
     (second,) = wire.network.to_open
-    assert wire.network.address(second) == ("b", 2)
+    assert wire.network.open(second) == ("b", 2)
     assert wire.network.received(second, reply(0), 50) is None
     assert wire.answers == [FOUND]
 

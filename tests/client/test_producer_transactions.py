@@ -7,6 +7,7 @@ import pytest
 from fencepost.client.batch import ProducerRecord
 from fencepost.client.effects import BatchDone, TransactionCall
 from fencepost.client.errors import (
+    AuthorizationFailed,
     ClientClosed,
     CommitOutcomeUnknown,
     DeliveryFailed,
@@ -158,7 +159,7 @@ def answered_offsets(error: ErrorCode) -> m.TxnOffsetCommitReply:
         (ErrorCode.INVALID_PRODUCER_EPOCH, TransactionAborted),
         (ErrorCode.PRODUCER_FENCED, ProducerFenced),
         (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ProducerFailed),
-        (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ProducerFailed),
+        (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, AuthorizationFailed),
     ],
 )
 def test_refused_offsets_show_at_commit(error: ErrorCode, kind: type) -> None:

@@ -43,6 +43,11 @@ def api_versions(node: Node, request: m.ApiVersions, to: ReplyTo, now: int) -> N
     )
 
 
+def refuse_sasl(node: Node, request: m.SaslHandshake | m.SaslAuthenticate, to: ReplyTo, now: int) -> None:
+    """A connection authenticates before its requests reach the node; later, or without users, it may not."""
+    node.reply(to, Refused(ErrorCode.ILLEGAL_SASL_STATE, "no authentication is expected here"))
+
+
 def metadata(node: Node, request: m.Metadata, to: ReplyTo, now: int) -> None:
     """Topics with their leaders. An unknown topic has its own error and is never created by this request."""
     # Each name once, as in Kafka: a request of 4 KB could otherwise ask for 10 million partitions.

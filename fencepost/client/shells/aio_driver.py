@@ -36,6 +36,7 @@ from fencepost.client.effects import Effect
 from fencepost.client.errors import WrongState
 from fencepost.client.network import ClientConnection
 from fencepost.client.requests import RequestMachine
+from fencepost.client.security import StartHandshake
 from fencepost.client.shells.sockets import READ_SIZE, Clock, NetworkDriver, connecting_socket, write_some
 
 ResultT = TypeVar("ResultT")
@@ -45,9 +46,14 @@ class AsyncDriver(NetworkDriver):
     """Runs the scripts of one client; has its sockets and its waiting tasks."""
 
     def __init__(
-        self, machine: RequestMachine, client_id: str, request_timeout_ms: int, clock: Clock
+        self,
+        machine: RequestMachine,
+        client_id: str,
+        request_timeout_ms: int,
+        clock: Clock,
+        start_handshake: StartHandshake | None = None,
     ) -> None:
-        super().__init__(machine, client_id, request_timeout_ms, clock, notify=self._wake)
+        super().__init__(machine, client_id, request_timeout_ms, clock, start_handshake, notify=self._wake)
         self._links: dict[int, socket.socket] = {}
         self._tasks: TaskGroup | None = None
         self._waiters: defaultdict[Hashable, list[anyio.Event]] = defaultdict(list)
@@ -121,6 +127,7 @@ class AsyncDriver(NetworkDriver):
                 # A program that only asks what is there, again and again, lets the other tasks run too.
                 await anyio.lowlevel.checkpoint()
             while not wait.until() and wait.deadline > self._clock():
+                self.check_admitted()
                 event = anyio.Event()
                 self._waiters[wait.news].append(event)
                 if wait.deadline != inf:  # thousands of tasks may wait for a record without a limit
@@ -176,6 +183,9 @@ class AsyncDriver(NetworkDriver):
                 self._drop(link)
         if self.network.connections.get(node) is connection:
             self.network.lost(node, self._clock())
+        if self.network.failure is not None:
+            for key in list(self._waiters):
+                self._wake(key)
         self.push()
 
     def _drop(self, link: socket.socket) -> None:
@@ -185,7 +195,7 @@ class AsyncDriver(NetworkDriver):
             link.close()
 
     async def _connect(self, node: int) -> socket.socket:
-        address = self.network.address(node)
+        address = self.network.open(node)
         if address is None:
             raise OSError(f"the address of node {node} is not known any more")
         found = await anyio.getaddrinfo(*address, type=socket.SOCK_STREAM)

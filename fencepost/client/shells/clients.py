@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from inspect import signature
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, Unpack
 
 from fencepost.client.admin import AdminCalls
 from fencepost.client.calls import CallDriver, ConsumerCalls, ProducerCalls
@@ -28,6 +28,7 @@ from fencepost.client.consumer import ConsumerMachine
 from fencepost.client.consumer_records import RecordDecoder
 from fencepost.client.producer import ProducerMachine
 from fencepost.client.requests import RequestMachine
+from fencepost.client.security import SecuritySettings, StartHandshake
 from fencepost.client.send_path import SendPath
 from fencepost.client.serializers import Deserializer, Serializer
 from fencepost.client.settings import (
@@ -37,7 +38,7 @@ from fencepost.client.settings import (
     compression_named,
     isolation_named,
 )
-from fencepost.client.shells.sockets import Clock, monotonic_ms
+from fencepost.client.shells.sockets import Clock, handshakes, monotonic_ms
 
 DriverT = TypeVar("DriverT", bound=CallDriver)
 CallsT = TypeVar("CallsT")
@@ -61,7 +62,7 @@ def described(method: MethodT, script: Callable[..., Any]) -> MethodT:
 class Client(Generic[DriverT, CallsT]):
     """A driver, and the scripts that it runs."""
 
-    make_driver: Callable[[RequestMachine, str, int, Clock], DriverT]
+    make_driver: Callable[[RequestMachine, str, int, Clock, StartHandshake | None], DriverT]
     """The class of the driver."""
     _driver: DriverT
     _calls: CallsT
@@ -97,6 +98,7 @@ class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):
         client_id: str = "",
         transaction_version: int = 2,
         clock: Clock = monotonic_ms,
+        **security: Unpack[SecuritySettings],
     ) -> None:
         """Parameters are named after Kafka's producer configs; times are milliseconds, sizes are bytes.
 
@@ -107,7 +109,9 @@ class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):
         the limit from send() to the acknowledgement, retries included. `max_block_ms`: how long a call may
         wait. `compression_type`: none, gzip, lz4 or zstd. `key_serializer`, `value_serializer`: from objects
         to bytes. `transaction_version`: 2 for KIP-890, 0 for the protocol before it. `clock`: milliseconds,
-        for tests. ValueError if a setting is invalid.
+        for tests. `security`: security_protocol, sasl_mechanism, sasl_plain_username, sasl_plain_password,
+        ssl_cafile, ssl_certfile, ssl_keyfile, ssl_check_hostname (docs/access.md). ValueError if a setting is
+        invalid.
         """
         self.settings = ProducerSettings(
             transactional_id=transactional_id,
@@ -124,7 +128,7 @@ class ProducerClient(SendPath[FutureT], Client[DriverT, ProducerCalls]):
             transaction_version=transaction_version,
         )
         machine = ProducerMachine(bootstrap_servers, self.settings)
-        self._driver = self.make_driver(machine, client_id, request_timeout_ms, clock)
+        self._driver = self.make_driver(machine, client_id, request_timeout_ms, clock, handshakes(security))
         self._calls = ProducerCalls(machine, self._driver)
         super().__init__(
             machine.accumulator,
@@ -159,6 +163,7 @@ class ConsumerClient(Client[DriverT, ConsumerCalls]):
         client_id: str = "",
         filters_aborted: bool = True,
         clock: Clock = monotonic_ms,
+        **security: Unpack[SecuritySettings],
     ) -> None:
         """Parameters are named after Kafka's consumer configs; times are milliseconds, sizes are bytes.
 
@@ -171,7 +176,7 @@ class ConsumerClient(Client[DriverT, ConsumerCalls]):
         "latest" or "error", for a partition without a valid offset. `fetch_max_bytes`, `fetch_max_wait_ms`:
         the limits of a fetch. `key_deserializer`, `value_deserializer`: from bytes to objects.
         `filters_aborted`: False shows the records that read_committed would filter out. `clock`:
-        milliseconds, for tests. ValueError if a setting is invalid.
+        milliseconds, for tests. `security`: as for a producer. ValueError if a setting is invalid.
         """
         self.settings = ConsumerSettings(
             group_id=group_id,
@@ -192,7 +197,9 @@ class ConsumerClient(Client[DriverT, ConsumerCalls]):
         )
         decoding = RecordDecoder(key=key_deserializer, value=value_deserializer)
         self._machine = ConsumerMachine(bootstrap_servers, self.settings, decoding)
-        self._driver = self.make_driver(self._machine, client_id, request_timeout_ms, clock)
+        self._driver = self.make_driver(
+            self._machine, client_id, request_timeout_ms, clock, handshakes(security)
+        )
         self._calls = ConsumerCalls(self._machine, self._driver)
 
 
@@ -207,10 +214,12 @@ class AdminClient(Client[DriverT, AdminCalls]):
         default_api_timeout_ms: int = 60_000,
         client_id: str = "",
         clock: Clock = monotonic_ms,
+        **security: Unpack[SecuritySettings],
     ) -> None:
         """`bootstrap_servers`: "host:port,host:port". `request_timeout_ms`: the limit of
         one attempt. `default_api_timeout_ms`: the limit of a call, retries included; then RequestTimeout.
+        `security`: as for a producer.
         """
         machine = RequestMachine(bootstrap_servers)
-        self._driver = self.make_driver(machine, client_id, request_timeout_ms, clock)
+        self._driver = self.make_driver(machine, client_id, request_timeout_ms, clock, handshakes(security))
         self._calls = AdminCalls(machine, self._driver, api_timeout_ms=default_api_timeout_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 import time
 from collections.abc import Callable, Hashable
@@ -10,6 +11,8 @@ from typing import Any
 
 from fencepost.client.network import ClientConnection, NetworkClient
 from fencepost.client.requests import RequestMachine
+from fencepost.client.security import Handshake, Security, SecuritySettings, StartHandshake
+from fencepost.protocol.tls import TlsChannel, client_context
 
 Clock = Callable[[], int]
 
@@ -31,13 +34,23 @@ class NetworkDriver:
         client_id: str,
         request_timeout_ms: int,
         clock: Clock,
+        start_handshake: StartHandshake | None,
         notify: Callable[[Hashable], object] = id,
     ) -> None:
         self.network = NetworkClient(
-            machine, client_id=client_id, request_timeout_ms=request_timeout_ms, notify=notify
+            machine,
+            client_id=client_id,
+            request_timeout_ms=request_timeout_ms,
+            start_handshake=start_handshake,
+            notify=notify,
         )
         self.resolved, self.answers = self.network.resolved, self.network.answers
         self._clock = clock
+
+    def check_admitted(self) -> None:
+        """Raises AuthenticationFailed when the broker has refused this client."""
+        if self.network.failure is not None:
+            raise self.network.failure.exception()
 
     @property
     def now(self) -> int:
@@ -48,6 +61,29 @@ class NetworkDriver:
     def wall_ms(self) -> int:
         """Milliseconds since 1970, for the timestamps of records."""
         return time.time_ns() // 1_000_000
+
+
+def handshakes(settings: SecuritySettings) -> StartHandshake | None:
+    """Makes the handshakes of a client's connections. ValueError for settings that contradict each other,
+    BadCertificate for a file that cannot be used.
+    """
+    security = Security(**settings)
+    if not security.has_tls and not security.has_sasl:
+        return None
+    context = None
+    if security.has_tls:
+        context = client_context(
+            security.ssl_cafile,
+            security.ssl_certfile,
+            security.ssl_keyfile,
+            check_hostname=security.ssl_check_hostname,
+        )
+
+    def start(host: str) -> Handshake:
+        tls = None if context is None else TlsChannel(context, server_hostname=host)
+        return Handshake(security, tls, secrets.token_urlsafe(24))
+
+    return start
 
 
 AddressInfo = tuple[int, int, int, str, Any]

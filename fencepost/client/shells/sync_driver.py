@@ -33,6 +33,7 @@ from fencepost.client.effects import Effect
 from fencepost.client.errors import ClientClosed
 from fencepost.client.network import ClientConnection, NetworkClient
 from fencepost.client.requests import RequestMachine
+from fencepost.client.security import StartHandshake
 from fencepost.client.shells.sockets import READ_SIZE, Clock, NetworkDriver, connecting_socket, write_some
 
 ResultT = TypeVar("ResultT")
@@ -65,7 +66,7 @@ class Sockets:
                 self._write(node, connection)
 
     def _open(self, node: int) -> None:
-        address = self.network.address(node)
+        address = self.network.open(node)
         try:
             if address is None:
                 raise OSError(f"the address of node {node} is not known any more")
@@ -209,9 +210,14 @@ class Driver(NetworkDriver):
     """Empty: threads are not cancelled, and KeyboardInterrupt stays as it is."""
 
     def __init__(
-        self, machine: RequestMachine, client_id: str, request_timeout_ms: int, clock: Clock
+        self,
+        machine: RequestMachine,
+        client_id: str,
+        request_timeout_ms: int,
+        clock: Clock,
+        start_handshake: StartHandshake | None = None,
     ) -> None:
-        super().__init__(machine, client_id, request_timeout_ms, clock)
+        super().__init__(machine, client_id, request_timeout_ms, clock, start_handshake)
         self.lock = threading.Lock()
         self._sockets = Sockets(self.network, lock=self.lock, clock=clock)
         self._io_thread: IOThread | None = None
@@ -261,6 +267,7 @@ class Driver(NetworkDriver):
             with self.lock:
                 if wait.until():
                     return
+                self.check_admitted()
             left = wait.deadline - self._clock()
             self._sockets.round(
                 max(0, min(ROUND_MS, left))

@@ -1,0 +1,168 @@
+"""The decision of an authorizer: may this principal do this to this resource?
+
+Rule: a deny wins; without a rule that allows, the answer is no (StandardAuthorizer, and its setting
+`allow.everyone.if.no.acl.found` = false).
+"""
+
+# The rules of Kafka's authorizer (AclEntry, StandardAuthorizerData), in the order in which they decide:
+#
+#     1. a super user may do everything
+#     2. a rule denies the operation, or All                                             -> no
+#     3. a rule allows the operation, or All, or an operation that includes it           -> yes
+#     4. nothing was said                                                                -> no
+#
+# Describe is included in Read, Write, Delete and Alter; DescribeConfigs in AlterConfigs. A denial includes
+# nothing else.
+#
+# One difference is on purpose. ClusterAction lets a client speak as a broker: it may commit anyone's open
+# transaction, and take producer ids. So neither All nor `super_users` includes it: a rule must name it.
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+import attrs
+
+from fencepost.protocol.values import value
+
+ANYONE: Final = "User:*"
+ANONYMOUS: Final = "User:ANONYMOUS"
+"""KafkaPrincipal.ANONYMOUS: a connection that did not authenticate."""
+WILDCARD: Final = "*"
+CLUSTER_NAME: Final = "kafka-cluster"
+
+
+class Operation(Enum):
+    """Kafka's operations on resources (org.apache.kafka.common.acl.AclOperation)."""
+
+    ALL = "All"
+    READ = "Read"
+    WRITE = "Write"
+    CREATE = "Create"
+    DELETE = "Delete"
+    ALTER = "Alter"
+    DESCRIBE = "Describe"
+    CLUSTER_ACTION = "ClusterAction"
+    DESCRIBE_CONFIGS = "DescribeConfigs"
+    ALTER_CONFIGS = "AlterConfigs"
+    IDEMPOTENT_WRITE = "IdempotentWrite"
+
+    __hash__ = object.__hash__  # Enum's own is written in Python, and every decision looks operations up
+
+
+class Resource(Enum):
+    """Kafka's types of resources; a rule names one by the same words in lower case."""
+
+    TOPIC = "Topic"
+    GROUP = "Group"
+    TRANSACTIONAL_ID = "TransactionalId"
+    CLUSTER = "Cluster"
+
+    __hash__ = object.__hash__
+
+
+_O = Operation
+
+OPERATIONS: Final = {
+    Resource.TOPIC: (
+        _O.ALL, _O.READ, _O.WRITE, _O.CREATE, _O.DELETE, _O.ALTER, _O.DESCRIBE, _O.DESCRIBE_CONFIGS,
+        _O.ALTER_CONFIGS,
+    ),
+    Resource.GROUP: (_O.ALL, _O.READ, _O.DELETE, _O.DESCRIBE, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS),
+    Resource.TRANSACTIONAL_ID: (_O.ALL, _O.WRITE, _O.DESCRIBE),
+    Resource.CLUSTER: (
+        _O.ALL, _O.CREATE, _O.ALTER, _O.DESCRIBE, _O.CLUSTER_ACTION, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS,
+        _O.IDEMPOTENT_WRITE,
+    ),
+}  # fmt: skip
+"""The operations that a resource has (AclEntry.supportedOperations)."""
+
+INCLUDED_IN: Final = {
+    _O.DESCRIBE: frozenset({_O.READ, _O.WRITE, _O.DELETE, _O.ALTER}),
+    _O.DESCRIBE_CONFIGS: frozenset({_O.ALTER_CONFIGS}),
+}
+"""The operations whose permission includes this one."""
+
+
+@value(kw_only=True)
+class Pattern:
+    """Resources by name: one, those with a prefix, or with `*` all of its type."""
+
+    resource: Resource
+    name: str
+    is_prefix: bool = False
+
+    def matches(self, resource: Resource, name: str) -> bool:
+        if self.resource is not resource:
+            return False
+        return name.startswith(self.name) if self.is_prefix else self.name in (name, WILDCARD)
+
+    def covers(self, other: Pattern) -> bool:
+        """Whether this pattern matches every name that the other one matches."""
+        if self.resource is not other.resource:
+            return False
+        if self.name == WILDCARD and not self.is_prefix:
+            return True
+        if self.is_prefix:
+            return other.name.startswith(self.name) and (other.is_prefix or other.name != WILDCARD)
+        return not other.is_prefix and other.name == self.name
+
+
+@value(kw_only=True)
+class Rule:
+    """One rule: these principals may, or may not, do these operations to the resources of the pattern."""
+
+    principals: frozenset[str]
+    pattern: Pattern
+    operations: frozenset[Operation]
+    is_allowed: bool
+
+    def is_about(self, principal: str) -> bool:
+        return principal in self.principals or ANYONE in self.principals
+
+
+@attrs.frozen(kw_only=True)
+class Acls:
+    """All rules of a broker."""
+
+    rules: tuple[Rule, ...] = ()
+    super_users: frozenset[str] = frozenset()
+
+    def allows(self, principal: str, operation: Operation, resource: Resource, name: str) -> bool:
+        """Whether the principal may do the operation to the resource of this name."""
+        if principal in self.super_users and operation is not _O.CLUSTER_ACTION:
+            return True
+        found = [
+            rule for rule in self.rules if rule.is_about(principal) and rule.pattern.matches(resource, name)
+        ]
+        refusing, granting = {operation, _O.ALL}, _granting(operation)
+        if any(not rule.is_allowed and rule.operations & refusing for rule in found):
+            return False
+        return any(rule.is_allowed and rule.operations & granting for rule in found)
+
+    def allows_any(self, principal: str, operation: Operation, resource: Resource) -> bool:
+        """Whether there may be a resource of this type to which the principal may do the operation
+        (Authorizer.authorizeByResourceType).
+        """
+        if principal in self.super_users:
+            return True
+        found = [
+            rule
+            for rule in self.rules
+            if rule.is_about(principal)
+            and rule.pattern.resource is resource
+            and rule.operations & {operation, _O.ALL}
+        ]
+        denied = [rule.pattern for rule in found if not rule.is_allowed]
+        return any(
+            rule.is_allowed and not any(pattern.covers(rule.pattern) for pattern in denied) for rule in found
+        )
+
+
+def _granting(operation: Operation) -> frozenset[Operation]:
+    """The operations whose permission is enough for this one."""
+    by_name = frozenset({operation})
+    if operation is _O.CLUSTER_ACTION:
+        return by_name
+    return by_name | {_O.ALL} | INCLUDED_IN.get(operation, frozenset())

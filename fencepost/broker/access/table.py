@@ -1,0 +1,232 @@
+"""The table of rights: which operation on which resource each request needs.
+
+Rule: the table is what runs (`authorize.py`), what docs/access.md shows, and what the tests ask row by row.
+Its source is Kafka's documentation, "Protocols: operations and resources", and KafkaApis.
+"""
+
+# A need is met by any of its rights. It concerns the whole request, or each entry of one of its lists. A
+# request without a need of the whole is carried out for the entries that are allowed; the reply says the
+# error of the others. A filter does not refuse anything: the reply leaves out what the principal may not see.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from fencepost.broker.access.acls import Operation, Resource
+from fencepost.protocol import messages as m
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.terms import CoordinatorType, TransactionResult
+
+_O, _R = Operation, Resource
+
+ERRORS: Final = {
+    _R.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    _R.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    _R.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    _R.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+}
+"""The error for a right that is missing, by the resource of the need."""
+
+
+class Right(NamedTuple):
+    """An operation on a resource; with `any_name`, on any resource of the type."""
+
+    resource: Resource
+    operation: Operation
+    any_name: bool = False
+
+
+When = Callable[[Any, int], bool]
+"""Whether a need applies to a request in this version."""
+
+
+def _always(request: Any, version: int) -> bool:
+    return True
+
+
+class Need(NamedTuple):
+    """One of these rights is needed; the first one gives the error."""
+
+    rights: tuple[Right, ...]
+    entries: str = ""
+    """The list of the request whose entries name the resources; empty: the whole request needs it."""
+    when: When = _always
+    condition: str = ""
+    """`when` in words."""
+
+
+class Filter(NamedTuple):
+    """Entries of the reply are left out without one of these rights."""
+
+    entries: str
+    rights: tuple[Right, ...]
+    inner: str = ""
+    """A list in each entry that is filtered, in place of the entries."""
+    when: When = _always
+    condition: str = ""
+
+
+class Row(NamedTuple):
+    """What a request needs."""
+
+    needs: tuple[Need, ...] = ()
+    filters: tuple[Filter, ...] = ()
+    all_or_none: bool = False
+    """One refused entry refuses the others too, with OPERATION_NOT_ATTEMPTED."""
+
+
+def _need(
+    resource: Resource, operation: Operation, entries: str = "", *, when: When = _always, condition: str = ""
+) -> Need:
+    return Need((Right(resource, operation),), entries, when, condition)
+
+
+# --- conditions ---------------------------------------------------------------------------------------------
+
+
+def _has_id(request: m.Produce | m.InitProducerId, version: int) -> bool:
+    return request.transactional_id is not None
+
+
+def _has_no_id(request: m.InitProducerId, version: int) -> bool:
+    return request.transactional_id is None
+
+
+def _finds_group(request: m.FindCoordinator, version: int) -> bool:
+    return request.kind == CoordinatorType.GROUP
+
+
+def _finds_transaction(request: m.FindCoordinator, version: int) -> bool:
+    return request.kind == CoordinatorType.TRANSACTION
+
+
+def _names_topics(request: m.Metadata, version: int) -> bool:
+    return request.topics is not None
+
+
+def _names_no_topics(request: m.Metadata, version: int) -> bool:
+    return request.topics is None
+
+
+def _names_partitions(request: m.OffsetFetch, version: int) -> bool:
+    return request.partitions is not None
+
+
+def _names_no_partitions(request: m.OffsetFetch, version: int) -> bool:
+    return request.partitions is None
+
+
+def _is_of_client(request: m.AddPartitionsToTxn, version: int) -> bool:
+    return version < ADD_PARTITIONS_OF_NODES
+
+
+def _is_of_node(request: m.AddPartitionsToTxn, version: int) -> bool:
+    return version >= ADD_PARTITIONS_OF_NODES
+
+
+def _commits(request: m.WriteTxnMarkers, version: int) -> bool:
+    return any(marker.result is TransactionResult.COMMIT for marker in request.markers)
+
+
+def _only_aborts(request: m.WriteTxnMarkers, version: int) -> bool:
+    return not _commits(request, version)
+
+
+# --- the table ----------------------------------------------------------------------------------------------
+
+ADD_PARTITIONS_OF_NODES: Final = 4
+"""From this version on, AddPartitionsToTxn is sent by partition leaders (KIP-890)."""
+
+_CLUSTER_ACTION: Final = _need(_R.CLUSTER, _O.CLUSTER_ACTION)
+_READ_GROUP: Final = _need(_R.GROUP, _O.READ)
+_WRITE_ID: Final = _need(_R.TRANSACTIONAL_ID, _O.WRITE)
+_DESCRIBE_TOPIC: Final = (Right(_R.TOPIC, _O.DESCRIBE),)
+_ANYONE: Final = Row()
+
+RIGHTS: Final[dict[type[Any], Row]] = {
+    m.Produce: Row((
+        _WRITE_ID._replace(when=_has_id, condition="with a transactional id"),
+        _need(_R.TOPIC, _O.WRITE, "partitions"),
+    )),
+    m.Fetch: Row((_need(_R.TOPIC, _O.READ, "partitions"),)),
+    m.ListOffsets: Row((_need(_R.TOPIC, _O.DESCRIBE, "partitions"),)),
+    m.Metadata: Row(
+        (_need(_R.TOPIC, _O.DESCRIBE, "topics", when=_names_topics, condition="of named topics"),),
+        (Filter("topics", _DESCRIBE_TOPIC, when=_names_no_topics, condition="of all topics"),),
+    ),
+    m.OffsetCommit: Row((_READ_GROUP, _need(_R.TOPIC, _O.READ, "offsets"))),
+    m.OffsetFetch: Row(
+        (
+            _need(_R.GROUP, _O.DESCRIBE),
+            _need(
+                _R.TOPIC, _O.DESCRIBE, "partitions", when=_names_partitions, condition="of named partitions"
+            ),
+        ),
+        (Filter("offsets", _DESCRIBE_TOPIC, when=_names_no_partitions, condition="of all partitions"),),
+    ),
+    m.FindCoordinator: Row((
+        _need(_R.GROUP, _O.DESCRIBE, when=_finds_group, condition="of a group"),
+        _need(
+            _R.TRANSACTIONAL_ID, _O.DESCRIBE, when=_finds_transaction, condition="of a transactional id"
+        ),
+    )),
+    m.JoinGroup: Row((_READ_GROUP,)),
+    m.SyncGroup: Row((_READ_GROUP,)),
+    m.Heartbeat: Row((_READ_GROUP,)),
+    m.LeaveGroup: Row((_READ_GROUP,)),
+    m.DescribeGroups: Row((_need(_R.GROUP, _O.DESCRIBE, "groups"),)),
+    m.ListGroups: Row(
+        filters=(Filter("groups", (Right(_R.CLUSTER, _O.DESCRIBE), Right(_R.GROUP, _O.DESCRIBE))),)
+    ),
+    m.DeleteGroups: Row((_need(_R.GROUP, _O.DELETE, "groups"),)),
+    m.OffsetDelete: Row((_need(_R.GROUP, _O.DELETE), _need(_R.TOPIC, _O.READ, "partitions"))),
+    m.ApiVersions: _ANYONE,
+    m.SaslHandshake: _ANYONE,
+    m.SaslAuthenticate: _ANYONE,
+    m.CreateTopics: Row((
+        Need((Right(_R.TOPIC, _O.CREATE), Right(_R.CLUSTER, _O.CREATE)), "topics"),
+    )),
+    m.DeleteTopics: Row((_need(_R.TOPIC, _O.DELETE, "topics"),)),
+    m.DeleteRecords: Row((_need(_R.TOPIC, _O.DELETE, "partitions"),)),
+    m.InitProducerId: Row((
+        _WRITE_ID._replace(when=_has_id, condition="with a transactional id"),
+        Need(
+            (Right(_R.CLUSTER, _O.IDEMPOTENT_WRITE), Right(_R.TOPIC, _O.WRITE, any_name=True)),
+            when=_has_no_id,
+            condition="without one",
+        ),
+    )),
+    m.AddPartitionsToTxn: Row(
+        (
+            _WRITE_ID._replace(when=_is_of_client, condition="up to version 3"),
+            _need(_R.TOPIC, _O.WRITE, "partitions", when=_is_of_client, condition="up to version 3"),
+            _CLUSTER_ACTION._replace(when=_is_of_node, condition="from version 4, which brokers send"),
+        ),
+        all_or_none=True,
+    ),
+    m.AddOffsetsToTxn: Row((_WRITE_ID, _READ_GROUP)),
+    m.EndTxn: Row((_WRITE_ID,)),
+    m.TxnOffsetCommit: Row((_WRITE_ID, _READ_GROUP, _need(_R.TOPIC, _O.READ, "offsets"))),
+    # Kafka asks for Alter or ClusterAction for either marker. Here an administrator can abort a hanging
+    # transaction, which loses nothing that was acknowledged as committed, and can never commit one.
+    m.WriteTxnMarkers: Row((
+        Need(
+            (Right(_R.CLUSTER, _O.ALTER), Right(_R.CLUSTER, _O.CLUSTER_ACTION)),
+            when=_only_aborts,
+            condition="ABORT markers",
+        ),
+        _CLUSTER_ACTION._replace(when=_commits, condition="COMMIT markers"),
+    )),
+    m.DescribeProducers: Row((_need(_R.TOPIC, _O.READ, "partitions"),)),
+    m.DescribeTransactions: Row(
+        (_need(_R.TRANSACTIONAL_ID, _O.DESCRIBE, "transactional_ids"),),
+        (Filter("transactions", _DESCRIBE_TOPIC, inner="partitions"),),
+    ),
+    m.ListTransactions: Row(
+        filters=(Filter("transactions", (Right(_R.TRANSACTIONAL_ID, _O.DESCRIBE),)),)
+    ),
+    m.AllocateProducerIds: Row((_CLUSTER_ACTION,)),
+    m.BrokerRegistration: Row((_CLUSTER_ACTION,)),
+    m.ElectLeaders: Row((_CLUSTER_ACTION,)),  # between nodes here; an administrator's request in Kafka
+}  # fmt: skip

@@ -1,0 +1,110 @@
+"""Admission: TLS and SASL of a new connection, before the server reads its requests.
+
+Rule: a stranger costs little and not for long: small frames, one deadline, few password checks at a time.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from ipaddress import ip_address
+from typing import Final
+
+import trio
+
+from fencepost.broker.access.session import SASL_SERVER_MAX_RECEIVE_SIZE, AccessSettings, NotAdmitted, Session
+from fencepost.broker.connections import Connection
+from fencepost.protocol.errors import NO_ERROR, ErrorCode
+from fencepost.protocol.frames import (
+    FRAME_SIZE_MAX,
+    ReplyFrame,
+    UnsupportedVersion,
+    decode_request,
+    encode_reply,
+)
+from fencepost.protocol.messages import ApiVersions, ReplyBody, SaslAuthenticate, SaslHandshake
+from fencepost.protocol.scram import PLAIN, SCRAM_SHA_256
+from fencepost.protocol.tls import TlsChannel, server_context
+
+PASSWORD_CHECKS_MAX: Final = 2  # at a time: guesses must not take all processors
+RECEIVE_SIZE: Final = 1 << 14
+
+PassOn = Callable[[Connection, memoryview], None]
+"""Takes up a request that needs no authentication."""
+
+
+class Admission:
+    """How the connections of one listener are admitted. BadCertificate if a file cannot be used."""
+
+    def __init__(self, access: AccessSettings, *, address: str) -> None:
+        self.access = access
+        self._tls = None
+        if access.tls_cert is not None and access.tls_key is not None:
+            self._tls = server_context(access.tls_cert, access.tls_key, access.tls_client_ca)
+        # PLAIN shows the password to everyone on the way.
+        is_private = self._tls is not None or ip_address(address.partition("%")[0]).is_loopback
+        self._mechanisms = (SCRAM_SHA_256, PLAIN) if is_private else (SCRAM_SHA_256,)
+        self._checks = trio.CapacityLimiter(PASSWORD_CHECKS_MAX)
+
+    def session(self) -> Session:
+        """The session of a new connection."""
+        access = self.access
+        return Session(
+            secrets.token_urlsafe(24),
+            users=access.users,
+            mechanisms=self._mechanisms,
+            acls=access.acls,
+            tls=None if self._tls is None else TlsChannel(self._tls, is_server=True),
+        )
+
+    async def admit(self, connection: Connection, pass_on: PassOn) -> bool:
+        """Wait until the connection is admitted; False if it ended before. What came after its last message
+        is in its `frames`. Raises NotAdmitted, TlsFailed or another ProtocolViolation.
+        """
+        assert connection.session is not None, "every connection of this listener has one"
+        seconds = self.access.authentication_timeout_ms / 1000
+        with trio.move_on_after(seconds):
+            return await self._admit(connection, connection.session, pass_on)
+        raise NotAdmitted(f"no authentication within {seconds:g} s", 0, ErrorCode.REQUEST_TIMED_OUT)
+
+    async def _admit(self, connection: Connection, session: Session, pass_on: PassOn) -> bool:
+        frames, buffer = connection.frames, memoryview(bytearray(RECEIVE_SIZE))
+        session.admit_stranger()
+        while not session.is_admitted:
+            frames.frame_size_max = SASL_SERVER_MAX_RECEIVE_SIZE
+            if not await connection.receive(buffer):
+                return False
+            while not session.is_admitted and (frame := frames.take()) is not None:
+                await self._take(connection, session, frame, pass_on)
+        frames.frame_size_max = FRAME_SIZE_MAX
+        return True
+
+    async def _take(
+        self, connection: Connection, session: Session, frame: memoryview, pass_on: PassOn
+    ) -> None:
+        try:
+            arrived = decode_request(frame)
+        except UnsupportedVersion:
+            pass_on(connection, frame)  # which refuses it with the same words as later
+            return
+        request, number = arrived.request, arrived.correlation_id
+        body: ReplyBody
+        match request:
+            case ApiVersions():
+                pass_on(connection, frame)
+                return
+            case SaslHandshake():
+                body = session.handshake(request, number)
+            case SaslAuthenticate() if session.is_authenticating:
+                body = await self._authenticate(session, request.auth_bytes, number)
+            case _:
+                because = f"{type(request).__name__} before the client authenticated"
+                raise NotAdmitted(because, number, ErrorCode.ILLEGAL_SASL_STATE)
+        connection.send(encode_reply(ReplyFrame(number, error=NO_ERROR, body=body)))
+
+    async def _authenticate(self, session: Session, message: bytes, number: int) -> ReplyBody:
+        try:
+            return await trio.to_thread.run_sync(session.authenticate, message, number, limiter=self._checks)
+        except NotAdmitted:
+            await trio.sleep(self.access.connection_failed_authentication_delay_ms / 1000)
+            raise

@@ -1,0 +1,97 @@
+"""`fencepost user`: the file of users of a broker.
+
+Rule: a password is read from the terminal or from standard input, never from the command line, where other
+users of the machine could see it.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+import sys
+import tempfile
+from pathlib import Path
+
+import attrs
+
+from fencepost.broker.access.files import check_name, format_users, parse_users
+from fencepost.cli.errors import WRONG_USAGE, CommandFailed
+from fencepost.protocol.scram import KEY_SIZE, SALT_SIZE, Users, make_credential
+
+
+def add_user(file: Path, name: str, /) -> None:
+    """Add a user to a file of users, or change the password of one.
+
+    Parameters
+    ----------
+    file
+        The file of users; created if missing.
+    name
+        The name of the user: the principal in ACLs is User:NAME.
+    """
+    check_name(name)
+    users = _users_in(file)
+    is_new = name not in users.credentials
+    salt = secrets.token_bytes(SALT_SIZE)
+    credential = make_credential(_password(name), salt, users.iterations)
+    _replace(file, format_users(attrs.evolve(users, credentials={**users.credentials, name: credential})))
+    print(
+        f"{'added' if is_new else 'changed the password of'} {name} in {file}; restart the broker to use it"
+    )
+
+
+def remove_user(file: Path, name: str, /) -> None:
+    """Remove a user from a file of users.
+
+    Parameters
+    ----------
+    file
+        The file of users.
+    name
+        The name of the user.
+    """
+    users = _users_in(file)
+    if name not in users.credentials:
+        raise CommandFailed(
+            f"{file} has no user {name}", then=f"it has {', '.join(sorted(users.credentials)) or 'none'}"
+        )
+    rest = {user: credential for user, credential in users.credentials.items() if user != name}
+    _replace(file, format_users(attrs.evolve(users, credentials=rest)))
+    print(f"removed {name} from {file}; restart the broker to lock the user out")
+
+
+def _users_in(file: Path) -> Users:
+    if not file.exists():
+        return Users(credentials={}, decoy_key=secrets.token_bytes(KEY_SIZE))
+    return parse_users(file.read_text(encoding="utf-8"), str(file))
+
+
+def _password(name: str) -> str:
+    if sys.stdin.isatty():
+        password = getpass.getpass(f"Password of {name}: ")
+        if getpass.getpass("The same again: ") != password:
+            raise CommandFailed("the two passwords differ", then="run the command again", code=WRONG_USAGE)
+    else:
+        password = sys.stdin.readline().rstrip("\r\n")
+    if not password or "\0" in password or not password.isprintable():
+        raise CommandFailed(
+            "the password is empty or has characters that cannot be printed",
+            then="type one, or write it to standard input as one line",
+            code=WRONG_USAGE,
+        )
+    return password
+
+
+def _replace(file: Path, text: str) -> None:
+    """Write the whole file or nothing of it, readable for its owner alone."""
+    number, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(number, "w", encoding="utf-8") as fresh:  # mkstemp made it with mode 600
+            fresh.write(text)
+            fresh.flush()
+            os.fsync(fresh.fileno())
+        os.replace(name, file)
+    except BaseException:
+        os.unlink(name)
+        raise

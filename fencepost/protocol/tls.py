@@ -1,0 +1,176 @@
+"""TLS over memory: the standard library's `ssl` without a socket.
+
+Rule: version 1.2 or newer. The caller moves the bytes, so broker and clients, blocking and async, share this.
+"""
+
+# Why not trio.SSLStream: an answer of the broker leaves without an await, at the end of a turn, and the
+# blocking client has no trio. `SSLObject` is what SSLStream wraps, too.
+#
+# A connection that ends without close_notify counts as ended. Frames say their length, so nobody can cut off
+# the end of a message unnoticed.
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable
+from typing import Final
+
+from fencepost.protocol.batches import Buffer
+from fencepost.protocol.errors import FencepostError
+from fencepost.protocol.secure import ALERT_RECORD, HANDSHAKE_RECORD, VERSION_ALERT, TlsFailed, WrongTransport
+
+_READ_SIZE: Final = 1 << 16
+
+# The short names of RFC 2253, which Kafka's principals use.
+_SHORT: Final = {
+    "commonName": "CN",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "countryName": "C",
+    "streetAddress": "STREET",
+    "domainComponent": "DC",
+    "userId": "UID",
+}
+
+
+class BadCertificate(FencepostError):
+    """A certificate or key file cannot be used; the message names it."""
+
+
+def server_context(cert: str, key: str, client_ca: str | None) -> ssl.SSLContext:
+    """The TLS settings of a broker, from PEM files; with `client_ca` it demands certificates of its clients.
+    Raises BadCertificate.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _load_chain(context, cert, key)
+    if client_ca is not None:
+        _load_authorities(context, client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def client_context(
+    cafile: str | None, cert: str | None, key: str | None, *, check_hostname: bool
+) -> ssl.SSLContext:
+    """The TLS settings of a client; without `cafile` the system's authorities. Raises BadCertificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = check_hostname
+    if cafile is None:
+        context.load_default_certs()
+    else:
+        _load_authorities(context, cafile)
+    if cert is not None:
+        _load_chain(context, cert, key)
+    return context
+
+
+def _load_chain(context: ssl.SSLContext, cert: str, key: str | None) -> None:
+    try:
+        context.load_cert_chain(cert, key, password=_no_password)
+    except OSError as problem:  # ssl.SSLError is one
+        where = cert if key is None else f"{cert} and {key}"
+        raise BadCertificate(f"cannot use {where} as certificate and key: {_reason(problem)}") from problem
+
+
+def _no_password() -> str:
+    # Without this, OpenSSL would ask at the terminal, where a broker has nobody to answer.
+    raise ssl.SSLError("the key is encrypted; use a key without a password")
+
+
+def _load_authorities(context: ssl.SSLContext, cafile: str) -> None:
+    try:
+        context.load_verify_locations(cafile)
+    except OSError as problem:
+        raise BadCertificate(f"cannot use the authorities in {cafile}: {_reason(problem)}") from problem
+
+
+def _reason(problem: OSError) -> str:
+    if isinstance(problem, ssl.SSLCertVerificationError):
+        return f"the certificate of the peer is not valid: {problem.verify_message}"
+    reason = getattr(problem, "reason", None)
+    return reason.replace("_", " ").lower() if reason else problem.strerror or str(problem)
+
+
+class TlsChannel:
+    """One side of a TLS connection; see `secure.Tls`."""
+
+    def __init__(
+        self, context: ssl.SSLContext, *, is_server: bool = False, server_hostname: str | None = None
+    ) -> None:
+        self.is_ready = False
+        self._is_server = is_server
+        self._is_checked = False  # the first byte
+        self._arrived, self._leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._arrived, self._leaving, server_side=is_server, server_hostname=server_hostname
+        )
+
+    def start(self) -> None:
+        self._shake()
+
+    def receive(self, chunk: Buffer) -> bytes:
+        if not self._is_checked and len(chunk):
+            self._check(chunk[0])
+        self._arrived.write(chunk)
+        try:
+            return self._read() if self.is_ready or self._shake() else b""
+        except ssl.SSLError as problem:
+            raise TlsFailed(_reason(problem)) from problem
+
+    def _check(self, first: int) -> None:
+        self._is_checked = True
+        if self._is_server and first != HANDSHAKE_RECORD:
+            self._leaving.write(VERSION_ALERT)
+            raise WrongTransport("the client speaks without TLS, and this port demands TLS")
+        if first not in (HANDSHAKE_RECORD, ALERT_RECORD):
+            raise WrongTransport("the broker speaks without TLS at this port")
+
+    def _shake(self) -> bool:
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        self.is_ready = True
+        return True
+
+    def _read(self) -> bytes:
+        pieces: list[bytes] = []
+        while True:
+            try:
+                piece = self._tls.read(_READ_SIZE)
+            except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+                break
+            if not piece:
+                break
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def send(self, pieces: Iterable[Buffer]) -> None:
+        for piece in pieces:
+            rest = memoryview(piece)
+            while rest:
+                rest = rest[self._tls.write(rest) :]
+
+    def outgoing(self) -> bytes:
+        return self._leaving.read()
+
+    @property
+    def peer(self) -> str | None:
+        certificate = self._tls.getpeercert() if self.is_ready else None
+        if not certificate:
+            return None
+        # From the most specific part to the least, as X500Principal.getName prints it.
+        parts = [part for group in reversed(certificate.get("subject", ())) for part in group]
+        return ",".join(f"{_SHORT.get(key, key)}={_escaped(text)}" for key, text in parts)
+
+
+def _escaped(text: str) -> str:
+    """RFC 2253: otherwise a CN "alice,OU=admins" would read like two parts."""
+    escaped = "".join(f"\\{sign}" if sign in ',+"\\<>;=' else sign for sign in text)
+    if escaped[:1] in (" ", "#"):
+        escaped = f"\\{escaped}"
+    return f"{escaped[:-1]}\\ " if len(escaped) > 1 and escaped.endswith(" ") else escaped
