@@ -132,23 +132,20 @@ def raised(
     return records
 
 
-def adopted(
-    cluster: Cluster, topic: str, count: int, leader_epochs: Mapping[TopicPartition, int]
-) -> list[ClusterRecord]:
-    """The records that make a topic of its directories: as many partitions, above their leader epochs."""
+def adopted(cluster: Cluster, topic: str, count: int, leader_epoch: int) -> list[ClusterRecord]:
+    """The records that make a topic of its directories; `cluster` follows them."""
     highest = max((int.from_bytes(topic_id, "big") for topic_id in cluster.names), default=0)
     topic_id = (highest + 1).to_bytes(16, "big")
-    cluster.names[topic_id] = topic
-    epoch = max((epoch for key, epoch in leader_epochs.items() if key.topic == topic), default=0)
-    return [
-        TopicCreated(topic, topic_id=topic_id),
-        *(
-            PartitionCreated(
-                topic_id, partition=number, leader_id=cluster.node_id, leader_epoch=max(epoch, 0)
-            )
-            for number in range(count)
-        ),
+    partitions = [
+        PartitionCreated(
+            topic_id, partition=number, leader_id=cluster.node_id, leader_epoch=max(leader_epoch, 0)
+        )
+        for number in range(count)
     ]
+    records: list[ClusterRecord] = [TopicCreated(topic, topic_id=topic_id), *partitions]
+    for record in records:
+        cluster.take(record)
+    return records
 
 
 def partition_count(topic: str, partitions: Iterable[int], names: Mapping[int, set[str]]) -> int:

@@ -12,9 +12,9 @@ Rule: nothing becomes committed without proof. A transaction without one is abor
 #
 #     proof                                                            what is done
 #     the damage is one batch that is no marker                        nothing: the transaction goes on
-#     it was decided, and its own marker follows the lost range        nothing: that marker counts
+#     its coordinator has it open or prepared, and no marker follows   nothing: its coordinator ends it
+#     it was decided, and its own batches or its marker follow         nothing: the transaction goes on
 #     it was decided by the transaction log, or by another partition   its marker takes a lost offset
-#     its coordinator has it open or prepared, and nothing follows     nothing: its coordinator ends it
 #     none of these                                                    an ABORT marker takes a lost offset
 #
 # "Decided" is proof only where each transaction has its own epoch (KIP-890): records of producer epoch 4 end
@@ -159,26 +159,23 @@ def _ended_in(log: SalvagedLog, lost: Lost, model: PartitionModel, evidence: Evi
     for producer_id, first_offset in model.open.items():
         epoch = model.producers[producer_id].producer_epoch
         following = _next_of(log, producer_id, lost.end)
-        if following is None and evidence.will_be_ended(log.partition, producer_id, epoch):
+        goes_on = following in (None, (epoch, None))
+        if goes_on and evidence.will_be_ended(log.partition, producer_id, epoch):
             continue
         settled = evidence.settled(log.partition, producer_id, epoch, first_offset)
-        if not settled.is_proven or following != (settled.marker_epoch, settled.result):
+        own = ((epoch, None), (settled.marker_epoch, settled.result))
+        if not settled.is_proven or following not in own:
             yield settled
 
 
 def _next_of(log: SalvagedLog, producer_id: int, offset: int) -> tuple[int, TransactionResult | None] | None:
-    """Epoch and result of a producer's first marker from an offset on; without a marker, the epoch of its
-    last batch and None; None when it wrote nothing.
-    """
-    found: tuple[int, TransactionResult | None] | None = None
+    """Epoch and, for a marker, result of a producer's next transactional batch from an offset on."""
     for piece in log.pieces():
         if isinstance(piece, Kept) and piece.header.base_offset >= offset:
             header, marker = piece.header, piece.batch.marker
             if header.producer_id == producer_id and header.is_transactional:
-                found = (header.producer_epoch, None if marker is None else marker.result)
-                if marker is not None:
-                    return found
-    return found
+                return header.producer_epoch, None if marker is None else marker.result
+    return None
 
 
 def _absorb(log: SalvagedLog, segment: SalvagedSegment, number: int) -> bool:

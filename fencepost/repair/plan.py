@@ -16,6 +16,8 @@ Rule: nothing is written here. The same plan is the report of a dry run and the 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import attrs
@@ -24,7 +26,7 @@ from fencepost.check.derived_files import CHECKPOINT, INDEX_SUFFIXES, LOG_START,
 from fencepost.check.directory import CLEAN_FILE, check_logs, sealed_object
 from fencepost.check.findings import Findings, Severity
 from fencepost.check.records import Internals
-from fencepost.check.scan import ScannedBatch, offset_of
+from fencepost.check.scan import LOG_SUFFIX, ScannedBatch, offset_of
 from fencepost.journal.data_directory import (
     DEFAULT_CLUSTER_ID,
     META_FILE,
@@ -37,8 +39,9 @@ from fencepost.journal.manifest import decode_checkpoint, decode_manifest, encod
 from fencepost.journal.storage import DamagedLog, NotADataDirectory, StorageReader
 from fencepost.log_model.partitions import PartitionModel
 from fencepost.log_model.transactions import decisions_of
+from fencepost.protocol.batches import BatchHeader
 from fencepost.protocol.errors import ProtocolViolation
-from fencepost.protocol.metadata_log import cluster_batch
+from fencepost.protocol.metadata_log import ClusterRecord, cluster_batch, read_cluster_records
 from fencepost.protocol.offsets_log import read_groups, read_offsets
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
@@ -46,12 +49,23 @@ from fencepost.protocol.terms import (
     INTERNAL_TOPICS,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
+    coordinator_partition,
 )
-from fencepost.protocol.transaction_log import transaction_batch
+from fencepost.protocol.transaction_log import read_transactions, transaction_batch
 from fencepost.repair import metadata
 from fencepost.repair.metadata import Cluster
 from fencepost.repair.outcomes import Evidence, Settled, marker_of, model_of, settle_lost, settle_open
-from fencepost.repair.salvage import Kept, LossKind, Lost, SalvagedLog, content_of, mend_epochs, salvage
+from fencepost.repair.salvage import (
+    Belongs,
+    Bounds,
+    Kept,
+    LossKind,
+    Lost,
+    SalvagedLog,
+    content_of,
+    mend_epochs,
+    salvage,
+)
 
 METADATA: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 _DERIVED: Final = (*INDEX_SUFFIXES, SNAPSHOT_SUFFIX, f"/{MANIFEST}", f"/{CHECKPOINT}")
@@ -74,12 +88,10 @@ class Damage:
 
 
 class Witness(NamedTuple):
-    """What the small files of a partition say: its log start, and the end that was promised."""
+    """What the small files of a partition say, and why the log start cannot be read, if it cannot."""
 
-    start: int
-    promised: int
-    damaged: dict[str, str]
-    """By file that cannot be used: why."""
+    bounds: Bounds
+    bad_log_start: str | None
 
 
 @attrs.define(eq=False)
@@ -87,7 +99,6 @@ class LogPlan:
     """What is done to one partition. `appended` are batches for its end, without offsets."""
 
     log: SalvagedLog
-    witness: Witness
     model: PartitionModel = attrs.Factory(PartitionModel)
     settled: list[Settled] = attrs.Factory(list[Settled])
     appended: list[bytearray] = attrs.Factory(list[bytearray])
@@ -133,12 +144,15 @@ class _Planner:
     adopt: frozenset[str]
     plan: Plan
     logs: dict[TopicPartition, LogPlan] = attrs.Factory(dict[TopicPartition, LogPlan])
+    closed: frozenset[str] = frozenset()
+    starts: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
     cluster: Cluster = attrs.Factory(Cluster)
     internals: Internals = attrs.Factory(lambda: Internals(Findings()))
     evidence: Evidence = attrs.Factory(Evidence)
     stale: dict[str, TopicPartition] = attrs.Factory(dict[str, TopicPartition])
     groups: dict[TopicPartition, set[str]] = attrs.Factory(dict[TopicPartition, set[str]])
     committed: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])
+    adopted: list[ClusterRecord] = attrs.Factory(list[ClusterRecord])
 
     def make(self) -> Plan:
         self._check_own_files()
@@ -147,6 +161,7 @@ class _Planner:
             self._read(partition)
         if self.logs and METADATA not in self.logs:
             self._miss(METADATA, 0)
+        self._adopt()
         self._learn()
         self._check_missing()
         for log in self.logs.values():
@@ -154,6 +169,7 @@ class _Planner:
         self._check_derived()
         self._renew_coordinators()
         self._renew_metadata()
+        self._cut_tails()
         self.plan.logs = [
             log
             for _, log in sorted(
@@ -177,25 +193,33 @@ class _Planner:
             stake = "the name of the cluster; no record"
             saved = f"it is written again, with the cluster id {DEFAULT_CLUSTER_ID!r}"
             self._tell(META_FILE, "damaged derived file", str(problem), stake, saved)
-        mark = self.storage.read_file(CLEAN_FILE)
         try:
+            mark = self.storage.read_file(CLEAN_FILE)
             if mark is not None:
-                sealed_object(mark, CLEAN_FILE)
+                self.closed = frozenset(sealed_object(mark, CLEAN_FILE)["partitions"])
         except ValueError as problem:
             self.plan.files[CLEAN_FILE] = None
             stake, saved = "nothing: the next start reads more", "it is set aside"
             self._tell(CLEAN_FILE, "damaged derived file", str(problem), stake, saved)
 
     def _read(self, partition: TopicPartition) -> None:
-        witness = _witness(self.storage, partition)
-        log = salvage(self.storage, partition, start=witness.start, promised=witness.promised)
-        self.logs[partition] = LogPlan(log, witness)
+        witness = _witness(self.storage, partition, is_closed=str(partition) in self.closed)
+        log = salvage(self.storage, partition, witness.bounds, _kind_of(partition, self.cluster))
+        self.logs[partition] = LogPlan(log)
         if partition == METADATA:
             self.cluster = metadata.follow(self.storage, log)
         if partition.topic in INTERNAL_TOPICS:
             self._look_into(log)
-        if LOG_START in witness.damaged:
-            self._renew_log_start(partition, witness)
+        if log.torn is not None and str(partition) in self.closed:
+            log.segments[-1].is_altered = True
+            because = "the log was closed before these bytes"
+            self._tell(
+                log.torn.file, "bytes after the end", because, "nothing", "they are cut off",
+                span=(log.torn.first_byte, log.torn.end_byte),
+            )  # fmt: skip
+        self.starts[partition] = witness.bounds.start
+        if witness.bad_log_start is not None:
+            self._renew_log_start(partition, witness.bad_log_start)
 
     def _look_into(self, log: SalvagedLog) -> None:
         """Read the records of an internal topic."""
@@ -259,7 +283,7 @@ class _Planner:
             log.lose(lost, to=None)
         else:
             self._tell(str(partition), lost.kind.value, because, *_STAKES[METADATA.topic])
-        self.logs[partition] = LogPlan(log, Witness(0, end, {}))
+        self.logs[partition] = LogPlan(log)
 
     def _settle(self, plan: LogPlan) -> None:
         log = plan.log
@@ -277,15 +301,28 @@ class _Planner:
         for file in log.strays:
             stake = "what it holds is in another file, or is lost"
             self._tell(file, "misplaced segment", "other files hold its offsets", stake, "it is set aside")
-        if log.torn is not None:
-            torn = log.torn
+        if log.torn is not None and not log.is_altered:
             self.plan.notes.append(
-                f"{torn.file}: bytes {torn.first_byte} to {torn.end_byte} are a torn tail that was never "
-                "promised; the next start cuts it off"
+                f"{log.torn.file}: bytes {log.torn.first_byte} to {log.torn.end_byte - 1} are a torn tail "
+                "that was never promised; the next start cuts it off"
             )
+
+    def _cut_tails(self) -> None:
+        """A start cuts them off as well, but then the repaired directory would not be free of findings."""
+        is_needed = any(plan.is_needed for plan in self.logs.values())
+        for plan in self.logs.values():
+            if is_needed and plan.log.torn is not None:
+                plan.log.segments[-1].is_altered = True
 
     def _tell_lost(self, plan: LogPlan, lost: Lost) -> None:
         partition = plan.log.partition
+        if lost.kind is LossKind.MISSING_PARTITION:
+            stake = f"all records of {partition}: at least those at offsets {lost.start} to {lost.end - 1}"
+            saved = f"its next record gets offset {lost.end}"
+            self._tell(
+                lost.file, lost.kind.value, lost.because, *_STAKES.get(partition.topic, (stake, saved))
+            )
+            return
         last = lost.end - 1
         stake, saved = _STAKES.get(partition.topic, ("", ""))
         if not stake:
@@ -304,16 +341,25 @@ class _Planner:
             )
         )  # fmt: skip
 
-    def _tell(self, file: str, kind: str, because: str, stake: str, saved: str) -> None:
-        self.plan.damages.append(Damage(file=file, kind=kind, because=because, at_stake=stake, saved=saved))
-
-    def _renew_log_start(self, partition: TopicPartition, witness: Witness) -> None:
-        self.logs[partition].log_start = witness.start
-        stake = f"records of {partition} that were deleted may be readable again"
-        saved = f"the log starts at offset {witness.start}, as its manifest and its oldest file say"
-        self._tell(
-            f"{partition}/{LOG_START}", "damaged derived file", witness.damaged[LOG_START], stake, saved
+    def _tell(
+        self,
+        file: str,
+        kind: str,
+        because: str,
+        stake: str,
+        saved: str,
+        *,
+        span: tuple[int, int] | None = None,
+    ) -> None:
+        self.plan.damages.append(
+            Damage(file=file, kind=kind, because=because, bytes=span, at_stake=stake, saved=saved)
         )
+
+    def _renew_log_start(self, partition: TopicPartition, because: str) -> None:
+        start = self.logs[partition].log_start = self.starts[partition]
+        stake = f"records of {partition} that were deleted may be readable again"
+        saved = f"the log starts at offset {start}, as its manifest and its oldest file say"
+        self._tell(f"{partition}/{LOG_START}", "damaged derived file", because, stake, saved)
 
     def _check_derived(self) -> None:
         """Files that differ from a log that has no fault itself."""
@@ -323,8 +369,7 @@ class _Planner:
             if plan is None or finding.severity is not Severity.PROBLEM:
                 continue
             if name == LOG_START and plan.log_start is None and not plan.log.is_altered:
-                plan.witness.damaged[LOG_START] = finding.what
-                self._renew_log_start(plan.log.partition, plan.witness)
+                self._renew_log_start(plan.log.partition, finding.what)
             elif finding.file.endswith(_DERIVED) and finding.file not in plan.derived:
                 plan.derived.add(finding.file)
                 if not plan.log.is_altered:
@@ -383,16 +428,22 @@ class _Planner:
         )
         records = metadata.raised(self.cluster, plan.log, leader_epochs=epochs, producer_id_max=highest)
         for topic, partitions in self._lost_topics().items():
-            if topic in self.adopt or topic in INTERNAL_TOPICS:
-                count = metadata.partition_count(
-                    topic, [key.partition for key in partitions], self._names(topic)
-                )
-                records += metadata.adopted(self.cluster, topic, count, epochs)
-                self.plan.notes.append(f"topic {topic}: put back into the metadata, with {count} partitions")
-            else:
-                self._put_aside(topic, partitions)
+            self._put_aside(topic, partitions)
         # Without a time: a topic counts as created before each decision about it.
-        plan.appended.append(cluster_batch(records, timestamp=0))
+        plan.appended.append(cluster_batch([*records, *self.adopted], timestamp=0))
+
+    def _adopt(self) -> None:
+        """Put topics back into the metadata that it has lost."""
+        plan = self.logs.get(METADATA)
+        if plan is None or (plan.log.end_offset and not plan.log.lost()):
+            return
+        for topic, partitions in self._lost_topics().items():
+            if topic in self.adopt or topic in INTERNAL_TOPICS:
+                numbers = [key.partition for key in partitions]
+                count = metadata.partition_count(topic, numbers, self._names(topic))
+                epochs = [_last_epoch(self.logs[key].log) for key in partitions]
+                self.adopted += metadata.adopted(self.cluster, topic, count, max(epochs))
+                self.plan.notes.append(f"topic {topic}: put back into the metadata, with {count} partitions")
 
     def _lost_topics(self) -> dict[str, list[TopicPartition]]:
         found: dict[str, list[TopicPartition]] = {}
@@ -423,7 +474,7 @@ class _Planner:
                 f"its files are kept aside; to get the topic back, name the directory {key} again and run "
                 f"`fencepost repair {self.storage.location} --write --adopt {topic}`",
             )
-            self.logs[key] = LogPlan(SalvagedLog(key), Witness(0, 0, {}))
+            self.logs[key] = LogPlan(SalvagedLog(key))
 
 
 # What is at stake in an internal topic, and what becomes of it.
@@ -460,29 +511,66 @@ def _last_epoch(log: SalvagedLog) -> int:
     return max((piece.header.leader_epoch for piece in log.pieces() if isinstance(piece, Kept)), default=-1)
 
 
-def _witness(storage: StorageReader, partition: TopicPartition) -> Witness:
-    """What is left of the small files. A manifest's log start is a lower bound, and so is the oldest file."""
-    directory, damaged = str(partition), dict[str, str]()
-    files = storage.files(directory)
-    bases = [offset for name in files if (offset := offset_of(name, ".log")) is not None]
-    start, promised = 0, 0
-    manifest = storage.read_file(f"{directory}/{MANIFEST}")
-    if manifest is not None:
+def _kind_of(partition: TopicPartition, cluster: Cluster) -> Belongs:
+    """How to tell the batches of an internal topic from those of other logs: their records can be read, and
+    the names in them lie in this partition. Data may be anything.
+    """
+    count = sum(key.topic == partition.topic for key in cluster.leaders)
+    names_in = _NAMES_IN.get(partition.topic)
+
+    def belongs(header: BatchHeader, batch: bytes) -> bool:
+        if names_in is None or (header.is_control and partition.topic == CONSUMER_OFFSETS_TOPIC):
+            return True
         try:
+            names = names_in(batch, header)
+        except ProtocolViolation:
+            return False
+        home = [coordinator_partition(name, count) for name in names if count]
+        return not header.is_control and all(number == partition.partition for number in home)
+
+    return belongs
+
+
+def _no_names(batch: bytes, header: BatchHeader) -> list[str]:
+    read_cluster_records(batch, header)
+    return []
+
+
+def _transactional_ids(batch: bytes, header: BatchHeader) -> list[str]:
+    return [name for name, _ in read_transactions(batch, header)]
+
+
+def _group_ids(batch: bytes, header: BatchHeader) -> list[str]:
+    offsets, groups = read_offsets(batch, header), read_groups(batch, header)
+    return [*[key.group_id for key, _ in offsets], *[name for name, _ in groups]]
+
+
+_NAMES_IN: Final[Mapping[str, Callable[[bytes, BatchHeader], list[str]]]] = {
+    CLUSTER_METADATA_TOPIC: _no_names,
+    TRANSACTION_STATE_TOPIC: _transactional_ids,
+    CONSUMER_OFFSETS_TOPIC: _group_ids,
+}
+
+
+def _witness(storage: StorageReader, partition: TopicPartition, *, is_closed: bool) -> Witness:
+    """What is left of the small files. A manifest's log start is a lower bound, and so is the oldest file."""
+    directory, bad_log_start = str(partition), None
+    bases = [base for name in storage.files(directory) if (base := offset_of(name, LOG_SUFFIX)) is not None]
+    start, promised, closed_at = 0, 0, None
+    manifest = storage.read_file(f"{directory}/{MANIFEST}")
+    checkpoint = storage.read_file(f"{directory}/{CHECKPOINT}")
+    with suppress(CorruptIndex):  # a damaged one is no witness; `check` finds it
+        if manifest is not None:
             told = decode_manifest(manifest, directory=directory)
             start, promised = told.log_start_offset, told.promised_end(storage.boot_id)
-        except CorruptIndex as problem:
-            damaged[MANIFEST] = str(problem)
-    checkpoint = storage.read_file(f"{directory}/{CHECKPOINT}")
-    if checkpoint is not None:
-        try:
-            entries = decode_checkpoint(checkpoint, directory=directory)
-            promised = max([promised, *(entry.end_offset for entry in entries)])
-        except CorruptIndex as problem:
-            damaged[CHECKPOINT] = str(problem)
+    with suppress(CorruptIndex):
+        if checkpoint is not None and (entries := decode_checkpoint(checkpoint, directory=directory)):
+            promised = max(promised, entries[-1].end_offset)
+            closed_at = promised if is_closed else None
     try:
         start = max(start, read_log_start(storage, directory))
     except DamagedLog as problem:
-        damaged[LOG_START] = str(problem.__cause__)
+        bad_log_start = str(problem.__cause__)
         start = max(start, min(bases, default=0))
-    return Witness(start, max(start, promised), damaged)
+    bounds = Bounds(start=start, promised=max(start, promised), closed_at=closed_at)
+    return Witness(bounds, bad_log_start)

@@ -26,7 +26,7 @@ from __future__ import annotations
 import re
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -154,15 +154,32 @@ class SalvagedLog:
         to.is_altered = True
 
 
-def salvage(storage: StorageReader, partition: TopicPartition, *, start: int, promised: int) -> SalvagedLog:
-    """Read a whole log. `start` is its log start offset, `promised` the end that a start would insist on."""
+Belongs = Callable[[BatchHeader, bytes], bool]
+"""Whether the records of an intact batch are of the kind that its log holds."""
+
+
+@attrs.frozen(kw_only=True)
+class Bounds:
+    """What the small files say of a log: where it starts, the end that a start insists on, and, if it was
+    closed in order, its exact end.
+    """
+
+    start: int
+    promised: int
+    closed_at: int | None = None
+
+
+def salvage(
+    storage: StorageReader, partition: TopicPartition, bounds: Bounds, belongs: Belongs
+) -> SalvagedLog:
+    """Read a whole log."""
     log = SalvagedLog(partition)
     sizes = {
         offset: size
         for name, size in storage.files(str(partition)).items()
         if (offset := offset_of(name, LOG_SUFFIX)) is not None
     }
-    expected, bases = min([start, *sizes]), sorted(sizes)
+    expected, bases, promised = min([bounds.start, *sizes]), sorted(sizes), bounds.promised
     for number, base in enumerate(bases):
         file = f"{partition}/{base:0{OFFSET_DIGITS}d}{LOG_SUFFIX}"
         if base < expected:
@@ -171,7 +188,7 @@ def salvage(storage: StorageReader, partition: TopicPartition, *, start: int, pr
         if base > expected:
             _lose_before(log, expected, base)
         limit = bases[number + 1] if number + 1 < len(bases) else None
-        expected = _Reader(storage, log, file, base, limit, promised).read(sizes[base])
+        expected = _Reader(storage, log, file, base, limit, bounds, belongs).read(sizes[base])
     if promised > expected:
         last = log.segments[-1] if log.segments else None
         size = 0 if last is None else storage.files(str(partition)).get(last.file.rpartition("/")[2], 0)
@@ -200,7 +217,8 @@ class _Reader:
     file: str
     base: int
     limit: int | None
-    promised: int
+    bounds: Bounds
+    belongs: Belongs
     data: bytes = b""
 
     def read(self, size: int) -> int:
@@ -213,7 +231,7 @@ class _Reader:
                 data = self.data[at : at + HEADER_SIZE] if self.data else opened.read(at, HEADER_SIZE)
                 header = self._header(data, segment.end_offset, left=size - at)
                 batch = opened.read(at, header.size) if header is not None else b""
-                if header is None or not checksum_matches(batch, 0, header):
+                if header is None or not self._is_intact(batch, header):
                     self.data = self.data or opened.read(0, size)
                     at = self._skip(segment, at)
                     continue
@@ -230,12 +248,18 @@ class _Reader:
             header = read_header(data)
         except ProtocolViolation:
             return None
-        fits = header.size <= min(left, BATCH_SIZE_MAX) and header.next_offset <= self._offset_max
+        highest = self.base + INT32_MAX if self.limit is None else self.limit
+        fits = header.size <= min(left, BATCH_SIZE_MAX) and header.next_offset <= highest
         return header if fits and header.base_offset == expected else None
+
+    def _is_intact(self, batch: bytes, header: BatchHeader) -> bool:
+        return checksum_matches(batch, 0, header) and self.belongs(header, batch)
 
     @property
     def _offset_max(self) -> int:
-        return self.base + INT32_MAX if self.limit is None else self.limit
+        """No batch behind damage reaches beyond this offset."""
+        end = self.bounds.closed_at if self.limit is None else self.limit
+        return self.base + INT32_MAX if end is None else end
 
     def _skip(self, segment: SalvagedSegment, at: int) -> int:
         """Note what is lost from byte `at` on; return the byte where an intact batch begins, or the end."""
@@ -246,7 +270,7 @@ class _Reader:
             return following
         kind, because = self._why(at, expected)
         if end is None:
-            end = self.limit if self.limit is not None else max(expected, self.promised)
+            end = self.limit if self.limit is not None else max(expected, self.bounds.promised)
             if end == expected and self.limit is None:
                 self.log.torn = TornTail(self.file, at, len(data))
                 return following
@@ -270,13 +294,14 @@ class _Reader:
 
     def _intact(self, position: int, *, lowest: int) -> BatchHeader | None:
         """The intact batch at a byte, at this offset or, where it is unknown, at a later one."""
-        data = memoryview(self.data)
         try:
-            header = read_header(data, position)
+            header = read_header(self.data, position)
         except ProtocolViolation:
             return None
-        fits = header.size <= len(data) - position and header.next_offset <= self._offset_max
-        is_intact = fits and header.base_offset >= lowest and checksum_matches(data, position, header)
+        fits = header.size <= len(self.data) - position and header.next_offset <= self._offset_max
+        if not fits or header.base_offset < lowest:
+            return None
+        is_intact = self._is_intact(self.data[position : position + header.size], header)
         return header if is_intact else None
 
     def _mend_length(self, segment: SalvagedSegment, at: int, following: int, end: int | None) -> bool:
@@ -290,7 +315,7 @@ class _Reader:
             header = read_header(batch)
         except ProtocolViolation:
             return False
-        is_whole = header.base_offset == segment.end_offset and checksum_matches(batch, 0, header)
+        is_whole = header.base_offset == segment.end_offset and self._is_intact(bytes(batch), header)
         if not is_whole or end not in (None, header.next_offset):
             return False
         segment.pieces.append(Kept(_scanned(self.file, at, header, batch), bytes(batch)))
@@ -307,6 +332,8 @@ class _Reader:
             return LossKind.DAMAGED, f"a batch of {header.size:,} bytes is cut off"
         if not checksum_matches(self.data, at, header):
             return LossKind.DAMAGED, "the checksum of a batch does not match its bytes"
+        if header.base_offset == expected:
+            return LossKind.MISPLACED, "its records are not of the kind that this log holds"
         return LossKind.MISPLACED, f"a batch says offset {header.base_offset} where {expected} was expected"
 
     def _is_one_data_batch(self, at: int, following: int, expected: int, end: int) -> bool:
