@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.complete
+SEED   ?= 1
 NEEDED := Fencepost needs Python 3.11 or newer. Choose one with make PYTHON=/path/to/python3
 
-.PHONY: help env demo test lint format oracle bench docs clean
+.PHONY: help env demo test lint format oracle attack sweep bench docs clean
 
 help:
 	@echo 'make env     create the environment in $(VENV) with PYTHON=$(PYTHON)'
@@ -13,6 +14,8 @@ help:
 	@echo 'make test    run every check: format, lint, types, architecture, tests'
 	@echo 'make lint    run the static checks; make format fixes what it can'
 	@echo 'make oracle  compare Fencepost with recorded answers of Apache Kafka; FILES="..." replays other recordings'
+	@echo 'make attack  attack a broker on loopback while a client checks every record; SEED=2 draws other requests'
+	@echo 'make sweep   300 kills, 10,000 simulated clusters that lose power, every bit of a directory; SEED=2'
 	@echo 'make bench   measure client and broker against a peer, and the speed of the simulator'
 	@echo 'make docs    generate tables and diagrams of the docs, and the blocking client'
 	@echo 'make clean   remove the environment and every cache'
@@ -44,6 +47,13 @@ format: env
 # FILES: recordings to replay instead of those in tests/oracle, in the same format.
 oracle: env
 	$(BIN)/python -m tests.oracle $(FILES)
+
+attack: env
+	$(BIN)/python -m tests.attack --seed $(SEED)
+
+# ONLY="--only power": one part, and further options of python -m tests.sweep.
+sweep: env
+	$(BIN)/python -m tests.sweep --seed $(SEED) $(ONLY)
 
 bench: env
 	$(BIN)/python -m benchmarks

@@ -23,6 +23,7 @@ def demo(
     flights: Annotated[int, Parameter(validator=validators.Number(gte=100, lte=ALL_FLIGHTS))] = ALL_FLIGHTS,
     kills: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=100))] = 10,
     seed: int = 1,
+    sync: Literal["none", "commit", "all"] = "none",
     directory: Path | None = None,
     broken: Annotated[Literal["fencing", "dedup", "isolation"] | None, Parameter("--break")] = None,
     as_json: Annotated[bool, Parameter("--json", negative="")] = False,
@@ -38,6 +39,8 @@ def demo(
         Number of kills. A fifth of them hit the broker (at least two, at most half), the others hit a worker.
     seed
         Seed for the points of the kills and for the transactions that are aborted on purpose.
+    sync
+        When the broker forces the log to disk, as in `fencepost serve`.
     directory
         Keep the data in this empty directory. By default it is removed at the end.
     broken
@@ -54,7 +57,7 @@ def demo(
     from fencepost.spark_bridge.session import require_spark
 
     try:
-        plan = draw_plan(seed=seed, flights=flights, kills=kills)
+        plan = draw_plan(seed=seed, flights=flights, kills=kills, sync=sync)
     except TooManyKills as problem:
         raise CommandFailed(
             str(problem), then="ask for fewer kills or more flights", code=WRONG_USAGE

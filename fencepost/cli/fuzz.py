@@ -33,7 +33,7 @@ _Number = Annotated[int, Parameter(validator=validators.Number(gte=0))]
 _AtLeastOne = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 Version = Literal[0, 1, 2]
 Protection = Literal["fencing", "dedup"]
-Workload = Literal["transactions", "groups", "damage"]
+Workload = Literal["transactions", "groups", "power", "damage"]
 
 
 @Parameter(name="*")
@@ -45,8 +45,9 @@ class WorldOptions:
         Workload,
         Parameter(
             help="What clients do. transactions: they write and copy with transactional ids. groups: the "
-            "members of a consumer group process a topic. damage: as transactions, and disks damage what "
-            "they had kept. A seed draws a different world in each."
+            "members of a consumer group process a topic. power: as transactions, and nodes lose their "
+            "power under the policies that sync. damage: as transactions, and disks damage what they had "
+            "kept. A seed draws a different world in each."
         ),
     ] = "transactions"
     transaction_version: Annotated[

@@ -297,7 +297,7 @@ def _tell_ready(settings: BrokerSettings, ready: Ready, *, with_parent: bool) ->
     print(f"Fencepost is ready on {ready.address}, {place} (sync {settings.sync.value}). Ctrl-C stops it.")
     print(_memory_line(ready.memory))
     facts = {"host": ready.host, "port": ready.port, "directory": settings.directory, "pid": os.getpid()}
-    print(json.dumps({"ready": True, **facts}), flush=True)
+    print(json.dumps({"ready": True, **facts, "memory_bytes_max": ready.memory.total}), flush=True)
 
 
 def _memory_line(bound: MemoryBound) -> str:

@@ -66,7 +66,7 @@ class PlannedDisruption:
 
 @attrs.frozen
 class DisruptionPlan:
-    """Everything that a seed decides. One of `lose_every` responses to Produce is lost."""
+    """Everything that a seed decides, and the sync policy. One of `lose_every` Produce responses is lost."""
 
     seed: int
     flights: int = attrs.field(kw_only=True)
@@ -74,6 +74,8 @@ class DisruptionPlan:
     lose_every: int = attrs.field(kw_only=True)
     abort_share: float = attrs.field(kw_only=True)
     events: tuple[PlannedDisruption, ...] = attrs.field(kw_only=True)
+    sync: str = attrs.field(default="none", kw_only=True)
+    """The durability policy of the broker."""
 
     def count(self, *kinds: Disruption) -> int:
         """How many events are of these kinds."""
@@ -84,7 +86,7 @@ class TooManyKills(ValueError):
     """The flights do not fill enough transactions for this many kills."""
 
 
-def draw_plan(*, seed: int, flights: int, kills: int) -> DisruptionPlan:
+def draw_plan(*, seed: int, flights: int, kills: int, sync: str = "none") -> DisruptionPlan:
     """Spreads kills and freezes over the run; raises TooManyKills if the run is too short."""
     chance = random.Random(f"blows {seed}")
     disruptions = draw_disruptions(chance, kills)
@@ -106,6 +108,7 @@ def draw_plan(*, seed: int, flights: int, kills: int) -> DisruptionPlan:
         lose_every=max(3, rounds // 40),
         abort_share=max(ABORT_SHARE, ABORTS / rounds),
         events=tuple(events),
+        sync=sync,
     )
 
 

@@ -199,7 +199,7 @@ class BrokerProcess:
     async def _start(self) -> None:
         arguments = ["fencepost", "serve", str(self._data), "--port", str(self._port)]
         drop = f"when node 1 sends Produce reply do drop every {self._plan.lose_every} times"
-        arguments += ["--fault", drop, "--with-parent"]
+        arguments += ["--sync", self._plan.sync, "--fault", drop, "--with-parent"]
         if self._result.broken in ("fencing", "dedup"):  # isolation is turned off in the readers
             arguments += ["--break", self._result.broken]
         if self._holds:

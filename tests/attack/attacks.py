@@ -36,6 +36,7 @@ class Row:
     latency: Latency
     memory_before_mb: float
     memory_peak_mb: float
+    memory_bound_mb: float
     seconds: float
     faults: list[str] = attrs.Factory(list[str])
 

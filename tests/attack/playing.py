@@ -15,7 +15,7 @@ from fencepost.demo.processes import children
 from tests.attack.attacks import ANSWER_MS_MAX, Attack, Row
 from tests.attack.canary_process import TOPIC
 from tests.attack.ledger import PARTITIONS, Latency
-from tests.attack.scene import PATIENCE_S, Canary, Hangs, Scene, Target, fails_after
+from tests.attack.scene import MIB, PATIENCE_S, Canary, Hangs, Scene, Target, fails_after
 from tests.cli.processes import fencepost
 
 ATTACK_S = 300.0  # a bound on one attack
@@ -78,6 +78,9 @@ async def play_one(attack: Attack, scene: Scene, *, judges_time: bool) -> Row:
     except (FencepostError, OSError, trio.BrokenResourceError) as problem:
         scene.faults.append(f"{type(problem).__name__}: {problem}")
     latency = Latency.of(canary.ledger.answers_ms[answered:])
+    peak, bound = target.memory("VmHWM"), target.ready["memory_bytes_max"] / MIB
+    if peak > bound:
+        scene.faults.append(f"memory: {peak:,.0f} MiB, and the bound that the broker printed is {bound:,.0f}")
     if not attack.is_restarted:
         scene.faults += canary.troubles[troubles:]
         if judges_time and latency.p99 > ANSWER_MS_MAX:
@@ -88,7 +91,8 @@ async def play_one(attack: Attack, scene: Scene, *, judges_time: bool) -> Row:
         transactions=canary.transactions - ended,
         latency=latency,
         memory_before_mb=round(before, 1),
-        memory_peak_mb=round(target.memory("VmHWM"), 1),
+        memory_peak_mb=round(peak, 1),
+        memory_bound_mb=round(bound, 1),
         seconds=round(trio.current_time() - began, 1),
         faults=scene.faults,
     )

@@ -34,7 +34,7 @@ def table_of(rows: Sequence[Row]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in ("attack", "figures"):
         table.add_column(title)
-    for title in ("transactions", "p50 ms", "p99 ms", "max ms", "memory MB", "peak MB", "s"):
+    for title in ("transactions", "p50 ms", "p99 ms", "max ms", "MB before", "peak", "bound", "s"):
         table.add_column(title, justify="right")
     table.add_column("verdict")
     for row in rows:
@@ -49,6 +49,7 @@ def table_of(rows: Sequence[Row]) -> Table:
             f"{late.max:,.0f}",
             f"{row.memory_before_mb:,.0f}",
             f"{row.memory_peak_mb:,.0f}",
+            f"{row.memory_bound_mb:,.0f}",
             f"{row.seconds:,.1f}",
             row.verdict,
             style="red" if row.faults else None,

@@ -32,7 +32,7 @@ def test_a_seed_is_the_same_world_as_on_the_command_line() -> None:
 def test_a_workload_is_another_world() -> None:
     assert fencepost.simulate(3, workload="groups").digest == try_seed(3, draw_groups).digest
     assert fencepost.simulate(3, workload="transactions").digest == fencepost.simulate(3).digest
-    with pytest.raises(ValueError, match=r"workload must be one of \['groups', 'transactions'\], not 'luck'"):
+    with pytest.raises(ValueError, match=r"workload must be one of \[.*\], not 'luck'"):
         fencepost.simulate(3, workload="luck")
 
 

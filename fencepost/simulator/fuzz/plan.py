@@ -29,6 +29,9 @@ TIMEOUTS_MS: Final = (LONG_MS, LONG_MS, LONG_MS, 300)
 ASSIGNORS: Final = ("range", "cooperative-sticky")
 STARTS_MS: Final = (0, 0, 300, 1_000)  # members join one after the other
 PAUSES_MS: Final = (120, 40, 15)
+POWER_STRIKES: Final = (8, 16)  # several: a node that is to die a few writes later may have none to do
+POWER_PAUSES_MS: Final = (40, 15)
+OTHER_KINDS_MAX: Final = 2
 GROUP_PAUSES_MS: Final = (240, 120, 40)
 DAMAGE_PAUSES_MS: Final = (240, 120)  # so that there is a manifest, which promises something
 
@@ -82,7 +85,21 @@ def draw_damage(choices: Choices, **given: Any) -> FuzzPlan:
     )
 
 
-PLANNERS: Final = {"transactions": draw, "groups": draw_groups, "damage": draw_damage}
+def draw_power(choices: Choices, **given: Any) -> FuzzPlan:
+    """Worlds of `draw` whose nodes lose their power, under the policies that promise something about it."""
+    plan = draw(choices, **given)
+    policies = (SyncPolicy.ALL,) if plan.processors else (SyncPolicy.COMMIT, SyncPolicy.ALL)
+    others = [kind for kind in plan.kinds if kind is not FaultKind.POWER_LOSS]
+    return attrs.evolve(
+        plan,
+        sync=choices.one_of(policies),
+        kinds=(*choices.some_of(others)[:OTHER_KINDS_MAX], FaultKind.POWER_LOSS),
+        strikes=choices.one_of(POWER_STRIKES),
+        pause_ms=choices.one_of(POWER_PAUSES_MS),
+    )
+
+
+PLANNERS: Final = {"transactions": draw, "groups": draw_groups, "power": draw_power, "damage": draw_damage}
 """The populations of worlds, by the name of their workload."""
 
 

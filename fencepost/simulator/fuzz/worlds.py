@@ -78,7 +78,8 @@ def simulate(
 
     The result's `violation` is None, or says which rule was broken and by what; `known_anomaly` is the same
     of what brokers of an old generation do by design; `digest` is equal for equal histories. `workload` is
-    "transactions", or "groups" for worlds in which the members of a group process a topic. Without
+    "transactions", "groups" for worlds in which the members of a group process a topic, or "power" for worlds
+    that lose power under the policies that sync. Without
     `partition_verification` it is as that version was shipped: off in 0. `broken` are protections of the
     broker to turn off: "fencing", "dedup"; `without_fixes` are Kafka's later fixes to turn off
     (`broker/kafka_fixes.py`). ValueError for a seed, a version or a name that does not exist.
