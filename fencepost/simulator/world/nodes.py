@@ -83,6 +83,7 @@ class SimulatedNode(Participant):
     peers: dict[int, SimulatedConnection] = attrs.Factory(dict[int, SimulatedConnection])
     syncing: set[TopicPartition] = attrs.Factory(set[TopicPartition])
     tick_at: int | None = None
+    ticks_for_ms: int | None = None  # what its clock shall show then
     is_manifest_due: bool = False
 
     def __attrs_post_init__(self) -> None:
@@ -98,7 +99,7 @@ class SimulatedNode(Participant):
     def start(self) -> None:
         """A new incarnation over what the logs hold."""
         self.incarnation += 1
-        self.death = self.tick_at = None
+        self.death = self.tick_at = self.ticks_for_ms = None
         self.is_manifest_due = False
         self.host = Host(Node(self.settings), self.journals, policy=self.policy)
         self.host.carries_own = self.carries_own
@@ -216,25 +217,26 @@ class SimulatedNode(Participant):
     def _work_watched(self, host: Host, now: int) -> None:
         """Do one thing at a time; the node may be killed between any two."""
         leaves_at_once = self.sends_at_once or self.death is not None
-        events = self.world.events
+        heard, publish = self.heard, self.world.events.publish
         while self.host is host and not self.is_paused:
-            if self.death is not None and self.death.is_due(host):
+            death = self.death
+            if death is not None and death.is_due(host):
                 self._flush(host)
-                self.death.strike()
-                return
-            if host.is_idle:
+                death.strike()
                 return
             act = host.to_do[0] if host.to_do else None
-            if self.death is not None and self.death.counts(act):
-                self.death.left -= 1
-            if act is not None and ActBegins in events.heard:
-                events.publish(ActBegins(self, act))
+            if act is None and not host.inbox:
+                return
+            if death is not None and death.counts(act):
+                death.left -= 1
+            if act is not None and ActBegins in heard:
+                publish(ActBegins(self, act))
             if self.host is host and not self.is_paused:
                 host.work(now)
                 if leaves_at_once:
                     self._flush(host)
-                if act is not None and ActDone in events.heard:
-                    events.publish(ActDone(self, act))
+                if act is not None and ActDone in heard:
+                    publish(ActDone(self, act))
 
     def _flush(self, host: Host) -> None:
         """Carry out what the host wants from outside: replies, requests to nodes, syncs, and a wake-up."""
@@ -258,7 +260,7 @@ class SimulatedNode(Participant):
                 journal = self.journals.journal(key)
                 at = self.world.now + self.world.sync_latency(self.disk)
                 self.world.at(at, self._sync, (host, journal, journal.log_end_offset))
-        if host.wakes_at_ms is not None:
+        if host.wakes_at_ms is not None and host.wakes_at_ms != self.ticks_for_ms:
             self._wake_at(host.wakes_at_ms)
         if self.world.writes_manifests and host.changed and not self.is_manifest_due:
             self.is_manifest_due = True
@@ -295,6 +297,7 @@ class SimulatedNode(Participant):
         self.work()
 
     def _wake_at(self, shown_ms: int) -> None:
+        self.ticks_for_ms = shown_ms
         at = max(self.clock.when(shown_ms), self.world.now)
         if self.tick_at is None or at < self.tick_at:
             self.tick_at = at
@@ -308,6 +311,7 @@ class SimulatedNode(Participant):
 
     def look_at_clock(self) -> None:
         """Time passed, or the clock jumped."""
+        self.ticks_for_ms = None
         if self.host is not None:
             self.host.tick(self.clock.ms(self.world.now))
             self.work()

@@ -29,7 +29,8 @@ class SimulatedClock:
 
     def ms(self, now: int) -> int:
         """What it shows at the true time `now` (nanoseconds)."""
-        return (now + now * self.drift_ppm // MILLION + self.offset_ns) // NS_PER_MS
+        drift = now * self.drift_ppm // MILLION if self.drift_ppm else 0
+        return (now + drift + self.offset_ns) // NS_PER_MS
 
     def when(self, shown_ms: int) -> int:
         """A true time at which it shows `shown_ms`, or a little more; it may be in the past."""
