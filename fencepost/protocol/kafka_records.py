@@ -131,9 +131,9 @@ def _read_record(payload: bytes, at: int) -> tuple[KafkaRecord, int]:
         offset_delta, at = read_varint(payload, at)
     key, at = _bytes(payload, at)
     value, at = _bytes(payload, at)
+    if payload.startswith(_NO_HEADERS, at):
+        return KafkaRecord(key, value, (), timestamp_delta, offset_delta), at + len(_NO_HEADERS)
     header_count, at = read_varint(payload, at)
-    if not header_count:
-        return KafkaRecord(key, value, (), timestamp_delta, offset_delta), at
     # Each header takes a byte at least, so the bytes that are left bound the loop.
     if not 0 <= header_count <= len(payload) - at:
         raise ProtocolViolation(f"a record announces {header_count} headers in {len(payload) - at} bytes")

@@ -50,8 +50,13 @@ def varint(value: int) -> bytes:
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """A zig-zag varint and the position after it; ProtocolViolation when it is longer than ten bytes."""
-    if at < len(data) and (first := data[at]) < 0x80:  # nearly every varint of a record is one byte
+    # Nearly every varint of a record is one byte or two.
+    size = len(data)
+    if at < size and (first := data[at]) < 0x80:
         return (first >> 1) ^ -(first & 1), at + 1
+    if at + 1 < size and (second := data[at + 1]) < 0x80:
+        value = data[at] & 0x7F | second << 7
+        return (value >> 1) ^ -(value & 1), at + 2
     # The slice ends the loop: ten bytes without an end are damage, not a large number.
     value = shift = 0
     for byte in data[at : at + _VARINT_SIZE_MAX]:
@@ -122,11 +127,12 @@ class Fields:
 
     def fixed(self, layout: struct.Struct) -> tuple[Any, ...]:
         """Several fields of fixed size at once."""
-        at, end = self.at, self.at + layout.size
-        if end > len(self.data):
-            self.take(layout.size)  # says what is missing
-        self.at = end
-        return layout.unpack_from(self.data, at)
+        try:
+            values = layout.unpack_from(self.data, self.at)
+        except struct.error:
+            self.fail(f"{layout.size} bytes are announced, {len(self.data) - self.at} are left")
+        self.at += layout.size
+        return values
 
     def int16(self) -> int:
         return INT16.unpack(self.take(2))[0]

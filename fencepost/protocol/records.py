@@ -232,7 +232,7 @@ def read_keys_and_values(batch: Buffer, header: BatchHeader) -> list[tuple[bytes
     if header.magic != MAGIC_KAFKA:
         raise ProtocolViolation("a batch of an internal topic must hold Kafka's own records (magic 2)")
     records = read_kafka_records(bytes(payload_of(batch, header)), header.record_count)
-    return [(record.key, record.value) for record in records]
+    return [(key, value) for key, value, *_ in records]
 
 
 def payload_of(batch: Buffer, header: BatchHeader, at: int = 0) -> Buffer:
