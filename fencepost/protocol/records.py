@@ -54,6 +54,7 @@ _VALUES: Final = 2
 _NIL: Final = 0xC0  # msgpack's first bytes
 _SHORT_ARRAY: Final = 0x90
 _LENGTH_SIZES: Final = {0xDC: 2, 0xDD: 4}  # of longer arrays
+_DECODED_SIZE_MAX: Final = 512  # bytes of a batch: below, decoding columns costs less than skipping them
 _COMPRESSIONS: Final = frozenset(Compression)
 _BYTES_OR_NULL: Final = frozenset({bytes, type(None)})
 _PACKED_AS_BYTES: Final = frozenset({bytes, bytearray, memoryview, type(None)})
@@ -183,16 +184,16 @@ def read_columns(batch: Buffer, header: BatchHeader, at: int = 0) -> Columns:
 def check_records(batch: Buffer, header: BatchHeader) -> None:
     """ProtocolViolation unless a producer's batch holds as many records as its header says, one per offset.
 
-    Columns are skipped, not decoded, which costs a tenth: their number and lengths are checked, and that
-    they are msgpack up to the last byte, but not the types of their entries. Compressed records are not
-    looked at: a small batch may unfold to a large one. Readers check the rest.
+    Columns of a larger batch are skipped, not decoded, which costs a tenth: their number and lengths are
+    checked, and that they are msgpack up to the last byte, but not the types of their entries. Compressed
+    records are not looked at: a small batch may unfold to a large one. Readers check the rest.
     """
     if header.compression:
         if header.compression not in _COMPRESSIONS:
             raise ProtocolViolation(f"compression {header.compression} is not supported")
-    elif header.magic == MAGIC_COLUMNS:
+    elif header.magic == MAGIC_COLUMNS and header.size > _DECODED_SIZE_MAX:
         _check_shape(payload_of(batch, header), header.record_count)
-    else:  # no client of ours sends Kafka's records, so they may cost more
+    else:  # few bytes, or Kafka's records, which may cost more: no client of ours sends them
         columns = read_columns(batch, header)
         if columns.offset_deltas is not None:
             raise ProtocolViolation("the offsets of the records are not 0, 1, 2 ...")

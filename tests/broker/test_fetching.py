@@ -146,10 +146,17 @@ def test_the_first_offset_at_or_after_a_time_that_the_isolation_level_allows() -
 # --- what cannot be read -------------------------------------------------------------------------------
 
 
+NUMBERS = 1_000
+
+
 def nonsense(timestamp: int) -> bytearray:
-    """A batch of one value that is a number: the broker counts values, and does not look at their types."""
-    columns = msgpack.packb([None, None, [7], None, None])
-    return build_batch(columns, magic=109, base_timestamp=timestamp)
+    """A batch whose values are numbers: of a batch that is not small, the broker counts the values, and does
+    not look at their types.
+    """
+    columns = msgpack.packb([None, None, [7] * NUMBERS, None, None])
+    return build_batch(
+        columns, magic=109, record_count=NUMBERS, last_offset_delta=NUMBERS - 1, base_timestamp=timestamp
+    )
 
 
 def test_records_that_nobody_can_read_do_no_harm_to_the_broker() -> None:
@@ -160,7 +167,7 @@ def test_records_that_nobody_can_read_do_no_harm_to_the_broker() -> None:
     request = m.ListOffsets(isolation_level=UNCOMMITTED, partitions=(part,))
     (found,) = body_of(story.ask(request), m.ListOffsetsReply).partitions
     assert (found.error, found.offset) == (ErrorCode.CORRUPT_MESSAGE, NO_OFFSET)
-    assert story.produce(NOBODY, "a", name=None).base_offset == 1
+    assert story.produce(NOBODY, "a", name=None).base_offset == NUMBERS
 
 
 class Unreadable(Memory):

@@ -303,6 +303,7 @@ GARBAGE = [
     column_batch([None, None, 2, None, None]),
     column_batch([None, [b"k"], V, None, None]),
     column_batch([None, None, V, [1], None]),
+    column_batch([None, None, [7] * 2, None, None]),
     column_batch([None, None, V, None, [None]]),
     column_batch([[0, 2], None, V, None, None]),
     column_batch([None, None, [b"x"] * 20, None, None], count=20_000),
