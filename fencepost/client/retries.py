@@ -37,6 +37,7 @@ errors of their own, pass through `once` and are returned untouched.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Annotated, Final, Literal, NamedTuple, cast
 
 import attrs
@@ -141,6 +142,8 @@ class PendingCalls:
     _metadata_call: CallNumber | None = None
     _metadata_at: Due = 0
     _looking_up: dict[CoordinatorKey, CallNumber] = attrs.field(factory=dict)
+    _expires_at: Ignored[float] = inf
+    """No deadline of a call is earlier: `expired`, which every input asks, then has nothing to look for."""
     _out: list[SendRequest] = attrs.field(factory=list)
 
     def submit(
@@ -150,6 +153,8 @@ class PendingCalls:
         number of the call. `timeout_ms` limits each attempt, if it differs from the client's request timeout.
         """
         number = self._number()
+        if deadline is not None and deadline < self._expires_at:
+            self._expires_at = deadline
         self._waiting[number] = PendingCall(
             number, request=request, target=target, deadline=deadline, timeout_ms=timeout_ms
         )
@@ -275,13 +280,16 @@ class PendingCalls:
 
     def expired(self, now: int) -> list[FinishedCall]:
         """Ends the calls whose deadline has passed, in flight or not."""
-        late = [
-            call
-            for call in [*self._waiting.values(), *self._tokens.values()]
-            if isinstance(call, PendingCall) and call.deadline is not None and call.deadline <= now
-        ]
         ended: list[FinishedCall] = []
-        for call in late:
+        if now < self._expires_at:
+            return ended
+        self._expires_at = inf
+        for call in [*self._waiting.values(), *self._tokens.values()]:
+            if isinstance(call, int) or call.deadline is None:
+                continue
+            if call.deadline > now:
+                self._expires_at = min(self._expires_at, call.deadline)
+                continue
             self.cancel(call.number)
             self._drop_lookup(call)
             call.indefinite = call.indefinite or call.node is not None
