@@ -9,7 +9,7 @@ Rule: cores take and return these values; only a host performs them, appends bef
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import attrs
 
@@ -21,9 +21,11 @@ from fencepost.protocol.terms import NEWEST_VERSION, NO_OFFSET, TopicPartition
 from fencepost.protocol.values import value
 
 
-@value
-class ReplyTo:
-    """The receiver of an answer: a connection of this node, and the correlation id of the request."""
+class ReplyTo(NamedTuple):
+    """The receiver of an answer: a connection of this node, and the correlation id of the request.
+
+    A tuple, since hosts and judges look it up often.
+    """
 
     connection: int
     correlation_id: int

@@ -461,12 +461,12 @@ class Host:
         """Write one batch; the sync policy decides whether it is durable now or after a sync."""
         key = append.partition
         try:
-            held = self.held.get(key) or self._hold(key, append.leader_epoch)
-            held.journal.append(
+            journal, _ = self.held.get(key) or self._hold(key, append.leader_epoch)
+            journal.append(
                 append.batch, append.header, leader_epoch=append.leader_epoch, aborted=append.aborted
             )
-            if held.journal.is_full or held.journal.snapshot_due:
-                self._roll(held.journal)
+            if journal.is_full or journal.snapshot_due:
+                self._roll(journal)
         except StorageError as problem:
             self._lose(key, problem)
             return

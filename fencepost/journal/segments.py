@@ -125,17 +125,17 @@ def _are_linked(data: bytes, offset: int) -> bool:
 
     Base offset and length are outside the checksum that readers verify. Here they are bound to their place.
     """
-    position, end, first = 0, len(data), True
-    while position + HEADER_SIZE <= end:
+    position, end, expected = 0, len(data) - HEADER_SIZE, None
+    while position <= end:
         base_offset, length, last_offset_delta = _LINKS.unpack_from(data, position)
-        last_offset = base_offset + last_offset_delta
-        if not base_offset <= offset <= last_offset or not (first or base_offset == offset):
+        next_offset = base_offset + last_offset_delta + 1
+        if length < 0 or last_offset_delta < 0:
             return False
-        offset, first = last_offset + 1, False
+        if base_offset != expected and (expected is not None or not base_offset <= offset < next_offset):
+            return False
+        expected = next_offset
         position += LENGTH_PREFIX_SIZE + length
-        if length < 0:
-            return False
-    return position == end
+    return position == len(data)
 
 
 class Segment:
