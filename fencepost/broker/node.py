@@ -280,11 +280,11 @@ class Node:
             self.after(log, consequences)
         return header
 
-    def is_too_large(self, batch: Buffer) -> bool:
-        """Whether a batch of an internal topic is larger than the topic takes (RecordTooLargeException of
+    def is_too_large(self, size: int) -> bool:
+        """Whether a batch of so many bytes is larger than an internal topic takes (RecordTooLargeException of
         CoordinatorRuntime). Coordinators ask before they decide, since what is appended is in the state.
         """
-        return len(batch) > min(self.settings.message_max_bytes, BATCH_SIZE_MAX)
+        return size > min(self.settings.message_max_bytes, BATCH_SIZE_MAX)
 
     # --- waiting until it is safe
 

@@ -188,16 +188,17 @@ class Journal:
             if active.size and (is_late or last_offset - active.base_offset > INT32_MAX):
                 self._start_segment()
                 self.snapshot_due = True
-            self._active.append(batch, header, last_offset=last_offset, leader_epoch=leader_epoch)
+                active = self._active
+            active.append(batch, header, last_offset=last_offset, leader_epoch=leader_epoch)
             # After the batch: an entry without its marker would hide records of an open transaction.
             if aborted is not None:
-                self._active.append_aborted(self._active.transaction_index.append(aborted))
+                active.append_aborted(active.transaction_index.append(aborted))
         except StorageError as error:
             self._fail(error)
             raise
         self.leader_epoch = leader_epoch
         self.log_end_offset = last_offset + 1
-        self.is_full = self._active.size >= self.settings.segment_bytes
+        self.is_full = active.size >= self.settings.segment_bytes
         self.is_fresh = False
 
     def _fail(self, error: StorageError) -> None:

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from fencepost.broker import limits
 from fencepost.broker.cluster.controller import METADATA_PARTITION
+from fencepost.broker.limits import TRANSACTIONAL_ID
 from fencepost.broker.settings import NodeSettings
+from fencepost.broker.transactions.handlers import PARTITION_SIZE_MAX, RECORD_RESERVE, RECORD_REST_MAX
 from fencepost.journal.segments import BATCH_SIZE_MAX
 from fencepost.protocol import messages as m
 from fencepost.protocol.batches import HEADER_SIZE, MAGIC_COLUMNS, MAGIC_KAFKA, build_batch, read_header
@@ -19,7 +21,14 @@ from fencepost.protocol.frames import FRAME_SIZE_MAX
 from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
 from fencepost.protocol.offsets_log import read_groups, read_offsets
 from fencepost.protocol.records import build_data_batch, check_records, read_columns
-from fencepost.protocol.terms import GroupState, TopicPartition
+from fencepost.protocol.terms import (
+    INT64_MAX,
+    TOPIC_NAME_LENGTH_MAX,
+    GroupState,
+    TopicPartition,
+    TransactionState,
+)
+from fencepost.protocol.transaction_log import TransactionRecord, transaction_batch
 from tests.broker.group_story import GROUP, GroupStory, join_request, protocols, sync_request
 from tests.broker.requests import (
     COMMIT,
@@ -206,6 +215,25 @@ def test_a_transaction_that_is_too_large_to_grow_can_still_be_ended() -> None:
     assert len(story.transaction().partitions) == fit > 100
     story.ended(me, COMMIT)
     assert all(len(entry.batch) <= SMALL.message_max_bytes for entry in story.log(log))
+
+
+@pytest.mark.parametrize("count", [0, 1, 200])
+def test_a_record_that_is_not_measured_is_never_larger_than_assumed(count: int) -> None:
+    names = (f"{number}".zfill(TOPIC_NAME_LENGTH_MAX) for number in range(count))
+    record = TransactionRecord(
+        producer_id=INT64_MAX,
+        previous_producer_id=INT64_MAX,
+        next_producer_id=INT64_MAX,
+        producer_epoch=1,
+        timeout_ms=1,
+        state=TransactionState.ONGOING if count else TransactionState.EMPTY,
+        partitions=tuple(TopicPartition(name, 1) for name in names),
+        update_ms=NOON,
+        start_ms=NOON,
+        client_version=2,
+    )
+    batch = transaction_batch("\U0001f4b0" * TRANSACTIONAL_ID.value, record, timestamp=NOON)
+    assert len(batch) + RECORD_RESERVE <= RECORD_REST_MAX + PARTITION_SIZE_MAX * count
 
 
 # --- topics ----------------------------------------------------------------------------------------------

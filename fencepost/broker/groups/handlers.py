@@ -29,7 +29,7 @@ def _carry_out(node: Node, log: GroupLog, decision: GroupDecision, now: int) -> 
     for group_id, record in decision.entries:
         assert record is not None, "a member's request never deletes a group"
         batches.append(group_batch(group_id, record, timestamp=now))
-        if record.members and node.is_too_large(batches[-1]):
+        if record.members and node.is_too_large(len(batches[-1])):
             return False
     if decision.note is not None:
         log.coordinator.live[decision.note.group_id] = decision.note

@@ -141,7 +141,7 @@ def _written(
         )
     else:
         batch = offsets_batch(entries, timestamp=now)
-    if node.is_too_large(batch):
+    if node.is_too_large(len(batch)):
         return _answers(request, _errors(node, request, TOO_LARGE))
     node.append(log, batch, GroupBatch(entries))
     return _answers(request, errors)
@@ -284,7 +284,7 @@ def forget_offsets(
     be too large.
     """
     batch = tombstones_batch(keys, group_ids, timestamp=now)
-    if node.is_too_large(batch) and len(keys) > 1:
+    if node.is_too_large(len(batch)) and len(keys) > 1:
         # A kill in between leaves fewer offsets, and the group: it comes last. That is a state from which
         # expiration, or a repeated request, goes on. No answer leaves before the last batch is durable.
         middle = len(keys) // 2

@@ -25,6 +25,7 @@ from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.terms import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
+    TOPIC_NAME_LENGTH_MAX,
     TopicPartition,
     coordinator_partition,
 )
@@ -37,7 +38,9 @@ RECORD_TOO_LARGE: Final = Refused(
     ErrorCode.UNKNOWN_SERVER_ERROR,  # as TransactionStateManager.appendTransactionToLog maps it
     "the record of the transaction is larger than max.message.bytes of its topic",
 )
-RECORD_RESERVE: Final = bytes(64)  # the producer ids of a rotation, which a later record of it may add
+RECORD_RESERVE: Final = 64  # bytes: the producer ids of a rotation, which a later record of it may add
+PARTITION_SIZE_MAX: Final = TOPIC_NAME_LENGTH_MAX + 16  # bytes, in a record, of a partition and its topic
+RECORD_REST_MAX: Final = 2048  # bytes: the batch and its record without partitions, with the longest id
 
 
 def coordinator_log(node: Node, transactional_id: str) -> TransactionLog | Refused:
@@ -198,9 +201,12 @@ def _if_it_fits(node: Node, decided: TransactionDecision | Refused) -> Transacti
     """
     if isinstance(decided, Decision):
         for name, record in decided.entries:
-            batch = transaction_batch(name, record, timestamp=0)
-            if node.is_too_large(batch + RECORD_RESERVE):
-                return RECORD_TOO_LARGE
+            # A record of few partitions need not be encoded to be measured, however long their names are.
+            partition_count = 0 if record is None else len(record.partitions)
+            if node.is_too_large(RECORD_REST_MAX + PARTITION_SIZE_MAX * partition_count):
+                size = len(transaction_batch(name, record, timestamp=0))
+                if node.is_too_large(size + RECORD_RESERVE):
+                    return RECORD_TOO_LARGE
     return decided
 
 
