@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from fencepost.broker.embedded import Broker as Broker
     from fencepost.client.consumer_records import ConsumedBatch as ConsumedBatch
     from fencepost.client.consumer_records import Record as Record
+    from fencepost.client.errors import AuthenticationFailed as AuthenticationFailed
+    from fencepost.client.errors import AuthorizationFailed as AuthorizationFailed
     from fencepost.client.errors import BufferFull as BufferFull
     from fencepost.client.errors import ClientClosed as ClientClosed
     from fencepost.client.errors import ClientError as ClientError
@@ -62,6 +64,8 @@ _HOMES = {
     "AsyncAdmin": "fencepost.client.shells.aio",
     "AsyncConsumer": "fencepost.client.shells.aio",
     "AsyncProducer": "fencepost.client.shells.aio",
+    "AuthenticationFailed": "fencepost.client.errors",
+    "AuthorizationFailed": "fencepost.client.errors",
     "Broker": "fencepost.broker.embedded",
     "BufferFull": "fencepost.client.errors",
     "ClientClosed": "fencepost.client.errors",

@@ -11,7 +11,17 @@ from typing import Annotated, Literal
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed
-from fencepost.cli.options import ANSWER_MS, DEFAULT, AsJson, Bootstrap, connect, is_offset, partitions_of
+from fencepost.cli.options import (
+    ANSWER_MS,
+    DEFAULT,
+    AsJson,
+    Bootstrap,
+    CommandConfig,
+    connect,
+    is_offset,
+    partitions_of,
+    security_of,
+)
 from fencepost.cli.output import Json, print_json, text_of
 from fencepost.client.consumer_records import Record
 from fencepost.client.shells.sync import Consumer
@@ -31,6 +41,7 @@ def consume(
     follow: Annotated[bool, Parameter(negative="")] = False,
     places: Annotated[bool, Parameter(negative="")] = False,
     bootstrap: Bootstrap = DEFAULT,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Print records as lines of text.
@@ -55,8 +66,13 @@ def consume(
     """
     left = max_
     with (
-        connect(bootstrap) as admin,
-        Consumer(bootstrap, isolation_level=isolation, default_api_timeout_ms=ANSWER_MS) as consumer,
+        connect(bootstrap, command_config) as admin,
+        Consumer(
+            bootstrap,
+            isolation_level=isolation,
+            default_api_timeout_ms=ANSWER_MS,
+            **security_of(command_config),
+        ) as consumer,
     ):
         partitions = partitions_of(admin, topic, partition)
         ends = admin.end_offsets(partitions, isolation_level=isolation)

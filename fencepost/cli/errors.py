@@ -12,7 +12,13 @@ import signal
 import sys
 from typing import Final
 
-from fencepost.client.errors import ClientError, RequestTimeout, UnknownTopic
+from fencepost.client.errors import (
+    AuthenticationFailed,
+    AuthorizationFailed,
+    ClientError,
+    RequestTimeout,
+    UnknownTopic,
+)
 from fencepost.journal.storage import NotADataDirectory
 from fencepost.protocol.errors import ErrorCode, FencepostError
 
@@ -80,6 +86,12 @@ def report(problem: Exception) -> int:
         case UnknownTopic():
             what = problem.because
             then = "`fencepost topic create` creates a topic; `fencepost topic list` shows the topics"
+        case AuthenticationFailed():
+            what, code = problem.because, NO_BROKER
+            then = "--command-config FILE or the environment holds the security settings (docs/access.md)"
+        case AuthorizationFailed():
+            what = REQUEST_NAME.sub("", problem.because)
+            then = "an administrator allows it in the broker's file of ACLs (docs/access.md)"
         case ClientError():
             what, then = REQUEST_NAME.sub("", problem.because), ADVICE.get(problem.error, "")
         case ConnectionError():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, Literal, NamedTuple
 
 from fencepost.cli.errors import ADVICE, CommandFailed
-from fencepost.cli.options import DEFAULT, AsJson, Bootstrap, connect, partitions_of
+from fencepost.cli.options import DEFAULT, AsJson, Bootstrap, CommandConfig, connect, partitions_of
 from fencepost.cli.output import Columns, Json, counted, print_json, print_rows, print_table, row_of
 from fencepost.client.admin import GroupDescription, GroupListing
 from fencepost.protocol.errors import ErrorCode
@@ -51,7 +51,11 @@ OFFSETS: Columns[OffsetLine] = (
 
 
 def list_groups(
-    *, state: tuple[StateName, ...] = (), bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False
+    *,
+    state: tuple[StateName, ...] = (),
+    bootstrap: Bootstrap = DEFAULT,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
 ) -> None:
     """List consumer groups, including groups that only have committed offsets.
 
@@ -60,14 +64,21 @@ def list_groups(
     state
         Only groups in this state. Repeatable.
     """
-    with connect(bootstrap) as admin:
+    with connect(bootstrap, command_config) as admin:
         listed = sorted(
             admin.list_consumer_groups(STATES[name] for name in state), key=lambda entry: entry.group_id
         )
     print_rows(LISTED, listed, as_json=as_json)
 
 
-def describe_group(name: str, /, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False) -> None:
+def describe_group(
+    name: str,
+    /,
+    *,
+    bootstrap: Bootstrap = DEFAULT,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
     """Show the state and members of a group, and the committed offset and lag of each partition.
 
     Parameters
@@ -75,7 +86,7 @@ def describe_group(name: str, /, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJ
     name
         The group.
     """
-    with connect(bootstrap) as admin:
+    with connect(bootstrap, command_config) as admin:
         found = admin.describe_consumer_group(name)
         if found.state is GroupState.DEAD:
             raise CommandFailed(f"group {name} does not exist", then=ADVICE[ErrorCode.GROUP_ID_NOT_FOUND])
@@ -116,7 +127,9 @@ def _facts(found: GroupDescription) -> dict[str, Json]:
     }
 
 
-def delete_group(name: str, /, *, bootstrap: Bootstrap = DEFAULT) -> None:
+def delete_group(
+    name: str, /, *, bootstrap: Bootstrap = DEFAULT, command_config: CommandConfig = None
+) -> None:
     """Delete a group that has no members, and all its offsets.
 
     Parameters
@@ -124,13 +137,19 @@ def delete_group(name: str, /, *, bootstrap: Bootstrap = DEFAULT) -> None:
     name
         The group.
     """
-    with connect(bootstrap) as admin:
+    with connect(bootstrap, command_config) as admin:
         admin.delete_consumer_group(name)
     print(f"Deleted group {name}.")
 
 
 def delete_offsets(
-    name: str, /, *, topic: str, partition: tuple[int, ...] = (), bootstrap: Bootstrap = DEFAULT
+    name: str,
+    /,
+    *,
+    topic: str,
+    partition: tuple[int, ...] = (),
+    bootstrap: Bootstrap = DEFAULT,
+    command_config: CommandConfig = None,
 ) -> None:
     """Delete the committed offsets of a group for a topic that no member of the group subscribes to.
 
@@ -143,7 +162,7 @@ def delete_offsets(
     partition
         Only this partition of the topic. Repeatable.
     """
-    with connect(bootstrap) as admin:
+    with connect(bootstrap, command_config) as admin:
         parts = partitions_of(admin, topic, partition)
         admin.delete_consumer_group_offsets(name, parts)
     print(f"Deleted the offsets of group {name} for {', '.join(map(str, parts))}.")

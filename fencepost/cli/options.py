@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import tomllib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 from cyclopts import Parameter, validators
 
@@ -12,6 +15,7 @@ from fencepost.cli.errors import NO_BROKER, WRONG_USAGE, CommandFailed
 from fencepost.protocol.terms import INT64_MAX, TopicPartition
 
 if TYPE_CHECKING:
+    from fencepost.client.security import SecuritySettings
     from fencepost.client.shells.sync import Admin
 
 DEFAULT: Final = "127.0.0.1:9092"
@@ -20,6 +24,14 @@ ANSWER_MS: Final = 15_000  # a person is waiting; programs use the longer timeou
 
 Bootstrap = Annotated[
     str, Parameter("--bootstrap", env_var="FENCEPOST_BOOTSTRAP", help="Address of the broker, as host:port.")
+]
+CommandConfig = Annotated[
+    Path | None,
+    Parameter(
+        "--command-config",
+        env_var="FENCEPOST_COMMAND_CONFIG",
+        help="TOML file with the security settings of the client (docs/access.md).",
+    ),
 ]
 Int64 = Annotated[int, Parameter(validator=validators.Number(gte=-INT64_MAX - 1, lte=INT64_MAX))]
 """A time or an id, as the protocol encodes it."""
@@ -52,11 +64,44 @@ def reach(bootstrap: str) -> str:
     return bootstrap
 
 
-def connect(bootstrap: str) -> Admin:
+def connect(bootstrap: str, config: Path | None) -> Admin:
     """An admin client of the broker at this address, for a person who waits for the answer."""
     from fencepost.client.shells.sync import Admin
 
-    return Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS)
+    return Admin(reach(bootstrap), default_api_timeout_ms=ANSWER_MS, **security_of(config))
+
+
+def security_of(config: Path | None) -> SecuritySettings:
+    """The security settings in the file, and in variables such as FENCEPOST_SASL_PLAIN_PASSWORD, which win.
+
+    There are no options for them: other users of a machine can see its command lines.
+    """
+    from fencepost.client.security import Security, SecuritySettings
+
+    names = SecuritySettings.__annotations__
+    found: dict[str, Any] = {} if config is None else _settings_in(config)
+    if unknown := found.keys() - names.keys():
+        raise CommandFailed(
+            f"{config}: unknown setting {min(unknown)!r}", then=f"it may hold {', '.join(names)}",
+            code=WRONG_USAGE,
+        )  # fmt: skip
+    found |= {name: os.environ[key] for name in names if (key := f"FENCEPOST_{name.upper()}") in os.environ}
+    if isinstance(word := found.get("ssl_check_hostname"), str):
+        found["ssl_check_hostname"] = word.lower() not in ("false", "no", "0")
+    settings = cast(SecuritySettings, found)
+    try:
+        Security(**settings)
+    except (TypeError, ValueError) as problem:
+        then = f"correct {config or 'the environment'}; docs/access.md shows the settings"
+        raise CommandFailed(str(problem), then=then, code=WRONG_USAGE) from problem
+    return settings
+
+
+def _settings_in(config: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(config.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise CommandFailed(f"{config}: not TOML: {problem}", code=WRONG_USAGE) from problem
 
 
 def partitions_of(admin: Admin, topic: str, wanted: Iterable[int] = ()) -> list[TopicPartition]:

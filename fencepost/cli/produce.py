@@ -15,7 +15,16 @@ from typing import Annotated, Literal
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed
-from fencepost.cli.options import ANSWER_MS, DEFAULT, AsJson, Bootstrap, connect, partitions_of
+from fencepost.cli.options import (
+    ANSWER_MS,
+    DEFAULT,
+    AsJson,
+    Bootstrap,
+    CommandConfig,
+    connect,
+    partitions_of,
+    security_of,
+)
 from fencepost.cli.output import counted, print_json
 from fencepost.client.settings import newest_dialect
 from fencepost.client.shells.sync import Producer, SendFuture
@@ -64,6 +73,7 @@ def produce(
     records_per_transaction: Annotated[int | None, Parameter(validator=validators.Number(gte=1))] = None,
     compression: Literal["none", "gzip", "lz4", "zstd"] = "none",
     bootstrap: Bootstrap = DEFAULT,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Write lines of text as records.
@@ -99,7 +109,7 @@ def produce(
         )
     written = Written()
     records = split_lines(read_lines(file), separator=separator)
-    with connect(bootstrap) as admin:
+    with connect(bootstrap, command_config) as admin:
         if topic in INTERNAL_TOPICS:
             raise CommandFailed(
                 f"{topic} is an internal topic: only the broker writes to it",
@@ -114,6 +124,7 @@ def produce(
         compression_type=compression,
         max_block_ms=ANSWER_MS,
         transaction_version=spoken,
+        **security_of(command_config),
     ) as producer:
         if transactional_id is None:
             send(producer, topic, records, partition=partition, written=written)

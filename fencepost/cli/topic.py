@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed
-from fencepost.cli.options import DEFAULT, AsJson, Bootstrap, connect, is_offset, partitions_of
+from fencepost.cli.options import DEFAULT, AsJson, Bootstrap, CommandConfig, connect, is_offset, partitions_of
 from fencepost.cli.output import Columns, counted, print_json, print_rows, print_table
 from fencepost.client.admin import TopicDescription
 from fencepost.protocol.terms import HIGH_WATERMARK, INT32_MAX, INTERNAL_TOPICS, TopicPartition
@@ -26,6 +26,7 @@ def create_topic(
     partitions: Annotated[int, Parameter(validator=validators.Number(gte=1, lte=INT32_MAX))] = 1,
     config: tuple[str, ...] = (),
     bootstrap: Bootstrap = DEFAULT,
+    command_config: CommandConfig = None,
 ) -> None:
     """Create a topic.
 
@@ -44,7 +45,7 @@ def create_topic(
         raise CommandFailed(
             "--config sets the same setting twice", then="give each setting once", code=WRONG_USAGE
         )
-    with connect(bootstrap) as admin:
+    with connect(bootstrap, command_config) as admin:
         admin.create_topic(name, partitions=partitions, configs=configs)
     print(f"Created {name} with {counted(partitions, 'partition')}.")
 
@@ -70,14 +71,23 @@ def _setting(given: str) -> tuple[str, str]:
     return name, value
 
 
-def list_topics(*, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False) -> None:
+def list_topics(
+    *, bootstrap: Bootstrap = DEFAULT, command_config: CommandConfig = None, as_json: AsJson = False
+) -> None:
     """List all topics, including internal ones."""
-    with connect(bootstrap) as admin:
+    with connect(bootstrap, command_config) as admin:
         topics = sorted(admin.list_topics(), key=lambda topic: (topic.is_internal, topic.topic))
     print_rows(LISTED, topics, as_json=as_json)
 
 
-def describe_topic(name: str, /, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False) -> None:
+def describe_topic(
+    name: str,
+    /,
+    *,
+    bootstrap: Bootstrap = DEFAULT,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
     """Show the partitions of a topic: leaders, offsets, open transactions.
 
     Parameters
@@ -85,7 +95,7 @@ def describe_topic(name: str, /, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJ
     name
         The topic.
     """
-    with connect(bootstrap) as admin:
+    with connect(bootstrap, command_config) as admin:
         described = admin.describe_topic(name)
         partitions = [TopicPartition(name, number) for number in range(len(described.leaders))]
         starts = admin.beginning_offsets(partitions)
@@ -113,7 +123,9 @@ def describe_topic(name: str, /, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJ
         print_table(columns, [tuple(row.values()) for row in rows])
 
 
-def delete_topic(name: str, /, *, bootstrap: Bootstrap = DEFAULT) -> None:
+def delete_topic(
+    name: str, /, *, bootstrap: Bootstrap = DEFAULT, command_config: CommandConfig = None
+) -> None:
     """Delete a topic and all its records.
 
     Parameters
@@ -122,13 +134,20 @@ def delete_topic(name: str, /, *, bootstrap: Bootstrap = DEFAULT) -> None:
         The topic.
     """
     _refuse_internal(name, "deleted")
-    with connect(bootstrap) as admin:
+    with connect(bootstrap, command_config) as admin:
         admin.delete_topic(name)
     print(f"Deleted {name}.")
 
 
 def delete_records(
-    name: str, /, *, partition: int, before: str, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False
+    name: str,
+    /,
+    *,
+    partition: int,
+    before: str,
+    bootstrap: Bootstrap = DEFAULT,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
 ) -> None:
     """Delete the records of a partition before an offset. The remaining records keep their offsets.
 
@@ -148,7 +167,7 @@ def delete_records(
             code=WRONG_USAGE,
         )
     offset = HIGH_WATERMARK if before == "end" else int(before)
-    with connect(bootstrap) as admin:
+    with connect(bootstrap, command_config) as admin:
         [where] = partitions_of(admin, name, [partition])
         start = admin.delete_records({where: offset})[where]
     if as_json:

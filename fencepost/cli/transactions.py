@@ -13,7 +13,7 @@ import attrs
 from cyclopts import Parameter, validators
 
 from fencepost.cli.errors import WRONG_USAGE, CommandFailed
-from fencepost.cli.options import DEFAULT, AsJson, Bootstrap, Int64, connect, partitions_of
+from fencepost.cli.options import DEFAULT, AsJson, Bootstrap, CommandConfig, Int64, connect, partitions_of
 from fencepost.cli.output import Columns, print_json, print_rows, row_of
 from fencepost.client.admin import AbortSpec, TransactionListing
 from fencepost.client.errors import RequestFailed
@@ -113,6 +113,7 @@ def list_transactions(
     state: tuple[StateName, ...] = (),
     producer_id: tuple[Int64, ...] = (),
     bootstrap: Bootstrap = DEFAULT,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """List the transactional ids that coordinators know.
@@ -131,7 +132,7 @@ def list_transactions(
     """
     states = tuple(STATES[name] for name in state)
     filters = (states, producer_id, duration_filter, transactional_id_pattern)
-    with connect(bootstrap) as admin:
+    with connect(bootstrap, command_config) as admin:
         try:
             listed = sorted(admin.list_transactions(*filters), key=lambda entry: entry.transactional_id)
         except ValueError as problem:
@@ -140,7 +141,11 @@ def list_transactions(
 
 
 def describe_transaction(
-    transactional_id: str, *, bootstrap: Bootstrap = DEFAULT, as_json: AsJson = False
+    transactional_id: str,
+    *,
+    bootstrap: Bootstrap = DEFAULT,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show one transactional id: coordinator, producer, state, times, and the partitions of its transaction.
 
@@ -149,7 +154,7 @@ def describe_transaction(
     transactional_id
         The transactional id.
     """
-    with connect(bootstrap) as admin:
+    with connect(bootstrap, command_config) as admin:
         found = admin.describe_transaction(transactional_id)
         row = Described(admin.find_coordinator(transactional_id), found)
     if as_json:
@@ -164,6 +169,7 @@ def describe_producers(
     partition: int,
     broker_id: int | None = None,
     bootstrap: Bootstrap = DEFAULT,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the producer state of a partition, with the first offset of each open transaction.
@@ -177,7 +183,7 @@ def describe_producers(
     broker_id
         Ask this broker instead of the leader of the partition.
     """
-    with connect(bootstrap) as admin:
+    with connect(bootstrap, command_config) as admin:
         [where] = partitions_of(admin, topic, [partition])
         leader = admin.describe_topic(topic).leaders[partition]
         if broker_id not in (None, leader):  # a partition has one replica
@@ -191,7 +197,10 @@ def describe_producers(
 
 
 def force_terminate_transaction(
-    transactional_id: Annotated[str, Parameter("--transactionalId")], *, bootstrap: Bootstrap = DEFAULT
+    transactional_id: Annotated[str, Parameter("--transactionalId")],
+    *,
+    bootstrap: Bootstrap = DEFAULT,
+    command_config: CommandConfig = None,
 ) -> None:
     """Fence the producer of a transactional id and abort its open transaction.
 
@@ -200,7 +209,7 @@ def force_terminate_transaction(
     transactional_id
         The transactional id. A new producer can use it right away.
     """
-    with connect(bootstrap) as admin:
+    with connect(bootstrap, command_config) as admin:
         admin.describe_transaction(transactional_id)  # a mistyped id would be created
         admin.force_terminate_transaction(transactional_id)
     print(f"Fenced the producer of {transactional_id}.")
@@ -217,6 +226,7 @@ def find_hanging(
     partition: int | None = None,
     max_transaction_timeout: Minutes = MAX_TRANSACTION_TIMEOUT_MIN,
     bootstrap: Bootstrap = DEFAULT,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Find hanging transactions: open, but unknown to every coordinator, so they block read_committed
@@ -240,7 +250,7 @@ def find_hanging(
             then="for example: fencepost transactions find-hanging --topic TOPIC",
             code=WRONG_USAGE,
         )
-    with connect(bootstrap) as admin:
+    with connect(bootstrap, command_config) as admin:
         searched = partitions_to_search(admin, broker_id, topic, partition)
         now = now_ms()
         candidates = [
@@ -257,6 +267,7 @@ def find_late(
     broker_id: int | None = None,
     max_transaction_timeout: Minutes = MAX_TRANSACTION_TIMEOUT_MIN,
     bootstrap: Bootstrap = DEFAULT,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Show partitions whose oldest open transaction is past its maximum timeout.
@@ -269,7 +280,7 @@ def find_late(
         The broker's transaction.max.timeout.ms in minutes; another five minutes are allowed for ending the
         transaction.
     """
-    with connect(bootstrap) as admin:
+    with connect(bootstrap, command_config) as admin:
         searched = partitions_to_search(admin, broker_id, None, None)
         before_ms = now_ms() - max_transaction_timeout * MINUTE_MS - LATE_TRANSACTION_BUFFER_MS
         oldest = oldest_of_each(open_transactions(admin, searched))
@@ -345,6 +356,7 @@ def abort_transaction(
     producer_epoch: int | None = None,
     coordinator_epoch: int | None = None,
     bootstrap: Bootstrap = DEFAULT,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Abort a hanging transaction in one partition by writing a marker there, without its coordinator.
@@ -364,7 +376,7 @@ def abort_transaction(
     coordinator_epoch
         The coordinator epoch of the marker.
     """
-    with connect(bootstrap) as admin:
+    with connect(bootstrap, command_config) as admin:
         [where] = partitions_of(admin, topic, [partition])
         match (start_offset, producer_id, producer_epoch, coordinator_epoch):
             case (int(offset), None, None, None):

@@ -142,16 +142,16 @@ class AuthenticationFailed(ClientError):
     advice = "Close this client, correct its security settings or the broker's, and create a new client"
 
 
-class AuthorizationFailed(ClientError):
-    """The broker's ACLs do not allow this; `error` says for which kind of resource."""
-
-    advice = "Ask an administrator of the broker for an ACL entry that allows it; then create a new client"
-
-
 class RequestFailed(ClientError):
     """The broker rejected the request; `error` is its error code."""
 
     advice = "Fix the cause above, then repeat the call"
+
+
+class AuthorizationFailed(RequestFailed):
+    """The broker's ACLs do not allow this; `error` says for which kind of resource."""
+
+    advice = "Ask an administrator of the broker for an ACL entry that allows it; then create a new client"
 
 
 @attrs.frozen

@@ -1,0 +1,1 @@
+"""Access control: who a connection is, and what it may do."""
