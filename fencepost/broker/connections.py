@@ -182,9 +182,11 @@ class Connection:
 
     def send(self, pieces: list[Buffer]) -> None:
         """Send an answer: at once as far as the kernel takes it; a task sends the rest."""
-        if self.session is not None and self.session.tls is not None:
-            self.session.tls.send(pieces)
-            pieces = [self.session.tls.outgoing()]
+        if self.session is not None and (tls := self.session.tls) is not None:
+            if not tls.is_ready:
+                return  # a refusal before the handshake is done: there is no way to tell it
+            tls.send(pieces)
+            pieces = [tls.outgoing()]
         self._send(*pieces)
 
     def _send(self, *pieces: Buffer) -> None:

@@ -29,7 +29,7 @@ rules = st.builds(
     operations=st.frozensets(operations, min_size=1, max_size=3),
     is_allowed=st.booleans(),
 )
-few = settings(max_examples=300, deadline=None)
+few = settings(max_examples=100, deadline=None)
 
 # Which permissions are enough for an operation, written out.
 ENOUGH = {
@@ -148,7 +148,7 @@ def test_a_file_of_acls() -> None:
 ENTRY = '[[acl]]\nprincipal = "User:a"\n'
 
 WRONG = [
-    ("x = ", "acls.toml: not TOML: Invalid value (at line 1"),
+    ("x = ", "acls.toml: not TOML: Invalid value (at end"),
     ("acls = []", "unknown key 'acls': write super_users or [[acl]]"),
     ("acl = 3", "write each rule as an entry [[acl]]"),
     ('super_users = ["root"]', "super_users 'root' has no type: write \"User:root\""),
@@ -200,5 +200,5 @@ def test_a_file_of_users_holds_what_was_written() -> None:
 def test_a_changed_file_of_users_is_refused(old: str, new: str) -> None:
     text = format_users(Users(credentials={"alice": make_credential("x", b"s")}, decoy_key=b"d" * 32))
     assert old in text
-    with pytest.raises(AccessFileError, match="^users.toml: |^'a,b'"):
+    with pytest.raises(AccessFileError, match=r"^users\.toml: "):
         parse_users(text.replace(old, new), "users.toml")

@@ -160,11 +160,12 @@ _HEAD: Final = """\
 """
 
 
-def check_name(name: str) -> None:
-    """AccessFileError unless a user may have this name."""
+def check_name(name: str, place: str = "") -> None:
+    """AccessFileError unless a user may have this name; `place` is where it stands."""
     if NAME.fullmatch(name) is None:
         raise AccessFileError(
-            f"{name!r} cannot be the name of a user: use up to 249 ASCII letters, digits, '.', '_', '@', '-'"
+            f"{place}{name!r} cannot be the name of a user: use up to 249 ASCII letters, digits, "
+            "'.', '_', '@' and '-'"
         )
 
 
@@ -178,7 +179,7 @@ def parse_users(text: str, file: str) -> Users:
         decoy_key = _bytes(given, "decoy_key", KEY_SIZE)
         credentials: dict[str, Credential] = {}
         for name, entry in users.items():
-            check_name(name)
+            check_name(name, f"{file}: ")
             credentials[name] = Credential(
                 salt=b64decode(entry["salt"], validate=True),
                 iterations=iterations,
