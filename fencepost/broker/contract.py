@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import attrs
 
+from fencepost.journal.cleaning import CleaningRules
 from fencepost.journal.indexes import AbortedRange, ProducerSnapshot
 from fencepost.protocol.batches import BatchHeader, Buffer
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
@@ -92,12 +93,32 @@ class Durable:
 
 @value(kw_only=True)
 class MoveLogStart:
-    """Delete the records before an offset. LogStartMoved reports back with this ticket and index."""
+    """Delete the records before an offset. LogStartMoved reports back with this ticket and index; retention
+    has none.
+    """
 
     partition: TopicPartition
     offset: int
-    ticket: int
-    index: int
+    ticket: int | None = None
+    index: int = 0
+
+
+@value(kw_only=True)
+class ExpireLog:
+    """Delete the oldest segments below offset `before` that are too old (ms) or too much (bytes); -1: any."""
+
+    partition: TopicPartition
+    before: int
+    retention_ms: int
+    retention_bytes: int
+
+
+@value(kw_only=True)
+class CleanLog:
+    """Compact the log, if enough of it is dirty."""
+
+    partition: TopicPartition
+    rules: CleaningRules = attrs.field(repr=False)
 
 
 @value
@@ -263,7 +284,10 @@ class Warn:
     because: str
 
 
-Effect = Reply | ReplyFetched | ReplyListed | MoveLogStart | Send | Assign | Remove | WakeMe | Warn
+Effect = (
+    Reply | ReplyFetched | ReplyListed | MoveLogStart | ExpireLog | CleanLog | Send | Assign | Remove | WakeMe
+    | Warn
+)  # fmt: skip
 
 
 @value

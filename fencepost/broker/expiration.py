@@ -18,6 +18,7 @@ from typing import Final
 from fencepost.broker.contract import Warn
 from fencepost.broker.groups.offsets import forget_group, forget_offsets
 from fencepost.broker.groups.state import Groups, expired_offsets, is_over
+from fencepost.broker.log_cleanup import clean_logs, expire_logs
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import partition
 from fencepost.broker.purgatory import GroupLog, LeaderLog, Scan
@@ -54,7 +55,9 @@ def scan_if_due(node: Node, now: int) -> None:
 
 def _schedule(node: Node, scan: Scan, now: int) -> None:
     interval = _SCANS[scan][1](node.settings)
-    node.wake_at(node.scans_at_ms.setdefault(scan, (now // interval + 1) * interval))
+    # Records may be older than the broker: a start leaves time to read or to copy them.
+    first = now + interval if scan is Scan.LOGS else (now // interval + 1) * interval
+    node.wake_at(node.scans_at_ms.setdefault(scan, first))
 
 
 def _expire_transactional_ids(node: Node, now: int) -> None:
@@ -135,4 +138,6 @@ _SCANS: Final[dict[Scan, tuple[Callable[[Node, int], None], Callable[[NodeSettin
     ),
     Scan.PRODUCER_IDS: (_expire_producers, attrgetter("producer_id_expiration_check_interval_ms")),
     Scan.OFFSETS: (_expire_offsets, attrgetter("offsets_retention_check_interval_ms")),
+    Scan.LOGS: (expire_logs, attrgetter("log_retention_check_interval_ms")),
+    Scan.DIRTY_LOGS: (clean_logs, attrgetter("log_cleaner_backoff_ms")),
 }

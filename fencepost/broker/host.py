@@ -59,8 +59,10 @@ from fencepost.broker.contract import (
     Append,
     Assign,
     BecomeLeader,
+    CleanLog,
     Durable,
     Effect,
+    ExpireLog,
     Input,
     LogStartMoved,
     MoveLogStart,
@@ -84,6 +86,7 @@ from fencepost.broker.memory import FETCH_OWN_BYTES, MemoryPool, fetch_share
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import fetch, partition
 from fencepost.broker.partitions.partition import Partition
+from fencepost.broker.upkeep import Upkeep
 from fencepost.journal.journal import Journal, StaleLeader
 from fencepost.journal.manifest import ManifestState
 from fencepost.journal.open_transactions import OpenTransaction
@@ -227,8 +230,10 @@ class Host:
     read_bytes: int = 0  # taken from it, for records in `answers`
     is_open: Callable[[int], bool] = always_open
     wakes_at_ms: int | None = None
+    upkeep: Upkeep = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.upkeep = Upkeep(self)
         if self.contains_failures:
             self.node.contain = self._contain
 
@@ -315,6 +320,8 @@ class Host:
         if type(arrived) is Received and arrived.to.connection != NODE:
             self.requests_waiting -= 1
         outcome = step(self.node, arrived, now)
+        if self.upkeep.rolled and type(arrived) is Durable and arrived.partition in self.upkeep.rolled:
+            self.upkeep.became_durable(arrived.partition, arrived.offset, now)
         if outcome.appends:
             self.to_do.extend(outcome.appends)
         if outcome.effects:
@@ -359,7 +366,7 @@ class Host:
             raise problem
         self._report(problem, act)
         if isinstance(act, Append | Assign):
-            self._lose(act.partition, problem)
+            self.lose(act.partition, problem)
         elif isinstance(act, ReplyFetched | ReplyListed):
             self._answer(Reply(act.to, error=ErrorCode.UNKNOWN_SERVER_ERROR), now)
 
@@ -374,7 +381,7 @@ class Host:
         if log is not None:
             self.node.drop(log, ErrorCode.KAFKA_STORAGE_ERROR)
         if key != METADATA_PARTITION:
-            self._lose(key, problem)
+            self.lose(key, problem)
         else:
             # No controller is above this log, so the host itself leads it again, under a new epoch.
             self._drop_appends(key)
@@ -417,7 +424,17 @@ class Host:
         self.wakes_at_ms = act.at_ms if earlier is None else min(earlier, act.at_ms)
 
     def _warn(self, act: Warn, now: int) -> None:
-        self.troubles.append(Trouble.of(act.because))
+        self.warn(act.because)
+
+    def warn(self, text: str) -> None:
+        """Tell the operator."""
+        self.troubles.append(Trouble.of(text))
+
+    def _expire(self, act: ExpireLog, now: int) -> None:
+        self.upkeep.expire(act, now)
+
+    def _clean(self, act: CleanLog, now: int) -> None:
+        self.upkeep.clean(act, now)
 
     def _send(self, send: Send, now: int) -> None:
         if self.carries_own and send.node_id == self.node.settings.node_id:
@@ -438,7 +455,9 @@ class Host:
         """Open a log for this leadership. A replaced leader keeps this object, so that it never reaches the
         log of a later leader, or of a later topic, under the same name.
         """
-        held = self.held[key] = Held(self.directory.journal(key), leader_epoch)
+        journal = self.directory.journal(key)
+        journal.configure(self.node.log_config(key.topic).journal_settings(journal.settings))
+        held = self.held[key] = Held(journal, leader_epoch)
         return held
 
     def _journal(self, key: TopicPartition) -> Journal:
@@ -451,6 +470,10 @@ class Host:
         elif not self.directory.holds(held.journal):
             raise StorageError(f"{key}: the log that this node led is gone")
         return held.journal
+
+    def writable_journal(self, key: TopicPartition) -> Journal | None:
+        """The journal of a partition, if this host still writes to it."""
+        return self.held[key].journal if self._still_writes(key) else None
 
     def _still_writes(self, key: TopicPartition) -> bool:
         """Whether this host has the newest leadership of the partition and its log is still open."""
@@ -466,9 +489,10 @@ class Host:
                 append.batch, append.header, leader_epoch=append.leader_epoch, aborted=append.aborted
             )
             if journal.is_full or journal.snapshot_due:
-                self._roll(journal)
+                self.roll(journal)
+                self.upkeep.rolled[key] = journal.log_end_offset
         except StorageError as problem:
-            self._lose(key, problem)
+            self.lose(key, problem)
             return
         except StaleLeader:
             # Another node leads by now. It decides what becomes of the clients' retries.
@@ -482,24 +506,28 @@ class Host:
         else:
             self.inbox.appendleft(Durable(partition=key, offset=end))
 
-    def _move_log_start(self, order: MoveLogStart, now: int) -> None:
+    def move_log_start(self, order: MoveLogStart, now: int) -> None:
+        """Move the start of a log, and let `upkeep` delete what is before it."""
         key, error, batch_start = order.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER, NO_OFFSET
         if self._still_writes(key):
             try:
                 batch_start, error = self.held[key].journal.move_log_start(order.offset), NO_ERROR
                 self.changed.add(key)
+                self.upkeep.outdated.add(key)
             except StorageError as problem:
-                self._lose(key, problem)
+                self.lose(key, problem)
                 error = ErrorCode.KAFKA_STORAGE_ERROR
         self.inbox.appendleft(LogStartMoved(order, batch_start=batch_start, error=error))
 
-    def _roll(self, journal: Journal) -> None:
+    def roll(self, journal: Journal) -> None:
         """Begin a new segment, with a snapshot of the producers at its start (UnifiedLog.roll)."""
         log = self.node.logs.get(journal.partition)
         # The node may be ahead of its journal within a step; such a state does not belong to this offset.
         if log is not None and log.partition.log_end_offset == journal.log_end_offset:
             producers = partition.snapshot(log.partition)
-            journal.roll(producers) if journal.is_full else journal.write_snapshot(producers)
+            # It may have begun a segment by itself, and then only lacks the snapshot.
+            has_rolled = journal.snapshot_due and not journal.is_full
+            journal.write_snapshot(producers) if has_rolled else journal.roll(producers)
 
     def synced(self, key: TopicPartition, offset: int) -> None:
         """A sync succeeded: the log survives a loss of power up to `offset`."""
@@ -510,13 +538,15 @@ class Host:
 
     def sync_failed(self, key: TopicPartition, problem: Exception) -> None:
         """A sync failed. It is not repeated (see above): give up leadership, and read the log again."""
-        self._lose(key, problem)
+        self.lose(key, problem)
 
-    def _lose(self, key: TopicPartition, problem: Exception) -> None:
+    def lose(self, key: TopicPartition, problem: Exception) -> None:
+        """The disk of a log failed: give up leadership, and read the log again."""
         if isinstance(problem, MetadataLost):
             raise problem
         if key == METADATA_PARTITION:
             raise MetadataLost(f"the log of the cluster's metadata failed: {problem}") from problem
+        self.upkeep.forget(key)
         is_damaged = isinstance(problem, DamagedLog)
         rest = "" if is_damaged else "; gave up leadership to read the log again"
         self.troubles.append(Trouble.of(f"{key}: {problem}{rest}"))
@@ -552,7 +582,7 @@ class Host:
             else:
                 self._take(BecomeLeader(partition=key, leader_epoch=assign.leader_epoch), now)
         except StorageError as problem:
-            self._lose(key, problem)
+            self.lose(key, problem)
         except StaleLeader as problem:
             # Either a loss of power took the end of the metadata log, and later elections will pass this
             # epoch; or another election has happened, and the controller will report it. Retry later.
@@ -580,6 +610,7 @@ class Host:
         if journal.dropped is not None:
             self.troubles.append(Trouble.of(journal.dropped))
             journal.dropped = None
+        self.upkeep.forget(key)
         if not may_use_snapshot(key):
             journal.verify()  # a coordinator decides by every record, so none is taken on trust
         is_restart = assign.was_leader and journal.is_fresh
@@ -604,6 +635,7 @@ class Host:
 
     def _remove(self, removed: Remove, now: int) -> None:
         key = removed.partition
+        self.upkeep.forget(key)
         self.held.pop(key, None)
         self.changed.discard(key)
         self.unsynced.discard(key)
@@ -636,7 +668,9 @@ class Host:
         Send: _send,
         ReplyFetched: _reply_fetched,
         ReplyListed: _reply_listed,
-        MoveLogStart: _move_log_start,
+        MoveLogStart: move_log_start,
+        ExpireLog: _expire,
+        CleanLog: _clean,
         Assign: _lead,
         Remove: _remove,
         WakeMe: _wake_me,

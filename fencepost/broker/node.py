@@ -81,6 +81,7 @@ from fencepost.broker.contract import (
 )
 from fencepost.broker.groups import state as groups
 from fencepost.broker.groups.state import GroupBatch, Groups
+from fencepost.broker.log_config import LogConfig, with_own
 from fencepost.broker.partitions import partition
 from fencepost.broker.partitions.partition import Partition
 from fencepost.broker.purgatory import (
@@ -114,7 +115,7 @@ from fencepost.protocol.batches import BatchHeader, Buffer, place
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.fork import Ignored, Ordered, Shared, log_state
 from fencepost.protocol.metadata_log import read_cluster_records
-from fencepost.protocol.offsets_log import read_groups, read_offsets
+from fencepost.protocol.offsets_log import read_groups, read_offsets, thinned_deltas
 from fencepost.protocol.terms import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from fencepost.protocol.transaction_log import read_transactions
 
@@ -182,6 +183,14 @@ class Node:
         if self.cluster.leader(key) is None:
             return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "is for a partition that does not exist")
         return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "is for a partition that another node leads")
+
+    def log_config(self, topic_name: str) -> LogConfig:
+        """How the logs of a topic are kept."""
+        internal = self.settings.internal_log_configs.get(topic_name)
+        topic = self.cluster.topics.get(topic_name)
+        if internal is not None or topic is None or not topic.configs:
+            return internal or self.settings.log_config
+        return with_own(self.settings.log_config, topic.configs)
 
     def log_under(self, kind: type[Above_co], key: TopicPartition) -> LogUnder[Above_co] | None:
         """The log of a coordinator's partition, if this node leads it. The topic decides the kind."""
@@ -476,7 +485,11 @@ def _entries_of(coordinator: Coordinator, header: BatchHeader, batch: Buffer) ->
         case Transactions():
             return tuple(read_transactions(batch, header))
         case Groups() if not header.is_control:
-            return GroupBatch(tuple(read_offsets(batch, header)), tuple(read_groups(batch, header)))
+            return GroupBatch(
+                tuple(read_offsets(batch, header)),
+                tuple(read_groups(batch, header)),
+                thinned_deltas(batch, header),
+            )
         case Controller():
             return tuple(read_cluster_records(batch, header))
         case _:

@@ -142,6 +142,8 @@ class Scan(Enum):
     TRANSACTIONAL_IDS = "transactional ids"
     PRODUCER_IDS = "producer ids"
     OFFSETS = "offsets"
+    LOGS = "logs"
+    DIRTY_LOGS = "dirty logs"
 
 
 @attrs.define(eq=False)

@@ -15,6 +15,7 @@ Rule: per wake-up a connection reads all bytes that are there and sends all answ
 #     keep_time               the next deadline      host.tick, manifests, turn()
 #     keep_room               idle or pressed        closes connections that hold what others need
 #     sync                    a log in host.unsynced one fsync per log, each in a worker thread, then turn()
+#     keep_clean              host.upkeep            compaction in a worker thread; files change between syncs
 #
 # `turn` is the heart: it lets the host work until nothing is left to do, and hands all answers to the kernel.
 # What trio's parts cost is measured in docs/performance.md.
@@ -181,6 +182,8 @@ class Server:
         # One buffer serves all connections: its bytes are copied into frames before the next receive.
         self._received = memoryview(bytearray(RECEIVE_SIZE))
         self._unsynced = trio.lowlevel.ParkingLot()
+        self._uncleaned = trio.lowlevel.ParkingLot()
+        self._files = trio.Lock()  # held while files of full segments are synced, or replaced
         self._alarm = trio.lowlevel.ParkingLot()
         self._alarm_at_ms = 0
         self._manifest_due_ms: int | None = None
@@ -194,6 +197,7 @@ class Server:
         nursery.start_soon(self.keep_time)
         nursery.start_soon(self.keep_room)
         nursery.start_soon(self.sync)
+        nursery.start_soon(self.keep_clean)
 
     # --- the loop
 
@@ -215,6 +219,8 @@ class Server:
         self._tell_troubles()
         if host.unsynced:
             self._unsynced.unpark_all()
+        if host.upkeep.is_needed:
+            self._uncleaned.unpark_all()
         if host.changed and self._manifest_due_ms is None:
             self._manifest_due_ms = now + MANIFEST_INTERVAL_MS
         if self._next_alarm_ms(now) < self._alarm_at_ms:
@@ -435,7 +441,7 @@ class Server:
         while True:
             if not self.host.unsynced:
                 await self._unsynced.park()
-            async with trio.open_nursery() as nursery:
+            async with self._files, trio.open_nursery() as nursery:
                 for key in sorted(self.host.unsynced):
                     nursery.start_soon(self._sync_one, self.host.directory.journal(key))
             self.turn()
@@ -450,6 +456,27 @@ class Server:
         else:
             if self.host.directory.holds(journal):
                 self.host.synced(journal.partition, offset)
+
+    async def keep_clean(self) -> None:
+        """Compact logs and delete old segments, one after the other, while everything else goes on."""
+        upkeep = self.host.upkeep
+        while True:
+            if not upkeep.is_needed:
+                await self._uncleaned.park()
+            cleaning, has_more = upkeep.next_cleaning(), False
+            if cleaning is not None:
+                try:
+                    # A stop does not wait for the thread: it ends soon, and has changed nothing yet.
+                    has_more = await trio.to_thread.run_sync(cleaning.work, abandon_on_cancel=True)
+                except StorageError as problem:
+                    upkeep.failed(cleaning, problem)
+                    cleaning = None
+                except trio.Cancelled:
+                    cleaning.is_cancelled = True
+                    raise
+            async with self._files:
+                upkeep.finish(cleaning, has_more=has_more)
+            self.turn()
 
 
 # --- running ------------------------------------------------------------------------------------------

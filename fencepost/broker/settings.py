@@ -5,6 +5,7 @@ Rule: one frozen value per node; no core reads an environment variable or a file
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Final
 
@@ -13,11 +14,18 @@ import attrs
 from fencepost.broker.checks import Check, Looked, in_force
 from fencepost.broker.groups.rebalance import GroupRules
 from fencepost.broker.kafka_fixes import ALL_FIXES, KafkaFixes
+from fencepost.broker.log_config import COMPACT, INTERNAL_DELETE_RETENTION_MS, UNLIMITED, LogConfig
 from fencepost.broker.partitions import checks
 from fencepost.broker.partitions.checks import MarkerCheck, WriteCheck
 from fencepost.broker.transactions.state import Rules
 from fencepost.broker.transactions.tables import NEWEST, TransactionVersion
-from fencepost.protocol.terms import INT32_MAX, INT64_MAX
+from fencepost.protocol.terms import (
+    CLUSTER_METADATA_TOPIC,
+    CONSUMER_OFFSETS_TOPIC,
+    INT32_MAX,
+    INT64_MAX,
+    TRANSACTION_STATE_TOPIC,
+)
 
 # A request of 100 MiB, and what its header takes when it is decoded (memory.py); a batch is no larger.
 QUEUED_BYTES_MIN: Final = 144 << 20
@@ -81,6 +89,18 @@ class NodeSettings:
     producer_id_expiration_check_interval_ms: int = 600_000
     offsets_retention_minutes: int = 10_080  # a week
     offsets_retention_check_interval_ms: int = 600_000
+    log_retention_ms: int = 604_800_000  # a week
+    log_retention_bytes: int = UNLIMITED
+    log_retention_check_interval_ms: int = 300_000
+    log_cleaner_backoff_ms: int = 15_000  # between two looks at logs to which nothing was written
+    log_cleaner_min_cleanable_ratio: float = 0.5
+    log_cleaner_min_compaction_lag_ms: int = 0
+    log_cleaner_max_compaction_lag_ms: int = INT64_MAX
+    log_cleaner_delete_retention_ms: int = 86_400_000
+    # Kafka has 100 MiB. A coordinator reads all of its log at a start, and never cleans an active segment. So
+    # this bounds what a start reads per partition, however many transactions there were.
+    transaction_state_log_segment_bytes: int = 65_536
+    offsets_topic_segment_bytes: int = 65_536
     reelection_backoff_ms: int = 1_000  # a disk that failed gets this long before its log is read again
     controller_quorum_retry_backoff_ms: int = 20  # controller.quorum.retry.backoff.ms
     metadata_max_wait_ms: int = 500  # KafkaRaftClient.MAX_FETCH_WAIT_MS: how long a metadata Fetch is parked
@@ -126,6 +146,34 @@ class NodeSettings:
 
     def _in_force(self, rows: tuple[Check[*Looked], ...]) -> tuple[Check[*Looked], ...]:
         return in_force(rows, broken=self.broken, fixes=self.fixes)
+
+    @cached_property
+    def log_config(self) -> LogConfig:
+        """How logs are kept whose topic says nothing itself."""
+        return LogConfig(
+            retention_ms=self.log_retention_ms,
+            retention_bytes=self.log_retention_bytes,
+            delete_retention_ms=self.log_cleaner_delete_retention_ms,
+            min_cleanable_dirty_ratio=self.log_cleaner_min_cleanable_ratio,
+            min_compaction_lag_ms=self.log_cleaner_min_compaction_lag_ms,
+            max_compaction_lag_ms=self.log_cleaner_max_compaction_lag_ms,
+        )
+
+    @cached_property
+    def internal_log_configs(self) -> Mapping[str, LogConfig]:
+        """How logs of internal topics are kept. `__cluster_metadata` is never cleaned."""
+        compacted = attrs.evolve(
+            self.log_config,
+            cleanup_policy=frozenset({COMPACT}),
+            delete_retention_ms=min(self.log_cleaner_delete_retention_ms, INTERNAL_DELETE_RETENTION_MS),
+        )
+        return {
+            CLUSTER_METADATA_TOPIC: attrs.evolve(self.log_config, cleanup_policy=frozenset[str]()),
+            TRANSACTION_STATE_TOPIC: attrs.evolve(
+                compacted, segment_bytes=self.transaction_state_log_segment_bytes
+            ),
+            CONSUMER_OFFSETS_TOPIC: attrs.evolve(compacted, segment_bytes=self.offsets_topic_segment_bytes),
+        }
 
     @cached_property
     def group_rules(self) -> GroupRules:

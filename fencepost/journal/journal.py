@@ -149,6 +149,11 @@ class Journal:
         """Whether this process has synced the name of the log's directory."""
         return self._durable_end != NO_OFFSET
 
+    def configure(self, settings: JournalSettings) -> None:
+        """Follow these settings from now on: those of the partition's topic."""
+        self.settings = settings
+        self.is_full = self._active.size >= settings.segment_bytes
+
     def lead(self, leader_epoch: int) -> None:
         """A new leader takes over, before its first write; writes of older leaders are refused from now
         on.

@@ -24,9 +24,9 @@ from typing import Final, NamedTuple
 import attrs
 
 from fencepost.protocol.batches import BatchHeader, Buffer
-from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch
+from fencepost.protocol.kafka_records import KafkaRecord, build_kafka_batch, read_kafka_records
 from fencepost.protocol.primitives import INT16, INT32, INT64, Fields, put_string
-from fencepost.protocol.records import read_keys_and_values
+from fencepost.protocol.records import payload_of, read_keys_and_values
 from fencepost.protocol.terms import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 # --- committed offsets -----------------------------------------------------------------------------------
@@ -103,6 +103,20 @@ def read_offsets(batch: Buffer, header: BatchHeader) -> list[tuple[OffsetKey, Of
         fields.finish()
         found.append((key, None if value is None else _read_offset(value)))
     return found
+
+
+def thinned_deltas(batch: Buffer, header: BatchHeader) -> tuple[int, ...]:
+    """The offset deltas of the committed offsets in a batch that compaction has thinned; else nothing, since
+    they are 0, 1, 2 ...
+    """
+    if header.record_count > header.last_offset_delta:
+        return ()
+    records = read_kafka_records(bytes(payload_of(batch, header)), header.record_count)
+    return tuple(record.offset_delta for record in records if _is_offset_key(record.key or b""))
+
+
+def _is_offset_key(key: bytes) -> bool:
+    return Fields(key, name="offset commit key").int16() in _OFFSET_KEY_VERSIONS
 
 
 def _read_offset(value: bytes) -> OffsetRecord:

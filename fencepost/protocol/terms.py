@@ -34,7 +34,6 @@ EARLIEST_LOCAL_TIMESTAMP: Final = -4  # ListOffsets: the same where nothing is t
 LATEST_TIERED_TIMESTAMP: Final = -5  # ListOffsets: none where nothing is (KIP-1005)
 MAX_TIMESTAMP: Final = -3  # ListOffsets: the newest record by its timestamp (KIP-734)
 HIGH_WATERMARK: Final = -1  # DeleteRecords: everything up to the high watermark
-MAX_MESSAGE_BYTES: Final = "max.message.bytes"  # the topic's own message.max.bytes
 
 MINUTE_MS: Final = 60_000
 LATE_TRANSACTION_BUFFER_MS: Final = 5 * MINUTE_MS  # ProducerStateManager: granted beyond every timeout

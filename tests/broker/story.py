@@ -206,6 +206,8 @@ class Story:
             wakes_at = self.host.wakes_at_ms
             if self.host.unsynced:
                 self.sync()
+            elif self.host.upkeep.is_needed:
+                self.host.upkeep.do_some()
             elif wakes_at is not None and wakes_at <= self.now + RETRY_MS:
                 self.now = max(self.now, wakes_at)
             else:

@@ -270,7 +270,7 @@ def test_a_setting_that_is_named_many_times_is_written_once() -> None:
     configs = tuple(m.TopicConfig(name="max.message.bytes", value=str(value)) for value in range(1_000))
     topic = m.CreateTopic(topic="t", partition_count=1, configs=configs)
     body_of(story.ask(m.CreateTopics(topics=(topic,))), m.CreateTopicsReply)
-    assert story.host.node.cluster.topics["t"].max_message_bytes == 999
+    assert story.host.node.cluster.topics["t"].configs == {"max.message.bytes": "999"}
     assert story.log(METADATA_PARTITION)[-1].header.record_count == 3
 
 

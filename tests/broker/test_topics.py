@@ -82,7 +82,11 @@ def configured(story: Story, name: str, value: str) -> ErrorCode:
         ("max.message.bytes", "many"),
         ("max.message.bytes", "2147483648"),
         ("max.message.bytes", "9" * 5_000),
-        ("retention.ms", "1"),
+        ("flush.ms", "1"),
+        ("cleanup.policy", "forget"),
+        ("segment.bytes", "1000"),
+        ("min.cleanable.dirty.ratio", "nan"),
+        ("retention.ms", "-2"),
     ],
 )
 def test_a_setting_that_is_not_there_is_refused(name: str, value: str) -> None:

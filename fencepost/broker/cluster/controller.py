@@ -14,6 +14,7 @@ import attrs
 
 from fencepost.broker.contract import Assign, Decision, Refused, Remove, Reply, ReplyTo
 from fencepost.broker.limits import CLUSTER_PARTITIONS, REQUEST_PARTITIONS, Limit
+from fencepost.broker.log_config import parse_config
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
 from fencepost.protocol.fork import Ignored
@@ -29,9 +30,7 @@ from fencepost.protocol.metadata_log import (
 )
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
-    INT32_MAX,
     INTERNAL_TOPICS,
-    MAX_MESSAGE_BYTES,
     NO_LEADER_EPOCH,
     TopicPartition,
     topic_name_problem,
@@ -55,7 +54,7 @@ class Topic:
     name: str
     topic_id: bytes
     leaders: dict[int, Leader] = attrs.Factory(dict[int, Leader])
-    max_message_bytes: int | None = None
+    configs: dict[str, str] = attrs.Factory(dict[str, str])  # its own settings, by Kafka's names
 
 
 ClusterDecision = Decision[ClusterRecord]
@@ -222,15 +221,12 @@ def _topic_problem(
     if wanted.partition_count < 1:
         return Refused(ErrorCode.INVALID_PARTITIONS, "a topic has at least one partition")
     for config in wanted.configs:
-        if config.name != MAX_MESSAGE_BYTES or not _is_size(config.value):
-            return Refused(ErrorCode.INVALID_CONFIG, f"{config.name}={config.value} cannot be set")
+        try:
+            parse_config(config.name, config.value)
+        except ValueError as problem:
+            because = f"{config.name}={config.value:.100} cannot be set: {problem}"
+            return Refused(ErrorCode.INVALID_CONFIG, because)
     return None
-
-
-def _is_size(value: str) -> bool:
-    """Whether the value is an integer from 0 to 2^31 - 1 (LogConfig); long digit strings are not parsed."""
-    is_short = len(value) <= len(str(INT32_MAX))
-    return is_short and value.isascii() and value.isdigit() and int(value) <= INT32_MAX
 
 
 def delete_topics(state: Controller, request: m.DeleteTopics, *, to: ReplyTo) -> ClusterDecision:
@@ -269,8 +265,7 @@ def apply(state: Controller, records: Iterable[ClusterRecord]) -> list[Assign | 
                 state.names[record.topic_id] = record.topic
                 state.topics_made += 1
             case TopicConfigured():
-                if record.name == MAX_MESSAGE_BYTES:
-                    state.topics[record.topic].max_message_bytes = int(record.value)
+                state.topics[record.topic].configs[record.name] = record.value
             case TopicRemoved():
                 news.extend(_remove(state, state.names.pop(record.topic_id)))
             case PartitionCreated() | LeaderChanged():

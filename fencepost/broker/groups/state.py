@@ -14,6 +14,7 @@ the one that was written later wins. The members (`live`) are notes.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from itertools import count
 from typing import Final, NamedTuple
 
 import attrs
@@ -58,10 +59,13 @@ OffsetEntry = tuple[OffsetKey, OffsetRecord | None]
 
 
 class GroupBatch(NamedTuple):
-    """The records of one batch of `__consumer_offsets`; None is a tombstone."""
+    """The records of one batch of `__consumer_offsets`; None is a tombstone. `deltas` are the places of the
+    offsets in a batch that compaction has thinned.
+    """
 
     offsets: tuple[OffsetEntry, ...] = ()
     groups: tuple[GroupEntry, ...] = ()
+    deltas: tuple[int, ...] = ()
 
 
 @attrs.define(eq=False)
@@ -205,7 +209,7 @@ def apply(state: Groups, header: BatchHeader, batch: Buffer, entries: GroupBatch
     if header.is_control:
         _decide_pending(state, header.producer_id, marker_of(batch, 0, header).result)
         return
-    for delta, (key, record) in enumerate(entries.offsets):
+    for delta, (key, record) in zip(entries.deltas or count(), entries.offsets, strict=False):
         if record is None:
             _forget(state, key)
             continue

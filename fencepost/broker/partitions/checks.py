@@ -60,6 +60,7 @@ from fencepost.protocol.terms import (
     TopicPartition,
     sequence_after,
 )
+from fencepost.protocol.thinning import keyed_records
 
 NO_GUARD: Final = 0
 """The guard of a write without a verification: it can only join a transaction that is open here."""
@@ -214,9 +215,12 @@ FORM_CHECKS: Final = (
 
 @attrs.frozen(kw_only=True)
 class FormRules:
-    """What a partition accepts: max.message.bytes, and the timestamps (ms) between which a batch must lie."""
+    """What a partition accepts: max.message.bytes, whether each record must have a key, and the timestamps
+    (ms) between which a batch must lie.
+    """
 
     size_max: int
+    needs_keys: bool
     earliest: int
     latest: int
 
@@ -242,6 +246,8 @@ def refused_form(
         return Refused(first.error, first.name)
     try:
         check_records(records, header)
+        if rules.needs_keys and any(record.key is None for record in keyed_records(records, header)):
+            return Refused(ErrorCode.INVALID_RECORD, "holds a record without a key, in a compacted topic")
     except ProtocolViolation as problem:
         return Refused(FORM_CHECKS[-1].error, str(problem))
     return None

@@ -70,4 +70,5 @@ def moved(node: Node, arrived: LogStartMoved, now: int) -> None:
             partition.move_log_start(log.partition, start, batch_start=arrived.batch_start)
             start = log.partition.log_start_offset
             node.moved(order.partition)
-    node.collect(_part(order.ticket, order.index, order.partition, arrived.error, start))
+    if order.ticket is not None:
+        node.collect(_part(order.ticket, order.index, order.partition, arrived.error, start))

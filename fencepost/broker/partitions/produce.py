@@ -49,6 +49,7 @@ from typing import Final
 
 from fencepost.broker.checks import first_refusal
 from fencepost.broker.contract import NOBODY, Answered, Refused, ReplyTo
+from fencepost.broker.log_config import COMPACT
 from fencepost.broker.node import Node
 from fencepost.broker.partitions import checks, partition
 from fencepost.broker.partitions.checks import NO_GUARD, UNGUARDED, Duplicate, FormRules
@@ -256,9 +257,10 @@ def _append(node: Node, log: LeaderLog, incoming: Incoming, guard: int, now: int
 
 def _form_rules(node: Node, topic_name: str, now: int) -> FormRules:
     topic, settings = node.cluster.topics.get(topic_name), node.settings
-    own_limit = None if topic is None else topic.max_message_bytes
+    own = {} if topic is None else topic.configs  # not `log_config`: this runs for every batch
     return FormRules(
-        size_max=settings.message_max_bytes if own_limit is None else own_limit,
+        size_max=int(own.get("max.message.bytes", settings.message_max_bytes)),
+        needs_keys=COMPACT in own.get("cleanup.policy", ""),
         earliest=now - settings.log_message_timestamp_before_max_ms,
         latest=now + settings.log_message_timestamp_after_max_ms,
     )

@@ -85,6 +85,7 @@ class SimulatedNode(Participant):
     tick_at: int | None = None
     ticks_for_ms: int | None = None  # what its clock shall show then
     is_manifest_due: bool = False
+    is_cleaning: bool = False
 
     def __attrs_post_init__(self) -> None:
         self.disk = disk_of(self.participant)
@@ -101,6 +102,7 @@ class SimulatedNode(Participant):
         self.incarnation += 1
         self.death = self.tick_at = self.ticks_for_ms = None
         self.is_manifest_due = False
+        self.is_cleaning = False
         self.host = Host(Node(self.settings), self.journals, policy=self.policy)
         self.host.carries_own = self.carries_own
         self.host.watch = self._stepped
@@ -260,6 +262,9 @@ class SimulatedNode(Participant):
                 journal = self.journals.journal(key)
                 at = self.world.now + self.world.sync_latency(self.disk)
                 self.world.at(at, self._sync, (host, journal, journal.log_end_offset))
+        if host.upkeep.is_needed and not self.is_cleaning:
+            self.is_cleaning = True
+            self.world.at(self.world.now + self.world.sync_latency(self.disk), self._clean, host)
         if host.wakes_at_ms is not None and host.wakes_at_ms != self.ticks_for_ms:
             self._wake_at(host.wakes_at_ms)
         if self.world.writes_manifests and host.changed and not self.is_manifest_due:
@@ -295,6 +300,13 @@ class SimulatedNode(Participant):
         else:
             host.synced(key, offset)
         self.work()
+
+    def _clean(self, host: Host) -> None:
+        """A piece of the upkeep of logs; the node may die before the next one."""
+        self.is_cleaning = False
+        if self.host is host:
+            host.upkeep.do_some()
+            self.work()
 
     def _wake_at(self, shown_ms: int) -> None:
         self.ticks_for_ms = shown_ms

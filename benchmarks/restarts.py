@@ -1,0 +1,186 @@
+"""How long a start takes after many transactions, and how large the coordinators' logs are by then.
+
+`python -m benchmarks.restarts` runs transactions of 100 transactional ids against a broker without sockets,
+over a real directory, and starts a new broker over it, after a kill and after a clean stop. Each transaction
+commits an offset, so it writes to `__transaction_state` and to `__consumer_offsets`.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import shutil
+import sys
+import tempfile
+import time
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from fencepost.broker.contract import Received, ReplyTo
+from fencepost.broker.host import Host
+from fencepost.broker.node import Node
+from fencepost.broker.settings import NodeSettings
+from fencepost.journal.data_directory import DataDirectory
+from fencepost.journal.disk import DiskStorage
+from fencepost.protocol import messages as m
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.terms import (
+    NEWEST_VERSION,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    CoordinatorType,
+    TransactionResult,
+)
+
+CLIENT: Final = 1
+START_ATTEMPTS: Final = 3  # the fastest counts
+
+
+@attrs.define
+class Broker:
+    """A host over a directory; `now` moves with every request."""
+
+    directory: Path
+    now: int = 1_800_000_000_000
+    asked: int = 0
+    host: Host = attrs.field(init=False)
+
+    def start(self) -> float:
+        """Start, until all is recovered; how many seconds of work that took."""
+        gc.collect()
+        began = time.process_time()  # not of the clock: other work on the machine would count
+        directory = DataDirectory.open(DiskStorage(self.directory))
+        self.host = Host(Node(NodeSettings()), directory)
+        self.host.start(self.now)
+        self.run()
+        return time.process_time() - began
+
+    def run(self) -> None:
+        """Everything that is to be done now."""
+        while not self.host.is_idle or self.host.upkeep.is_needed:
+            self.host.work_until_idle(self.now)
+            if self.host.upkeep.is_needed:
+                self.host.upkeep.do_some()
+
+    def ask(self, request: m.Request) -> Any:
+        """The body of the answer."""
+        self.now += 1
+        self.asked += 1
+        self.host.tick(self.now)
+        self.host.offer(Received(request, to=ReplyTo(CLIENT, self.asked), version=NEWEST_VERSION))
+        self.run()
+        (reply,) = self.host.answers
+        self.host.answers.clear()
+        assert reply.error is ErrorCode.NONE, reply
+        return reply.body
+
+
+def prepare(broker: Broker) -> None:
+    """Create the internal topics and the topic whose offsets are committed."""
+    broker.ask(m.CreateTopics(topics=(m.CreateTopic(topic="orders", partition_count=1),)))
+    for kind in CoordinatorType:
+        broker.ask(m.FindCoordinator(kind=kind, key="anybody"))
+
+
+def identity(broker: Broker, name: str) -> tuple[int, int]:
+    """A producer id and epoch for a transactional id; the first ids need a second attempt."""
+    request = m.InitProducerId(
+        transactional_id=name,
+        transaction_timeout_ms=60_000,
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_PRODUCER_EPOCH,
+    )
+    granted = broker.ask(request)
+    return granted.producer_id, granted.producer_epoch
+
+
+def transactions(broker: Broker, names: list[str]) -> Iterator[None]:
+    """One transaction after the other, of each id in turn, for ever."""
+    identities = {name: identity(broker, name) for name in names}
+    number = 0
+    while True:
+        for name in names:
+            producer_id, epoch = identities[name]
+            offset = m.OffsetToCommit(
+                topic="orders", partition=0, offset=number, leader_epoch=NO_LEADER_EPOCH, metadata=""
+            )
+            request = m.TxnOffsetCommit(
+                transactional_id=name,
+                group_id=f"group of {name}",
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                generation_id=-1,
+                member_id="",
+                group_instance_id=None,
+                offsets=(offset,),
+            )
+            broker.ask(request)
+            ended = broker.ask(
+                m.EndTxn(
+                    transactional_id=name, producer_id=producer_id, producer_epoch=epoch,
+                    result=TransactionResult.COMMIT if number % 10 else TransactionResult.ABORT,
+                )
+            )  # fmt: skip
+            identities[name] = ended.producer_id, ended.producer_epoch
+            number += 1
+            yield
+
+
+def measure(count: int, ids: int, place: Path) -> dict[str, Any]:
+    """Run so many transactions, then start again; times in seconds, sizes in bytes."""
+    broker = Broker(place)
+    broker.start()
+    prepare(broker)
+    names = [f"id-{number}" for number in range(ids)]
+    began = time.perf_counter()
+    for number, _ in enumerate(transactions(broker, names), start=1):
+        if number == count:
+            break
+    took = time.perf_counter() - began
+    broker.host.write_manifests()
+    broker.host.directory.abandon()  # as a kill does
+    killed: list[float] = []
+    for _ in range(START_ATTEMPTS):
+        killed.append(broker.start())
+        broker.host.directory.abandon()
+    broker.start()
+    stopped: list[float] = []
+    for _ in range(START_ATTEMPTS):
+        broker.host.stop()
+        stopped.append(broker.start())
+    broker.host.stop()
+    return {
+        "transactions": count,
+        "ids": ids,
+        "per_second": round(count / took),
+        "start_after_kill_s": round(min(killed), 3),
+        "start_after_stop_s": round(min(stopped), 3),
+        "transaction_state_bytes": _size(place, "__transaction_state"),
+        "consumer_offsets_bytes": _size(place, "__consumer_offsets"),
+    }
+
+
+def _size(place: Path, topic: str) -> int:
+    return sum(file.stat().st_size for file in place.glob(f"{topic}-*/*.log"))
+
+
+def main() -> None:
+    parser = ArgumentParser(description="Measure starts after many transactions.")
+    parser.add_argument("--transactions", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--ids", type=int, default=100)
+    arguments = parser.parse_args()
+    for count in arguments.transactions:
+        place = Path(tempfile.mkdtemp(prefix="fencepost-restarts-"))
+        try:
+            print(json.dumps(measure(count, arguments.ids, place)), flush=True)
+        finally:
+            shutil.rmtree(place)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

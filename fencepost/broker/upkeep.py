@@ -1,0 +1,154 @@
+"""The upkeep of a host's logs: compaction and the deletion of old segments, beside everything else.
+
+Rule: files change only in `finish`, which the shell calls between two rounds of syncs. What takes long is in
+`Cleaning.work`, for a thread of the shell.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import attrs
+
+from fencepost.broker.contract import CleanLog, ExpireLog, MoveLogStart
+from fencepost.broker.log_cleanup import order_to_clean
+from fencepost.broker.node import Node
+from fencepost.journal.cleaning import Cleaning, plan_cleaning
+from fencepost.journal.journal import Journal
+from fencepost.journal.storage import DamagedLog, StorageError
+from fencepost.protocol.terms import TopicPartition
+
+
+class OfLogs(Protocol):
+    """The part of a host that the upkeep needs."""
+
+    node: Node
+    changed: set[TopicPartition]
+
+    def writable_journal(self, key: TopicPartition) -> Journal | None:
+        """The journal of a partition, if this host still writes to it."""
+        ...
+
+    def roll(self, journal: Journal) -> None: ...
+
+    def move_log_start(self, order: MoveLogStart, now: int) -> None: ...
+
+    def lose(self, key: TopicPartition, problem: Exception) -> None: ...
+
+    def warn(self, text: str) -> None: ...
+
+
+@attrs.define(eq=False)
+class Upkeep:
+    """What is to be done for the logs of one host."""
+
+    host: OfLogs
+    cleanings: dict[TopicPartition, Cleaning] = attrs.Factory(dict[TopicPartition, Cleaning])  # oldest first
+    outdated: set[TopicPartition] = attrs.Factory(set[TopicPartition])  # they have segments below their start
+    rolled: dict[TopicPartition, int] = attrs.Factory(dict[TopicPartition, int])  # where segments became full
+    uncleanable: set[TopicPartition] = attrs.Factory(
+        set[TopicPartition]
+    )  # they met damage; until they reload
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the shell has something to do here."""
+        return bool(self.cleanings or self.outdated)
+
+    # --- what is due
+
+    def clean(self, order: CleanLog, now: int) -> None:
+        """Plan a cleaning, unless one is under way."""
+        key = order.partition
+        journal = self.host.writable_journal(key)
+        if journal is not None and key not in self.cleanings and key not in self.uncleanable:
+            planned = plan_cleaning(journal, order.rules)
+            if planned is not None:
+                self.cleanings[key] = planned
+
+    def expire(self, order: ExpireLog, now: int) -> None:
+        """Move the log start behind segments that are too old or too much."""
+        journal = self.host.writable_journal(order.partition)
+        if journal is None:
+            return
+        start = journal.deletable_before(
+            now=now,
+            retention_ms=order.retention_ms,
+            retention_bytes=order.retention_bytes,
+            before=order.before,
+        )
+        if start > journal.log_start_offset:
+            if start == journal.log_end_offset:  # the active segment, too: the log goes on in a new one
+                self.host.roll(journal)
+            self.host.move_log_start(MoveLogStart(partition=order.partition, offset=start), now)
+
+    def became_durable(self, key: TopicPartition, offset: int, now: int) -> None:
+        """Look at a compacted log in which a segment became full, now that all of it is durable."""
+        if offset < self.rolled[key]:
+            return
+        del self.rolled[key]
+        log = self.host.node.logs.get(key)
+        order = None if log is None else order_to_clean(self.host.node, log, now)
+        if order is not None:
+            self.clean(order, now)
+
+    # --- doing it
+
+    def next_cleaning(self) -> Cleaning | None:
+        """The cleaning to `work` on next."""
+        return next(iter(self.cleanings.values()), None)
+
+    def finish(self, cleaning: Cleaning | None = None, *, has_more: bool = False) -> None:
+        """Let cleaned segments take their place, and delete what is below the log starts."""
+        if cleaning is not None:
+            self._finish_cleaning(cleaning, has_more=has_more)
+        outdated, self.outdated = self.outdated, set()
+        for key in sorted(outdated):
+            journal = self.host.writable_journal(key)
+            try:
+                if journal is not None and journal.remove_deleted():
+                    self.host.changed.add(key)
+            except StorageError as problem:
+                self.host.lose(key, problem)
+
+    def _finish_cleaning(self, cleaning: Cleaning, *, has_more: bool) -> None:
+        key = cleaning.journal.partition
+        if not has_more:
+            self.cleanings.pop(key, None)
+        if self.host.writable_journal(key) is not cleaning.journal:
+            self.forget(key)
+            return
+        try:
+            cleaning.finish()
+        except StorageError as problem:
+            self.host.lose(key, problem)
+        self.host.changed.add(key)
+
+    def failed(self, cleaning: Cleaning, problem: StorageError) -> None:
+        """The work failed before it changed anything: the log is served as before."""
+        key = cleaning.journal.partition
+        if self.cleanings.get(key) is cleaning:
+            del self.cleanings[key]
+        if not cleaning.is_cancelled:
+            if isinstance(problem, DamagedLog):
+                self.uncleanable.add(key)
+            self.host.warn(f"{key} was not compacted: {problem}")
+
+    def forget(self, key: TopicPartition) -> None:
+        """The log is not this host's any more, or is read anew."""
+        self.rolled.pop(key, None)
+        self.uncleanable.discard(key)
+        cleaning = self.cleanings.pop(key, None)
+        if cleaning is not None:
+            cleaning.is_cancelled = True
+
+    def do_some(self) -> None:
+        """One piece of it, for shells without threads."""
+        cleaning, has_more = self.next_cleaning(), False
+        if cleaning is not None:
+            try:
+                has_more = cleaning.work()
+            except StorageError as problem:
+                self.failed(cleaning, problem)
+                cleaning = None
+        self.finish(cleaning, has_more=has_more)

@@ -1,0 +1,245 @@
+"""Compacted logs under a broker: coordinators' logs stay small, state survives, and readers see the right
+things."""
+
+from __future__ import annotations
+
+import random
+
+import attrs
+
+from fencepost.broker.host import SyncPolicy
+from fencepost.broker.settings import NodeSettings
+from fencepost.journal.journal import JournalSettings
+from fencepost.journal.simulated import SimulatedStorage
+from fencepost.protocol import messages as m
+from fencepost.protocol.compression import Compression
+from fencepost.protocol.errors import ErrorCode
+from fencepost.protocol.records import build_data_batch, read_columns
+from fencepost.protocol.terms import TopicPartition
+from tests.broker.requests import (
+    ABORT,
+    COMMIT,
+    ORDERS,
+    OTHERS,
+    body_of,
+    plain_offset_request,
+    produce_batches,
+    produced,
+)
+from tests.broker.story import SCAN_MS, SETTINGS, Story, offsets_log_of, transaction_log_of
+
+SMALL = JournalSettings(segment_bytes=2_000)
+KEYED = TopicPartition("keyed", 0)
+
+
+def compacted(settings: NodeSettings = SETTINGS, **configs: str) -> Story:
+    """A story with a compacted topic."""
+    story = Story(settings=settings, journal=SMALL)
+    chosen = {"cleanup.policy": "compact"} | {
+        name.replace("_", "."): value for name, value in configs.items()
+    }
+    wanted = m.CreateTopic(
+        topic="keyed",
+        partition_count=1,
+        configs=tuple(m.TopicConfig(name=name, value=value) for name, value in chosen.items()),
+    )
+    (answer,) = body_of(story.ask(m.CreateTopics(topics=(wanted,))), m.CreateTopicsReply).topics
+    assert answer.error is ErrorCode.NONE, answer
+    return story
+
+
+def put(story: Story, key: str, value: str | None, *, size: int = 300) -> ErrorCode:
+    """A record with a key; a value fills `size` bytes."""
+    content = None if value is None else value.ljust(size).encode()
+    batch = build_data_batch([content], keys=[key.encode()], base_timestamp=story.now)
+    return produced(story.ask(produce_batches({KEYED: batch}, name=None)))[KEYED].error
+
+
+def size_of(story: Story, key: TopicPartition) -> int:
+    return sum(entry.header.size for entry in story.log(key))
+
+
+def transactions(story: Story, count: int, name: str = "pay") -> None:
+    me = story.identity(name)
+    for number in range(count):
+        story.produce(me, "x", name=name)
+        story.commit_offset(me, "readers", number, name)
+        me = story.ended(me, ABORT if number % 5 == 4 else COMMIT, name)
+
+
+def test_the_log_of_a_coordinator_stays_small_and_is_read_back() -> None:
+    story = Story(journal=SMALL)
+    transactions(story, 20)
+    size = size_of(story, transaction_log_of("pay"))
+    transactions(story, 60)
+    assert size_of(story, transaction_log_of("pay")) <= size + 2_000
+    assert size <= 3 * 2_000
+    story.check_recovery()
+    before = story.transaction()
+    offset = story.offset("readers").offset
+    for _ in range(2):
+        story.restart()
+        assert story.transaction() == before
+        assert story.offset("readers").offset == offset
+    transactions(story, 20)
+    story.check_recovery()
+
+
+def test_offsets_of_a_thinned_batch_keep_their_places() -> None:
+    story = Story(journal=SMALL)
+    both = {ORDERS: 1, OTHERS: 1}
+    for number in range(60):
+        story.ask(plain_offset_request("readers", both if not number else {ORDERS: number}))
+    first = next(entry for entry in story.log(offsets_log_of("readers")) if entry.header.record_count)
+    assert (first.header.record_count, first.header.last_offset_delta) == (1, 1)
+    story.check_recovery()
+
+
+def test_each_policy_and_a_loss_of_power_at_any_time_keep_the_coordinators_state() -> None:
+    """The writes of a cleaning are among those that the power takes."""
+    cleaned = 0
+    for seed in range(30):
+        chance = random.Random(seed)
+        disk = SimulatedStorage(lambda most: chance.randint(0, most))  # noqa: B023 read before it changes
+        policy = SyncPolicy.COMMIT if seed % 2 else SyncPolicy.ALL
+        story = Story(policy=policy, storage=disk, journal=JournalSettings(segment_bytes=1_000))
+        committed = -1
+        me = story.identity()
+        for number in range(chance.randint(5, 40)):
+            story.commit_offset(me, "readers", number)
+            me = story.ended(me, COMMIT)
+            committed = number
+        cleaned += any(entry.header.is_covering for entry in story.log(transaction_log_of("pay")))
+        disk.lose_power()
+        story.start()
+        story.wait(60_000 + 10 * SCAN_MS)
+        assert story.offset("readers").offset == committed
+        story.check_recovery()
+    assert cleaned > 10
+
+
+# --- a topic of its own -------------------------------------------------------------------------------------
+
+
+def seen(story: Story) -> dict[str, str | None]:
+    """What the log says of each key, from its start."""
+    found: dict[str, str | None] = {}
+    for entry in story.log(KEYED):
+        if not entry.header.is_control:
+            columns = read_columns(entry.batch, entry.header)
+            for key, value in zip(columns.keys or (), columns.values, strict=True):
+                found[(key or b"").decode()] = None if value is None else value.decode().strip()
+    return found
+
+
+def test_a_compacted_topic_keeps_the_last_value_of_each_key() -> None:
+    story = compacted()
+    for number in range(100):
+        assert put(story, f"key {number % 5}", f"{number}") is ErrorCode.NONE
+    assert seen(story) == {f"key {number % 5}": f"{number}" for number in range(95, 100)}
+    assert size_of(story, KEYED) < 6_000
+    before = size_of(story, KEYED)
+    story.restart()
+    assert size_of(story, KEYED) <= before
+    assert seen(story) == {f"key {number % 5}": f"{number}" for number in range(95, 100)}
+    story.check_recovery()
+
+
+def test_a_tombstone_is_there_until_its_time_and_then_gone() -> None:
+    story = compacted(delete_retention_ms="30000")
+    put(story, "gone", "1")
+    put(story, "gone", None)
+    fill = [f"{number}" for number in range(20)]
+    for value in fill:
+        put(story, "other", value)
+    assert seen(story) == {"gone": None, "other": "19"}
+    story.wait(30_000)
+    for value in fill:
+        put(story, "other", value)
+    assert seen(story) == {"other": "19"}
+
+
+def test_a_compacted_topic_takes_no_record_without_a_key() -> None:
+    """Recorded from Apache Kafka 4.3.1."""
+    story = compacted()
+    for keys, compression in ((None, 0), ([b"a", None], 0), ([b"a", None], 1)):
+        batch = build_data_batch(
+            [b"1", b"2"], keys=keys, base_timestamp=story.now, compression=Compression(compression)
+        )
+        answer = produced(story.ask(produce_batches({KEYED: batch}, name=None)))[KEYED]
+        assert answer.error is ErrorCode.INVALID_RECORD
+    assert story.log(KEYED) == []
+
+
+def test_a_log_to_which_nothing_is_written_is_compacted_once_its_time_has_come() -> None:
+    story = compacted(min_compaction_lag_ms="20000")
+    for number in range(20):
+        put(story, "key", f"{number}")
+    assert len(story.log(KEYED)) == 20
+    story.wait(40_000)
+    assert len(story.log(KEYED)) < 10
+
+
+# --- retention ----------------------------------------------------------------------------------------------
+
+
+def fill(story: Story, count: int) -> None:
+    for number in range(count):
+        batch = build_data_batch([b"%0500d" % number], base_timestamp=story.now)
+        story.ask(produce_batches({ORDERS: batch}, name=None))
+
+
+HURRIED = attrs.evolve(SETTINGS, log_retention_check_interval_ms=SCAN_MS)
+
+
+def test_segments_that_are_too_old_are_deleted_the_active_one_too() -> None:
+    settings = attrs.evolve(HURRIED, log_retention_ms=60_000)
+    story = Story(settings=settings, journal=SMALL)
+    fill(story, 9)
+    story.wait(30_000)
+    fill(story, 2)
+    story.wait(30_000 + 2 * SCAN_MS)
+    start = story.partition().log_start_offset
+    assert 0 < start < 9
+    assert len(story.log()) == 11 - start
+    assert story.fetch(offset=0).error is ErrorCode.OFFSET_OUT_OF_RANGE
+    story.wait(60_000)
+    assert story.partition().log_start_offset == 11
+    assert story.log() == []
+    story.restart()
+    assert story.partition().log_start_offset == 11
+    fill(story, 1)
+    assert story.partition().log_end_offset == 12
+    story.check_recovery()
+
+
+def test_segments_beyond_a_size_are_deleted() -> None:
+    settings = attrs.evolve(HURRIED, log_retention_bytes=5_000)
+    story = Story(settings=settings, journal=SMALL)
+    fill(story, 40)
+    story.wait(2 * SCAN_MS)
+    assert 5_000 <= size_of(story, ORDERS) < 5_000 + 2 * 2_000
+    assert story.partition().log_start_offset > 20
+
+
+def test_nothing_is_deleted_without_a_limit_and_internal_topics_never_are() -> None:
+    settings = attrs.evolve(HURRIED, log_retention_ms=-1)
+    story = Story(settings=settings, journal=SMALL)
+    fill(story, 9)
+    story.wait(60_000)
+    assert story.partition().log_start_offset == 0
+    assert story.host.node.settings.log_config.retention_ms == -1
+    assert NodeSettings().log_config.retention_ms == 7 * 86_400_000
+    story = Story(settings=attrs.evolve(HURRIED, log_retention_ms=1_000), journal=SMALL)
+    transactions(story, 3)
+    story.wait(60_000)
+    assert story.partition(transaction_log_of("pay")).log_start_offset == 0
+
+
+def test_records_that_were_deleted_leave_the_disk_at_once() -> None:
+    story = Story(journal=SMALL)
+    fill(story, 9)
+    part = m.DeleteRecordsPartition(topic="orders", partition=0, offset=8)
+    story.ask(m.DeleteRecords(timeout_ms=1_000, partitions=(part,)))
+    assert len(story.log()) < 4
+    story.check_recovery()
