@@ -37,6 +37,7 @@ from fencepost.protocol.messages import FetchedPartition
 from fencepost.protocol.offsets_log import OffsetKey, OffsetRecord
 from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
+    INTERNAL_TOPICS,
     NO_OFFSET,
     NO_PRODUCER_EPOCH,
     TRANSACTION_STATE_TOPIC,
@@ -379,12 +380,7 @@ class RecoveryRule:
         lost_power = self.powerless.pop(key, "no") is None
         is_damaged = key in self.journals.damaged
         found = self._read_damaged(record) if is_damaged else self._read(key, checked=lost_power)
-        known = record.headers[: len(found)]
-        if found != known:
-            at = next(
-                (mine.base_offset for mine, his in zip(found, known, strict=False) if mine != his), None
-            )
-            raise rules.RECOVERY.broken(f"{key}: the log has an entry at {at} that no leader decided")
+        count = _accounted_for(found, record)
         end = found[-1].next_offset if found else 0
         promised = self._promised(record, lost_power=lost_power)
         if end < promised:
@@ -398,7 +394,7 @@ class RecoveryRule:
             raise rules.RECOVERY.broken(
                 f"{key}: leader {order.leader_epoch} does not know what the last one knew"
             )
-        return len(found)
+        return count
 
     def _read(self, key: TopicPartition, *, checked: bool) -> list[BatchHeader]:
         if key not in self.journals.disks:
@@ -448,6 +444,46 @@ class RecoveryRule:
             if header.next_offset <= record.high_watermark and (all_of_it or header.is_transactional):
                 return header.next_offset
         return 0
+
+
+def _accounted_for(found: list[BatchHeader], record: PartitionRecord) -> int:
+    """How many of the decided batches a log stands for. Compaction may have thinned a batch, and one empty
+    batch may cover several.
+    """
+    at, decided = 0, record.headers
+    may_be_compacted = record.key.topic in INTERNAL_TOPICS
+    for header in found:
+        first = at
+        if header.is_covering and may_be_compacted:
+            while at < len(decided) and decided[at].next_offset < header.next_offset:
+                at += 1
+        if at == len(decided) or not (
+            header == decided[at] or (may_be_compacted and _stands_for(header, decided[first], decided[at]))
+        ):
+            raise rules.RECOVERY.broken(
+                f"{record.key}: the log has an entry at {header.base_offset} that no leader decided"
+            )
+        at += 1
+    return at
+
+
+def _stands_for(header: BatchHeader, first: BatchHeader, last: BatchHeader) -> bool:
+    if header.is_covering:
+        return (header.base_offset, header.next_offset) == (first.base_offset, last.next_offset)
+    return _is_thinned(header, last)
+
+
+def _is_thinned(header: BatchHeader, whole: BatchHeader) -> bool:
+    return header.record_count <= whole.record_count and _unchanged(header) == _unchanged(whole)
+
+
+def _unchanged(header: BatchHeader) -> tuple[Any, ...]:
+    """What compaction leaves of a batch as it was."""
+    return (
+        header.base_offset, header.next_offset, header.leader_epoch, header.magic, header.is_control,
+        header.is_transactional, header.producer_id, header.producer_epoch, header.base_sequence,
+        header.max_timestamp,
+    )  # fmt: skip
 
 
 def _judge_snapshot(record: PartitionRecord, offset: int, entries: tuple[ProducerSnapshot, ...]) -> None:
