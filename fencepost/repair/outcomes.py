@@ -71,8 +71,6 @@ class Evidence:
     """By producer id and the epoch of the records."""
     unended: dict[int, TransactionRecord] = attrs.Factory(dict[int, TransactionRecord])
     """By producer id: what a coordinator has open or prepared, and will end."""
-    prepared: dict[int, TransactionRecord] = attrs.Factory(dict[int, TransactionRecord])
-    """By producer id: decisions without a record that all markers are written."""
     names: dict[int, str] = attrs.Factory(dict[int, str])
 
     def learn_histories(self, histories: Histories, stale: set[str]) -> None:
@@ -81,8 +79,6 @@ class Evidence:
             for state in history:
                 self._learn_record(name, state)
             last = history[-1].record
-            if last is not None and last.state in DECISIONS:
-                self.prepared[last.producer_id] = last
             if last is not None and name not in stale and last.state not in COMPLETED:
                 self.unended[last.producer_id] = last
 
@@ -251,16 +247,5 @@ def settle_open(log: SalvagedLog, model: PartitionModel, evidence: Evidence) -> 
         if record is not None and log.partition in record.partitions:
             continue
         epoch = model.producers[producer_id].producer_epoch
-        settled = evidence.settled(log.partition, producer_id, epoch, first_offset)
-        prepared = evidence.prepared.get(producer_id)
-        # Versions 0 and 1: a decision that is not complete is about the transaction that is open now.
-        if (
-            prepared is not None
-            and log.partition in prepared.partitions
-            and not any(lost.may_hold_markers and lost.start > first_offset for lost in log.lost())
-        ):
-            settled = settled._replace(
-                result=DECISIONS[prepared.state], is_proven=True, marker_epoch=prepared.producer_epoch
-            )
-        ended.append(settled)
+        ended.append(evidence.settled(log.partition, producer_id, epoch, first_offset))
     return ended

@@ -210,9 +210,10 @@ class _Planner:
             self.cluster = metadata.follow(self.storage, log)
         if partition.topic in INTERNAL_TOPICS:
             self._look_into(log)
-        if log.torn is not None and str(partition) in self.closed:
+        is_closed = str(partition) in self.closed
+        if log.torn is not None and (is_closed or not log.torn.is_batch):
             log.segments[-1].is_altered = True
-            because = "the log was closed before these bytes"
+            because = "the log was closed before" if is_closed else "they are not the beginning of a batch"
             self._tell(
                 log.torn.file, "bytes after the end", because, "nothing", "they are cut off",
                 span=(log.torn.first_byte, log.torn.end_byte),
@@ -323,17 +324,21 @@ class _Planner:
                 lost.file, lost.kind.value, lost.because, *_STAKES.get(partition.topic, (stake, saved))
             )
             return
+        span = (lost.first_byte, lost.end_byte) if lost.end_byte > lost.first_byte else None
+        if lost.end == lost.start:
+            self._tell(lost.file, lost.kind.value, lost.because, "nothing", "all batches", span=span)
+            return
         last = lost.end - 1
         stake, saved = _STAKES.get(partition.topic, ("", ""))
         if not stake:
-            stake = f"the records at offsets {lost.start} to {last} of {partition}"
+            where = f"offset {last}" if lost.start == last else f"offsets {lost.start} to {last}"
+            stake = f"the records at {where} of {partition}"
             saved = "all other records keep their offsets; these offsets stay empty"
         if partition.topic == CONSUMER_OFFSETS_TOPIC and self.groups.get(partition):
             stake += f": {', '.join(sorted(self.groups[partition]))}"
         names = sorted(name for name, key in self.stale.items() if key == partition)
         if names:
             stake += f": {', '.join(names)}"
-        span = (lost.first_byte, lost.end_byte) if lost.end_byte > lost.first_byte else None
         self.plan.damages.append(
             Damage(
                 file=lost.file, kind=lost.kind.value, because=lost.because, offsets=(lost.start, last),

@@ -107,11 +107,14 @@ class SalvagedSegment:
 
 
 class TornTail(NamedTuple):
-    """Bytes at the end of a log that were never promised: the next start cuts them off."""
+    """Bytes at the end of a log that were never promised: the next start cuts them off. `is_batch`: the
+    beginning of one, as the death of a broker leaves it.
+    """
 
     file: str
     first_byte: int
     end_byte: int
+    is_batch: bool
 
 
 @attrs.define(eq=False)
@@ -220,6 +223,8 @@ class _Reader:
     bounds: Bounds
     belongs: Belongs
     data: bytes = b""
+    unconfirmed_end: int = 0
+    """The end of intact batches in damaged bytes that no neighbour confirms: they may be of another place."""
 
     def read(self, size: int) -> int:
         """Add the segment to the log; return the offset at its end."""
@@ -270,9 +275,11 @@ class _Reader:
             return following
         kind, because = self._why(at, expected)
         if end is None:
-            end = self.limit if self.limit is not None else max(expected, self.bounds.promised)
+            least = max(expected, self.bounds.promised, self.unconfirmed_end)
+            end = least if self.limit is None else self.limit
             if end == expected and self.limit is None:
-                self.log.torn = TornTail(self.file, at, len(data))
+                is_batch = at + max(HEADER_SIZE, _size_at(data, at)) > len(data)
+                self.log.torn = TornTail(self.file, at, len(data), is_batch)
                 return following
         lost = Lost(kind, expected, end, self.file, at, following, because)
         lost.may_hold_markers = not self._is_one_data_batch(at, following, expected, end)
@@ -280,17 +287,32 @@ class _Reader:
         return following
 
     def _next_intact(self, at: int, expected: int) -> tuple[int, BatchHeader] | None:
-        """The first intact batch after byte `at` that links to what follows."""
+        """The first intact batch after byte `at` whose offset a neighbour confirms."""
         for found in _MAGIC.finditer(self.data, at + 1 + MAGIC_AT):
             position = found.start() - MAGIC_AT
             header = self._intact(position, lowest=expected)
             if header is None:
                 continue
-            following = position + header.size
-            linked = following == len(self.data) or self._intact(following, lowest=header.next_offset)
-            if linked or position == at + _size_at(self.data, at):
+            if self._leads_on(position, header) or self._follows(at, position, header):
                 return position, header
+            self.unconfirmed_end = max(self.unconfirmed_end, header.next_offset)
         return None
+
+    def _leads_on(self, position: int, header: BatchHeader) -> bool:
+        """Whether the next batch continues this one, or the file ends with it as it should."""
+        following = position + header.size
+        if following < len(self.data):
+            after = self._intact(following, lowest=header.next_offset)
+            return after is not None and after.base_offset == header.next_offset
+        return header.next_offset == (self.bounds.promised if self.limit is None else self.limit)
+
+    def _follows(self, at: int, position: int, header: BatchHeader) -> bool:
+        """Whether the damaged batch at byte `at` says that the next one begins there, with this offset."""
+        try:
+            damaged = read_header(self.data, at)
+        except ProtocolViolation:
+            return False
+        return (at + damaged.size, damaged.next_offset) == (position, header.base_offset)
 
     def _intact(self, position: int, *, lowest: int) -> BatchHeader | None:
         """The intact batch at a byte, at this offset or, where it is unknown, at a later one."""
