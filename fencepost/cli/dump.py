@@ -372,6 +372,9 @@ def producer(fact: AnyFact) -> str:
 
 
 def batch(fact: AnyFact) -> str:
+    offsets = f"{span(fact['offset'], fact['last_offset']):>15}"
+    if not fact["records"] and "producer_id" not in fact and fact["intact"]:
+        return f"{offsets}  no records: compaction removed them, or they were lost before a repair"
     parts = [counted(fact["records"], "record")]
     if "producer_id" in fact:
         parts.append(producer(fact))
@@ -384,7 +387,7 @@ def batch(fact: AnyFact) -> str:
     parts += [f"{fact['size']:,} bytes", moment(fact["timestamp"])]
     if not fact["intact"]:
         parts.append("DAMAGED: the checksum does not match")
-    return f"{span(fact['offset'], fact['last_offset']):>15}  " + ", ".join(parts)
+    return f"{offsets}  " + ", ".join(parts)
 
 
 def marker(fact: AnyFact) -> str:

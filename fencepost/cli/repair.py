@@ -17,7 +17,7 @@ from cyclopts import Parameter
 
 from fencepost.check.directory import check_directory
 from fencepost.check.findings import Severity
-from fencepost.cli.errors import FAILED, OK
+from fencepost.cli.errors import FAILED, OK, WRONG_USAGE, CommandFailed
 from fencepost.cli.options import AsJson
 from fencepost.cli.output import counted, print_json
 from fencepost.journal.disk import DiskStorage
@@ -54,6 +54,7 @@ def repair(
         else:
             storage.keep_out()
         plan = make_plan(storage, adopt=frozenset(adopt))
+        _check_adopted(plan, adopt)
         asides = perform(storage, plan) if write and plan.is_needed else None
         problems = 0 if asides is None else check_directory(storage).count(Severity.PROBLEM)
     finally:
@@ -68,6 +69,16 @@ def repair(
     else:
         print("\n".join(lines))
     return OK if asides is not None or not plan.is_needed else FAILED
+
+
+def _check_adopted(plan: Plan, topics: tuple[str, ...]) -> None:
+    for topic in topics:
+        if topic not in plan.adopted:
+            raise CommandFailed(
+                f"--adopt {topic}: the metadata knows this topic, or there is no directory {topic}-0",
+                then="name its directories as the broker did, without `~` and number",
+                code=WRONG_USAGE,
+            )
 
 
 def _end(plan: Plan, asides: list[str] | None, problems: int) -> list[str]:

@@ -122,6 +122,8 @@ class Plan:
     logs: list[LogPlan] = attrs.Factory(list[LogPlan])
     aside: list[str] = attrs.Factory(list[str])
     """Directories of topics that the metadata has lost."""
+    adopted: set[str] = attrs.Factory(set[str])
+    """Topics that are put back into the metadata."""
     files: dict[str, bytes | None] = attrs.Factory(dict[str, bytes | None])
     """Files of the data directory itself: their new content, or None to set them aside."""
 
@@ -263,18 +265,15 @@ class _Planner:
     # --- deciding -----------------------------------------------------------------------------------------
 
     def _check_missing(self) -> None:
-        """Partitions without a directory that had records: groups committed offsets of them, or transactions
-        ended in them.
-        """
+        """Partitions whose directory is gone: transactions ended in them. Others never had a record."""
         topics, decided = self.internals.cluster.named(), decisions_of(self.internals.histories)
         for partition in sorted(self.cluster.leaders):
             topic = topics.get(partition.topic)
             since = -1 if topic is None else topic.created_ms
             decisions = [each for here in decided.get(partition, {}).values() for each in here]
             markers = sum(each.is_complete and each.decided_ms >= since for each in decisions)
-            end = max(self.committed.get(partition, 0), markers)
-            if partition not in self.logs and end:
-                self._miss(partition, end)
+            if partition not in self.logs and markers:
+                self._miss(partition, max(self.committed.get(partition, 0), markers))
 
     def _miss(self, partition: TopicPartition, end: int) -> None:
         log = SalvagedLog(partition)
@@ -420,34 +419,39 @@ class _Planner:
 
     def _renew_metadata(self) -> None:
         plan = self.logs.get(METADATA)
-        if plan is None or (plan.log.end_offset and not plan.log.lost()):
+        if plan is None:
             return
-        epochs = {key: _last_epoch(each.log) for key, each in self.logs.items() if key != METADATA}
-        highest = max(
-            [
-                metadata.producer_ids_of(
-                    state.record for states in self.internals.histories.values() for state in states
-                ),
-                *[producer_id for each in self.logs.values() for producer_id in each.model.producers],
-            ]
-        )
-        records = metadata.raised(self.cluster, plan.log, leader_epochs=epochs, producer_id_max=highest)
-        for topic, partitions in self._lost_topics().items():
-            self._put_aside(topic, partitions)
+        records: list[ClusterRecord] = []
+        if self._has_lost_metadata(plan):
+            epochs = {key: _last_epoch(each.log) for key, each in self.logs.items() if key != METADATA}
+            states = [state for history in self.internals.histories.values() for state in history]
+            named = metadata.producer_ids_of(state.record for state in states)
+            wrote = [producer_id for each in self.logs.values() for producer_id in each.model.producers]
+            records = metadata.raised(
+                self.cluster, plan.log, leader_epochs=epochs, producer_id_max=max([named, *wrote])
+            )
+            for topic, partitions in self._lost_topics().items():
+                self._put_aside(topic, partitions)
         # Without a time: a topic counts as created before each decision about it.
-        plan.appended.append(cluster_batch([*records, *self.adopted], timestamp=0))
+        if records or self.adopted:
+            plan.appended.append(cluster_batch([*records, *self.adopted], timestamp=0))
+
+    def _has_lost_metadata(self, plan: LogPlan) -> bool:
+        return not plan.log.end_offset or bool(plan.log.lost())
 
     def _adopt(self) -> None:
         """Put topics back into the metadata that it has lost."""
         plan = self.logs.get(METADATA)
-        if plan is None or (plan.log.end_offset and not plan.log.lost()):
+        if plan is None:
             return
         for topic, partitions in self._lost_topics().items():
-            if topic in self.adopt or topic in INTERNAL_TOPICS:
+            is_needed = topic in INTERNAL_TOPICS and self._has_lost_metadata(plan)
+            if topic in self.adopt or is_needed:
                 numbers = [key.partition for key in partitions]
                 count = metadata.partition_count(topic, numbers, self._names(topic))
                 epochs = [_last_epoch(self.logs[key].log) for key in partitions]
                 self.adopted += metadata.adopted(self.cluster, topic, count, max(epochs))
+                self.plan.adopted.add(topic)
                 self.plan.notes.append(f"topic {topic}: put back into the metadata, with {count} partitions")
 
     def _lost_topics(self) -> dict[str, list[TopicPartition]]:

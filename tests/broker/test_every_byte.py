@@ -61,6 +61,10 @@ def written() -> dict[str, bytes]:
     story.ask(DeleteRecords(timeout_ms=1_000, partitions=(trim,)))
     story.settle()
     story.host.stop()
+    return contents(storage)
+
+
+def contents(storage: Memory) -> dict[str, bytes]:
     paths = [
         f"{directory}/{name}" for directory in storage.directories() for name in storage.files(directory)
     ]
@@ -69,12 +73,16 @@ def written() -> dict[str, bytes]:
 
 def disk_with(files: dict[str, bytes]) -> Memory:
     storage = Memory()
+    fill(storage, files)
+    return storage
+
+
+def fill(storage: Memory, files: dict[str, bytes]) -> None:
     for path, content in files.items():
         directory = path.rpartition("/")[0]
         if directory:
             storage.make_directory(directory)
         storage.replace(path, content, durable=True)
-    return storage
 
 
 def is_whole(part: FetchedPartition, offset: int) -> bool:

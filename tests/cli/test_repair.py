@@ -1,0 +1,123 @@
+"""`fencepost repair` over real files: what it says, its exit codes, and that a dry run leaves no trace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fencepost.broker.embedded import Broker
+from fencepost.cli.application import run
+from fencepost.client.shells.sync import Producer
+
+Output = pytest.CaptureFixture[str]
+LOG = "00000000000000000000.log"
+
+
+def fill(broker: Broker) -> None:
+    """Three transactions of one record."""
+    with Producer(broker.address, transactional_id="till") as producer:
+        producer.init_transactions()
+        for value in (b"one", b"two", b"three"):
+            with producer.transaction():
+                producer.send("payments", value)
+
+
+def consumed(data: Path, capsys: Output) -> list[str]:
+    with Broker(str(data)) as broker:
+        capsys.readouterr()
+        assert run(["consume", "payments", "--places", "--bootstrap", broker.address]) == 0
+    return capsys.readouterr().out.split()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """What a broker left."""
+    directory = tmp_path / "data"
+    with Broker(str(directory)) as broker:
+        run(["topic", "create", "payments", "--bootstrap", broker.address])
+        fill(broker)
+    return directory
+
+
+def flip(path: Path, at: int) -> bytes:
+    """Flips a byte, and returns the damaged content."""
+    content = bytearray(path.read_bytes())
+    content[at] ^= 0xFF
+    path.write_bytes(content)
+    return bytes(content)
+
+
+def state_of(directory: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+
+
+def test_a_whole_directory_needs_no_repair(data: Path, capsys: Output) -> None:
+    before = state_of(data)
+    for options in ([], ["--write"]):
+        capsys.readouterr()
+        assert run(["repair", str(data), *options]) == 0
+        assert capsys.readouterr().out == "Nothing to repair.\n"
+    assert {name: state_of(data)[name] for name in before if not name.endswith(".lock")} == {
+        name: content for name, content in before.items() if not name.endswith(".lock")
+    }
+
+
+def test_a_dry_run_tells_and_changes_nothing(data: Path, capsys: Output) -> None:
+    flip(data / "payments-0" / LOG, 70)
+    before = state_of(data)
+    capsys.readouterr()
+    assert run(["repair", str(data)]) == 1
+    said = capsys.readouterr().out
+    assert said.startswith(f"damaged bytes: payments-0/{LOG}, bytes 0 to ")
+    assert "at stake  the records at offset 0 of payments-0" in said
+    assert f"`fencepost repair {data} --write` repairs this" in said
+    assert state_of(data) == before
+    assert run(["repair", str(data), "--json"]) == 1
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["repaired"], facts["damages"][0]["last_offset"]) == (False, 0)
+
+
+def test_a_repair_keeps_the_original_and_serves_the_rest(data: Path, capsys: Output) -> None:
+    damaged = flip(data / "payments-0" / LOG, 70)
+    capsys.readouterr()
+    assert run(["repair", str(data), "--write"]) == 0
+    said = capsys.readouterr().out
+    assert "1 damaged place repaired; `fencepost check` finds 0 problems." in said
+    assert (data / "payments-0~1" / LOG).read_bytes() == damaged
+    assert (data / "repair~1.txt").read_text() in said
+    assert json.loads((data / "repair~1.json").read_text())["set_aside"] == ["payments-0~1"]
+    assert run(["repair", str(data)]) == 0
+    assert consumed(data, capsys) == ["0:2", "two", "0:4", "three"]
+    assert run(["check", str(data)]) == 0
+    assert "payments-0~1: files that were set aside" in capsys.readouterr().out
+
+
+def test_a_lost_topic_is_kept_aside_and_comes_back(data: Path, capsys: Output) -> None:
+    """As the report and docs/repair.md say."""
+    metadata = data / "__cluster_metadata-0" / LOG
+    metadata.write_bytes(metadata.read_bytes()[:250])  # of the first records, before the topics
+    assert run(["repair", str(data), "--write"]) == 0
+    assert f"`fencepost repair {data} --write --adopt payments`" in capsys.readouterr().out
+    (data / "payments-0~1").rename(data / "payments-0")
+    assert run(["repair", str(data), "--write", "--adopt", "payments"]) == 0
+    assert consumed(data, capsys) == ["0:0", "one", "0:2", "two", "0:4", "three"]
+    assert run(["check", str(data)]) == 0
+
+
+def test_what_cannot_be_repaired(tmp_path: Path, data: Path, capsys: Output) -> None:
+    (tmp_path / "strangers").mkdir()
+    for arguments, said in (
+        ([str(tmp_path / "nowhere"), "--write"], "is not a directory"),
+        ([str(tmp_path / "strangers")], "is not a Fencepost log"),
+        ([str(data), "--adopt", "payments"], "the metadata knows this topic"),
+    ):
+        capsys.readouterr()
+        assert run(["repair", *arguments]) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "nowhere").exists()
+    with Broker(str(data)):
+        for options in ([], ["--write"]):
+            assert run(["repair", str(data), *options]) == 1
+            assert "in use by another broker" in capsys.readouterr().err
