@@ -20,8 +20,10 @@ import trio
 
 from fencepost.broker.access.session import Session
 from fencepost.broker.memory import (
+    CONNECTIONS_MAX,
     FETCH_OWN_BYTES,
     FETCHES_MAX,
+    FRAME_MS,
     KIBIBYTE,
     READ_SIZE,
     REQUEST_OWN_BYTES,
@@ -37,14 +39,12 @@ from fencepost.protocol.messages import Fetch, Produce, Request
 
 PIECES_PER_SEND_MAX: Final = 256  # below IOV_MAX, which is 1024 on Linux and macOS
 PARTS: Final = 16  # a peer moves as soon as it has brought or taken one of so many parts of what it holds
-FRAME_MS: Final = 30_000  # a frame must arrive within so long, and a second more for each 64 KiB that arrive
 FRAME_BYTES_PER_SECOND: Final = 64 * KIBIBYTE
 SWEEP_MS: Final = 1_000  # between two looks at all connections while a frame is unfinished
 PRESSED_SWEEP_MS: Final = 250  # while somebody waits for room
 STALLED_MS: Final = 1_000  # how long a peer may move nothing while others wait for what it holds
 DESCRIPTORS_WANTED: Final = 65_536  # for connections, and for two files of each partition that is in use
 DESCRIPTORS_RESERVED: Final = 64  # the listener, the lock, manifests and snapshots while they are written
-CONNECTIONS_MAX: Final = 10_000  # of a broker that was not told a number
 
 
 def monotonic_ms() -> int:
@@ -87,20 +87,32 @@ class Connection:
 
     async def receive(self, into: memoryview) -> bool:
         """Wait for bytes, and add them to `frames`. False when the connection has ended."""
-        announced = self.frames.announced()
-        if announced is not None and self.frames.arrived >= READ_SIZE:
-            await self._reserve(announced)
-        if self.is_closed:
-            return False
-        if announced is not None and self.reserved:
+        size_max = READ_SIZE - self.frames.arrived
+        if size_max <= 0:
+            # A large frame has begun to arrive. Its bytes are read once there is room for all of them.
+            announced = self.frames.announced()
+            assert announced is not None, "so many bytes hold the two lengths"
+            if not (self.reserved or self._reserves(announced)):
+                await self._wait_for_room()
             size_max = announced.size - self.frames.arrived
-        else:
-            size_max = READ_SIZE - self.frames.arrived
-        size = await self._receive(into[:size_max])
-        if not self.frames.arrived:
-            self.frame_ms = self.active_ms
-        self.frames.add(into[:size] if self.session is None else self._decrypted(self.session, into[:size]))
-        return size > 0
+        while not self.is_closed:
+            self.is_reading = True
+            try:
+                await trio.lowlevel.wait_readable(self.socket)
+                size = self.socket.recv_into(into[:size_max])
+            except BlockingIOError:
+                continue
+            except (OSError, trio.ClosedResourceError):
+                break
+            finally:
+                self.is_reading = False
+            self._moved(size)
+            if not self.frames.arrived:
+                self.frame_ms = self.active_ms
+            chunk = into[:size]
+            self.frames.add(chunk if self.session is None else self._decrypted(self.session, chunk))
+            return size > 0
+        return False
 
     def _decrypted(self, session: Session, chunk: memoryview) -> Buffer:
         """What the client said; TLS may have something to say in between."""
@@ -108,23 +120,7 @@ class Connection:
             return session.decrypt(chunk)
         finally:
             if session.tls is not None:
-                self._send(session.tls.outgoing())
-
-    async def _receive(self, into: memoryview) -> int:
-        self.is_reading = True
-        try:
-            while True:
-                await trio.lowlevel.wait_readable(self.socket)
-                try:
-                    size = self.socket.recv_into(into)
-                except BlockingIOError:
-                    continue
-                self._moved(size)
-                return size
-        except (OSError, trio.ClosedResourceError):
-            return 0
-        finally:
-            self.is_reading = False
+                self._send([session.tls.outgoing()])
 
     async def next_request(self) -> memoryview | None:
         """The next request that has arrived whole, as soon as there is room for it and for its answer.
@@ -134,23 +130,29 @@ class Connection:
         announced = self.frames.announced()
         if announced is None or self.frames.arrived < announced.size:
             return None
-        await self._reserve(announced)
-        while not self.is_closed and (self.unsent or self.fetches >= FETCHES_MAX):
+        if not (self.reserved or self._reserves(announced)):
+            await self._wait_for_room()
+        while (self.unsent or self.fetches >= FETCHES_MAX) and not self.is_closed:
             await self.room.park()
-        self.frame_ms = monotonic_ms()
+        self.frame_ms = self.active_ms
         return None if self.is_closed else self.frames.take()
 
-    async def _reserve(self, announced: Announced) -> None:
-        """Take room for the next frame, and for what is made of it until it is answered."""
-        if self.reserved or self.is_closed:
-            return
+    def _reserves(self, announced: Announced) -> bool:
+        """Take room for the next frame, and for what is made of it until it is answered, if there is any."""
         size = request_bytes(announced.size, announced.header_size)
+        if self.is_closed or not self.requests.ask(size, self._continue):
+            return False
+        self.reserved = size
+        return True
+
+    async def _wait_for_room(self) -> None:
         began_ms = monotonic_ms()
-        if not self.requests.ask(size, self._continue):
-            while self.requests.asked:
-                await self.room.park()
+        size = self.requests.asked
+        while self.requests.asked:
+            await self.room.park()
+        if not self.is_closed:
             self.frame_ms += monotonic_ms() - began_ms
-        self.reserved = 0 if self.is_closed else size
+            self.reserved = size
 
     def _continue(self) -> None:
         self.moved_ms, self.moved_bytes = monotonic_ms(), 0
@@ -187,39 +189,45 @@ class Connection:
                 return  # a refusal before the handshake is done: there is no way to tell it
             tls.send(pieces)
             pieces = [tls.outgoing()]
-        self._send(*pieces)
+        self._send(pieces)
 
-    def _send(self, *pieces: Buffer) -> None:
+    def _send(self, pieces: list[Buffer]) -> None:
         if self.is_closed:
             return
-        is_waiting = bool(self.unsent)
         # An empty piece would stay in the queue for ever: `sendmsg` never reports it as sent.
-        self.unsent.extend(memoryview(piece) for piece in pieces if len(piece))
-        self.answers.take(sum(map(len, pieces)))
-        if not is_waiting:
-            self.moved_ms, self.moved_bytes = monotonic_ms(), 0
-            self._send_some()
-            if self.unsent:
-                self.nursery.start_soon(self._send_rest)
+        views = [memoryview(piece) for piece in pieces if len(piece)]
+        if self.unsent or not views:
+            self._queue(views)
+            return
+        self.active_ms = self.moved_ms = monotonic_ms()
+        self.moved_bytes = 0
+        sent = self._push(views[:PIECES_PER_SEND_MAX])
+        if sent < sum(map(len, views)) and not self.is_closed:
+            self._queue(views)
+            self._drop_sent(sent)
+            self.nursery.start_soon(self._send_rest)
 
-    def _send_some(self) -> None:
-        while self.unsent:
-            first = self.unsent[0][self.unsent_from :]
-            try:
-                sent = self.socket.sendmsg([first, *islice(self.unsent, 1, PIECES_PER_SEND_MAX)])
-            except BlockingIOError:
-                return
-            except OSError:
-                self.close()  # the peer is gone; the task that reads reports Disconnected to the node
-                return
-            self._moved(sent)
-            sent += self.unsent_from
-            while self.unsent and sent >= len(self.unsent[0]):
-                # A piece takes its memory until all of it is sent.
-                size = len(self.unsent.popleft())
-                self.answers.give(size)
-                sent -= size
-            self.unsent_from = sent
+    def _queue(self, views: list[memoryview]) -> None:
+        self.unsent.extend(views)
+        self.answers.take(sum(map(len, views)))
+
+    def _drop_sent(self, sent: int) -> None:
+        sent += self.unsent_from
+        while self.unsent and sent >= len(self.unsent[0]):
+            # A piece takes its memory until all of it is sent.
+            size = len(self.unsent.popleft())
+            self.answers.give(size)
+            sent -= size
+        self.unsent_from = sent
+
+    def _push(self, views: list[memoryview]) -> int:
+        try:
+            return self.socket.sendmsg(views)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            self.close()  # the peer is gone; the task that reads reports Disconnected to the node
+            return 0
 
     async def _send_rest(self) -> None:
         """Send what the kernel did not take at once, as the peer makes room."""
@@ -229,7 +237,11 @@ class Connection:
             except (OSError, trio.ClosedResourceError):
                 self.close()
                 return
-            self._send_some()
+            if self.unsent:  # else it was closed in the meantime
+                first = self.unsent[0][self.unsent_from :]
+                sent = self._push([first, *islice(self.unsent, 1, PIECES_PER_SEND_MAX)])
+                self._moved(sent)
+                self._drop_sent(sent)
         self.room.unpark_all()
 
     # --- both

@@ -409,9 +409,9 @@ class Host:
 
     def sent_read(self) -> None:
         """The records that were read are with the connections now, which hold the room for them."""
+        assert self.answers_pool is not None, "nothing is counted without a pool"
         size, self.read_bytes = self.read_bytes, 0
-        if self.answers_pool is not None:
-            self.answers_pool.give(size)
+        self.answers_pool.give(size)
 
     def _reply_listed(self, act: ReplyListed, now: int) -> None:
         self._answer(Reply(act.to, body=fetch.complete_list(act, self._journal, self._tell)), now)

@@ -27,11 +27,17 @@ from typing import Any, Final, NamedTuple, get_origin, get_type_hints
 
 from fencepost.broker.contract import Refused
 from fencepost.broker.groups.state import OFFSET_METADATA_BYTES_MAX
-from fencepost.broker.settings import NodeSettings
+from fencepost.broker.memory import CONNECTIONS_MAX, FETCHES_MAX, FRAME_MS
+from fencepost.broker.settings import ConnectionSettings, NodeSettings
 from fencepost.journal.segments import BATCH_SIZE_MAX
 from fencepost.protocol.codec import BYTES_LENGTH_MAX, STRING_LENGTH_MAX
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.frames import CLIENT_ID_LENGTH_MAX, FRAME_SIZE_MAX, REQUEST_HEADER_MAX
+from fencepost.protocol.frames import (
+    CLIENT_ID_LENGTH_MAX,
+    FRAME_SIZE_MAX,
+    REQUEST_ARRAY_LENGTH_MAX,
+    REQUEST_HEADER_MAX,
+)
 from fencepost.protocol.terms import TOPIC_NAME_LENGTH_MAX
 
 
@@ -115,8 +121,27 @@ def refused(request: object) -> Refused | None:
 
 
 _SETTINGS: Final = NodeSettings()
+_CLIENTS: Final = ConnectionSettings()
 
 LIMITS: Final = (
+    Limit("connections", CONNECTIONS_MAX, "connections", None, "max.connections, and what descriptors allow"),
+    Limit("time without a byte", _CLIENTS.connections_max_idle_ms, "ms", None, "connections.max.idle.ms"),
+    Limit("time for a frame to arrive", FRAME_MS, "ms", None, "and 1 s more for each 64 KiB that arrive"),
+    Limit(
+        "all requests that are not answered",
+        _CLIENTS.queued_max_request_bytes,
+        "bytes",
+        None,
+        "queued.max.request.bytes; more wait",
+    ),
+    Limit(
+        "all answers that are not taken",
+        _CLIENTS.queued_max_response_bytes,
+        "bytes",
+        None,
+        "queued.max.response.bytes, which Kafka does not need; a Fetch waits",
+    ),
+    Limit("fetches in progress on a connection", FETCHES_MAX, "fetches", None, "more wait"),
     Limit("a request", FRAME_SIZE_MAX, "bytes", None, "socket.request.max.bytes"),
     Limit(
         "a request without its records",
@@ -124,6 +149,9 @@ LIMITS: Final = (
         "bytes",
         None,
         "decoded, it takes up to 70 times as many bytes of memory",
+    ),
+    Limit(
+        "an array of a request", REQUEST_ARRAY_LENGTH_MAX, "entries", None, "above the limit with an answer"
     ),
     Limit("client id", CLIENT_ID_LENGTH_MAX, "characters", None, "as long as the longest file name"),
     Limit("any other text", STRING_LENGTH_MAX, "bytes", None, "the type STRING of Kafka's protocol"),

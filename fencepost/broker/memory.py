@@ -123,6 +123,9 @@ class Share:
 
     def ask(self, size: int, granted: Granted) -> bool:
         """Take bytes if there is room; else they are taken when there is, before `granted` is called."""
+        if self.held + size <= self.own:  # nearly always
+            self.held += size
+            return True
         more = self._from_pool(self.held + size) - self._from_pool(self.held)
         if more <= max(0, self.pool.free):
             self.take(size)
@@ -146,6 +149,8 @@ class Share:
 
 # --- the arithmetic -------------------------------------------------------------------------------------
 
+CONNECTIONS_MAX: Final = 10_000  # of a broker that was not told a number
+FRAME_MS: Final = 30_000  # for a frame to arrive, and a second more for each 64 KiB that arrive
 REQUEST_OWN_BYTES: Final = 16 * KIBIBYTE  # what a connection's requests may take without asking
 READ_SIZE: Final = 16 * KIBIBYTE  # read at a time before a frame has taken room
 FETCH_OWN_BYTES: Final = 8 * KIBIBYTE  # what a Fetch may be answered with without asking

@@ -262,8 +262,10 @@ class Server:
                 connection.close()
             else:
                 connection.send(self._encode(answer))
-        self.host.sent_read()
-        self.connections.shrink()
+        if self.host.read_bytes:
+            self.host.sent_read()
+        if self.connections.answers.free < 0:
+            self.connections.shrink()
 
     def _encode(self, answer: Reply) -> list[Buffer]:
         number = answer.to.correlation_id
@@ -350,6 +352,8 @@ class Server:
             self._offer(connection, frame)
             self.turn()
             connection.drop_reserved()
+            if not connection.frames.arrived:
+                return
             if time.monotonic_ns() >= ends_ns:
                 self._in_line += 1
                 await trio.lowlevel.checkpoint()

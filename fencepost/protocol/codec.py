@@ -42,6 +42,12 @@ Encode = Callable[[Any, list[Buffer]], Any]
 Decode = Callable[[Any, "Payload"], Any]
 
 
+class Kept(tuple[T, ...]):  # noqa: SLOT001 a subclass of tuple cannot have slots
+    """A tuple that is sent again and again, and keeps its encoded form. Its items hold no records."""
+
+    encoded: list[Any] | None = None
+
+
 class Payload:
     """The raw bytes after a frame's header, taken piece by piece in the order of the lengths in the body."""
 
@@ -189,6 +195,11 @@ def _array(inner: Any) -> tuple[Encode, Decode]:
     encode_inner, decode_inner = _codec(inner)
 
     def encode_array(value: Any, payload: list[Buffer]) -> Any:
+        if type(value) is Kept:
+            kept = cast("Kept[Any]", value)
+            if kept.encoded is None:
+                kept.encoded = [encode_inner(item, payload) for item in kept]
+            return kept.encoded
         return [encode_inner(item, payload) for item in value]
 
     def decode_array(value: Any, payload: Payload) -> Any:

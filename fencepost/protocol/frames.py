@@ -42,6 +42,9 @@ from fencepost.protocol.terms import NEWEST_VERSION
 FRAME_SIZE_MAX: Final = 100 * 1024 * 1024
 # Records do not count here, only what msgpack must decode: objects cost up to 70 times their bytes in memory.
 REQUEST_HEADER_MAX: Final = 1024 * 1024
+# Beyond this an array is not decoded. Entries become objects, and a request of 1 MiB could have 350,000. A
+# list that is a little too long gets an answer (broker/limits.py).
+REQUEST_ARRAY_LENGTH_MAX: Final = 32_768
 CLIENT_ID_LENGTH_MAX: Final = 255
 
 _PREFIX = struct.Struct(">II")
@@ -122,7 +125,9 @@ def decode_request(frame: Buffer) -> RequestFrame:
     """The request in a frame (the bytes after the length); else ProtocolViolation. Records are views of
     `frame`.
     """
-    fields, payload = _open(frame, field_count=5, header_max=REQUEST_HEADER_MAX)
+    fields, payload = _open(
+        frame, field_count=5, header_max=REQUEST_HEADER_MAX, array_max=REQUEST_ARRAY_LENGTH_MAX
+    )
     api_key, version, correlation_id, client_id, body = fields
     _check_correlation_id(correlation_id)
     if type(client_id) is not str or len(client_id) > CLIENT_ID_LENGTH_MAX:
@@ -162,7 +167,9 @@ def _check_correlation_id(value: Any) -> None:
         raise ProtocolViolation(f"correlation id {value!r} is not a 31-bit number")
 
 
-def _open(frame: Buffer, *, field_count: int, header_max: int = FRAME_SIZE_MAX) -> tuple[list[Any], Payload]:
+def _open(
+    frame: Buffer, *, field_count: int, header_max: int = FRAME_SIZE_MAX, array_max: int = ARRAY_LENGTH_MAX
+) -> tuple[list[Any], Payload]:
     """The fields of the header, and the record bytes after it."""
     view = memoryview(frame)
     if len(view) < _LENGTH_SIZE:
@@ -174,7 +181,7 @@ def _open(frame: Buffer, *, field_count: int, header_max: int = FRAME_SIZE_MAX) 
     header = view[_LENGTH_SIZE:header_end]
     try:
         # Messages hold no maps, and an array cannot have more entries than there are bytes.
-        entries_max = min(len(header), ARRAY_LENGTH_MAX)
+        entries_max = min(len(header), array_max)
         fields = msgpack.unpackb(header, max_array_len=entries_max, max_map_len=0, max_ext_len=0)
     except (ValueError, msgpack.UnpackException) as problem:
         raise ProtocolViolation(f"the header is not msgpack: {problem}") from None
@@ -208,7 +215,10 @@ class FrameReader:
     def feed(self, chunk: Buffer) -> list[memoryview]:
         """The frames that `chunk` completes (bytes after the length); ProtocolViolation for one too large."""
         self.add(chunk)
-        return list(iter(self.take, None))
+        frames: list[memoryview] = []
+        while (frame := self.take()) is not None:
+            frames.append(frame)
+        return frames
 
     def add(self, chunk: Buffer) -> None:
         """Append bytes. Frames that were taken stay valid."""
@@ -219,11 +229,17 @@ class FrameReader:
 
     def take(self) -> memoryview | None:
         """The next whole frame (the bytes after the length), or None. ProtocolViolation for one too large."""
-        length = self._length()
-        if length is None or self.arrived < _LENGTH_SIZE + length:
+        data, at = self._buffer, self._at
+        if len(data) - at < _LENGTH_SIZE:
             return None
-        begin, self._at = self._at + _LENGTH_SIZE, self._at + _LENGTH_SIZE + length
-        return memoryview(self._buffer)[begin : self._at]
+        begin = at + _LENGTH_SIZE
+        length = int.from_bytes(data[at:begin], "big")
+        self._check_length(length)
+        end = begin + length
+        if end > len(data):
+            return None
+        self._at = end
+        return memoryview(data)[begin:end]
 
     @property
     def arrived(self) -> int:
@@ -235,22 +251,19 @@ class FrameReader:
 
         ProtocolViolation if one of them is larger than a request may be.
         """
-        length = self._length()
-        if length is None or self.arrived < _PREFIX.size:
+        data, at = self._buffer, self._at
+        if len(data) - at < _PREFIX.size:
+            if len(data) - at >= _LENGTH_SIZE:
+                self._check_length(int.from_bytes(data[at : at + _LENGTH_SIZE], "big"))
             return None
-        _, header_size = _PREFIX.unpack_from(self._buffer, self._at)
+        length, header_size = _PREFIX.unpack_from(data, at)
+        self._check_length(length)
         _check_header_size(header_size, REQUEST_HEADER_MAX)
         return Announced(_LENGTH_SIZE + length, header_size)
 
-    def _length(self) -> int | None:
-        """The length of the next frame. It is checked before its bytes arrive: a wrong one must not make
-        anybody wait for 4 GiB.
-        """
-        if self.arrived < _LENGTH_SIZE:
-            return None
-        length = int.from_bytes(self._buffer[self._at : self._at + _LENGTH_SIZE], "big")
+    def _check_length(self, length: int) -> None:
+        # Before its bytes arrive: a wrong length must not make anybody wait for 4 GiB.
         if not _LENGTH_SIZE <= length <= self.frame_size_max:
             if length >> 16 in (HANDSHAKE_RECORD << 8 | 3, ALERT_RECORD << 8 | 3):
                 raise PeerSpeaksTls("the other side speaks TLS, and this side does not")
             raise ProtocolViolation(f"a frame of {length} bytes; the limit is {self.frame_size_max}")
-        return length

@@ -73,6 +73,22 @@ def test_a_node_that_restarts_leads_what_it_led_under_newer_epochs(policy: SyncP
     assert (cluster.visible(), cluster.visible(OTHERS)) == ("a c", "b")
 
 
+def test_metadata_names_the_new_leader_as_soon_as_it_is_elected() -> None:
+    """Nodes keep the answer for a topic; it must not outlive the leader that it names."""
+    cluster = Cluster(leaders=SPREAD)
+
+    def described() -> tuple[m.PartitionMetadata, ...]:
+        (topic,) = body_of(cluster.ask(CONTROLLER, m.Metadata(topics=("orders",))), m.MetadataReply).topics
+        return topic.partitions
+
+    before = described()
+    assert described() is before
+    cluster.move(ORDERS, 1)
+    after = described()
+    assert [part.leader_id for part in after] == [1, before[1].leader_id]
+    assert after[0].leader_epoch == before[0].leader_epoch + 1
+
+
 def test_a_node_that_starts_without_the_controller_waits_for_it() -> None:
     cluster = Cluster(leaders=SPREAD)
     cluster.produce(NOBODY, "a", name=None)

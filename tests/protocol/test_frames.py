@@ -18,6 +18,7 @@ from fencepost.protocol.batches import Buffer
 from fencepost.protocol.errors import ErrorCode, ProtocolViolation
 from fencepost.protocol.frames import (
     FRAME_SIZE_MAX,
+    REQUEST_ARRAY_LENGTH_MAX,
     REQUEST_HEADER_MAX,
     FrameReader,
     FrameTooLarge,
@@ -305,3 +306,46 @@ def test_arrays_are_bounded_by_the_frame_that_holds_them() -> None:
     promise = struct.pack(">BI", 0xDD, codec.ARRAY_LENGTH_MAX)
     with pytest.raises(ProtocolViolation, match="not msgpack"):
         decode_request(frame(promise * 500))
+
+
+def test_an_array_of_a_request_that_is_far_too_long_is_not_decoded() -> None:
+    """350,000 partitions fit into the header of a Produce, and would take a second and 90 MB."""
+    part = m.ProducePartition(topic="", partition=0, records=b"")
+    for count, is_decoded in ((REQUEST_ARRAY_LENGTH_MAX, True), (REQUEST_ARRAY_LENGTH_MAX + 1, False)):
+        request = m.Produce(transactional_id=None, acks=1, timeout_ms=1, partitions=(part,) * count)
+        data = after_length(encode_request(request, correlation_id=1))
+        if is_decoded:
+            assert decode_request(data).request == request
+        else:
+            with pytest.raises(ProtocolViolation, match="max_array_len"):
+                decode_request(data)
+
+
+def test_the_sizes_of_a_frame_are_known_before_it_arrives() -> None:
+    reader = FrameReader()
+    assert reader.announced() is None
+    reader.add(struct.pack(">IIB", 20, 7, 1))
+    assert reader.announced() == (24, 7)
+    assert (reader.arrived, reader.take()) == (9, None)
+    reader.add(bytes(15) + struct.pack(">II", 8, 0))
+    first = reader.take()
+    assert first is not None
+    assert (len(first), reader.arrived, reader.announced()) == (20, 8, (12, 0))
+    reader.add(bytes(4))
+    assert len(first) == 20, "a frame that was taken stays"
+    assert reader.take() == struct.pack(">II", 0, 0)
+    for lengths in ((3,), (FRAME_SIZE_MAX + 1,), (20, REQUEST_HEADER_MAX + 1)):
+        bad = FrameReader()
+        bad.add(struct.pack(f">{len(lengths)}I", *lengths))
+        with pytest.raises(ProtocolViolation, match="the limit is"):
+            bad.announced()
+
+
+def test_a_tuple_that_keeps_its_encoding_is_sent_like_any_other() -> None:
+    parts = tuple(m.PartitionMetadata(partition=n, leader_id=1, leader_epoch=n) for n in range(5))
+    kept = codec.Kept(parts)
+    for _ in range(2):
+        for topic in (parts, kept):
+            body = m.TopicMetadata(topic="t", error=ErrorCode.NONE, is_internal=False, partitions=topic)
+            assert codec.encode(body, []) == ["t", 0, False, [[n, 1, n] for n in range(5)]]
+    assert kept.encoded is not None

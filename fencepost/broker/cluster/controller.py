@@ -17,7 +17,7 @@ from fencepost.broker.limits import CLUSTER_PARTITIONS, REQUEST_PARTITIONS, Limi
 from fencepost.broker.log_config import parse_config
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import NO_ERROR, ErrorCode
-from fencepost.protocol.fork import Ignored
+from fencepost.protocol.fork import Ignored, Shared
 from fencepost.protocol.metadata_log import (
     BrokerRegistered,
     ClusterRecord,
@@ -55,6 +55,7 @@ class Topic:
     topic_id: bytes
     leaders: dict[int, Leader] = attrs.Factory(dict[int, Leader])
     configs: dict[str, str] = attrs.Factory(dict[str, str])  # its own settings, by Kafka's names
+    described: Shared[m.TopicMetadata | None] = None  # the answer to Metadata, until a leader changes
 
 
 ClusterDecision = Decision[ClusterRecord]
@@ -288,6 +289,7 @@ def _assign(state: Controller, record: PartitionCreated | LeaderChanged) -> Assi
     topic = state.topics[state.names[record.topic_id]]
     before = topic.leaders.get(record.partition)
     topic.leaders[record.partition] = Leader(record.leader_id, record.leader_epoch)
+    topic.described = None
     return Assign(
         partition=TopicPartition(topic.name, record.partition),
         leader_id=record.leader_id,
