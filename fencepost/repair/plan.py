@@ -47,6 +47,7 @@ from fencepost.protocol.terms import (
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_TOPICS,
+    NO_LEADER_EPOCH,
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
     coordinator_partition,
@@ -63,6 +64,7 @@ from fencepost.repair.salvage import (
     Lost,
     SalvagedLog,
     content_of,
+    last_epoch,
     mend_epochs,
     salvage,
 )
@@ -100,6 +102,7 @@ class LogPlan:
 
     log: SalvagedLog
     model: PartitionModel = attrs.Factory(PartitionModel)
+    last_epoch: int = NO_LEADER_EPOCH
     settled: list[Settled] = attrs.Factory(list[Settled])
     appended: list[bytearray] = attrs.Factory(list[bytearray])
     derived: set[str] = attrs.Factory(set[str])
@@ -207,12 +210,25 @@ class _Planner:
     def _read(self, partition: TopicPartition) -> None:
         witness = _witness(self.storage, partition, is_closed=str(partition) in self.closed)
         log = salvage(self.storage, partition, witness.bounds, _kind_of(partition, self.cluster))
-        self.logs[partition] = LogPlan(log)
+        plan = self.logs[partition] = LogPlan(log)
+        known = self.cluster.leaders.get(partition)
         if partition == METADATA:
             self.cluster = metadata.follow(self.storage, log)
+        elif known is not None and not self._has_lost_metadata():
+            mend_epochs(self.storage, log, known[2])
         if partition.topic in INTERNAL_TOPICS:
             self._look_into(log)
-        is_closed = str(partition) in self.closed
+        self._look_at_end(log)
+        self.starts[partition] = witness.bounds.start
+        if witness.bad_log_start is not None:
+            self._renew_log_start(partition, witness.bad_log_start)
+        self.evidence.learn_markers(log)
+        plan.model, plan.last_epoch = model_of(log), last_epoch(log)
+        if not log.is_altered and log.torn is None:
+            log.forget_batches()  # a directory may hold more than memory does
+
+    def _look_at_end(self, log: SalvagedLog) -> None:
+        is_closed = str(log.partition) in self.closed
         if log.torn is not None and (is_closed or not log.torn.is_batch):
             log.segments[-1].is_altered = True
             because = "the log was closed before" if is_closed else "they are not the beginning of a batch"
@@ -220,9 +236,6 @@ class _Planner:
                 log.torn.file, "bytes after the end", because, "nothing", "they are cut off",
                 span=(log.torn.first_byte, log.torn.end_byte),
             )  # fmt: skip
-        self.starts[partition] = witness.bounds.start
-        if witness.bad_log_start is not None:
-            self._renew_log_start(partition, witness.bad_log_start)
 
     def _look_into(self, log: SalvagedLog) -> None:
         """Read the records of an internal topic."""
@@ -250,17 +263,16 @@ class _Planner:
                 self.committed[partition] = max(record.offset, self.committed.get(partition, 0))
 
     def _learn(self) -> None:
-        """What the transaction log and all markers prove."""
+        """What the transaction log proves, and the ids whose last state in it may be lost."""
+        lost = {str(key): plan.log.lost() for key, plan in self.logs.items()}
+        homes = {str(key): key for key in self.logs}
         for name, history in self.internals.histories.items():
             last = history[-1]
             directory = last.file.rpartition("/")[0]
-            for partition, log in self.logs.items():
-                lost = log.log.lost() if str(partition) == directory else []
-                if lost and last.record is not None and last.offset < lost[-1].start:
-                    self.stale[name] = partition
+            ranges = lost[directory]
+            if ranges and last.record is not None and last.offset < ranges[-1].start:
+                self.stale[name] = homes[directory]
         self.evidence.learn_histories(self.internals.histories, set(self.stale))
-        for log in self.logs.values():
-            self.evidence.learn_markers(log.log)
 
     # --- deciding -----------------------------------------------------------------------------------------
 
@@ -287,13 +299,10 @@ class _Planner:
 
     def _settle(self, plan: LogPlan) -> None:
         log = plan.log
-        if log.partition.topic == CONSUMER_OFFSETS_TOPIC or log.partition.topic not in INTERNAL_TOPICS:
-            plan.settled = settle_lost(log, self.evidence)
-        plan.model = model_of(log)
-        known = self.cluster.leaders.get(log.partition)
-        is_metadata_whole = not self.logs[METADATA].log.lost() and self.logs[METADATA].log.end_offset > 0
-        if known is not None and is_metadata_whole:
-            mend_epochs(self.storage, log, known[2])
+        if log.lost():
+            if log.partition.topic == CONSUMER_OFFSETS_TOPIC or log.partition.topic not in INTERNAL_TOPICS:
+                plan.settled = settle_lost(log, self.evidence)
+            plan.model = model_of(log)
         for lost in log.lost():
             self._tell_lost(plan, lost)
         for text in log.mended:
@@ -422,8 +431,8 @@ class _Planner:
         if plan is None:
             return
         records: list[ClusterRecord] = []
-        if self._has_lost_metadata(plan):
-            epochs = {key: _last_epoch(each.log) for key, each in self.logs.items() if key != METADATA}
+        if self._has_lost_metadata():
+            epochs = {key: each.last_epoch for key, each in self.logs.items() if key != METADATA}
             states = [state for history in self.internals.histories.values() for state in history]
             named = metadata.producer_ids_of(state.record for state in states)
             wrote = [producer_id for each in self.logs.values() for producer_id in each.model.producers]
@@ -436,20 +445,18 @@ class _Planner:
         if records or self.adopted:
             plan.appended.append(cluster_batch([*records, *self.adopted], timestamp=0))
 
-    def _has_lost_metadata(self, plan: LogPlan) -> bool:
-        return not plan.log.end_offset or bool(plan.log.lost())
+    def _has_lost_metadata(self) -> bool:
+        plan = self.logs.get(METADATA)
+        return plan is None or not plan.log.end_offset or bool(plan.log.lost())
 
     def _adopt(self) -> None:
         """Put topics back into the metadata that it has lost."""
-        plan = self.logs.get(METADATA)
-        if plan is None:
-            return
         for topic, partitions in self._lost_topics().items():
-            is_needed = topic in INTERNAL_TOPICS and self._has_lost_metadata(plan)
+            is_needed = topic in INTERNAL_TOPICS and self._has_lost_metadata()
             if topic in self.adopt or is_needed:
                 numbers = [key.partition for key in partitions]
                 count = metadata.partition_count(topic, numbers, self._names(topic))
-                epochs = [_last_epoch(self.logs[key].log) for key in partitions]
+                epochs = [self.logs[key].last_epoch for key in partitions]
                 self.adopted += metadata.adopted(self.cluster, topic, count, max(epochs))
                 self.plan.adopted.add(topic)
                 self.plan.notes.append(f"topic {topic}: put back into the metadata, with {count} partitions")
@@ -514,10 +521,6 @@ def _in_words(settled: Settled) -> str:
     if is_proven:
         return f"{what}; it was decided as {result.name}, and gets that marker again"
     return f"{what}, and so may be its outcome; it is aborted"
-
-
-def _last_epoch(log: SalvagedLog) -> int:
-    return max((piece.header.leader_epoch for piece in log.pieces() if isinstance(piece, Kept)), default=-1)
 
 
 def _kind_of(partition: TopicPartition, cluster: Cluster) -> Belongs:

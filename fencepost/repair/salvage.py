@@ -146,6 +146,12 @@ class SalvagedLog:
     def is_altered(self) -> bool:
         return bool(self.strays) or any(segment.is_altered for segment in self.segments)
 
+    def forget_batches(self) -> None:
+        """Keep only where the segments of a whole log begin and end."""
+        assert not self.is_altered, "an altered log is written from its pieces"
+        for segment in self.segments:
+            segment.pieces.clear()
+
     def lose(self, lost: Lost, *, to: SalvagedSegment | None) -> None:
         """Put a lost range at the present end: into this segment, or into one of its own."""
         if to is None:
@@ -468,6 +474,12 @@ def repaired_bytes(storage: StorageReader, segment: SalvagedSegment, leader_epoc
             out += covering_batch(base_offset=offset, next_offset=following, leader_epoch=leader_epoch)
             offset = following
     return bytes(out)
+
+
+def last_epoch(log: SalvagedLog) -> int:
+    """The newest leader epoch of a log, -1 without a batch."""
+    epochs = (piece.header.leader_epoch for piece in log.pieces() if isinstance(piece, Kept))
+    return max(epochs, default=NO_LEADER_EPOCH)
 
 
 def epoch_before(log: SalvagedLog, segment: SalvagedSegment) -> int:

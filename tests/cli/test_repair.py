@@ -107,10 +107,13 @@ def test_a_lost_topic_is_kept_aside_and_comes_back(data: Path, capsys: Output) -
 
 
 def test_what_cannot_be_repaired(tmp_path: Path, data: Path, capsys: Output) -> None:
-    (tmp_path / "strangers").mkdir()
+    strangers = tmp_path / "strangers"
+    strangers.mkdir()
+    (strangers / "thesis.txt").touch()
+    assert run(["serve", str(strangers), "--port", "0"]) == 2, "as check and repair"
     for arguments, said in (
         ([str(tmp_path / "nowhere"), "--write"], "is not a directory"),
-        ([str(tmp_path / "strangers")], "is not a Fencepost log"),
+        ([str(strangers)], "is not a Fencepost log"),
         ([str(data), "--adopt", "payments"], "the metadata knows this topic"),
     ):
         capsys.readouterr()
