@@ -123,6 +123,7 @@ class Cleaning:
         """Let the segment that was written take the place of the old ones."""
         made, self._made = self._made, None
         if made is not None:
+            self.journal.forget_snapshots(before=self._survey.end)
             self.journal.replace_segments(*made)
         if not self._groups:
             self.journal.first_dirty_offset = self._survey.end

@@ -296,9 +296,6 @@ class Journal:
             new.take_place()
             for segment in old[1:]:
                 segment.remove()
-            for offset in [taken for taken in self._snapshots if new.base_offset < taken < new.end_offset]:
-                self._storage.remove(self._snapshot_path(offset))
-                self._snapshots.remove(offset)
             self._segments[first:after] = [new]
             self._bases[first:after] = [new.base_offset]
             if is_synced:
@@ -307,6 +304,15 @@ class Journal:
         self._reading = None
         self._vouched = []
         self._names_changed, self._checkpoint_is_durable = True, False
+
+    def forget_snapshots(self, *, before: int) -> None:
+        """Remove the snapshots inside the part of the log that is cleaned up to `before`. A producer of
+        theirs may have its last batch after them, and then nothing before is left of it.
+        """
+        with self._writing():
+            for offset in [taken for taken in self._snapshots if self.oldest_offset < taken < before]:
+                self._storage.remove(self._snapshot_path(offset))
+                self._snapshots.remove(offset)
 
     def remove_deleted(self) -> bool:
         """Delete the segments before the log start that no one needs. No `sync` may run meanwhile."""

@@ -299,11 +299,10 @@ class Recovery:
         return transactions
 
     def _remove_stale(self) -> None:
-        """Remove snapshots where no batch begins any more, and the manifest of a log that was cut."""
-        last = self.segments[-1]
-        replaced = {segment.base_offset for segment in self._replaced}
+        """Remove snapshots beyond the log end, and the manifest of a log that was cut."""
+        end = self.segments[-1].end_offset
         # A snapshot from the lost tail would make the leader take batches that it lost for duplicates.
-        for offset in [offset for offset in self.snapshots if offset > last.end_offset or offset in replaced]:
+        for offset in [offset for offset in self.snapshots if offset > end]:
             self.snapshots.remove(offset)
             self._storage.remove(self._path(file_name(offset, SNAPSHOT)))
         if self._why is not None:

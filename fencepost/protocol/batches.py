@@ -67,6 +67,7 @@ CONTROL_BIT: Final = 0x20
 DELETE_HORIZON_BIT: Final = 0x40
 
 CONTROL_BATCH_SIZE: Final = 78
+CONTROL_BATCH_SIZE_MAX: Final = CONTROL_BATCH_SIZE + 9  # with a delete horizon, the timestamp has a delta
 
 # base offset, batch length, leader epoch, magic, crc, attributes, last offset delta, base and max timestamp,
 # producer id, producer epoch, base sequence, record count (DefaultRecordBatch.java)

@@ -37,6 +37,7 @@ from fencepost.journal.segments import BATCH_SIZE_MAX
 from fencepost.journal.storage import StorageReader
 from fencepost.protocol.batches import (
     CONTROL_BATCH_SIZE,
+    CONTROL_BATCH_SIZE_MAX,
     HEADER_SIZE,
     MAGIC_AT,
     BatchHeader,
@@ -373,7 +374,7 @@ class _Reader:
         except ProtocolViolation:
             return False
         is_one = at + header.size == following and (header.base_offset, header.next_offset) == (expected, end)
-        return is_one and header.size != CONTROL_BATCH_SIZE
+        return is_one and not CONTROL_BATCH_SIZE <= header.size <= CONTROL_BATCH_SIZE_MAX
 
 
 def _size_at(data: Buffer, at: int) -> int:

@@ -34,7 +34,7 @@ from fencepost.journal.segments import (
     walk_headers,
 )
 from fencepost.journal.storage import StorageFile, StorageReader, directory_name
-from fencepost.protocol.batches import CONTROL_BATCH_SIZE, HEADER_SIZE, BatchHeader, Buffer, read_header
+from fencepost.protocol.batches import HEADER_SIZE, BatchHeader, Buffer, read_header
 from fencepost.protocol.errors import FencepostError, ProtocolViolation
 from fencepost.protocol.terms import NO_LEADER_EPOCH, IsolationLevel, TopicPartition
 
@@ -191,8 +191,13 @@ def _read_manifest(storage: StorageReader, partition: TopicPartition) -> Manifes
 
 def _check_against(manifest: Manifest, segments: tuple[SegmentFile, ...], where: str) -> None:
     found = {segment.base_offset: segment.size for segment in segments}
+    is_replaced = False
     for summary in manifest.segments:
-        if summary.bytes and summary.base_offset not in found:
+        # A cleaned segment takes the place of several, and has the name of the first (journal/cleaning.py).
+        # The others are gone a moment before the manifest says so.
+        if summary.base_offset in found:
+            is_replaced = found[summary.base_offset] < summary.bytes
+        elif summary.bytes and not is_replaced:
             raise DataLoss(
                 f"{where}/{file_name(summary.base_offset, LOG)} is gone, but the manifest there lists it"
             )
@@ -294,16 +299,14 @@ class _TailWalk:
                     break
                 if at + header.size > segment.size:
                     raise ProtocolViolation("the last batch is cut off")
-                yield header, file.read(at, CONTROL_BATCH_SIZE) if header.is_control else b""
+                yield header, file.read(at, header.size) if header.is_control else b""
                 position = at + header.size
         for _, header, batch in walk_batches(file, position, segment.size):
             yield header, batch
 
     def _see(self, header: BatchHeader, batch: Buffer) -> None:
         """Accepts a batch as the next one of the log, by the rules of recovery."""
-        # Below the promise compaction may have left holes; the tail was never compacted.
-        follows = header.base_offset == self.end or self.end < header.base_offset <= self.promised
-        if not follows or header.leader_epoch < self.leader_epoch:
+        if header.base_offset != self.end or header.leader_epoch < self.leader_epoch:
             raise ProtocolViolation(f"offset {header.base_offset} after {self.end}")
         self.leader_epoch = header.leader_epoch
         self.end = header.next_offset

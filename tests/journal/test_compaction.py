@@ -13,6 +13,8 @@ from fencepost.journal.compaction import Cleaner, Survey
 from fencepost.journal.indexes import AbortedRange
 from fencepost.log_model.partitions import ModelProducer, PartitionModel
 from fencepost.protocol.batches import (
+    CONTROL_BATCH_SIZE,
+    CONTROL_BATCH_SIZE_MAX,
     BatchHeader,
     Buffer,
     build_batch,
@@ -317,6 +319,7 @@ def test_a_marker_stays_until_a_cleaning_after_its_records_went_and_its_horizon(
     second = first.cleaned(live=nobody, retention_ms=100)
     assert second.batches[1][0].delete_horizon_ms == log.now + 100
     assert read_marker(second.batches[1][1]).coordinator_epoch == 3
+    assert CONTROL_BATCH_SIZE < second.batches[1][0].size <= CONTROL_BATCH_SIZE_MAX
     assert words(second.cleaned(live=nobody, later_ms=99)) == ". | commit 7 | a=2"
     assert words(second.cleaned(live=nobody, later_ms=100)) == ". | a=2"
 
