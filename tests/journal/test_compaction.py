@@ -185,7 +185,7 @@ ACTS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(acts=st.lists(ACTS, max_size=30), how=st.integers(0, 2))
 @example(acts=[("transactional", 1, [(b"a", b"1")]), ("clean", 0, []), ("abort", 1, [])], how=0)
 def test_a_cleaned_log_says_the_same(acts: list[tuple[str, int, Records]], how: int) -> None:
@@ -296,6 +296,7 @@ def test_a_tombstone_outlives_its_key_by_delete_retention() -> None:
     assert committed(once)[0].timestamp == log.now, "a horizon changes no timestamp"
     assert words(once.cleaned(later_ms=99)) == ". | -a", "the horizon stands, whatever the setting is now"
     assert words(once.cleaned(later_ms=100)) == "."
+    assert words(once.cleaned(later_ms=99).cleaned(later_ms=1)) == "."
 
 
 def test_aborted_records_go_at_once_and_never_replace_committed_ones() -> None:

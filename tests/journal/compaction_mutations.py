@@ -1,0 +1,144 @@
+"""Mistakes to plant in compaction that its tests have to find: one for each of Kafka's rules."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.simulator.planting import Edit, Mutation
+
+
+def _one(name: str, where: str, old: str, new: str, *, breaks: str) -> Mutation:
+    return Mutation(name, breaks=breaks, edits=(Edit(where, {old: new}),))
+
+
+MUTATIONS: Final = (
+    _one(
+        "aborted records count as the latest",
+        "journal.compaction:Survey.see",
+        "if is_dirty and header not in self._aborted:",
+        "if is_dirty:",
+        breaks="An aborted record removes the committed value of its key.",
+    ),
+    _one(
+        "aborted records stay",
+        "journal.compaction:Cleaner._kept",
+        "None if header in self._aborted else",
+        "",
+        breaks="Once its marker is gone, an aborted record reads as a committed one.",
+    ),
+    _one(
+        "a marker goes with the records of its transaction",
+        "journal.compaction:Cleaner._kept_marker",
+        "if has_batches or header",
+        "if header",
+        breaks="The records of its transaction are open again, or belong to the next one.",
+    ),
+    _one(
+        "a marker has no horizon",
+        "journal.compaction:Cleaner._kept_marker",
+        "batch if self._now < horizon else None",
+        "None",
+        breaks="A slow reader of the log never learns how a transaction ended.",
+    ),
+    _one(
+        "a tombstone has no horizon",
+        "journal.compaction:Cleaner._kept_records",
+        "horizon is not None and horizon <= self._now",
+        "True",
+        breaks="A reader that has the older value keeps it for ever.",
+    ),
+    _one(
+        "a horizon moves with each cleaning",
+        "journal.compaction:Cleaner._kept_records",
+        "if has_tombstone and horizon is None else None",
+        "if has_tombstone else None",
+        breaks="Tombstones are never removed.",
+    ),
+    _one(
+        "tombstones go before older values",
+        "journal.compaction:Cleaner._kept_records",
+        "latest.get(record.key, record.offset) <= record.offset",
+        "(latest.get(record.key, record.offset) <= record.offset or record.offset == 0)",
+        breaks="A deleted key comes back.",
+    ),
+    _one(
+        "a producer loses its last sequence",
+        "journal.compaction:Survey.kept_batches",
+        "undecided.union(self._last_batches.values())",
+        "undecided",
+        breaks="After a restart a duplicate is taken for a new batch, or a new batch for a gap.",
+    ),
+    _one(
+        "a producer loses its last epoch",
+        "journal.compaction:Survey.kept_markers",
+        "self._last_markers.values()",
+        "()",
+        breaks="After a restart a fenced producer may write again.",
+    ),
+    _one(
+        "the beginning of a transaction goes before its marker",
+        "journal.compaction:Survey.kept_batches",
+        "undecided.union(self._last_batches.values())",
+        "self._last_batches.values()",
+        breaks="The index of aborted transactions names a beginning that is not in the log.",
+    ),
+    _one(
+        "a gap is not covered",
+        "journal.compaction:Cleaner.clean",
+        "if gap is not None and (kept is not None or is_full):",
+        "if gap is not None and is_full:",
+        breaks="A compacted log cannot be told from one that has lost batches.",
+    ),
+    _one(
+        "timestamps follow the horizon",
+        "protocol.thinning:thinned",
+        "later = header.base_timestamp - base",
+        "later = 0",
+        breaks="Records seem to come from the future.",
+    ),
+    _one(
+        "the places of records move up",
+        "protocol.thinning:_encoded",
+        "at if deltas is None else deltas[at] for at in kept",
+        "at for at, _ in enumerate(kept)",
+        breaks="A record has another offset than before.",
+    ),
+)
+
+OF_FILES: Final = (
+    _one(
+        "a cleaning goes beyond the last stable offset",
+        "journal.cleaning:_cleanable",
+        "segment.end_offset > rules.before or is_young",
+        "is_young",
+        breaks="Records are removed for a value whose transaction aborts later.",
+    ),
+    _one(
+        "young records are cleaned",
+        "journal.cleaning:_cleanable",
+        "segment.end_offset > rules.before or is_young",
+        "segment.end_offset > rules.before",
+        breaks="min.compaction.lag.ms promises a reader that it can see each record.",
+    ),
+    _one(
+        "the cleaned segment is not synced",
+        "journal.cleaning:Cleaning._write",
+        "made.sync(indexes=True)",
+        "pass",
+        breaks="A loss of power leaves neither the old records nor the cleaned ones.",
+    ),
+    _one(
+        "old segments go first",
+        "journal.journal:Journal.replace_segments",
+        "        new.take_place()\n        for segment in old[1:]:\n            segment.remove()",
+        "        for segment in old[1:]:\n            segment.remove()\n        new.take_place()",
+        breaks="A crash in between leaves a gap.",
+    ),
+    _one(
+        "recovery takes replaced segments for damage",
+        "journal.recovery:Recovery._replay",
+        "if self._why is None and base < expected:",
+        "if False:",
+        breaks="A log whose cleaning was interrupted is not served any more.",
+    ),
+)
