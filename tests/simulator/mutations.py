@@ -468,4 +468,64 @@ OF_GROUPS: Final = (
     ),
 )
 
-MUTATIONS: Final = (*OF_PARTITIONS, *OF_COORDINATORS, *OF_OFFSETS, *OF_JOURNALS, *OF_CLIENTS, *OF_GROUPS)
+OF_DAMAGE: Final = (
+    Mutation(
+        "the manifest is no witness of the end of a log",
+        breaks="A damaged end is taken for a torn one, and acknowledged records are cut off.",
+        workload="damage",
+        edits=(Edit("journal.recovery:Recovery._witnessed_end", {"if data is None:": "if True:"}),),
+    ),
+    Mutation(
+        "every invalid byte is a torn end",
+        breaks="A damaged middle is cut off with all that follows, whatever was promised.",
+        workload="damage",
+        edits=(
+            Edit(
+                "journal.recovery:Recovery._refuse_shortened",
+                {"if end < promised:": "if False:", "if after is not None:": "if False:"},
+            ),
+        ),
+    ),
+    Mutation(
+        "a missing file is an empty log",
+        breaks="A log whose files are gone begins anew, without a word.",
+        workload="damage",
+        edits=(
+            Edit("journal.recovery:Recovery._refuse_missing", {"if missing:": "if False:"}),
+            Edit("journal.recovery:Recovery._refuse_shortened", {"if end < promised:": "if False:"}),
+        ),
+    ),
+    Mutation(
+        "a missing directory is a new log",
+        breaks="A partition that vanished begins anew, without a word.",
+        workload="damage",
+        edits=(
+            Edit(
+                "simulator.world.journals:ClusterJournals.journal",
+                {"raise missing_directory(disk.location, directory_name(partition))": "pass"},
+            ),
+        ),
+    ),
+    Mutation(
+        "a reader does not compare checksums",
+        breaks="An application gets bytes that nobody wrote.",
+        workload="damage",
+        edits=(Edit("protocol.batches:check", {"not checksum_matches(data, at, header)": "False"}),),
+    ),
+    Mutation(
+        "a fetch is not bound to its place",
+        breaks="Offsets and lengths, which no checksum covers, are believed as they stand on the disk.",
+        workload="damage",
+        edits=(Edit("journal.segments:Segment.read", {"not _are_linked(data, offset)": "False"}),),
+    ),
+)
+
+MUTATIONS: Final = (
+    *OF_PARTITIONS,
+    *OF_COORDINATORS,
+    *OF_OFFSETS,
+    *OF_JOURNALS,
+    *OF_CLIENTS,
+    *OF_GROUPS,
+    *OF_DAMAGE,
+)
