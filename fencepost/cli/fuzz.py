@@ -33,7 +33,7 @@ _Number = Annotated[int, Parameter(validator=validators.Number(gte=0))]
 _AtLeastOne = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 Version = Literal[0, 1, 2]
 Protection = Literal["fencing", "dedup"]
-Workload = Literal["transactions", "groups", "power", "damage"]
+Workload = Literal["transactions", "groups", "power", "damage", "requests"]
 
 
 @Parameter(name="*")
@@ -47,7 +47,8 @@ class WorldOptions:
             help="What clients do. transactions: they write and copy with transactional ids. groups: the "
             "members of a consumer group process a topic. power: as transactions, and nodes lose their "
             "power under the policies that sync. damage: as transactions, and disks damage what they had "
-            "kept. A seed draws a different world in each."
+            "kept. requests: as transactions, beside a client whose requests have an extreme meaning. A "
+            "seed draws a different world in each."
         ),
     ] = "transactions"
     transaction_version: Annotated[

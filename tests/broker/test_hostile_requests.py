@@ -9,7 +9,18 @@ from fencepost.broker.server import NOTICE_INTERVAL_MS, Notices
 from fencepost.protocol import frames
 from fencepost.protocol import messages as m
 from fencepost.protocol.errors import ErrorCode
-from tests.broker.requests import COMMIT, NOBODY, ORDERS, UNCOMMITTED, body_of, fetch_request, fetched
+from tests.broker.requests import (
+    ABORT,
+    COMMIT,
+    NOBODY,
+    ORDERS,
+    UNCOMMITTED,
+    Identity,
+    body_of,
+    fetch_request,
+    fetched,
+    marker_request,
+)
 from tests.broker.story import CLIENT, Story
 from tests.broker.wire import serving
 
@@ -73,6 +84,17 @@ def asked_for(request: m.Request) -> object:
 )
 def test_a_name_that_is_given_many_times_is_answered_once(request_: m.Request, field: str) -> None:
     assert len(getattr(asked_for(request_), field)) == 1
+
+
+def test_a_marker_that_names_a_partition_twice_is_written_once() -> None:
+    story = Story()
+    me = story.identity()
+    story.produce(me, "a")
+    me = Identity(me.producer_id, me.producer_epoch + 1)
+    reply = story.ask(marker_request(me, ABORT, *(ORDERS,) * TIMES))
+    (written,) = body_of(reply, m.WriteTxnMarkersReply).markers
+    assert [part.error for part in written.partitions] == [ErrorCode.NONE]
+    assert story.written() == f"a | abort {me.producer_id}/{me.producer_epoch}"
 
 
 @pytest.mark.trio

@@ -9,9 +9,18 @@ import attrs
 from fencepost.client.group_member import RebalanceEvent
 from fencepost.simulator.actors.clients import MID_BATCH
 from fencepost.simulator.actors.workloads import REBALANCED, REFUSED_MEMBER, TAKEN_BACK
-from fencepost.simulator.faults.random_faults import FaultKind
-from fencepost.simulator.fuzz.plan import ASSIGNORS, PROCESSORS, FuzzPlan, draw, draw_groups
+from fencepost.simulator.faults.random_faults import DAMAGES, FaultKind
+from fencepost.simulator.fuzz.plan import (
+    ASSIGNORS,
+    PROCESSORS,
+    FuzzPlan,
+    draw,
+    draw_damage,
+    draw_groups,
+    draw_requests,
+)
 from fencepost.simulator.fuzz.worlds import try_choices, try_seed
+from fencepost.simulator.judges.damage import DETECTED, HARMLESS
 from fencepost.simulator.judges.rules import CIRCULAR_READS, DOUBLED_OUTPUT, ONE_OWNER, PRECOMMITTED_READ
 from fencepost.simulator.run import Run
 from fencepost.simulator.world.choices import Choices
@@ -19,6 +28,8 @@ from tests.simulator.planting import Edit, Mutation, planted
 
 SEEDS = 40
 GROUP_SEEDS = 20
+DAMAGED_SEEDS = 16
+STRANGE_SEEDS = 4
 
 
 def test_seeds_come_to_the_middles_of_batches_to_fights_for_an_id_and_to_readers_that_write() -> None:
@@ -59,6 +70,26 @@ def test_every_way_to_be_a_member_is_drawn() -> None:
     assert all(
         any(getattr(each, name) for each in members) for name in ("starts_after_ms", "stalls", "leaves")
     )
+
+
+def test_damage_is_detected_or_harmless() -> None:
+    marks = Counter[str]()
+    for seed in range(DAMAGED_SEEDS):
+        trial = try_seed(seed, draw_damage)
+        assert trial.violation is None, f"seed {seed}"
+        marks.update(mark for mark, count in trial.marks.items() if count)
+    for reached in (DETECTED, HARMLESS, *(f"fault: {kind.value}" for kind in DAMAGES)):
+        assert marks[reached], reached
+
+
+def test_other_clients_notice_nothing_of_extreme_requests() -> None:
+    marks = Counter[str]()
+    for seed in range(STRANGE_SEEDS):
+        trial = try_seed(seed, draw_requests)
+        assert trial.violation is None, f"seed {seed}"
+        marks.update(trial.marks)
+    assert marks["strange request: answered"] > 20
+    assert marks["strange request: RequestFailed"] > 20
 
 
 def deadly(choices: Choices) -> FuzzPlan:

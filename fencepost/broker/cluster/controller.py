@@ -37,6 +37,7 @@ from fencepost.protocol.terms import (
 )
 
 PRODUCER_ID_BLOCK_SIZE: Final = 1_000  # ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE
+BECAUSE_LENGTH_MAX: Final = 1_000  # a reason quotes the request, whose texts may be as long as a text can be
 
 
 @attrs.frozen
@@ -161,8 +162,7 @@ def create_topics(
         if problem is None:
             records.extend(_new_topic(state, wanted, at=state.topics_made + len(made)))
             made.add(wanted.topic)
-        refused = problem or Refused(NO_ERROR)
-        answers.append(m.TopicError(topic=wanted.topic, error=refused.error, because=refused.because))
+        answers.append(_told(wanted.topic, problem or Refused(NO_ERROR)))
     return Decision(
         entries=tuple(records), effects=(Reply(to, body=m.CreateTopicsReply(topics=tuple(answers))),)
     )
@@ -230,19 +230,23 @@ def _topic_problem(
     return None
 
 
+def _told(topic: str, refused: Refused) -> m.TopicError:
+    return m.TopicError(topic=topic, error=refused.error, because=refused.because[:BECAUSE_LENGTH_MAX])
+
+
 def delete_topics(state: Controller, request: m.DeleteTopics, *, to: ReplyTo) -> ClusterDecision:
     """Delete topics with their data; internal topics cannot be deleted."""
     records: list[ClusterRecord] = []
     answers: list[m.TopicError] = []
     for name in dict.fromkeys(request.topics):
-        topic, error, because = state.topics.get(name), NO_ERROR, ""
+        topic, refused = state.topics.get(name), Refused(NO_ERROR)
         if name in INTERNAL_TOPICS:
-            error, because = ErrorCode.INVALID_TOPIC_EXCEPTION, "internal topics cannot be deleted"
+            refused = Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, "internal topics cannot be deleted")
         elif topic is None:
-            error, because = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}"
+            refused = Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
         else:
             records.append(TopicRemoved(topic_id=topic.topic_id))
-        answers.append(m.TopicError(topic=name, error=error, because=because))
+        answers.append(_told(name, refused))
     reply = Reply(to, body=m.DeleteTopicsReply(topics=tuple(answers)))
     return Decision(entries=tuple(records), effects=(reply,))
 

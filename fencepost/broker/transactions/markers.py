@@ -169,7 +169,8 @@ def write_markers(node: Node, request: WriteTxnMarkers, to: ReplyTo, now: int) -
     """Append the markers that a coordinator sent; each partition has its own result
     (KafkaApis.handleWriteTxnMarkersRequest).
     """
-    targets = [(marker, key) for marker in request.markers for key in marker.partitions]
+    # Named twice, a partition gets one marker: Kafka collects the batches of a marker in a map.
+    targets = [(marker, key) for marker in request.markers for key in dict.fromkeys(marker.partitions)]
     producer_ids = tuple([marker.producer_id for marker, _ in targets])
     ticket = node.gather(to, WriteTxnMarkersReply, len(targets), producer_ids)
     for index, (marker, key) in enumerate(targets):

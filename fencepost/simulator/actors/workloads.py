@@ -14,10 +14,16 @@ import attrs
 from fencepost.client.calls import RequestCalls
 from fencepost.client.errors import ClientError, ProducerFenced
 from fencepost.client.requests import RequestMachine
-from fencepost.client.retries import CoordinatorOf
+from fencepost.client.retries import BrokerAt, CoordinatorOf
 from fencepost.client.settings import ConsumerSettings, ProducerSettings
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import InitProducerId, InitProducerIdReply
+from fencepost.protocol.messages import (
+    CreateTopic,
+    CreateTopics,
+    InitProducerId,
+    InitProducerIdReply,
+    WriteTxnMarkers,
+)
 from fencepost.protocol.terms import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -35,11 +41,17 @@ from fencepost.simulator.actors.clients import (
     can_go_on,
     polls_of,
 )
+from fencepost.simulator.actors.extremes import KINDS, Extremes, Names
 from fencepost.simulator.judges.operations import Action, OperationOutcome, Poll, PositionSet
 from fencepost.simulator.world.choices import Choices
 from fencepost.simulator.world.processes import Script
 
 PAYMENTS: Final = "payments"
+STRANGE: Final = "strange"
+# What others may not ask for: markers decide transactions (Kafka demands CLUSTER_ACTION), and what internal
+# topics hold belongs to everybody.
+STRANGERS_MAY: Final = tuple(kind for kind in KINDS if kind is not WriteTxnMarkers)
+STRANGE_PATIENCE_MS: Final = 100  # with the answer to a request that may wait for weeks
 INPUT: Final = "in"
 OUTPUT: Final = "out"
 GROUP: Final = "copiers"
@@ -418,6 +430,32 @@ def _copy_as_member(
 def _raise(settled: dict[TopicPartition, int], to: Mapping[TopicPartition, int]) -> None:
     for where, offset in to.items():
         settled[where] = max(offset, settled.get(where, 0))
+
+
+# --- strangers ----------------------------------------------------------------------------------------------
+
+
+def stranger(runner: Runner, count: int) -> Script[None]:
+    """Sends `count` requests with extreme meaning to any node. They concern names of its own, so what the
+    other clients see must not change.
+    """
+    machine = RequestMachine(runner.world.bootstrap)
+    port = runner.process.port(machine, request_timeout_ms=REQUEST_TIMEOUT_MS)
+    calls = RequestCalls(machine, port, api_timeout_ms=STRANGE_PATIENCE_MS)
+    name = runner.process.participant
+    own = Names(topics=(STRANGE,), groups=(name,), transactional_ids=(name,), now_ms=lambda: port.now)
+    drawn = Extremes(runner.choices, own)
+    creation = CreateTopics(topics=(CreateTopic(topic=STRANGE, partition_count=2),))
+    for number in range(count):
+        node = runner.choices.one_of(runner.world.nodes)
+        request = drawn.request(STRANGERS_MAY) if number else creation
+        try:
+            yield from calls.ask(request, BrokerAt(node.settings.node_id))
+        except ClientError as problem:
+            runner.world.marks[f"strange request: {type(problem).__name__}"] += 1
+        else:
+            runner.world.marks["strange request: answered"] += 1
+        yield from runner.rests()
 
 
 # --- readers ------------------------------------------------------------------------------------------------

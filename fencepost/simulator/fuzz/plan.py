@@ -99,7 +99,18 @@ def draw_power(choices: Choices, **given: Any) -> FuzzPlan:
     )
 
 
-PLANNERS: Final = {"transactions": draw, "groups": draw_groups, "power": draw_power, "damage": draw_damage}
+def draw_requests(choices: Choices, **given: Any) -> FuzzPlan:
+    """Worlds of `draw` with a client whose requests have an extreme meaning."""
+    return attrs.evolve(draw(choices, **given), strange_requests=20 + choices.below(100))
+
+
+PLANNERS: Final = {
+    "transactions": draw,
+    "groups": draw_groups,
+    "power": draw_power,
+    "damage": draw_damage,
+    "requests": draw_requests,
+}
 """The populations of worlds, by the name of their workload."""
 
 

@@ -100,6 +100,7 @@ DIMENSIONS: Final[tuple[Smaller, ...]] = (
     _fewer_transactions,
     _less_of("idempotent_writes", 1),
     _less_of("epoch_bumps", 0),
+    _less_of("strange_requests", 0),
     _fewer_nodes,
     _fewer_features,
     _longer_timeouts,

@@ -25,6 +25,7 @@ from fencepost.simulator.actors.workloads import (
     idempotent_writer,
     processor,
     reader,
+    stranger,
     txn_writer,
 )
 from fencepost.simulator.faults.random_faults import (
@@ -190,6 +191,9 @@ def _roles_of(plan: FuzzPlan) -> Iterator[Role]:
         yield _role(
             plan, "renewer", Task.WORK, lambda _, runner: epoch_bumper(runner, bumps), EPOCH_BUMPERS_ID
         )
+    if plan.strange_requests:
+        count = plan.strange_requests
+        yield _role(plan, "stranger", Task.WORK, lambda _, runner: stranger(runner, count))
     yield _reader(plan, "reader", IsolationLevel.READ_COMMITTED)
     if plan.reads_uncommitted:
         yield _reader(plan, "peeker", IsolationLevel.READ_UNCOMMITTED)

@@ -218,7 +218,7 @@ class AnswerRules:
             is_last = book.marked_as.get((now.producer_id, now.producer_epoch)) is ended
             is_durable = book.durable_records[ended.name] is now
             return Unanswered(request, is_last and now.state in COMPLETED and is_durable)
-        if request.producer_id == NO_PRODUCER_ID:
+        if request.producer_id == NO_PRODUCER_ID or name not in book.latest:
             return Unanswered(request)
         now, renewal = book.latest[name], Renewal(name, had, self.partitions[book.homes[name]].leader_epoch)
         is_same = self.renewed.get(name) == (renewal, (now.producer_id, now.producer_epoch))

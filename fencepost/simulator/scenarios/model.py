@@ -253,6 +253,7 @@ class FuzzPlan(Brokers):
     processors: tuple[str, ...] = ()  # names; they all share one transactional id
     epoch_bumps: Count = 0  # how often a process asks for the identity after the one that it has
     reads_uncommitted: bool = False
+    strange_requests: Count = 0  # how many a process sends whose requests have an extreme meaning
     drifts_ppm: Annotated[
         tuple[Annotated[int, Between(-NUMBER_MAX, NUMBER_MAX)], ...], Key("clock_drifts_ppm")
     ] = ()  # of the nodes' clocks, in their order
