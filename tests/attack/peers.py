@@ -5,6 +5,7 @@ from __future__ import annotations
 import trio
 
 from fencepost import Admin, Producer
+from fencepost.broker.memory import READ_SIZE
 from fencepost.protocol import messages as m
 from fencepost.protocol.frames import FRAME_SIZE_MAX
 from fencepost.protocol.terms import IsolationLevel
@@ -105,6 +106,28 @@ async def deaf_pipeline(scene: Scene) -> None:
     scene.figures |= {"requests": count, "KB sent": round(sent / 1024)}
 
 
+# --- all together ---------------------------------------------------------------------------------------
+
+
+async def hoarders(scene: Scene) -> None:
+    """At once: frames that stop shortly before their end, frames too small to need room, and dead readers."""
+    count, size = scene.scaled(4, 40), scene.scaled(1 * MIB, 90 * MIB)
+    announced = FRAME_SIZE_MAX.to_bytes(4, "big") + (16).to_bytes(4, "big")
+    await trio.to_thread.run_sync(fill, scene.target.address, scene.scaled(4, 60))
+    kinds = (announced + bytes(size), announced + bytes(READ_SIZE - 9), large_fetches(4))
+    taken: list[int] = []
+
+    async def send_to(stream: trio.SocketStream, data: bytes) -> None:
+        taken.append(await send(stream, data))
+
+    async with connections(scene, len(kinds) * count) as streams, trio.open_nursery() as nursery:
+        for number, stream in enumerate(streams):
+            nursery.start_soon(send_to, stream, kinds[number % len(kinds)])
+        await scene.canary.meanwhile(scene.scaled(3, 200))
+        nursery.cancel_scope.cancel()
+    scene.figures |= {"connections": len(streams), "MB sent": round(sum(taken) / MIB)}
+
+
 # --- many -------------------------------------------------------------------------------------------------
 
 
@@ -147,6 +170,12 @@ ATTACKS: tuple[Attack, ...] = (
     Attack(name="a byte at a time", does="requests that arrive byte by byte", act=byte_by_byte),
     Attack(name="unfinished frames", does="100 MiB announced, half of it sent", act=unfinished_frames),
     Attack(name="dead readers", does="fetches of 50 MiB that nobody reads", act=dead_readers),
+    Attack(
+        name="hoarders",
+        does="unfinished frames and dead readers at once, against the promised memory",
+        act=hoarders,
+        options=BrokerOptions(arguments=("--max-connections", "200")),
+    ),
     Attack(name="reset readers", does="fetches of 50 MiB, and the connection is reset", act=reset_readers),
     Attack(name="deaf pipeline", does="small requests whose answers nobody reads", act=deaf_pipeline),
     Attack(name="idle connections", does="connections that say nothing", act=idle_connections),
