@@ -224,9 +224,7 @@ def _storage_failed(node: Node, arrived: StorageFailed, now: int) -> None:
 
 
 def _disconnected(node: Node, arrived: Disconnected, now: int) -> None:
-    for ticket in [
-        ticket for ticket, parked in node.fetches.items() if parked.to.connection == arrived.connection
-    ]:
+    for ticket in sorted(node.fetches_of.get(arrived.connection, ())):
         fetch.forget_fetch(node, ticket)
 
 

@@ -150,6 +150,7 @@ class Node:
     in_flight: dict[Token, InFlight] = attrs.Factory(dict[int, InFlight])
     fetches: dict[FetchTicket, ParkedFetch] = attrs.Factory(dict[int, ParkedFetch])
     fetch_deadlines: Ignored[SortedSet[tuple[int, FetchTicket]]] = attrs.Factory(SortedSet[tuple[int, int]])
+    fetches_of: Ignored[dict[int, set[FetchTicket]]] = attrs.Factory(dict[int, set[int]])  # by connection
     readers: Ignored[dict[TopicPartition, set[int]]] = attrs.Factory(dict[TopicPartition, set[int]])
     marker_retries: dict[tuple[TopicPartition, str], int] = attrs.Factory(
         dict[tuple[TopicPartition, str], int]

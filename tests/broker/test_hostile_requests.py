@@ -54,7 +54,8 @@ def test_a_client_that_named_a_partition_twice_may_disconnect() -> None:
     story.offer(doubled_fetch())
     story.run()
     story.disconnect(CLIENT)
-    assert (story.host.node.fetches, story.host.node.readers) == ({}, {})
+    node = story.host.node
+    assert (node.fetches, node.fetches_of, node.readers) == ({}, {}, {})
 
 
 # --- the same name many times: the answer is no larger than the state -------------------------------------

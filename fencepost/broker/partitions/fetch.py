@@ -57,6 +57,7 @@ def fetch(node: Node, request: m.Fetch, to: ReplyTo, now: int) -> None:
     until_ms = now + request.max_wait_ms
     node.fetches[node.tickets] = ParkedFetch(to=to, request=request, until_ms=until_ms)
     node.fetch_deadlines.add((until_ms, node.tickets))
+    node.fetches_of.setdefault(to.connection, set()).add(node.tickets)
     for plan in plans:
         node.readers.setdefault(plan.partition, set()).add(node.tickets)
     node.wake_at(until_ms)
@@ -133,6 +134,10 @@ def forget_fetch(node: Node, ticket: int) -> ParkedFetch:
     """Remove a parked fetch that is answered now, or whose connection is closed."""
     parked = node.fetches.pop(ticket)
     node.fetch_deadlines.discard((parked.until_ms, ticket))
+    parked_beside = node.fetches_of[parked.to.connection]
+    parked_beside.discard(ticket)
+    if not parked_beside:
+        del node.fetches_of[parked.to.connection]
     for key in {TopicPartition(part.topic, part.partition) for part in parked.request.partitions}:
         node.readers[key].discard(ticket)
         if not node.readers[key]:
