@@ -162,12 +162,20 @@ DIFFERENCES: Final = (
         noticed="DescribeGroups may report Stable a moment earlier.",
     ),
     Difference(
-        what="security and quotas",
-        kafka="Authentication, encryption, ACLs and quotas.",
-        here="None.",
-        because="It is a local broker that listens on loopback by default.",
-        noticed="TRANSACTIONAL_ID_AUTHORIZATION_FAILED only means that a transactional batch came without its"
-        " transactional id.",
+        what="security",
+        kafka="TLS, SASL with five mechanisms, delegation tokens, ACLs that requests change, quotas.",
+        here="TLS, SASL PLAIN and SCRAM-SHA-256, ACLs from a file, no quotas.",
+        because="What keeps strangers away fits into two files that a person can read.",
+        noticed="A change of users or ACLs needs a restart; CreateAcls does not exist.",
+    ),
+    Difference(
+        what="ClusterAction",
+        kafka="All and super users include it, and Alter on the cluster is enough for any WriteTxnMarkers.",
+        here="A rule must name it, and without it nobody sends a COMMIT marker.",
+        because="An administrator ends a hanging transaction by an abort; a COMMIT that no coordinator "
+        "decided makes records visible that their producer may still abort.",
+        noticed="With ACLs, a super user's COMMIT marker or AllocateProducerIds gets "
+        "CLUSTER_AUTHORIZATION_FAILED.",
     ),
     Difference(
         what="retention and compaction",

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import attrs
 
+from fencepost.broker.access.table import RIGHTS, Filter, Need, Right
 from fencepost.broker.checks import Check
 from fencepost.broker.groups.tables import MEMBERSHIP
 from fencepost.broker.kafka_fixes import FIXES
@@ -33,7 +34,7 @@ from fencepost.broker.transactions.tables import END_VERSION_0, END_VERSION_2, M
 from fencepost.client.group_member import MEMBER_STATES, MemberState
 from fencepost.client.producer_states import IDEMPOTENT, TRANSACTIONAL, ProducerState
 from fencepost.protocol.errors import ErrorCode
-from fencepost.protocol.messages import APIS, Api
+from fencepost.protocol.messages import API_BY_REQUEST, APIS, Api
 from fencepost.protocol.terms import GroupState, TransactionState
 from fencepost.simulator.judges.coverage import UNREACHABLE
 from fencepost.simulator.judges.known_anomalies import KNOWN, OLD_BEHAVIOURS
@@ -225,6 +226,30 @@ def _limits() -> str:
     return tables.markdown_table(["limit of", "value", "error", "Kafka's name, or why"], rows)
 
 
+def _rights() -> str:
+    rows = [
+        (kind.__name__, "; ".join(map(_need, row.needs)) or "-", "; ".join(map(_filter, row.filters)) or "-")
+        for kind, row in sorted(RIGHTS.items(), key=lambda found: API_BY_REQUEST[found[0]].key)
+    ]
+    return tables.markdown_table(["request", "needs", "and shows only what one may"], rows)
+
+
+def _need(need: Need) -> str:
+    where = ", ".join(filter(None, [need.condition, "each" if need.entries else ""]))
+    return (f"{where}: " if where else "") + " or ".join(map(_right, need.rights))
+
+
+def _filter(hidden: Filter) -> str:
+    what = f"{hidden.inner} of {hidden.entries}" if hidden.inner else hidden.entries
+    where = ", ".join(filter(None, [hidden.condition, what]))
+    return f"{where}: {' or '.join(map(_right, hidden.rights))}"
+
+
+def _right(right: Right) -> str:
+    some = "any " if right.any_name else ""
+    return f"**{right.operation.value}** on {some}{right.resource.value}"
+
+
 def _form_rules() -> str:
     rows = [
         (str(number), check.name, _coded(check.error), check.source)
@@ -291,6 +316,7 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
     "add-errors": _add_errors,
     "form-rules": _form_rules,
     "limits": _limits,
+    "rights": _rights,
     "batch-checks": _batch_checks,
     "marker-checks": _marker_checks,
 }

@@ -152,23 +152,23 @@ RIGHTS: Final[dict[type[Any], Row]] = {
     m.Fetch: Row((_need(_R.TOPIC, _O.READ, "partitions"),)),
     m.ListOffsets: Row((_need(_R.TOPIC, _O.DESCRIBE, "partitions"),)),
     m.Metadata: Row(
-        (_need(_R.TOPIC, _O.DESCRIBE, "topics", when=_names_topics, condition="of named topics"),),
-        (Filter("topics", _DESCRIBE_TOPIC, when=_names_no_topics, condition="of all topics"),),
+        (_need(_R.TOPIC, _O.DESCRIBE, "topics", when=_names_topics, condition="named topics"),),
+        (Filter("topics", _DESCRIBE_TOPIC, when=_names_no_topics, condition="all topics"),),
     ),
     m.OffsetCommit: Row((_READ_GROUP, _need(_R.TOPIC, _O.READ, "offsets"))),
     m.OffsetFetch: Row(
         (
             _need(_R.GROUP, _O.DESCRIBE),
             _need(
-                _R.TOPIC, _O.DESCRIBE, "partitions", when=_names_partitions, condition="of named partitions"
+                _R.TOPIC, _O.DESCRIBE, "partitions", when=_names_partitions, condition="named partitions"
             ),
         ),
-        (Filter("offsets", _DESCRIBE_TOPIC, when=_names_no_partitions, condition="of all partitions"),),
+        (Filter("offsets", _DESCRIBE_TOPIC, when=_names_no_partitions, condition="all partitions"),),
     ),
     m.FindCoordinator: Row((
-        _need(_R.GROUP, _O.DESCRIBE, when=_finds_group, condition="of a group"),
+        _need(_R.GROUP, _O.DESCRIBE, when=_finds_group, condition="a group"),
         _need(
-            _R.TRANSACTIONAL_ID, _O.DESCRIBE, when=_finds_transaction, condition="of a transactional id"
+            _R.TRANSACTIONAL_ID, _O.DESCRIBE, when=_finds_transaction, condition="a transactional id"
         ),
     )),
     m.JoinGroup: Row((_READ_GROUP,)),
