@@ -645,7 +645,8 @@ class Host:
     def write_manifests(self) -> None:
         """Write the manifest of each changed log, for readers without a broker.
 
-        A manifest is a hint, so a failed write costs nothing but its age: the next round tries again.
+        A manifest is a hint, so a failed write costs nothing but its age: the next round tries again. A log
+        whose file was removed is given up.
         """
         changed, self.changed = self.changed, set()
         try:
@@ -657,6 +658,8 @@ class Host:
             if log is not None and self._still_writes(key):
                 try:
                     self.held[key].journal.write_manifest(manifest_of(log.partition))
+                except DamagedLog as problem:
+                    self.lose(key, problem)
                 except StorageError as problem:
                     self.changed.add(key)
                     trouble = f"{key}: {problem}; until that succeeds, readers of the files see older records"

@@ -61,6 +61,11 @@ class DiskFile:
     def size(self) -> int:
         return self._size
 
+    @property
+    def is_named(self) -> bool:
+        with _reported(f"look at {self._path}"):
+            return os.fstat(self._descriptor).st_nlink > 0
+
     # `append` and `read` spell out `_reported`: they run for every batch, and a generator as context manager
     # costs a microsecond or more.
     def append(self, data: Buffer) -> None:

@@ -471,8 +471,10 @@ class Journal:
 
     def write_manifest(self, state: ManifestState) -> None:
         """Publish the bounds for readers without a broker. Everything it describes was written before, synced
-        or not. A StorageError leaves the older manifest; the log itself is not in doubt, so writes continue.
+        or not. A StorageError leaves the older manifest; the log itself is not in doubt, so writes continue,
+        unless it is DamagedLog: the file was removed.
         """
+        self._active.check_name()
         promised = state.last_stable_offset <= state.high_watermark <= self.log_end_offset
         assert promised, f"{state} goes beyond the log end {self.log_end_offset}"
         segments = [segment.summary for segment in self._segments]
@@ -508,6 +510,7 @@ class Journal:
                 segment.sync(indexes=True)
             if not rolled_only and end != self._durable_end:
                 active.sync(indexes=False)
+                active.check_name()
             # A synced file whose name is not on the disk is lost. The upper directory holds that of the
             # partition's.
             if names_changed:

@@ -200,6 +200,11 @@ class Segment:
             self._file = self._storage.open(self.path(LOG))
         return self._file
 
+    def check_name(self) -> None:
+        """DamagedLog if somebody removed the file under this broker: what is written then is lost."""
+        if self._file is not None and not self._file.is_named:
+            raise DamagedLog(self._storage.location, f"{self.path(LOG)} was removed while it was written")
+
     def path(self, kind: str) -> str:
         """The path of one of this segment's files."""
         return f"{self._directory}/{file_name(self.base_offset, kind)}{self._suffix}"

@@ -150,6 +150,10 @@ class SimulatedFile:
     def size(self) -> int:
         return self._node.size
 
+    @property
+    def is_named(self) -> bool:
+        return self._storage.has(self._node)
+
     def append(self, data: Buffer) -> None:
         self._check()
         if self._storage.breaks(APPEND, self._path):
@@ -242,6 +246,11 @@ class SimulatedStorage(MemoryStorage):
             return node, position
         del self.astray[path]
         return astray.node, position + astray.shift
+
+    def has(self, node: MemoryFile) -> bool:
+        """Whether any directory names the file; it may have been renamed since it was opened."""
+        directories = [entry for entry in self._top.names.values() if isinstance(entry, MemoryDirectory)]
+        return any(entry is node for found in (self._top, *directories) for entry in found.names.values())
 
     def _node(self, path: str) -> _Node:
         node = self._find(path)

@@ -59,6 +59,11 @@ class StorageFile(Protocol):
         """Bytes in the file, synced or not."""
         ...
 
+    @property
+    def is_named(self) -> bool:
+        """Whether a directory still names the file. One that was removed takes every write, and loses it."""
+        ...
+
     def append(self, data: Buffer) -> None:
         """Write at the end: everything, or StorageError, after which the file may end in garbage."""
         ...

@@ -19,11 +19,14 @@ import trio
 
 from fencepost.broker.embedded import Broker, BrokerFailed
 from fencepost.broker.server import CannotListen
+from fencepost.journal.segments import LOG, file_name
 from fencepost.journal.storage import DirectoryInUse, NotADataDirectory
 from fencepost.protocol.errors import ErrorCode
 from fencepost.protocol.messages import CreateTopic, CreateTopics, Metadata, MetadataReply
+from fencepost.protocol.terms import TopicPartition
 from tests.broker.requests import (
     COMMIT,
+    NOBODY,
     ORDERS,
     OTHERS,
     Identity,
@@ -192,6 +195,30 @@ async def test_a_decision_that_a_kill_interrupted_is_carried_out(tmp_path: Path)
         assert await read(wire) == "a"
         heir = identity_of(await wire.ask_until_done(end_request(me, COMMIT)))
         assert heir == Identity(me.producer_id, me.producer_epoch + 1)
+
+
+@pytest.mark.parametrize("policy", ["none", "commit", "all"])
+async def test_writes_to_a_file_that_somebody_removed_are_refused(tmp_path: Path, policy: Policy) -> None:
+    """They would be gone at the next start. Without syncs it takes until the next manifest to notice."""
+    async with started(tmp_path, "--sync", policy) as broker:
+        wire = await broker.wires.open()
+        await wire.prepare()
+
+        async def write(key: TopicPartition) -> ErrorCode:
+            return produced(await wire.ask(produce_request(NOBODY, {key: "a"}, name=None)))[key].error
+
+        assert await write(ORDERS) is ErrorCode.NONE
+        (tmp_path / "orders-0" / file_name(0, LOG)).unlink()
+        with trio.fail_after(PATIENCE_S):
+            accepted = 0
+            while (error := await write(ORDERS)) is ErrorCode.NONE:
+                accepted += 1
+        assert (error, policy != "all" or accepted == 0) == (ErrorCode.KAFKA_STORAGE_ERROR, True)
+        assert await write(OTHERS) is ErrorCode.NONE
+        assert await write(ORDERS) is ErrorCode.KAFKA_STORAGE_ERROR, "it stays refused"
+        _, said = await broker.ended(signal.SIGTERM)
+        assert "orders-0" in said
+        assert "was removed while it was written" in said
 
 
 async def test_a_directory_has_one_broker(tmp_path: Path) -> None:

@@ -274,7 +274,11 @@ class SimulatedNode(Participant):
     def _write_manifests(self, host: Host) -> None:
         if self.host is host:
             self.is_manifest_due = False
-            host.write_manifests()
+            try:
+                host.write_manifests()
+            except MetadataLost:
+                self._end_without_metadata()
+            self.work()
 
     def _peer(self, node_id: int) -> SimulatedConnection:
         peer = self.peers.get(node_id)
