@@ -48,7 +48,7 @@ def wide_metadata(scene: Scene) -> Iterable[m.Request]:
 def pipelined_metadata(scene: Scene) -> Iterable[m.Request]:
     """The same topic, named once in each of many requests that are sent without waiting."""
     yield create(WIDE, scene.scaled(50, 2_000))
-    for _ in range(scene.scaled(100, 5_000)):
+    for _ in range(scene.scaled(100, 2_000)):
         yield m.Metadata(topics=(WIDE,))
 
 

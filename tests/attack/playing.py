@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -75,8 +75,8 @@ async def play_one(attack: Attack, scene: Scene, *, judges_time: bool) -> Row:
         with fails_after(ATTACK_S, "the attack does not end"):
             await attack.act(scene)
         await canary.meanwhile(scene.scaled(5, 25))
-    except (FencepostError, OSError, trio.BrokenResourceError) as problem:
-        scene.faults.append(f"{type(problem).__name__}: {problem}")
+    except* (FencepostError, OSError, trio.BrokenResourceError) as problems:
+        scene.faults += [f"{type(each).__name__}: {each}" for each in leaves(problems)]
     latency = Latency.of(canary.ledger.answers_ms[answered:])
     peak, bound = target.memory("VmHWM"), target.ready["memory_bytes_max"] / MIB
     if peak > bound:
@@ -96,6 +96,12 @@ async def play_one(attack: Attack, scene: Scene, *, judges_time: bool) -> Row:
         seconds=round(trio.current_time() - began, 1),
         faults=scene.faults,
     )
+
+
+def leaves(group: BaseExceptionGroup[Exception]) -> Iterator[Exception]:
+    """The exceptions in groups of groups."""
+    for each in group.exceptions:
+        yield from leaves(each) if isinstance(each, BaseExceptionGroup) else (each,)
 
 
 # --- the end of a scene -----------------------------------------------------------------------------------

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from tests.attack import amplifiers, disks, kills, peers
+from tests.attack import amplifiers, disks, frames, kills, peers
 from tests.attack.attacks import Attack, Row
 from tests.attack.playing import Run, play
 from tests.attack.scene import PLAIN
 
-ATTACKS: tuple[Attack, ...] = (*disks.ATTACKS, *amplifiers.ATTACKS, *peers.ATTACKS, *kills.ATTACKS)
+ATTACKS: tuple[Attack, ...] = (
+    *disks.ATTACKS,
+    *frames.ATTACKS,
+    *amplifiers.ATTACKS,
+    *peers.ATTACKS,
+    *kills.ATTACKS,
+)
 
 Tell = Callable[[Row], None]
 
