@@ -18,7 +18,6 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Collection
-from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
 import attrs
@@ -423,14 +422,11 @@ class RecoveryRule:
         finally:
             disk.astray = astray
         # The leader epoch is outside the checksum. Recovery compares it, and readers have no use for it.
-        return (
-            [
-                attrs.evolve(header, leader_epoch=decided.leader_epoch)
-                for header, decided in zip_longest(found, record.headers[: len(found)], fillvalue=found[-1])
-            ]
-            if found
-            else []
-        )
+        epochs = {header.base_offset: header.leader_epoch for header in record.headers}
+        return [
+            attrs.evolve(header, leader_epoch=epochs.get(header.base_offset, header.leader_epoch))
+            for header in found
+        ]
 
     def _promised(self, record: PartitionRecord, *, lost_power: bool) -> int:
         """Everything before this offset must be there."""
