@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import signal
+import sys
 from collections import Counter
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.attack.canary_process import TOPIC
 from tests.attack.ledger import PARTITIONS
 from tests.attack.playing import read_all
 from tests.attack.scene import PATIENCE_S, PLAIN, BrokerOptions, Scene, Target, fails_after
+from tests.attack.small_disk import small_disk
 from tests.broker.requests import fetch_request, next_offset, visible_values
 from tests.broker.test_every_byte import DETECTED, Seen, is_whole, verdict
 from tests.broker.wire import Wire
@@ -28,6 +30,7 @@ from tests.broker.wire import Wire
 FILLING = "filling"
 RECORD_BYTES = 50_000
 FILE_BYTES = 4_000_000  # the largest file that the broker may write
+MORE_RECORDS = 20
 BATCHES_MAX = 10_000  # more than a partition has: a reader that gets more runs in circles
 
 # --- full ---------------------------------------------------------------------------------------------------
@@ -44,12 +47,46 @@ async def full_disk(scene: Scene) -> None:
     scene.target.options = PLAIN
     await scene.target.start()
     await scene.canary.revive()
-    found = Counter(await trio.to_thread.run_sync(read_numbers, scene.target.address))
-    scene.figures["read afterwards"] = found.total()
+    await check_numbers(scene, scene.target, acknowledged, "afterwards")
+
+
+async def no_space_left(scene: Scene) -> None:
+    """A whole disk fills up, the broker is killed and started on it, and then the disk gets larger."""
+    async with small_disk(scene.directory / "small", "8m") as disk:
+        if disk is None:
+            scene.figures["small disks allowed"] = 0
+            return
+        other = Target(scene.processes, disk.path / "data", PLAIN)
+        await other.start()
+        await trio.to_thread.run_sync(create, other.address)
+        acknowledged = await trio.to_thread.run_sync(fill, other.address)
+        scene.figures |= {"acknowledged": acknowledged, "broker ended": int(not other.is_running)}
+        await other.end(signal.SIGKILL)
+        try:
+            await other.start()
+        except ChildFailed as problem:
+            scene.figures["starts while full"] = 0
+            scene.faults += [str(problem)] * ("Traceback" in str(problem))
+        else:
+            scene.figures["starts while full"] = 1
+            await check_numbers(scene, other, acknowledged, "while full")
+        await disk.resize("64m")
+        if not other.is_running:
+            await other.start()
+        more = await trio.to_thread.run_sync(fill, other.address, acknowledged + 1, MORE_RECORDS)
+        scene.faults += ["with room again, nothing is written"] * (more <= acknowledged + 1)
+        await check_numbers(scene, other, acknowledged, "afterwards")
+        scene.faults += ["the broker did not stop in order"] * (await other.end(signal.SIGTERM) != 0)
+
+
+async def check_numbers(scene: Scene, target: Target, acknowledged: int, when: str) -> None:
+    """Each acknowledged record is there, and none twice."""
+    found = Counter(await trio.to_thread.run_sync(read_numbers, target.address))
+    scene.figures[f"read {when}"] = found.total()
     lost = [number for number in range(acknowledged) if not found[number]]
     twice = [number for number, times in found.items() if times > 1]
-    scene.faults += [f"{len(lost)} acknowledged records are lost"] * bool(lost)
-    scene.faults += [f"{len(twice)} records are there twice"] * bool(twice)
+    scene.faults += [f"{len(lost)} acknowledged records are lost ({when})"] * bool(lost)
+    scene.faults += [f"{len(twice)} records are there twice ({when})"] * bool(twice)
 
 
 def create(address: str) -> None:
@@ -58,17 +95,18 @@ def create(address: str) -> None:
         admin.create_topic(FILLING, partitions=1)
 
 
-def fill(address: str) -> int:
-    """Sends records one by one until one is not acknowledged; how many were."""
-    number = 0
+def fill(address: str, number: int = 0, most: int = sys.maxsize) -> int:
+    """Sends records with the numbers from `number` on, until one is not acknowledged; the number of that."""
+    most += number
     try:
         with Producer(address, delivery_timeout_ms=1_000, request_timeout_ms=500, linger_ms=0) as producer:
-            while True:
+            while number < most:
                 value = str(number).encode().ljust(RECORD_BYTES)
                 producer.send(FILLING, value).result()
                 number += 1
     except ClientError:
-        return number
+        return number  # the disk is full
+    return number
 
 
 def read_numbers(address: str) -> list[int]:
@@ -124,7 +162,7 @@ async def damage(scene: Scene) -> None:
     whole = await seen_in(scene, original, "whole")
     assert whole is not None, "an undamaged copy starts"
     counts: Counter[str] = Counter()
-    for number in range(scene.scaled(2, 200)):
+    for number in range(scene.scaled(2, 100)):
         copy = scene.directory / f"copy-{number}"
         shutil.copytree(original, copy)
         files = sorted(path for path in copy.rglob("*") if path.is_file() and path.stat().st_size)
@@ -194,6 +232,9 @@ ATTACKS: tuple[Attack, ...] = (
         act=full_disk,
         options=BrokerOptions(file_bytes=FILE_BYTES),
         is_restarted=True,
+    ),
+    Attack(
+        name="no space left", does="a disk that is full for every file, and larger later", act=no_space_left
     ),
     Attack(
         name="damaged disk",
